@@ -1,0 +1,5 @@
+"""`python -m segcal`, which torchrun needs."""
+
+from segcal.cli import main
+
+main()

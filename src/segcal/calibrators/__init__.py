@@ -1,0 +1,68 @@
+"""Calibrators, one method per file, built and loaded by name."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from segcal.calibrators.base import FORMAT, WEIGHTS, Calibrator, FitReport, TemperatureCalibrator
+from segcal.calibrators.temperature import TemperatureScaling
+from segcal.files import MARKER, read_json
+from segcal.types import InputError
+
+__all__ = ["Calibrator", "FitReport", "TemperatureCalibrator", "TemperatureScaling", "create", "load", "methods"]
+
+_METHODS: dict[str, type[Calibrator]] = {kind.method: kind for kind in (TemperatureScaling,)}
+_DATA_SETTINGS = ("spatial_dims", "image_channels")
+
+
+def methods() -> tuple[str, ...]:
+    """The names that `create` knows.
+
+    >>> "ts" in methods()
+    True
+    """
+    return tuple(_METHODS)
+
+
+def create(method: str, num_classes: int, **settings: Any) -> Calibrator:
+    """Build a calibrator by name.
+
+    `spatial_dims` and `image_channels` describe the data: methods that look at one pixel at a time do without them.
+
+    >>> create("ts", num_classes=11, ignore_index=11).method
+    'ts'
+    """
+    if method not in _METHODS:
+        raise InputError(f"method must be one of {', '.join(_METHODS)}, got '{method}'")
+    kind = _METHODS[method]
+    known = set(inspect.signature(kind).parameters)
+    wanted = {name: value for name, value in settings.items() if name in known or name not in _DATA_SETTINGS}
+    if unknown := sorted(set(wanted) - known):
+        raise InputError(f"'{method}' has no setting '{unknown[0]}'; it has {', '.join(sorted(known))}")
+    return kind(num_classes, **wanted)
+
+
+def load(path: str | Path) -> Calibrator:
+    """Read a calibrator that was saved."""
+    folder = Path(path)
+    content = read_json(folder / MARKER)
+    if not isinstance(content, dict) or not {"format", "method", "config", "report"} <= set(content):
+        raise InputError(f"'{folder}' is not a saved calibrator; give the folder that 'segcal fit' or save() wrote")
+    if content["format"] > FORMAT:
+        raise InputError(f"'{folder}' was saved by segcal {content.get('segcal')}, newer than this one; update segcal")
+    calibrator = create(content["method"], **content["config"])
+    try:
+        calibrator.load_state_dict(load_file(folder / WEIGHTS))
+    except (OSError, RuntimeError, SafetensorError) as error:
+        raise InputError(f"the learned values of '{folder}' cannot be read ({error}); fit and save it anew") from error
+    if content["report"] is not None:
+        report = content["report"]
+        calibrator.fit_report_ = FitReport(
+            **{**report, **{name: tuple(report[name]) for name in ("warnings", "names")}}
+        )
+    return calibrator

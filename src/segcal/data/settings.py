@@ -1,0 +1,124 @@
+"""What a folder says of itself: `segcal.toml` (settings) and `splits.json` (which case serves for what)."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, get_args
+
+from segcal.files import read_json
+from segcal.types import InputError
+
+Scores: TypeAlias = Literal["logits", "probabilities"]
+Splits: TypeAlias = dict[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The content of `segcal.toml`; None where it is silent."""
+
+    classes: tuple[str, ...] | None = None
+    ignore_index: int | tuple[int, ...] | None = None
+    background: int | None = None
+    scores: Scores | None = None
+    group: str | None = None
+
+    def group_of(self, name: str) -> str | None:
+        """The group that the name of a case tells: group 1 of the expression, or its whole match."""
+        match = re.search(self.group, name) if self.group is not None else None
+        if match is None:
+            return None
+        return match[1] if match.re.groups else match[0]
+
+
+def read_settings(path: Path) -> Settings:
+    """Read `segcal.toml`, or give empty settings where there is none."""
+    table = _read_toml(path) if path.exists() else {}
+    unknown = sorted(set(table) - set(_REQUIRED))
+    if unknown:
+        raise InputError(f"'{path}' may set {', '.join(_REQUIRED)}, got '{unknown[0]}'; remove it or mend its spelling")
+    for key, value in table.items():
+        is_right, required = _REQUIRED[key]
+        if not is_right(value):
+            raise InputError(f"{key} must be {required}, got {value!r} in '{path}'; mend it")
+    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
+    return Settings(**values)
+
+
+def read_splits(path: Path, names: Sequence[str]) -> Splits:
+    """Read `splits.json`, which may name each of `names` once, or give no splits where there is none."""
+    content = read_json(path) if path.exists() else {}
+    if not _is_table_of_names(content):
+        raise InputError(
+            f"'{path}' must map split names to lists of case names, got something else; "
+            'write it as {"fit": ["a"], "validation": ["b"], "test": ["c"]}'
+        )
+    split_of: dict[str, str] = {}
+    known = set(names)
+    for split, members in content.items():
+        for name in members:
+            if name not in known:
+                raise InputError(
+                    f"'{path}' must name cases of the folder, got '{name}' in split '{split}', "
+                    "which has no scores; remove it or add its files"
+                )
+            if name in split_of:
+                raise InputError(
+                    f"'{path}' must name each case once, got '{name}' in '{split_of[name]}' and in "
+                    f"'{split}'; remove one of them"
+                )
+            split_of[name] = split
+    return {split: tuple(members) for split, members in content.items()}
+
+
+def check_scores(scores: object) -> None:
+    """Raise unless `scores` is one of the two kinds."""
+    if scores not in get_args(Scores):
+        raise InputError(f"scores must be {_KINDS}, got {scores!r}; choose one of them")
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise InputError(f"'{path}' must be readable TOML, got an error ({error}); mend it") from error
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_list(value: object, member: Callable[[object], bool]) -> bool:
+    return isinstance(value, list) and all(member(entry) for entry in value)
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_expression(value: object) -> bool:
+    try:
+        return isinstance(value, str) and re.compile(value) is not None
+    except re.error:
+        return False
+
+
+def _is_table_of_names(content: object) -> bool:
+    return isinstance(content, dict) and all(_is_list(members, _is_name) for members in content.values())
+
+
+_KINDS = " or ".join(f'"{kind}"' for kind in get_args(Scores))
+
+_REQUIRED: dict[str, tuple[Callable[[object], bool], str]] = {
+    "classes": (lambda value: _is_list(value, _is_name) and value != [], "a list of names"),
+    "ignore_index": (
+        lambda value: _is_int(value) or _is_list(value, _is_int),
+        "a whole number or a list of them",
+    ),
+    "background": (_is_int, "a whole number"),
+    "scores": (lambda value: isinstance(value, str) and value in get_args(Scores), _KINDS),
+    "group": (_is_expression, "a regular expression"),
+}

@@ -1,0 +1,115 @@
+"""Scenes whose miscalibration is known: the ground truth for tests of every calibrator.
+
+The true class of each pixel is drawn from the softmax of known logits, so those logits are perfectly calibrated. What
+is published are these logits multiplied by a known field, the true temperature: dividing by it restores calibration.
+The brightness of the image shows the field, so that a method which looks can find it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from scipy.ndimage import gaussian_filter
+
+from segcal.types import Array, Case, InputError
+
+Variation = Literal["local", "image", "global"]
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """A case with what is hidden in reality: calibrated logits `[L, *S]` and the true temperature `[*S]`."""
+
+    case: Case
+    true_logits: Array
+    temperature: Array
+
+
+def simulate(
+    count: int,
+    *,
+    num_classes: int = 5,
+    size: tuple[int, ...] = (96, 96),
+    variation: Variation = "local",
+    temperatures: tuple[float, float] = (0.5, 3.0),
+    contrast: float = 4.0,
+    seed: int = 0,
+) -> list[Scene]:
+    """Scenes in 2D or 3D, the same for the same arguments on every machine.
+
+    Args:
+        count: How many.
+        num_classes: L.
+        size: `*S`.
+        variation: Whether the temperature varies within each image, from image to image, or not at all; then it is the
+            upper of `temperatures`.
+        temperatures: Smallest and largest true temperature.
+        contrast: Spread of the true logits; more makes the classes easier to tell apart.
+        seed: Of all that is random.
+    """
+    if variation not in ("local", "image", "global"):
+        raise InputError(f"variation must be 'local', 'image' or 'global', got '{variation}'")
+    return [
+        _scene(
+            f"scene-{k:03d}",
+            num_classes,
+            size,
+            variation,
+            temperatures,
+            contrast,
+            np.random.default_rng([seed, k]),
+        )
+        for k in range(count)
+    ]
+
+
+def _scene(
+    name: str,
+    num_classes: int,
+    size: tuple[int, ...],
+    variation: Variation,
+    temperatures: tuple[float, float],
+    contrast: float,
+    random: np.random.Generator,
+) -> Scene:
+    true_logits = contrast * np.stack([_smooth_noise(size, random) for _ in range(num_classes)])
+    # the Gumbel trick: the argmax of logits plus Gumbel noise is a draw from their softmax
+    labels = (true_logits + random.gumbel(size=true_logits.shape)).argmax(axis=0)
+    brightness = _brightness(size, variation, random)
+    low, high = temperatures
+    temperature = np.full(size, high) if variation == "global" else low + (high - low) * brightness
+    image = brightness + 0.01 * random.standard_normal(size)
+    case = Case(
+        name=name,
+        logits=(true_logits * temperature).astype(np.float32),
+        labels=labels.astype(np.uint8 if num_classes <= 256 else np.int32),
+        image=image[np.newaxis].astype(np.float32),
+    )
+    return Scene(case, true_logits, temperature)
+
+
+def _brightness(size: tuple[int, ...], variation: Variation, random: np.random.Generator) -> Array:
+    """A field in 0..1: smooth, or the same everywhere for one factor per image."""
+    if variation == "image":
+        return np.full(size, random.uniform())
+    field = _smooth_noise(size, random)
+    return (field - field.min()) / max(np.ptp(field), 1e-12)  # type: ignore[no-any-return]
+
+
+def _smooth_noise(size: tuple[int, ...], random: np.random.Generator) -> Array:
+    """Noise smoothed over an eighth of the image, of unit variance."""
+    noise = gaussian_filter(random.standard_normal(size), [length / 8 for length in size], mode="reflect")
+    return (noise - noise.mean()) / max(float(noise.std()), 1e-12)  # type: ignore[no-any-return]
+
+
+def load_sample() -> dict[str, list[Case]]:
+    """A small data set to try things on: simulated scenes, split into "fit", "validation" and "test".
+
+    >>> sample = load_sample()
+    >>> {split: len(cases) for split, cases in sample.items()}
+    {'fit': 12, 'validation': 4, 'test': 12}
+    """
+    cases = [scene.case for scene in simulate(28, seed=2021)]
+    return {"fit": cases[:12], "validation": cases[12:16], "test": cases[16:]}

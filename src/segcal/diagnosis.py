@@ -1,0 +1,133 @@
+"""Over-, under- or balanced confidence (appendix "Overconfidence and Underconfidence"): data set, image, pixel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from segcal.calibrators import TemperatureScaling
+from segcal.cases import labels_of, reread, slabs_of
+from segcal.functional.checks import IGNORED
+from segcal.functional.temperature import (
+    Likelihood,
+    State,
+    confidence_excess,
+    confidence_state,
+    likelihood,
+    optimal_inverse_temperature,
+)
+from segcal.regions import foreground
+from segcal.types import Case, IgnoreIndex
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The state of confidence of some pixels: mean NLL and entropy in nats, and the temperature of least NLL.
+
+    The shares say how many pixels are over- and underconfident by themselves.
+    """
+
+    name: str
+    state: State
+    nll: float
+    entropy: float
+    temperature: float
+    overconfident_share: float
+    underconfident_share: float
+    pixels: int
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The state of confidence of a data set and of each of its images."""
+
+    dataset: Finding
+    images: tuple[Finding, ...]
+
+    def advice(self) -> str:
+        """What to do, in one sentence."""
+        known = [image.temperature for image in self.images if 0 < image.temperature < np.inf]
+        spread = float(np.std(np.log(known))) if len(known) > 1 else 0.0
+        best = self.dataset.temperature
+        if self.dataset.state == "balanced":
+            start = "NLL and entropy are equal, so one temperature for all images would change nothing"
+        else:
+            start = f"The scores are {self.dataset.state}; a temperature of {best:.3g} for all images mends that (ts)"
+        if spread > 0.1:
+            return f"{start}, but the best temperature varies from image to image by {100 * np.expm1(spread):.0f} %."
+        return f"{start}, and the images agree on it."
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values, for JSON: a temperature that is 0 or infinite becomes None."""
+        return {
+            "dataset": _plain(self.dataset),
+            "images": [_plain(image) for image in self.images],
+            "advice": self.advice(),
+        }
+
+
+def diagnose(
+    cases: Iterable[Case], *, num_classes: int, ignore_index: IgnoreIndex = None, background: int | None = None
+) -> Diagnosis:
+    """Compare NLL and entropy in the region *All*, over all pixels, in each image and at each pixel."""
+    kept = reread(cases)
+    images = tuple(_image(case, num_classes, ignore_index, background) for case in kept)
+    scaling = TemperatureScaling(
+        num_classes, ignore_index=ignore_index, background=background, bounds=(np.finfo(float).tiny, 1e300)
+    ).fit(kept)
+    weights = np.array([image.pixels for image in images], dtype=np.float64)
+
+    def mean(field: str) -> float:
+        values = np.array([getattr(image, field) for image in images])
+        return float((values * weights)[weights > 0].sum() / weights.sum())
+
+    nll, entropy = mean("nll"), mean("entropy")
+    inverse = float(scaling.inverse_temperature)
+    whole = Finding(
+        "all images",
+        confidence_state(nll, entropy),
+        nll,
+        entropy,
+        1 / inverse if inverse else np.inf,
+        mean("overconfident_share"),
+        mean("underconfident_share"),
+        int(weights.sum()),
+    )
+    return Diagnosis(whole, images)
+
+
+def _image(case: Case, num_classes: int, ignore_index: IgnoreIndex, background: int | None) -> Finding:
+    labels = labels_of(case, num_classes, ignore_index)
+    truth = labels.masked_fill(~foreground(labels, IGNORED, background=background), IGNORED)[0]
+    over = under = 0
+    for slab in slabs_of(case, num_classes):
+        excess = confidence_excess(slab.logits[0], truth[slab.rows])
+        over, under = over + int((excess > 1e-6).sum()), under + int((excess < -1e-6).sum())
+
+    def at(alpha: float) -> Likelihood:
+        parts = [likelihood(s.logits[0], truth[s.rows], alpha) for s in slabs_of(case, num_classes)]
+        return Likelihood(*(sum(terms) for terms in zip(*parts, strict=True)))
+
+    found = at(1.0)
+    pixels = int(found.pixels)
+    if pixels == 0:
+        nan = float("nan")
+        return Finding(case.name, "balanced", nan, nan, nan, nan, nan, 0)
+    nll, entropy = found.nll / pixels, found.entropy / pixels
+    inverse = optimal_inverse_temperature(at).inverse_temperature
+    temperature = 1 / inverse if inverse else np.inf
+    return Finding(
+        case.name, confidence_state(nll, entropy), nll, entropy, temperature, over / pixels, under / pixels, pixels
+    )
+
+
+def _plain(finding: Finding) -> dict[str, Any]:
+    temperature = finding.temperature if 0 < finding.temperature < np.inf else None
+    values = {name: getattr(finding, name) for name in Finding.__dataclass_fields__}
+    return {
+        name: None if isinstance(value, float) and np.isnan(value) else value
+        for name, value in {**values, "temperature": temperature}.items()
+    }

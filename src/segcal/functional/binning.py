@@ -1,0 +1,309 @@
+"""Reliability histograms, and every calibration error read from them (appendix "Evaluation Metrics").
+
+A region's evidence is small: pixels, right pixels and summed confidence for each predicted class and bin, in int64 and
+float64. ECE, MCE, SCE, ACE, curves and tables are readings of it, and the evidence of two sets of pixels together is
+the sum of theirs. Every reading takes any number of regions at once: histograms have shape `[*G, L, R]`.
+
+Bins are right-closed intervals `(j / R, (j + 1) / R]`; a confidence of 0 belongs to the first.
+
+SCE and ACE have three forms. `tables`: pixels are split by predicted label and the gaps of all cells are weighted by
+their share of pixels, as the paper's printed tables follow. `equations`: the paper's printed equations, with 1/|L| and
+1/(|L| R). `marginal`: Nixon et al. 2019, the probability of every class is binned against the truth of that class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Literal, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Float64, Int, Int32, Int64
+from torch import Tensor
+
+from segcal.functional import kernels, portable
+
+Form = Literal["tables", "equations", "marginal"]
+METRICS = ("ece", "mce", "sce", "ace", "nll", "brier", "entropy", "accuracy", "miou")
+"""The names of the readings; all but accuracy and miou are better when lower."""
+
+HIGHER_IS_BETTER = frozenset({"accuracy", "miou"})
+CELLS = portable.CELLS
+
+
+class Pixels(NamedTuple):
+    """What the metrics need to know of each pixel of one image."""
+
+    confidence: Float64[Tensor, " N"]
+    predicted: Int32[Tensor, " N"]
+    labels: Int64[Tensor, " N"]
+    nll: Float64[Tensor, " N"]
+    brier: Float64[Tensor, " N"]
+    entropy: Float64[Tensor, " N"]
+
+
+class Histogram(NamedTuple):
+    """Pixels, right pixels and summed confidence by class and bin."""
+
+    pixels: Int64[Tensor, "*G L R"]
+    hit: Int64[Tensor, "*G L R"]
+    confidence: Float64[Tensor, "*G L R"]
+
+
+class Evidence(NamedTuple):
+    """All that is kept of a region: adding two gives the evidence of both.
+
+    `top` holds equal bins of the confidence by predicted class; `static` and `adaptive` are what SCE and ACE are read
+    from (`static` is `top` itself unless the form is marginal). `support` counts pixels by true class.
+    """
+
+    top: Histogram
+    static: Histogram
+    adaptive: Histogram
+    support: Int64[Tensor, "*G L"]
+    sums: Float64[Tensor, "*G 3"]
+
+
+def describe(logits: Float[Tensor, "L *S"], labels: Int64[Tensor, "*S"]) -> Pixels:
+    """Confidence, prediction, NLL, Brier score and entropy of each pixel of one image."""
+    flat = labels.reshape(-1)
+    confidence, predicted, nll, brier, entropy = _engine(logits).describe(logits.reshape(logits.shape[0], -1), flat)
+    return Pixels(confidence, predicted, flat, nll, brier, entropy)
+
+
+def join(parts: Sequence[Pixels]) -> Pixels:
+    """The pixels of several parts of one image, in order."""
+    return parts[0] if len(parts) == 1 else Pixels(*(torch.cat(fields) for fields in zip(*parts, strict=True)))
+
+
+def index_of(mask: Bool[Tensor, "*S"]) -> Int64[Tensor, " K"]:
+    """Positions of the pixels of a mask, in an image laid flat."""
+    return mask.reshape(-1).nonzero().squeeze(1)
+
+
+def equal_edges(bins: int, like: Tensor) -> Float64[Tensor, " R1"]:
+    """The edges 0, 1/R, ..., 1."""
+    return torch.arange(bins + 1, dtype=torch.float64, device=like.device) / bins
+
+
+def quantile_edges(pixels: Pixels, index: Int64[Tensor, " K"], *, bins: int) -> Float64[Tensor, " R1"]:
+    """Percentiles of the confidences at `index`, the edges of equal-mass bins; NaN where there is no pixel."""
+    edges: Tensor = _engine(pixels.confidence).quantile_edges(pixels.confidence, index, bins)
+    return edges
+
+
+def region_evidence(
+    pixels: Pixels,
+    regions: Sequence[Int64[Tensor, " _"]],
+    *,
+    num_classes: int,
+    bins: int = 10,
+    form: Form = "tables",
+    class_probs: Float[Tensor, "L N"] | None = None,
+    adaptive_edges: Float64[Tensor, " R1"] | None = None,
+) -> Evidence:
+    """Evidence of several regions of one image, each a list of pixels; none of them may be ignored pixels.
+
+    Args:
+        pixels: What `describe` found.
+        regions: Positions of each region's pixels.
+        num_classes: L.
+        bins: R.
+        form: Of SCE and ACE.
+        class_probs: The probabilities of all classes, needed by the marginal form.
+        adaptive_edges: Edges of the equal-mass bins; by default the percentiles within each region.
+    """
+    engine = _engine(pixels.confidence)
+    fixed = equal_edges(bins, pixels.confidence)
+    top_fields = (pixels.confidence, pixels.predicted, pixels.labels)
+
+    def measure(index: Tensor) -> tuple[Tensor, ...]:
+        edges = engine.quantile_edges(pixels.confidence, index, bins) if adaptive_edges is None else adaptive_edges
+        both = engine.count_between(torch.stack([fixed, edges]), index, *top_fields, num_classes)
+        support, sums = engine.sums(index, pixels.labels, pixels.nll, pixels.brier, pixels.entropy, num_classes)
+        return (*both, support, sums)
+
+    tasks: list[Callable[[], tuple[Tensor, ...]]] = [lambda index=index: measure(index) for index in regions]  # type: ignore[misc]
+    found = kernels.run_all(tasks) if engine is kernels else [task() for task in tasks]
+    count, hit, confidence, support, sums = (torch.stack(parts) for parts in zip(*found, strict=True))
+    top, adaptive = (Histogram(count[:, k], hit[:, k], confidence[:, k]) for k in (0, 1))
+    static = top
+    if form == "marginal":
+        if class_probs is None:
+            raise TypeError("the marginal form needs class_probs")
+        each = [marginal_histograms(class_probs, pixels.labels, index, bins=bins) for index in regions]
+        static, adaptive = (_stack([pair[k] for pair in each]) for k in (0, 1))
+    return Evidence(top, static, adaptive, support, sums)
+
+
+def marginal_histograms(
+    class_probs: Float[Tensor, "L N"], labels: Int64[Tensor, " N"], index: Int64[Tensor, " K"], *, bins: int
+) -> tuple[Histogram, Histogram]:
+    """Equal and equal-mass bins of the probability of each class against the truth of that class (Nixon et al.)."""
+    engine = _engine(class_probs)
+    fixed = equal_edges(bins, class_probs)
+    tables = []
+    for c, probability in enumerate(class_probs.double()):
+        edges = torch.stack([fixed, engine.quantile_edges(probability, index, bins)])
+        tables.append(Histogram(*engine.count_between(edges, index, probability, *_one_class(labels, c), 1)))
+    return tuple(Histogram(*(torch.cat([t[f][k] for t in tables]) for f in range(3))) for k in (0, 1))  # type: ignore[return-value]
+
+
+def count_cells(pixels: Pixels, index: Int64[Tensor, " K"], table: Histogram) -> None:
+    """Add the pixels of a region to a fine histogram `[L, 65536]`, in place."""
+    _engine(pixels.confidence).count_cells(index, pixels.confidence, pixels.predicted, pixels.labels, *table)
+
+
+def count_marginal_cells(
+    class_probs: Float[Tensor, "L N"], labels: Int64[Tensor, " N"], index: Int64[Tensor, " K"], table: Histogram
+) -> None:
+    """Add the probability of every class to a fine histogram `[L, 65536]`, in place."""
+    engine = _engine(class_probs)
+    for c, probability in enumerate(class_probs.double()):
+        engine.count_cells(index, probability, *_one_class(labels, c), *(field[c : c + 1] for field in table))
+
+
+def adaptive_from_cells(cells: Histogram, *, bins: int, form: Form) -> Histogram:
+    """Equal-mass bins `[L, R]` read from a fine histogram `[L, 65536]`; `cells_error_bound` says how exactly."""
+    by_class = form == "marginal"
+    counts = cells.pixels if by_class else cells.pixels.sum(dim=0, keepdim=True)
+    at = torch.arange(CELLS, device=counts.device)
+    bin_of = (at > _edge_cells(counts, bins).unsqueeze(-1)).sum(dim=-2)  # [L or 1, cells]
+    where = bin_of.expand(cells.pixels.shape[0], -1)
+    shape = (cells.pixels.shape[0], bins)
+    return Histogram(*(field.new_zeros(shape).scatter_add_(1, where, field) for field in cells))
+
+
+def cells_error_bound(cells: Histogram, *, bins: int) -> Float64[Tensor, ""]:
+    """How far ACE (tables) from a fine histogram can be from the exact one.
+
+    A pixel can only be in the wrong bin if an edge cuts its cell, and there it moves two gaps by less than its share.
+    """
+    counts = cells.pixels.sum(dim=0)
+    cut = torch.zeros_like(counts, dtype=torch.bool)
+    cut[_edge_cells(counts.unsqueeze(0), bins).squeeze(0)] = True
+    return 2 * counts[cut].sum().double() / counts.sum()
+
+
+def ece(h: Histogram) -> Float64[Tensor, "*G"]:
+    """Expected calibration error: the mean gap of confidence and accuracy over bins, weighted by pixels.
+
+    >>> one_bin = Histogram(torch.tensor([[4]]), torch.tensor([[2]]), torch.tensor([[3.0]]).double())
+    >>> float(ece(one_bin))  # accuracy 1/2 at a mean confidence of 3/4
+    0.25
+    """
+    return _excess(_merge_classes(h)).sum(dim=(-2, -1)) / _pixels(h)
+
+
+def mce(h: Histogram) -> Float64[Tensor, "*G"]:
+    """Maximum calibration error: the largest gap of all bins that hold pixels."""
+    largest = _gaps(_merge_classes(h)).amax(dim=(-2, -1))
+    return largest.where(_pixels(h) > 0, torch.nan)
+
+
+def sce(h: Histogram, form: Form = "tables") -> Float64[Tensor, "*G"]:
+    """Static calibration error: gaps by class and bin, weighted by pixels."""
+    by_share = _excess(h).sum(dim=(-2, -1)) / _pixels(h)
+    return by_share / h.pixels.shape[-2] if form == "equations" else by_share
+
+
+def ace(h: Histogram, form: Form = "tables") -> Float64[Tensor, "*G"]:
+    """Adaptive calibration error: gaps by class and equal-mass bin."""
+    if form == "tables":
+        return sce(h)
+    mean_gap = _gaps(h).sum(dim=(-2, -1)) / (h.pixels.shape[-2] * h.pixels.shape[-1])
+    return mean_gap.where(_pixels(h) > 0, torch.nan)
+
+
+def accuracy(h: Histogram) -> Float64[Tensor, "*G"]:
+    """Share of pixels whose predicted label is right."""
+    return h.hit.sum(dim=(-2, -1)) / _pixels(h)
+
+
+def intersection_over_union(h: Histogram, support: Int64[Tensor, "*G L"]) -> Float64[Tensor, "*G L"]:
+    """IoU of each class; NaN for a class that is neither predicted nor true anywhere."""
+    hit = h.hit.sum(dim=-1).double()
+    return hit / (h.pixels.sum(dim=-1) + support - hit)
+
+
+def readings(evidence: Evidence, form: Form = "tables") -> dict[str, Float64[Tensor, "*G"]]:
+    """Every metric of `METRICS`, and `pixels`; NaN for a region without pixels."""
+    pixels = _pixels(evidence.top)
+    nll, brier, entropy = (evidence.sums / pixels.unsqueeze(-1)).unbind(-1)
+    return {
+        "ece": ece(evidence.top),
+        "mce": mce(evidence.top),
+        "sce": sce(evidence.static, form),
+        "ace": ace(evidence.adaptive, form),
+        "nll": nll,
+        "brier": brier,
+        "entropy": entropy,
+        "accuracy": accuracy(evidence.top),
+        "miou": intersection_over_union(evidence.top, evidence.support).nanmean(dim=-1),
+        "pixels": pixels.long(),
+    }
+
+
+def reliability_curve(h: Histogram) -> dict[str, Tensor]:
+    """Mean confidence, accuracy and pixels of each bin `[*G, R]`, classes merged; NaN in a bin without pixels."""
+    merged = _merge_classes(h)
+    count = merged.pixels.squeeze(-2).double()
+    return {
+        "confidence": merged.confidence.squeeze(-2) / count,
+        "accuracy": merged.hit.squeeze(-2) / count,
+        "pixels": merged.pixels.squeeze(-2),
+    }
+
+
+def class_table(evidence: Evidence) -> dict[str, Tensor]:
+    """What is known of each class `[*G, L]`: of the pixels predicted as it, and its overlap with the truth."""
+    h = evidence.top
+    predicted = h.pixels.sum(dim=-1).double()
+    return {
+        "pixels": predicted.long(),
+        "support": evidence.support,
+        "confidence": h.confidence.sum(dim=-1) / predicted,
+        "accuracy": h.hit.sum(dim=-1) / predicted,
+        "ece": _excess(h).sum(dim=-1) / predicted,
+        "mce": _gaps(h).amax(dim=-1).where(predicted > 0, torch.nan),
+        "iou": intersection_over_union(h, evidence.support),
+    }
+
+
+def _engine(tensor: Tensor) -> ModuleType:
+    return kernels if tensor.device.type == "cpu" else portable
+
+
+def _one_class(labels: Int64[Tensor, " N"], c: int) -> tuple[Int32[Tensor, " N"], Int64[Tensor, " N"]]:
+    """Predictions and labels that say whether a pixel is of class `c`: 0 where it is, and 0 predicted everywhere."""
+    return torch.zeros_like(labels, dtype=torch.int32), (labels != c).long()
+
+
+def _edge_cells(counts: Int[Tensor, "K cells"], bins: int) -> Int64[Tensor, "K inner"]:
+    """The cell that each inner percentile falls into."""
+    cumulative = counts.cumsum(dim=-1)
+    share = torch.arange(1, bins, dtype=torch.float64, device=counts.device) / bins
+    rank = ((cumulative[:, -1:] - 1).clamp(min=0) * share).floor().long()
+    return torch.searchsorted(cumulative, rank, right=True)
+
+
+def _stack(histograms: Sequence[Histogram]) -> Histogram:
+    return Histogram(*(torch.stack(fields) for fields in zip(*histograms, strict=True)))
+
+
+def _merge_classes(h: Histogram) -> Histogram:
+    return Histogram(*(field.sum(dim=-2, keepdim=True) for field in h))
+
+
+def _excess(h: Histogram) -> Float64[Tensor, "*G L R"]:
+    """Pixels times gap: |right pixels - summed confidence|."""
+    return (h.hit - h.confidence).abs()
+
+
+def _gaps(h: Histogram) -> Float64[Tensor, "*G L R"]:
+    """|accuracy - confidence| of each cell, 0 where it is empty."""
+    return _excess(h) / h.pixels.clamp(min=1).double()
+
+
+def _pixels(h: Histogram) -> Float64[Tensor, "*G"]:
+    return h.pixels.sum(dim=(-2, -1)).double()  # a quotient of two int64 tensors would be float32

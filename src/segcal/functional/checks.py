@@ -1,0 +1,99 @@
+"""The one place where tensors from outside are checked: what was required, what was got, what to do."""
+
+from __future__ import annotations
+
+from operator import index
+from typing import SupportsIndex
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from segcal.types import IgnoreIndex, InputError
+
+IGNORED = -1
+"""The label of every pixel that is left out, whatever it was called before the check."""
+
+
+def ignored_labels(ignore_index: IgnoreIndex) -> tuple[int, ...]:
+    """`ignore_index` as a tuple: one int, several, or none."""
+    if ignore_index is None:
+        return ()
+    if isinstance(ignore_index, SupportsIndex):
+        return (index(ignore_index),)
+    return tuple(index(label) for label in ignore_index)
+
+
+def check_logits(logits: Float[Tensor, "*B L *S"], num_classes: int, *, class_axis: int, of: str = "") -> None:
+    """Raise unless `logits` are floating point, finite and have `num_classes` entries along `class_axis`."""
+    if not torch.is_floating_point(logits):
+        raise InputError(f"logits must be floating point, got {logits.dtype}{_of(of)}; convert them first")
+    if logits.ndim <= class_axis or logits.shape[class_axis] != num_classes:
+        raise InputError(
+            f"logits must have num_classes={num_classes} entries along axis {class_axis}, "
+            f"got shape {tuple(logits.shape)}{_of(of)}; set num_classes or mend the logits"
+        )
+    # A sum is finite only if every term is, and costs one read of the logits and no memory. Terms are finite in
+    # float32 or narrower, so a float64 sum of them cannot overflow; float64 terms are looked at one by one.
+    total = logits.sum(dtype=torch.float64)
+    if not torch.isfinite(total) and not torch.isfinite(logits).all():
+        bad = (~torch.isfinite(logits)).nonzero()[0]
+        value, at = logits[tuple(bad)].item(), tuple(bad.tolist())
+        raise InputError(
+            f"logits must be finite, got {value} at {at}{_of(of)}; "
+            "write the scores before any overflow, or declare probabilities as probabilities"
+        )
+
+
+def check_labels(
+    labels: Tensor, num_classes: int, ignore_index: IgnoreIndex = None, *, of: str = ""
+) -> Int64[Tensor, "*B *S"]:
+    """Labels as int64 with every ignored pixel set to -1; raise where a label is neither a class nor ignored.
+
+    >>> check_labels(torch.tensor([0, 2, 255], dtype=torch.uint8), num_classes=3, ignore_index=255)
+    tensor([ 0,  2, -1])
+    """
+    if torch.is_floating_point(labels) or labels.is_complex():
+        raise InputError(f"labels must be integers, got {labels.dtype}{_of(of)}; convert them first")
+    wide = labels.to(torch.int64)  # first of all: compared as uint8, -1 would be 255
+    if wide.numel() == 0:
+        return wide
+    result = wide
+    for label in ignored_labels(ignore_index):
+        result = result.masked_fill(wide == label, IGNORED)
+    low, high = (int(extreme) for extreme in torch.aminmax(result))
+    if high >= num_classes or low < IGNORED or (low == IGNORED and _has_stray_minus_one(wide, ignore_index)):
+        ignored = torch.tensor(ignored_labels(ignore_index), dtype=torch.int64, device=wide.device)
+        wrong = ((wide >= num_classes) | (wide < 0)) & ~torch.isin(wide, ignored)
+        at = tuple(wrong.nonzero()[0].tolist())
+        raise InputError(
+            f"labels must be in 0..{num_classes - 1}{_or_ignored(ignore_index)}, "
+            f"got {labels[at].item()} at {at}{_of(of)}; set ignore_index or num_classes"
+        )
+    return result
+
+
+def check_same_space(logits: Tensor, other: Tensor, *, class_axis: int, what: str = "labels", of: str = "") -> None:
+    """Raise unless `other`, which has no class axis, covers the same batch and space as `logits`."""
+    expected = (*logits.shape[:class_axis], *logits.shape[class_axis + 1 :])
+    if tuple(other.shape) != expected:
+        raise InputError(
+            f"{what} must have shape {expected} to match logits of shape {tuple(logits.shape)}, "
+            f"got {tuple(other.shape)}{_of(of)}; resample one to the other"
+        )
+
+
+def _has_stray_minus_one(labels: Tensor, ignore_index: IgnoreIndex) -> bool:
+    """Whether some pixel was labelled -1 although that is not an ignored label."""
+    return IGNORED not in ignored_labels(ignore_index) and bool((labels == IGNORED).any())
+
+
+def _of(name: str) -> str:
+    return f" of {name}" if name else ""
+
+
+def _or_ignored(ignore_index: IgnoreIndex) -> str:
+    ignored = ignored_labels(ignore_index)
+    if not ignored:
+        return ""
+    return f" or ignore_index={ignored[0] if len(ignored) == 1 else ignored}"

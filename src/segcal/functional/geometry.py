@@ -1,0 +1,49 @@
+"""Where labels change: the pixels near a boundary (Sec. 4, evaluation regions), in 2D, 3D and any other dimension."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from segcal.functional import kernels
+
+
+def near_boundary(labels: Int[Tensor, "B *S"], *, width: int = 2, ball: bool = False) -> Bool[Tensor, "B *S"]:
+    """Pixels whose label differs from that of a neighbour up to `width` steps away.
+
+    Neighbours lie along the axes, or anywhere in a ball of that radius. Pixels beyond the edge of the image do not
+    count as different; pixels at the edge are treated like all others.
+
+    >>> near_boundary(torch.tensor([[0, 0, 0, 0, 1, 1]])).int()
+    tensor([[0, 0, 1, 1, 1, 1]], dtype=torch.int32)
+    """
+    spatial = labels.ndim - 1
+    if not ball and labels.device.type == "cpu":
+        return kernels.differs_along_axes(labels, width)
+    near = torch.zeros(labels.shape, dtype=torch.bool, device=labels.device)
+    for offset in _offsets(spatial, width, ball=ball):
+        here, there = _overlap(offset)
+        differs = labels[here] != labels[there]
+        near[here] |= differs
+        near[there] |= differs
+    return near
+
+
+def _offsets(spatial: int, width: int, *, ball: bool) -> list[tuple[int, ...]]:
+    """One of each pair of opposite steps."""
+    if ball:
+        steps = product(range(-width, width + 1), repeat=spatial)
+        return [step for step in steps if sum(s * s for s in step) <= width * width and step > (0,) * spatial]
+    return [
+        tuple(k if axis == a else 0 for a in range(spatial)) for axis in range(spatial) for k in range(1, width + 1)
+    ]
+
+
+def _overlap(offset: tuple[int, ...]) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
+    """Slices of the part of an image that an offset image covers, before and after the offset."""
+    here = tuple(slice(max(0, -k), -k if k > 0 else None) for k in offset)
+    there = tuple(slice(max(0, k), k if k < 0 else None) for k in offset)
+    return (slice(None), *here), (slice(None), *there)

@@ -1,0 +1,443 @@
+"""Fused passes over pixels on the CPU, compiled by numba; `portable` holds the same functions for every other device.
+
+Everything is computed in float64 and counted in int64. A kernel works on a range of pixels and releases the GIL, so
+that a thread pool of PyTorch's size runs it; no parallel runtime of numba's own is started beside PyTorch's.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache, partial
+from typing import Any, TypeVar, cast
+
+import numba
+import numpy as np
+import torch
+from torch import Tensor
+
+from segcal.types import Array
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_BLOCK = 256  # pixels whose intermediate results stay in the first-level cache
+_CELLS = 1 << 16
+_WORD = 1 << 30  # pixels that two counters in one 64-bit word can hold
+_LOW_OCTAVES = 12  # of 1,024 cells, for confidences below 1/2; the other 52 are for 1 - confidence
+
+
+def _compiled(function: F) -> F:
+    """Compile to machine code on first use and keep it on disk; contraction to fused multiply-add is allowed."""
+    return cast(F, numba.njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})(function))
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# elementary functions that the compiler can vectorise (libm's cannot be)
+
+
+@_compiled
+def _exp(x: float) -> float:
+    """e**x for x <= 0, to 2 units in the last place; below -700 the value at -700, which no sum notices."""
+    x = max(x, -700.0)
+    shifted = x * 1.4426950408889634 + 6755399441055744.0  # 1.5 * 2**52: rounds to an integer held in the low bits
+    k = shifted - 6755399441055744.0
+    r = (x - k * 6.93147180369123816490e-01) - k * 1.90821492927058770002e-10
+    p = 1.0 / 479001600.0
+    p = p * r + 1.0 / 39916800.0
+    p = p * r + 1.0 / 3628800.0
+    p = p * r + 1.0 / 362880.0
+    p = p * r + 1.0 / 40320.0
+    p = p * r + 1.0 / 5040.0
+    p = p * r + 1.0 / 720.0
+    p = p * r + 1.0 / 120.0
+    p = p * r + 1.0 / 24.0
+    p = p * r + 1.0 / 6.0
+    p = p * r + 0.5
+    p = p * r + 1.0
+    p = p * r + 1.0
+    bits = np.float64(p).view(np.int64) + (np.float64(shifted).view(np.int64) << 52)
+    return np.int64(bits).view(np.float64)
+
+
+@_compiled
+def _log(x: float) -> float:
+    """Natural logarithm for x >= 1, to an absolute error of about 1e-16 times the result's magnitude."""
+    bits = np.float64(x).view(np.int64)
+    high = (bits - 0x3FE6A09E667F3BCD) >> 52  # exponent such that the mantissa lies in [sqrt(1/2), sqrt(2))
+    f = np.int64(bits - (high << 52)).view(np.float64)
+    t = (f - 1.0) / (f + 1.0)
+    u = t * t
+    p = 1.0 / 21.0
+    p = p * u + 1.0 / 19.0
+    p = p * u + 1.0 / 17.0
+    p = p * u + 1.0 / 15.0
+    p = p * u + 1.0 / 13.0
+    p = p * u + 1.0 / 11.0
+    p = p * u + 1.0 / 9.0
+    p = p * u + 1.0 / 7.0
+    p = p * u + 1.0 / 5.0
+    p = p * u + 1.0 / 3.0
+    p = p * u + 1.0
+    return float(high) * 0.6931471805599453 + 2.0 * t * p
+
+
+@_compiled
+def _cell(confidence: float) -> int:
+    """Which of the 65,536 cells a confidence falls into; see `cells`. Without branches, for the vector units."""
+    rest = 1.0 - confidence
+    low = (np.float64(confidence).view(np.int64) >> 42) - ((1022 - _LOW_OCTAVES) << 10)
+    high = _CELLS - 1 - (np.float64(rest).view(np.int64) >> 42) + ((958 + _LOW_OCTAVES) << 10)
+    return max(low, 0) if confidence < 0.5 else min(high, _CELLS - 1)  # type: ignore[return-value]
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# per pixel
+
+
+@_compiled
+def _describe(
+    logits: Array, labels: Array, confidence: Array, predicted: Array, nll: Array, brier: Array, entropy: Array,
+    start: int, stop: int,
+) -> None:  # fmt: skip
+    classes = logits.shape[0]
+    top = np.empty(_BLOCK, logits.dtype)
+    winner = np.empty(_BLOCK, np.int32)
+    total, squares, weighted, truth = np.empty(_BLOCK), np.empty(_BLOCK), np.empty(_BLOCK), np.empty(_BLOCK)
+    for at in range(start, stop, _BLOCK):
+        n = min(_BLOCK, stop - at)
+        for i in range(n):
+            top[i] = logits[0, at + i]
+            winner[i] = 0
+            total[i] = 0.0
+            squares[i] = 0.0
+            weighted[i] = 0.0
+        for c in range(1, classes):
+            for i in range(n):
+                value = logits[c, at + i]
+                wins = value > top[i]
+                winner[i] = c if wins else winner[i]
+                top[i] = value if wins else top[i]
+        for c in range(0, classes - 1, 2):  # two classes at a time keep the vector units busier
+            for i in range(n):
+                one = np.float64(logits[c, at + i]) - np.float64(top[i])
+                two = np.float64(logits[c + 1, at + i]) - np.float64(top[i])
+                e, f = _exp(one), _exp(two)
+                total[i] += e + f
+                squares[i] += e * e + f * f
+                weighted[i] += e * one + f * two
+        if classes % 2:
+            for i in range(n):
+                one = np.float64(logits[classes - 1, at + i]) - np.float64(top[i])
+                e = _exp(one)
+                total[i] += e
+                squares[i] += e * e
+                weighted[i] += e * one
+        for i in range(n):
+            truth[i] = np.float64(logits[max(labels[at + i], 0), at + i]) - np.float64(top[i])
+        for i in range(n):
+            inverse = 1.0 / total[i]
+            log_total = _log(total[i])
+            confidence[at + i] = inverse
+            predicted[at + i] = winner[i]
+            nll[at + i] = log_total - truth[i]
+            brier[at + i] = squares[i] * inverse * inverse - 2.0 * _exp(truth[i]) * inverse + 1.0
+            entropy[at + i] = log_total - weighted[i] * inverse
+
+
+def describe(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Confidence, predicted class, NLL, Brier score and entropy of `[L, N]` logits, each `[N]`."""
+    z = _as_numpy(logits)
+    n = z.shape[1]
+    confidence, nll, brier, entropy = np.empty(n), np.empty(n), np.empty(n), np.empty(n)
+    predicted = np.empty(n, np.int32)
+    _over_pixels(_describe, n, z, _as_numpy(labels), confidence, predicted, nll, brier, entropy)
+    first, *rest = (torch.from_numpy(values) for values in (confidence, predicted, nll, brier, entropy))
+    return (first, rest[0], rest[1], rest[2], rest[3])
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# per region
+
+
+@_compiled
+def _quantile_neighbours(confidence: Array, index: Array, ranks: Array, found: Array) -> None:
+    """Order statistics by counting: only the cells that hold a wanted rank are sorted. `ranks` must ascend."""
+    n = index.shape[0]
+    shift = 0 if n > 1 << 16 else 4  # few pixels: fewer cells to look through
+    cell = np.empty(n, np.int32)
+    counts = np.zeros(_CELLS >> shift, np.int32)
+    for i in range(n):
+        cell[i] = _cell(confidence[index[i]]) >> shift
+    for i in range(n):
+        counts[cell[i]] += 1
+    wanted = np.zeros(counts.shape[0], np.bool_)
+    places = np.empty(ranks.shape[0], np.int64)  # position of each rank among the values of the wanted cells
+    passed, kept, q = 0, 0, 0
+    for c in range(counts.shape[0]):
+        first = q
+        while q < ranks.shape[0] and ranks[q] < passed + counts[c]:
+            places[q] = kept + ranks[q] - passed
+            q += 1
+        if q > first:
+            wanted[c] = True
+            kept += counts[c]
+        passed += counts[c]
+    values = np.empty(kept)
+    k = 0
+    for i in range(n):
+        if wanted[cell[i]]:
+            values[k] = confidence[index[i]]
+            k += 1
+    values.sort()
+    for q in range(ranks.shape[0]):
+        found[q] = values[places[q]]
+
+
+def quantile_edges(confidence: Tensor, index: Tensor, bins: int) -> Tensor:
+    """`np.percentile` of the confidences at `index` for `bins + 1` equally spaced shares; NaN where there is none."""
+    n = index.shape[0]
+    if n == 0:
+        return torch.full((bins + 1,), torch.nan, dtype=torch.float64)
+    position = (n - 1) * (np.linspace(0, 100, bins + 1) / 100)
+    lower = np.floor(position).astype(np.int64)
+    ranks = np.stack([lower, np.minimum(lower + 1, n - 1)], axis=1).ravel()
+    found = np.empty(ranks.shape[0])
+    order = np.argsort(ranks, kind="stable")
+    ascending = np.empty_like(found)
+    _quantile_neighbours(_as_numpy(confidence), _as_numpy(index), ranks[order], ascending)
+    found[order] = ascending
+    low, high, share = found[0::2], found[1::2], position - lower
+    # numpy's own interpolation, to the last bit
+    return torch.from_numpy(np.where(share >= 0.5, high - (high - low) * (1 - share), low + (high - low) * share))
+
+
+@_compiled
+def _bins_between(values: Array, n: int, edges: Array, found: Array) -> None:
+    for i in range(n):
+        found[i] = 0
+    for q in range(1, edges.shape[0] - 1):
+        edge = edges[q]
+        for i in range(n):
+            found[i] += values[i] > edge
+
+
+@_compiled
+def _count_between(
+    edges: Array, index: Array, confidence: Array, predicted: Array, labels: Array,
+    count: Array, hit: Array, total: Array,
+) -> None:  # fmt: skip
+    """Histograms for several sets of edges at once: `edges` and the results have the sets as first axis."""
+    sets, bins = edges.shape[0], edges.shape[1] - 1
+    classes = count.shape[1]
+    value = np.empty(_BLOCK)
+    found = np.empty(_BLOCK, np.int64)
+    # pixels and right pixels share a word; two copies take turns, since neighbours mostly meet in one cell
+    both = np.zeros((sets, 2, classes * bins), np.int64)
+    sums = np.zeros((sets, 2, classes * bins))
+    for at in range(0, index.shape[0], _BLOCK):
+        n = min(_BLOCK, index.shape[0] - at)
+        for i in range(n):
+            value[i] = confidence[index[at + i]]
+        for s in range(sets):
+            _bins_between(value, n, edges[s], found)
+            for i in range(n):
+                pixel = index[at + i]
+                c = predicted[pixel]
+                key = c * bins + found[i]
+                both[s, i & 1, key] += 1 + (np.int64(labels[pixel] == c) << 32)
+                sums[s, i & 1, key] += value[i]
+    for s in range(sets):
+        for key in range(classes * bins):
+            pair = both[s, 0, key] + both[s, 1, key]
+            count[s, key // bins, key % bins] = pair & 0xFFFFFFFF
+            hit[s, key // bins, key % bins] = pair >> 32
+            total[s, key // bins, key % bins] = sums[s, 0, key] + sums[s, 1, key]
+
+
+def count_between(
+    edges: Tensor, index: Tensor, confidence: Tensor, predicted: Tensor, labels: Tensor, num_classes: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Pixels, right pixels and summed confidence `[G, L, R]` by predicted class and interval, for G sets of edges.
+
+    Intervals are open on the left and closed on the right; what lies outside the edges goes to the nearest interval.
+    """
+    shape = (edges.shape[0], num_classes, edges.shape[1] - 1)
+    tables = torch.zeros(shape, dtype=torch.int64), torch.zeros(shape, dtype=torch.int64), torch.zeros(shape).double()
+    fixed, where, *fields = [_as_numpy(values) for values in (edges, index, confidence, predicted, labels)]
+    for start in range(0, len(where), _WORD):
+        part = np.zeros(shape, np.int64), np.zeros(shape, np.int64), np.zeros(shape)
+        _count_between(fixed, where[start : start + _WORD], fields[0], fields[1], fields[2], *part)
+        for table, values in zip(tables, part, strict=True):
+            table.add_(torch.from_numpy(values))
+    return tables
+
+
+@_compiled
+def _count_cells(
+    index: Array, confidence: Array, predicted: Array, labels: Array, count: Array, hit: Array, total: Array
+) -> None:
+    for i in range(index.shape[0]):
+        at = index[i]
+        c, cell = predicted[at], _cell(confidence[at])
+        count[c, cell] += 1
+        hit[c, cell] += int(labels[at] == c)
+        total[c, cell] += confidence[at]
+
+
+def count_cells(
+    index: Tensor, confidence: Tensor, predicted: Tensor, labels: Tensor, count: Tensor, hit: Tensor, total: Tensor
+) -> None:
+    """Add pixels, right pixels and confidences by predicted class and cell to `[L, 65536]` tables, in place."""
+    _count_cells(*(_as_numpy(values) for values in (index, confidence, predicted, labels, count, hit, total)))
+
+
+@_compiled
+def _sum(index: Array, labels: Array, nll: Array, brier: Array, entropy: Array, support: Array, sums: Array) -> None:
+    for start in range(0, index.shape[0], 4096):  # partial sums keep the rounding error small
+        a, b, c = 0.0, 0.0, 0.0
+        for i in range(start, min(start + 4096, index.shape[0])):
+            at = index[i]
+            support[labels[at]] += 1
+            a += nll[at]
+            b += brier[at]
+            c += entropy[at]
+        sums[0] += a
+        sums[1] += b
+        sums[2] += c
+
+
+def sums(
+    index: Tensor, labels: Tensor, nll: Tensor, brier: Tensor, entropy: Tensor, num_classes: int
+) -> tuple[Tensor, Tensor]:
+    """Pixels of each true class, and the sums of NLL, Brier score and entropy."""
+    support, totals = np.zeros(num_classes, np.int64), np.zeros(3)
+    fields = [_as_numpy(values) for values in (index, labels, nll, brier, entropy)]
+    _sum(fields[0], fields[1], fields[2], fields[3], fields[4], support, totals)
+    return torch.from_numpy(support), torch.from_numpy(totals)
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# derivatives of the likelihood in the inverse temperature (proof of Theorem 1)
+
+
+@_compiled
+def _likelihood(logits: Array, labels: Array, alpha: float, partial: Array, start: int, stop: int) -> None:
+    classes = logits.shape[0]
+    top = np.empty(_BLOCK, logits.dtype)
+    total, first, second, mean = np.empty(_BLOCK), np.empty(_BLOCK), np.empty(_BLOCK), np.empty(_BLOCK)
+    for at in range(start, stop, _BLOCK):
+        n = min(_BLOCK, stop - at)
+        for i in range(n):
+            top[i] = logits[0, at + i]
+            total[i] = 0.0
+            first[i] = 0.0
+            second[i] = 0.0
+            mean[i] = 0.0
+        for c in range(1, classes):
+            for i in range(n):
+                top[i] = max(top[i], logits[c, at + i])
+        for c in range(classes):
+            for i in range(n):
+                below = np.float64(logits[c, at + i]) - np.float64(top[i])
+                e = _exp(alpha * below)
+                total[i] += e
+                first[i] += e * below
+                second[i] += e * below * below
+                mean[i] += below
+        pixels, slope, curvature, nll, at_zero, at_infinity = 0, 0.0, 0.0, 0.0, 0.0, 0.0
+        for i in range(n):
+            label = labels[at + i]
+            if label < 0:
+                continue
+            truth = np.float64(logits[label, at + i]) - np.float64(top[i])
+            average = first[i] / total[i]
+            pixels += 1
+            slope += average - truth
+            curvature += max(second[i] / total[i] - average * average, 0.0)
+            nll += _log(total[i]) - alpha * truth
+            at_zero += mean[i] / classes - truth
+            at_infinity -= truth
+        block = at // _BLOCK
+        partial[block, 0] = pixels
+        partial[block, 1] = nll
+        partial[block, 2] = slope
+        partial[block, 3] = curvature
+        partial[block, 4] = at_zero
+        partial[block, 5] = at_infinity
+
+
+def likelihood(logits: Tensor, labels: Tensor, alpha: float) -> Tensor:
+    """Pixels, NLL, its slope and curvature in the inverse temperature at `alpha`, and its slope at 0 and at infinity.
+
+    Sums over the labelled pixels of `[L, N]` logits: Float64[6].
+    """
+    z = _as_numpy(logits)
+    n = z.shape[1]
+    partial = np.zeros((-(-n // _BLOCK), 6))
+    _over_pixels(_likelihood, n, z, _as_numpy(labels), float(alpha), partial)
+    return torch.from_numpy(partial.sum(axis=0))  # numpy sums pairwise
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# geometry
+
+
+@_compiled
+def _mark_changes(labels: Array, near: Array, step: int, width: int) -> None:
+    """Mark, in rows of pixels, both of any two whose labels differ and that are up to `width` times `step` apart."""
+    for row in range(labels.shape[0]):
+        line, marks = labels[row], near[row]
+        for offset in range(step, min(width * step, line.shape[0] - 1) + 1, step):
+            here, there, first, second = line[:-offset], line[offset:], marks[:-offset], marks[offset:]
+            for i in range(here.shape[0]):
+                first[i] |= np.uint8(here[i] != there[i])
+            for i in range(here.shape[0]):
+                second[i] |= np.uint8(here[i] != there[i])
+
+
+def differs_along_axes(labels: Tensor, width: int) -> Tensor:
+    """Pixels of `[B, *S]` labels that differ from a neighbour up to `width` steps away along an axis of `*S`."""
+    small = labels.numel() and labels.abs().max() < 1 << 15
+    values = _as_numpy(labels.to(torch.int16) if small else labels)
+    near = np.zeros(values.shape, np.uint8)
+    for axis in range(1, values.ndim if values.size else 1):
+        step = math.prod(values.shape[axis + 1 :])
+        rows = (-1, values.shape[axis] * step)
+        _mark_changes(values.reshape(rows), near.reshape(rows), step, width)
+    return torch.from_numpy(near.view(np.bool_))
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# threads
+
+
+@lru_cache(maxsize=1)
+def _pool(process: int, threads: int) -> ThreadPoolExecutor:
+    """One pool for each process (a forked child does not inherit threads) and thread count."""
+    return ThreadPoolExecutor(threads, thread_name_prefix="segcal")
+
+
+def run_all(tasks: list[Callable[[], Any]]) -> list[Any]:
+    """Run tasks on the thread pool and return their results in order."""
+    threads = torch.get_num_threads()
+    if threads == 1 or len(tasks) <= 1:
+        return [task() for task in tasks]
+    futures = [_pool(os.getpid(), threads).submit(task) for task in tasks[1:]]
+    return [tasks[0](), *(future.result() for future in futures)]
+
+
+def _over_pixels(kernel: Callable[..., None], n: int, *arguments: Any) -> None:
+    """Run `kernel(*arguments, start, stop)` over ranges of pixels, one for each thread, on whole blocks."""
+    parts = min(torch.get_num_threads(), max(1, n // (8 * _BLOCK)))
+    size = max(-(-n // (parts * _BLOCK)) * _BLOCK, 1)
+    ranges = [(start, min(start + size, n)) for start in range(0, n, size)]
+    run_all([partial(kernel, *arguments, start, stop) for start, stop in ranges])
+
+
+def _as_numpy(values: Tensor) -> Array:
+    """Without a copy where memory order and precision allow."""
+    if values.dtype in (torch.float16, torch.bfloat16):
+        values = values.float()
+    return values.detach().contiguous().numpy()

@@ -1,0 +1,106 @@
+"""The functions of `kernels` in plain PyTorch, for every device; also the readable statement of what those compute."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+CELLS = 1 << 16
+LOW_OCTAVES = 12
+
+
+def describe(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Confidence, predicted class, NLL, Brier score and entropy of `[L, N]` logits, each `[N]`."""
+    z = logits.double()
+    predicted = logits.argmax(dim=0)
+    log_probs = torch.log_softmax(z, dim=0)
+    probs = log_probs.exp()
+    truth = labels.clamp(min=0).unsqueeze(0)
+    confidence = probs.gather(0, predicted.unsqueeze(0)).squeeze(0)
+    nll = -log_probs.gather(0, truth).squeeze(0)
+    brier = probs.square().sum(dim=0) - 2 * probs.gather(0, truth).squeeze(0) + 1
+    return confidence, predicted.int(), nll, brier, -(probs * log_probs).sum(dim=0)
+
+
+def quantile_edges(confidence: Tensor, index: Tensor, bins: int) -> Tensor:
+    """`np.percentile` of the confidences at `index` for `bins + 1` equally spaced shares; NaN where there is none."""
+    n = index.shape[0]
+    if n == 0:
+        return confidence.new_full((bins + 1,), torch.nan)
+    ordered = confidence[index].sort().values
+    position = (n - 1) * (torch.linspace(0, 100, bins + 1, dtype=torch.float64, device=confidence.device) / 100)
+    lower = position.floor().long()
+    low, high, share = ordered[lower], ordered[(lower + 1).clamp(max=n - 1)], position - lower
+    return torch.where(share >= 0.5, high - (high - low) * (1 - share), low + (high - low) * share)
+
+
+def count_between(
+    edges: Tensor, index: Tensor, confidence: Tensor, predicted: Tensor, labels: Tensor, num_classes: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Pixels, right pixels and summed confidence `[G, L, R]` by predicted class and interval, for G sets of edges.
+
+    Intervals are open on the left and closed on the right; what lies outside the edges goes to the nearest interval.
+    """
+    bins = edges.shape[1] - 1
+    value, winner = confidence[index], predicted[index].long()
+    tables = []
+    for inner in edges[:, 1:-1]:
+        key = winner * bins + torch.bucketize(value, inner.contiguous())
+        tables.append(_count(key, value, winner == labels[index], num_classes * bins))
+    return tuple(torch.stack(parts).view(-1, num_classes, bins) for parts in zip(*tables, strict=True))  # type: ignore[return-value]
+
+
+def cell_of(confidence: Tensor) -> Tensor:
+    """Index of each confidence among 65,536 cells that grow finer towards 1.
+
+    Cells have equal width within an octave of `1 - confidence` (from 1/2 down to 2**-53) or, below 1/2, of the
+    confidence (down to 2**-13), 1,024 to the octave. So a cell is at most 2**-11 wide, and 0.1 % of `1 - confidence`
+    near 1, where the pixels of a confident network are.
+    """
+    low = (confidence.view(torch.int64) >> 42) - ((1022 - LOW_OCTAVES) << 10)
+    high = CELLS - 1 - ((1.0 - confidence).view(torch.int64) >> 42) + ((958 + LOW_OCTAVES) << 10)
+    return torch.where(confidence < 0.5, low, high).clamp(0, CELLS - 1)
+
+
+def count_cells(
+    index: Tensor, confidence: Tensor, predicted: Tensor, labels: Tensor, count: Tensor, hit: Tensor, total: Tensor
+) -> None:
+    """Add pixels, right pixels and confidences by predicted class and cell to `[L, 65536]` tables, in place."""
+    value, winner = confidence[index], predicted[index].long()
+    parts = _count(winner * CELLS + cell_of(value), value, winner == labels[index], count.numel())
+    for table, part in zip((count, hit, total), parts, strict=True):
+        table.add_(part.view(table.shape))
+
+
+def sums(
+    index: Tensor, labels: Tensor, nll: Tensor, brier: Tensor, entropy: Tensor, num_classes: int
+) -> tuple[Tensor, Tensor]:
+    """Pixels of each true class, and the sums of NLL, Brier score and entropy."""
+    support = torch.bincount(labels[index], minlength=num_classes)
+    return support, torch.stack([values[index].sum() for values in (nll, brier, entropy)])
+
+
+def likelihood(logits: Tensor, labels: Tensor, alpha: float) -> Tensor:
+    """Pixels, NLL, its slope and curvature in the inverse temperature at `alpha`, and its slope at 0 and at infinity.
+
+    Sums over the labelled pixels of `[L, N]` logits: Float64[6].
+    """
+    valid = labels >= 0
+    z = logits[:, valid].double()
+    below = z - z.amax(dim=0)
+    truth = below.gather(0, labels[valid].unsqueeze(0)).squeeze(0)
+    log_probs = torch.log_softmax(alpha * below, dim=0)
+    probs = log_probs.exp()
+    average = (probs * below).sum(dim=0)
+    curvature = ((probs * below.square()).sum(dim=0) - average.square()).clamp(min=0)
+    nll = torch.logsumexp(alpha * below, dim=0) - alpha * truth
+    terms = (torch.ones_like(truth), nll, average - truth, curvature, below.mean(dim=0) - truth, -truth)
+    return torch.stack([term.sum() for term in terms])
+
+
+def _count(key: Tensor, value: Tensor, right: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
+    count = torch.bincount(key, minlength=size)
+    hit = torch.bincount(key[right], minlength=size)
+    # scatter-add, because torch.bincount with weights is not deterministic on a GPU under strict settings
+    total = torch.zeros(size, dtype=torch.float64, device=key.device).index_add_(0, key, value)
+    return count, hit, total

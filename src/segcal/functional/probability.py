@@ -1,0 +1,93 @@
+"""Probabilities from logits, and what is read from them at each pixel (Sec. 3.1 of the paper).
+
+Half-precision logits are computed in float32; float32 and float64 in their own precision. Every function is stable for
+logits of any finite size, because the largest logit of a pixel is subtracted before the exponential.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+_SMALLEST = torch.finfo(torch.float32).tiny
+
+
+def at_least_float32(values: Float[Tensor, "*A"]) -> Float[Tensor, "*A"]:
+    """Widen half precision, leave the rest alone."""
+    return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
+
+
+def log_probabilities(logits: Float[Tensor, "B L *S"]) -> Float[Tensor, "B L *S"]:
+    """Logarithm of the softmax over classes."""
+    return torch.log_softmax(at_least_float32(logits), dim=1)
+
+
+def probabilities(logits: Float[Tensor, "B L *S"]) -> Float[Tensor, "B L *S"]:
+    """Softmax over classes.
+
+    >>> probabilities(torch.tensor([[1e4, -1e4]], dtype=torch.float16))
+    tensor([[1., 0.]])
+    """
+    return torch.softmax(at_least_float32(logits), dim=1)
+
+
+def logits_from_probabilities(probs: Float[Tensor, "*A"]) -> Float[Tensor, "*A"]:
+    """Logits whose softmax gives `probs` back; a probability of 0 becomes the logarithm of the smallest float32.
+
+    >>> logits_from_probabilities(torch.tensor([1.0, 0.0]))
+    tensor([  0.0000, -87.3365])
+    """
+    return at_least_float32(probs).clamp(min=_SMALLEST).log()
+
+
+def negative_log_likelihood(logits: Float[Tensor, "B L *S"], labels: Int[Tensor, "B *S"]) -> Float[Tensor, "B *S"]:
+    """Minus the log-probability of the true class at each pixel; NaN where the label is negative (ignored)."""
+    return -_of_label(log_probabilities(logits), labels)
+
+
+def brier_score(logits: Float[Tensor, "B L *S"], labels: Int[Tensor, "B *S"]) -> Float[Tensor, "B *S"]:
+    """Squared distance of the probabilities to the one-hot truth, in 0..2; NaN where the label is negative."""
+    probs = probabilities(logits)
+    return probs.square().sum(dim=1) - 2 * _of_label(probs, labels) + 1
+
+
+def entropy(logits: Float[Tensor, "B L *S"]) -> Float[Tensor, "B *S"]:
+    """Entropy of the probabilities at each pixel, in nats.
+
+    >>> entropy(torch.zeros(1, 4, 1)).exp()
+    tensor([[4.]])
+    """
+    log_probs = log_probabilities(logits)
+    # xlogy-like: a probability that underflows to 0 adds 0, although its logarithm stays finite
+    return -(log_probs.exp() * log_probs).sum(dim=1)
+
+
+def keep_labels(scores: Float[Tensor, "B L *S"], logits: Float[Tensor, "B L *S"]) -> Float[Tensor, "B L *S"]:
+    """Scores whose argmax is that of `logits`, in the scores' own precision.
+
+    `scores` must be a monotone function of `logits` at each pixel. Rounding can make a rival reach the winner's score
+    there (adjacent logits, high temperatures, half precision), and then argmax returns another class. Such rivals are
+    moved down by one unit in the last place.
+
+    >>> logits = torch.tensor([[1.0, 1.0 + 2**-23]])
+    >>> tied = (logits / 100).to(torch.float16)
+    >>> tied.argmax(1), keep_labels(tied, logits).argmax(1)
+    (tensor([0]), tensor([1]))
+    """
+    rival = (scores >= scores.amax(dim=1, keepdim=True)) & (logits < logits.amax(dim=1, keepdim=True))
+    return torch.where(rival, next_below(scores), scores) if rival.any() else scores
+
+
+def next_below(values: Float[Tensor, "*A"]) -> Float[Tensor, "*A"]:
+    """The largest number below each finite value in its own precision (`torch.nextafter` lacks half precision)."""
+    width = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[values.element_size()]
+    bits = (values + 0.0).view(width)  # + 0.0 turns -0 into 0
+    below = torch.where(bits > 0, bits - 1, bits + 1)
+    smallest_negative = torch.full_like(bits, torch.iinfo(width).min + 1)
+    return torch.where(bits == 0, smallest_negative, below).view(values.dtype)
+
+
+def _of_label(values: Float[Tensor, "B L *S"], labels: Int[Tensor, "B *S"]) -> Float[Tensor, "B *S"]:
+    picked = values.gather(1, labels.clamp(min=0).long().unsqueeze(1)).squeeze(1)
+    return picked.masked_fill(labels < 0, torch.nan)

@@ -1,0 +1,149 @@
+"""Optimal temperatures by root finding, and the state of confidence (appendix "Temperature Scaling from Entropy").
+
+The negative log-likelihood is convex in the inverse temperature, so its slope has at most one root (Theorem 1):
+`sum z softmax(a z) = sum z[label]`. The inverse temperature is 0 where the label's logit is not above the mean of all
+logits, infinite where the label has the largest logit, and the root otherwise; at the root, NLL equals entropy
+(Theorem 4). The same holds for a data set, an image and a pixel, only the sums differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import torch
+from jaxtyping import Float, Float64, Int64
+from torch import Tensor
+
+from segcal.functional import kernels, portable
+
+State = Literal["overconfident", "underconfident", "balanced"]
+
+_STEPS = 200
+_TOLERANCE = 1e-9  # of the last Newton step, after which the error is of the order of its square
+
+
+class Likelihood(NamedTuple):
+    """Sums over pixels at one inverse temperature; those of two sets of pixels add."""
+
+    pixels: float
+    nll: float
+    slope: float
+    curvature: float
+    slope_at_zero: float
+    slope_at_infinity: float
+
+    @property
+    def entropy(self) -> float:
+        """Summed entropy at the inverse temperature 1 (there, and only there, NLL - entropy is the slope)."""
+        return self.nll - self.slope
+
+
+class Root(NamedTuple):
+    """An inverse temperature, with how it was found."""
+
+    inverse_temperature: float
+    steps: int
+    converged: bool
+
+
+def likelihood(logits: Float[Tensor, "L *S"], labels: Int64[Tensor, "*S"], inverse_temperature: float) -> Likelihood:
+    """NLL of one image and its derivatives in the inverse temperature; negative labels are left out."""
+    engine = kernels if logits.device.type == "cpu" else portable
+    sums = engine.likelihood(logits.reshape(logits.shape[0], -1), labels.reshape(-1), inverse_temperature)
+    return Likelihood(*sums.tolist())
+
+
+def optimal_inverse_temperature(at: Callable[[float], Likelihood]) -> Root:
+    """The inverse temperature of least NLL, for pixels whose likelihood at any inverse temperature `at` sums up.
+
+    Safeguarded Newton steps from 1: each evaluation halves the bracket or better, and most need five to seven.
+    """
+    start = at(1.0)
+    if start.slope_at_zero >= 0:
+        return Root(0.0, 1, converged=True)
+    if start.slope_at_infinity <= 0:
+        return Root(torch.inf, 1, converged=True)
+
+    def derivatives(alpha: Tensor) -> tuple[Tensor, Tensor]:
+        found = start if alpha == 1.0 else at(float(alpha))
+        return torch.tensor([found.slope]).double(), torch.tensor([found.curvature]).double()
+
+    root, steps, converged = root_of_increasing(derivatives, torch.ones(1, dtype=torch.float64))
+    return Root(float(root), steps, bool(converged))
+
+
+def root_of_increasing(
+    derivatives: Callable[[Float64[Tensor, " N"]], tuple[Float64[Tensor, " N"], Float64[Tensor, " N"]]],
+    start: Float64[Tensor, " N"],
+) -> tuple[Float64[Tensor, " N"], int, bool]:
+    """Roots in (0, infinity) of N increasing functions, given their values and slopes: roots, steps, all converged."""
+    low, high = torch.zeros_like(start), torch.full_like(start, torch.inf)
+    x = start
+    for step in range(1, _STEPS + 1):
+        value, slope = derivatives(x)
+        low, high = torch.where(value <= 0, x, low), torch.where(value >= 0, x, high)
+        newton = x - value / slope
+        middle = torch.where(torch.isinf(high), 4 * x, torch.where(low == 0, high / 4, (low * high).sqrt()))
+        inside = (newton >= low) & (newton <= high)
+        following = torch.where(value == 0, x, torch.where(inside, newton, middle))
+        done = (following - x).abs() <= _TOLERANCE * x
+        x = following
+        if done.all():
+            return x, step, True
+    return x, _STEPS, False
+
+
+def pixel_inverse_temperature(logits: Float[Tensor, "L *S"], labels: Int64[Tensor, "*S"]) -> Float64[Tensor, "*S"]:
+    """The inverse temperature of least NLL at each pixel (LTS in Theorem 1); NaN where the label is negative.
+
+    >>> z = torch.tensor([[3.0, 3.0, 3.0], [0.0, 0.0, 0.0], [2.0, 2.0, 2.0]])
+    >>> pixel_inverse_temperature(z, torch.tensor([0, 1, 2])).round(decimals=3)
+    tensor([   inf, 0.0000, 0.4650], dtype=torch.float64)
+    """
+    flat = labels.reshape(-1)
+    valid = (flat >= 0).nonzero().squeeze(1)
+    z = logits.reshape(logits.shape[0], -1)[:, valid].double()
+    below = z - z.amax(dim=0)
+    truth = below.gather(0, flat[valid].unsqueeze(0)).squeeze(0)
+    alpha = torch.where(truth == 0, torch.inf, 0.0).double()
+    alpha[truth <= below.mean(dim=0)] = 0.0
+    inner = ((truth < 0) & (truth > below.mean(dim=0))).nonzero().squeeze(1)
+    alpha[inner] = _pixel_roots(below[:, inner], truth[inner])
+    result = torch.full_like(flat, torch.nan, dtype=torch.float64)
+    result[valid] = alpha
+    return result.view(labels.shape)
+
+
+def confidence_state(nll: float, entropy: float, *, tolerance: float = 1e-6) -> State:
+    """Definitions "overconfident", "underconfident" and "balanced": mean NLL above, below or equal to mean entropy.
+
+    Equal means within `tolerance` nats, since float32 logits carry no more.
+
+    >>> confidence_state(0.5, 0.2)
+    'overconfident'
+    """
+    if abs(nll - entropy) <= tolerance:
+        return "balanced"
+    return "overconfident" if nll > entropy else "underconfident"
+
+
+def confidence_excess(logits: Float[Tensor, "L *S"], labels: Int64[Tensor, "*S"]) -> Float64[Tensor, "*S"]:
+    """NLL minus entropy at each pixel: positive where overconfident; NaN where the label is negative."""
+    flat = labels.reshape(-1)
+    engine = kernels if logits.device.type == "cpu" else portable
+    _, _, nll, _, entropy = engine.describe(logits.reshape(logits.shape[0], -1), flat)
+    excess: Tensor = (nll - entropy).masked_fill(flat < 0, torch.nan)
+    return excess.view(labels.shape)
+
+
+def _pixel_roots(below: Float64[Tensor, "L N"], truth: Float64[Tensor, " N"]) -> Float64[Tensor, " N"]:
+    """Roots for pixels that have one; logits and the label's logit are given relative to the largest."""
+
+    def derivatives(alpha: Tensor) -> tuple[Tensor, Tensor]:
+        probs = torch.softmax(alpha * below, dim=0)
+        average = (probs * below).sum(dim=0)
+        return average - truth, (probs * (below - average).square()).sum(dim=0)
+
+    roots, _, _ = root_of_increasing(derivatives, torch.ones_like(truth))
+    return roots
