@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import pickle
 import sys
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import pytest
 import torch
 from PIL import Image
 
-from segcal.data import formats
+from segcal.data import formats, nifti
 from segcal.data.folder import Folder, open_folder, write_map, write_scores
 from segcal.types import InputError
 
@@ -370,7 +372,7 @@ def test_settings_and_what_overrides_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("toml", "expected"),
     [
-        ("klasses = []", "may set classes, ignore_index, background, scores, group, got 'klasses'"),
+        ("klasses = []", "may set classes, ignore_index, background, scores, group, spacing, got 'klasses'"),
         ("classes = 3", "classes must be a list of names, got 3"),
         ("classes = [1, 2]", "classes must be a list of names, got [1, 2]"),
         ('ignore_index = "void"', "ignore_index must be a whole number or a list of them, got 'void'"),
@@ -378,7 +380,14 @@ def test_settings_and_what_overrides_them(tmp_path: Path) -> None:
         ("background = true", "background must be a whole number, got True"),
         ('scores = "softmax"', 'scores must be "logits" or "probabilities", got \'softmax\''),
         ('scores = ["logits"]', "scores must be"),
-        ('group = "("', "group must be a regular expression, got '('"),
+        ('group = "("', "group must be a regular expression or a table of case names and groups, got '('"),
+        ("group = {a = 1}", "group must be a regular expression or a table of case names and groups, got {'a': 1}"),
+        ('group = {x = "v"}', "group in segcal.toml must name cases of the folder, got 'x'"),
+        ("spacing = [1, 0]", "spacing must be a list of lengths above 0, or a table"),
+        ("spacing = [1, nan]", "spacing must be a list of lengths above 0, or a table"),
+        ("spacing = {a = 2}", "spacing must be a list of lengths above 0, or a table"),
+        ("spacing = {x = [1, 1]}", "spacing in segcal.toml must name cases of the folder, got 'x'"),
+        ("spacing = [1, 1, 1]", "spacing must have 2 lengths, one for each spatial axis, got (1, 1, 1) of case 'a'"),
         ("classes = [", "segcal.toml' must be readable TOML"),
         ("background = 5", "background must be a class in 0..4, got 5"),
     ],
@@ -409,6 +418,21 @@ def test_groups(tmp_path: Path, expression: str | None, groups: list[str | None]
     if expression:
         (tmp_path / "segcal.toml").write_text(f'group = "{expression}"')
     assert [case.group for case in open_folder(tmp_path)] == groups
+
+
+def test_groups_and_spacings_by_name_and_spacing_for_all(tmp_path: Path) -> None:
+    make(tmp_path, "ab", toml='[group]\na = "patient 7"\n[spacing]\nb = [0.5, 2]\n')
+    first, second = open_folder(tmp_path)
+    assert (first.group, first.spacing) == ("patient 7", None)
+    assert (second.group, second.spacing) == (None, (0.5, 2))
+    (tmp_path / "segcal.toml").write_text("spacing = [0.5, 2]")
+    assert [case.spacing for case in open_folder(tmp_path)] == [(0.5, 2)] * 2
+
+
+def test_spacing_of_a_header_goes_before_the_settings(tmp_path: Path) -> None:
+    nifti_case(tmp_path, "last")
+    (tmp_path / "segcal.toml").write_text("spacing = [1, 1, 1]")
+    assert open_folder(tmp_path)[0].spacing == (4.0, 3.0, 2.0)
 
 
 def test_splits(tmp_path: Path) -> None:
@@ -487,6 +511,62 @@ def test_labels_from_elsewhere(tmp_path: Path) -> None:
     other = labels_of(seed=9)
     save(tmp_path / "truth/a.png", other)
     np.testing.assert_array_equal(open_folder(tmp_path / "data", labels=str(tmp_path / "truth"))[0].labels, other)
+
+
+# ---- folders without labels ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dims", [2, 3])
+@pytest.mark.parametrize("extension", [".npy", ".npz"])
+def test_nobody_labelled_them(tmp_path: Path, dims: int, extension: str) -> None:
+    save(tmp_path / f"logits/a{extension}", logits_of(dims))
+    save(tmp_path / "images/a.npy", np.ones((2, *SHAPES[dims]), np.float32))
+    folder = open_folder(tmp_path, require_labels=False)
+    assert (folder.num_classes, folder.spatial_dims, folder.image_channels) == (5, dims, 2)
+    case = folder[0]
+    assert case.labels is None
+    np.testing.assert_array_equal(case.logits, logits_of(dims))
+    assert case.image.shape == (2, *SHAPES[dims])
+    assert write_map(tmp_path / "out", "a", np.ones(SHAPES[dims]), folder) == tmp_path / "out/a.npy"
+    assert f"the labels folder '{tmp_path}/labels' must exist" in complaint(tmp_path)
+
+
+def test_some_have_labels(tmp_path: Path) -> None:
+    make(tmp_path, "abc")
+    (tmp_path / "labels/a.npy").unlink()
+    first, second, _ = open_folder(tmp_path, require_labels=False)
+    assert first.labels is None
+    np.testing.assert_array_equal(second.labels, labels_of(seed=1))
+    assert "case 'a' must have one label file, got none" in complaint(tmp_path)
+    save(tmp_path / "labels/c.png", labels_of())
+    assert "case 'c' must have one label file, got" in complaint(tmp_path, require_labels=False)
+    message = complaint(tmp_path, labels=tmp_path / "truth", require_labels=False)
+    assert f"the labels folder '{tmp_path}/truth' must exist" in message  # it was asked for
+
+
+def test_a_labelled_case_tells_the_class_axis_of_the_others(tmp_path: Path) -> None:
+    nifti_case(tmp_path, "first")
+    (tmp_path / "logits/a.nii.gz").rename(tmp_path / "logits/b.nii.gz")
+    (tmp_path / "labels/a.nii.gz").rename(tmp_path / "labels/b.nii.gz")
+    nifti_case(tmp_path, "first")
+    (tmp_path / "labels/a.nii.gz").unlink()
+    unlabelled, labelled = open_folder(tmp_path, require_labels=False)
+    assert unlabelled.labels is None
+    np.testing.assert_array_equal(unlabelled.logits, labelled.logits)
+
+
+def test_cases_without_labels_are_checked(tmp_path: Path) -> None:
+    save(tmp_path / "logits/a.npy", logits_of())
+    save(tmp_path / "logits/b.npy", logits_of(3))
+    message = complaint(tmp_path, require_labels=False)
+    assert "must have 2 spatial axes as the first one, got scores of shape (5, 3, 4, 6) of case 'b'" in message
+    save(tmp_path / "logits/b.npy", np.full((5, 4, 6), np.nan, np.float32))
+    assert "finite, got nan at (0, 0, 0) of case 'b'" in complaint(tmp_path, require_labels=False)
+    save(tmp_path / "logits/a.npy", np.zeros((5, 7), np.float32))
+    message = complaint(tmp_path, require_labels=False)
+    assert "scores, but for their class axis, must have shape [H, W] or [D, H, W], got (7,)" in message
+    save(tmp_path / "logits/a.npy", np.float32(1.0))
+    assert "got a single number" in complaint(tmp_path, require_labels=False)
 
 
 # ---- content that is wrong ----------------------------------------------------------------------------
@@ -574,6 +654,51 @@ def test_damaged_bytes_inside_an_archive(tmp_path: Path) -> None:
     content[middle : middle + 8] = bytes(8)
     path.write_bytes(content)
     assert f"'{path}' must be a readable .npz file, got a damaged or incomplete one" in complaint(tmp_path)
+
+
+@pytest.mark.parametrize("where", ["logits", "labels", "images"])
+@pytest.mark.parametrize("damage", ["checksum", "length", "bit", "tail"])
+def test_damaged_gzip_is_noticed(tmp_path: Path, where: str, damage: str) -> None:
+    make(tmp_path, "a", dims=3)
+    (tmp_path / where / "a.npy").unlink(missing_ok=True)
+    path = tmp_path / where / "a.nii.gz"
+    values = {"logits": logits_of(3), "labels": labels_of(3), "images": logits_of(3)[0]}[where]
+    path.parent.mkdir(exist_ok=True)
+    # stored, not deflated, so that a changed bit is a changed value that only the checksum can tell
+    path.write_bytes(gzip.compress(nibabel.Nifti1Image(values.T, AFFINE).to_bytes(), compresslevel=0))
+    assert open_folder(tmp_path)[0].name == "a"
+    content = bytearray(path.read_bytes())
+    if damage == "tail":
+        content += b"garbage"
+    else:
+        content[{"checksum": -6, "length": -1, "bit": -20}[damage]] ^= 1
+    path.write_bytes(content)
+    assert f"'{path}' must be a readable .nii.gz file, got a damaged or incomplete one" in complaint(tmp_path)
+
+
+def test_a_header_that_promises_too_much_takes_no_memory(tmp_path: Path) -> None:
+    make(tmp_path, "a", dims=3)
+    (tmp_path / "logits/a.npy").unlink()
+    image = nibabel.Nifti1Image(np.zeros((6, 4, 3, 5), np.float32), AFFINE)
+    content = bytearray(image.to_bytes())
+    content[48:50] = (30000).to_bytes(2, "little")  # dim[4]
+    (tmp_path / "logits/a.nii.gz").write_bytes(gzip.compress(content))
+    tracemalloc.start()
+    message = complaint(tmp_path, num_classes=30000)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert "must be a readable .nii.gz file" in message
+    assert peak < 6 * 4 * 3 * 30000 * 4 / 2
+
+
+def test_compressed_nifti_is_held_once(tmp_path: Path) -> None:
+    values = np.zeros((96, 96, 48, 5), np.float32)
+    save(tmp_path / "logits/a.nii.gz", values.T)
+    tracemalloc.start()
+    nifti.read_channels(tmp_path / "logits/a.nii.gz", values.shape[2::-1])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1.5 * values.nbytes
 
 
 @pytest.mark.parametrize("where", ["labels", "images"])
@@ -805,6 +930,91 @@ def test_scaled_nifti_is_read_and_written_in_true_values(tmp_path: Path) -> None
     np.testing.assert_allclose(written.get_fdata()[5, 3, 2, 1], 1532, atol=0.1)
 
 
+def test_class_axis_without_labels(tmp_path: Path) -> None:
+    nifti_case(tmp_path, "first")  # NIfTI shape 2 6 4 3
+    (tmp_path / "labels/a.nii.gz").unlink()
+    message = complaint(tmp_path, require_labels=False)
+    assert f"the class axis of '{tmp_path}/logits/a.nii.gz' must be known, got NIfTI shape (2, 6, 4, 3)" in message
+    assert "; give num_classes" in message
+    folder = open_folder(tmp_path, require_labels=False, num_classes=2)
+    assert folder.spatial_dims == 3
+    assert folder[0].logits[1, 2, 3, 5] == 1532
+    assert folder[0].spacing == (4.0, 3.0, 2.0)
+    (tmp_path / "segcal.toml").write_text('classes = ["a", "b"]')
+    assert open_folder(tmp_path, require_labels=False)[0].logits[0, 1, 0, 4] == 401
+    (tmp_path / "segcal.toml").unlink()
+    assert "must have num_classes=7 entries along the first or the last" in complaint(
+        tmp_path, require_labels=False, num_classes=7
+    )
+
+
+@pytest.mark.parametrize("layout", ["last", "vector"])
+@pytest.mark.parametrize("num_classes", [None, 2])
+def test_class_axis_last_without_labels(tmp_path: Path, layout: str, num_classes: int | None) -> None:
+    nifti_case(tmp_path, layout)
+    (tmp_path / "labels/a.nii.gz").unlink()
+    folder = open_folder(tmp_path, require_labels=False, num_classes=num_classes)
+    assert (folder.num_classes, folder.spatial_dims) == (2, 3)
+    assert folder[0].logits[1, 2, 3, 5] == 1532
+    assert folder[0].labels is None
+
+
+def test_flat_nifti_without_labels(tmp_path: Path) -> None:
+    save(tmp_path / "logits/a.nii.gz", logits_of(2))  # NIfTI shape 6 4 5
+    assert "class axis" in complaint(tmp_path, require_labels=False)
+    folder = open_folder(tmp_path, require_labels=False, num_classes=5)
+    assert folder.spatial_dims == 2
+    np.testing.assert_array_equal(folder[0].logits, logits_of(2))
+
+
+@pytest.mark.parametrize("layout", ["first", "last", "vector"])
+def test_written_without_labels_with_the_affine_of_the_scores(tmp_path: Path, layout: str) -> None:
+    nifti_case(tmp_path, layout)
+    (tmp_path / "labels/a.nii.gz").unlink()
+    folder = open_folder(tmp_path, require_labels=False, num_classes=2)
+    temperature = np.ones((3, 4, 6), np.float32)
+    temperature[1, 2, 5] = 7.5
+    written = nibabel.load(write_map(tmp_path / "out", "a", temperature, folder))
+    assert np.argwhere(written.get_fdata() == 7.5).tolist() == [[5, 2, 1]]
+    np.testing.assert_array_equal(written.affine, AFFINE)
+    scores = nibabel.load(write_scores(tmp_path / "scores", "a", folder[0].logits, folder))
+    source = nibabel.load(tmp_path / "logits/a.nii.gz")
+    np.testing.assert_array_equal(scores.get_fdata(), source.get_fdata())
+    np.testing.assert_array_equal(scores.affine, AFFINE)
+
+
+def moved(path: Path, by: float) -> None:
+    """Write the file anew with another origin."""
+    image, affine = nibabel.load(path), AFFINE.copy()
+    affine[1, 3] += by
+    nibabel.save(nibabel.Nifti1Image(np.asarray(image.dataobj), affine), path)
+
+
+@pytest.mark.parametrize("layout", ["first", "last"])
+@pytest.mark.parametrize("where", ["labels", "logits", "images"])
+def test_files_in_different_places(tmp_path: Path, layout: str, where: str) -> None:
+    nifti_case(tmp_path, layout)
+    save(tmp_path / "images/a.nii.gz", np.zeros((3, 4, 6), np.float32))
+    path = tmp_path / where / "a.nii.gz"
+    moved(path, 5e-4)  # what rounding may do
+    folder = open_folder(tmp_path)
+    _ = folder[0]
+    moved(path, 0.5)
+    _ = folder[0]  # checked once
+    message = complaint(tmp_path)
+    assert f"{tmp_path}/labels/a.nii.gz' of case 'a' lie in different places (affines differ), by up to 0.5" in message
+    assert message.endswith("; resample one to the other")
+
+
+def test_scores_and_image_in_different_places_without_labels(tmp_path: Path) -> None:
+    nifti_case(tmp_path, "last")
+    (tmp_path / "labels/a.nii.gz").unlink()
+    save(tmp_path / "images/a.nii.gz", np.zeros((3, 4, 6), np.float32))
+    assert open_folder(tmp_path, require_labels=False)[0].image is not None
+    moved(tmp_path / "images/a.nii.gz", 2)
+    assert "of case 'a' lie in different places" in complaint(tmp_path, require_labels=False)
+
+
 # ---- writing arrays -----------------------------------------------------------------------------------
 
 
@@ -893,6 +1103,30 @@ def test_flat_nnunet_predictions(tmp_path: Path) -> None:
     with np.load(write_scores(tmp_path / "out", "a", probs, folder)) as archive:
         np.testing.assert_array_equal(archive["probabilities"], probs[:, None])
     assert write_map(tmp_path / "out", "a", probs[0], folder) == tmp_path / "out/a.npy"
+
+
+def test_nnunet_without_labels_has_the_geometry_of_its_prediction(tmp_path: Path) -> None:
+    probs, truth = nnunet(tmp_path)
+    folder = open_folder(tmp_path / "pred", require_labels=False)
+    case = folder[0]
+    assert (folder.spatial_dims, case.labels, case.spacing) == (3, None, (4.0, 3.0, 2.0))
+    torch.testing.assert_close(torch.as_tensor(case.logits).softmax(0), torch.from_numpy(probs))
+    written = nibabel.load(write_map(tmp_path / "maps", "case_1", np.ones(truth.shape, np.float32), folder))
+    np.testing.assert_array_equal(written.affine, AFFINE)
+    (tmp_path / "pred/case_1.nii.gz").unlink()
+    folder = open_folder(tmp_path / "pred", require_labels=False)
+    assert folder.spatial_dims == 3
+    assert write_map(tmp_path / "maps", "case_1", np.ones(truth.shape), folder).suffix == ".npy"
+
+
+def test_flat_nnunet_predictions_without_labels(tmp_path: Path) -> None:
+    probs = softmax(logits_of(2))
+    save(tmp_path / "a.npz", probs[:, None], key="probabilities")
+    save(tmp_path / "a.png", probs.argmax(0).astype(np.uint8))
+    folder = open_folder(tmp_path, require_labels=False)
+    assert folder.spatial_dims == 2
+    assert tuple(folder[0].logits.shape) == (5, 4, 6)
+    assert folder[0].labels is None
 
 
 def test_extensions_are_told_by_the_longest() -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from segcal.calibrators import Calibrator, TemperatureCalibrator
+from segcal.cases import Slab
 from segcal.data.folder import Folder, write_map, write_scores
 from segcal.files import MARKER, staged_folder, write_json
 from segcal.functional.probability import keep_labels, probabilities
@@ -66,14 +67,23 @@ def _calibrated(
 ) -> tuple[Tensor, Tensor | None, int]:
     """Probabilities `[L, *S]` in the precision of the file, temperatures `[*S]`, and how many labels changed."""
     parts, heats, moved = [], [], 0
-    for slab, logits in calibrator.calibrate_case(case):
+    for slab, logits, temperature in _slabs(calibrator, case, maps):
         raw = slab.logits[:, :, slab.inner]
         probs = probabilities(logits).to(dtype)
         probs = keep_labels(probs, raw) if calibrator.preserves_labels else probs
         moved += int((probs.argmax(dim=1) != raw.argmax(dim=1)).sum())
         parts.append(probs[0].cpu())
-        if maps and isinstance(calibrator, TemperatureCalibrator):
-            with torch.no_grad():
-                heat = calibrator.temperature(slab.logits, slab.image)[0, 0, slab.inner]
-            heats.append(heat.float().cpu())
+        if temperature is not None:
+            heats.append(temperature[0, 0].float().cpu())
     return torch.cat(parts, dim=1), torch.cat(heats) if heats else None, moved
+
+
+def _slabs(calibrator: Calibrator, case: Case, maps: bool) -> Iterator[tuple[Slab, Tensor, Tensor | None]]:
+    """Calibrated logits slab by slab, with temperatures where they are wanted."""
+    if maps and isinstance(calibrator, TemperatureCalibrator):
+        pairs = zip(calibrator.calibrate_case(case), calibrator.temperature_case(case), strict=True)
+        for (slab, logits), (_, temperature) in pairs:
+            yield slab, logits, temperature
+    else:
+        for slab, logits in calibrator.calibrate_case(case):
+            yield slab, logits, None

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -12,16 +15,20 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from torch import nn
 from typer.core import TyperCommand, TyperGroup
 
 from segcal.apply import apply_to_folder
-from segcal.calibrators import Calibrator, create, load, methods
+from segcal.calibrators import Calibrator, FitReport, create, load, methods
 from segcal.data.folder import Folder, open_folder
 from segcal.data.simulate import load_sample
 from segcal.data.writer import write_folder
 from segcal.diagnosis import Diagnosis, diagnose
 from segcal.evaluate import evaluate
+from segcal.export import export_onnx
+from segcal.files import refuse_foreign
 from segcal.results import Results
+from segcal.training import is_first_process, progress_bar
 from segcal.types import Case, InputError
 from segcal.version import __version__
 
@@ -99,38 +106,64 @@ def fit(
     method: Annotated[str, typer.Option(help=f"One of: {', '.join(methods())}.")] = "ts",
     labels: LabelFolder = None,
     split: Split = None,
+    validation: Annotated[
+        str | None, typer.Option(help="Split that the best weights are chosen on; 'validation' where there is one.")
+    ] = None,
     num_classes: Classes = None,
     ignore_index: Ignore = None,
     background: Background = None,
     scores: Scores = None,
+    logits_only: Annotated[bool, typer.Option("--logits-only", help="Do not look at the images.")] = False,
+    preset: Annotated[str | None, typer.Option(help="lts, ibts: default, or paper for its schedule.")] = None,
+    positivity: Annotated[str | None, typer.Option(help="lts, ibts: relu (paper), softplus or exp.")] = None,
+    init: Annotated[str | None, typer.Option(help="lts, ibts: normal or zeros.")] = None,
+    root_offset: Annotated[float | None, typer.Option(help="lts, ibts: 0 (paper) or 1 (released code).")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Learned methods: passes over the data.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Learned methods: of Adam.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Learned methods: images in a step.")] = None,
+    patience: Annotated[
+        int | None, typer.Option(help="Learned methods: stop after so many epochs without gain.")
+    ] = None,
+    crop: Annotated[int | None, typer.Option(help="Learned methods: side of random crops.")] = None,
+    flips: Annotated[bool | None, typer.Option("--flips", help="Learned methods: random flips.")] = None,
+    precision: Annotated[str | None, typer.Option(help="Learned methods: float32 or bfloat16.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Learned methods: of everything random.")] = None,
+    device: Annotated[str | None, typer.Option(help="Learned methods: auto, cpu, cuda.")] = None,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="Learned methods: folder to resume from if interrupted.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Fit a calibrator on a folder of scores and labels, and save it.
 
-    Uses the split "fit" of splits.json where there is one, else all cases.
+    Uses the split "fit" of splits.json where there is one, else all cases. Under torchrun, data-parallel.
 
-    Example: segcal fit DATA --method ts --out ts/
+    Example: segcal fit DATA --method lts --out lts/
     """
+    refuse_foreign(out)
+    _refuse_overwriting(out, data, labels)
     folder = _open(data, split, "fit", labels, num_classes, ignore_index, background, scores)
-    calibrator = _create(method, folder)
-    with _progress(f"fitting {method}") as progress:
-        calibrator.fit(_Tracked(folder, progress))
-    calibrator.save(out)
-    report = calibrator.fit_report_
-    if as_json:
-        content = {"method": method, "out": str(out), **{k: v for k, v in vars(report).items() if k != "names"}}
-        typer.echo(json.dumps(content))
-        return
-    _out.print(
-        f"{method}: NLL {report.nll_before:.4f} -> {report.nll_after:.4f} on {report.cases} cases "
-        f"({report.pixels:,} pixels), {report.steps} steps, {report.seconds:.1f} s",
-        highlight=False,
+    calibrator = _create(
+        method, folder, logits_only, preset=preset, positivity=positivity, init=init, root_offset=root_offset
     )
-    for name, value in report.details.items():
-        _out.print(f"  {name}: {value}", highlight=False)
-    for warning in report.warnings:
-        _err.print(f"warning: {warning}", style="yellow", highlight=False)
-    _out.print(f"saved in {out}", highlight=False)
+    options = _given(
+        epochs=epochs,
+        learning_rate=learning_rate,
+        batch_size=batch_size,
+        patience=patience,
+        crop=crop,
+        flips=flips,
+        precision=precision,
+        seed=seed,
+        device=device,
+        checkpoint=checkpoint,
+    )
+    checked = _validation(data, validation, folder, labels, scores)
+    _fit(calibrator, folder, checked, options)
+    if not is_first_process():
+        return
+    calibrator.save(out)
+    _print_report(method, calibrator.fit_report_, out, as_json)
 
 
 @app.command(cls=_ManyValues)
@@ -150,6 +183,7 @@ def apply(
 
     Example: segcal apply ts/ DATA --out probs/
     """
+    _refuse_overwriting(out, calibrator, data)
     fitted = load(calibrator)
     folder = open_folder(
         data, split=split, num_classes=fitted.num_classes, scores=_scores(scores), require_labels=False
@@ -192,6 +226,7 @@ def evaluate_command(
 
     Example: segcal evaluate DATA --calibrators ts/ --reference TS --out results/
     """
+    _refuse_overwriting(out, data, labels, *(calibrators or []))
     folder = _open(data, split, "test", labels, num_classes, ignore_index, background, scores)
     compared: dict[str, Calibrator | None] = {"UC": None, **_load_all(calibrators or [])}
     with _progress("measuring") as progress:
@@ -254,6 +289,36 @@ def diagnose_command(
     _out.print(found.advice(), highlight=False)
 
 
+@app.command("export")
+def export_command(
+    calibrator: Annotated[Path, typer.Argument(help="Folder of a saved calibrator.")],
+    out: Annotated[Path, typer.Option(help="The ONNX file to write.")],
+    network: Annotated[
+        str | None, typer.Option(help="Put this network first: MODULE:FUNCTION that returns an nn.Module.")
+    ] = None,
+    image_channels: Annotated[int | None, typer.Option(help="Channels of the network's input.")] = None,
+    size: Annotated[list[int] | None, typer.Option(help="Spatial size to check with; others work too.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write an ONNX file from logits (or, with a network, from images) to calibrated probabilities.
+
+    The file is kept only if onnxruntime agrees with PyTorch, at a size other than the one it was made with.
+
+    Example: segcal export lts/ --out lts.onnx
+    """
+    worst = export_onnx(
+        load(calibrator),
+        out,
+        network=None if network is None else _import_network(network),
+        image_channels=image_channels,
+        size=size or None,
+    )
+    if as_json:
+        typer.echo(json.dumps({"out": str(out), "difference": worst}))
+    else:
+        _out.print(f"written to {out}; differs from PyTorch by at most {worst:.1e}", highlight=False)
+
+
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the sample data and the results.")] = Path("demo"),
@@ -309,7 +374,8 @@ class _Tracked(Sequence[Case]):
 
 def _progress(what: str) -> Progress:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    progress = Progress(*columns, console=_err, transient=True)
+    # elsewhere than in a terminal even an empty bar leaves a blank line, and errors are one line
+    progress = Progress(*columns, console=_err, transient=True, disable=not _err.is_terminal)
     progress.add_task(what, total=None)
     return progress
 
@@ -337,21 +403,98 @@ def _open(
     return folder.select(preferred) if split is None and preferred in folder.splits else folder
 
 
+def _refuse_overwriting(out: Path | None, *inputs: Path | None) -> None:
+    """Raise if `out` is, or holds, what the command reads: folders that segcal wrote are replaced without asking."""
+    for path in inputs:
+        if out is not None and path is not None and path.resolve().is_relative_to(out.resolve()):
+            raise InputError(f"'{out}' cannot be written to, as '{path}' is read from; choose another output folder")
+
+
 def _scores(text: str | None) -> Literal["logits", "probabilities"] | None:
     if text not in (None, "logits", "probabilities"):
         raise InputError(f"--scores must be logits or probabilities, got '{text}'")
     return text  # type: ignore[return-value]
 
 
-def _create(method: str, folder: Folder) -> Calibrator:
+def _create(method: str, folder: Folder, logits_only: bool = False, **options: Any) -> Calibrator:
     return create(
         method,
         num_classes=folder.num_classes,
         spatial_dims=folder.spatial_dims,
-        image_channels=folder.image_channels,
+        image_channels=0 if logits_only else folder.image_channels,
         ignore_index=folder.ignore_index,
         background=folder.background,
+        **_given(**options),
     )
+
+
+def _fit(calibrator: Calibrator, folder: Folder, validation: Folder | None, options: dict[str, Any]) -> None:
+    """Fit with a progress bar: of epochs for methods that are trained, of cases for the others."""
+    known = inspect.signature(calibrator.fit).parameters
+    if unknown := [name for name in options if name not in known]:
+        raise InputError(
+            f"'{calibrator.method}' is not trained and has no --{unknown[0].replace('_', '-')}; leave it out"
+        )
+    if "watch" in known:
+        with progress_bar(description=f"training {calibrator.method}") as watch:
+            calibrator.fit(folder, validation=validation, watch=watch, **options)  # type: ignore[call-arg]
+    else:
+        with _progress(f"fitting {calibrator.method}") as progress:
+            calibrator.fit(_Tracked(folder, progress), validation=validation)
+
+
+def _validation(
+    data: Path, split: str | None, folder: Folder, labels: Path | None, scores: str | None
+) -> Folder | None:
+    """The cases that the best weights are chosen on, if there are any."""
+    if split is None and "validation" not in folder.splits:
+        return None
+    return open_folder(
+        data,
+        labels=labels,
+        split=split or "validation",
+        num_classes=folder.num_classes,
+        ignore_index=folder.ignore_index,
+        background=folder.background,
+        scores=_scores(scores),
+    )
+
+
+def _import_network(text: str) -> nn.Module:
+    """The network that MODULE:FUNCTION returns; modules of the working folder are found too."""
+    module, _, function = text.partition(":")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        network = getattr(importlib.import_module(module), function)()
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise InputError(f"--network must be MODULE:FUNCTION that returns a network, got '{text}' ({error})") from error
+    finally:
+        sys.path.pop(0)
+    if not isinstance(network, nn.Module):
+        raise InputError(f"--network must return an nn.Module, got {type(network).__name__} from '{text}'")
+    return network
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    """The options that were set."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _print_report(method: str, report: FitReport, out: Path, as_json: bool) -> None:
+    if as_json:
+        content = {"method": method, "out": str(out), **{k: v for k, v in vars(report).items() if k != "names"}}
+        typer.echo(json.dumps(content))
+        return
+    _out.print(
+        f"{method}: NLL {report.nll_before:.4f} -> {report.nll_after:.4f} on {report.cases} cases "
+        f"({report.pixels:,} pixels), {report.steps} steps, {report.seconds:.1f} s",
+        highlight=False,
+    )
+    for name, value in report.details.items():
+        _out.print(f"  {name}: {value:.5g}" if isinstance(value, float) else f"  {name}: {value}", highlight=False)
+    for warning in report.warnings:
+        _err.print(f"warning: {warning}", style="yellow", highlight=False)
+    _out.print(f"saved in {out}", highlight=False)
 
 
 def _load_all(paths: Sequence[Path]) -> dict[str, Calibrator]:

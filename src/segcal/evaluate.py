@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -60,6 +60,16 @@ class Protocol:
     patch_margin: int = 0
     seed: int = 0
     repetitions: int = 1000
+
+    def __post_init__(self) -> None:
+        if self.num_classes < 1 or self.bins < 1:
+            raise InputError(f"num_classes and bins must be at least 1, got {self.num_classes} and {self.bins}")
+        for name, value, known in (
+            ("form", self.form, get_args(Form)),
+            ("ace_edges", self.ace_edges, ("region", "image")),
+        ):
+            if value not in known:
+                raise InputError(f"{name} must be one of {', '.join(known)}, got '{value}'")
 
 
 def evaluate(
@@ -245,16 +255,16 @@ class _Found:
         draw = partial(bootstrap_interval, repetitions=self.settings.repetitions, seed=self.settings.seed)
         for k, region in enumerate(self.regions):
             stacked = [_flat(evidence, k) for evidence in kept]
-            table, shapes = np.stack([row for row, _ in stacked]), stacked[0][1]
+            table, like = np.stack([row for row, _ in stacked]), stacked[0][1]
             cells = binning.adaptive_from_cells(
                 self.cells[(method, k)], bins=self.settings.bins, form=self.settings.form
             )
-            total = _unflat(table.sum(axis=0), shapes)._replace(adaptive=cells)
+            total = _unflat(table.sum(axis=0), like)._replace(adaptive=cells)
             values = binning.readings(total, self.settings.form)
             pixels = int(values.pop("pixels"))
 
-            def resample(weights: Array, metric: str, table: Array = table, shapes: Any = shapes) -> Array:
-                drawn = _unflat(weights @ table, shapes)
+            def resample(weights: Array, metric: str, table: Array = table, like: Any = like) -> Array:
+                drawn = _unflat(weights @ table, like)
                 return binning.readings(drawn, self.settings.form)[metric].numpy()
 
             for metric, value in values.items():
@@ -280,18 +290,21 @@ def _first(evidence: Evidence, many: int) -> Evidence:
     return Evidence(top, static, adaptive, evidence.support[:many].clone(), evidence.sums[:many].clone())
 
 
-def _flat(evidence: Evidence, region: int) -> tuple[Array, list[tuple[int, ...]]]:
-    """The evidence of one region as a vector that adds, and the shapes of its parts."""
+def _flat(evidence: Evidence, region: int) -> tuple[Array, list[Tensor]]:
+    """The evidence of one region as a vector that adds, and its parts, which tell shapes and types."""
     parts = [*evidence.top, *evidence.static, *evidence.adaptive, evidence.support, evidence.sums]
-    arrays = [part[region].double().numpy() for part in parts]
-    return np.concatenate([array.ravel() for array in arrays]), [array.shape for array in arrays]
+    own = [part[region] for part in parts]
+    return np.concatenate([part.double().numpy().ravel() for part in own]), own
 
 
-def _unflat(vectors: Array, shapes: Sequence[tuple[int, ...]]) -> Evidence:
+def _unflat(vectors: Array, like: Sequence[Tensor]) -> Evidence:
     """The inverse of `_flat`, for one vector or many; counts are exact in float64 up to 2**53."""
-    ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
+    ends = np.cumsum([part.numel() for part in like])
     pieces = np.split(vectors, ends[:-1], axis=-1)
-    parts = [torch.from_numpy(p.reshape(*vectors.shape[:-1], *s)) for p, s in zip(pieces, shapes, strict=True)]
+    parts = [
+        torch.from_numpy(piece.reshape(*vectors.shape[:-1], *part.shape)).to(part.dtype)
+        for piece, part in zip(pieces, like, strict=True)
+    ]
     return Evidence(Histogram(*parts[0:3]), Histogram(*parts[3:6]), Histogram(*parts[6:9]), parts[9], parts[10])
 
 

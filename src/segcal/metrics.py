@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -49,6 +49,7 @@ class CalibrationSuite(Metric):
     confidence: Tensor
     support: Tensor
     sums: Tensor
+    images: list[Tensor] | Tensor  # a tensor while gathered from other processes
 
     def __init__(
         self,
@@ -120,10 +121,23 @@ class CalibrationSuite(Metric):
 
     def ace_error_bound(self) -> dict[str, float]:
         """How far ACE in the form `tables` may be from the one with exact equal-mass bins, for each region."""
-        return {
-            region: float(binning.cells_error_bound(cells, bins=self.bins))
-            for region, cells in zip(self.regions, self._cells(), strict=True)
-        }
+        with self.sync_context(should_sync=self._to_sync, should_unsync=self._should_unsync):
+            bounds = [float(binning.cells_error_bound(cells, bins=self.bins)) for cells in self._cells()]
+        return dict(zip(self.regions, bounds, strict=True))
+
+    def _sync_dist(self, *args: Any, **kwargs: Any) -> None:
+        if not len(self.images):
+            # a process that saw no image still takes part, and torchmetrics would gather float32 without axes from it
+            self.images = [_cat([], len(self.regions), len(binning.METRICS) + 1).to(self.device)]
+        super()._sync_dist(*args, **kwargs)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], *args: Any, **kwargs: Any) -> Self:
+        """Move to another device, but never to another precision, which `Module.to` would do to sums and images."""
+
+        def keeping_precision(values: Tensor) -> Tensor:
+            return values.to(fn(values).device)
+
+        return super()._apply(keeping_precision, *args, **kwargs)  # type: ignore[return-value]
 
     def _add_image(self, logits: Tensor, labels: Tensor, masks: Tensor) -> None:
         flat, truth = logits.reshape(self.num_classes, -1), labels.reshape(-1)
@@ -149,7 +163,7 @@ class CalibrationSuite(Metric):
             if self.per_image:
                 found = binning.readings(evidence, self.form)
                 rows = torch.stack([found[name].double() for name in (*binning.METRICS, "pixels")], dim=-1)
-                self.images.append(rows.unsqueeze(0))  # type: ignore[union-attr, operator]
+                self.images.append(rows.unsqueeze(0))  # type: ignore[union-attr]
 
     def _add_evidence(self, evidence: Evidence) -> None:
         for name, value in zip(_FIELDS, evidence.top, strict=True):

@@ -16,6 +16,7 @@ from segcal.types import Array, InputError
 
 FORMAT = 1
 _TABLES = {"frame": "images.csv", "patch_frame": "patches.csv", "pooled_frame": "pooled.csv"}
+_NAMES = dict.fromkeys(("case", "method", "region", "metric", "origin"), str)
 
 
 @dataclass(frozen=True)
@@ -91,10 +92,12 @@ class Results:
         """Read results that were saved."""
         folder = Path(path)
         content = read_json(folder / MARKER)
-        if not isinstance(content, dict) or "results" not in content:
+        if not isinstance(content, dict) or not isinstance(content.get("results"), dict):
             raise InputError(f"'{folder}' holds no results; give the folder that 'segcal evaluate --out' wrote")
+        if content["format"] > FORMAT:
+            raise InputError(f"the results in '{folder}' were saved by a newer segcal; update segcal")
         try:
-            tables = {a: pd.read_csv(folder / name, dtype={"case": str}) for a, name in _TABLES.items()}
+            tables = {attribute: _read(folder / name) for attribute, name in _TABLES.items()}
         except (OSError, ValueError) as error:
             raise InputError(f"the results in '{folder}' cannot be read ({error}); evaluate anew") from error
         return cls(settings=content["results"], **tables)
@@ -105,3 +108,9 @@ class Results:
         rows = self.patch_frame if local else self.frame[self.frame.region == region]
         chosen = rows[(rows.method == method) & (rows.metric == metric)] if len(rows) else rows
         return np.asarray(chosen["value"], dtype=np.float64)
+
+
+def _read(path: Path) -> pd.DataFrame:
+    """A table in which names are what they were ("007", "NA") and values come back to the last bit."""
+    values = dict.fromkeys(("value", "low", "high"), lambda text: float(text or "nan"))
+    return pd.read_csv(path, dtype=_NAMES, converters=values, keep_default_na=False)

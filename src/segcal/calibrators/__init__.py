@@ -10,14 +10,27 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from segcal.calibrators.base import FORMAT, WEIGHTS, Calibrator, FitReport, TemperatureCalibrator
+from segcal.calibrators.local import ImageTemperatureScaling, LocalTemperatureScaling
 from segcal.calibrators.temperature import TemperatureScaling
 from segcal.files import MARKER, read_json
 from segcal.types import InputError
 
-__all__ = ["Calibrator", "FitReport", "TemperatureCalibrator", "TemperatureScaling", "create", "load", "methods"]
+__all__ = [
+    "Calibrator",
+    "FitReport",
+    "ImageTemperatureScaling",
+    "LocalTemperatureScaling",
+    "TemperatureCalibrator",
+    "TemperatureScaling",
+    "create",
+    "load",
+    "methods",
+]
 
-_METHODS: dict[str, type[Calibrator]] = {kind.method: kind for kind in (TemperatureScaling,)}
+_KINDS = (TemperatureScaling, ImageTemperatureScaling, LocalTemperatureScaling)
+_METHODS: dict[str, type[Calibrator]] = {kind.method: kind for kind in _KINDS}
 _DATA_SETTINGS = ("spatial_dims", "image_channels")
+_SAVED = {"format": int, "method": str, "config": dict, "report": dict | None}
 
 
 def methods() -> tuple[str, ...]:
@@ -51,18 +64,20 @@ def load(path: str | Path) -> Calibrator:
     """Read a calibrator that was saved."""
     folder = Path(path)
     content = read_json(folder / MARKER)
-    if not isinstance(content, dict) or not {"format", "method", "config", "report"} <= set(content):
-        raise InputError(f"'{folder}' is not a saved calibrator; give the folder that 'segcal fit' or save() wrote")
+    foreign = f"'{folder}' is not a saved calibrator; give the folder that 'segcal fit' or save() wrote"
+    if not isinstance(content, dict) or not all(isinstance(content.get(key), kind) for key, kind in _SAVED.items()):
+        raise InputError(foreign)
     if content["format"] > FORMAT:
         raise InputError(f"'{folder}' was saved by segcal {content.get('segcal')}, newer than this one; update segcal")
-    calibrator = create(content["method"], **content["config"])
+    try:
+        calibrator = create(content["method"], **content["config"])
+        if (report := content["report"]) is not None:
+            listed = {name: tuple(report[name]) for name in ("warnings", "names")}
+            calibrator.fit_report_ = FitReport(**{**report, **listed})
+    except (TypeError, KeyError) as error:
+        raise InputError(foreign) from error
     try:
         calibrator.load_state_dict(load_file(folder / WEIGHTS))
     except (OSError, RuntimeError, SafetensorError) as error:
         raise InputError(f"the learned values of '{folder}' cannot be read ({error}); fit and save it anew") from error
-    if content["report"] is not None:
-        report = content["report"]
-        calibrator.fit_report_ = FitReport(
-            **{**report, **{name: tuple(report[name]) for name in ("warnings", "names")}}
-        )
     return calibrator

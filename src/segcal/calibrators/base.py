@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, SupportsIndex
 
 import torch
 from safetensors.torch import save_file
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from segcal.cases import Slab, labels_of, slabs_of
 from segcal.files import MARKER, staged_folder, write_json
-from segcal.functional.checks import IGNORED
+from segcal.functional.checks import IGNORED, ignored_labels
 from segcal.functional.probability import at_least_float32, keep_labels, probabilities
 from segcal.regions import foreground
 from segcal.types import Case, IgnoreIndex, Image, InputError, Logits, Probs, Temperature
@@ -70,7 +70,11 @@ class Calibrator(nn.Module, ABC):
         super().__init__()
         if num_classes < 1:
             raise InputError(f"num_classes must be at least 1, got {num_classes}")
-        self.num_classes, self.ignore_index, self.background = num_classes, ignore_index, background
+        # plain numbers and tuples, so that the settings are the same after a way through JSON
+        labels = ignored_labels(ignore_index)
+        self.ignore_index = labels[0] if isinstance(ignore_index, SupportsIndex) else labels or None
+        self.num_classes = int(num_classes)
+        self.background = None if background is None else int(background)
         self.register_buffer("fitted", torch.tensor(False))
 
     @abstractmethod
@@ -84,7 +88,7 @@ class Calibrator(nn.Module, ABC):
     def forward(self, logits: Logits, image: Image | None = None) -> Logits:
         """Calibrated logits of the same shape and dtype."""
         self._check(logits)
-        calibrated = self.calibrate(logits, image).to(logits.dtype)
+        calibrated = _rounded(self.calibrate(logits, image), logits.dtype)
         return keep_labels(calibrated, logits) if self.preserves_labels else calibrated
 
     def predict_proba(self, logits: Logits, image: Image | None = None) -> Probs:
@@ -126,7 +130,7 @@ class Calibrator(nn.Module, ABC):
         return self
 
     def _check_fitted(self) -> None:
-        if not self.fitted:
+        if not torch.compiler.is_compiling() and not self.fitted:  # an exported graph cannot raise
             raise InputError(f"this {type(self).__name__} has not been fitted; call fit or load one that was")
 
     def _check(self, logits: Tensor) -> None:
@@ -168,7 +172,32 @@ class TemperatureCalibrator(Calibrator):
     def temperature(self, logits: Logits, image: Image | None = None) -> Temperature:
         """The temperature of each pixel, within the bounds: `[B, 1, *S]`."""
 
+    def temperature_case(self, case: Case) -> Iterator[tuple[Slab, Temperature]]:
+        """Temperatures of a case, slab by slab: the slab as read, and the temperatures of its inner slices."""
+        if self.context is None:
+            raise NotImplementedError(f"{type(self).__name__} looks at whole images and must say how it goes by slabs")
+        for slab in slabs_of(case, self.num_classes, context=self.context, device=self.fitted.device):
+            self._check(slab.logits)
+            with torch.no_grad():
+                yield slab, self.temperature(slab.logits, slab.image)[:, :, slab.inner]
+
     def calibrate(self, logits: Logits, image: Image | None = None) -> Logits:
         """Logits divided by the temperature."""
-        wide = at_least_float32(logits)
-        return wide / self.temperature(logits, image).to(wide.dtype)
+        return _divide(logits, self.temperature(logits, image))
+
+    def calibrate_case(self, case: Case) -> Iterator[tuple[Slab, Logits]]:
+        """Calibrated logits of a case, slab by slab: the slab as read, and the result for its inner slices."""
+        for slab, temperature in self.temperature_case(case):
+            raw = slab.logits[:, :, slab.inner]
+            yield slab, keep_labels(_rounded(_divide(raw, temperature), raw.dtype), raw)
+
+
+def _divide(logits: Logits, temperature: Temperature) -> Logits:
+    wide = at_least_float32(logits)
+    return wide / temperature.to(wide.dtype)
+
+
+def _rounded(logits: Logits, dtype: torch.dtype) -> Logits:
+    """Logits in the precision asked for, and finite in it: of infinity softmax would make NaN."""
+    largest = torch.finfo(dtype).max * (1 - torch.finfo(dtype).eps)  # keep_labels needs a little room below
+    return logits.clamp(-largest, largest).to(dtype)

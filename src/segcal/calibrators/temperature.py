@@ -71,6 +71,7 @@ class TemperatureScaling(TemperatureCalibrator):
 
     def temperature(self, logits: Logits, image: Image | None = None) -> Temperature:
         """The one temperature, for every pixel."""
+        self._check(logits)
         shape = (logits.shape[0], 1, *logits.shape[2:])
         bounded = (1 / self.inverse_temperature).clamp(*self.bounds)
         return bounded.to(at_least_float32(logits[:0]).dtype).expand(shape)

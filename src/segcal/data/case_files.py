@@ -28,28 +28,32 @@ class CaseFiles:
     Args:
         name: The file name without extension.
         scores: File of `[L, *S]`.
-        labels: File of `[*S]`.
+        labels: File of `[*S]`; None where nobody labelled the case.
         image: File of `[C, *S]`, if there are images.
         kind: Whether the scores are logits or probabilities.
         nnunet: Whether the scores lie in a prediction folder of nnU-Net, and are to be written as it does.
         group: Cases of one group are never split.
+        spacing: What `segcal.toml` says of it; the header of a NIfTI file goes first.
+        prediction: nnU-Net's own labels beside its scores, for their geometry and nothing else.
     """
 
     name: str
     scores: Path
-    labels: Path
+    labels: Path | None
     image: Path | None
     kind: Scores
     nnunet: bool
     group: str | None
+    spacing: Spacing | None
+    prediction: Path | None
 
-    def space(self) -> tuple[int, ...]:
-        """Shape `*S`, from the header of the labels."""
-        if formats.is_nifti(self.labels):
-            return nifti.volume_shape(self.labels)
-        if formats.is_picture(self.labels):
-            return formats.picture_shape(self.labels)[1:]
-        return _array_shape(self.labels, "labels")
+    def space(self, num_classes: int | None) -> tuple[int, ...]:
+        """Shape `*S`, from the header of the labels, or of the scores, whose class axis `num_classes` may tell."""
+        if known := self.labels or self.prediction:
+            return _map_shape(known)
+        if formats.is_nifti(self.scores):
+            return nifti.space_beside_classes(self.scores, num_classes)
+        return _array_shape(self.scores, self.kind, _RIVAL[self.kind])[1:]
 
     def num_classes(self, space: tuple[int, ...]) -> int:
         """`L`, from the header of the scores; `space` tells the class axis of a NIfTI file."""
@@ -72,28 +76,33 @@ class CaseFiles:
         shape = formats.npy_shape(self.image)
         return 1 if len(shape) == len(space) else (shape or (1,))[0]
 
-    def load(self, expected: Expected | None) -> Case:
-        """Read all files, each once, and check what they hold.
+    def load(self, expected: Expected, *, check: bool) -> Case:
+        """Read all files, each once, and check what they hold, unless the case is known to be right.
 
-        `expected` is what to check against, None where the case is known to be right. Logits in a .npy file
-        stay on disk; probabilities are read and become logits.
+        Logits in a .npy file stay on disk; probabilities are read and become logits.
         """
         labels, label_spacing = self._read_labels()
-        scores, score_spacing = self._read_scores(labels.shape)
-        image, image_spacing = self._read_image(labels.shape)
-        if expected is not None:
-            expected.check(self, scores, labels, image)
+        space = self.space(expected.num_classes) if labels is None else labels.shape
+        scores, score_spacing = self._read_scores(space)
+        image, image_spacing = self._read_image(space)
+        spacing = label_spacing or score_spacing or image_spacing or self._spacing_of_prediction() or self.spacing
+        if check:
+            expected.check(self.name, self.kind, scores, labels, image, spacing)
+            niftis = [path for path in (self.labels, self.scores, self.image) if path and formats.is_nifti(path)]
+            nifti.check_same_place(niftis, of=f"case '{self.name}'")
         return Case(
             name=self.name,
             logits=scores if self.kind == "logits" else logits_from_probabilities(_tensor(scores)),
             labels=labels,
             image=image,
-            spacing=label_spacing or score_spacing or image_spacing,
+            spacing=spacing,
             group=self.group,
         )
 
-    def _read_labels(self) -> tuple[Array, Spacing | None]:
+    def _read_labels(self) -> tuple[Array | None, Spacing | None]:
         path, spacing = self.labels, None
+        if path is None:
+            return None, None
         if formats.is_nifti(path):
             labels, spacing = nifti.read_volume(path)
         elif formats.is_picture(path):
@@ -138,7 +147,7 @@ class CaseFiles:
         return target
 
     def write_map(self, folder: Path, array: Array) -> Path:
-        """Write one value per pixel `[*S]`: NIfTI where the scores, or nnU-Net's labels, are NIfTI."""
+        """Write one value per pixel `[*S]`: NIfTI where the scores, or what lies with nnU-Net's, are NIfTI."""
         like = self._geometry()
         extension = formats.extension_of(like, formats.NIFTI) if like else ".npy"
         target = folder / f"{self.name}{extension}"
@@ -152,7 +161,13 @@ class CaseFiles:
     def _geometry(self) -> Path | None:
         if not (self.nnunet or formats.is_nifti(self.scores)):
             return None
-        return next((path for path in (self.labels, self.scores) if formats.is_nifti(path)), None)
+        candidates = (self.labels, self.scores, self.prediction)
+        return next((path for path in candidates if path and formats.is_nifti(path)), None)
+
+    def _spacing_of_prediction(self) -> Spacing | None:
+        if self.labels or not (self.prediction and formats.is_nifti(self.prediction)):
+            return None
+        return nifti.volume_spacing(self.prediction)
 
     def _with_z_axis(self, array: Array) -> Array:
         stored = formats.npz_shape(self.scores, self.kind)
@@ -168,23 +183,41 @@ class Expected:
     spatial_dims: int
     image_channels: int
 
-    def check(self, files: CaseFiles, scores: Array, labels: Array, image: Array | None) -> None:
+    def check(
+        self,
+        name: str,
+        kind: Scores,
+        scores: Array,
+        labels: Array | None,
+        image: Array | None,
+        spacing: Spacing | None,
+    ) -> None:
         """Raise, naming the case, unless shapes agree, scores are finite and labels in range."""
-        of = f"case '{files.name}'"
+        of = f"case '{name}'"
         values = _tensor(scores)
-        if files.kind == "probabilities":
+        if kind == "probabilities":
             check_probabilities(values, of=of)
         check_logits(values, self.num_classes, class_axis=0, of=of)
-        check_same_space(values, _tensor(labels), class_axis=0, of=of)
-        if labels.ndim != self.spatial_dims:
-            raise InputError(
-                f"all cases must have {self.spatial_dims} spatial axes as the first one, got labels of shape "
-                f"{labels.shape} of {of}; keep pictures and volumes in folders of their own"
-            )
-        # widened, as a uint8 tensor equals -1 where it holds 255
-        check_labels(_tensor(labels).to(torch.int64), self.num_classes, self.ignore_index, of=of)
+        if labels is not None:
+            check_same_space(values, _tensor(labels), class_axis=0, of=of)
+        self._check_dims(scores, labels, spacing, of)
+        if labels is not None:
+            check_labels(_tensor(labels), self.num_classes, self.ignore_index, of=of)
         if image is not None:
             self._check_image(_tensor(image), values, of)
+
+    def _check_dims(self, scores: Array, labels: Array | None, spacing: Spacing | None, of: str) -> None:
+        if scores.ndim != self.spatial_dims + 1:
+            got = f"scores of shape {scores.shape}" if labels is None else f"labels of shape {labels.shape}"
+            raise InputError(
+                f"all cases must have {self.spatial_dims} spatial axes as the first one, got {got} of {of}; "
+                "keep pictures and volumes in folders of their own"
+            )
+        if spacing is not None and len(spacing) != self.spatial_dims:
+            raise InputError(
+                f"spacing must have {self.spatial_dims} lengths, one for each spatial axis, got {spacing} of {of}; "
+                "mend it"
+            )
 
     def _check_image(self, image: Tensor, logits: Tensor, of: str) -> None:
         if image.ndim != logits.ndim or image.shape[0] != self.image_channels:
@@ -208,6 +241,14 @@ def check_probabilities(probs: Tensor, *, of: str) -> None:
     _raise_at(~((total - 1).abs() <= 1e-2), total, "probabilities must sum to 1 over the classes", hint)
 
 
+def as_numpy(array: Array | Tensor) -> Array:
+    """`array` for NumPy, which lacks bfloat16 and gets float32 instead."""
+    if not isinstance(array, Tensor):
+        return array
+    values: Array = (array.float() if array.dtype == torch.bfloat16 else array).detach().cpu().numpy()
+    return values
+
+
 def _raise_at(wrong: Tensor, values: Tensor, required: str, hint: str) -> None:
     if wrong.any():
         at = tuple(wrong.nonzero()[0].tolist())
@@ -219,6 +260,15 @@ def _tensor(array: Array) -> Tensor:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable", category=UserWarning)
         return torch.from_numpy(array)
+
+
+def _map_shape(path: Path) -> tuple[int, ...]:
+    """`*S` of labels, from their header."""
+    if formats.is_nifti(path):
+        return nifti.volume_shape(path)
+    if formats.is_picture(path):
+        return formats.picture_shape(path)[1:]
+    return _array_shape(path, "labels")
 
 
 def _array_shape(path: Path, key: str, rival: str | None = None) -> tuple[int, ...]:

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import overload
 
-from torch import Tensor, bfloat16
+from torch import Tensor
 
-from segcal.data.case_files import CaseFiles, Expected
+from segcal.data.case_files import CaseFiles, Expected, as_numpy
 from segcal.data.layout import existing, find_cases
-from segcal.data.settings import Scores, Splits, check_scores, read_settings, read_splits
+from segcal.data.settings import Scores, Splits, check_background, check_scores, read_settings, read_splits
 from segcal.functional.checks import ignored_labels
 from segcal.types import Array, Case, IgnoreIndex, InputError
 
@@ -68,7 +68,7 @@ class Folder(Sequence[Case]):
             return self.subset(self.names[index])
         name = self.names[index]
         expected = Expected(self.num_classes, self.ignore_index, self.spatial_dims, self.image_channels)
-        case = self.files[name].load(None if name in self._checked else expected)
+        case = self.files[name].load(expected, check=name not in self._checked)
         self._checked.add(name)
         return case
 
@@ -108,6 +108,7 @@ def open_folder(
     ignore_index: IgnoreIndex = None,
     background: int | None = None,
     scores: Scores | None = None,
+    require_labels: bool = True,
 ) -> Folder:
     """Open a folder in segcal's format, or a prediction folder of nnU-Net.
 
@@ -121,22 +122,24 @@ def open_folder(
         ignore_index: Label, or labels, to be left out.
         background: The class that the *All* region leaves out.
         scores: Whether the files hold "logits" (the default) or "probabilities" (the default for nnU-Net).
+        require_labels: Whether a case without labels is an error; its `labels` are None otherwise.
     """
     root = existing(Path(path), "data")
     settings = read_settings(root / "segcal.toml")
     nnunet = not (root / "logits").is_dir()
     kind: Scores = scores or settings.scores or ("probabilities" if nnunet else "logits")
     check_scores(kind)
-    files = find_cases(root, Path(labels) if labels is not None else None, kind, nnunet, settings)
+    files = find_cases(root, Path(labels) if labels is not None else None, kind, nnunet, settings, require_labels)
     splits = read_splits(root / "splits.json", tuple(files))
     first = _first(files, splits, split)
-    space = first.space()
-    count = _class_count(num_classes, settings.classes, root) or first.num_classes(space)
+    told = _class_count(num_classes, settings.classes, root)
+    space = first.space(told)
+    count = told or first.num_classes(space)
     folder = Folder(
         path=root,
         num_classes=count,
         ignore_index=ignored_labels(settings.ignore_index if ignore_index is None else ignore_index) or None,
-        background=_checked_background(settings.background if background is None else background, count),
+        background=check_background(settings.background if background is None else background, count),
         class_names=settings.classes,
         spatial_dims=_checked_dims(space, first),
         image_channels=first.image_channels(space),
@@ -153,22 +156,25 @@ def write_scores(folder_out: str | Path, case_name: str, array: Array | Tensor, 
     `.npy` and `.npz` become `NAME.npy`; NIfTI stays NIfTI (float32) with its affine, zooms and class axis;
     an archive of nnU-Net stays one.
     """
-    return like.find(case_name).write_scores(Path(folder_out), _numpy(array))
+    return like.find(case_name).write_scores(Path(folder_out), as_numpy(array))
 
 
 def write_map(folder_out: str | Path, case_name: str, array: Array | Tensor, like: Folder) -> Path:
     """Write one value per pixel `[*S]` (a temperature, say) of one case, and give the name of the file.
 
-    NIfTI with the affine of the labels where the scores are NIfTI, or nnU-Net's with labels in NIfTI;
-    `NAME.npy` otherwise.
+    NIfTI where the scores, or what lies with those of nnU-Net, are NIfTI, with the affine of the labels, or of
+    the scores where there are no labels; `NAME.npy` otherwise.
     """
-    return like.find(case_name).write_map(Path(folder_out), _numpy(array))
+    return like.find(case_name).write_map(Path(folder_out), as_numpy(array))
 
 
 def _first(files: dict[str, CaseFiles], splits: Splits, split: str | None) -> CaseFiles:
-    """The case whose header speaks for all: the first of the split, so that no other file is touched."""
-    names = splits.get(split, ()) if split is not None else ()
-    return files[names[0]] if names else next(iter(files.values()))
+    """The case whose header speaks for all: the first of the split, so that no other file is touched.
+
+    One with labels goes first, as they tell which axis of the scores is that of the classes.
+    """
+    names = (splits.get(split) if split is not None else None) or tuple(files)
+    return files[next((name for name in names if files[name].labels), names[0])]
 
 
 def _class_count(num_classes: int | None, classes: tuple[str, ...] | None, root: Path) -> int | None:
@@ -184,24 +190,10 @@ def _class_count(num_classes: int | None, classes: tuple[str, ...] | None, root:
     return num_classes
 
 
-def _checked_background(background: int | None, num_classes: int) -> int | None:
-    if background is not None and not 0 <= background < num_classes:
-        raise InputError(
-            f"background must be a class in 0..{num_classes - 1}, got {background}; leave it out where there is none"
-        )
-    return background
-
-
 def _checked_dims(space: tuple[int, ...], first: CaseFiles) -> int:
     if len(space) not in (2, 3):
+        what = "labels" if first.labels else "scores, but for their class axis,"
         raise InputError(
-            f"labels must have shape [H, W] or [D, H, W], got {space} in '{first.labels}'; mend the labels"
+            f"{what} must have shape [H, W] or [D, H, W], got {space} in '{first.labels or first.scores}'; mend it"
         )
     return len(space)
-
-
-def _numpy(array: Array | Tensor) -> Array:
-    if not isinstance(array, Tensor):
-        return array
-    values: Array = (array.float() if array.dtype == bfloat16 else array).detach().cpu().numpy()
-    return values

@@ -10,21 +10,32 @@ from segcal.data.settings import Scores, Settings
 from segcal.types import InputError
 
 
-def find_cases(root: Path, labels: Path | None, kind: Scores, nnunet: bool, settings: Settings) -> dict[str, CaseFiles]:
-    """Each case of the folder by name: one score file, one label file, and an image for all or for none."""
+def find_cases(
+    root: Path, labels: Path | None, kind: Scores, nnunet: bool, settings: Settings, require_labels: bool
+) -> dict[str, CaseFiles]:
+    """Each case of the folder by name: one score file, one label file, and an image for all or for none.
+
+    Without `require_labels` a case may lack its label file, and the folder its `labels/`.
+    """
     score_files = _find_scores(root, nnunet)
-    label_folder = _label_folder(root, labels, nnunet)
-    label_files = _by_name(label_folder, formats.LABELS)
+    settings.check_names(score_files)
+    label_folder = _label_folder(root, labels, nnunet, require_labels)
+    label_files = _by_name(label_folder, formats.LABELS) if label_folder.is_dir() else {}
+    predictions = _by_name(root, (".png", *formats.NIFTI)) if nnunet else {}
     image_files = _by_name(root / "images", formats.IMAGES) if (root / "images").is_dir() else {}
     return {
         name: CaseFiles(
             name=name,
             scores=_only(name, score_files, "score", root / "logits", formats.SCORES),
-            labels=_only(name, label_files, "label", label_folder, formats.LABELS),
+            labels=_only(name, label_files, "label", label_folder, formats.LABELS)
+            if require_labels or name in label_files
+            else None,
             image=_only(name, image_files, "image", root / "images", formats.IMAGES) if image_files else None,
             kind=kind,
             nnunet=nnunet,
             group=settings.group_of(name),
+            spacing=settings.spacing_of(name),
+            prediction=next(iter(predictions.get(name, [])), None),
         )
         for name in sorted(score_files)
     }
@@ -48,9 +59,9 @@ def _find_scores(root: Path, nnunet: bool) -> dict[str, list[Path]]:
     return found
 
 
-def _label_folder(root: Path, labels: Path | None, nnunet: bool) -> Path:
+def _label_folder(root: Path, labels: Path | None, nnunet: bool, required: bool) -> Path:
     if labels is None:
-        return existing(root / "labels", "labels")
+        return existing(root / "labels", "labels") if required else root / "labels"
     if nnunet and labels.resolve() == root.resolve():
         raise InputError(
             f"labels must be the folder of the true labels, got '{labels}', where nnU-Net wrote its own "

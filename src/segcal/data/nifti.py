@@ -7,20 +7,53 @@ tools do, the last.
 
 from __future__ import annotations
 
+import gzip
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from segcal.data.formats import plain, readable
+from segcal.data.formats import extension_of, plain, readable
 from segcal.types import Array, InputError
 
 Spacing = tuple[float, ...]
+
+_SAME_PLACE = 1e-3  # what may lie between two entries of affines that mean the same
+_PIECE = 1 << 20
 
 
 def volume_shape(path: Path) -> tuple[int, ...]:
     """Shape `[z, y, x]` (or `[y, x]`) of a volume without classes or channels, from its header."""
     return _space(_open(path))[::-1]
+
+
+def space_beside_classes(path: Path, num_classes: int | None) -> tuple[int, ...]:
+    """Space `(z, y, x)` of scores that no labels tell it of, from their header.
+
+    Classes lie along the first axis if that has `num_classes` entries, else along the last if that has. Where
+    `num_classes` is not known they lie along the last of four, as in most tools, if that is shorter than all others.
+    """
+    shape = tuple(_open(path).shape)
+    axis = _axis_of(num_classes, shape, path) if num_classes is not None else _likely_axis(shape, path)
+    return (shape[1:] if axis == 0 else shape[: min(axis, 3)])[::-1]
+
+
+def volume_spacing(path: Path) -> Spacing:
+    """The spacing of a volume without classes or channels, from its header."""
+    image = _open(path)
+    return _zooms(image, len(_space(image)))
+
+
+def check_same_place(paths: Sequence[Path], *, of: str) -> None:
+    """Raise unless all of these files have the affine of the first one, to a thousandth."""
+    for path in paths[1:]:
+        gap = np.abs(np.asarray(_open(path).affine) - np.asarray(_open(paths[0]).affine)).max()
+        if not gap <= _SAME_PLACE:  # written so that NaN is wrong as well
+            raise InputError(
+                f"'{path}' and '{paths[0]}' of {of} lie in different places (affines differ), by up to {gap:.4g} "
+                f"where {_SAME_PLACE} is allowed; resample one to the other"
+            )
 
 
 def read_volume(path: Path) -> tuple[Array, Spacing]:
@@ -77,7 +110,24 @@ def _open(path: Path) -> Any:
 def _data(image: Any, path: Path) -> Array:
     """The values, memory-mapped where the file is neither compressed nor scaled."""
     with readable(path):
-        return plain(np.asanyarray(image.dataobj), path)
+        compressed = extension_of(path, (".nii.gz",))
+        return plain(_decompress(image.dataobj, path) if compressed else np.asanyarray(image.dataobj), path)
+
+
+def _decompress(stored: Any, path: Path) -> Array:
+    """The values of a compressed file, read to its end: only there does gzip compare the checksum.
+
+    nibabel would stop at the last value, and would first set aside as much memory as a damaged header asks for.
+    """
+    from nibabel.volumeutils import apply_read_scaling  # noqa: PLC0415
+
+    content = bytearray()
+    with gzip.open(path) as stream:
+        while piece := stream.read(_PIECE):
+            content += piece
+    values: Array = np.ndarray(stored.shape, stored.dtype, buffer=content, offset=stored.offset, order="F")
+    scaled: Array = apply_read_scaling(values, stored.slope, stored.inter)
+    return scaled
 
 
 def _space(image: Any) -> tuple[int, ...]:
@@ -100,6 +150,34 @@ def _class_axis(shape: tuple[int, ...], space: tuple[int, ...], path: Path) -> i
         f"'{path}' must have NIfTI shape (L, {_list(nifti_space)}) or ({_list(nifti_space)}, L) "
         f"to match its labels, got {tuple(shape)}; resample one to the other"
     )
+
+
+def _axis_of(num_classes: int, shape: tuple[int, ...], path: Path) -> int:
+    """The first axis if it has `num_classes` entries, else the last if that has."""
+    for axis in _possible_axes(shape):
+        if shape[axis] == num_classes:
+            return axis
+    raise InputError(
+        f"'{path}' must have num_classes={num_classes} entries along the first or the last of 3 or 4 NIfTI axes, "
+        f"got {shape}; set num_classes or mend the scores"
+    )
+
+
+def _likely_axis(shape: tuple[int, ...], path: Path) -> int:
+    """The last axis, where nothing speaks against it."""
+    last = len(shape) - 1
+    if _possible_axes(shape) == (last,) or (last == 3 and shape[last] < min(shape[:last])):
+        return last
+    raise InputError(
+        f"the class axis of '{path}' must be known, got NIfTI shape {shape}, which does not tell it, and no labels; "
+        "give num_classes, or name the classes in segcal.toml"
+    )
+
+
+def _possible_axes(shape: tuple[int, ...]) -> tuple[int, ...]:
+    if len(shape) in (3, 4):
+        return (0, len(shape) - 1)
+    return (4,) if len(shape) == 5 and shape[3] == 1 else ()  # ITK puts vectors along the fifth axis
 
 
 def _list(sizes: tuple[int, ...]) -> str:

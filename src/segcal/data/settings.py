@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import math
 import re
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
@@ -18,20 +20,40 @@ Splits: TypeAlias = dict[str, tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The content of `segcal.toml`; None where it is silent."""
+    """The content of `segcal.toml`; None where it is silent.
+
+    Groups and spacings are told for all cases alike, by an expression or by one list, or in a table by their names.
+    """
 
     classes: tuple[str, ...] | None = None
     ignore_index: int | tuple[int, ...] | None = None
     background: int | None = None
     scores: Scores | None = None
-    group: str | None = None
+    group: str | dict[str, str] | None = None
+    spacing: tuple[float, ...] | dict[str, tuple[float, ...]] | None = None
 
     def group_of(self, name: str) -> str | None:
-        """The group that the name of a case tells: group 1 of the expression, or its whole match."""
+        """The group of a case, from the table or its name: group 1 of the expression, or its whole match."""
+        if isinstance(self.group, dict):
+            return self.group.get(name)
         match = re.search(self.group, name) if self.group is not None else None
         if match is None:
             return None
         return match[1] if match.re.groups else match[0]
+
+    def spacing_of(self, name: str) -> tuple[float, ...] | None:
+        """The spacing of a case, from the table or the one list for all."""
+        return self.spacing.get(name) if isinstance(self.spacing, dict) else self.spacing
+
+    def check_names(self, names: Collection[str]) -> None:
+        """Raise where a table speaks of a case that is none of `names`."""
+        for key, table in (("group", self.group), ("spacing", self.spacing)):
+            stray = [name for name in table if name not in names] if isinstance(table, dict) else []
+            if stray:
+                raise InputError(
+                    f"{key} in segcal.toml must name cases of the folder, got '{stray[0]}', which has no scores; "
+                    "remove it or add its files"
+                )
 
 
 def read_settings(path: Path) -> Settings:
@@ -44,8 +66,17 @@ def read_settings(path: Path) -> Settings:
         is_right, required = _REQUIRED[key]
         if not is_right(value):
             raise InputError(f"{key} must be {required}, got {value!r} in '{path}'; mend it")
-    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
-    return Settings(**values)
+    return Settings(**{key: _frozen(value) for key, value in table.items()})
+
+
+def write_settings(path: Path, settings: Settings) -> None:
+    """Write what is not None as `segcal.toml`."""
+    told = {key: value for key in _REQUIRED if (value := getattr(settings, key)) is not None}
+    lines = [_entry(key, value) for key, value in told.items() if not isinstance(value, dict)]
+    for key, table in told.items():
+        if isinstance(table, dict):
+            lines += ["", f"[{key}]", *(_entry(_toml(name), value) for name, value in table.items())]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def read_splits(path: Path, names: Sequence[str]) -> Splits:
@@ -74,6 +105,15 @@ def read_splits(path: Path, names: Sequence[str]) -> Splits:
     return {split: tuple(members) for split, members in content.items()}
 
 
+def check_background(background: int | None, num_classes: int) -> int | None:
+    """`background`; raise unless it is a class or None."""
+    if background is not None and not 0 <= background < num_classes:
+        raise InputError(
+            f"background must be a class in 0..{num_classes - 1}, got {background}; leave it out where there is none"
+        )
+    return background
+
+
 def check_scores(scores: object) -> None:
     """Raise unless `scores` is one of the two kinds."""
     if scores not in get_args(Scores):
@@ -85,6 +125,31 @@ def _read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:
         raise InputError(f"'{path}' must be readable TOML, got an error ({error}); mend it") from error
+
+
+def _entry(key: str, value: object) -> str:
+    return f"{key} = {_toml(value)}"
+
+
+def _toml(value: object) -> str:
+    r"""A string, a number or a list of them as TOML.
+
+    >>> print(_toml(('say "no"', 2.5, "ü")))
+    ["say \"no\"", 2.5, "ü"]
+    """
+    if isinstance(value, str):
+        # JSON escapes what TOML asks for, but for the delete character
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, tuple):
+        return "[" + ", ".join(_toml(entry) for entry in value) + "]"
+    return repr(value)
+
+
+def _frozen(value: Any) -> Any:
+    """`value` with tuples for lists."""
+    if isinstance(value, dict):
+        return {key: _frozen(entry) for key, entry in value.items()}
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _is_int(value: object) -> bool:
@@ -106,6 +171,22 @@ def _is_expression(value: object) -> bool:
         return False
 
 
+def _is_group(value: object) -> bool:
+    return _is_expression(value) or (isinstance(value, dict) and all(_is_name(entry) for entry in value.values()))
+
+
+def _is_length(value: object) -> bool:
+    return (_is_int(value) or isinstance(value, float)) and 0 < value < math.inf  # type: ignore[operator]
+
+
+def _is_lengths(value: object) -> bool:
+    return _is_list(value, _is_length) and value != []
+
+
+def _is_spacing(value: object) -> bool:
+    return _is_lengths(value) or (isinstance(value, dict) and all(_is_lengths(entry) for entry in value.values()))
+
+
 def _is_table_of_names(content: object) -> bool:
     return isinstance(content, dict) and all(_is_list(members, _is_name) for members in content.values())
 
@@ -120,5 +201,6 @@ _REQUIRED: dict[str, tuple[Callable[[object], bool], str]] = {
     ),
     "background": (_is_int, "a whole number"),
     "scores": (lambda value: isinstance(value, str) and value in get_args(Scores), _KINDS),
-    "group": (_is_expression, "a regular expression"),
+    "group": (_is_group, "a regular expression or a table of case names and groups"),
+    "spacing": (_is_spacing, "a list of lengths above 0, or a table of case names and such lists"),
 }

@@ -181,7 +181,8 @@ def cells_error_bound(cells: Histogram, *, bins: int) -> Float64[Tensor, ""]:
     """
     counts = cells.pixels.sum(dim=0)
     cut = torch.zeros_like(counts, dtype=torch.bool)
-    cut[_edge_cells(counts.unsqueeze(0), bins).squeeze(0)] = True
+    for nudge in (0.0, 1e-6):  # a position rounded to just below a whole rank may be that rank
+        cut[_edge_cells(counts.unsqueeze(0), bins, nudge).squeeze(0)] = True
     return 2 * counts[cut].sum().double() / counts.sum()
 
 
@@ -279,12 +280,11 @@ def _one_class(labels: Int64[Tensor, " N"], c: int) -> tuple[Int32[Tensor, " N"]
     return torch.zeros_like(labels, dtype=torch.int32), (labels != c).long()
 
 
-def _edge_cells(counts: Int[Tensor, "K cells"], bins: int) -> Int64[Tensor, "K inner"]:
-    """The cell that each inner percentile falls into."""
+def _edge_cells(counts: Int[Tensor, "K cells"], bins: int, nudge: float = 0.0) -> Int64[Tensor, "K inner"]:
+    """The cell that each inner percentile falls into; any cell where there is no pixel."""
     cumulative = counts.cumsum(dim=-1)
-    share = torch.arange(1, bins, dtype=torch.float64, device=counts.device) / bins
-    rank = ((cumulative[:, -1:] - 1).clamp(min=0) * share).floor().long()
-    return torch.searchsorted(cumulative, rank, right=True)
+    position = (cumulative[:, -1:] - 1).clamp(min=0) * portable.shares(bins, counts)[1:-1]
+    return torch.searchsorted(cumulative, (position + nudge).floor().long(), right=True).clamp(max=CELLS - 1)
 
 
 def _stack(histograms: Sequence[Histogram]) -> Histogram:

@@ -6,7 +6,7 @@ from operator import index
 from typing import SupportsIndex
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Int64
 from torch import Tensor
 
 from segcal.types import IgnoreIndex, InputError
@@ -24,7 +24,7 @@ def ignored_labels(ignore_index: IgnoreIndex) -> tuple[int, ...]:
     return tuple(index(label) for label in ignore_index)
 
 
-def check_logits(logits: Float[Tensor, "*B L *S"], num_classes: int, *, class_axis: int, of: str = "") -> None:
+def check_logits(logits: Tensor, num_classes: int, *, class_axis: int, of: str = "") -> None:
     """Raise unless `logits` are floating point, finite and have `num_classes` entries along `class_axis`."""
     if not torch.is_floating_point(logits):
         raise InputError(f"logits must be floating point, got {logits.dtype}{_of(of)}; convert them first")
@@ -47,7 +47,7 @@ def check_logits(logits: Float[Tensor, "*B L *S"], num_classes: int, *, class_ax
 
 def check_labels(
     labels: Tensor, num_classes: int, ignore_index: IgnoreIndex = None, *, of: str = ""
-) -> Int64[Tensor, "*B *S"]:
+) -> Int64[Tensor, "..."]:
     """Labels as int64 with every ignored pixel set to -1; raise where a label is neither a class nor ignored.
 
     >>> check_labels(torch.tensor([0, 2, 255], dtype=torch.uint8), num_classes=3, ignore_index=255)

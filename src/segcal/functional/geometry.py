@@ -5,13 +5,13 @@ from __future__ import annotations
 from itertools import product
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Integer
 from torch import Tensor
 
 from segcal.functional import kernels
 
 
-def near_boundary(labels: Int[Tensor, "B *S"], *, width: int = 2, ball: bool = False) -> Bool[Tensor, "B *S"]:
+def near_boundary(labels: Integer[Tensor, "B *S"], *, width: int = 2, ball: bool = False) -> Bool[Tensor, "B *S"]:
     """Pixels whose label differs from that of a neighbour up to `width` steps away.
 
     Neighbours lie along the axes, or anywhere in a ball of that radius. Pixels beyond the edge of the image do not

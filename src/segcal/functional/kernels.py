@@ -97,53 +97,72 @@ def _cell(confidence: float) -> int:
 
 
 @_compiled
+def _largest(logits: Array, at: int, n: int, top: Array, winner: Array) -> None:
+    """The largest logit and the first class that has it, of `n` pixels from `at` on."""
+    # slices of one row, here and below: with two indices the compiler does not use the vector units
+    row = logits[0, at : at + n]
+    for i in range(n):
+        top[i] = row[i]
+        winner[i] = 0
+    for c in range(1, logits.shape[0]):
+        row = logits[c, at : at + n]
+        for i in range(n):
+            wins = row[i] > top[i]
+            winner[i] = c if wins else winner[i]
+            top[i] = row[i] if wins else top[i]
+
+
+@_compiled
 def _describe(
-    logits: Array, labels: Array, confidence: Array, predicted: Array, nll: Array, brier: Array, entropy: Array,
-    start: int, stop: int,
-) -> None:  # fmt: skip
+    logits: Array,
+    labels: Array,
+    confidence: Array,
+    predicted: Array,
+    nll: Array,
+    brier: Array,
+    entropy: Array,
+    start: int,
+    stop: int,
+) -> None:
     classes = logits.shape[0]
     top = np.empty(_BLOCK, logits.dtype)
     winner = np.empty(_BLOCK, np.int32)
     total, squares, weighted, truth = np.empty(_BLOCK), np.empty(_BLOCK), np.empty(_BLOCK), np.empty(_BLOCK)
     for at in range(start, stop, _BLOCK):
         n = min(_BLOCK, stop - at)
-        for i in range(n):
-            top[i] = logits[0, at + i]
-            winner[i] = 0
-            total[i] = 0.0
-            squares[i] = 0.0
-            weighted[i] = 0.0
-        for c in range(1, classes):
+        _largest(logits, at, n, top, winner)
+        total[:] = 0.0
+        squares[:] = 0.0
+        weighted[:] = 0.0
+        for c in range(0, classes - 1, 2):  # two classes at a time need half the loads and stores
+            one, two = logits[c, at : at + n], logits[c + 1, at : at + n]
             for i in range(n):
-                value = logits[c, at + i]
-                wins = value > top[i]
-                winner[i] = c if wins else winner[i]
-                top[i] = value if wins else top[i]
-        for c in range(0, classes - 1, 2):  # two classes at a time keep the vector units busier
-            for i in range(n):
-                one = np.float64(logits[c, at + i]) - np.float64(top[i])
-                two = np.float64(logits[c + 1, at + i]) - np.float64(top[i])
-                e, f = _exp(one), _exp(two)
+                largest = np.float64(top[i])
+                a, b = np.float64(one[i]) - largest, np.float64(two[i]) - largest
+                e, f = _exp(a), _exp(b)
                 total[i] += e + f
                 squares[i] += e * e + f * f
-                weighted[i] += e * one + f * two
+                weighted[i] += e * a + f * b
         if classes % 2:
+            one = logits[classes - 1, at : at + n]
             for i in range(n):
-                one = np.float64(logits[classes - 1, at + i]) - np.float64(top[i])
-                e = _exp(one)
+                a = np.float64(one[i]) - np.float64(top[i])
+                e = _exp(a)
                 total[i] += e
                 squares[i] += e * e
-                weighted[i] += e * one
+                weighted[i] += e * a
         for i in range(n):
             truth[i] = np.float64(logits[max(labels[at + i], 0), at + i]) - np.float64(top[i])
+        out = confidence[at : at + n], nll[at : at + n], brier[at : at + n], entropy[at : at + n]
+        classes_out = predicted[at : at + n]
         for i in range(n):
             inverse = 1.0 / total[i]
             log_total = _log(total[i])
-            confidence[at + i] = inverse
-            predicted[at + i] = winner[i]
-            nll[at + i] = log_total - truth[i]
-            brier[at + i] = squares[i] * inverse * inverse - 2.0 * _exp(truth[i]) * inverse + 1.0
-            entropy[at + i] = log_total - weighted[i] * inverse
+            out[0][i] = inverse
+            out[1][i] = log_total - truth[i]
+            out[2][i] = squares[i] * inverse * inverse - 2.0 * _exp(truth[i]) * inverse + 1.0
+            out[3][i] = log_total - weighted[i] * inverse
+            classes_out[i] = winner[i]
 
 
 def describe(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -228,7 +247,7 @@ def _count_between(
     edges: Array, index: Array, confidence: Array, predicted: Array, labels: Array,
     count: Array, hit: Array, total: Array,
 ) -> None:  # fmt: skip
-    """Histograms for several sets of edges at once: `edges` and the results have the sets as first axis."""
+    """Histograms for several sets of edges at once: `edges` and the results, zero before, have the sets first."""
     sets, bins = edges.shape[0], edges.shape[1] - 1
     classes = count.shape[1]
     value = np.empty(_BLOCK)
@@ -236,6 +255,7 @@ def _count_between(
     # pixels and right pixels share a word; two copies take turns, since neighbours mostly meet in one cell
     both = np.zeros((sets, 2, classes * bins), np.int64)
     sums = np.zeros((sets, 2, classes * bins))
+    flat = total.reshape(sets, classes * bins)
     for at in range(0, index.shape[0], _BLOCK):
         n = min(_BLOCK, index.shape[0] - at)
         for i in range(n):
@@ -248,12 +268,17 @@ def _count_between(
                 key = c * bins + found[i]
                 both[s, i & 1, key] += 1 + (np.int64(labels[pixel] == c) << 32)
                 sums[s, i & 1, key] += value[i]
+        if at % (64 * _BLOCK) == 63 * _BLOCK:  # partial sums keep the rounding error small
+            for s in range(sets):
+                for key in range(classes * bins):
+                    flat[s, key] += sums[s, 0, key] + sums[s, 1, key]
+            sums[:] = 0.0
     for s in range(sets):
         for key in range(classes * bins):
             pair = both[s, 0, key] + both[s, 1, key]
             count[s, key // bins, key % bins] = pair & 0xFFFFFFFF
             hit[s, key // bins, key % bins] = pair >> 32
-            total[s, key // bins, key % bins] = sums[s, 0, key] + sums[s, 1, key]
+            flat[s, key] += sums[s, 0, key] + sums[s, 1, key]
 
 
 def count_between(
@@ -326,21 +351,19 @@ def sums(
 def _likelihood(logits: Array, labels: Array, alpha: float, partial: Array, start: int, stop: int) -> None:
     classes = logits.shape[0]
     top = np.empty(_BLOCK, logits.dtype)
+    winner = np.empty(_BLOCK, np.int32)
     total, first, second, mean = np.empty(_BLOCK), np.empty(_BLOCK), np.empty(_BLOCK), np.empty(_BLOCK)
     for at in range(start, stop, _BLOCK):
         n = min(_BLOCK, stop - at)
-        for i in range(n):
-            top[i] = logits[0, at + i]
-            total[i] = 0.0
-            first[i] = 0.0
-            second[i] = 0.0
-            mean[i] = 0.0
-        for c in range(1, classes):
-            for i in range(n):
-                top[i] = max(top[i], logits[c, at + i])
+        _largest(logits, at, n, top, winner)
+        total[:] = 0.0
+        first[:] = 0.0
+        second[:] = 0.0
+        mean[:] = 0.0
         for c in range(classes):
+            row = logits[c, at : at + n]
             for i in range(n):
-                below = np.float64(logits[c, at + i]) - np.float64(top[i])
+                below = np.float64(row[i]) - np.float64(top[i])
                 e = _exp(alpha * below)
                 total[i] += e
                 first[i] += e * below

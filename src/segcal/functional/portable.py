@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,13 +14,20 @@ def describe(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor, Te
     """Confidence, predicted class, NLL, Brier score and entropy of `[L, N]` logits, each `[N]`."""
     z = logits.double()
     predicted = logits.argmax(dim=0)
-    log_probs = torch.log_softmax(z, dim=0)
-    probs = log_probs.exp()
+    below = z - z.gather(0, predicted.unsqueeze(0))
+    powers = below.exp()
+    # not the exponential of a log-softmax: k equal logits must give exactly 1 / k, which may be the edge of a bin
+    total = powers.sum(dim=0)
+    probs = powers / total
     truth = labels.clamp(min=0).unsqueeze(0)
-    confidence = probs.gather(0, predicted.unsqueeze(0)).squeeze(0)
-    nll = -log_probs.gather(0, truth).squeeze(0)
+    nll = total.log() - below.gather(0, truth).squeeze(0)
     brier = probs.square().sum(dim=0) - 2 * probs.gather(0, truth).squeeze(0) + 1
-    return confidence, predicted.int(), nll, brier, -(probs * log_probs).sum(dim=0)
+    return 1 / total, predicted.int(), nll, brier, total.log() - (probs * below).sum(dim=0)
+
+
+def shares(bins: int, like: Tensor) -> Tensor:
+    """0, 1/R, ..., 1 to the last bit as `np.percentile` sees them when it is given percentages."""
+    return torch.from_numpy(np.linspace(0, 100, bins + 1) / 100).to(like.device)
 
 
 def quantile_edges(confidence: Tensor, index: Tensor, bins: int) -> Tensor:
@@ -28,7 +36,7 @@ def quantile_edges(confidence: Tensor, index: Tensor, bins: int) -> Tensor:
     if n == 0:
         return confidence.new_full((bins + 1,), torch.nan)
     ordered = confidence[index].sort().values
-    position = (n - 1) * (torch.linspace(0, 100, bins + 1, dtype=torch.float64, device=confidence.device) / 100)
+    position = (n - 1) * shares(bins, confidence)
     lower = position.floor().long()
     low, high, share = ordered[lower], ordered[(lower + 1).clamp(max=n - 1)], position - lower
     return torch.where(share >= 0.5, high - (high - low) * (1 - share), low + (high - low) * share)

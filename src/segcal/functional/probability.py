@@ -7,7 +7,7 @@ logits of any finite size, because the largest logit of a pixel is subtracted be
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Integer
 from torch import Tensor
 
 _SMALLEST = torch.finfo(torch.float32).tiny
@@ -41,12 +41,12 @@ def logits_from_probabilities(probs: Float[Tensor, "*A"]) -> Float[Tensor, "*A"]
     return at_least_float32(probs).clamp(min=_SMALLEST).log()
 
 
-def negative_log_likelihood(logits: Float[Tensor, "B L *S"], labels: Int[Tensor, "B *S"]) -> Float[Tensor, "B *S"]:
+def negative_log_likelihood(logits: Float[Tensor, "B L *S"], labels: Integer[Tensor, "B *S"]) -> Float[Tensor, "B *S"]:
     """Minus the log-probability of the true class at each pixel; NaN where the label is negative (ignored)."""
     return -_of_label(log_probabilities(logits), labels)
 
 
-def brier_score(logits: Float[Tensor, "B L *S"], labels: Int[Tensor, "B *S"]) -> Float[Tensor, "B *S"]:
+def brier_score(logits: Float[Tensor, "B L *S"], labels: Integer[Tensor, "B *S"]) -> Float[Tensor, "B *S"]:
     """Squared distance of the probabilities to the one-hot truth, in 0..2; NaN where the label is negative."""
     probs = probabilities(logits)
     return probs.square().sum(dim=1) - 2 * _of_label(probs, labels) + 1
@@ -76,6 +76,9 @@ def keep_labels(scores: Float[Tensor, "B L *S"], logits: Float[Tensor, "B L *S"]
     (tensor([0]), tensor([1]))
     """
     rival = (scores >= scores.amax(dim=1, keepdim=True)) & (logits < logits.amax(dim=1, keepdim=True))
+    if torch.compiler.is_compiling():  # an exported graph knows neither branches on data nor the bits of a number
+        limits = torch.finfo(scores.dtype)
+        return torch.where(rival, scores - (4 * limits.eps * scores.abs() + limits.tiny), scores)
     return torch.where(rival, next_below(scores), scores) if rival.any() else scores
 
 
@@ -88,6 +91,6 @@ def next_below(values: Float[Tensor, "*A"]) -> Float[Tensor, "*A"]:
     return torch.where(bits == 0, smallest_negative, below).view(values.dtype)
 
 
-def _of_label(values: Float[Tensor, "B L *S"], labels: Int[Tensor, "B *S"]) -> Float[Tensor, "B *S"]:
+def _of_label(values: Float[Tensor, "B L *S"], labels: Integer[Tensor, "B *S"]) -> Float[Tensor, "B *S"]:
     picked = values.gather(1, labels.clamp(min=0).long().unsqueeze(1)).squeeze(1)
     return picked.masked_fill(labels < 0, torch.nan)

@@ -1,0 +1,46 @@
+"""How long a function takes: the median of repeated runs, all in this process."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+console = Console(width=118)
+
+
+def milliseconds(function: Callable[[], Any], *, repetitions: int = 15, warm_up: int = 2) -> float:
+    """Median time of a call."""
+    for _ in range(warm_up):
+        function()
+    times = []
+    for _ in range(repetitions):
+        start = perf_counter()
+        function()
+        times.append(perf_counter() - start)
+    return 1e3 * statistics.median(times)
+
+
+def table(title: str, *columns: str) -> Table:
+    """A plain table; the first column is text, the others are numbers."""
+    result = Table(title=title, title_justify="left", box=None, pad_edge=False, title_style="bold")
+    for k, column in enumerate(columns):
+        result.add_column(column, justify="left" if k == 0 else "right")
+    return result
+
+
+def scene(classes: int = 11, size: tuple[int, ...] = (360, 480), batch: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits of smooth regions with noise, and labels that differ at a tenth of the pixels, as of a real network."""
+    generator = torch.Generator().manual_seed(0)
+    coarse = torch.randn(batch, classes, *(max(2, length // 48) for length in size), generator=generator) * 8
+    mode = "bilinear" if len(size) == 2 else "trilinear"
+    logits = torch.nn.functional.interpolate(coarse, size=size, mode=mode)
+    logits = logits + 0.5 * torch.randn(logits.shape, generator=generator)
+    labels = logits.argmax(dim=1)
+    wrong = torch.rand(labels.shape, generator=generator) < 0.1
+    return logits, torch.where(wrong, torch.randint(0, classes, labels.shape, generator=generator), labels)

@@ -1,0 +1,391 @@
+"""Local and image-based temperature scaling (Sec. 3.3, 3.4; appendix "Networks for LTS and IBTS").
+
+A small tree of convolutions reads the logits, and the image where there is one, around each pixel and gives its
+temperature. Leaves propose values, gates mix them (Eq. B.2):
+
+    T = positive( g8 (v5*y + 1) + (1 - g8) { g7 [g5 (v1*x + 1) + (1 - g5)(v2*x + 1)]
+                                           + (1 - g7) [g6 (v3*x + 1) + (1 - g6)(v4*x + 1)] } ),   g = sigmoid(c*x)
+
+where x are the logits, y is the image and * is a convolution, 5 wide with dilation 2. All convolutions over the logits
+are computed as one. IBTS takes the mean of T over the image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812  (the name it has everywhere)
+
+from segcal.calibrators.base import FitReport, TemperatureCalibrator
+from segcal.cases import Slab, reread, slabs_of
+from segcal.functional.checks import IGNORED
+from segcal.functional.probability import at_least_float32
+from segcal.functional.temperature import likelihood
+from segcal.training import History, Sample, Settings, Watch, choose_device, override, train
+from segcal.types import Case, IgnoreIndex, Image, InputError, Logits, Temperature
+
+Positivity = Literal["relu", "softplus", "exp"]
+Init = Literal["normal", "zeros"]
+Preset = Literal["default", "paper"]
+
+_WIDTH, _DILATION = 5, 2
+_REACH = _DILATION * (_WIDTH // 2)
+_EPSILON = 1e-8
+_LEAVES = slice(0, 4)
+_ONE_AS_SOFTPLUS = float(np.log(np.expm1(1.0)))
+
+
+class TemperatureTree(nn.Module):
+    """The tree: logits and image to one positive number a pixel, 1 everywhere before training.
+
+    Args:
+        num_classes: L.
+        spatial_dims: 2 or 3.
+        image_channels: C; 0 for a tree that looks at the logits only and has neither the image leaf nor its gate.
+        positivity: What makes the root positive. The paper's ReLU has no gradient at 0; softplus and exp always have.
+        root_offset: Added at the root, before it is made positive; the released code adds 1, so that T starts at 2.
+        init: "normal" draws the leaves from N(0, 0.001); with "zeros" sibling leaves stay equal for ever.
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        spatial_dims: int,
+        image_channels: int,
+        *,
+        positivity: Positivity = "relu",
+        root_offset: float = 0.0,
+        init: Init = "normal",
+    ) -> None:
+        super().__init__()
+        conv = {2: nn.Conv2d, 3: nn.Conv3d}[spatial_dims]
+        # channels: leaves v1 v2 v3 v4, gates c5 c6 c7 and, with an image, c8
+        self.of_logits = conv(num_classes, 8 if image_channels else 7, _WIDTH, dilation=_DILATION)
+        self.of_image = conv(image_channels, 1, _WIDTH, dilation=_DILATION) if image_channels else None
+        self.positivity, self.root_offset, self.init = positivity, root_offset, init
+        self.memory_format = torch.channels_last if spatial_dims == 2 else torch.channels_last_3d
+
+    def reset(self, generator: torch.Generator) -> None:
+        """Start anew: T is 1 everywhere, or nearly so with random leaves."""
+        with torch.no_grad():
+            for parameter in self.parameters():
+                parameter.zero_()
+            if self.init == "normal":
+                leaves = self.of_logits.weight[_LEAVES]
+                leaves.copy_(torch.randn(leaves.shape, generator=generator) * 1e-3)
+                if self.of_image is not None:
+                    weight = self.of_image.weight
+                    weight.copy_(torch.randn(weight.shape, generator=generator) * 1e-3)
+
+    def root(self, logits: Logits, image: Image | None = None) -> Temperature:
+        """The value at the root before it is made positive."""
+        found = _convolve(self.of_logits, logits, self.memory_format)  # [B, 7 or 8, *S]
+        v1, v2, v3, v4 = found[:, _LEAVES].unbind(1)
+        gates = torch.sigmoid(found[:, 4:])
+        left = torch.lerp(v2, v1, gates[:, 0])
+        right = torch.lerp(v4, v3, gates[:, 1])
+        value = torch.lerp(right, left, gates[:, 2])
+        if self.of_image is not None:
+            if image is None:
+                raise InputError("this calibrator looks at the image too; give it, or build one with image_channels=0")
+            seen = _convolve(self.of_image, image, self.memory_format)[:, 0]
+            value = torch.lerp(value, seen, gates[:, 3])
+        # every leaf has a + 1, and gates mix with weights that sum to 1, so that it can be added once, here
+        return value.unsqueeze(1) + (1.0 + self.root_offset)
+
+    def forward(self, logits: Logits, image: Image | None = None) -> Temperature:
+        """The temperature of each pixel."""
+        return self.positive(self.root(logits, image))
+
+    def positive(self, root: Tensor) -> Tensor:
+        """A positive number that is 1 where the root is."""
+        if self.positivity == "relu":
+            return F.relu(root) + _EPSILON
+        if self.positivity == "softplus":
+            return F.softplus(root + (_ONE_AS_SOFTPLUS - 1.0)) + _EPSILON
+        return torch.exp(root - 1.0)
+
+
+class LocalTemperatureScaling(TemperatureCalibrator):
+    """Divide the logits of each pixel by a temperature that a small tree of convolutions reads from around it.
+
+    Args:
+        num_classes: L.
+        spatial_dims: 2 or 3.
+        image_channels: C; 0 to look at the logits only.
+        ignore_index: Label, or labels, left out of the fit.
+        background: Class left out of the fit but for its pixels near a boundary; None fits on every labelled pixel.
+        bounds: Smallest and largest temperature that is applied.
+        positivity: "relu" as in the paper, "softplus" or "exp".
+        root_offset: 0 as in the paper's equation, 1 as in the released code.
+        init: "normal", or "zeros", which keeps sibling leaves equal for ever.
+        preset: "default" trains with Adam at 1e-4 for 200 epochs; "paper" for 100, at 1e-5 (2D) or 1e-4 (3D) and a
+            tenth of it after 50.
+    """
+
+    method = "lts"
+    context: ClassVar[int | None] = _REACH
+
+    def __init__(
+        self,
+        num_classes: int,
+        *,
+        spatial_dims: int = 2,
+        image_channels: int = 0,
+        ignore_index: IgnoreIndex = None,
+        background: int | None = None,
+        bounds: tuple[float, float] = (0.05, 100.0),
+        positivity: Positivity = "relu",
+        root_offset: float = 0.0,
+        init: Init = "normal",
+        preset: Preset = "default",
+    ) -> None:
+        super().__init__(num_classes, ignore_index=ignore_index, background=background, bounds=bounds)
+        _check_choice("spatial_dims", spatial_dims, (2, 3))
+        _check_choice("positivity", positivity, ("relu", "softplus", "exp"))
+        _check_choice("init", init, ("normal", "zeros"))
+        _check_choice("preset", preset, ("default", "paper"))
+        self.spatial_dims, self.image_channels = spatial_dims, image_channels
+        self.positivity, self.root_offset, self.init, self.preset = positivity, root_offset, init, preset
+        self.tree = TemperatureTree(
+            num_classes, spatial_dims, image_channels, positivity=positivity, root_offset=root_offset, init=init
+        )
+
+    def fit(
+        self,
+        cases: Iterable[Case],
+        *,
+        validation: Iterable[Case] | None = None,
+        epochs: int | None = None,
+        learning_rate: float | None = None,
+        batch_size: int | None = None,
+        seed: int = 0,
+        device: str = "auto",
+        patience: int | None = None,
+        crop: int | None = None,
+        flips: bool = False,
+        precision: Literal["float32", "bfloat16"] = "float32",
+        checkpoint: str | None = None,
+        cache_bytes: int = 2 << 30,
+        watch: Watch | None = None,
+    ) -> Self:
+        """Train the tree to least NLL; see `segcal.training.Settings` for the arguments.
+
+        Without `validation` the weights of the last epoch are kept.
+        """
+        started = perf_counter()
+        kept = _CaseSource(reread(cases), self)
+        checked = None if validation is None else _CaseSource(reread(validation), self)
+        settings = override(
+            _preset(self.preset, self.spatial_dims),
+            epochs=epochs,
+            learning_rate=learning_rate,
+            batch_size=batch_size,
+            seed=seed,
+            device=device,
+            patience=patience,
+            crop=crop,
+            flips=flips,
+            precision=precision,
+            checkpoint=checkpoint,
+            cache_bytes=cache_bytes,
+            spatial_dims=self.spatial_dims,
+        )
+        home = self.fitted.device
+        self.tree.reset(torch.Generator().manual_seed(seed))
+        before = _nll_as_they_are(
+            self, kept.cases
+        )  # goes through all cases, so that bad ones are found before hours pass
+        history = train(_Objective(self), kept, settings, validation=checked, watch=watch)
+        self.to(choose_device(settings.device)).fitted.fill_(True)
+        found = _Outcome.of(self, kept.cases)
+        self.to(home)
+        return self._finish(self._report(before, found, history, perf_counter() - started, kept))
+
+    def temperature(self, logits: Logits, image: Image | None = None) -> Temperature:
+        """The temperature of each pixel, within the bounds."""
+        return self._pool(self.tree(logits, self._image(logits, image))).clamp(*self.bounds)
+
+    def _pool(self, temperature: Temperature) -> Temperature:
+        return temperature
+
+    def _image(self, logits: Logits, image: Image | None) -> Image | None:
+        if not self.image_channels:
+            return None
+        expected = (logits.shape[0], self.image_channels, *logits.shape[2:])
+        if image is None or tuple(image.shape) != expected:
+            got = "none" if image is None else f"shape {tuple(image.shape)}"
+            raise InputError(
+                f"this {type(self).__name__} needs an image of shape {expected}, got {got}; "
+                "give it, or build one with image_channels=0"
+            )
+        return image
+
+    def _report(
+        self, before: float, found: _Outcome, history: History, seconds: float, source: _CaseSource
+    ) -> FitReport:
+        warnings = list(history.warnings)
+        if found.dead > 0.01:
+            warnings.append(
+                f"the ReLU at the root is 0 at {found.dead:.0%} of pixels, where it cannot learn; "
+                "try positivity='softplus' or a smaller learning rate"
+            )
+        low, high = self.bounds
+        if found.low < low or found.high > high:
+            warnings.append(
+                f"temperatures from {found.low:.3g} to {found.high:.3g} were found, "
+                f"and are cut off at {low:.3g} and {high:.3g}"
+            )
+        validated = history.best_loss if np.isfinite(history.best_loss) else None
+        return FitReport(
+            cases=len(source),
+            pixels=found.pixels,
+            nll_before=before,
+            nll_after=found.nll,
+            steps=len(history.epochs),
+            seconds=seconds,
+            converged=bool(np.isfinite(found.nll)),
+            warnings=tuple(warnings),
+            names=tuple(source.names),
+            details={
+                "best_epoch": history.best_epoch,
+                "validation_nll": validated,
+                "temperature_low": found.low,
+                "temperature_high": found.high,
+                "dead_share": found.dead,
+                "parameters": sum(parameter.numel() for parameter in self.parameters()),
+            },
+        )
+
+
+class ImageTemperatureScaling(LocalTemperatureScaling):
+    """Divide the logits of each image by the mean of the temperatures that the tree finds in it."""
+
+    method = "ibts"
+    context = None
+
+    def _pool(self, temperature: Temperature) -> Temperature:
+        mean = temperature.mean(dim=tuple(range(1, temperature.ndim)), keepdim=True)
+        return mean.expand_as(temperature)
+
+    def temperature_case(self, case: Case) -> Iterator[tuple[Slab, Temperature]]:
+        """Two passes: the mean temperature over all slabs, then that mean for each slab."""
+        total, pixels = 0.0, 0
+        for slab in slabs_of(case, self.num_classes, context=_REACH, device=self.fitted.device):
+            self._check(slab.logits)
+            with torch.no_grad():
+                inner = self.tree(slab.logits, self._image(slab.logits, slab.image))[:, :, slab.inner]
+            total, pixels = total + float(inner.double().sum()), pixels + inner.numel()
+        low, high = self.bounds
+        mean = min(max(total / pixels, low), high)
+        for slab in slabs_of(case, self.num_classes, device=self.fitted.device):
+            yield slab, at_least_float32(slab.logits[:, :1]).new_full((1,), mean).expand(1, 1, *slab.logits.shape[2:])
+
+
+class _Objective(nn.Module):
+    """Summed NLL of the scaled logits over the pixels that are not left out, and how many there are."""
+
+    def __init__(self, calibrator: LocalTemperatureScaling) -> None:
+        super().__init__()
+        self.tree, self._calibrator = calibrator.tree, [calibrator]  # in a list, so that it is no submodule
+
+    def forward(self, logits: Tensor, labels: Tensor, image: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        (calibrator,) = self._calibrator
+        temperature = calibrator._pool(self.tree(logits, image)).clamp(*calibrator.bounds)
+        nll = F.cross_entropy(logits.float() / temperature.float(), labels, ignore_index=IGNORED, reduction="sum")
+        return nll, (labels >= 0).sum()
+
+
+class _CaseSource:
+    """Cases as training samples: logits, labels with -1 at pixels left out, and the image if the calibrator looks."""
+
+    def __init__(self, cases: Any, calibrator: LocalTemperatureScaling) -> None:
+        self.cases: Sequence[Case] = cases if isinstance(cases, Sequence) else list(cases)
+        self.calibrator, self.names = calibrator, dict[str, None]()
+
+    def __len__(self) -> int:
+        return len(self.cases)
+
+    def __getitem__(self, index: int) -> Sample:
+        case = self.cases[index]
+        self.names[case.name] = None
+        labels = self.calibrator.fit_labels(case)[0].cpu()
+        if not self.calibrator.image_channels:
+            return case.logits, labels
+        if case.image is None or case.image.shape[0] != self.calibrator.image_channels:
+            got = "none" if case.image is None else f"{case.image.shape[0]} channels"
+            raise InputError(
+                f"images need {self.calibrator.image_channels} channels, got {got} of case '{case.name}'; "
+                "set image_channels, or 0 to look at the logits only"
+            )
+        return case.logits, labels, case.image
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """What the fitted calibrator does on the cases it was fitted on."""
+
+    pixels: int
+    nll: float
+    low: float
+    high: float
+    dead: float
+
+    @classmethod
+    def of(cls, calibrator: LocalTemperatureScaling, cases: Iterable[Case]) -> _Outcome:
+        nll, low, high = 0.0, float("inf"), 0.0
+        pixels = seen = dead = 0
+        for case in cases:
+            labels = calibrator.fit_labels(case)[0]
+            for slab, logits in calibrator.calibrate_case(case):
+                start = slab.rows.start + slab.inner.start
+                part = likelihood(logits[0], labels[start : start + logits.shape[2]], 1.0)
+                nll, pixels = nll + part.nll, pixels + int(part.pixels)
+                with torch.no_grad():
+                    root = calibrator.tree.root(slab.logits, calibrator._image(slab.logits, slab.image))
+                    heat = calibrator.tree.positive(root)
+                low, high = min(low, float(heat.min())), max(high, float(heat.max()))
+                seen, dead = seen + root.numel(), dead + int((root <= 0).sum())
+        stuck = dead / seen if calibrator.positivity == "relu" else 0.0
+        return cls(pixels, nll / pixels, low, high, stuck)
+
+
+def _nll_as_they_are(calibrator: LocalTemperatureScaling, cases: Iterable[Case]) -> float:
+    """Mean NLL of the raw logits over the pixels to be fitted on; every case is read and checked on the way."""
+    nll, pixels = 0.0, 0
+    for case in cases:
+        labels = calibrator.fit_labels(case)[0]
+        for slab in slabs_of(case, calibrator.num_classes, device=labels.device):
+            part = likelihood(slab.logits[0], labels[slab.rows], 1.0)
+            nll, pixels = nll + part.nll, pixels + int(part.pixels)
+    if pixels == 0:
+        raise InputError("no labelled pixel to fit on; check ignore_index, background and the labels")
+    return nll / pixels
+
+
+def _convolve(conv: nn.Module, values: Tensor, memory_format: torch.memory_format) -> Tensor:
+    """Convolve with reflected edges, in the memory order that convolutions are fastest in."""
+    weight: Tensor = conv.weight  # type: ignore[assignment]
+    dims = values.ndim - 2
+    mode = "reflect" if min(values.shape[2:]) > _REACH else "replicate"  # a reflection needs something to reflect
+    padded = F.pad(values.to(weight.dtype), [_REACH] * (2 * dims), mode=mode)
+    found: Tensor = conv(padded.contiguous(memory_format=memory_format))
+    return found.to(weight.dtype)  # mixed precision ends here
+
+
+def _preset(name: Preset, spatial_dims: int) -> Settings:
+    if name == "default":
+        return Settings(epochs=200, learning_rate=1e-4, batch_size=4)
+    rate = 1e-5 if spatial_dims == 2 else 1e-4
+    return Settings(epochs=100, learning_rate=rate, batch_size=4, milestones=(50,))
+
+
+def _check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:
+    if value not in choices:
+        raise InputError(f"{name} must be one of {', '.join(map(str, choices))}, got {value}")

@@ -1,0 +1,441 @@
+"""The one training loop: every learned calibrator and every network of the experiments goes through it.
+
+What is trained is an *objective*, a module that maps a batch to the sum of its losses and their number. Sums rather
+than means make the result independent of how a batch is split: over images of different size, and over the processes
+of torchrun. All randomness is drawn from (seed, epoch, sample), so that a run that was killed resumes to the same
+result, and two processes see what one would have seen.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from torch import Tensor, distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from segcal.checkpoints import Checkpoints, State
+from segcal.types import Array, InputError
+
+Sample = tuple[Array | Tensor, ...]
+Batch = tuple[Tensor, ...]
+
+
+class Source(Protocol):
+    """Training data: samples whose arrays share their last axes, the space; what is on disk may stay there."""
+
+    def __len__(self) -> int:
+        """How many samples there are."""
+
+    def __getitem__(self, index: int) -> Sample:
+        """The arrays of one sample."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to train.
+
+    Args:
+        epochs: Passes over the data.
+        learning_rate: Of Adam.
+        batch_size: Samples in a step, over all processes together.
+        milestones: Epochs after which the learning rate is multiplied by `gamma`.
+        gamma: See `milestones`.
+        decay: Factor on the learning rate after every epoch.
+        cosine: Whether the learning rate falls to 0 along a cosine.
+        weight_decay: Of Adam.
+        patience: Stop after this many epochs without a better validation loss.
+        crop: Side of random crops; whole samples where None.
+        flips: Whether to flip samples along random axes.
+        spatial_dims: How many axes space has; crops and flips need it.
+        precision: "float32", or "bfloat16" for mixed precision.
+        seed: Of everything random.
+        device: "auto", "cpu", "cuda", ...
+        cache_bytes: How much of the data may be kept in memory.
+        checkpoint: Folder of checkpoints, from which an interrupted run goes on.
+        checkpoint_every: Epochs between checkpoints.
+    """
+
+    epochs: int = 200
+    learning_rate: float = 1e-4
+    batch_size: int = 4
+    milestones: tuple[int, ...] = ()
+    gamma: float = 0.1
+    decay: float = 1.0
+    cosine: bool = False
+    weight_decay: float = 0.0
+    patience: int | None = None
+    crop: int | None = None
+    flips: bool = False
+    spatial_dims: int = 2
+    precision: Literal["float32", "bfloat16"] = "float32"
+    seed: int = 0
+    device: str = "auto"
+    cache_bytes: int = 2 << 30
+    checkpoint: str | Path | None = None
+    checkpoint_every: int = 1
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1 or self.batch_size < 1 or not self.learning_rate > 0:
+            raise InputError(
+                "epochs and batch_size must be at least 1 and learning_rate positive, "
+                f"got {self.epochs}, {self.batch_size} and {self.learning_rate}"
+            )
+        if self.precision not in ("float32", "bfloat16"):
+            raise InputError(f"precision must be 'float32' or 'bfloat16', got '{self.precision}'")
+
+    def rate(self, epoch: int) -> float:
+        """The learning rate of an epoch, counted from 0."""
+        steps = sum(epoch >= milestone for milestone in self.milestones)
+        wave = 0.5 * (1 + np.cos(np.pi * epoch / self.epochs)) if self.cosine else 1.0
+        return float(self.learning_rate * self.gamma**steps * self.decay**epoch * wave)
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What must be equal for a checkpoint to be of the same run."""
+        places = ("device", "cache_bytes", "checkpoint", "checkpoint_every")
+        return {name: _plain(value) for name, value in vars(self).items() if name not in places}
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What one epoch gave; `best` says whether its weights are the ones kept so far."""
+
+    number: int
+    of: int
+    loss: float
+    validation: float | None
+    best: bool
+    seconds: float
+
+
+@dataclass
+class History:
+    """What the training gave."""
+
+    epochs: list[Epoch] = field(default_factory=list)
+    best_epoch: int = 0
+    best_loss: float = float("inf")
+    warnings: list[str] = field(default_factory=list)
+
+
+Watch = Callable[[Epoch], None]
+
+
+def train(
+    objective: nn.Module,
+    source: Source,
+    settings: Settings,
+    *,
+    validation: Source | None = None,
+    watch: Watch | None = None,
+) -> History:
+    """Train `objective` in place; it ends with the weights of least validation loss, or the last without validation.
+
+    Args:
+        objective: Maps the tensors of a batch, each `[B, ..., *S]`, to the sum of losses and their number.
+        source: What to learn from.
+        settings: How.
+        validation: What the best weights are chosen on, never cropped or flipped.
+        watch: Called after every epoch, in the first process only.
+    """
+    if len(source) == 0:
+        raise InputError("training needs at least one sample, got none; is the folder or the split empty?")
+    device = choose_device(settings.device)
+    with process_group(device):
+        return _Run(objective.to(device), source, validation, settings, device).go(watch)
+
+
+def choose_device(name: str) -> torch.device:
+    """The device called `name`; "auto" is a GPU where there is one, under torchrun the one of this process."""
+    if name == "auto":
+        name = f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if torch.cuda.is_available() else "cpu"
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(f"device '{name}' cannot be used ({str(error).splitlines()[0]}); try 'cpu'") from error
+
+
+@contextmanager
+def process_group(device: torch.device) -> Iterator[None]:
+    """Join the processes that torchrun started, if it did; gloo on CPU, NCCL on GPU."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or distributed.is_initialized():
+        yield
+        return
+    distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    try:
+        yield
+    finally:
+        distributed.destroy_process_group()
+
+
+def is_first_process() -> bool:
+    """Whether this process is the one that writes and prints."""
+    return int(os.environ.get("RANK", "0")) == 0
+
+
+@contextmanager
+def progress_bar(*, description: str = "training") -> Iterator[Watch]:
+    """A bar on standard error with the loss and validation loss of each epoch, in the first process only."""
+    bar = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (*bar, TextColumn("{task.fields[note]}"))
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not is_first_process()) as progress:
+        task = progress.add_task(description, total=None, note="")
+
+        def watch(epoch: Epoch) -> None:
+            seen = (
+                "" if epoch.validation is None else f"  validation {epoch.validation:.5f}{' *' if epoch.best else ''}"
+            )
+            progress.update(task, completed=epoch.number, total=epoch.of, note=f"loss {epoch.loss:.5f}{seen}")
+
+        yield watch
+
+
+class _Run:
+    """The state of one training: weights, optimiser, best weights so far, history."""
+
+    def __init__(
+        self, objective: nn.Module, source: Source, validation: Source | None, settings: Settings, device: torch.device
+    ) -> None:
+        self.objective, self.settings, self.device = objective, settings, device
+        cache = _Cache(settings.cache_bytes)
+        self.source, self.validation = cache.wrap(source), None if validation is None else cache.wrap(validation)
+        self.rank, self.world = _rank_and_world()
+        self.parallel = DistributedDataParallel(objective) if self.world > 1 else objective
+        self.optimiser = torch.optim.Adam(
+            objective.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay
+        )
+        self.best = _copy(objective.state_dict())
+        self.history = History()
+        self.checkpoints = None if settings.checkpoint is None else Checkpoints(settings.checkpoint)
+
+    def go(self, watch: Watch | None) -> History:
+        for number in range(self._resume() + 1, self.settings.epochs + 1):
+            started = perf_counter()
+            loss = self._learn(number)
+            validation = None if self.validation is None else self.measure(self.validation)
+            best = self._keep(number, validation)
+            epoch = Epoch(number, self.settings.epochs, loss, validation, best, perf_counter() - started)
+            self.history.epochs.append(epoch)
+            if self.checkpoints and (number % self.settings.checkpoint_every == 0 or number == self.settings.epochs):
+                self._save(number)
+            if watch is not None and self.rank == 0:
+                watch(epoch)
+            patience = self.settings.patience
+            if patience is not None and number - self.history.best_epoch >= patience:
+                break
+        self.objective.load_state_dict(self.best)
+        return self.history
+
+    def measure(self, source: Source) -> float:
+        """Mean loss over a source, every sample whole."""
+        self.objective.eval()
+        sums = torch.zeros(2, dtype=torch.float64)
+        with torch.no_grad():
+            for index in range(self.rank, len(source), self.world):
+                loss, weight = self._forward(_to_device([_whole(source[index])], self.device))
+                sums += torch.stack([loss.double(), weight.double()]).cpu()
+        total, weight = self._all_sum(sums).tolist()
+        return total / weight if weight else float("nan")
+
+    def _learn(self, number: int) -> float:
+        """One pass over the data in a random order."""
+        settings = self.settings
+        for group in self.optimiser.param_groups:
+            group["lr"] = settings.rate(number - 1)
+        order = np.random.default_rng([settings.seed, number]).permutation(len(self.source))
+        sums = torch.zeros(2, dtype=torch.float64)
+        self.objective.train()
+        with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
+            torch.manual_seed(hash_seed(settings.seed, number, self.rank))  # for dropout
+            for start in range(0, len(order), settings.batch_size):
+                chosen = order[start : start + settings.batch_size]
+                sums += self._step([int(index) for index in chosen], number)
+        total, weight = self._all_sum(sums).tolist()
+        return total / weight if weight else float("nan")
+
+    def _step(self, chosen: Sequence[int], number: int) -> Tensor:
+        """One step of the optimiser on this process's share of a batch; loss and weight of the share."""
+        mine = chosen[self.rank :: self.world]
+        # a process without a sample of its own takes part with a weight of 0, since the others wait for it
+        share = 1.0 if mine else 0.0
+        samples = [_augmented(self.source[index], self.settings, number, index) for index in mine or chosen[:1]]
+        batches = [_to_device(group, self.device) for group in _by_shape(samples)]
+        self.optimiser.zero_grad(set_to_none=True)
+        sums = torch.zeros(2, dtype=torch.float64)
+        for k, batch in enumerate(batches):
+            with nullcontext() if k == len(batches) - 1 else self._without_sync():
+                loss, weight = self._forward(batch)
+                torch.autograd.backward(share * loss)
+            sums += share * torch.stack([loss.detach().double(), weight.double()]).cpu()
+        weight_of_all = float(self._all_sum(sums)[1])
+        if weight_of_all > 0:
+            # what DistributedDataParallel leaves is the mean over processes of summed gradients: turn it into the
+            # mean over all losses of the batch
+            for parameter in self.objective.parameters():
+                if parameter.grad is not None:
+                    parameter.grad.mul_(self.world / weight_of_all)
+            self.optimiser.step()
+        return sums
+
+    def _forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        with self._precision():
+            module = self.parallel if self.objective.training else self.objective
+            loss, weight = module(*batch)
+        return loss, weight
+
+    def _precision(self) -> AbstractContextManager[Any]:
+        if self.settings.precision == "float32":
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=torch.bfloat16)
+
+    def _without_sync(self) -> AbstractContextManager[Any]:
+        parallel = self.parallel
+        return parallel.no_sync() if isinstance(parallel, DistributedDataParallel) else nullcontext()
+
+    def _keep(self, number: int, validation: float | None) -> bool:
+        better = validation is None or validation < self.history.best_loss
+        if better:
+            self.best = _copy(self.objective.state_dict())
+            self.history.best_epoch = number
+            self.history.best_loss = float("inf") if validation is None else validation
+        return better
+
+    def _save(self, number: int) -> None:
+        if self.rank == 0 and self.checkpoints is not None:
+            state = State(number, self.objective.state_dict(), self.best, self.optimiser.state_dict(), self._notes())
+            self.checkpoints.save(state)
+        if self.world > 1:
+            distributed.barrier()
+
+    def _resume(self) -> int:
+        """Load the newest checkpoint that is whole; the number of epochs done."""
+        if self.checkpoints is None:
+            return 0
+        state, self.history.warnings = self.checkpoints.newest(self.settings.fingerprint())
+        if state is None:
+            return 0
+        self.objective.load_state_dict(state.weights)
+        self.optimiser.load_state_dict(state.optimiser)
+        self.best = _copy(state.best)
+        notes = state.notes
+        self.history.epochs = [Epoch(**epoch) for epoch in notes["epochs"]]
+        self.history.best_epoch = notes["best_epoch"]
+        self.history.best_loss = float("inf") if notes["best_loss"] is None else notes["best_loss"]
+        return state.epoch
+
+    def _notes(self) -> dict[str, Any]:
+        finite = np.isfinite(self.history.best_loss)
+        return {
+            "settings": self.settings.fingerprint(),
+            "epochs": [vars(epoch) for epoch in self.history.epochs],
+            "best_epoch": self.history.best_epoch,
+            "best_loss": self.history.best_loss if finite else None,
+        }
+
+    def _all_sum(self, values: Tensor) -> Tensor:
+        if self.world == 1:
+            return values
+        moved = values.to(self.device, copy=True)
+        distributed.all_reduce(moved)
+        return moved.cpu()
+
+
+class _Cache:
+    """Samples kept in memory while they fit a budget of bytes; all others are read again each time."""
+
+    def __init__(self, budget: int) -> None:
+        self.left = budget
+
+    def wrap(self, source: Source) -> Source:
+        return _CachedSource(source, self)
+
+
+class _CachedSource:
+    def __init__(self, source: Source, cache: _Cache) -> None:
+        self.source, self.cache, self.kept = source, cache, dict[int, Sample]()
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, index: int) -> Sample:
+        if index in self.kept:
+            return self.kept[index]
+        sample = self.source[index]
+        size = sum(int(np.prod(part.shape)) * part.dtype.itemsize for part in sample)
+        if size <= self.cache.left:
+            sample = tuple(part if isinstance(part, Tensor) else np.array(part) for part in sample)
+            self.cache.left -= size
+            self.kept[index] = sample
+        return sample
+
+
+def hash_seed(*parts: int) -> int:
+    """One seed from several numbers."""
+    return int(np.random.SeedSequence(list(parts)).generate_state(1, np.uint64)[0] >> 1)
+
+
+def _augmented(sample: Sample, settings: Settings, epoch: int, index: int) -> Batch:
+    """A random crop, randomly flipped, of one sample; read from disk only where it is needed."""
+    random = np.random.default_rng([settings.seed, epoch, index])
+    dims = settings.spatial_dims
+    space = tuple(sample[0].shape[-dims:])
+    box: tuple[slice, ...] = (slice(None),) * dims
+    if settings.crop is not None:
+        starts = [int(random.integers(0, max(length - settings.crop, 0), endpoint=True)) for length in space]
+        box = tuple(slice(start, start + settings.crop) for start in starts)
+    axes = [axis - dims for axis in range(dims) if settings.flips and random.random() < 0.5]
+    parts = [_tensor(_cut(part, box)) for part in sample]
+    return tuple(part.flip(axes) if axes else part for part in parts)
+
+
+def _cut(part: Any, box: tuple[slice, ...]) -> Any:
+    """The part of an array that lies in a box of its last axes; arrays on disk are read here only."""
+    return part[(..., *box)]
+
+
+def _whole(sample: Sample) -> Batch:
+    return tuple(_tensor(part) for part in sample)
+
+
+def _tensor(part: Array | Tensor) -> Tensor:
+    return part if isinstance(part, Tensor) else torch.from_numpy(np.array(part))
+
+
+def _by_shape(samples: Sequence[Batch]) -> list[list[Batch]]:
+    """Samples that can be stacked, together."""
+    groups: dict[tuple[torch.Size, ...], list[Batch]] = {}
+    for sample in samples:
+        groups.setdefault(tuple(part.shape for part in sample), []).append(sample)
+    return list(groups.values())
+
+
+def _to_device(samples: Sequence[Batch], device: torch.device) -> Batch:
+    return tuple(torch.stack(parts).to(device, non_blocking=True) for parts in zip(*samples, strict=True))
+
+
+def _rank_and_world() -> tuple[int, int]:
+    if distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
+    return 0, 1
+
+
+def _copy(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: value.detach().clone() for name, value in state.items()}
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def override(settings: Settings, **changes: Any) -> Settings:
+    """Settings with the changes that are not None."""
+    return replace(settings, **{name: value for name, value in changes.items() if value is not None})

@@ -1,0 +1,43 @@
+"""Shapes are checked in the tests: the functional modules are imported through jaxtyping's hook with beartype."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import HealthCheck, settings
+from jaxtyping import install_import_hook
+
+# before anything imports segcal; kernels and portable hold compiled functions and their twins, and stay as they are
+CHECKED = ("probability", "binning", "temperature", "geometry", "checks")
+install_import_hook([f"segcal.functional.{module}" for module in CHECKED], "beartype.beartype")
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    torch.set_num_threads(1)  # the workers have the cores already, and threads that wait for each other are slow
+
+settings.register_profile(
+    "segcal",
+    deadline=None,  # the first example compiles
+    max_examples=40,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("segcal")
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(20210211)
+
+
+@pytest.fixture
+def set_threads() -> Iterator[Callable[[int], None]]:
+    """Change PyTorch's thread count, which is also segcal's, for one test."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)

@@ -1,0 +1,180 @@
+"""A calibrator over a folder: what is written keeps every label, in every format and precision, or is not written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import nibabel
+import numpy as np
+import pytest
+import torch
+
+import segcal
+from segcal.apply import apply_to_folder
+from segcal.calibrators import Calibrator
+from segcal.data.folder import open_folder
+from segcal.data.simulate import simulate
+from segcal.data.writer import write_folder
+from segcal.types import Case, InputError
+
+CLASSES = 5
+DTYPES = {"float32": np.float32, "float16": np.float16}
+SIZES = {2: (18, 15), 3: (6, 8, 10)}
+AFFINE = np.diag([2.0, 3.0, 4.0, 1.0])
+
+
+def make_cases(dims: int = 2) -> list[Case]:
+    """Usual scenes; one of nearly equal scores, whose winner is ahead by one unit in the last place; one of equals."""
+    usual = [scene.case for scene in simulate(2, num_classes=CLASSES, size=SIZES[dims])]
+    winner = np.asarray(usual[0].logits).argmax(0)
+    near = np.ones((CLASSES, *SIZES[dims]), np.float32)
+    np.put_along_axis(near, winner[None], np.nextafter(np.float32(1), np.float32(2)), axis=0)
+    return [
+        *usual,
+        replace(usual[0], name="near", logits=near),
+        replace(usual[0], name="tied", logits=np.ones_like(near)),
+        replace(usual[0], name="huge", logits=np.asarray(usual[0].logits) * np.float32(1e30)),
+    ]
+
+
+def scaling(temperature: float) -> Calibrator:
+    return segcal.create("ts", CLASSES, bounds=(temperature, temperature)).fit(make_cases()[:1])
+
+
+@pytest.fixture(params=[2, 3], ids=["2d", "3d"])
+def dims(request: pytest.FixtureRequest) -> int:
+    return request.param
+
+
+@pytest.fixture
+def data(tmp_path: Path, dims: int) -> Path:
+    write_folder(tmp_path / "data", {"test": make_cases(dims)})
+    return tmp_path / "data"
+
+
+@pytest.mark.parametrize("temperature", [0.05, 1.7, 100.0])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_labels_are_kept_in_the_files(tmp_path: Path, data: Path, dims: int, dtype: str, temperature: float) -> None:
+    folder, calibrator = open_folder(data), scaling(temperature)
+    summary = apply_to_folder(calibrator, folder, like=folder, out=tmp_path / "out", dtype=dtype)
+    pixels = int(np.prod(SIZES[dims]))
+    assert summary == {"cases": 5, "pixels": 5 * pixels, "changed": 0}
+    assert json.loads((tmp_path / "out" / "segcal.json").read_text())["probabilities"] == summary
+    for case in make_cases(dims):
+        probs = np.load(tmp_path / "out" / f"{case.name}.npy", allow_pickle=False)
+        assert probs.dtype == DTYPES[dtype]
+        np.testing.assert_array_equal(probs.argmax(0), np.asarray(case.logits).argmax(0))
+        tolerance = CLASSES * np.finfo(DTYPES[dtype]).eps
+        np.testing.assert_allclose(probs.astype(np.float64).sum(0), 1, atol=tolerance)
+        expected = calibrator.predict_proba(torch.as_tensor(case.logits)[None])[0].numpy()
+        np.testing.assert_allclose(probs, expected, rtol=1e-6, atol=tolerance)
+
+
+@pytest.mark.parametrize("slab", [1, 4000])
+def test_slabs_equal_the_whole(tmp_path: Path, data: Path, slab: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = open_folder(data)
+    apply_to_folder(scaling(2.0), folder, like=folder, out=tmp_path / "whole", maps=True)
+    monkeypatch.setattr("segcal.cases._SLAB", slab)
+    apply_to_folder(scaling(2.0), folder, like=folder, out=tmp_path / "slabs", maps=True)
+    written = sorted((tmp_path / "whole").rglob("*.npy"))
+    assert len(written) == 10
+    for path in written:
+        again = tmp_path / "slabs" / path.relative_to(tmp_path / "whole")
+        np.testing.assert_allclose(np.load(again), np.load(path), rtol=1e-6)
+
+
+def test_temperature_maps(tmp_path: Path, data: Path, dims: int) -> None:
+    folder = open_folder(data)
+    apply_to_folder(scaling(1.7), folder, like=folder, out=tmp_path / "out", maps=True)
+    for name in folder.names:
+        np.testing.assert_array_equal(
+            np.load(tmp_path / "out" / "temperature" / f"{name}.npy"), np.full(SIZES[dims], np.float32(1.7))
+        )
+
+
+def test_labels_are_not_needed(tmp_path: Path) -> None:
+    write_folder(tmp_path / "data", {"new": [replace(case, labels=None) for case in make_cases()]})
+    folder = open_folder(tmp_path / "data", num_classes=CLASSES, require_labels=False)
+    assert apply_to_folder(scaling(1.7), folder, like=folder, out=tmp_path / "out")["cases"] == 5
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_nifti_keeps_labels_and_geometry(tmp_path: Path, dtype: str) -> None:
+    for kind in ("logits", "labels"):
+        (tmp_path / "data" / kind).mkdir(parents=True)
+    for case in make_cases(3):
+        scores = np.asarray(case.logits).T  # x y z L
+        nibabel.save(nibabel.Nifti1Image(scores, AFFINE), tmp_path / "data" / "logits" / f"{case.name}.nii.gz")
+        truth = np.asarray(case.labels).T.astype(np.uint8)
+        nibabel.save(nibabel.Nifti1Image(truth, AFFINE), tmp_path / "data" / "labels" / f"{case.name}.nii.gz")
+    folder = open_folder(tmp_path / "data")
+    apply_to_folder(scaling(100.0), folder, like=folder, out=tmp_path / "out", dtype=dtype, maps=True)
+    for case in make_cases(3):
+        written = nibabel.load(tmp_path / "out" / f"{case.name}.nii.gz")
+        np.testing.assert_array_equal(written.affine, AFFINE)
+        np.testing.assert_array_equal(np.asarray(written.dataobj).T.argmax(0), np.asarray(case.logits).argmax(0))
+        heat = nibabel.load(tmp_path / "out" / "temperature" / f"{case.name}.nii.gz")
+        np.testing.assert_array_equal(heat.affine, AFFINE)
+        assert heat.shape == SIZES[3][::-1]
+
+
+class Shift(Calibrator):
+    """Gives each class the score of the one before, so that every label changes."""
+
+    method = "shift"
+    preserves_labels = False
+
+    def fit(self, cases: Any, *, validation: Any = None) -> Any:
+        self.fitted.fill_(True)
+        return self
+
+    def calibrate(self, logits: torch.Tensor, image: torch.Tensor | None = None) -> torch.Tensor:
+        return logits.roll(1, dims=1)
+
+
+class Liar(Shift):
+    preserves_labels = True
+
+
+def test_changed_labels_are_counted(tmp_path: Path, data: Path, dims: int) -> None:
+    folder = open_folder(data)
+    summary = apply_to_folder(Shift(CLASSES).fit([]), folder, like=folder, out=tmp_path / "out")
+    assert summary["changed"] == 4 * int(np.prod(SIZES[dims]))  # all but those of the case of equal scores
+
+
+def spoil_last(data: Path) -> None:
+    path = data / "logits" / "tied.npy"
+    logits = np.load(path)
+    logits.flat[3] = np.nan
+    np.save(path, logits)
+
+
+@pytest.mark.parametrize(
+    ("options", "spoil", "error", "message"),
+    [
+        ({"dtype": "float8"}, None, InputError, "dtype must be one of float32, float16, got 'float8'"),
+        ({"calibrator": Shift(CLASSES).fit([]), "maps": True}, None, InputError, "'shift' has no temperature"),
+        ({"calibrator": segcal.create("ts", CLASSES)}, None, InputError, "not been fitted"),
+        ({"calibrator": Liar(CLASSES).fit([])}, None, RuntimeError, "labels of case 'huge' would change"),
+        ({}, spoil_last, InputError, "logits must be finite, got nan .* case 'tied'"),
+    ],
+)
+def test_nothing_is_left_of_a_failure(
+    tmp_path: Path,
+    data: Path,
+    options: dict[str, Any],
+    spoil: Callable[[Path], None] | None,
+    error: type[Exception],
+    message: str,
+) -> None:
+    if spoil:
+        spoil(data)
+    folder = open_folder(data)
+    arguments = {"calibrator": scaling(2.0), **options}
+    with pytest.raises(error, match=message):
+        apply_to_folder(arguments.pop("calibrator"), folder, like=folder, out=tmp_path / "out", **arguments)
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]

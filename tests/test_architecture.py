@@ -1,0 +1,218 @@
+"""The floors of the building: a unit imports only from below; nothing heavy or unsafe comes in by the back door."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import segcal
+
+ROOT = Path(segcal.__file__).parent
+FLOORS = (
+    ("types", "version"),
+    ("functional", "files"),
+    ("checkpoints", "regions", "losses", "metrics", "fusion", "networks", "data", "statistics", "cases", "oracle"),
+    ("training", "tables"),
+    ("calibrators",),
+    ("results", "apply", "models"),
+    ("evaluate", "diagnosis", "export"),
+    ("report",),
+    ("cli",),
+    ("__main__",),  # starts cli, so it lies above it
+)
+"""Top-level modules and packages of segcal. A new one must be placed here, above all that it imports."""
+
+HEAVY = ("nibabel", "sklearn", "matplotlib", "plotly", "onnx", "torchvision")
+
+
+def floor_of(unit: str) -> int:
+    found = [k for k, units in enumerate(FLOORS) if unit in units]
+    assert len(found) == 1, f"'{unit}' must be placed on one floor of FLOORS, it is on {len(found)}"
+    return found[0]
+
+
+def modules(root: Path = ROOT) -> dict[str, Path]:
+    """Every module by its name inside segcal: `metrics`, `data.folder`, `data` for `data/__init__.py`."""
+    found = {}
+    for path in sorted(root.rglob("*.py")):
+        parts = path.relative_to(root).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        if name:  # segcal/__init__.py is the public face and may import anything
+            found[name] = path
+    return found
+
+
+def imports(name: str, path: Path, known: dict[str, Path]) -> Iterator[str]:
+    """The modules of segcal that a module imports, anywhere in its text."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            targets = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{name} imports relatively; write from segcal.{name} in full"
+            targets = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for target in targets:
+            if target == "segcal" or target.startswith("segcal."):
+                yield longest_module(target.removeprefix("segcal").removeprefix("."), known)
+
+
+def longest_module(target: str, known: dict[str, Path]) -> str:
+    """The module that a dotted name lies in; "" for the public face."""
+    while target and target not in known:
+        target = target.rpartition(".")[0]
+    return target
+
+
+def sideways(known: dict[str, Path]) -> list[str]:
+    """Imports that do not go down, in words."""
+    wrong = []
+    for name, path in known.items():
+        unit = name.partition(".")[0]
+        for target in imports(name, path, known):
+            other = target.partition(".")[0]
+            if not target:
+                wrong.append(f"{name} imports the public face, which lies above everything")
+            elif other != unit and floor_of(other) >= floor_of(unit):
+                wrong.append(f"{name} (floor {floor_of(unit)}) imports {target} (floor {floor_of(other)})")
+    return wrong
+
+
+def cycle(known: dict[str, Path]) -> list[str] | None:
+    """A circle of modules that import one another, if there is one."""
+    below = {name: sorted(set(imports(name, path, known)) - {name, ""}) for name, path in known.items()}
+    done: set[str] = set()
+
+    def visit(name: str, path: list[str]) -> list[str] | None:
+        if name in path:
+            return [*path[path.index(name) :], name]
+        if name in done:
+            return None
+        for target in below[name]:
+            if found := visit(target, [*path, name]):
+                return found
+        done.add(name)
+        return None
+
+    return next((found for name in below if (found := visit(name, []))), None)
+
+
+@pytest.mark.parametrize("unit", sorted({name.partition(".")[0] for name in modules()}))
+def test_every_unit_has_its_floor(unit: str) -> None:
+    floor_of(unit)
+
+
+def test_imports_go_down() -> None:
+    assert sideways(modules()) == []
+
+
+def test_no_circle_of_imports() -> None:
+    assert cycle(modules()) is None
+
+
+def build(root: Path, texts: dict[str, str]) -> dict[str, Path]:
+    for name, text in texts.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return modules(root)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from segcal.evaluate import evaluate",  # upwards
+        "import segcal.evaluate",
+        "from segcal import evaluate",
+        "from segcal.regions import boundary",  # sideways
+        "from segcal import Case",  # over the roof
+        "def late():\n    from segcal.cli import app",  # hidden in a function
+        "if True:\n    import segcal.cli as cli",
+    ],
+)
+def test_the_test_sees_imports_that_do_not_go_down(tmp_path: Path, line: str) -> None:
+    others = {"evaluate.py": "", "regions.py": "", "cli.py": "", "types.py": "", "data/__init__.py": ""}
+    known = build(tmp_path, {**others, "metrics.py": line})
+    assert len(sideways(known)) == 1
+    assert sideways(build(tmp_path, {"metrics.py": "from segcal.types import Case\nimport torch"})) == []
+
+
+def test_the_test_sees_circles_and_unknown_units(tmp_path: Path) -> None:
+    known = build(tmp_path, {"data/a.py": "from segcal.data import b", "data/b.py": "from segcal.data.a import x"})
+    assert cycle(known) == ["data.a", "data.b", "data.a"]
+    with pytest.raises(AssertionError, match="'attic' must be placed"):
+        floor_of("attic")
+
+
+def loaded_by(statement: str) -> set[str]:
+    """The packages that a fresh interpreter has loaded after a statement."""
+    code = f"{statement}\nimport sys\nprint(*sorted({{name.partition('.')[0] for name in sys.modules}}))"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PYTHONPATH": str(ROOT.parent), "PATH": ""},
+    )
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize("statement", ["import segcal", "import segcal.cli"])
+def test_importing_segcal_is_light(statement: str) -> None:
+    loaded = loaded_by(statement)
+    assert "torch" in loaded
+    assert loaded.isdisjoint(HEAVY), loaded.intersection(HEAVY)
+
+
+def test_every_public_name_is_there() -> None:
+    assert {name for name in segcal.__all__ if not hasattr(segcal, name)} == set()
+    assert segcal.CalibrationSuite.__module__ == "segcal.metrics"
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = segcal.nothing
+
+
+def unsafe(text: str) -> list[str]:
+    """Ways in which a file could run code: pickle and what is built on it."""
+    found = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names = [alias.name for alias in node.names] + [getattr(node, "module", None) or ""]
+            roots = {name.partition(".")[0] for name in names}
+            found += sorted(roots & {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"})
+        elif isinstance(node, ast.keyword) and node.arg == "allow_pickle":
+            found += [] if isinstance(node.value, ast.Constant) and node.value.value is False else ["allow_pickle"]
+        elif isinstance(node, ast.Attribute):
+            dotted = ast.unparse(node)
+            found += [dotted] if dotted in ("torch.load", "torch.save", "pd.read_pickle", "pandas.read_pickle") else []
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("np.load", "numpy.load"):
+            told = any(keyword.arg == "allow_pickle" for keyword in node.keywords)
+            found += [] if told else ["np.load without allow_pickle=False"]
+        elif isinstance(node, ast.Name) and node.id in ("eval", "exec"):
+            found.append(node.id)
+    return found
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_file_can_run_code(path: Path) -> None:
+    assert unsafe(path.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import pickle",
+        "from pickle import loads",
+        "import numpy as np\nnp.load('a', allow_pickle=True)",
+        "import numpy as np\nflag = True\nnp.load('a', allow_pickle=flag)",
+        "import numpy as np\nnp.load('a')",
+        "import torch\ntorch.load('a')",
+        "from x import y\neval('1')",
+    ],
+)
+def test_the_test_sees_unsafe_code(text: str) -> None:
+    assert len(unsafe(text)) == 1
+    assert unsafe("import numpy as np\nnp.load('a', allow_pickle=False)") == []

@@ -1,0 +1,150 @@
+"""What comes from outside is checked once; the message says what was required, what was got and what to do."""
+
+from __future__ import annotations
+
+import re
+from inspect import unwrap
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from segcal.functional.checks import IGNORED, check_labels, check_logits, check_same_space, ignored_labels
+from segcal.types import InputError
+
+INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
+
+@pytest.mark.parametrize(
+    ("given_index", "expected"),
+    [
+        (None, ()),
+        (3, (3,)),
+        (-1, (-1,)),
+        ([255, 0], (255, 0)),
+        ((), ()),
+        (np.int64(7), (7,)),
+    ],
+)
+def test_ignore_index_is_one_several_or_none(given_index: object, expected: tuple[int, ...]) -> None:
+    assert unwrap(ignored_labels)(given_index) == expected  # as users call it, without the shape checks of the tests
+
+
+@pytest.mark.parametrize("wrong", [1.5, [0.5], "255"])
+def test_ignore_index_is_never_rounded(wrong: object) -> None:
+    with pytest.raises(TypeError):
+        unwrap(ignored_labels)(wrong)
+
+
+@given(
+    labels=st.lists(st.integers(-5, 9), max_size=20),
+    ignored=st.lists(st.integers(-5, 9), max_size=3),
+    classes=st.integers(1, 7),
+)
+def test_labels_are_kept_ignored_or_refused(labels: list[int], ignored: list[int], classes: int) -> None:
+    expected = [IGNORED if y in ignored else y for y in labels]
+    stray = [y for y in labels if y not in ignored and not 0 <= y < classes]
+    given_labels = torch.tensor(labels, dtype=torch.int16)
+    if stray:
+        at = next(i for i, y in enumerate(labels) if y == stray[0])
+        with pytest.raises(InputError, match=re.escape(f"got {stray[0]} at ({at},)")):
+            check_labels(given_labels, classes, ignored)
+    else:
+        found = check_labels(given_labels, classes, ignored)
+        assert found.dtype == torch.int64
+        assert found.tolist() == expected
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_every_integer_type_is_widened(dtype: torch.dtype) -> None:
+    found = check_labels(torch.tensor([[0, 2], [1, 5]], dtype=dtype), 3, 5)
+    assert found.dtype == torch.int64
+    assert found.tolist() == [[0, 2], [1, IGNORED]]
+
+
+@pytest.mark.parametrize("ignore_index", [-1, 300, (-1, 300), 511])
+def test_an_ignored_label_outside_uint8_does_not_wrap(ignore_index: int | tuple[int, ...]) -> None:
+    labels = torch.tensor([255, 44, 0], dtype=torch.uint8)  # -1, 300 and 511 modulo 256 are 255, 44 and 255
+    assert check_labels(labels, 256, ignore_index).tolist() == [255, 44, 0]
+    with pytest.raises(InputError, match="got 255 at"):
+        check_labels(labels, 45, ignore_index)
+
+
+def test_the_caller_keeps_its_labels() -> None:
+    labels = torch.tensor([0, 255, 1])
+    check_labels(labels, 2, 255)
+    assert labels.tolist() == [0, 255, 1]
+
+
+@pytest.mark.parametrize(
+    ("labels", "classes", "ignored", "message"),
+    [
+        (
+            [[0, 1], [12, 0]],
+            11,
+            11,
+            "labels must be in 0..10 or ignore_index=11, got 12 at (1, 0) of case 'a'; set ignore_index or num_classes",
+        ),
+        ([[0, 3]], 3, None, "labels must be in 0..2, got 3 at (0, 1) of case 'a'"),
+        ([[0, -1]], 3, 255, "labels must be in 0..2 or ignore_index=255, got -1 at (0, 1)"),
+        ([[0, -1, 255]], 3, 255, "got -1 at (0, 1)"),
+        ([[0, -2]], 3, (-1, 9), "labels must be in 0..2 or ignore_index=(-1, 9), got -2 at (0, 1)"),
+    ],
+)
+def test_a_wrong_label_is_named_with_its_place(
+    labels: list[list[int]], classes: int, ignored: int | tuple[int, ...] | None, message: str
+) -> None:
+    with pytest.raises(InputError, match=re.escape(message)):
+        check_labels(torch.tensor(labels), classes, ignored, of="case 'a'")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64])
+def test_labels_must_be_integers(dtype: torch.dtype) -> None:
+    with pytest.raises(InputError, match=f"labels must be integers, got {dtype} of x; convert"):
+        check_labels(torch.zeros(2, dtype=dtype), 3, of="x")
+
+
+def test_no_labels_are_fine() -> None:
+    assert check_labels(torch.empty(0, 4, dtype=torch.uint8), 3).shape == (0, 4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("value", [torch.inf, -torch.inf, torch.nan])
+def test_a_logit_that_is_not_finite_is_named_with_its_place(dtype: torch.dtype, value: float) -> None:
+    logits = torch.zeros(2, 3, 4, dtype=dtype)
+    logits[1, 2, 3] = value
+    with pytest.raises(InputError, match=re.escape(f"logits must be finite, got {value} at (1, 2, 3) of x; write the")):
+        check_logits(logits, 3, class_axis=1, of="x")
+
+
+def test_opposite_infinities_do_not_hide_each_other() -> None:
+    with pytest.raises(InputError, match=re.escape("got inf at (0, 0)")):
+        check_logits(torch.tensor([[torch.inf, -torch.inf]]), 2, class_axis=1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_the_largest_logits_are_finite(dtype: torch.dtype) -> None:
+    check_logits(torch.full((1, 3, 1000), torch.finfo(dtype).max, dtype=dtype), 3, class_axis=1)
+
+
+@pytest.mark.parametrize(("shape", "axis"), [((1, 4, 5), 1), ((4, 5), 0), ((3,), 1), ((1, 3, 4), 2), ((), 0)], ids=str)
+def test_logits_must_have_the_classes_on_their_axis(shape: tuple[int, ...], axis: int) -> None:
+    message = f"logits must have num_classes=3 entries along axis {axis}, got shape {shape}; set num_classes or mend"
+    with pytest.raises(InputError, match=re.escape(message)):
+        check_logits(torch.zeros(shape), 3, class_axis=axis)
+
+
+def test_logits_must_be_floating_point() -> None:
+    with pytest.raises(InputError, match=r"logits must be floating point, got torch\.int64; convert"):
+        check_logits(torch.zeros(1, 2, dtype=torch.int64), 2, class_axis=1)
+
+
+@pytest.mark.parametrize(("axis", "fits"), [(1, (2, 4, 5)), (0, (3, 4, 5))])
+def test_labels_must_cover_the_space_of_the_logits(axis: int, fits: tuple[int, ...]) -> None:
+    logits = torch.zeros(2, 3, 4, 5)
+    check_same_space(logits, torch.zeros(fits), class_axis=axis)
+    message = f"mask must have shape {fits} to match logits of shape (2, 3, 4, 5), got (4, 5) of x; resample"
+    with pytest.raises(InputError, match=re.escape(message)):
+        check_same_space(logits, torch.zeros(4, 5), class_axis=axis, what="mask", of="x")

@@ -1,0 +1,447 @@
+"""The commands as users type them: what they print and write, and one sentence for every mistake."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+import segcal
+from segcal.cli import app
+from segcal.data.simulate import simulate
+from segcal.data.writer import write_folder
+from segcal.results import Results
+
+COMMANDS = ("fit", "apply", "evaluate", "diagnose", "demo")
+BAD = "scene-001"  # the case that is spoilt
+
+
+def segcal_command(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def succeed(*arguments: object) -> Result:
+    result = segcal_command(*arguments)
+    assert result.exit_code == 0, (result.output, result.exception)
+    return result
+
+
+def succeed_json(*arguments: object) -> Any:
+    """What a command with --json prints on stdout must be one JSON document without NaN, which JSON does not know."""
+    return json.loads(succeed(*arguments, "--json").stdout, parse_constant=pytest.fail)
+
+
+def refuse(*arguments: object) -> str:
+    """Run a command that must fail: status 2, nothing on stdout, one sentence on stderr, no traceback."""
+    result = segcal_command(*arguments)
+    assert result.exit_code == 2, (result.output, result.exception)
+    assert result.stdout == ""
+    assert "Traceback" not in result.stderr
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("segcal: ")
+    return line
+
+
+def everything(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Three cases, of which one is to fit and two are to test."""
+    cases = [scene.case for scene in simulate(3, num_classes=3, size=(16, 14), contrast=2.0)]
+    write_folder(tmp_path / "data", {"fit": cases[:1], "test": cases[:0:-1]})
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def calibrator(data: Path) -> Path:
+    succeed("fit", data, "--out", data.parent / "ts")
+    return data.parent / "ts"
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# what they do
+
+
+def test_fit_saves_a_calibrator_of_the_split(data: Path, tmp_path: Path) -> None:
+    shown = succeed("fit", data, "--method", "ts", "--out", tmp_path / "new" / "ts")
+    assert re.search(r"ts: NLL \d\.\d{4} -> \d\.\d{4} on 1 cases \(224 pixels\)", shown.stdout)
+    report = segcal.load(tmp_path / "new" / "ts").fit_report_
+    assert report.names == ("scene-000",)
+    assert f"temperature: {report.details['temperature']}" in shown.stdout.replace("\n", "")
+
+
+def test_fit_json(data: Path, tmp_path: Path) -> None:
+    found = succeed_json("fit", data, "--out", tmp_path / "ts", "--split", "test")
+    report = segcal.load(tmp_path / "ts").fit_report_
+    assert found["method"] == "ts"
+    assert found["cases"] == 2
+    assert found["nll_after"] == report.nll_after <= found["nll_before"]
+    assert found["details"] == report.details
+
+
+def test_fit_settings_reach_the_calibrator(data: Path, tmp_path: Path) -> None:
+    succeed(
+        "fit", data, "--out", tmp_path / "ts", "--ignore-index", "2", "7", "--background", "0", "--num-classes", "3"
+    )
+    config = segcal.load(tmp_path / "ts").config()
+    assert (config["ignore_index"], config["background"], config["num_classes"]) == ((2, 7), 0, 3)
+
+
+def test_fit_warns_on_stderr(data: Path, tmp_path: Path) -> None:
+    for path in (data / "labels").iterdir():
+        path.unlink()
+        np.save(path.with_suffix(".npy"), np.load(data / "logits" / f"{path.stem}.npy").argmax(0))
+    assert "every pixel is predicted right" in succeed("fit", data, "--out", tmp_path / "ts").stderr.replace("\n", " ")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_apply_writes_probabilities_that_keep_labels(data: Path, calibrator: Path, dtype: str) -> None:
+    out = data.parent / "probs"
+    found = succeed_json("apply", calibrator, data, "--out", out, "--temperature", "--dtype", dtype)
+    assert found == {"out": str(out), "cases": 3, "pixels": 3 * 224, "changed": 0}
+    names = [f"scene-00{k}.npy" for k in range(3)]
+    assert everything(out) == {"segcal.json", "temperature", *names, *(f"temperature/{name}" for name in names)}
+    for name in names:
+        probs = np.load(out / name)
+        assert probs.dtype == dtype
+        np.testing.assert_array_equal(probs.argmax(0), np.load(data / "logits" / name).argmax(0))
+
+
+def test_apply_tells_what_it_did(data: Path, calibrator: Path) -> None:
+    shown = succeed("apply", calibrator, data, "--out", data.parent / "probs", "--split", "test").stdout
+    assert "2 cases, 448 pixels, every predicted label kept" in shown
+
+
+def test_apply_needs_no_labels(data: Path, calibrator: Path) -> None:
+    for path in (data / "labels").iterdir():
+        path.unlink()
+    (data / "labels").rmdir()
+    assert succeed_json("apply", calibrator, data, "--out", data.parent / "probs")["cases"] == 3
+
+
+def test_probabilities_can_be_measured_as_such(data: Path, calibrator: Path) -> None:
+    """What apply writes and evaluate reads as probabilities is what evaluate makes of the calibrator itself."""
+    succeed("apply", calibrator, data, "--out", data.parent / "probs")
+    again = data.parent / "again"
+    again.mkdir()
+    (data.parent / "probs").rename(again / "logits")
+    options = ("--labels", data / "labels", "--patches", 0)
+    from_files = succeed_json("evaluate", again, "--scores", "probabilities", *options)
+    directly = succeed_json("evaluate", data, "--split", "test", "--calibrators", calibrator, "--patches", 0)
+
+    def values(found: Any, method: str) -> dict[tuple[str, ...], float]:
+        kept = [row for row in found["images"] if row["method"] == method and row["case"] != "scene-000"]
+        return {(row["case"], row["region"], row["metric"]): row["value"] for row in kept if row["metric"] != "ace"}
+
+    assert values(from_files, "UC") == pytest.approx(values(directly, "TS"), abs=1e-5)
+    assert len(values(from_files, "UC")) == 2 * 2 * 8
+
+
+def test_evaluate_prints_the_table_and_saves_results(data: Path, calibrator: Path) -> None:
+    out = data.parent / "results"
+    shown = succeed(
+        "evaluate", data, "--calibrators", calibrator, "--reference", "TS", "--out", out, "--patch-size", 6
+    ).stdout
+    results = Results.load(out)
+    assert results.methods == ("UC", "TS")
+    assert set(results.to_frame().case) == {"scene-001", "scene-002"}
+    for method in ("UC", "TS"):
+        cell = results.table(reference="TS").cells[(method, "ece", "all")]
+        assert f"{100 * cell.mean:.2f}({100 * cell.std:.2f})" in shown
+    assert "TS is significantly better" in " ".join(shown.split())
+    assert "95 % bootstrap intervals" in shown
+
+
+def test_evaluate_json_is_the_results(data: Path, calibrator: Path) -> None:
+    found = succeed_json("evaluate", data, "--calibrators", calibrator, "--patch-size", 6, "--out", data.parent / "out")
+    results = Results.load(data.parent / "out")
+    assert set(found) == {"settings", "skipped", "images", "pooled"}
+    frame = results.to_frame()
+    assert list(found["images"][0]) == list(frame.columns)
+    assert [row["value"] for row in found["images"]] == pytest.approx(list(frame.value))
+    assert found["skipped"] == results.skipped()
+    assert found["settings"] == results.settings
+
+
+def test_evaluate_takes_several_calibrators_at_once(data: Path, calibrator: Path) -> None:
+    other = data.parent / "other"
+    succeed("fit", data, "--split", "test", "--out", other)
+    separate = ("--calibrators", calibrator, "--calibrators", other)
+    for options in (("--calibrators", calibrator, other), separate):
+        found = succeed_json("evaluate", data, *options, "--patches", "2")
+        assert found["settings"]["methods"] == ["UC", "ts", "other"]  # two of one method are told apart by folder
+        assert found["settings"]["patches"] == 2
+
+
+def test_evaluate_options_reach_the_protocol(data: Path) -> None:
+    options = {"bins": 7, "form": "equations", "patch-size": 5, "patches": 3, "seed": 4, "background": 1}
+    flat = [text for name, value in options.items() for text in (f"--{name}", value)]
+    found = succeed_json("evaluate", data, *flat, "--ignore-index", "-1", "2")["settings"]
+    assert {name: found[name.replace("-", "_")] for name in options} == options
+    assert found["ignore_index"] == [-1, 2]
+
+
+def test_evaluate_warns_of_fitted_cases(data: Path, calibrator: Path) -> None:
+    result = succeed("evaluate", data, "--split", "fit", "--calibrators", calibrator, "--json")
+    assert "TS was fitted on 1 of these 1 cases" in result.stderr.replace("\n", " ")
+    assert json.loads(result.stdout)["settings"]["warnings"]
+
+
+def test_diagnose(data: Path) -> None:
+    found = succeed_json("diagnose", data)
+    assert [image["name"] for image in found["images"]] == ["scene-000", "scene-001", "scene-002"]
+    shown = succeed("diagnose", data).stdout
+    assert " ".join(found["advice"].split()) in " ".join(shown.split())
+    assert found["dataset"]["state"] in shown
+
+
+def test_demo_tells_the_whole_story(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = succeed("demo", "--out", tmp_path / "demo").stdout
+    assert [f"{k}. " in shown for k in range(1, 6)] == [True] * 5
+    assert {path.name for path in (tmp_path / "demo").iterdir()} == {"data", "ts", "probs", "results"}
+    assert Results.load(tmp_path / "demo" / "results").methods == ("UC", "TS")
+    for command in re.findall(r"\$ segcal (\w+)", shown):
+        assert command in COMMANDS
+    small = [scene.case for scene in simulate(3, size=(12, 12))]
+    monkeypatch.setattr("segcal.cli.load_sample", lambda: {"fit": small[:1], "validation": [], "test": small[1:]})
+    succeed("demo", "--out", tmp_path / "demo")  # a second time replaces the first
+    assert set(Results.load(tmp_path / "demo" / "results").frame.case) == {"scene-001", "scene-002"}
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# help
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_has_an_example(command: str) -> None:
+    shown = succeed(command, "--help").stdout
+    assert re.search(rf"Example: segcal {command}", shown)
+
+
+def test_help_lists_every_command() -> None:
+    shown = succeed("--help").stdout
+    listed = {info.name or info.callback.__name__ for info in app.registered_commands}
+    assert listed == set(COMMANDS)
+    assert all(command in shown for command in COMMANDS)
+
+
+def test_version() -> None:
+    assert succeed("--version").stdout == f"segcal {segcal.__version__}\n"
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# mistakes
+
+
+def logits_file(data: Path) -> Path:
+    return data / "logits" / f"{BAD}.npy"
+
+
+def set_logit(value: float) -> Callable[[Path], None]:
+    def spoil(data: Path) -> None:
+        logits = np.load(logits_file(data))
+        logits[1, 2, 3] = value
+        np.save(logits_file(data), logits)
+
+    return spoil
+
+
+def set_label(data: Path) -> None:
+    (data / "labels" / f"{BAD}.png").unlink()
+    labels = np.zeros((16, 14), np.int64)
+    labels[2, 3] = 3
+    np.save(data / "labels" / f"{BAD}.npy", labels)
+
+
+def cut_labels(data: Path) -> None:
+    (data / "labels" / f"{BAD}.png").unlink()
+    np.save(data / "labels" / f"{BAD}.npy", np.zeros((16, 13), np.int64))
+
+
+def drop_labels(data: Path) -> None:
+    (data / "labels" / f"{BAD}.png").unlink()
+
+
+def truncate_npz(data: Path) -> None:
+    logits = np.load(logits_file(data))
+    logits_file(data).unlink()
+    path = logits_file(data).with_suffix(".npz")
+    np.savez_compressed(path, logits=logits)
+    path.write_bytes(path.read_bytes()[:-40])
+
+
+def truncate_npy(data: Path) -> None:
+    logits_file(data).write_bytes(logits_file(data).read_bytes()[:-40])
+
+
+def pickle_npy(data: Path) -> None:
+    np.save(logits_file(data), np.array([{"a": 1}], dtype=object), allow_pickle=True)
+
+
+def plain_pickle(data: Path) -> None:
+    logits_file(data).write_bytes(pickle.dumps([1, 2, 3]))
+
+
+def drop_class(data: Path) -> None:
+    np.save(logits_file(data), np.load(logits_file(data))[:2])
+
+
+SPOILS: dict[str, tuple[Callable[[Path], None], str]] = {
+    "nan": (set_logit(np.nan), r"logits must be finite, got nan at \(1, 2, 3\)"),
+    "infinity": (set_logit(np.inf), r"logits must be finite, got inf at \(1, 2, 3\)"),
+    "label": (set_label, r"labels must be in 0..2, got 3 at \(2, 3\)"),
+    "shape": (cut_labels, r"labels must have shape \(16, 14\).*got \(16, 13\)"),
+    "no labels": (drop_labels, "must have one label file, got none"),
+    "cut npz": (truncate_npz, "must be a readable .npz file, got a damaged or incomplete one"),
+    "cut npy": (truncate_npy, "must be a readable .npy file, got a damaged or incomplete one"),
+    "pickled npy": (pickle_npy, "got pickled objects, which are never loaded"),
+    "pickle": (plain_pickle, "must"),
+    "classes": (drop_class, r"num_classes=3 .*got shape \(2, 16, 14\)"),
+}
+
+
+@pytest.mark.parametrize(("spoil", "words"), SPOILS.values(), ids=SPOILS.keys())
+@pytest.mark.parametrize("command", ["fit", "apply", "evaluate", "diagnose"])
+def test_bad_data_in_one_sentence(
+    data: Path, calibrator: Path, command: str, spoil: Callable[[Path], None], words: str
+) -> None:
+    spoil(data)
+    if command == "apply" and spoil is drop_labels:
+        pytest.skip("apply needs no labels")
+    before, out = everything(data.parent), data.parent / "out"
+    arguments = {
+        "fit": ("fit", data, "--split", "test", "--out", out),
+        "apply": ("apply", calibrator, data, "--out", out),
+        "evaluate": ("evaluate", data, "--calibrators", calibrator, "--out", out),
+        "diagnose": ("diagnose", data),
+    }[command]
+    line = refuse(*arguments)
+    assert re.search(words, line), line
+    assert BAD in line
+    assert everything(data.parent) == before
+
+
+@pytest.mark.parametrize("command", ["apply", "evaluate"])
+def test_calibrator_of_other_class_count(data: Path, command: str) -> None:
+    other = data.parent / "four"
+    cases = [scene.case for scene in simulate(1, num_classes=4, size=(8, 8))]
+    segcal.create("ts", 4).fit(cases).save(other)
+    arguments = {"apply": ("apply", other, data), "evaluate": ("evaluate", data, "--calibrators", other)}[command]
+    line = refuse(*arguments, "--out", data.parent / "out")
+    assert "num_classes" in line
+    assert "4" in line
+    assert not (data.parent / "out").exists()
+
+
+@pytest.mark.parametrize("command", ["fit", "apply", "evaluate"])
+def test_unwritable_output(data: Path, calibrator: Path, command: str) -> None:
+    (data.parent / "file").write_text("kept")
+    arguments = {"fit": ("fit", data), "apply": ("apply", calibrator, data), "evaluate": ("evaluate", data)}[command]
+    before = everything(data.parent)
+    for out, words in ((data.parent / "file" / "out", "cannot write to"), (data.parent / "file", "is a file")):
+        assert words in refuse(*arguments, "--out", out)
+    assert everything(data.parent) == before
+    assert (data.parent / "file").read_text() == "kept"
+
+
+def test_foreign_output_is_kept(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("years")
+    assert "did not write" in refuse("fit", data, "--out", tmp_path / "mine")
+    assert everything(tmp_path / "mine") == {"thesis.tex"}
+
+
+def test_input_is_never_replaced(data: Path, calibrator: Path) -> None:
+    """Data and calibrators that segcal wrote could be replaced, but not by what is made from them."""
+    before = everything(data.parent)
+    for arguments in (
+        ("fit", data, "--out", data),
+        ("apply", calibrator, data, "--out", data),
+        ("apply", calibrator, data, "--out", calibrator),
+        ("evaluate", data, "--calibrators", calibrator, "--out", calibrator),
+        ("evaluate", data, "--out", f"{data}/../data/"),
+    ):
+        assert "is read from" in refuse(*arguments)
+    assert everything(data.parent) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("fit", "DATA", "--out", "OUT", "--method", "telepathy"), "method must be one of ts"),
+        (("fit", "nowhere", "--out", "OUT"), "the data folder 'nowhere' must exist"),
+        (("fit", "DATA", "--out", "OUT", "--split", "dev"), "got 'dev'; present: 'fit', 'test'"),
+        (("fit", "DATA", "--out", "OUT", "--scores", "odds"), "must be logits or probabilities, got 'odds'"),
+        (("fit", "DATA", "--out", "OUT", "--scores", "probabilities"), "probabilities must be in 0..1"),
+        (("fit", "DATA", "--out", "OUT", "--background", "3"), "background must be a class in 0..2"),
+        (("fit", "DATA", "--out", "OUT", "--ignore-index", "0", "1", "2"), "no labelled pixel to fit on"),
+        (("fit", "DATA", "--out", "OUT", "--num-classes", "5"), "num_classes=5"),
+        (("apply", "nowhere", "DATA", "--out", "OUT"), "segcal.json' is missing"),
+        (("apply", "DATA", "DATA", "--out", "OUT"), "is not a saved calibrator"),
+        (("apply", "TS", "DATA", "--out", "OUT", "--dtype", "int8"), "dtype must be one of float32, float16"),
+        (("evaluate", "DATA", "--out", "OUT", "--reference", "LTS"), "reference must be one of UC, got 'LTS'"),
+        (("evaluate", "DATA", "--out", "OUT", "--form", "table"), "form must be one of tables, equations, marginal"),
+        (("evaluate", "DATA", "--out", "OUT", "--bins", "0"), "bins must be at least 1"),
+        (("evaluate", "DATA", "--out", "OUT", "--patch-size", "0"), "size >= 1"),
+        (("evaluate", "DATA", "--out", "OUT", "--calibrators", "TS", "TS"), "must have different names"),
+        (("diagnose", "DATA", "--labels", "nowhere"), "the labels folder 'nowhere' must exist"),
+    ],
+)
+def test_bad_settings_in_one_sentence(data: Path, calibrator: Path, arguments: tuple[str, ...], words: str) -> None:
+    before = everything(data.parent)
+    places = {"DATA": data, "TS": calibrator, "OUT": data.parent / "out"}
+    assert words in refuse(*(places.get(argument, argument) for argument in arguments))
+    assert everything(data.parent) == before
+
+
+@pytest.mark.parametrize(
+    "arguments", [(), ("fit",), ("fit", "DATA"), ("fly",), ("fit", "DATA", "--out", "x", "--bins")]
+)
+def test_bad_usage_has_status_two(arguments: tuple[str, ...]) -> None:
+    result = segcal_command(*arguments)
+    assert result.exit_code == 2
+    assert "Traceback" not in result.output
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# as a program of its own
+
+
+def program(*arguments: object) -> subprocess.CompletedProcess[str]:
+    source = Path(segcal.__file__).parents[1]
+    return subprocess.run(
+        [sys.executable, "-m", "segcal", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PYTHONPATH": str(source), "PATH": "", "PYTHONWARNINGS": "error", "COLUMNS": "200"},
+    )
+
+
+def test_program_runs(data: Path, tmp_path: Path) -> None:
+    done = program("fit", data, "--out", tmp_path / "ts", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["cases"] == 1
+    assert segcal.load(tmp_path / "ts").fitted
+
+
+def test_program_refuses(data: Path, tmp_path: Path) -> None:
+    set_logit(np.nan)(data)
+    before = everything(tmp_path)
+    done = program("fit", data, "--split", "test", "--out", tmp_path / "ts")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert re.fullmatch(rf"segcal: logits must be finite, got nan at .* of case '{BAD}'; .*", line)
+    assert everything(tmp_path) == before

@@ -1,0 +1,108 @@
+"""*All*, *Boundary* and *Local*: against loops, by hand, and the promises about ignored pixels and patches."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import references
+from segcal.regions import boundary, box_index, foreground, labelled, local_patches
+from segcal.types import InputError
+
+SIDES = st.lists(st.integers(1, 200), min_size=1, max_size=3).map(tuple)
+
+
+@pytest.mark.parametrize("ignore_index", [None, 4, (4, 0), -1, 300], ids=str)
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int64], ids=str)
+@pytest.mark.parametrize("background", [None, 1, 4])
+def test_regions_agree_with_loops(
+    rng: np.random.Generator, ignore_index: int | tuple[int, ...] | None, dtype: torch.dtype, background: int | None
+) -> None:
+    labels = np.repeat(rng.choice([0, 1, 4, 255, 44], size=(2, 8, 3), p=[0.2, 0.6, 0.1, 0.05, 0.05]), 3, axis=2)
+    ignored = np.atleast_1d([] if ignore_index is None else ignore_index)
+    valid = ~np.isin(labels, ignored)
+    near = np.stack([references.boundary(image) for image in labels]) & valid
+    inside = valid if background is None else valid & ((labels != background) | near)
+    tensor = torch.from_numpy(labels).to(dtype)
+    np.testing.assert_array_equal(labelled(tensor, ignore_index), valid)
+    np.testing.assert_array_equal(boundary(tensor, ignore_index), near)
+    np.testing.assert_array_equal(foreground(tensor, ignore_index, background=background), inside)
+    at_hand = foreground(tensor, ignore_index, background=background, near=torch.from_numpy(near))
+    np.testing.assert_array_equal(at_hand, inside)
+
+
+def test_all_by_hand() -> None:
+    """Background 0, one structure 1, one ignored pixel 9."""
+    labels = torch.tensor([[0, 0, 0, 0, 1, 1, 1, 1, 0, 0, 0, 9]])
+    marks = {
+        "labelled": "xxxxxxxxxxx.",
+        "boundary": "..xxxxxxxxx.",  # 9 is different from its neighbours, so they are at a boundary; itself is in none
+        "foreground": "..xxxxxxxxx.",
+        "narrow": "...xx..xx.x.",
+    }
+    found = {
+        "labelled": labelled(labels, 9),
+        "boundary": boundary(labels, 9),
+        "foreground": foreground(labels, 9, background=0),
+        "narrow": boundary(labels, 9, width=1),
+    }
+    for name, mask in found.items():
+        assert "".join("x" if m else "." for m in mask[0]) == marks[name], name
+
+
+def test_the_ball_reaches_the_diagonal() -> None:
+    labels = torch.zeros(1, 3, 3, dtype=torch.int64)
+    labels[0, 0, 0] = 1
+    assert not boundary(labels)[0, 1, 1]
+    assert boundary(labels, ball=True)[0, 1, 1]
+
+
+@given(shape=SIDES, size=st.integers(1, 80), count=st.integers(0, 5), margin=st.integers(0, 30), seed=st.integers(0, 9))
+def test_patches_lie_inside(shape: tuple[int, ...], size: int, count: int, margin: int, seed: int) -> None:
+    boxes = local_patches(shape, name="case", size=size, count=count, margin=margin, seed=seed)
+    assert len(boxes) == count
+    for box in boxes:
+        assert len(box) == len(shape)
+        for interval, length in zip(box, shape, strict=True):
+            room = max(0, min(margin, (length - min(size, length)) // 2))
+            assert interval.stop - interval.start == min(size, length)
+            assert room <= interval.start
+            assert interval.stop <= length - room
+    assert boxes == local_patches(shape, name="case", size=size, count=count, margin=margin, seed=seed)
+
+
+def test_patches_depend_on_seed_and_name_and_on_nothing_else() -> None:
+    def patches(**changes: object) -> list[tuple[slice, ...]]:
+        return local_patches((500, 400), **{"name": "a", "seed": 0, **changes})
+
+    np.random.seed(1)  # noqa: NPY002  (the global generator must not matter)
+    torch.manual_seed(1)
+    first = patches()
+    np.random.seed(2)  # noqa: NPY002
+    torch.manual_seed(2)
+    assert patches() == first
+    assert len({str(p) for p in (first, patches(name="b"), patches(seed=1))}) == 3
+    assert patches(count=3) == first[:3]
+
+
+def test_patches_reach_every_place() -> None:
+    starts = [box[0].start for box in local_patches((12,), name="a", size=10, count=200)]
+    assert set(starts) == {0, 1, 2}
+
+
+@pytest.mark.parametrize("wrong", [{"size": 0}, {"count": -1}, {"margin": -1}])
+def test_impossible_patches_are_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(InputError, match="patches need size >= 1, count >= 0 and margin >= 0, got"):
+        local_patches((10, 10), name="a", **wrong)
+
+
+@given(shape=SIDES.filter(lambda s: math.prod(s) < 20_000), seed=st.integers(0, 9))
+def test_the_positions_of_a_box_are_its_pixels(shape: tuple[int, ...], seed: int) -> None:
+    image = np.arange(math.prod(shape)).reshape(shape)
+    for box in local_patches(shape, name="a", size=7, count=2, seed=seed):
+        assert box_index(box, shape).tolist() == image[box].ravel().tolist()

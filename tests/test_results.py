@@ -1,0 +1,143 @@
+"""Results: readings of the rows, and the way to disk and back."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from pandas.testing import assert_frame_equal
+
+from segcal.results import Results
+from segcal.types import InputError
+
+NAN = math.nan
+
+
+def make(
+    methods: tuple[str, ...] = ("UC", "TS"), cases: tuple[str, ...] = ("a", "b", "c"), patches: int = 2
+) -> Results:
+    """Values that tell where they come from; the last case has neither a boundary nor a second patch."""
+    random = np.random.default_rng(1)
+    rows, patch_rows = [], []
+    for case in cases:
+        for method in methods:
+            for metric in ("ece", "nll"):
+                for region in ("all", "boundary", "local-avg", "local-max"):
+                    empty = case == cases[-1] and region == "boundary"
+                    value, pixels = (NAN, 0) if empty else (random.random() / 3, 10)
+                    rows.append((case, method, region, metric, value, pixels))
+                for k in range(patches):
+                    empty = case == cases[-1] and k == 1
+                    value, pixels = (NAN, 0) if empty else (random.random() / 3, 5)
+                    patch_rows.append((case, method, k, f"{k} 7", metric, value, pixels))
+    pooled = [(method, "all", metric, 0.1, NAN, 0.2, 3, 30) for method in methods for metric in ("ece", "ace")]
+    return Results(
+        pd.DataFrame(rows, columns=["case", "method", "region", "metric", "value", "pixels"]),
+        pd.DataFrame(patch_rows, columns=["case", "method", "patch", "origin", "metric", "value", "pixels"]),
+        pd.DataFrame(pooled, columns=["method", "region", "metric", "value", "low", "high", "images", "pixels"]),
+        {"methods": list(methods), "num_classes": 3, "ignore_index": [9], "warnings": []},
+    )
+
+
+def test_local_avg_is_over_patches_and_the_rest_over_images() -> None:
+    found = make()
+    cells = found.table().cells
+    for method in found.methods:
+        images, patches = found.frame, found.patch_frame
+        own = images[(images.method == method) & (images.metric == "ece")]
+        each = patches[(patches.method == method) & (patches.metric == "ece")].value.dropna()
+        assert len(each) == 5
+        assert cells[(method, "ece", "local-avg")].mean == pytest.approx(each.mean())
+        assert cells[(method, "ece", "local-avg")].std == pytest.approx(each.std(ddof=0))
+        for region in ("all", "boundary", "local-max"):
+            sample = own[own.region == region].value.dropna()
+            assert cells[(method, "ece", region)].mean == pytest.approx(sample.mean())
+            assert cells[(method, "ece", region)].std == pytest.approx(sample.std(ddof=0))
+
+
+def test_quality_is_shown_in_the_region_all_alone() -> None:
+    assert {region for _, metric, region in make().table().cells if metric == "nll"} == {"all"}
+
+
+def test_skipped_counts_regions_and_patches_once() -> None:
+    assert make().skipped() == {"all": 0, "boundary": 1, "local-avg": 0, "local-max": 0, "patches": 1}
+    assert "patches" not in make(patches=0).skipped()
+
+
+def test_unknown_reference_is_refused() -> None:
+    with pytest.raises(InputError, match="reference must be one of UC, TS, got 'LTS'"):
+        make().table(reference="LTS")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"patches": 0},
+        {"cases": ("001", "NA", 'x, "y"', "ü")},  # names that look like numbers, like nothing, like two cells
+        {"methods": ("None", "2", "nan")},
+    ],
+    ids=str,
+)
+def test_saved_is_what_is_loaded(tmp_path: Path, options: dict[str, Any]) -> None:
+    found = make(**options)
+    found.save(tmp_path / "results")
+    loaded = Results.load(tmp_path / "results")
+    dtypes = len(found.patch_frame) > 0  # a table without rows has no types
+    assert_frame_equal(loaded.to_frame(), found.to_frame(), check_exact=True)
+    assert_frame_equal(loaded.patches(), found.patches(), check_exact=True, check_dtype=dtypes)
+    assert_frame_equal(loaded.pooled(), found.pooled(), check_exact=True)
+    assert loaded.settings == found.settings
+    assert loaded.methods == found.methods
+    assert loaded.skipped() == found.skipped()
+    assert str(loaded.table(reference=found.methods[0])) == str(found.table(reference=found.methods[0]))
+    assert sorted(path.name for path in (tmp_path / "results").iterdir()) == [
+        "images.csv",
+        "patches.csv",
+        "pooled.csv",
+        "segcal.json",
+    ]
+
+
+def test_saving_replaces_own_results_and_nothing_else(tmp_path: Path) -> None:
+    make().save(tmp_path / "results")
+    make(cases=("z",)).save(tmp_path / "results")
+    assert set(Results.load(tmp_path / "results").frame.case) == {"z"}
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "note.txt").write_text("mine")
+    with pytest.raises(InputError, match="did not write"):
+        make().save(tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "is missing"),
+        ("[]", "holds no results"),
+        ('{"format": 1, "method": "ts"}', "holds no results"),
+        ('{"format": 99, "results": {}}', "newer segcal"),
+    ],
+)
+def test_what_is_no_result_is_refused(tmp_path: Path, content: str | None, message: str) -> None:
+    if content is not None:
+        (tmp_path / "segcal.json").write_text(content)
+    with pytest.raises(InputError, match=message):
+        Results.load(tmp_path)
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_text("")])
+def test_damaged_tables_are_told(tmp_path: Path, damage: Any) -> None:
+    make().save(tmp_path / "results")
+    damage(tmp_path / "results" / "patches.csv")
+    with pytest.raises(InputError, match=r"the results in .* cannot be read"):
+        Results.load(tmp_path / "results")
+
+
+def test_settings_are_plain_json(tmp_path: Path) -> None:
+    make().save(tmp_path / "results")
+    assert json.loads((tmp_path / "results" / "segcal.json").read_text())["results"]["num_classes"] == 3

@@ -1,0 +1,122 @@
+"""Statistics worked by hand, and intervals that cover as often as they say."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from segcal.statistics import (
+    bootstrap_interval,
+    bootstrap_weights,
+    mann_whitney_p,
+    mean_std,
+    significantly_better,
+)
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("values", "mean", "std"),
+    [([2.0], 2.0, 0.0), ([1.0, 3.0], 2.0, 1.0), ([2, 4, 4, 4, 5, 5, 7, 9], 5.0, 2.0), ([NAN, 1.0, 3.0], 2.0, 1.0)],
+)
+def test_mean_and_spread(values: list[float], mean: float, std: float) -> None:
+    assert mean_std(values) == (mean, std)
+
+
+@pytest.mark.parametrize("values", [[], [NAN, NAN]])
+def test_mean_of_nothing_is_nan(values: list[float]) -> None:
+    assert all(math.isnan(number) for number in mean_std(values))
+
+
+def test_weights_draw_with_replacement() -> None:
+    weights = bootstrap_weights(7, 2000, seed=1)
+    assert weights.shape == (2000, 7)
+    assert (weights.sum(axis=1) == 7).all()
+    assert weights.min() == 0
+    assert weights.mean(axis=0) == pytest.approx(np.ones(7), abs=0.1)
+    np.testing.assert_array_equal(weights, bootstrap_weights(7, 2000, seed=1))
+    assert not np.array_equal(weights, bootstrap_weights(7, 2000, seed=2))
+
+
+def test_interval_of_two_units_by_hand() -> None:
+    """Means of two draws out of {0, 1} are 0, 1/2 and 1 with chances 1/4, 1/2 and 1/4."""
+    values = np.array([0.0, 1.0])
+
+    def mean(weights: np.ndarray) -> np.ndarray:
+        return weights @ values / 2
+
+    assert bootstrap_interval(mean, 2, repetitions=4000) == (0.0, 1.0)
+    assert bootstrap_interval(mean, 2, repetitions=4000, level=0.4) == (0.5, 0.5)
+
+
+def test_interval_covers() -> None:
+    """A 90 % interval of the mean of 60 draws holds the true mean in about nine of ten repetitions."""
+    random = np.random.default_rng(0)
+    hits = 0
+    for k in range(300):
+        values = random.normal(loc=3.0, size=60)
+        low, high = bootstrap_interval(lambda w, v=values: w @ v / 60, 60, level=0.9, repetitions=400, seed=k)
+        hits += low <= 3.0 <= high
+    assert 0.84 <= hits / 300 <= 0.94
+
+
+@pytest.mark.parametrize("units", [0, 1])
+def test_interval_of_one_unit_is_unknown(units: int) -> None:
+    low, high = bootstrap_interval(lambda weights: weights.sum(axis=1), units)
+    assert math.isnan(low)
+    assert math.isnan(high)
+
+
+def test_interval_leaves_out_undefined_repetitions() -> None:
+    values = np.array([1.0, NAN])
+    drawn = bootstrap_interval(lambda w: np.where(w[:, 1] > 0, np.nan, w[:, 0] * values[0] / 2), 2)
+    assert drawn == (1.0, 1.0)
+    assert all(math.isnan(end) for end in bootstrap_interval(lambda w: np.full(len(w), np.nan), 3))
+
+
+def test_mann_whitney_by_hand() -> None:
+    """Four below four: 1 of 70 orders is as extreme on each side, so p = 2/70."""
+    assert mann_whitney_p([1, 2, 3, 4], [5, 6, 7, 8]) == pytest.approx(2 / 70)
+    assert mann_whitney_p([5, 6, 7, 8], [1, 2, 3, 4]) == pytest.approx(2 / 70)
+    assert mann_whitney_p([1, 2, 3, 4, NAN], [5, 6, NAN, 7, 8]) == pytest.approx(2 / 70)
+
+
+@pytest.mark.parametrize(("a", "b"), [([], [1.0]), ([1.0], [NAN]), ([2.0, 2.0], [2.0, 2.0])])
+def test_nothing_to_tell_apart(a: list[float], b: list[float]) -> None:
+    assert mann_whitney_p(a, b) == 1.0
+
+
+def test_benjamini_hochberg_by_hand() -> None:
+    """Of p = 0.01, 0.02, 0.03, 0.04 at a rate of 0.04, all pass, since the last does; Bonferroni would pass one."""
+    p_of = {0: 0.04, 1: 0.01, 2: 0.03, 3: 0.02}
+    pairs = [(np.array([float(k)]), np.array([9.0])) for k in p_of]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("segcal.statistics.mann_whitney_p", lambda ours, theirs: p_of[int(ours[0])])
+        assert significantly_better(pairs, lower_is_better=[True] * 4, rate=0.04) == [True] * 4
+        assert significantly_better(pairs, lower_is_better=[True] * 4, rate=0.039) == [False] * 4
+        p_of.update({0: 0.5, 1: 0.012, 2: 0.03, 3: 0.02})  # adjusted: 0.5, 0.04, 0.04, 0.04
+        assert significantly_better(pairs, lower_is_better=[True] * 4, rate=0.041) == [False, True, True, True]
+        p_of.update({1: 0.009})  # adjusted: 0.036 for it alone
+        assert significantly_better(pairs, lower_is_better=[True] * 4, rate=0.037) == [False, True, False, False]
+
+
+def test_direction_counts() -> None:
+    clear, same = (np.arange(8.0) - 100, np.arange(8.0)), (np.arange(8.0), np.arange(8.0) + 0.5)
+    swapped = clear[::-1]
+    assert significantly_better([clear, same, swapped], lower_is_better=[True] * 3) == [True, False, False]
+    assert significantly_better([clear, same, swapped], lower_is_better=[False] * 3) == [False, False, True]
+
+
+def test_correction_takes_all_pairs_into_account() -> None:
+    """A p of 0.0286 is significant alone, and no longer among five that are not."""
+    small = (np.array([1.0, 2, 3, 4]), np.array([5.0, 6, 7, 8]))
+    equal = (np.array([1.0, 2, 3, 4]), np.array([1.0, 2, 3, 4]))
+    assert significantly_better([small], lower_is_better=[True]) == [True]
+    assert significantly_better([small] + 5 * [equal], lower_is_better=[True] * 6) == [False] * 6
+
+
+def test_no_pairs_no_marks() -> None:
+    assert significantly_better([], lower_is_better=[]) == []

@@ -1,0 +1,125 @@
+"""The paper's table from numbers worked by hand: what is best, what is marked, what is missing."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from segcal.tables import Cell, PaperTable, paper_table
+
+NAN = float("nan")
+GOOD, BAD = np.arange(8) / 100, 0.5 + np.arange(8) / 100
+
+
+def build(columns: Mapping[tuple[str, str], Mapping[str, object]], reference: str | None = None) -> PaperTable:
+    samples = {(m, *column): np.asarray(v, float) for column, values in columns.items() for m, v in values.items()}
+    return paper_table(samples, list(next(iter(columns.values()))), reference)
+
+
+def best(table: PaperTable, metric: str, region: str = "all") -> set[str]:
+    return {method for method in table.methods if table.cells[(method, metric, region)].best}
+
+
+def beaten(table: PaperTable, metric: str, region: str = "all") -> set[str]:
+    return {method for method in table.methods if table.cells[(method, metric, region)].beaten}
+
+
+@pytest.mark.parametrize(
+    ("cell", "text"),
+    [
+        (Cell(0.12345, 0.01, False, False, True), "12.35(1.00)"),
+        (Cell(0.12345, 0.01, True, False, True), "**12.35(1.00)**"),
+        (Cell(0.12345, 0.01, False, True, True), "12.35(1.00)*"),
+        (Cell(0.12345, 0.01, False, False, False), "0.1235(0.0100)"),
+        (Cell(NAN, NAN, False, False, True), "-"),
+    ],
+)
+def test_cell(cell: Cell, text: str) -> None:
+    assert str(cell) == text
+    assert cell.__rich__().plain == text.replace("**", "")
+
+
+def test_mean_and_std_over_the_sample() -> None:
+    cell = build({("ece", "all"): {"A": [0.1, 0.3, NAN], "B": [0.5, 0.5, 0.5]}}).cells[("A", "ece", "all")]
+    assert (cell.mean, cell.std) == pytest.approx((0.2, 0.1))
+    assert cell.in_percent
+
+
+@pytest.mark.parametrize("metric", ["ece", "mce", "sce", "ace", "nll", "brier"])
+def test_lower_is_better_for_errors(metric: str) -> None:
+    assert best(build({(metric, "all"): {"A": [0.2], "B": [0.1], "C": [0.3]}}), metric) == {"B"}
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "miou"])
+def test_higher_is_better_for_quality(metric: str) -> None:
+    assert best(build({(metric, "all"): {"A": [0.2], "B": [0.1], "C": [0.3]}}), metric) == {"C"}
+
+
+def test_equals_share_the_bold_unless_all_are_equal() -> None:
+    table = build({("ece", "all"): {"A": [0.1], "B": [0.1], "C": [0.3]}, ("miou", "all"): {m: [0.5] for m in "ABC"}})
+    assert best(table, "ece") == {"A", "B"}
+    assert best(table, "miou") == set()
+
+
+def test_missing_values_are_neither_best_nor_marked() -> None:
+    table = build({("ece", "all"): {"A": [NAN] * 8, "B": BAD, "C": GOOD}}, reference="C")
+    assert best(table, "ece") == {"C"}
+    assert beaten(table, "ece") == {"B"}
+    empty = build({("ece", "all"): {"A": [NAN], "B": [NAN]}}, reference="A")
+    assert best(empty, "ece") == beaten(empty, "ece") == set()
+    assert str(empty).count(" -") >= 2
+
+
+def test_marks_say_where_the_reference_is_better() -> None:
+    columns = {
+        ("ece", "all"): {"ref": GOOD, "worse": BAD, "same": GOOD},
+        ("ece", "boundary"): {"ref": BAD, "worse": GOOD, "same": BAD},
+        ("accuracy", "all"): {"ref": BAD, "worse": GOOD, "same": BAD},  # here more is better
+    }
+    table = build(columns, reference="ref")
+    assert beaten(table, "ece") == {"worse"}
+    assert beaten(table, "ece", "boundary") == set()
+    assert beaten(table, "accuracy") == {"worse"}
+    assert not any(cell.beaten for cell in build(columns).cells.values())
+
+
+def test_text_of_the_whole_table() -> None:
+    columns = {
+        ("ece", "all"): {"UC": [0.2, 0.4], "TS": [0.1, 0.1]},
+        ("ece", "local-max"): {"UC": [0.5, 0.5], "TS": [0.6, 0.6]},
+        ("nll", "all"): {"UC": [1.0, 1.0], "TS": [2.0, 2.0]},
+    }
+    assert str(build(columns)).splitlines() == [
+        "Method  ECE(%)↓ All      ECE(%)↓ Local-Max",
+        "------  ---------------  -----------------",
+        "UC      30.00(10.00)     [**50.00(0.00)**]",
+        "TS      **10.00(0.00)**  [60.00(0.00)]",
+        "",
+        "Method  NLL↓",
+        "------  ------------------",
+        "UC      **1.0000(0.0000)**",
+        "TS      2.0000(0.0000)",
+        "",
+        "mean(std) over images, Local-Avg over patches; **bold**: best.",
+    ]
+
+
+def test_legend_names_the_reference() -> None:
+    table = build({("ece", "all"): {"UC": BAD, "TS": GOOD}}, reference="TS")
+    assert "*: TS is significantly better (Mann-Whitney U, Benjamini-Hochberg at 0.05)." in str(table)
+
+
+@pytest.mark.parametrize("width", [80, 130, 260])
+def test_rich_shows_every_number_at_any_width(width: int) -> None:
+    regions = ("all", "boundary", "local-avg", "local-max")
+    random = np.random.default_rng(0)
+    columns = {(m, r): {"UC": random.random(4), "TS": random.random(4)} for m in ("ece", "ace") for r in regions}
+    table = build(columns, reference="TS")
+    shown = io.StringIO()
+    Console(width=width, file=shown, color_system=None).print(table)
+    for cell in table.cells.values():
+        assert str(cell).replace("**", "") in shown.getvalue()

@@ -1,0 +1,228 @@
+"""The training loop: right on a problem with a known answer, and the same however it is interrupted or spread."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from segcal import InputError
+from segcal.training import Epoch, Settings, choose_device, train
+
+SCRIPT = Path(__file__).with_name("fit_in_process.py")
+
+
+class Line(nn.Module):
+    """Squared error of a straight line: the answer is known."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slope = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return (y - self.slope * x).square().sum(), torch.tensor(y.numel())
+
+
+def line_data(sizes: list[int], slope: float = 2.0) -> list[tuple[np.ndarray, np.ndarray]]:
+    random = np.random.default_rng(0)
+    xs = [random.normal(size=(1, n)).astype(np.float32) for n in sizes]
+    return [(x, slope * x) for x in xs]
+
+
+@pytest.mark.parametrize("sizes", [[8] * 6, [3, 9, 9, 4, 30]])
+def test_a_known_answer_is_found(sizes: list[int]) -> None:
+    objective = Line()
+    history = train(objective, line_data(sizes), Settings(epochs=150, learning_rate=0.1, batch_size=4, spatial_dims=1))
+    assert objective.slope.item() == pytest.approx(2.0, abs=1e-3)
+    assert [epoch.number for epoch in history.epochs] == list(range(1, 151))
+
+
+def test_a_step_is_on_the_mean_over_the_batch_however_it_is_shaped() -> None:
+    """Adam's first step hides the size of the gradient, so look at the loss that is reported, and at two steps."""
+    ragged, flat = (
+        line_data([3, 9, 5]),
+        [tuple(np.concatenate(p, axis=1) for p in zip(*line_data([3, 9, 5]), strict=True))],
+    )
+    results = []
+    for data in (ragged, flat):
+        objective = Line()
+        train(objective, data, Settings(epochs=5, learning_rate=0.1, batch_size=3, spatial_dims=1))
+        results.append(objective.slope.item())
+    assert results[0] == pytest.approx(results[1], abs=1e-6)
+
+
+def test_the_weights_of_least_validation_loss_are_kept() -> None:
+    objective = Line()
+    settings = Settings(epochs=40, learning_rate=0.2, batch_size=8, spatial_dims=1)
+    history = train(objective, line_data([8] * 4, 3.0), settings, validation=line_data([8] * 4, 1.0))
+    losses = [epoch.validation for epoch in history.epochs]
+    assert history.best_epoch == 1 + int(np.argmin(losses)) < 40
+    assert objective.slope.item() == pytest.approx(1.0, abs=0.2)
+
+
+def test_early_stopping_waits_for_its_patience() -> None:
+    settings = Settings(epochs=40, learning_rate=0.2, batch_size=8, spatial_dims=1, patience=3)
+    history = train(Line(), line_data([8] * 4, 3.0), settings, validation=line_data([8] * 4, 1.0))
+    assert len(history.epochs) == history.best_epoch + 3
+
+
+def test_schedules() -> None:
+    assert [Settings(milestones=(2, 4), gamma=0.1).rate(e) for e in (0, 2, 4)] == pytest.approx([1e-4, 1e-5, 1e-6])
+    assert Settings(decay=0.5).rate(3) == pytest.approx(1e-4 / 8)
+    assert Settings(cosine=True, epochs=10).rate(5) == pytest.approx(0.5e-4)
+
+
+def test_crops_and_flips_stay_together() -> None:
+    seen: list[tuple[Tensor, Tensor]] = []
+
+    class Spy(Line):
+        def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+            seen.append((x.clone(), y.clone()))
+            return super().forward(x.float(), y.float())
+
+    image = np.arange(12 * 10).reshape(1, 12, 10)
+    train(Spy(), [(image, image[0])], Settings(epochs=20, crop=5, flips=True))
+    assert all(torch.equal(x[:, 0], y) and x.shape == (1, 1, 5, 5) for x, y in seen)
+    assert len({tuple(x.flatten().tolist()) for x, _ in seen}) > 10
+    steps = {(int(x[0, 0, 0, 1] - x[0, 0, 0, 0]), int(x[0, 0, 1, 0] - x[0, 0, 0, 0])) for x, _ in seen}
+    assert steps == {(1, 10), (-1, 10), (1, -10), (-1, -10)}, "every combination of flips occurs"
+
+
+class Counting(list[tuple[np.ndarray, np.ndarray]]):
+    reads = 0
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[override]
+        self.reads += 1
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize(("budget", "reads"), [(0, 12), (1 << 20, 4), (2 * 8 * 4 * 2, 2 + 2 * 3)])
+def test_the_cache_keeps_to_its_budget(budget: int, reads: int) -> None:
+    data = Counting(line_data([8] * 4))
+    train(Line(), data, Settings(epochs=3, spatial_dims=1, cache_bytes=budget))
+    assert data.reads == reads
+
+
+def test_mixed_precision_learns_too() -> None:
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(1, 1)
+
+        def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+            out = self.layer(x.flatten()[:, None])
+            assert out.dtype == torch.bfloat16
+            return (out.float()[:, 0] - y.flatten()).square().sum(), torch.tensor(y.numel())
+
+    objective = Layer()
+    settings = Settings(epochs=80, learning_rate=0.1, spatial_dims=1, precision="bfloat16")
+    train(objective, line_data([16] * 4), settings)
+    assert objective.layer.weight.item() == pytest.approx(2.0, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"epochs": 0}, "epochs and batch_size must be at least 1"),
+        ({"learning_rate": 0.0}, "learning_rate positive"),
+        ({"precision": "float8"}, "precision must be"),
+    ],
+)
+def test_settings_are_checked(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Settings(**settings)  # type: ignore[arg-type]
+
+
+def test_devices_are_checked() -> None:
+    assert choose_device("cpu").type == "cpu"
+    with pytest.raises(InputError, match="device 'gpu7' cannot be used"):
+        choose_device("gpu7")
+
+
+def run(
+    out: Path, checkpoint: Path | str = "", kill_after: int = 0, processes: int = 1
+) -> subprocess.CompletedProcess[str]:
+    python = [
+        sys.executable,
+        *(["-m", "torch.distributed.run", "--nproc-per-node", str(processes)] if processes > 1 else []),
+    ]
+    command = [*python, str(SCRIPT), str(out), str(checkpoint), str(kill_after)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(SCRIPT.parents[1] / "src")}
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=300)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tensor]:
+    out = tmp_path_factory.mktemp("whole") / "weights.safetensors"
+    done = run(out)
+    assert done.returncode == 0, done.stderr
+    return load_file(out)
+
+
+def test_a_killed_fit_resumes_to_the_same_weights(uninterrupted: dict[str, Tensor], tmp_path: Path) -> None:
+    killed = run(tmp_path / "w", tmp_path / "run", kill_after=3)
+    assert killed.returncode == -signal.SIGKILL
+    assert not (tmp_path / "w").exists()
+    resumed = run(tmp_path / "w", tmp_path / "run")
+    assert resumed.returncode == 0, resumed.stderr
+    found = load_file(tmp_path / "w")
+    assert all(torch.equal(found[name], value) for name, value in uninterrupted.items())
+
+
+def test_a_damaged_checkpoint_is_passed_over(uninterrupted: dict[str, Tensor], tmp_path: Path) -> None:
+    run(tmp_path / "w", tmp_path / "run", kill_after=4)
+    newest = max((tmp_path / "run").glob("epoch-*.safetensors"))
+    content = bytearray(newest.read_bytes())
+    content[-40] ^= 0xFF  # one byte of a tensor: only a checksum notices
+    newest.write_bytes(content)
+    assert run(tmp_path / "w", tmp_path / "run").returncode == 0
+    found = load_file(tmp_path / "w")
+    assert all(torch.equal(found[name], value) for name, value in uninterrupted.items())
+
+
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "empty"])
+def test_damage_is_reported_and_the_one_before_is_used(damage: str, tmp_path: Path) -> None:
+    settings = Settings(epochs=3, learning_rate=0.1, spatial_dims=1, checkpoint=tmp_path / "run")
+    train(Line(), line_data([8] * 4), settings)
+    newest = max((tmp_path / "run").glob("epoch-*.safetensors"))
+    content = newest.read_bytes()
+    broken = {
+        "truncated": content[:-3],
+        "flipped": content[:-2] + bytes([content[-2] ^ 1]) + content[-1:],
+        "empty": b"",
+    }
+    newest.write_bytes(broken[damage])
+    epochs: list[Epoch] = []
+    history = train(Line(), line_data([8] * 4), settings, watch=epochs.append)
+    assert len(history.warnings) == 1
+    assert "is damaged" in history.warnings[0]
+    assert [epoch.number for epoch in epochs] == [3], "epoch 3 was done again, from the checkpoint of epoch 2"
+
+
+def test_checkpoints_of_another_run_are_refused(tmp_path: Path) -> None:
+    data, place = line_data([8] * 4), {"spatial_dims": 1, "checkpoint": tmp_path / "run"}
+    train(Line(), data, Settings(epochs=2, **place))
+    with pytest.raises(InputError, match=r"of a run with learning_rate=0\.0001, and this one has 0\.1"):
+        train(Line(), data, Settings(epochs=2, learning_rate=0.1, **place))
+
+
+def test_a_folder_of_other_files_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("precious")
+    with pytest.raises(InputError, match="did not write"):
+        train(Line(), line_data([8]), Settings(epochs=1, spatial_dims=1, checkpoint=tmp_path))
+
+
+def test_two_processes_learn_what_one_does(uninterrupted: dict[str, Tensor], tmp_path: Path) -> None:
+    done = run(tmp_path / "w", processes=2)
+    assert done.returncode == 0, done.stderr
+    found = load_file(tmp_path / "w")
+    for name, value in uninterrupted.items():
+        assert torch.allclose(found[name].double(), value.double(), atol=1e-5), name
