@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import resource
 import warnings
+from collections.abc import Callable
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 import torch
@@ -51,7 +53,7 @@ def against_peers() -> None:
         return float(ECE(10).measure(probs, labels.reshape(-1).numpy()))
 
     streamed = CalibrationSuite(CLASSES, ignore_index=CLASSES)
-    parts = {
+    parts: dict[str, tuple[Callable[[], Any], str]] = {
         "a copy of the logits": (logits.clone, "the limit"),
         "softmax + max": (lambda: torch.softmax(logits, dim=1).max(dim=1), "the unit"),
         "segcal, 12 regions x 9 metrics": (lambda: suite_of_one_image(logits, labels), "108"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Callable, Iterator
 
@@ -11,7 +12,8 @@ from jaxtyping import install_import_hook
 
 # before anything imports segcal; kernels and portable hold compiled functions and their twins, and stay as they are
 CHECKED = ("probability", "binning", "temperature", "geometry", "checks")
-install_import_hook([f"segcal.functional.{module}" for module in CHECKED], "beartype.beartype")
+if importlib.util.find_spec("beartype"):  # a machine with a GPU may not have it
+    install_import_hook([f"segcal.functional.{module}" for module in CHECKED], "beartype.beartype")
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402

@@ -201,6 +201,18 @@ def slabs_give_what_the_whole_gives(s: Subject, _: Path) -> None:
     torch.testing.assert_close(torch.cat(parts, dim=2), s.fitted(logits[:1], image[:1]).detach())
 
 
+@_contract
+def calibrating_a_case_leaves_the_mode_of_gradients_alone(s: Subject, _: Path) -> None:
+    """Also while generators wait, and when two are gone through side by side and so end in the order they began."""
+    with torch.enable_grad():
+        pairs = zip(s.fitted.calibrate_case(s.cases[0]), s.fitted.calibrate_case(s.cases[1]), strict=True)
+        for (_, one), (_, other) in pairs:
+            assert torch.is_grad_enabled()
+            assert not one.requires_grad
+            assert not other.requires_grad
+        assert torch.is_grad_enabled()
+
+
 # --------------------------------------------------------------------------------------------------------------------
 # what it learns from
 
@@ -213,7 +225,7 @@ def fit_returns_the_calibrator_and_a_report_that_is_true(s: Subject, _: Path) ->
     logits, image = s.batch(torch.float64)
     labels = torch.stack([torch.as_tensor(np.array(case.labels)) for case in s.cases]).long()
     assert report.cases == len(s.cases)
-    assert report.names == tuple(case.name for case in s.cases)
+    assert sorted(report.names) == sorted(case.name for case in s.cases)
     assert report.pixels == labels.numel()
     for told, scores in ((report.nll_before, logits), (report.nll_after, calibrator(logits, image).detach())):
         assert told == pytest.approx(float(torch.nn.functional.cross_entropy(scores, labels)), rel=1e-4)

@@ -302,7 +302,7 @@ def test_the_error_bound_holds_where_a_position_is_rounded() -> None:
     They are wrong and those below are right, so that it matters with whom they share a bin. The value below is so near
     that numpy's interpolation ends on the tied one, and yet in a cell of its own.
     """
-    below, above = 0.7 - 1 / 20480 - 1e-9, 0.7 - 1 / 20480 + 1e-9  # 1 - 0.299951... = 1229 / 4096 parts two cells
+    below, above = 0.7 - 1 / 20480 - 1e-9, 0.7 - 1 / 20480 + 1e-9  # 1 - confidence = 1229 / 4096 parts two cells
     positions = rounded_positions()
     assert len(positions) >= 12
     for n, bins, rank in positions[:: len(positions) // 12]:

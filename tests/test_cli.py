@@ -21,7 +21,7 @@ from segcal.data.simulate import simulate
 from segcal.data.writer import write_folder
 from segcal.results import Results
 
-COMMANDS = ("fit", "apply", "evaluate", "diagnose", "demo")
+COMMANDS = ("fit", "apply", "evaluate", "diagnose", "export", "demo")
 BAD = "scene-001"  # the case that is spoilt
 
 
@@ -78,7 +78,7 @@ def test_fit_saves_a_calibrator_of_the_split(data: Path, tmp_path: Path) -> None
     assert re.search(r"ts: NLL \d\.\d{4} -> \d\.\d{4} on 1 cases \(224 pixels\)", shown.stdout)
     report = segcal.load(tmp_path / "new" / "ts").fit_report_
     assert report.names == ("scene-000",)
-    assert f"temperature: {report.details['temperature']}" in shown.stdout.replace("\n", "")
+    assert f"temperature: {report.details['temperature']:.5g}" in shown.stdout
 
 
 def test_fit_json(data: Path, tmp_path: Path) -> None:
@@ -213,8 +213,9 @@ def test_demo_tells_the_whole_story(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert Results.load(tmp_path / "demo" / "results").methods == ("UC", "TS")
     for command in re.findall(r"\$ segcal (\w+)", shown):
         assert command in COMMANDS
-    small = [scene.case for scene in simulate(3, size=(12, 12))]
-    monkeypatch.setattr("segcal.cli.load_sample", lambda: {"fit": small[:1], "validation": [], "test": small[1:]})
+    small = [scene.case for scene in simulate(4, size=(12, 12))]
+    parts = {"fit": small[:1], "validation": small[3:], "test": small[1:3]}
+    monkeypatch.setattr("segcal.cli.load_sample", lambda: parts)
     succeed("demo", "--out", tmp_path / "demo")  # a second time replaces the first
     assert set(Results.load(tmp_path / "demo" / "results").frame.case) == {"scene-001", "scene-002"}
 

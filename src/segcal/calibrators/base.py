@@ -101,8 +101,9 @@ class Calibrator(nn.Module, ABC):
         if self.context is None:
             raise NotImplementedError(f"{type(self).__name__} looks at whole images and must say how it goes by slabs")
         for slab in slabs_of(case, self.num_classes, context=self.context, device=self.fitted.device):
-            with torch.no_grad():
-                yield slab, self(slab.logits, slab.image)[:, :, slab.inner]
+            with torch.no_grad():  # never around a yield: the mode would leak to whoever goes through the slabs
+                calibrated = self(slab.logits, slab.image)[:, :, slab.inner]
+            yield slab, calibrated
 
     def fit_labels(self, case: Case) -> Tensor:
         """Labels `[1, *S]` with -1 at every pixel that the fit leaves out."""
@@ -179,7 +180,8 @@ class TemperatureCalibrator(Calibrator):
         for slab in slabs_of(case, self.num_classes, context=self.context, device=self.fitted.device):
             self._check(slab.logits)
             with torch.no_grad():
-                yield slab, self.temperature(slab.logits, slab.image)[:, :, slab.inner]
+                temperature = self.temperature(slab.logits, slab.image)[:, :, slab.inner]
+            yield slab, temperature
 
     def calibrate(self, logits: Logits, image: Image | None = None) -> Logits:
         """Logits divided by the temperature."""

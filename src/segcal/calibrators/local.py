@@ -168,6 +168,7 @@ class LocalTemperatureScaling(TemperatureCalibrator):
         seed: int = 0,
         device: str = "auto",
         patience: int | None = None,
+        cosine: bool = False,
         crop: int | None = None,
         flips: bool = False,
         precision: Literal["float32", "bfloat16"] = "float32",
@@ -190,6 +191,7 @@ class LocalTemperatureScaling(TemperatureCalibrator):
             seed=seed,
             device=device,
             patience=patience,
+            cosine=cosine,
             crop=crop,
             flips=flips,
             precision=precision,
@@ -198,10 +200,9 @@ class LocalTemperatureScaling(TemperatureCalibrator):
             spatial_dims=self.spatial_dims,
         )
         home = self.fitted.device
+        # goes through all cases, so that bad ones are found before hours pass, and before what was learned is forgotten
+        before = _nll_as_they_are(self, kept.cases)
         self.tree.reset(torch.Generator().manual_seed(seed))
-        before = _nll_as_they_are(
-            self, kept.cases
-        )  # goes through all cases, so that bad ones are found before hours pass
         history = train(_Objective(self), kept, settings, validation=checked, watch=watch)
         self.to(choose_device(settings.device)).fitted.fill_(True)
         found = _Outcome.of(self, kept.cases)
@@ -210,6 +211,7 @@ class LocalTemperatureScaling(TemperatureCalibrator):
 
     def temperature(self, logits: Logits, image: Image | None = None) -> Temperature:
         """The temperature of each pixel, within the bounds."""
+        self._check(logits)
         return self._pool(self.tree(logits, self._image(logits, image))).clamp(*self.bounds)
 
     def _pool(self, temperature: Temperature) -> Temperature:
@@ -374,6 +376,8 @@ def _convolve(conv: nn.Module, values: Tensor, memory_format: torch.memory_forma
     weight: Tensor = conv.weight  # type: ignore[assignment]
     dims = values.ndim - 2
     mode = "reflect" if min(values.shape[2:]) > _REACH else "replicate"  # a reflection needs something to reflect
+    if values.dtype == torch.float64:  # what float32 cannot hold would become infinite, and the temperature NaN
+        values = values.clamp(torch.finfo(weight.dtype).min, torch.finfo(weight.dtype).max)
     padded = F.pad(values.to(weight.dtype), [_REACH] * (2 * dims), mode=mode)
     found: Tensor = conv(padded.contiguous(memory_format=memory_format))
     return found.to(weight.dtype)  # mixed precision ends here

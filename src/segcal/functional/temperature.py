@@ -99,7 +99,7 @@ def pixel_inverse_temperature(logits: Float[Tensor, "L *S"], labels: Int64[Tenso
 
     >>> z = torch.tensor([[3.0, 3.0, 3.0], [0.0, 0.0, 0.0], [2.0, 2.0, 2.0]])
     >>> pixel_inverse_temperature(z, torch.tensor([0, 1, 2])).round(decimals=3)
-    tensor([   inf, 0.0000, 0.4650], dtype=torch.float64)
+    tensor([   inf, 0.0000, 0.2310], dtype=torch.float64)
     """
     flat = labels.reshape(-1)
     valid = (flat >= 0).nonzero().squeeze(1)
