@@ -22,7 +22,7 @@ def device_milliseconds(function: Callable[[], Any], repetitions: int = 20) -> f
     """Mean time of a call on the device, by CUDA events."""
     for _ in range(3):
         function()
-    start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
     start.record()
     for _ in range(repetitions):
         function()
@@ -46,7 +46,8 @@ def applying() -> None:
         for method in ("ts", "ibts", "lts"):
             settings = {"spatial_dims": len(size), "image_channels": 0}
             calibrator = create(method, classes, **settings)
-            calibrator.fit(small, **({} if method == "ts" else {"epochs": 1, "device": "cpu"}))
+            options: dict[str, Any] = {} if method == "ts" else {"epochs": 1, "device": "cpu"}
+            calibrator.fit(small, **options)
             calibrator.cuda()
             parts[f"{method}: probabilities"] = lambda c=calibrator, z=logits: c.predict_proba(z)  # type: ignore[misc]
             if method == "lts":

@@ -35,12 +35,14 @@ def table(title: str, *columns: str) -> Table:
 
 
 def scene(classes: int = 11, size: tuple[int, ...] = (360, 480), batch: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
-    """Logits of smooth regions with noise, and labels that differ at a tenth of the pixels, as of a real network."""
+    """Logits of smooth regions with a little noise, and labels whose outlines differ from theirs, as of a network."""
     generator = torch.Generator().manual_seed(0)
-    coarse = torch.randn(batch, classes, *(max(2, length // 48) for length in size), generator=generator) * 8
     mode = "bilinear" if len(size) == 2 else "trilinear"
-    logits = torch.nn.functional.interpolate(coarse, size=size, mode=mode)
-    logits = logits + 0.5 * torch.randn(logits.shape, generator=generator)
-    labels = logits.argmax(dim=1)
-    wrong = torch.rand(labels.shape, generator=generator) < 0.1
-    return logits, torch.where(wrong, torch.randint(0, classes, labels.shape, generator=generator), labels)
+
+    def smooth(scale: float) -> torch.Tensor:
+        coarse = torch.randn(batch, classes, *(max(2, length // 48) for length in size), generator=generator)
+        return scale * torch.nn.functional.interpolate(coarse, size=size, mode=mode)
+
+    logits = smooth(8.0)
+    labels = (logits + smooth(2.0)).argmax(dim=1)
+    return logits + 0.3 * torch.randn(logits.shape, generator=generator), labels

@@ -209,13 +209,46 @@ def test_a_long_sum_of_equal_confidences_stays_exact() -> None:
     assert total.item() == pytest.approx(n * value, rel=1e-12)
 
 
-def test_counters_that_share_a_word_are_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    confidence, predicted, labels, index = described(4, 5000)
-    arguments = (edges_for(confidence, index, 10), index, confidence, predicted, labels, 4)
-    whole = kernels.count_between(*arguments)
-    monkeypatch.setattr(kernels, "_WORD", 700)
-    for a, b in zip(kernels.count_between(*arguments), whole, strict=True):
+@pytest.mark.parametrize("threads", [1, 2, 5])
+@pytest.mark.parametrize("known", [False, True])
+def test_measuring_many_regions_at_once_agrees(threads: int, known: bool, set_threads: Callable[[int], None]) -> None:
+    logits, labels = scene(4, 5000)
+    pixels = (*kernels.describe(logits, labels)[:2], labels, *kernels.describe(logits, labels)[2:])
+    valid = (labels >= 0).nonzero().squeeze(1)
+    regions = [valid, valid[:0], valid[::7], valid[10:11], valid[2000:]]
+    edges = torch.arange(11, dtype=torch.float64) / 10
+    adaptive = kernels.quantile_edges(pixels[0], valid, 10) if known else None
+    set_threads(threads)
+    fast = kernels.measure(regions, pixels, edges, adaptive, 4)
+    for a, b in zip(fast, portable.measure(regions, pixels, edges, adaptive, 4), strict=True):
+        assert a.dtype == b.dtype
         torch.testing.assert_close(a, b, **EXACT)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32, torch.int64])
+@pytest.mark.parametrize("ignored", [(), (3,), (-1, 200), (300,)])
+def test_relabelling_agrees(dtype: torch.dtype, ignored: tuple[int, ...]) -> None:
+    for values in ([0, 1, 2], [0, 3, 1], [2, 200, 0], [1, 0, -1] if dtype != torch.uint8 else [1, 0, 255], []):
+        labels = torch.tensor(values, dtype=torch.int64).to(dtype)
+        fast, plain = (engine.relabel(labels, ignored, 3) for engine in (kernels, portable))
+        assert torch.equal(fast[0], plain[0])
+        assert fast[1] == plain[1]
+
+
+@pytest.mark.parametrize("bad", [None, float("nan"), float("inf"), -float("inf")])
+def test_entropy_shows_what_is_not_finite(bad: float | None) -> None:
+    logits = torch.randn(5, 700)
+    if bad is not None:
+        for c, at in ((0, 3), (4, 511)):
+            spoilt = logits.clone()
+            spoilt[c, at] = bad
+            assert not kernels.sum_is_finite(spoilt)
+            for engine in (kernels, portable):
+                entropy = engine.describe(spoilt, torch.zeros(700, dtype=torch.int64))[4]
+                assert (~torch.isfinite(entropy)).nonzero().flatten().tolist() == [at]
+    else:
+        assert kernels.sum_is_finite(logits)
+        assert bool(torch.isfinite(kernels.describe(logits, torch.zeros(700, dtype=torch.int64))[4]).all())
 
 
 @pytest.mark.parametrize("n", SIZES)

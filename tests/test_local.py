@@ -76,71 +76,58 @@ def test_images_too_small_to_reflect(shape: tuple[int, int]) -> None:
     assert tree(torch.randn(1, 4, *shape)).shape == (1, 1, *shape)
 
 
-@pytest.fixture(scope="module")
-def local_2d() -> dict[str, object]:
-    return fitted_on("local", (96, 96), seed=1, patch=48, fit=24, learning_rate=3e-3, epochs=60)
+LOCAL = {
+    2: (
+        {"size": (96, 96), "num_classes": 5, "temperatures": (0.5, 4.0), "contrast": 3.0},
+        {"learning_rate": 3e-3, "epochs": 60},
+        {"positivity": "relu"},
+        {"scenes": 30, "patch": 48},
+    ),
+    3: (
+        {"size": (20, 28, 28), "num_classes": 3, "temperatures": (0.4, 6.0), "contrast": 2.0},
+        {"learning_rate": 1e-3, "epochs": 130},
+        {"positivity": "softplus"},
+        {"scenes": 48, "patch": 14},
+    ),
+}
 
 
-@pytest.fixture(scope="module")
-def local_3d() -> dict[str, object]:
-    return fitted_on("local", (20, 24, 28), seed=5, patch=12, fit=16, learning_rate=1e-3, epochs=60)
-
-
-def fitted_on(
-    variation: str, size: tuple[int, ...], *, seed: int, patch: int, fit: int, learning_rate: float, epochs: int
-) -> dict[str, object]:
-    options = {"size": size, "variation": variation, "temperatures": (0.5, 4.0), "contrast": 3.0}
-    scenes, held_out = simulate(fit + 4, seed=seed, **options), simulate(6, seed=seed + 1, **options)
+@pytest.mark.parametrize("dims", [2, 3])
+def test_lts_finds_a_smooth_field_and_mends_the_worst_patch(dims: int) -> None:
+    """One test for all that follows from one fit, which takes its time."""
+    scene, training, tree, counts = LOCAL[dims]
+    classes, fit = int(scene["num_classes"]), counts["scenes"]
+    scenes, held_out = simulate(fit + 4, seed=1, **scene), simulate(6, seed=2, **scene)
     train, validation = cases_of(scenes[:fit]), cases_of(scenes[fit:])
-    ts = create("ts", 5).fit(train)
-    lts = create("lts", 5, spatial_dims=len(size), image_channels=1)
-    lts.fit(train, validation=validation, learning_rate=learning_rate, epochs=epochs, flips=True)
-    return {"ts": ts, "lts": lts, "held_out": held_out, "patch": patch}
+    ts = create("ts", classes).fit(train)
+    lts = create("lts", classes, spatial_dims=dims, image_channels=1, **tree)
+    lts.fit(train, validation=validation, flips=True, **training)
 
+    with torch.no_grad():
+        found = [lts.temperature(*tensors(hidden.case)).numpy().ravel() for hidden in held_out]
+    truth = np.concatenate([hidden.temperature.ravel() for hidden in held_out])
+    assert spearmanr(truth, np.concatenate(found)).statistic > 0.9
 
-@pytest.mark.parametrize("found", ["local_2d", "local_3d"])
-def test_lts_recovers_a_smooth_field(found: str, request: pytest.FixtureRequest) -> None:
-    fitted = request.getfixturevalue(found)
-    truth, guess = [], []
-    for scene in fitted["held_out"]:
-        with torch.no_grad():
-            guess.append(fitted["lts"].temperature(*tensors(scene.case)).numpy().ravel())
-        truth.append(scene.temperature.ravel())
-    assert spearmanr(np.concatenate(truth), np.concatenate(guess)).statistic > 0.9
-
-
-@pytest.mark.parametrize("found", ["local_2d", "local_3d"])
-def test_lts_halves_local_max(found: str, request: pytest.FixtureRequest) -> None:
-    fitted = request.getfixturevalue(found)
-    results = evaluate(
-        cases_of(fitted["held_out"]),
-        {"TS": fitted["ts"], "LTS": fitted["lts"]},
-        num_classes=5,
-        patch_size=fitted["patch"],
-        repetitions=10,
-    )
-    frame = results.to_frame()
+    options = {"num_classes": classes, "patch_size": counts["patch"], "repetitions": 10}
+    frame = evaluate(cases_of(held_out), {"TS": ts, "LTS": lts}, **options).to_frame()
     worst = frame[(frame.region == "local-max") & (frame.metric == "ece")].groupby("method").value.mean()
     assert worst["LTS"] <= 0.5 * worst["TS"]
 
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
-def test_lts_keeps_every_label(local_2d: dict[str, object], dtype: torch.dtype) -> None:
-    for scene in local_2d["held_out"]:  # type: ignore[attr-defined]
-        logits, image = (values.to(dtype) for values in tensors(scene.case))
-        with torch.no_grad():
-            calibrated = local_2d["lts"](logits, image)  # type: ignore[operator]
-            probs = local_2d["lts"].predict_proba(logits, image)  # type: ignore[attr-defined]
-        assert torch.equal(calibrated.argmax(1), logits.argmax(1))
-        assert torch.equal(probs.argmax(1), logits.argmax(1))
+    for hidden in held_out:
+        for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
+            logits, image = (values.to(dtype) for values in tensors(hidden.case))
+            with torch.no_grad():
+                calibrated, probs = lts(logits, image), lts.predict_proba(logits, image)
+            assert torch.equal(calibrated.argmax(1), logits.argmax(1))
+            assert torch.equal(probs.argmax(1), logits.argmax(1))
 
 
 def test_ibts_finds_one_temperature_per_image_and_ts_cannot() -> None:
-    options = {"size": (48, 48), "variation": "image", "temperatures": (0.5, 3.0), "contrast": 3.0}
-    scenes, held_out = simulate(44, seed=3, **options), simulate(10, seed=4, **options)
-    train, validation = cases_of(scenes[:40]), cases_of(scenes[40:])
+    options = {"size": (32, 32), "variation": "image", "temperatures": (0.5, 3.0), "contrast": 3.0}
+    scenes, held_out = simulate(64, seed=3, **options), simulate(10, seed=4, **options)
+    train, validation = cases_of(scenes[:60]), cases_of(scenes[60:])
     ibts = create("ibts", 5, image_channels=1)
-    ibts.fit(train, validation=validation, learning_rate=3e-3, epochs=80, flips=True)
+    ibts.fit(train, validation=validation, learning_rate=5e-4, epochs=80, flips=True)
     ts = create("ts", 5).fit(train)
 
     def relative_errors(calibrator: torch.nn.Module) -> np.ndarray:
@@ -182,8 +169,8 @@ def test_sibling_leaves(init: str, equal: bool) -> None:
 def test_a_dead_relu_is_reported(positivity: str, dies: bool) -> None:
     scenes = cases_of(simulate(4, size=(24, 24)))
     # T starts at 1 + offset: far below 0 the ReLU gives no gradient, and nothing is ever learned
-    lts = create("lts", 5, image_channels=1, positivity=positivity, root_offset=-3.0)
-    lts.fit(scenes, epochs=20, learning_rate=1e-2)
+    lts = create("lts", 5, image_channels=1, positivity=positivity, root_offset=-1.5)
+    lts.fit(scenes, epochs=60, learning_rate=1e-2)
     report = lts.fit_report_
     assert any("ReLU" in warning and "softplus" in warning for warning in report.warnings) is dies
     assert (report.details["dead_share"] == 1.0) is dies
@@ -210,10 +197,11 @@ def test_slabs_give_what_the_whole_gives(method: str, dims: int, monkeypatch: py
 
 
 def test_fitting_does_not_disturb_the_callers_random_numbers() -> None:
+    lts, cases = create("lts", 5), cases_of(simulate(2, size=(16, 16)))
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
-    create("lts", 5).fit(cases_of(simulate(2, size=(16, 16))), epochs=1)
+    lts.fit(cases, epochs=1)
     assert torch.equal(torch.rand(3), expected)
 
 

@@ -142,8 +142,7 @@ class _Places:
             margin=settings.patch_margin,
             seed=settings.seed,
         )
-        flat = inside.reshape(-1)
-        patches = [index[flat[index]] for index in (box_index(box, shape) for box in boxes)]
+        patches = [box_index(box, inside[0]) for box in boxes]
         return cls(labels[0], [binning.index_of(mask) for mask in (inside, near, *extra)], boxes, patches)
 
 

@@ -22,10 +22,10 @@ Box = tuple[slice, ...]
 
 def labelled(labels: Labels, ignore_index: IgnoreIndex = None) -> Mask:
     """Every pixel whose label is not ignored."""
-    kept = torch.ones(labels.shape, dtype=torch.bool, device=labels.device)
-    for label in ignored_labels(ignore_index):
-        kept &= labels.long() != label  # compared as uint8, -1 would be 255
-    return kept
+    ignored = ignored_labels(ignore_index)
+    if labels.device.type == "cpu":  # numpy, because small operations wake PyTorch's threads, which then spin
+        return torch.from_numpy(np.isin(labels.numpy(), ignored, invert=True, kind="sort"))
+    return ~torch.isin(labels.long(), torch.tensor(ignored, dtype=torch.int64, device=labels.device))
 
 
 def boundary(labels: Labels, ignore_index: IgnoreIndex = None, *, width: int = 2, ball: bool = False) -> Mask:
@@ -33,7 +33,7 @@ def boundary(labels: Labels, ignore_index: IgnoreIndex = None, *, width: int = 2
 
     A neighbour that is ignored counts as different: the edge of a labelled area is a boundary too.
     """
-    return near_boundary(labels, width=width, ball=ball) & labelled(labels, ignore_index)
+    return _both(near_boundary(labels, width=width, ball=ball), labelled(labels, ignore_index))
 
 
 def foreground(
@@ -52,6 +52,12 @@ def foreground(
         return kept
     near = boundary(labels, ignore_index) if near is None else near
     return kept & ((labels != background) | near)
+
+
+def _both(one: Mask, other: Mask) -> Mask:
+    if one.device.type == "cpu":  # as above
+        return torch.from_numpy(one.numpy() & other.numpy())
+    return one & other
 
 
 def local_patches(
@@ -79,9 +85,10 @@ def _interval(length: int, size: int, margin: int, random: np.random.Generator) 
     return slice(start, start + size)
 
 
-def box_index(box: Box, shape: Sequence[int]) -> Tensor:
-    """Positions of the pixels of a box, in an image laid flat."""
-    index = torch.zeros(1, dtype=torch.int64)
-    for interval, length in zip(box, shape, strict=True):
-        index = (index.unsqueeze(1) * length + torch.arange(interval.start, interval.stop)).reshape(-1)
-    return index
+def box_index(box: Box, inside: Mask) -> Tensor:
+    """Positions of the pixels of a box that lie inside a mask `[*S]`, in an image laid flat."""
+    mask = inside.cpu().numpy()
+    index = np.zeros(1, dtype=np.int64)
+    for interval, length in zip(box, mask.shape, strict=True):
+        index = (index[:, np.newaxis] * length + np.arange(interval.start, interval.stop)).reshape(-1)
+    return torch.from_numpy(index[mask[box].reshape(-1)]).to(inside.device)

@@ -13,10 +13,11 @@ their share of pixels, as the paper's printed tables follow. `equations`: the pa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Literal, NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Float64, Int, Int32, Int64
 from torch import Tensor
@@ -71,6 +72,13 @@ def describe(logits: Float[Tensor, "L *S"], labels: Int64[Tensor, "*S"]) -> Pixe
     return Pixels(confidence, predicted, flat, nll, brier, entropy)
 
 
+def is_finite(pixels: Pixels) -> bool:
+    """Whether every logit was: the entropy of a pixel is not if one of its logits is not."""
+    if pixels.entropy.device.type == "cpu":
+        return bool(np.isfinite(pixels.entropy.numpy().sum()))
+    return bool(torch.isfinite(pixels.entropy.sum()))
+
+
 def join(parts: Sequence[Pixels]) -> Pixels:
     """The pixels of several parts of one image, in order."""
     return parts[0] if len(parts) == 1 else Pixels(*(torch.cat(fields) for fields in zip(*parts, strict=True)))
@@ -78,7 +86,10 @@ def join(parts: Sequence[Pixels]) -> Pixels:
 
 def index_of(mask: Bool[Tensor, "*S"]) -> Int64[Tensor, " K"]:
     """Positions of the pixels of a mask, in an image laid flat."""
-    return mask.reshape(-1).nonzero().squeeze(1)
+    flat = mask.reshape(-1)
+    if flat.device.type == "cpu":
+        return torch.from_numpy(np.flatnonzero(flat.numpy()))  # see kernels: small operations wake PyTorch's threads
+    return flat.nonzero().squeeze(1)
 
 
 def equal_edges(bins: int, like: Tensor) -> Float64[Tensor, " R1"]:
@@ -113,19 +124,8 @@ def region_evidence(
         class_probs: The probabilities of all classes, needed by the marginal form.
         adaptive_edges: Edges of the equal-mass bins; by default the percentiles within each region.
     """
-    engine = _engine(pixels.confidence)
-    fixed = equal_edges(bins, pixels.confidence)
-    top_fields = (pixels.confidence, pixels.predicted, pixels.labels)
-
-    def measure(index: Tensor) -> tuple[Tensor, ...]:
-        edges = engine.quantile_edges(pixels.confidence, index, bins) if adaptive_edges is None else adaptive_edges
-        both = engine.count_between(torch.stack([fixed, edges]), index, *top_fields, num_classes)
-        support, sums = engine.sums(index, pixels.labels, pixels.nll, pixels.brier, pixels.entropy, num_classes)
-        return (*both, support, sums)
-
-    tasks: list[Callable[[], tuple[Tensor, ...]]] = [lambda index=index: measure(index) for index in regions]  # type: ignore[misc]
-    found = kernels.run_all(tasks) if engine is kernels else [task() for task in tasks]
-    count, hit, confidence, support, sums = (torch.stack(parts) for parts in zip(*found, strict=True))
+    engine, fixed = _engine(pixels.confidence), equal_edges(bins, pixels.confidence)
+    count, hit, confidence, support, sums = engine.measure(regions, pixels, fixed, adaptive_edges, num_classes)
     top, adaptive = (Histogram(count[:, k], hit[:, k], confidence[:, k]) for k in (0, 1))
     static = top
     if form == "marginal":

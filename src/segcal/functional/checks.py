@@ -5,10 +5,12 @@ from __future__ import annotations
 from operator import index
 from typing import SupportsIndex
 
+import numpy as np
 import torch
 from jaxtyping import Int64
 from torch import Tensor
 
+from segcal.functional import kernels, portable
 from segcal.types import IgnoreIndex, InputError
 
 IGNORED = -1
@@ -26,6 +28,14 @@ def ignored_labels(ignore_index: IgnoreIndex) -> tuple[int, ...]:
 
 def check_logits(logits: Tensor, num_classes: int, *, class_axis: int, of: str = "") -> None:
     """Raise unless `logits` are floating point, finite and have `num_classes` entries along `class_axis`."""
+    check_logits_shape(logits, num_classes, class_axis=class_axis, of=of)
+    # a sum is finite only if every term is, and costs one read of the logits and no memory; if it is not, look closer
+    if not _sum_is_finite(logits):
+        refuse_non_finite(logits, of=of)
+
+
+def check_logits_shape(logits: Tensor, num_classes: int, *, class_axis: int, of: str = "") -> None:
+    """The same but for finiteness, for callers whose results show it: `refuse_non_finite` then says where."""
     if not torch.is_floating_point(logits):
         raise InputError(f"logits must be floating point, got {logits.dtype}{_of(of)}; convert them first")
     if logits.ndim <= class_axis or logits.shape[class_axis] != num_classes:
@@ -33,11 +43,13 @@ def check_logits(logits: Tensor, num_classes: int, *, class_axis: int, of: str =
             f"logits must have num_classes={num_classes} entries along axis {class_axis}, "
             f"got shape {tuple(logits.shape)}{_of(of)}; set num_classes or mend the logits"
         )
-    # A sum is finite only if every term is, and costs one read of the logits and no memory. Terms are finite in
-    # float32 or narrower, so a float64 sum of them cannot overflow; float64 terms are looked at one by one.
-    total = logits.sum(dtype=torch.float64)
-    if not torch.isfinite(total) and not torch.isfinite(logits).all():
-        bad = (~torch.isfinite(logits)).nonzero()[0]
+
+
+def refuse_non_finite(logits: Tensor, *, of: str = "") -> None:
+    """Raise if a logit is not finite, and say which."""
+    wrong = ~torch.isfinite(logits)
+    if wrong.any():
+        bad = wrong.nonzero()[0]
         value, at = logits[tuple(bad)].item(), tuple(bad.tolist())
         raise InputError(
             f"logits must be finite, got {value} at {at}{_of(of)}; "
@@ -55,17 +67,12 @@ def check_labels(
     """
     if torch.is_floating_point(labels) or labels.is_complex():
         raise InputError(f"labels must be integers, got {labels.dtype}{_of(of)}; convert them first")
-    wide = labels.to(torch.int64)  # first of all: compared as uint8, -1 would be 255
-    if wide.numel() == 0:
-        return wide
-    result = wide
-    for label in ignored_labels(ignore_index):
-        result = result.masked_fill(wide == label, IGNORED)
-    low, high = (int(extreme) for extreme in torch.aminmax(result))
-    if high >= num_classes or low < IGNORED or (low == IGNORED and _has_stray_minus_one(wide, ignore_index)):
-        ignored = torch.tensor(ignored_labels(ignore_index), dtype=torch.int64, device=wide.device)
-        wrong = ((wide >= num_classes) | (wide < 0)) & ~torch.isin(wide, ignored)
-        at = tuple(wrong.nonzero()[0].tolist())
+    if labels.device.type == "cpu":
+        result, wrong = kernels.relabel(labels, ignored_labels(ignore_index), num_classes)
+    else:
+        result, wrong = portable.relabel(labels, ignored_labels(ignore_index), num_classes)
+    if wrong >= 0:
+        at = tuple(int(position) for position in np.unravel_index(wrong, labels.shape))
         raise InputError(
             f"labels must be in 0..{num_classes - 1}{_or_ignored(ignore_index)}, "
             f"got {labels[at].item()} at {at}{_of(of)}; set ignore_index or num_classes"
@@ -83,9 +90,10 @@ def check_same_space(logits: Tensor, other: Tensor, *, class_axis: int, what: st
         )
 
 
-def _has_stray_minus_one(labels: Tensor, ignore_index: IgnoreIndex) -> bool:
-    """Whether some pixel was labelled -1 although that is not an ignored label."""
-    return IGNORED not in ignored_labels(ignore_index) and bool((labels == IGNORED).any())
+def _sum_is_finite(values: Tensor) -> bool:
+    if values.device.type == "cpu":
+        return kernels.sum_is_finite(values)
+    return bool(torch.isfinite(values.sum(dtype=torch.float64)))
 
 
 def _of(name: str) -> str:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
+from itertools import pairwise
 from typing import Any, TypeVar, cast
 
 import numba
@@ -24,7 +25,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _BLOCK = 256  # pixels whose intermediate results stay in the first-level cache
 _CELLS = 1 << 16
-_WORD = 1 << 30  # pixels that two counters in one 64-bit word can hold
 _LOW_OCTAVES = 12  # of 1,024 cells, for confidences below 1/2; the other 52 are for 1 - confidence
 
 
@@ -100,16 +100,25 @@ def _cell(confidence: float) -> int:
 def _largest(logits: Array, at: int, n: int, top: Array, winner: Array) -> None:
     """The largest logit and the first class that has it, of `n` pixels from `at` on."""
     # slices of one row, here and below: with two indices the compiler does not use the vector units
-    row = logits[0, at : at + n]
+    classes = logits.shape[0]
+    first = logits[0, at : at + n]
     for i in range(n):
-        top[i] = row[i]
+        top[i] = first[i]
         winner[i] = 0
-    for c in range(1, logits.shape[0]):
-        row = logits[c, at : at + n]
+    for c in range(1, classes - 1, 2):  # two classes at a time need half the loads and stores
+        one, two = logits[c, at : at + n], logits[c + 1, at : at + n]
         for i in range(n):
-            wins = row[i] > top[i]
-            winner[i] = c if wins else winner[i]
-            top[i] = row[i] if wins else top[i]
+            higher = two[i] > one[i]
+            value = two[i] if higher else one[i]
+            wins = value > top[i]
+            winner[i] = (c + 1 if higher else c) if wins else winner[i]
+            top[i] = value if wins else top[i]
+    if classes > 1 and classes % 2 == 0:
+        last = logits[classes - 1, at : at + n]
+        for i in range(n):
+            wins = last[i] > top[i]
+            winner[i] = classes - 1 if wins else winner[i]
+            top[i] = last[i] if wins else top[i]
 
 
 @_compiled
@@ -181,8 +190,8 @@ def describe(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor, Te
 
 
 @_compiled
-def _quantile_neighbours(confidence: Array, index: Array, ranks: Array, found: Array) -> None:
-    """Order statistics by counting: only the cells that hold a wanted rank are sorted. `ranks` must ascend."""
+def _order_statistics(confidence: Array, index: Array, ranks: Array, found: Array) -> None:
+    """Values of ascending ranks by counting: only the cells that hold a wanted rank are sorted."""
     n = index.shape[0]
     shift = 0 if n > 1 << 16 else 4  # few pixels: fewer cells to look through
     cell = np.empty(n, np.int32)
@@ -214,22 +223,41 @@ def _quantile_neighbours(confidence: Array, index: Array, ranks: Array, found: A
         found[q] = values[places[q]]
 
 
-def quantile_edges(confidence: Tensor, index: Tensor, bins: int) -> Tensor:
-    """`np.percentile` of the confidences at `index` for `bins + 1` equally spaced shares; NaN where there is none."""
-    n = index.shape[0]
-    if n == 0:
-        return torch.full((bins + 1,), torch.nan, dtype=torch.float64)
+@_compiled
+def _neighbours(
+    confidence: Array, index: Array, offsets: Array, ranks: Array, found: Array, first: int, last: int
+) -> None:
+    """The values of the wanted ranks in each region; ranks and values are `[G, K]`, and ranks ascend."""
+    for g in range(first, last):
+        if offsets[g] < offsets[g + 1]:
+            _order_statistics(confidence, index[offsets[g] : offsets[g + 1]], ranks[g], found[g])
+
+
+def _percentiles(confidence: Array, index: Array, offsets: Array, bins: int) -> Array:
+    """`np.percentile` in each region at `bins + 1` equally spaced shares, to the last bit; NaN where it is empty.
+
+    The values on either side of each percentile are found by counting; numpy interpolates, because the compiler would
+    fuse its multiplications and additions.
+    """
+    n = np.diff(offsets)[:, np.newaxis]
     position = (n - 1) * (np.linspace(0, 100, bins + 1) / 100)
     lower = np.floor(position).astype(np.int64)
-    ranks = np.stack([lower, np.minimum(lower + 1, n - 1)], axis=1).ravel()
-    found = np.empty(ranks.shape[0])
-    order = np.argsort(ranks, kind="stable")
-    ascending = np.empty_like(found)
-    _quantile_neighbours(_as_numpy(confidence), _as_numpy(index), ranks[order], ascending)
-    found[order] = ascending
-    low, high, share = found[0::2], found[1::2], position - lower
-    # numpy's own interpolation, to the last bit
-    return torch.from_numpy(np.where(share >= 0.5, high - (high - low) * (1 - share), low + (high - low) * share))
+    wanted = np.concatenate([lower, np.minimum(lower + 1, n - 1)], axis=1)
+    order = np.argsort(wanted, axis=1, kind="stable")
+    ascending = np.full(wanted.shape, np.nan)
+    ranks = np.take_along_axis(wanted, order, axis=1)
+    parts = _even_parts(offsets, torch.get_num_threads())
+    run_all([partial(_neighbours, confidence, index, offsets, ranks, ascending, *part) for part in parts])
+    values = np.empty_like(ascending)
+    np.put_along_axis(values, order, ascending, axis=1)
+    low, high, share = values[:, : bins + 1], values[:, bins + 1 :], position - lower
+    return np.where(share >= 0.5, high - (high - low) * (1 - share), low + (high - low) * share)
+
+
+def quantile_edges(confidence: Tensor, index: Tensor, bins: int) -> Tensor:
+    """`np.percentile` of the confidences at `index` for `bins + 1` equally spaced shares; NaN where there is none."""
+    where = _as_numpy(index)
+    return torch.from_numpy(_percentiles(_as_numpy(confidence), where, np.array([0, len(where)]), bins)[0])
 
 
 @_compiled
@@ -243,42 +271,52 @@ def _bins_between(values: Array, n: int, edges: Array, found: Array) -> None:
 
 
 @_compiled
+def _flush(words: Array, sums: Array, count: Array, hit: Array, total: Array) -> None:
+    """Add what was counted in four copies to the tables, and start anew."""
+    keys = words.shape[0] // 4
+    for key in range(keys):
+        for copy in range(4):
+            word = words[copy * keys + key]
+            count[key] += word & 0xFFFFFFFF
+            hit[key] += word >> 32
+            total[key] += sums[copy * keys + key]
+    words[:] = 0
+    sums[:] = 0.0
+
+
+@_compiled
 def _count_between(
     edges: Array, index: Array, confidence: Array, predicted: Array, labels: Array,
     count: Array, hit: Array, total: Array,
 ) -> None:  # fmt: skip
-    """Histograms for several sets of edges at once: `edges` and the results, zero before, have the sets first."""
+    """Add to histograms `[G, L * R]` for G sets of edges at once."""
     sets, bins = edges.shape[0], edges.shape[1] - 1
-    classes = count.shape[1]
-    value = np.empty(_BLOCK)
-    found = np.empty(_BLOCK, np.int64)
-    # pixels and right pixels share a word; two copies take turns, since neighbours mostly meet in one cell
-    both = np.zeros((sets, 2, classes * bins), np.int64)
-    sums = np.zeros((sets, 2, classes * bins))
-    flat = total.reshape(sets, classes * bins)
+    keys = count.shape[1]
+    value, found = np.empty(_BLOCK), np.empty(_BLOCK, np.int64)
+    base, one = np.empty(_BLOCK, np.int64), np.empty(_BLOCK, np.int64)
+    # pixels and right pixels share a word, and four copies take turns, since neighbours mostly meet in one cell
+    words, sums = np.zeros((sets, 4 * keys), np.int64), np.zeros((sets, 4 * keys))
     for at in range(0, index.shape[0], _BLOCK):
         n = min(_BLOCK, index.shape[0] - at)
+        where = index[at : at + n]
         for i in range(n):
-            value[i] = confidence[index[at + i]]
+            pixel = where[i]
+            c = predicted[pixel]
+            value[i] = confidence[pixel]
+            base[i] = c * bins + (i & 3) * keys
+            one[i] = 1 + (np.int64(labels[pixel] == c) << 32)
         for s in range(sets):
             _bins_between(value, n, edges[s], found)
+            words_here, sums_here = words[s], sums[s]
             for i in range(n):
-                pixel = index[at + i]
-                c = predicted[pixel]
-                key = c * bins + found[i]
-                both[s, i & 1, key] += 1 + (np.int64(labels[pixel] == c) << 32)
-                sums[s, i & 1, key] += value[i]
-        if at % (64 * _BLOCK) == 63 * _BLOCK:  # partial sums keep the rounding error small
+                key = base[i] + found[i]
+                words_here[key] += one[i]
+                sums_here[key] += value[i]
+        if at % (64 * _BLOCK) == 63 * _BLOCK:  # partial sums keep the rounding error small, and words from overflowing
             for s in range(sets):
-                for key in range(classes * bins):
-                    flat[s, key] += sums[s, 0, key] + sums[s, 1, key]
-            sums[:] = 0.0
+                _flush(words[s], sums[s], count[s], hit[s], total[s])
     for s in range(sets):
-        for key in range(classes * bins):
-            pair = both[s, 0, key] + both[s, 1, key]
-            count[s, key // bins, key % bins] = pair & 0xFFFFFFFF
-            hit[s, key // bins, key % bins] = pair >> 32
-            flat[s, key] += sums[s, 0, key] + sums[s, 1, key]
+        _flush(words[s], sums[s], count[s], hit[s], total[s])
 
 
 def count_between(
@@ -288,15 +326,77 @@ def count_between(
 
     Intervals are open on the left and closed on the right; what lies outside the edges goes to the nearest interval.
     """
-    shape = (edges.shape[0], num_classes, edges.shape[1] - 1)
-    tables = torch.zeros(shape, dtype=torch.int64), torch.zeros(shape, dtype=torch.int64), torch.zeros(shape).double()
-    fixed, where, *fields = [_as_numpy(values) for values in (edges, index, confidence, predicted, labels)]
-    for start in range(0, len(where), _WORD):
-        part = np.zeros(shape, np.int64), np.zeros(shape, np.int64), np.zeros(shape)
-        _count_between(fixed, where[start : start + _WORD], fields[0], fields[1], fields[2], *part)
-        for table, values in zip(tables, part, strict=True):
-            table.add_(torch.from_numpy(values))
-    return tables
+    sets, bins = edges.shape[0], edges.shape[1] - 1
+    shape = (sets, num_classes * bins)
+    tables = np.zeros(shape, np.int64), np.zeros(shape, np.int64), np.zeros(shape)
+    fields = [_as_numpy(values) for values in (edges, index, confidence, predicted, labels)]
+    _count_between(fields[0], fields[1], fields[2], fields[3], fields[4], *tables)
+    count, hit, total = (torch.from_numpy(table.reshape(sets, num_classes, bins)) for table in tables)
+    return count, hit, total
+
+
+@_compiled
+def _measure(
+    index: Array, offsets: Array, confidence: Array, predicted: Array, labels: Array, nll: Array, brier: Array,
+    entropy: Array, edges: Array, count: Array, hit: Array, total: Array, support: Array, sums: Array,
+    start: int, stop: int,
+) -> None:  # fmt: skip
+    """Count what lies between `start` and `stop` of the regions laid end to end."""
+    for g in range(offsets.shape[0] - 1):
+        first, last = max(offsets[g], start), min(offsets[g + 1], stop)
+        if first < last:
+            part = index[first:last]
+            _count_between(edges[g], part, confidence, predicted, labels, count[g], hit[g], total[g])
+            _sum(part, labels, nll, brier, entropy, support[g], sums[g])
+
+
+def measure(
+    regions: Sequence[Tensor], pixels: Sequence[Tensor], edges: Tensor, adaptive: Tensor | None, num_classes: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Everything that is kept of each of G regions, in one call for each thread.
+
+    Args:
+        regions: Positions of the pixels of each.
+        pixels: Confidence, predicted class, label, NLL, Brier score and entropy `[N]`.
+        edges: Of the equal bins.
+        adaptive: Of the equal-mass bins; by default the percentiles within each region.
+        num_classes: L.
+
+    Returns:
+        Pixels, right pixels and summed confidence `[G, 2, L, R]` in equal and equal-mass bins, pixels of each true
+        class `[G, L]` and the sums of NLL, Brier score and entropy `[G, 3]`.
+    """
+    many, bins = len(regions), edges.shape[0] - 1
+    index = np.concatenate([_as_numpy(region) for region in regions]) if many > 1 else _as_numpy(regions[0])
+    offsets = np.cumsum([0, *(len(region) for region in regions)])
+    confidence, predicted, labels, nll, brier, entropy = (_as_numpy(field) for field in pixels)
+    both = np.empty((many, 2, bins + 1))
+    both[:, 0] = _as_numpy(edges)
+    both[:, 1] = _percentiles(confidence, index, offsets, bins) if adaptive is None else _as_numpy(adaptive)
+    threads = torch.get_num_threads()
+    fields = (index, offsets, confidence, predicted, labels, nll, brier, entropy, both)
+    tables = [_empty_tables(many, num_classes, bins) for _ in range(threads)]
+    cuts = [len(index) * k // threads for k in range(threads + 1)]
+    run_all([partial(_measure, *fields, *own, *cut) for own, cut in zip(tables, pairwise(cuts), strict=True)])
+    count, hit, total, support, sums = (
+        torch.from_numpy(sum(parts[1:], parts[0])) for parts in zip(*tables, strict=True)
+    )
+    shape = (many, 2, num_classes, bins)
+    return count.view(shape), hit.view(shape), total.view(shape), support, sums
+
+
+def _empty_tables(regions: int, num_classes: int, bins: int) -> tuple[Array, Array, Array, Array, Array]:
+    shape = (regions, 2, num_classes * bins)
+    counts = np.zeros(shape, np.int64), np.zeros(shape, np.int64), np.zeros(shape)
+    return (*counts, np.zeros((regions, num_classes), np.int64), np.zeros((regions, 3)))
+
+
+def _even_parts(offsets: Array, parts: int) -> list[tuple[int, int]]:
+    """Consecutive regions in at most `parts` groups of about equally many pixels."""
+    wanted = offsets[-1] * np.arange(1, parts) / parts
+    middle = (offsets[:-1] + offsets[1:]) / 2
+    cuts = sorted({0, *(int(cut) for cut in np.searchsorted(middle, wanted)), len(offsets) - 1})
+    return list(pairwise(cuts))
 
 
 @_compiled
@@ -369,18 +469,23 @@ def _likelihood(logits: Array, labels: Array, alpha: float, partial: Array, star
                 first[i] += e * below
                 second[i] += e * below * below
                 mean[i] += below
+        for i in range(n):  # in vectors: mean logit, its variance, and the logarithm of the sum, in place
+            inverse = 1.0 / total[i]
+            first[i] *= inverse
+            second[i] = max(second[i] * inverse - first[i] * first[i], 0.0)
+            total[i] = _log(total[i])
+            mean[i] /= classes
         pixels, slope, curvature, nll, at_zero, at_infinity = 0, 0.0, 0.0, 0.0, 0.0, 0.0
         for i in range(n):
             label = labels[at + i]
             if label < 0:
                 continue
             truth = np.float64(logits[label, at + i]) - np.float64(top[i])
-            average = first[i] / total[i]
             pixels += 1
-            slope += average - truth
-            curvature += max(second[i] / total[i] - average * average, 0.0)
-            nll += _log(total[i]) - alpha * truth
-            at_zero += mean[i] / classes - truth
+            slope += first[i] - truth
+            curvature += second[i]
+            nll += total[i] - alpha * truth
+            at_zero += mean[i] - truth
             at_infinity -= truth
         block = at // _BLOCK
         partial[block, 0] = pixels
@@ -404,6 +509,39 @@ def likelihood(logits: Tensor, labels: Tensor, alpha: float) -> Tensor:
 
 
 # --------------------------------------------------------------------------------------------------------------------
+# checks: numpy and numba on one thread, because PyTorch's threads spin for milliseconds after each small operation,
+# on cores that the kernels need
+
+
+def sum_is_finite(values: Tensor) -> bool:
+    """Whether the sum of all values is finite, which it is not if one of them is not."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(_as_numpy(values).sum()))
+
+
+@_compiled
+def _relabel(labels: Array, ignored: Array, num_classes: int, result: Array) -> int:
+    wrong = -1
+    for i in range(labels.shape[0]):
+        label = np.int64(labels[i])
+        skip = False
+        for k in range(ignored.shape[0]):
+            skip |= label == ignored[k]
+        if not skip and (label < 0 or label >= num_classes) and wrong < 0:
+            wrong = i
+        result[i] = -1 if skip else label
+    return wrong
+
+
+def relabel(labels: Tensor, ignored: Sequence[int], num_classes: int) -> tuple[Tensor, int]:
+    """Labels as int64 with -1 for ignored ones, and the position of the first that is neither class nor ignored."""
+    values = _as_numpy(labels)
+    result = np.empty(values.shape, np.int64)
+    wrong = _relabel(values.reshape(-1), np.array(ignored, np.int64), num_classes, result.reshape(-1))
+    return torch.from_numpy(result), int(wrong)
+
+
+# --------------------------------------------------------------------------------------------------------------------
 # geometry
 
 
@@ -422,8 +560,9 @@ def _mark_changes(labels: Array, near: Array, step: int, width: int) -> None:
 
 def differs_along_axes(labels: Tensor, width: int) -> Tensor:
     """Pixels of `[B, *S]` labels that differ from a neighbour up to `width` steps away along an axis of `*S`."""
-    small = labels.numel() and labels.abs().max() < 1 << 15
-    values = _as_numpy(labels.to(torch.int16) if small else labels)
+    values = _as_numpy(labels)
+    if values.size and values.min() >= -(1 << 15) and values.max() < 1 << 15:
+        values = values.astype(np.int16)  # four times as many to a vector
     near = np.zeros(values.shape, np.uint8)
     for axis in range(1, values.ndim if values.size else 1):
         step = math.prod(values.shape[axis + 1 :])

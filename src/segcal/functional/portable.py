@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -58,6 +60,20 @@ def count_between(
     return tuple(torch.stack(parts).view(-1, num_classes, bins) for parts in zip(*tables, strict=True))  # type: ignore[return-value]
 
 
+def measure(
+    regions: Sequence[Tensor], pixels: Sequence[Tensor], edges: Tensor, adaptive: Tensor | None, num_classes: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Everything that is kept of each of G regions; see `kernels.measure`."""
+    confidence, predicted, labels, nll, brier, entropy = pixels
+    found = []
+    for index in regions:
+        own = quantile_edges(confidence, index, edges.shape[0] - 1) if adaptive is None else adaptive
+        tables = count_between(torch.stack([edges, own]), index, confidence, predicted, labels, num_classes)
+        found.append((*tables, *sums(index, labels, nll, brier, entropy, num_classes)))
+    count, hit, total, support, totals = (torch.stack(parts) for parts in zip(*found, strict=True))
+    return count, hit, total, support, totals
+
+
 def cell_of(confidence: Tensor) -> Tensor:
     """Index of each confidence among 65,536 cells that grow finer towards 1.
 
@@ -86,6 +102,14 @@ def sums(
     """Pixels of each true class, and the sums of NLL, Brier score and entropy."""
     support = torch.bincount(labels[index], minlength=num_classes)
     return support, torch.stack([values[index].sum() for values in (nll, brier, entropy)])
+
+
+def relabel(labels: Tensor, ignored: Sequence[int], num_classes: int) -> tuple[Tensor, int]:
+    """Labels as int64 with -1 for ignored ones, and the position of the first that is neither class nor ignored."""
+    wide = labels.long()  # first of all: compared as uint8, -1 would be 255
+    skip = torch.isin(wide, torch.tensor(ignored, dtype=torch.int64, device=wide.device))
+    wrong = (((wide < 0) | (wide >= num_classes)) & ~skip).reshape(-1).nonzero()
+    return wide.masked_fill(skip, -1), int(wrong[0]) if len(wrong) else -1
 
 
 def likelihood(logits: Tensor, labels: Tensor, alpha: float) -> Tensor:
