@@ -6,12 +6,13 @@ import sys
 
 import torch
 
-from benchmarks import fitting, metrics
+from benchmarks import fitting, local, metrics
 from benchmarks.timing import console
 
 PARTS = {
     "metrics": (metrics.against_peers, metrics.exact_counts),
     "fitting": (fitting.temperature_scaling,),
+    "local": (local.against_nine_convolutions, local.applying),
     "streaming": (metrics.streaming,),
 }
 

@@ -22,6 +22,7 @@ FLOORS = (
     ("results", "apply", "models"),
     ("evaluate", "diagnosis", "export"),
     ("report",),
+    ("console",),
     ("cli",),
     ("__main__",),  # starts cli, so it lies above it
 )

@@ -13,10 +13,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner, Result
 
 import segcal
+from segcal.calibrators import Calibrator
 from segcal.cli import app
+from segcal.data.folder import open_folder
 from segcal.data.simulate import simulate
 from segcal.data.writer import write_folder
 from segcal.results import Results
@@ -221,6 +224,129 @@ def test_demo_tells_the_whole_story(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 # --------------------------------------------------------------------------------------------------------------------
+# learned methods
+
+
+QUICK = ("--epochs", 2, "--learning-rate", 1e-3, "--batch-size", 2, "--seed", 1, "--device", "cpu")
+
+
+@pytest.fixture
+def learned(tmp_path: Path) -> Path:
+    """Five cases with images, of which three are to fit, one is to choose the weights on and one is to test."""
+    cases = [scene.case for scene in simulate(5, num_classes=3, size=(12, 14), contrast=2.0)]
+    write_folder(tmp_path / "data", {"fit": cases[:3], "validation": cases[3:4], "test": cases[4:]})
+    return tmp_path / "data"
+
+
+@pytest.mark.parametrize("method", ["lts", "ibts"])
+def test_learned_methods_are_fitted_and_applied(learned: Path, method: str) -> None:
+    saved, checkpoints = learned.parent / method, learned.parent / "checkpoints"
+    options = ("--positivity", "softplus", "--checkpoint", checkpoints, "--cosine", "--logits-only")
+    report = succeed_json("fit", learned, "--method", method, "--out", saved, *QUICK, *options)
+    fitted = segcal.load(saved)
+    assert (fitted.method, fitted.config()["positivity"], fitted.config()["image_channels"]) == (method, "softplus", 0)
+    assert (report["steps"], report["cases"]) == (2, 3)
+    assert set(fitted.fit_report_.names) == {f"scene-00{k}" for k in range(3)}
+    assert everything(checkpoints)
+    nll = mean_nll(fitted, open_folder(learned, split="validation")[0])
+    assert report["details"]["validation_nll"] == pytest.approx(nll, rel=1e-5)
+    for dtype in ("float32", "float16"):
+        out = learned.parent / dtype
+        succeed("apply", saved, learned, "--out", out, "--temperature", "--dtype", dtype)
+        for k in range(5):
+            probs, logits = np.load(out / f"scene-00{k}.npy"), np.load(learned / "logits" / f"scene-00{k}.npy")
+            assert probs.dtype == dtype
+            np.testing.assert_array_equal(probs.argmax(0), logits.argmax(0))
+            heat = np.load(out / "temperature" / f"scene-00{k}.npy")
+            assert heat.shape == (12, 14)
+            assert (heat > 0).all()
+            assert (np.ptp(heat) == 0) == (method == "ibts")
+
+
+def mean_nll(calibrator: Calibrator, case: segcal.Case) -> float:
+    with torch.no_grad():
+        calibrated = calibrator(torch.as_tensor(np.array(case.logits))[None])
+    truth = torch.as_tensor(np.array(case.labels)).long()[None]
+    return float(torch.nn.functional.cross_entropy(calibrated, truth))
+
+
+def test_learned_methods_see_images_and_settings(learned: Path) -> None:
+    """The schedule reaches the training: with a cosine the same run ends elsewhere; images are looked at."""
+    found = []
+    for k, options in enumerate([(), (), ("--cosine",), ("--flips", "--crop", 8)]):
+        succeed("fit", learned, "--method", "lts", "--out", learned.parent / str(k), *QUICK, *options)
+        found.append(segcal.load(learned.parent / str(k)))
+    assert found[0].config()["image_channels"] == 1
+    weights = [calibrator.tree.of_logits.weight for calibrator in found]
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+    assert not torch.equal(weights[0], weights[3])
+
+
+def test_bad_learning_in_one_sentence(learned: Path) -> None:
+    """Nothing but the sentence: no bar, no empty line."""
+    before = everything(learned.parent)
+    out = ("--out", learned.parent / "out")
+    for arguments, words in (
+        (("ts", "--epochs", 3), "'ts' is not trained and has no --epochs; leave it out"),
+        (("ts", "--cosine"), "'ts' is not trained and has no --cosine"),
+        (("ts", "--positivity", "exp"), "'ts' has no setting 'positivity'"),
+        (("lts", "--positivity", "tanh"), "positivity must be one of relu, softplus, exp, got tanh"),
+        (("lts", "--epochs", 0), "epochs and batch_size must be at least 1"),
+        (("lts", "--validation", "dev"), "got 'dev'; present: 'fit', 'validation', 'test'"),
+        (("ibts", "--device", "abacus"), "device 'abacus' cannot be used"),
+    ):
+        assert words in refuse("fit", learned, "--method", *arguments, *out)
+    assert everything(learned.parent) == before
+
+
+def test_reference_is_checked_before_measuring(data: Path, calibrator: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("segcal.cli.evaluate", lambda *_, **__: pytest.fail("it was measured"))
+    line = refuse("evaluate", data, "--calibrators", calibrator, "--reference", "LTS")
+    assert "reference must be one of UC, TS, got 'LTS'" in line
+
+
+NETWORKS = """
+from torch import nn
+def build():
+    return nn.Conv2d(2, 3, 3, padding=1)
+def build_nothing():
+    return None
+value = 3
+"""
+
+
+def test_export(data: Path, calibrator: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for package in ("onnx", "onnxruntime", "onnxscript"):
+        pytest.importorskip(package)
+    folder = data.parent
+    (folder / "my_networks.py").write_text(NETWORKS)
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    shown = succeed("export", calibrator, "--out", folder / "ts.onnx", "--size", 16, 12).stdout
+    assert "differs from PyTorch by at most" in shown
+    found = succeed_json(
+        "export", calibrator, "--out", "both.onnx", "--network", "my_networks:build", "--image-channels", 2
+    )
+    assert found["out"] == "both.onnx"
+    assert found["difference"] < 1e-5
+    before = everything(folder)
+    assert {"ts.onnx", "both.onnx"} <= before
+    for network, words in (
+        ("my_networks", "MODULE:FUNCTION"),
+        ("my_networks:missing", "MODULE:FUNCTION"),
+        ("my_networks:value", "MODULE:FUNCTION"),
+        ("no_such_networks:build", "No module named 'no_such_networks'"),
+        (":build", "MODULE:FUNCTION"),
+        ("my_networks:build_nothing", "must return an nn.Module, got NoneType"),
+    ):
+        assert words in refuse("export", calibrator, "--out", "out.onnx", "--network", network)
+    assert "give image_channels" in refuse("export", calibrator, "--out", "x.onnx", "--network", "my_networks:build")
+    assert everything(folder) == before
+    assert str(folder) not in sys.path
+
+
+# --------------------------------------------------------------------------------------------------------------------
 # help
 
 
@@ -419,14 +545,15 @@ def test_bad_usage_has_status_two(arguments: tuple[str, ...]) -> None:
 # as a program of its own
 
 
-def program(*arguments: object) -> subprocess.CompletedProcess[str]:
+def program(*arguments: object, launcher: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
     source = Path(segcal.__file__).parents[1]
+    strict = {} if launcher else {"PYTHONWARNINGS": "error"}  # a launcher may have remarks of its own
     return subprocess.run(
-        [sys.executable, "-m", "segcal", *map(str, arguments)],
+        [sys.executable, *launcher, "-m", "segcal", *map(str, arguments)],
         capture_output=True,
         text=True,
         check=False,
-        env={"PYTHONPATH": str(source), "PATH": "", "PYTHONWARNINGS": "error", "COLUMNS": "200"},
+        env={"PYTHONPATH": str(source), "PATH": "", "COLUMNS": "200", "OMP_NUM_THREADS": "1", **strict},
     )
 
 
@@ -446,3 +573,18 @@ def test_program_refuses(data: Path, tmp_path: Path) -> None:
     (line,) = done.stderr.splitlines()
     assert re.fullmatch(rf"segcal: logits must be finite, got nan at .* of case '{BAD}'; .*", line)
     assert everything(tmp_path) == before
+
+
+def test_two_processes_fit_what_one_does(learned: Path, tmp_path: Path) -> None:
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    options = ("fit", learned, "--method", "lts", *QUICK)
+    done = program(*options, "--out", tmp_path / "two", launcher=launcher)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout.count("lts: NLL") == done.stdout.count("saved in") == 1
+    succeed(*options, "--out", tmp_path / "one")
+    two, one = (segcal.load(tmp_path / name) for name in ("two", "one"))
+    for name, value in one.state_dict().items():
+        assert torch.allclose(two.state_dict()[name].float(), value.float(), rtol=0, atol=1e-5), name
+    assert two.fit_report_.nll_after == pytest.approx(one.fit_report_.nll_after, abs=1e-6)
+    assert set(two.fit_report_.names) == set(one.fit_report_.names)

@@ -151,7 +151,25 @@ def test_advice_tells_whether_images_agree() -> None:
         "The scores are overconfident; a temperature of 2 for all images mends that (ts), and the images agree on it."
     )
     # log-temperatures spread by log 2: a factor of 2, so 100 %
-    assert advice_of(2.0, 8.0).endswith("but the best temperature varies from image to image by 100 %.")
+    assert advice_of(2.0, 8.0).endswith(
+        "but the best temperature varies from image to image by 100 %; let it follow the image (lts)."
+    )
+
+
+def test_advice_where_no_temperature_is_best() -> None:
+    case = scenes(1.0, count=1)[0]
+    z = np.asarray(case.logits)
+    wrong = diagnose([replace(case, labels=z.argmin(0))], num_classes=4)
+    blind = diagnose([replace(case, logits=np.zeros_like(z))], num_classes=4)
+    right = diagnose([replace(case, labels=z.argmax(0))], num_classes=4)
+    for found, words in (
+        (wrong, "no better than chance"),
+        (blind, "no better than chance"),
+        (right, "predicted right"),
+    ):
+        assert words in found.advice()
+        assert "(ts)" not in found.advice()
+        assert "inf" not in found.advice()
 
 
 def test_nothing_to_diagnose_is_refused() -> None:

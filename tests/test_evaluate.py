@@ -380,6 +380,7 @@ def test_settings_are_kept(results: Results) -> None:
         ({"num_classes": 0}, "num_classes and bins must be at least 1"),
         ({"form": "table"}, "form must be one of tables, equations, marginal, got 'table'"),
         ({"ace_edges": "patch"}, "ace_edges must be one of region, image, got 'patch'"),
+        ({"ace_edges": "image", "form": "marginal"}, "ace_edges='image' are edges of top confidences"),
         ({"patch_size": 0}, "size >= 1"),
         ({"masks": {"all": lambda case, labels: labels > 0}}, "a mask cannot be called 'all'"),
         ({"masks": {"own": lambda case, labels: labels}}, "the mask 'own' must be Bool of shape"),

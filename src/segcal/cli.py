@@ -2,85 +2,48 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import json
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import numpy as np
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
-from torch import nn
-from typer.core import TyperCommand, TyperGroup
 
 from segcal.apply import apply_to_folder
-from segcal.calibrators import Calibrator, FitReport, create, load, methods
+from segcal.calibrators import Calibrator, create, load, methods
+from segcal.console import (
+    OUT,
+    Group,
+    ManyValues,
+    Tracked,
+    diagnosis_table,
+    print_report,
+    print_results,
+    print_step,
+    print_written,
+    progress_of,
+)
 from segcal.data.folder import Folder, open_folder
 from segcal.data.simulate import load_sample
 from segcal.data.writer import write_folder
-from segcal.diagnosis import Diagnosis, diagnose
+from segcal.diagnosis import diagnose
 from segcal.evaluate import evaluate
 from segcal.export import export_onnx
-from segcal.files import refuse_foreign
-from segcal.results import Results
+from segcal.files import refuse_foreign, refuse_overwriting
+from segcal.models import import_network
+from segcal.results import check_reference
 from segcal.training import is_first_process, progress_bar
-from segcal.types import Case, InputError
+from segcal.types import InputError
 from segcal.version import __version__
 
-
-class _Group(TyperGroup):
-    """Turn bad input into one sentence and exit status 2."""
-
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            return super().invoke(ctx)
-        except InputError as error:
-            typer.echo(f"segcal: {error}", err=True)
-        except OSError as error:
-            typer.echo(
-                f"segcal: {error.strerror or error} ('{error.filename}'); check the path and its rights", err=True
-            )
-        raise typer.Exit(2)
-
-
-class _ManyValues(TyperCommand):
-    """Let an option that may be repeated take several values at once: `--calibrators a b` for two options."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        repeatable = {name for option in self.params if getattr(option, "multiple", False) for name in option.opts}
-        return super().parse_args(ctx, list(_expand(args, repeatable)))
-
-
-def _expand(args: Sequence[str], repeatable: set[str]) -> Iterator[str]:
-    current, used = None, False
-    for arg in args:
-        if arg.startswith("-") and not _is_number(arg):
-            current, used = (arg, False) if arg in repeatable else (None, False)
-        elif current is not None:
-            if used:
-                yield current
-            used = True
-        yield arg
-
-
-def _is_number(text: str) -> bool:
-    return text.lstrip("-").isdigit()
-
-
 app = typer.Typer(
-    cls=_Group,
+    cls=Group,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     help="Make the probabilities of semantic segmentation trustworthy, without changing a label.",
 )
-_out = Console()
-_err = Console(stderr=True)
 
 Data = Annotated[Path, typer.Argument(help="Folder with logits/ and labels/, or nnU-Net predictions.")]
 LabelFolder = Annotated[Path | None, typer.Option("--labels", help="Folder of the true labels, if not DATA/labels.")]
@@ -99,7 +62,7 @@ def _version(version: Annotated[bool, typer.Option("--version", help="Print the 
         raise typer.Exit
 
 
-@app.command(cls=_ManyValues)
+@app.command(cls=ManyValues)
 def fit(
     data: Data,
     out: Annotated[Path, typer.Option(help="Folder to save the calibrator in.")],
@@ -124,6 +87,7 @@ def fit(
     patience: Annotated[
         int | None, typer.Option(help="Learned methods: stop after so many epochs without gain.")
     ] = None,
+    cosine: Annotated[bool | None, typer.Option("--cosine", help="Learned methods: let the rate fall to 0.")] = None,
     crop: Annotated[int | None, typer.Option(help="Learned methods: side of random crops.")] = None,
     flips: Annotated[bool | None, typer.Option("--flips", help="Learned methods: random flips.")] = None,
     precision: Annotated[str | None, typer.Option(help="Learned methods: float32 or bfloat16.")] = None,
@@ -141,7 +105,7 @@ def fit(
     Example: segcal fit DATA --method lts --out lts/
     """
     refuse_foreign(out)
-    _refuse_overwriting(out, data, labels)
+    refuse_overwriting(out, data, labels)
     folder = _open(data, split, "fit", labels, num_classes, ignore_index, background, scores)
     calibrator = _create(
         method, folder, logits_only, preset=preset, positivity=positivity, init=init, root_offset=root_offset
@@ -151,6 +115,7 @@ def fit(
         learning_rate=learning_rate,
         batch_size=batch_size,
         patience=patience,
+        cosine=cosine,
         crop=crop,
         flips=flips,
         precision=precision,
@@ -163,10 +128,10 @@ def fit(
     if not is_first_process():
         return
     calibrator.save(out)
-    _print_report(method, calibrator.fit_report_, out, as_json)
+    print_report(method, calibrator.fit_report_, out, as_json)
 
 
-@app.command(cls=_ManyValues)
+@app.command(cls=ManyValues)
 def apply(
     calibrator: Annotated[Path, typer.Argument(help="Folder of a saved calibrator.")],
     data: Data,
@@ -183,23 +148,19 @@ def apply(
 
     Example: segcal apply ts/ DATA --out probs/
     """
-    _refuse_overwriting(out, calibrator, data)
+    refuse_overwriting(out, calibrator, data)
     fitted = load(calibrator)
     folder = open_folder(
         data, split=split, num_classes=fitted.num_classes, scores=_scores(scores), require_labels=False
     )
-    with _progress("calibrating") as progress:
+    with progress_of("calibrating") as progress:
         written = apply_to_folder(
-            fitted, _Tracked(folder, progress), like=folder, out=out, dtype=dtype, maps=temperature
+            fitted, Tracked(folder, progress), like=folder, out=out, dtype=dtype, maps=temperature
         )
-    if as_json:
-        typer.echo(json.dumps({"out": str(out), **written}))
-    else:
-        kept = "every predicted label kept" if fitted.preserves_labels else f"{written['changed']:,} labels changed"
-        _out.print(f"{written['cases']} cases, {written['pixels']:,} pixels, {kept}; written to {out}", highlight=False)
+    print_written(written, fitted, out, as_json)
 
 
-@app.command("evaluate", cls=_ManyValues)
+@app.command("evaluate", cls=ManyValues)
 def evaluate_command(
     data: Data,
     calibrators: Annotated[
@@ -226,12 +187,13 @@ def evaluate_command(
 
     Example: segcal evaluate DATA --calibrators ts/ --reference TS --out results/
     """
-    _refuse_overwriting(out, data, labels, *(calibrators or []))
+    refuse_overwriting(out, data, labels, *(calibrators or []))
     folder = _open(data, split, "test", labels, num_classes, ignore_index, background, scores)
     compared: dict[str, Calibrator | None] = {"UC": None, **_load_all(calibrators or [])}
-    with _progress("measuring") as progress:
+    check_reference(reference, tuple(compared))  # now, not after an hour of measuring
+    with progress_of("measuring") as progress:
         results = evaluate(
-            _Tracked(folder, progress),
+            Tracked(folder, progress),
             compared,
             num_classes=folder.num_classes,
             ignore_index=folder.ignore_index,
@@ -245,21 +207,10 @@ def evaluate_command(
     table = results.table(reference=reference)
     if out is not None:
         results.save(out)
-    for warning in results.settings["warnings"]:
-        _err.print(f"warning: {warning}", style="yellow", highlight=False)
-    if as_json:
-        typer.echo(json.dumps(_results_json(results)))
-        return
-    _out.print(table)
-    _print_pooled(results)
-    if skipped := {name: count for name, count in results.skipped().items() if count}:
-        counts = ", ".join(f"{count} {name}" for name, count in skipped.items())
-        _out.print(f"left out for want of pixels: {counts}", style="dim", highlight=False)
-    if out is not None:
-        _out.print(f"saved in {out}", highlight=False)
+    print_results(results, table, out, as_json)
 
 
-@app.command("diagnose", cls=_ManyValues)
+@app.command("diagnose", cls=ManyValues)
 def diagnose_command(
     data: Data,
     labels: LabelFolder = None,
@@ -275,9 +226,9 @@ def diagnose_command(
     Example: segcal diagnose DATA
     """
     folder = _open(data, split, None, labels, num_classes, ignore_index, background, scores)
-    with _progress("diagnosing") as progress:
+    with progress_of("diagnosing") as progress:
         found = diagnose(
-            _Tracked(folder, progress),
+            Tracked(folder, progress),
             num_classes=folder.num_classes,
             ignore_index=folder.ignore_index,
             background=folder.background,
@@ -285,11 +236,11 @@ def diagnose_command(
     if as_json:
         typer.echo(json.dumps(found.to_dict()))
         return
-    _out.print(_diagnosis_table(found))
-    _out.print(found.advice(), highlight=False)
+    OUT.print(diagnosis_table(found))
+    OUT.print(found.advice(), highlight=False)
 
 
-@app.command("export")
+@app.command("export", cls=ManyValues)
 def export_command(
     calibrator: Annotated[Path, typer.Argument(help="Folder of a saved calibrator.")],
     out: Annotated[Path, typer.Option(help="The ONNX file to write.")],
@@ -309,14 +260,14 @@ def export_command(
     worst = export_onnx(
         load(calibrator),
         out,
-        network=None if network is None else _import_network(network),
+        network=None if network is None else import_network(network),
         image_channels=image_channels,
         size=size or None,
     )
     if as_json:
         typer.echo(json.dumps({"out": str(out), "difference": worst}))
     else:
-        _out.print(f"written to {out}; differs from PyTorch by at most {worst:.1e}", highlight=False)
+        OUT.print(f"written to {out}; differs from PyTorch by at most {worst:.1e}", highlight=False)
 
 
 @app.command()
@@ -329,20 +280,20 @@ def demo(
     """
     sample = load_sample()
     data, saved = out / "data", out / "ts"
-    _step("1. A folder of scores, labels and images (simulated scenes)", f"ls {data}")
+    print_step("1. A folder of scores, labels and images (simulated scenes)", f"ls {data}")
     write_folder(data, sample, class_names=("field", "road", "water", "forest", "town"))
-    _step("2. Is the network over- or underconfident?", f"segcal diagnose {data} --split fit")
+    print_step("2. Is the network over- or underconfident?", f"segcal diagnose {data} --split fit")
     diagnose_command(data, split="fit")
-    _step("3. Fit temperature scaling", f"segcal fit {data} --method ts --out {saved}")
+    print_step("3. Fit temperature scaling", f"segcal fit {data} --method ts --out {saved}")
     fit(data, out=saved, method="ts")
-    _step("4. Write calibrated probabilities", f"segcal apply {saved} {data} --split test --out {out / 'probs'}")
+    print_step("4. Write calibrated probabilities", f"segcal apply {saved} {data} --split test --out {out / 'probs'}")
     apply(saved, data, out=out / "probs", split="test")
-    _step(
+    print_step(
         "5. Measure, in the whole image, near boundaries and in local patches",
         f"segcal evaluate {data} --calibrators {saved} --reference TS --patch-size 24 --out {out / 'results'}",
     )
     evaluate_command(data, calibrators=[saved], reference="TS", patch_size=24, out=out / "results")
-    _out.print(
+    OUT.print(
         "\nOne temperature mends the whole image; Local-Max shows the patches where it does not.", highlight=False
     )
 
@@ -350,34 +301,6 @@ def demo(
 def main() -> None:
     """The entry point."""
     app()
-
-
-class _Tracked(Sequence[Case]):
-    """A folder that moves a progress bar each time it hands out a case; every pass over the data is a new bar."""
-
-    def __init__(self, folder: Folder, progress: Progress) -> None:
-        self.folder, self.progress = folder, progress
-
-    def __len__(self) -> int:
-        return len(self.folder)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self.folder[index]
-
-    def __iter__(self) -> Iterator[Case]:
-        task = self.progress.task_ids[-1]
-        self.progress.reset(task, total=len(self.folder))
-        for case in self.folder:
-            yield case
-            self.progress.advance(task)
-
-
-def _progress(what: str) -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    # elsewhere than in a terminal even an empty bar leaves a blank line, and errors are one line
-    progress = Progress(*columns, console=_err, transient=True, disable=not _err.is_terminal)
-    progress.add_task(what, total=None)
-    return progress
 
 
 def _open(
@@ -401,13 +324,6 @@ def _open(
         scores=_scores(scores),
     )
     return folder.select(preferred) if split is None and preferred in folder.splits else folder
-
-
-def _refuse_overwriting(out: Path | None, *inputs: Path | None) -> None:
-    """Raise if `out` is, or holds, what the command reads: folders that segcal wrote are replaced without asking."""
-    for path in inputs:
-        if out is not None and path is not None and path.resolve().is_relative_to(out.resolve()):
-            raise InputError(f"'{out}' cannot be written to, as '{path}' is read from; choose another output folder")
 
 
 def _scores(text: str | None) -> Literal["logits", "probabilities"] | None:
@@ -439,8 +355,8 @@ def _fit(calibrator: Calibrator, folder: Folder, validation: Folder | None, opti
         with progress_bar(description=f"training {calibrator.method}") as watch:
             calibrator.fit(folder, validation=validation, watch=watch, **options)  # type: ignore[call-arg]
     else:
-        with _progress(f"fitting {calibrator.method}") as progress:
-            calibrator.fit(_Tracked(folder, progress), validation=validation)
+        with progress_of(f"fitting {calibrator.method}") as progress:
+            calibrator.fit(Tracked(folder, progress), validation=validation)
 
 
 def _validation(
@@ -460,41 +376,9 @@ def _validation(
     )
 
 
-def _import_network(text: str) -> nn.Module:
-    """The network that MODULE:FUNCTION returns; modules of the working folder are found too."""
-    module, _, function = text.partition(":")
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        network = getattr(importlib.import_module(module), function)()
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise InputError(f"--network must be MODULE:FUNCTION that returns a network, got '{text}' ({error})") from error
-    finally:
-        sys.path.pop(0)
-    if not isinstance(network, nn.Module):
-        raise InputError(f"--network must return an nn.Module, got {type(network).__name__} from '{text}'")
-    return network
-
-
 def _given(**options: Any) -> dict[str, Any]:
     """The options that were set."""
     return {name: value for name, value in options.items() if value is not None}
-
-
-def _print_report(method: str, report: FitReport, out: Path, as_json: bool) -> None:
-    if as_json:
-        content = {"method": method, "out": str(out), **{k: v for k, v in vars(report).items() if k != "names"}}
-        typer.echo(json.dumps(content))
-        return
-    _out.print(
-        f"{method}: NLL {report.nll_before:.4f} -> {report.nll_after:.4f} on {report.cases} cases "
-        f"({report.pixels:,} pixels), {report.steps} steps, {report.seconds:.1f} s",
-        highlight=False,
-    )
-    for name, value in report.details.items():
-        _out.print(f"  {name}: {value:.5g}" if isinstance(value, float) else f"  {name}: {value}", highlight=False)
-    for warning in report.warnings:
-        _err.print(f"warning: {warning}", style="yellow", highlight=False)
-    _out.print(f"saved in {out}", highlight=False)
 
 
 def _load_all(paths: Sequence[Path]) -> dict[str, Calibrator]:
@@ -507,55 +391,3 @@ def _load_all(paths: Sequence[Path]) -> dict[str, Calibrator]:
     if len(set(names)) < len(names):
         raise InputError(f"calibrators must have different names, got {', '.join(names)}; rename a folder")
     return {name: calibrator for name, (_, calibrator) in zip(names, loaded, strict=True)}
-
-
-def _results_json(results: Results) -> dict[str, Any]:
-    def rows(frame: Any) -> list[dict[str, Any]]:
-        return json.loads(frame.to_json(orient="records", double_precision=15))  # type: ignore[no-any-return]
-
-    return {
-        "settings": dict(results.settings),
-        "skipped": results.skipped(),
-        "images": rows(results.to_frame()),
-        "pooled": rows(results.pooled()),
-    }
-
-
-def _print_pooled(results: Results) -> None:
-    pooled = results.pooled()
-    shown = pooled[pooled.metric.isin(["ece", "sce", "nll", "brier"])]
-    table = Table(
-        title="all pixels together, with 95 % bootstrap intervals over images", title_justify="left", box=None
-    )
-    for column in ("method", "region", *shown.metric.unique()):
-        table.add_column(column, justify="left" if column in ("method", "region") else "right")
-    for (method, region), rows in shown.groupby(["method", "region"], sort=False):
-        table.add_row(
-            str(method), str(region), *(f"{r.value:.4f} [{r.low:.4f}, {r.high:.4f}]" for r in rows.itertuples())
-        )
-    _out.print(table)
-
-
-def _diagnosis_table(found: Diagnosis) -> Table:
-    table = Table(box=None)
-    headings = ("image", "state", "NLL", "entropy", "best T", "overconfident", "underconfident")
-    for k, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if k < 2 else "right")
-    shown = sorted(found.images, key=lambda image: -abs(np.nan_to_num(image.nll - image.entropy)))
-    for finding in (found.dataset, *shown[:20]):
-        table.add_row(
-            finding.name,
-            finding.state if finding.pixels else "no pixels",
-            f"{finding.nll:.4f}",
-            f"{finding.entropy:.4f}",
-            f"{finding.temperature:.3f}",
-            f"{finding.overconfident_share:.1%}",
-            f"{finding.underconfident_share:.1%}",
-        )
-    if len(shown) > 20:
-        table.add_row(f"... {len(shown) - 20} more (--json shows all)")
-    return table
-
-
-def _step(title: str, command: str) -> None:
-    _out.print(f"\n[bold]{title}[/bold]\n[dim]$ {command}[/dim]", highlight=False)

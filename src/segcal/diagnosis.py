@@ -52,12 +52,23 @@ class Diagnosis:
         known = [image.temperature for image in self.images if 0 < image.temperature < np.inf]
         spread = float(np.std(np.log(known))) if len(known) > 1 else 0.0
         best = self.dataset.temperature
+        if np.isinf(best):
+            return (
+                "The scores are no better than chance, so no temperature mends them; "
+                "check that labels and classes are in the order of the scores."
+            )
+        if best == 0:
+            return (
+                "Every pixel is predicted right, so these images cannot tell how much confidence is too much; "
+                "diagnose images with mistakes too."
+            )
         if self.dataset.state == "balanced":
             start = "NLL and entropy are equal, so one temperature for all images would change nothing"
         else:
             start = f"The scores are {self.dataset.state}; a temperature of {best:.3g} for all images mends that (ts)"
         if spread > 0.1:
-            return f"{start}, but the best temperature varies from image to image by {100 * np.expm1(spread):.0f} %."
+            varies = f"the best temperature varies from image to image by {100 * np.expm1(spread):.0f} %"
+            return f"{start}, but {varies}; let it follow the image (lts)."
         return f"{start}, and the images agree on it."
 
     def to_dict(self) -> dict[str, Any]:

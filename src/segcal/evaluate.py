@@ -70,6 +70,11 @@ class Protocol:
         ):
             if value not in known:
                 raise InputError(f"{name} must be one of {', '.join(known)}, got '{value}'")
+        if self.form == "marginal" and self.ace_edges == "image":
+            raise InputError(
+                "ace_edges='image' are edges of top confidences, and form='marginal' bins each class by its own "
+                "probability; use ace_edges='region' or another form"
+            )
 
 
 def evaluate(

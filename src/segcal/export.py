@@ -6,6 +6,7 @@ import logging
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +53,10 @@ def export_onnx(
         size: Spatial size to trace and check with; other sizes work too.
     """
     onnxruntime = _import_onnx()
+    if not calibrator.fitted:
+        raise InputError(f"this {type(calibrator).__name__} has not been fitted; call fit or load one that was")
     looks = int(getattr(calibrator, "image_channels", 0))
-    sizes = tuple(size) if size is not None else (64,) * int(getattr(calibrator, "spatial_dims", 2))
+    sizes = _sizes(calibrator, size)
     if network is None:
         module: nn.Module = _Probabilities(calibrator)
         shapes = [("logits", calibrator.num_classes), *([("image", looks)] if looks else [])]
@@ -62,7 +65,7 @@ def export_onnx(
         if not channels:
             raise InputError("to export a network, the channels of its input must be known; give image_channels")
         module, shapes = CalibratedModel(network, calibrator), [("image", channels)]
-    module = module.cpu().eval()
+    module = deepcopy(module).cpu().eval()  # whose module it is goes on with it where and as it was
     names = [name for name, _ in shapes]
     with staged_file(path) as file:
         _write(module, _examples(shapes, 2, sizes), names, file)
@@ -76,6 +79,15 @@ def export_onnx(
                 "the network may hold an operation that onnxruntime computes otherwise"
             )
     return worst
+
+
+def _sizes(calibrator: Calibrator, size: Sequence[int] | None) -> tuple[int, ...]:
+    dims = getattr(calibrator, "spatial_dims", None)
+    if size is None:
+        return (64,) * (dims or 2)
+    if dims is not None and len(size) != dims:
+        raise InputError(f"size must have {dims} numbers, as the calibrator has {dims} axes, got {tuple(size)}")
+    return tuple(size)
 
 
 def _write(module: nn.Module, examples: tuple[Tensor, ...], names: list[str], file: Path) -> None:

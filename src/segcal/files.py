@@ -50,6 +50,13 @@ def refuse_foreign(target: Path) -> None:
         raise InputError(f"'{target}' is a file, and a folder is to be written there; choose another name")
 
 
+def refuse_overwriting(out: Path | None, *inputs: Path | None) -> None:
+    """Raise if `out` is, or holds, one of the inputs: folders that segcal wrote are replaced without asking."""
+    for path in inputs:
+        if out is not None and path is not None and path.resolve().is_relative_to(out.resolve()):
+            raise InputError(f"'{out}' cannot be written to, as '{path}' is read from; choose another output folder")
+
+
 @contextmanager
 def staged_file(path: str | Path) -> Iterator[Path]:
     """Yield a temporary file name that becomes `path` if the block succeeds and vanishes if it does not."""

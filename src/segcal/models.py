@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -71,3 +74,18 @@ def predict_cases(
         for k in range(len(image)):
             yield Case(f"{number:06d}", logits[k], labels[k], image[k])
             number += 1
+
+
+def import_network(text: str) -> nn.Module:
+    """The network that MODULE:FUNCTION returns; modules of the working folder are found too."""
+    module, _, function = text.partition(":")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        network = getattr(importlib.import_module(module), function)()
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise InputError(f"a network is named as MODULE:FUNCTION that returns it, got '{text}' ({error})") from error
+    finally:
+        sys.path.pop(0)
+    if not isinstance(network, nn.Module):
+        raise InputError(f"'{text}' must return an nn.Module, got {type(network).__name__}")
+    return network

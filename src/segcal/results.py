@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,8 +68,7 @@ class Results:
 
     def table(self, reference: str | None = None) -> PaperTable:
         """The paper's table; marks where `reference` is significantly better than another method."""
-        if reference is not None and reference not in self.methods:
-            raise InputError(f"reference must be one of {', '.join(self.methods)}, got '{reference}'")
+        check_reference(reference, self.methods)
         columns = [(metric, region) for metric in CALIBRATION for region in REGIONS]
         columns += [(metric, "all") for metric in QUALITY]
         samples = {
@@ -114,3 +113,9 @@ def _read(path: Path) -> pd.DataFrame:
     """A table in which names are what they were ("007", "NA") and values come back to the last bit."""
     values = dict.fromkeys(("value", "low", "high"), lambda text: float(text or "nan"))
     return pd.read_csv(path, dtype=_NAMES, converters=values, keep_default_na=False)
+
+
+def check_reference(reference: str | None, methods: Sequence[str]) -> None:
+    """Raise unless the reference is one of the methods, or none is asked for."""
+    if reference is not None and reference not in methods:
+        raise InputError(f"reference must be one of {', '.join(methods)}, got '{reference}'")

@@ -187,7 +187,10 @@ def progress_bar(*, description: str = "training") -> Iterator[Watch]:
     """A bar on standard error with the loss and validation loss of each epoch, in the first process only."""
     bar = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     columns = (*bar, TextColumn("{task.fields[note]}"))
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not is_first_process()) as progress:
+    console = Console(stderr=True)
+    # elsewhere than in a terminal even a bar that vanishes leaves a blank line
+    hidden = not (is_first_process() and console.is_terminal)
+    with Progress(*columns, console=console, transient=True, disable=hidden) as progress:
         task = progress.add_task(description, total=None, note="")
 
         def watch(epoch: Epoch) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, cast
 
 import numpy as np
 import torch
@@ -69,7 +69,6 @@ class TemperatureTree(nn.Module):
         self.of_logits = conv(num_classes, 8 if image_channels else 7, _WIDTH, dilation=_DILATION)
         self.of_image = conv(image_channels, 1, _WIDTH, dilation=_DILATION) if image_channels else None
         self.positivity, self.root_offset, self.init = positivity, root_offset, init
-        self.memory_format = torch.channels_last if spatial_dims == 2 else torch.channels_last_3d
 
     def reset(self, generator: torch.Generator) -> None:
         """Start anew: T is 1 everywhere, or nearly so with random leaves."""
@@ -85,7 +84,7 @@ class TemperatureTree(nn.Module):
 
     def root(self, logits: Logits, image: Image | None = None) -> Temperature:
         """The value at the root before it is made positive."""
-        found = _convolve(self.of_logits, logits, self.memory_format)  # [B, 7 or 8, *S]
+        found = _convolve(self.of_logits, logits)  # [B, 7 or 8, *S]
         v1, v2, v3, v4 = found[:, _LEAVES].unbind(1)
         gates = torch.sigmoid(found[:, 4:])
         left = torch.lerp(v2, v1, gates[:, 0])
@@ -94,8 +93,7 @@ class TemperatureTree(nn.Module):
         if self.of_image is not None:
             if image is None:
                 raise InputError("this calibrator looks at the image too; give it, or build one with image_channels=0")
-            seen = _convolve(self.of_image, image, self.memory_format)[:, 0]
-            value = torch.lerp(value, seen, gates[:, 3])
+            value = torch.lerp(value, _convolve(self.of_image, image)[:, 0], gates[:, 3])
         # every leaf has a + 1, and gates mix with weights that sum to 1, so that it can be added once, here
         return value.unsqueeze(1) + (1.0 + self.root_offset)
 
@@ -201,13 +199,13 @@ class LocalTemperatureScaling(TemperatureCalibrator):
         )
         home = self.fitted.device
         # goes through all cases, so that bad ones are found before hours pass, and before what was learned is forgotten
-        before = _nll_as_they_are(self, kept.cases)
+        before, names = _look_through(self, kept.cases)
         self.tree.reset(torch.Generator().manual_seed(seed))
         history = train(_Objective(self), kept, settings, validation=checked, watch=watch)
         self.to(choose_device(settings.device)).fitted.fill_(True)
         found = _Outcome.of(self, kept.cases)
         self.to(home)
-        return self._finish(self._report(before, found, history, perf_counter() - started, kept))
+        return self._finish(self._report(before, names, found, history, perf_counter() - started))
 
     def temperature(self, logits: Logits, image: Image | None = None) -> Temperature:
         """The temperature of each pixel, within the bounds."""
@@ -230,7 +228,7 @@ class LocalTemperatureScaling(TemperatureCalibrator):
         return image
 
     def _report(
-        self, before: float, found: _Outcome, history: History, seconds: float, source: _CaseSource
+        self, before: float, names: Sequence[str], found: _Outcome, history: History, seconds: float
     ) -> FitReport:
         warnings = list(history.warnings)
         if found.dead > 0.01:
@@ -246,7 +244,7 @@ class LocalTemperatureScaling(TemperatureCalibrator):
             )
         validated = history.best_loss if np.isfinite(history.best_loss) else None
         return FitReport(
-            cases=len(source),
+            cases=len(names),
             pixels=found.pixels,
             nll_before=before,
             nll_after=found.nll,
@@ -254,7 +252,7 @@ class LocalTemperatureScaling(TemperatureCalibrator):
             seconds=seconds,
             converged=bool(np.isfinite(found.nll)),
             warnings=tuple(warnings),
-            names=tuple(source.names),
+            names=tuple(names),
             details={
                 "best_epoch": history.best_epoch,
                 "validation_nll": validated,
@@ -309,14 +307,13 @@ class _CaseSource:
 
     def __init__(self, cases: Any, calibrator: LocalTemperatureScaling) -> None:
         self.cases: Sequence[Case] = cases if isinstance(cases, Sequence) else list(cases)
-        self.calibrator, self.names = calibrator, dict[str, None]()
+        self.calibrator = calibrator
 
     def __len__(self) -> int:
         return len(self.cases)
 
     def __getitem__(self, index: int) -> Sample:
         case = self.cases[index]
-        self.names[case.name] = None
         labels = self.calibrator.fit_labels(case)[0].cpu()
         if not self.calibrator.image_channels:
             return case.logits, labels
@@ -358,29 +355,30 @@ class _Outcome:
         return cls(pixels, nll / pixels, low, high, stuck)
 
 
-def _nll_as_they_are(calibrator: LocalTemperatureScaling, cases: Iterable[Case]) -> float:
-    """Mean NLL of the raw logits over the pixels to be fitted on; every case is read and checked on the way."""
-    nll, pixels = 0.0, 0
+def _look_through(calibrator: LocalTemperatureScaling, cases: Iterable[Case]) -> tuple[float, list[str]]:
+    """Mean NLL of the raw logits over the pixels to be fitted on, and the names; every case is checked on the way."""
+    nll, pixels, names = 0.0, 0, []
     for case in cases:
+        names.append(case.name)
         labels = calibrator.fit_labels(case)[0]
         for slab in slabs_of(case, calibrator.num_classes, device=labels.device):
             part = likelihood(slab.logits[0], labels[slab.rows], 1.0)
             nll, pixels = nll + part.nll, pixels + int(part.pixels)
     if pixels == 0:
         raise InputError("no labelled pixel to fit on; check ignore_index, background and the labels")
-    return nll / pixels
+    return nll / pixels, names
 
 
-def _convolve(conv: nn.Module, values: Tensor, memory_format: torch.memory_format) -> Tensor:
-    """Convolve with reflected edges, in the memory order that convolutions are fastest in."""
-    weight: Tensor = conv.weight  # type: ignore[assignment]
-    dims = values.ndim - 2
+def _convolve(conv: nn.Module, values: Tensor) -> Tensor:
+    """Convolve with reflected edges, in the memory order that convolutions are fastest in; planes come out."""
+    weight, dims = cast(Tensor, conv.weight), values.ndim - 2
     mode = "reflect" if min(values.shape[2:]) > _REACH else "replicate"  # a reflection needs something to reflect
     if values.dtype == torch.float64:  # what float32 cannot hold would become infinite, and the temperature NaN
         values = values.clamp(torch.finfo(weight.dtype).min, torch.finfo(weight.dtype).max)
     padded = F.pad(values.to(weight.dtype), [_REACH] * (2 * dims), mode=mode)
-    found: Tensor = conv(padded.contiguous(memory_format=memory_format))
-    return found.to(weight.dtype)  # mixed precision ends here
+    order = torch.channels_last if dims == 2 else torch.channels_last_3d
+    found: Tensor = conv(padded.contiguous(memory_format=order))
+    return found.to(weight.dtype).contiguous()  # mixed precision ends here
 
 
 def _preset(name: Preset, spatial_dims: int) -> Settings:

@@ -1,0 +1,196 @@
+"""What the commands say on the screen: errors in one sentence, progress, reports and tables."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from typer.core import TyperCommand, TyperGroup
+
+from segcal.calibrators import Calibrator, FitReport
+from segcal.data.folder import Folder
+from segcal.diagnosis import Diagnosis
+from segcal.results import Results
+from segcal.tables import PaperTable
+from segcal.types import Case, InputError
+
+OUT = Console()
+ERR = Console(stderr=True)
+
+
+class Group(TyperGroup):
+    """Turn bad input into one sentence and exit status 2."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command."""
+        try:
+            return super().invoke(ctx)
+        except InputError as error:
+            typer.echo(f"segcal: {error}", err=True)
+        except OSError as error:
+            typer.echo(
+                f"segcal: {error.strerror or error} ('{error.filename}'); check the path and its rights", err=True
+            )
+        raise typer.Exit(2)
+
+
+class ManyValues(TyperCommand):
+    """Let an option that may be repeated take several values at once: `--calibrators a b` for two options."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Name the option again before each further value."""
+        repeatable = {name for option in self.params if getattr(option, "multiple", False) for name in option.opts}
+        return super().parse_args(ctx, list(_expand(args, repeatable)))
+
+
+def _expand(args: Sequence[str], repeatable: set[str]) -> Iterator[str]:
+    current, used = None, False
+    for arg in args:
+        if arg.startswith("-") and not _is_number(arg):
+            current, used = (arg, False) if arg in repeatable else (None, False)
+        elif current is not None:
+            if used:
+                yield current
+            used = True
+        yield arg
+
+
+def _is_number(text: str) -> bool:
+    return text.lstrip("-").isdigit()
+
+
+class Tracked(Sequence[Case]):
+    """A folder that moves a progress bar each time it hands out a case; every pass over the data is a new bar."""
+
+    def __init__(self, folder: Folder, progress: Progress) -> None:
+        self.folder, self.progress = folder, progress
+
+    def __len__(self) -> int:
+        return len(self.folder)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.folder[index]
+
+    def __iter__(self) -> Iterator[Case]:
+        task = self.progress.task_ids[-1]
+        self.progress.reset(task, total=len(self.folder))
+        for case in self.folder:
+            yield case
+            self.progress.advance(task)
+
+
+def progress_of(what: str) -> Progress:
+    """A bar on standard error, where that is a terminal."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    # elsewhere than in a terminal even an empty bar leaves a blank line, and errors are one line
+    progress = Progress(*columns, console=ERR, transient=True, disable=not ERR.is_terminal)
+    progress.add_task(what, total=None)
+    return progress
+
+
+def print_report(method: str, report: FitReport, out: Path, as_json: bool) -> None:
+    """What a fit did."""
+    if as_json:
+        content = {"method": method, "out": str(out), **{k: v for k, v in vars(report).items() if k != "names"}}
+        typer.echo(json.dumps(content))
+        return
+    OUT.print(
+        f"{method}: NLL {report.nll_before:.4f} -> {report.nll_after:.4f} on {report.cases} cases "
+        f"({report.pixels:,} pixels), {report.steps} steps, {report.seconds:.1f} s",
+        highlight=False,
+    )
+    for name, value in report.details.items():
+        OUT.print(f"  {name}: {value:.5g}" if isinstance(value, float) else f"  {name}: {value}", highlight=False)
+    for warning in report.warnings:
+        _warn(warning)
+    OUT.print(f"saved in {out}", highlight=False)
+
+
+def print_written(written: Mapping[str, int], calibrator: Calibrator, out: Path, as_json: bool) -> None:
+    """How much was calibrated, and whether labels changed."""
+    if as_json:
+        typer.echo(json.dumps({"out": str(out), **written}))
+        return
+    kept = "every predicted label kept" if calibrator.preserves_labels else f"{written['changed']:,} labels changed"
+    OUT.print(f"{written['cases']} cases, {written['pixels']:,} pixels, {kept}; written to {out}", highlight=False)
+
+
+def print_results(results: Results, table: PaperTable, out: Path | None, as_json: bool) -> None:
+    """The paper's table and the pooled figures, or all as JSON; warnings on standard error."""
+    for warning in results.settings["warnings"]:
+        _warn(warning)
+    if as_json:
+        typer.echo(json.dumps(_results_json(results)))
+        return
+    OUT.print(table)
+    OUT.print(_pooled_table(results))
+    if skipped := {name: count for name, count in results.skipped().items() if count}:
+        counts = ", ".join(f"{count} {name}" for name, count in skipped.items())
+        OUT.print(f"left out for want of pixels: {counts}", style="dim", highlight=False)
+    if out is not None:
+        OUT.print(f"saved in {out}", highlight=False)
+
+
+def _results_json(results: Results) -> dict[str, Any]:
+    def rows(frame: Any) -> list[dict[str, Any]]:
+        return json.loads(frame.to_json(orient="records", double_precision=15))  # type: ignore[no-any-return]
+
+    return {
+        "settings": dict(results.settings),
+        "skipped": results.skipped(),
+        "images": rows(results.to_frame()),
+        "pooled": rows(results.pooled()),
+    }
+
+
+def _pooled_table(results: Results) -> Table:
+    pooled = results.pooled()
+    shown = pooled[pooled.metric.isin(["ece", "sce", "nll", "brier"])]
+    table = Table(
+        title="all pixels together, with 95 % bootstrap intervals over images", title_justify="left", box=None
+    )
+    for column in ("method", "region", *shown.metric.unique()):
+        table.add_column(column, justify="left" if column in ("method", "region") else "right")
+    for (method, region), rows in shown.groupby(["method", "region"], sort=False):
+        table.add_row(
+            str(method), str(region), *(f"{r.value:.4f} [{r.low:.4f}, {r.high:.4f}]" for r in rows.itertuples())
+        )
+    return table
+
+
+def diagnosis_table(found: Diagnosis) -> Table:
+    """The state of the data set and of the images that are furthest from balance."""
+    table = Table(box=None)
+    headings = ("image", "state", "NLL", "entropy", "best T", "overconfident", "underconfident")
+    for k, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if k < 2 else "right")
+    shown = sorted(found.images, key=lambda image: -abs(np.nan_to_num(image.nll - image.entropy)))
+    for finding in (found.dataset, *shown[:20]):
+        table.add_row(
+            finding.name,
+            finding.state if finding.pixels else "no pixels",
+            f"{finding.nll:.4f}",
+            f"{finding.entropy:.4f}",
+            f"{finding.temperature:.3f}",
+            f"{finding.overconfident_share:.1%}",
+            f"{finding.underconfident_share:.1%}",
+        )
+    if len(shown) > 20:
+        table.add_row(f"... {len(shown) - 20} more (--json shows all)")
+    return table
+
+
+def print_step(title: str, command: str) -> None:
+    """A title, and the command that comes next."""
+    OUT.print(f"\n[bold]{title}[/bold]\n[dim]$ {command}[/dim]", highlight=False)
+
+
+def _warn(text: str) -> None:
+    ERR.print(f"warning: {text}", style="yellow", highlight=False)
