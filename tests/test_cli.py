@@ -211,9 +211,12 @@ def test_diagnose(data: Path) -> None:
 
 def test_demo_tells_the_whole_story(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = succeed("demo", "--out", tmp_path / "demo").stdout
-    assert [f"{k}. " in shown for k in range(1, 6)] == [True] * 5
-    assert {path.name for path in (tmp_path / "demo").iterdir()} == {"data", "ts", "probs", "results"}
-    assert Results.load(tmp_path / "demo" / "results").methods == ("UC", "TS")
+    assert [f"{k}. " in shown for k in range(1, 7)] == [True] * 6
+    assert {path.name for path in (tmp_path / "demo").iterdir()} == {"data", "ts", "lts", "probs", "results"}
+    results = Results.load(tmp_path / "demo" / "results")
+    assert results.methods == ("UC", "TS", "LTS")
+    worst = results.frame.query("region == 'local-max' and metric == 'ece'").groupby("method").value.mean()
+    assert worst["LTS"] < 0.6 * worst["TS"] < worst["UC"], "the story that the demo tells"
     for command in re.findall(r"\$ segcal (\w+)", shown):
         assert command in COMMANDS
     small = [scene.case for scene in simulate(4, size=(12, 12))]

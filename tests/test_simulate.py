@@ -95,5 +95,5 @@ def test_a_wrong_variation_is_refused() -> None:
 def test_the_sample_is_split_without_overlap() -> None:
     sample = load_sample()
     names = [case.name for cases in sample.values() for case in cases]
-    assert {split: len(cases) for split, cases in sample.items()} == {"fit": 12, "validation": 4, "test": 12}
-    assert len(set(names)) == 28
+    assert {split: len(cases) for split, cases in sample.items()} == {"fit": 30, "validation": 4, "test": 12}
+    assert len(set(names)) == 46

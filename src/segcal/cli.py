@@ -279,23 +279,28 @@ def demo(
     Example: segcal demo
     """
     sample = load_sample()
-    data, saved = out / "data", out / "ts"
+    data, ts, lts, probs, results = (out / name for name in ("data", "ts", "lts", "probs", "results"))
     print_step("1. A folder of scores, labels and images (simulated scenes)", f"ls {data}")
     write_folder(data, sample, class_names=("field", "road", "water", "forest", "town"))
     print_step("2. Is the network over- or underconfident?", f"segcal diagnose {data} --split fit")
     diagnose_command(data, split="fit")
-    print_step("3. Fit temperature scaling", f"segcal fit {data} --method ts --out {saved}")
-    fit(data, out=saved, method="ts")
-    print_step("4. Write calibrated probabilities", f"segcal apply {saved} {data} --split test --out {out / 'probs'}")
-    apply(saved, data, out=out / "probs", split="test")
+    print_step("3. One temperature for all images", f"segcal fit {data} --method ts --out {ts}")
+    fit(data, out=ts, method="ts")
+    print_step(
+        "4. A temperature for every pixel",
+        f"segcal fit {data} --method lts --epochs 60 --learning-rate 3e-3 --flips --out {lts}",
+    )
+    fit(data, out=lts, method="lts", epochs=60, learning_rate=3e-3, flips=True)
     print_step(
         "5. Measure, in the whole image, near boundaries and in local patches",
-        f"segcal evaluate {data} --calibrators {saved} --reference TS --patch-size 24 --out {out / 'results'}",
+        f"segcal evaluate {data} --calibrators {ts} {lts} --reference LTS --patch-size 48 --out {results}",
     )
-    evaluate_command(data, calibrators=[saved], reference="TS", patch_size=24, out=out / "results")
-    OUT.print(
-        "\nOne temperature mends the whole image; Local-Max shows the patches where it does not.", highlight=False
+    evaluate_command(data, calibrators=[ts, lts], reference="LTS", patch_size=48, out=results)
+    print_step(
+        "6. Write calibrated probabilities and temperature maps",
+        f"segcal apply {lts} {data} --split test --temperature --out {probs}",
     )
+    apply(lts, data, out=probs, split="test", temperature=True)
 
 
 def main() -> None:

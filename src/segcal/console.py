@@ -152,16 +152,14 @@ def _results_json(results: Results) -> dict[str, Any]:
 
 def _pooled_table(results: Results) -> Table:
     pooled = results.pooled()
-    shown = pooled[pooled.metric.isin(["ece", "sce", "nll", "brier"])]
-    table = Table(
-        title="all pixels together, with 95 % bootstrap intervals over images", title_justify="left", box=None
-    )
-    for column in ("method", "region", *shown.metric.unique()):
-        table.add_column(column, justify="left" if column in ("method", "region") else "right")
-    for (method, region), rows in shown.groupby(["method", "region"], sort=False):
-        table.add_row(
-            str(method), str(region), *(f"{r.value:.4f} [{r.low:.4f}, {r.high:.4f}]" for r in rows.itertuples())
-        )
+    title = "all pixels together, with 95 % bootstrap intervals over images"
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    for column in ("method", "region", "ECE(%)", "NLL", "Brier"):
+        table.add_column(column, justify="left" if column in ("method", "region") else "right", no_wrap=True)
+    for (method, region), rows in pooled.groupby(["method", "region"], sort=False):
+        by_metric = rows.set_index("metric")
+        shown = [(by_metric.loc[metric], scale) for metric, scale in (("ece", 100), ("nll", 1), ("brier", 1))]
+        table.add_row(str(method), str(region), *(_with_interval(row, scale) for row, scale in shown))
     return table
 
 
@@ -194,3 +192,9 @@ def print_step(title: str, command: str) -> None:
 
 def _warn(text: str) -> None:
     ERR.print(f"warning: {text}", style="yellow", highlight=False)
+
+
+def _with_interval(row: Any, scale: int) -> str:
+    digits = 2 if scale == 100 else 3
+    value, low, high = (f"{scale * float(row[name]):.{digits}f}" for name in ("value", "low", "high"))
+    return f"{value} [{low}, {high}]"

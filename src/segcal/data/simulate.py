@@ -109,7 +109,7 @@ def load_sample() -> dict[str, list[Case]]:
 
     >>> sample = load_sample()
     >>> {split: len(cases) for split, cases in sample.items()}
-    {'fit': 12, 'validation': 4, 'test': 12}
+    {'fit': 30, 'validation': 4, 'test': 12}
     """
-    cases = [scene.case for scene in simulate(28, seed=2021)]
-    return {"fit": cases[:12], "validation": cases[12:16], "test": cases[16:]}
+    cases = [scene.case for scene in simulate(46, temperatures=(0.5, 4.0), contrast=3.0, seed=2021)]
+    return {"fit": cases[:30], "validation": cases[30:34], "test": cases[34:]}
