@@ -63,14 +63,18 @@ def against_peers() -> None:
         "torchmetrics ECE": (torchmetrics_ece, "1"),
         "netcal ECE": (netcal_ece, "1"),
     }
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        times = {name: milliseconds(function) for name, (function, _) in parts.items()}
-    unit = times["softmax + max"]
-    shown = table(f"one image, {CLASSES} x 360 x 480, float32, CPU", "what", "numbers", "ms", "softmax+max passes")
-    for name, time in times.items():
-        shown.add_row(name, parts[name][1], f"{time:.2f}", f"{time / unit:.2f}")
-    console.print(shown)
+    threads = torch.get_num_threads()
+    for used in sorted({1, threads}):
+        torch.set_num_threads(used)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            times = {name: milliseconds(function) for name, (function, _) in parts.items()}
+        title = f"one image, {CLASSES} x 360 x 480, float32, CPU, {used} thread{'s' if used > 1 else ''}"
+        shown = table(title, "what", "numbers", "ms", "softmax+max passes")
+        for name, time in times.items():
+            shown.add_row(name, parts[name][1], f"{time:.2f}", f"{time / times['softmax + max']:.2f}")
+        console.print(shown)
+    torch.set_num_threads(threads)
 
 
 def exact_counts() -> None:

@@ -84,6 +84,14 @@ class TemperatureTree(nn.Module):
 
     def root(self, logits: Logits, image: Image | None = None) -> Temperature:
         """The value at the root before it is made positive."""
+        inference = not torch.is_grad_enabled() and not torch.compiler.is_compiling()
+        if inference and logits.device.type == "cpu" and len(logits) > 1:
+            # one image at a time: larger pieces of memory are mapped anew on every call, which costs more than the work
+            parts = [slice(k, k + 1) for k in range(len(logits))]
+            return torch.cat([self._root(logits[k], None if image is None else image[k]) for k in parts])
+        return self._root(logits, image)
+
+    def _root(self, logits: Logits, image: Image | None) -> Temperature:
         found = _convolve(self.of_logits, logits)  # [B, 7 or 8, *S]
         v1, v2, v3, v4 = found[:, _LEAVES].unbind(1)
         gates = torch.sigmoid(found[:, 4:])
@@ -370,7 +378,7 @@ def _look_through(calibrator: LocalTemperatureScaling, cases: Iterable[Case]) ->
 
 
 def _convolve(conv: nn.Module, values: Tensor) -> Tensor:
-    """Convolve with reflected edges, in the memory order that convolutions are fastest in; planes come out."""
+    """Convolve with reflected edges, in the memory order that convolutions are fastest in."""
     weight, dims = cast(Tensor, conv.weight), values.ndim - 2
     mode = "reflect" if min(values.shape[2:]) > _REACH else "replicate"  # a reflection needs something to reflect
     if values.dtype == torch.float64:  # what float32 cannot hold would become infinite, and the temperature NaN
@@ -378,7 +386,7 @@ def _convolve(conv: nn.Module, values: Tensor) -> Tensor:
     padded = F.pad(values.to(weight.dtype), [_REACH] * (2 * dims), mode=mode)
     order = torch.channels_last if dims == 2 else torch.channels_last_3d
     found: Tensor = conv(padded.contiguous(memory_format=order))
-    return found.to(weight.dtype).contiguous()  # mixed precision ends here
+    return found.to(weight.dtype)  # mixed precision ends here
 
 
 def _preset(name: Preset, spatial_dims: int) -> Settings:

@@ -229,17 +229,17 @@ def intersection_over_union(h: Histogram, support: Int64[Tensor, "*G L"]) -> Flo
 
 def readings(evidence: Evidence, form: Form = "tables") -> dict[str, Float64[Tensor, "*G"]]:
     """Every metric of `METRICS`, and `pixels`; NaN for a region without pixels."""
-    pixels = _pixels(evidence.top)
+    pixels, merged = _pixels(evidence.top), _merge_classes(evidence.top)
     nll, brier, entropy = (evidence.sums / pixels.unsqueeze(-1)).unbind(-1)
     return {
-        "ece": ece(evidence.top),
-        "mce": mce(evidence.top),
+        "ece": ece(merged),
+        "mce": mce(merged),
         "sce": sce(evidence.static, form),
         "ace": ace(evidence.adaptive, form),
         "nll": nll,
         "brier": brier,
         "entropy": entropy,
-        "accuracy": accuracy(evidence.top),
+        "accuracy": accuracy(merged),
         "miou": intersection_over_union(evidence.top, evidence.support).nanmean(dim=-1),
         "pixels": pixels.long(),
     }
@@ -292,6 +292,8 @@ def _stack(histograms: Sequence[Histogram]) -> Histogram:
 
 
 def _merge_classes(h: Histogram) -> Histogram:
+    if h.pixels.shape[-2] == 1:
+        return h
     return Histogram(*(field.sum(dim=-2, keepdim=True) for field in h))
 
 

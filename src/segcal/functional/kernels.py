@@ -521,24 +521,33 @@ def sum_is_finite(values: Tensor) -> bool:
 
 @_compiled
 def _relabel(labels: Array, ignored: Array, num_classes: int, result: Array) -> int:
-    wrong = -1
+    """Fill `result`; how many labels are neither class nor ignored. In plain loops, which the vector units can run."""
+    foreign = 0
     for i in range(labels.shape[0]):
         label = np.int64(labels[i])
-        skip = False
-        for k in range(ignored.shape[0]):
-            skip |= label == ignored[k]
-        if not skip and (label < 0 or label >= num_classes) and wrong < 0:
-            wrong = i
-        result[i] = -1 if skip else label
-    return wrong
+        result[i] = label
+        foreign += int((label < 0) | (label >= num_classes))
+    for k in range(ignored.shape[0]):
+        found = 0
+        for i in range(labels.shape[0]):
+            same = np.int64(labels[i]) == ignored[k]
+            result[i] = -1 if same else result[i]
+            found += int(same)
+        if ignored[k] < 0 or ignored[k] >= num_classes:
+            foreign -= found
+    return foreign
 
 
 def relabel(labels: Tensor, ignored: Sequence[int], num_classes: int) -> tuple[Tensor, int]:
     """Labels as int64 with -1 for ignored ones, and the position of the first that is neither class nor ignored."""
     values = _as_numpy(labels)
     result = np.empty(values.shape, np.int64)
-    wrong = _relabel(values.reshape(-1), np.array(ignored, np.int64), num_classes, result.reshape(-1))
-    return torch.from_numpy(result), int(wrong)
+    unique = np.unique(np.array(ignored, np.int64))
+    if not _relabel(values.reshape(-1), unique, num_classes, result.reshape(-1)):
+        return torch.from_numpy(result), -1
+    wide = values.reshape(-1).astype(np.int64)
+    wrong = ((wide < 0) | (wide >= num_classes)) & ~np.isin(wide, unique)
+    return torch.from_numpy(result), int(wrong.argmax())
 
 
 # --------------------------------------------------------------------------------------------------------------------
