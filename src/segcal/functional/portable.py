@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 CELLS = 1 << 16
-LOW_OCTAVES = 12
+LOW_OCTAVES = 12  # of 1,024 cells, for confidences below 1/2; the other 52 are for 1 - confidence
 
 
 def describe(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
