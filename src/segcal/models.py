@@ -63,7 +63,8 @@ def predict_cases(
 ) -> Iterator[Case]:
     """The cases that a network makes of batches of images and labels, for `fit` and `evaluate`.
 
-    They are named by their number; logits are moved to the CPU, one batch at a time.
+    They are named by their number; logits are moved to the CPU, one batch at a time. `device` is where the network is,
+    if the images are elsewhere.
     """
     network.eval()
     number = 0
