@@ -93,7 +93,9 @@ class Calibrator(nn.Module, ABC):
 
     def predict_proba(self, logits: Logits, image: Image | None = None) -> Probs:
         """Calibrated probabilities, of the same shape and dtype as the logits."""
-        probs = probabilities(self(logits, image)).to(logits.dtype)
+        self._check(logits)
+        calibrated = self.calibrate(logits, image)
+        probs = probabilities(_rounded(calibrated, calibrated.dtype)).to(logits.dtype)
         return keep_labels(probs, logits) if self.preserves_labels else probs
 
     def calibrate_case(self, case: Case) -> Iterator[tuple[Slab, Logits]]:
