@@ -15,7 +15,7 @@ from torch import Tensor
 from benchmarks.timing import console, milliseconds, scene, table
 from segcal import CalibrationSuite
 from segcal.functional import binning
-from segcal.functional.checks import IGNORED, check_labels, check_logits_shape, refuse_non_finite
+from segcal.functional.checks import IGNORED, check_labels, check_logits
 from segcal.regions import boundary, box_index, foreground, local_patches
 
 CLASSES = 11
@@ -23,15 +23,13 @@ CLASSES = 11
 
 def suite_of_one_image(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
     """ECE, MCE, SCE, ACE and more for All, Boundary and ten Local patches, from logits and labels."""
-    check_logits_shape(logits, CLASSES, class_axis=1)
+    check_logits(logits, CLASSES, class_axis=1)
     truth = check_labels(labels, CLASSES, ignore_index=CLASSES)
     near = boundary(truth, IGNORED)
     inside = foreground(truth, IGNORED, near=near)
     boxes = local_patches(truth.shape[1:], name="image")
     regions = [binning.index_of(inside), binning.index_of(near), *(box_index(box, inside[0]) for box in boxes)]
     pixels = binning.describe(logits[0], truth[0])
-    if not binning.is_finite(pixels):
-        refuse_non_finite(logits)
     return binning.readings(binning.region_evidence(pixels, regions, num_classes=CLASSES))
 
 

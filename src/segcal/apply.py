@@ -81,9 +81,8 @@ def _calibrated(
 def _slabs(calibrator: Calibrator, case: Case, maps: bool) -> Iterator[tuple[Slab, Tensor, Tensor | None]]:
     """Calibrated logits slab by slab, with temperatures where they are wanted."""
     if maps and isinstance(calibrator, TemperatureCalibrator):
-        pairs = zip(calibrator.calibrate_case(case), calibrator.temperature_case(case), strict=True)
-        for (slab, logits), (_, temperature) in pairs:
-            yield slab, logits, temperature
+        for slab, temperature in calibrator.temperature_case(case):
+            yield slab, calibrator.scale(slab.logits[:, :, slab.inner], temperature), temperature
     else:
         for slab, logits in calibrator.calibrate_case(case):
             yield slab, logits, None

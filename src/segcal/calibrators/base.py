@@ -192,8 +192,11 @@ class TemperatureCalibrator(Calibrator):
     def calibrate_case(self, case: Case) -> Iterator[tuple[Slab, Logits]]:
         """Calibrated logits of a case, slab by slab: the slab as read, and the result for its inner slices."""
         for slab, temperature in self.temperature_case(case):
-            raw = slab.logits[:, :, slab.inner]
-            yield slab, keep_labels(_rounded(_divide(raw, temperature), raw.dtype), raw)
+            yield slab, self.scale(slab.logits[:, :, slab.inner], temperature)
+
+    def scale(self, logits: Logits, temperature: Temperature) -> Logits:
+        """Logits divided by temperatures that are known, in their own precision and with every label kept."""
+        return keep_labels(_rounded(_divide(logits, temperature), logits.dtype), logits)
 
 
 def _divide(logits: Logits, temperature: Temperature) -> Logits:

@@ -72,13 +72,6 @@ def describe(logits: Float[Tensor, "L *S"], labels: Int64[Tensor, "*S"]) -> Pixe
     return Pixels(confidence, predicted, flat, nll, brier, entropy)
 
 
-def is_finite(pixels: Pixels) -> bool:
-    """Whether every logit was: the entropy of a pixel is not if one of its logits is not."""
-    if pixels.entropy.device.type == "cpu":
-        return bool(np.isfinite(pixels.entropy.numpy().sum()))
-    return bool(torch.isfinite(pixels.entropy.sum()))
-
-
 def join(parts: Sequence[Pixels]) -> Pixels:
     """The pixels of several parts of one image, in order."""
     return parts[0] if len(parts) == 1 else Pixels(*(torch.cat(fields) for fields in zip(*parts, strict=True)))

@@ -28,14 +28,6 @@ def ignored_labels(ignore_index: IgnoreIndex) -> tuple[int, ...]:
 
 def check_logits(logits: Tensor, num_classes: int, *, class_axis: int, of: str = "") -> None:
     """Raise unless `logits` are floating point, finite and have `num_classes` entries along `class_axis`."""
-    check_logits_shape(logits, num_classes, class_axis=class_axis, of=of)
-    # a sum is finite only if every term is, and costs one read of the logits and no memory; if it is not, look closer
-    if not _sum_is_finite(logits):
-        refuse_non_finite(logits, of=of)
-
-
-def check_logits_shape(logits: Tensor, num_classes: int, *, class_axis: int, of: str = "") -> None:
-    """The same but for finiteness, for callers whose results show it: `refuse_non_finite` then says where."""
     if not torch.is_floating_point(logits):
         raise InputError(f"logits must be floating point, got {logits.dtype}{_of(of)}; convert them first")
     if logits.ndim <= class_axis or logits.shape[class_axis] != num_classes:
@@ -43,13 +35,9 @@ def check_logits_shape(logits: Tensor, num_classes: int, *, class_axis: int, of:
             f"logits must have num_classes={num_classes} entries along axis {class_axis}, "
             f"got shape {tuple(logits.shape)}{_of(of)}; set num_classes or mend the logits"
         )
-
-
-def refuse_non_finite(logits: Tensor, *, of: str = "") -> None:
-    """Raise if a logit is not finite, and say which."""
-    wrong = ~torch.isfinite(logits)
-    if wrong.any():
-        bad = wrong.nonzero()[0]
+    # a sum is finite only if every term is, and costs one read of the logits and no memory; if it is not, look closer
+    if not _sum_is_finite(logits) and not torch.isfinite(logits).all():
+        bad = (~torch.isfinite(logits)).nonzero()[0]
         value, at = logits[tuple(bad)].item(), tuple(bad.tolist())
         raise InputError(
             f"logits must be finite, got {value} at {at}{_of(of)}; "
