@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from segcal.functional import kernels
 from segcal.functional.checks import ignored_labels
 from segcal.functional.geometry import near_boundary
 from segcal.types import IgnoreIndex, InputError, Labels, Mask
@@ -87,8 +88,4 @@ def _interval(length: int, size: int, margin: int, random: np.random.Generator) 
 
 def box_index(box: Box, inside: Mask) -> Tensor:
     """Positions of the pixels of a box that lie inside a mask `[*S]`, in an image laid flat."""
-    mask = inside.cpu().numpy()
-    index = np.zeros(1, dtype=np.int64)
-    for interval, length in zip(box, mask.shape, strict=True):
-        index = (index[:, np.newaxis] * length + np.arange(interval.start, interval.stop)).reshape(-1)
-    return torch.from_numpy(index[mask[box].reshape(-1)]).to(inside.device)
+    return kernels.inside_box(inside.cpu(), box).to(inside.device)

@@ -4,7 +4,14 @@ A kernel works on a range of pixels and releases the GIL, so that a thread pool 
 runtime of numba's own is started beside PyTorch's.
 """
 
-from segcal.functional.pixel_kernels import describe, differs_along_axes, likelihood, relabel, sum_is_finite
+from segcal.functional.pixel_kernels import (
+    describe,
+    differs_along_axes,
+    inside_box,
+    likelihood,
+    relabel,
+    sum_is_finite,
+)
 from segcal.functional.region_kernels import count_between, count_cells, measure, quantile_edges, sums
 
 __all__ = [
@@ -12,6 +19,7 @@ __all__ = [
     "count_cells",
     "describe",
     "differs_along_axes",
+    "inside_box",
     "likelihood",
     "measure",
     "quantile_edges",

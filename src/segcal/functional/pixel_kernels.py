@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from segcal.functional.compiling import BLOCK, as_numpy, compiled, exp_below_zero, log_above_one, over_pixels
+from segcal.functional.compiling import BLOCK, as_numpy, compiled, exp_below_zero, log_above_one, over_pixels, run_all
 from segcal.types import Array
 
 
@@ -107,7 +108,7 @@ def describe(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor, Te
 
 
 @compiled
-def _likelihood(logits: Array, labels: Array, alpha: float, partial: Array, start: int, stop: int) -> None:
+def _likelihood(logits: Array, labels: Array, alpha: float, block_sums: Array, start: int, stop: int) -> None:
     classes = logits.shape[0]
     top = np.empty(BLOCK, logits.dtype)
     winner = np.empty(BLOCK, np.int32)
@@ -147,12 +148,12 @@ def _likelihood(logits: Array, labels: Array, alpha: float, partial: Array, star
             at_zero += mean[i] - truth
             at_infinity -= truth
         block = at // BLOCK
-        partial[block, 0] = pixels
-        partial[block, 1] = nll
-        partial[block, 2] = slope
-        partial[block, 3] = curvature
-        partial[block, 4] = at_zero
-        partial[block, 5] = at_infinity
+        block_sums[block, 0] = pixels
+        block_sums[block, 1] = nll
+        block_sums[block, 2] = slope
+        block_sums[block, 3] = curvature
+        block_sums[block, 4] = at_zero
+        block_sums[block, 5] = at_infinity
 
 
 def likelihood(logits: Tensor, labels: Tensor, alpha: float) -> Tensor:
@@ -162,15 +163,21 @@ def likelihood(logits: Tensor, labels: Tensor, alpha: float) -> Tensor:
     """
     z = as_numpy(logits)
     n = z.shape[1]
-    partial = np.zeros((-(-n // BLOCK), 6))
-    over_pixels(_likelihood, n, z, as_numpy(labels), float(alpha), partial)
-    return torch.from_numpy(partial.sum(axis=0))  # numpy sums pairwise
+    block_sums = np.zeros((-(-n // BLOCK), 6))
+    over_pixels(_likelihood, n, z, as_numpy(labels), float(alpha), block_sums)
+    return torch.from_numpy(block_sums.sum(axis=0))  # numpy sums pairwise
 
 
 def sum_is_finite(values: Tensor) -> bool:
     """Whether the sum of all values is finite, which it is not if one of them is not."""
+    flat = as_numpy(values).reshape(-1)
+    parts = np.array_split(flat, torch.get_num_threads() if flat.size > 1 << 18 else 1)
+    return all(run_all([partial(_finite_sum, part) for part in parts]))
+
+
+def _finite_sum(values: Array) -> bool:
     with np.errstate(over="ignore", invalid="ignore"):
-        return bool(np.isfinite(as_numpy(values).sum()))
+        return bool(np.isfinite(values.sum()))
 
 
 @compiled
@@ -228,3 +235,25 @@ def differs_along_axes(labels: Tensor, width: int) -> Tensor:
         rows = (-1, values.shape[axis] * step)
         _mark_changes(values.reshape(rows), near.reshape(rows), step, width)
     return torch.from_numpy(near.view(np.bool_))
+
+
+@compiled
+def _inside_box(mask: Array, rows: Array, first: int, last: int, found: Array) -> int:
+    count, length = 0, mask.shape[1]
+    for row in rows:
+        line = mask[row]
+        for column in range(first, last):
+            found[count] = row * length + column
+            count += int(line[column])  # without a branch: a pixel outside is written over by the next
+    return count
+
+
+def inside_box(mask: Tensor, box: Sequence[slice]) -> Tensor:
+    """Positions, in an image laid flat, of the pixels of a box that lie inside a mask `[*S]`."""
+    values, last = as_numpy(mask), box[-1]
+    rows = np.zeros(1, dtype=np.int64)
+    for interval, length in zip(box[:-1], values.shape[:-1], strict=True):
+        rows = (rows[:, np.newaxis] * length + np.arange(interval.start, interval.stop)).reshape(-1)
+    found = np.empty(len(rows) * (last.stop - last.start) + 1, np.int64)
+    count = _inside_box(values.reshape(-1, values.shape[-1]), rows, last.start, last.stop, found)
+    return torch.from_numpy(found[:count])

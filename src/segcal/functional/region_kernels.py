@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from itertools import pairwise
+from operator import itemgetter
 
+import numba
 import numpy as np
 import torch
 from torch import Tensor
@@ -16,14 +17,26 @@ from segcal.types import Array
 
 
 @compiled
+def _is_run(index: Array) -> bool:
+    """Whether ascending positions have no gap between them: then slices serve, which the vector units can load."""
+    n = index.shape[0]
+    return n > 0 and index[n - 1] - index[0] == n - 1
+
+
+@compiled
 def _order_statistics(confidence: Array, index: Array, ranks: Array, found: Array) -> None:
     """Values of ascending ranks by counting: only the cells that hold a wanted rank are sorted."""
     n = index.shape[0]
     shift = 0 if n > 1 << 16 else 4  # few pixels: fewer cells to look through
     cell = np.empty(n, np.int32)
     counts = np.zeros(CELLS >> shift, np.int32)
-    for i in range(n):
-        cell[i] = cell_of(confidence[index[i]]) >> shift
+    if _is_run(index):
+        run = confidence[index[0] : index[0] + n]
+        for i in range(n):
+            cell[i] = cell_of(run[i]) >> shift
+    else:
+        for i in range(n):
+            cell[i] = cell_of(confidence[index[i]]) >> shift
     for i in range(n):
         counts[cell[i]] += 1
     wanted = np.zeros(counts.shape[0], np.bool_)
@@ -50,40 +63,46 @@ def _order_statistics(confidence: Array, index: Array, ranks: Array, found: Arra
 
 
 @compiled
-def _neighbours(
-    confidence: Array, index: Array, offsets: Array, ranks: Array, found: Array, first: int, last: int
-) -> None:
-    """The values of the wanted ranks in each region; ranks and values are `[G, K]`, and ranks ascend."""
-    for g in range(first, last):
-        if offsets[g] < offsets[g + 1]:
-            _order_statistics(confidence, index[offsets[g] : offsets[g + 1]], ranks[g], found[g])
+def _product(a: float, b: float) -> float:
+    """A product of numbers that are not negative, rounded: the maximum keeps it from a fused multiply-add."""
+    return max(a * b, 0.0)
 
 
-def _percentiles(confidence: Array, index: Array, offsets: Array, bins: int) -> Array:
-    """`np.percentile` in each region at `bins + 1` equally spaced shares, to the last bit; NaN where it is empty.
+@compiled
+def _between(low: float, high: float, share: float) -> float:
+    """What `np.percentile` makes of the values on either side, to the last bit."""
+    return high - _product(high - low, 1.0 - share) if share >= 0.5 else low + _product(high - low, share)
 
-    The values on either side of each percentile are found by counting; numpy interpolates, because the compiler would
-    fuse its multiplications and additions.
-    """
-    n = np.diff(offsets)[:, np.newaxis]
-    position = (n - 1) * (np.linspace(0, 100, bins + 1) / 100)
-    lower = np.floor(position).astype(np.int64)
-    wanted = np.concatenate([lower, np.minimum(lower + 1, n - 1)], axis=1)
-    order = np.argsort(wanted, axis=1, kind="stable")
-    ascending = np.full(wanted.shape, np.nan)
-    ranks = np.take_along_axis(wanted, order, axis=1)
-    parts = _even_parts(offsets, torch.get_num_threads())
-    run_all([partial(_neighbours, confidence, index, offsets, ranks, ascending, *part) for part in parts])
-    values = np.empty_like(ascending)
-    np.put_along_axis(values, order, ascending, axis=1)
-    low, high, share = values[:, : bins + 1], values[:, bins + 1 :], position - lower
-    return np.where(share >= 0.5, high - (high - low) * (1 - share), low + (high - low) * share)
+
+@compiled
+def _percentiles(confidence: Array, index: Array, shares: Array, edges: Array) -> None:
+    """`np.percentile` of the confidences at `index`, to the last bit; NaN where there is none."""
+    n, many = index.shape[0], shares.shape[0]
+    if n == 0:
+        edges[:] = np.nan
+        return
+    ranks, found = np.empty(2 * many, np.int64), np.empty(2 * many)
+    for q in range(many):
+        ranks[2 * q] = np.int64(_product(n - 1, shares[q]))
+        ranks[2 * q + 1] = min(ranks[2 * q] + 1, n - 1)
+    order = np.argsort(ranks)
+    _order_statistics(confidence, index, ranks[order], found)
+    values = np.empty(2 * many)
+    for k in range(2 * many):
+        values[order[k]] = found[k]
+    for q in range(many):
+        edges[q] = _between(values[2 * q], values[2 * q + 1], _product(n - 1, shares[q]) - ranks[2 * q])
+
+
+def _shares(bins: int) -> Array:
+    return np.linspace(0, 100, bins + 1) / 100
 
 
 def quantile_edges(confidence: Tensor, index: Tensor, bins: int) -> Tensor:
     """`np.percentile` of the confidences at `index` for `bins + 1` equally spaced shares; NaN where there is none."""
-    where = as_numpy(index)
-    return torch.from_numpy(_percentiles(as_numpy(confidence), where, np.array([0, len(where)]), bins)[0])
+    edges = np.empty(bins + 1)
+    _percentiles(as_numpy(confidence), as_numpy(index), _shares(bins), edges)
+    return torch.from_numpy(edges)
 
 
 @compiled
@@ -111,6 +130,18 @@ def _flush(words: Array, sums: Array, count: Array, hit: Array, total: Array) ->
 
 
 @compiled
+def _prepare(
+    confidence: Array, predicted: Array, labels: Array, bins: int, keys: int, value: Array, base: Array, one: Array
+) -> None:
+    """What `_count_between` wants of each pixel of a run."""
+    for i in range(confidence.shape[0]):
+        c = np.int64(predicted[i])
+        value[i] = confidence[i]
+        base[i] = c * bins + (i & 3) * keys
+        one[i] = 1 + (np.int64(labels[i] == c) << 32)
+
+
+@compiled
 def _count_between(
     edges: Array, index: Array, confidence: Array, predicted: Array, labels: Array,
     count: Array, hit: Array, total: Array,
@@ -125,12 +156,16 @@ def _count_between(
     for at in range(0, index.shape[0], BLOCK):
         n = min(BLOCK, index.shape[0] - at)
         where = index[at : at + n]
-        for i in range(n):
-            pixel = where[i]
-            c = predicted[pixel]
-            value[i] = confidence[pixel]
-            base[i] = c * bins + (i & 3) * keys
-            one[i] = 1 + (np.int64(labels[pixel] == c) << 32)
+        if _is_run(where):
+            run = slice(where[0], where[0] + n)
+            _prepare(confidence[run], predicted[run], labels[run], bins, keys, value, base, one)
+        else:
+            for i in range(n):
+                pixel = where[i]
+                c = predicted[pixel]
+                value[i] = confidence[pixel]
+                base[i] = c * bins + (i & 3) * keys
+                one[i] = 1 + (np.int64(labels[pixel] == c) << 32)
         for s in range(sets):
             _bins_between(value, n, edges[s], found)
             words_here, sums_here = words[s], sums[s]
@@ -164,16 +199,21 @@ def count_between(
 @compiled
 def _measure(
     index: Array, offsets: Array, confidence: Array, predicted: Array, labels: Array, nll: Array, brier: Array,
-    entropy: Array, edges: Array, count: Array, hit: Array, total: Array, support: Array, sums: Array,
-    start: int, stop: int,
+    entropy: Array, edges: Array, shares: Array, count: Array, hit: Array, total: Array, support: Array, sums: Array,
+    jobs: Array,
 ) -> None:  # fmt: skip
-    """Count what lies between `start` and `stop` of the regions laid end to end."""
-    for g in range(offsets.shape[0] - 1):
-        first, last = max(offsets[g], start), min(offsets[g + 1], stop)
-        if first < last:
-            part = index[first:last]
-            _count_between(edges[g], part, confidence, predicted, labels, count[g], hit[g], total[g])
+    """Do jobs, each a region and two flags: its equal bins and sums, its equal-mass bins."""
+    for job in range(jobs.shape[0]):
+        g = jobs[job, 0]
+        part = index[offsets[g] : offsets[g + 1]]
+        if jobs[job, 1]:
             _sum(part, labels, nll, brier, entropy, support[g], sums[g])
+        if jobs[job, 2] and shares.shape[0]:
+            _percentiles(confidence, part, shares, edges[g, 1])
+        sets = slice(1 - jobs[job, 1], 1 + jobs[job, 2])
+        _count_between(
+            edges[g, sets], part, confidence, predicted, labels, count[g, sets], hit[g, sets], total[g, sets]
+        )
 
 
 def measure(
@@ -195,34 +235,32 @@ def measure(
     many, bins = len(regions), edges.shape[0] - 1
     index = np.concatenate([as_numpy(region) for region in regions]) if many > 1 else as_numpy(regions[0])
     offsets = np.cumsum([0, *(len(region) for region in regions)])
-    confidence, predicted, labels, nll, brier, entropy = (as_numpy(field) for field in pixels)
     both = np.empty((many, 2, bins + 1))
     both[:, 0] = as_numpy(edges)
-    both[:, 1] = _percentiles(confidence, index, offsets, bins) if adaptive is None else as_numpy(adaptive)
-    threads = torch.get_num_threads()
-    fields = (index, offsets, confidence, predicted, labels, nll, brier, entropy, both)
-    tables = [_empty_tables(many, num_classes, bins) for _ in range(threads)]
-    cuts = [len(index) * k // threads for k in range(threads + 1)]
-    run_all([partial(_measure, *fields, *own, *cut) for own, cut in zip(tables, pairwise(cuts), strict=True)])
-    count, hit, total, support, sums = (
-        torch.from_numpy(sum(parts[1:], parts[0])) for parts in zip(*tables, strict=True)
-    )
-    shape = (many, 2, num_classes, bins)
-    return count.view(shape), hit.view(shape), total.view(shape), support, sums
+    if adaptive is not None:
+        both[:, 1] = as_numpy(adaptive)
+    shares = _shares(bins) if adaptive is None else np.empty(0)
+    shape = (many, 2, num_classes * bins)
+    tables = np.zeros(shape, np.int64), np.zeros(shape, np.int64), np.zeros(shape)
+    support, totals = np.zeros((many, num_classes), np.int64), np.zeros((many, 3))
+    fields = (index, offsets, *(as_numpy(field) for field in pixels), both, shares, *tables, support, totals)
+    run_all([partial(_measure, *fields, jobs) for jobs in _shared_out(np.diff(offsets), torch.get_num_threads())])
+    count, hit, total = (torch.from_numpy(table.reshape(many, 2, num_classes, bins)) for table in tables)
+    return count, hit, total, torch.from_numpy(support), torch.from_numpy(totals)
 
 
-def _empty_tables(regions: int, num_classes: int, bins: int) -> tuple[Array, Array, Array, Array, Array]:
-    shape = (regions, 2, num_classes * bins)
-    counts = np.zeros(shape, np.int64), np.zeros(shape, np.int64), np.zeros(shape)
-    return (*counts, np.zeros((regions, num_classes), np.int64), np.zeros((regions, 3)))
-
-
-def _even_parts(offsets: Array, parts: int) -> list[tuple[int, int]]:
-    """Consecutive regions in at most `parts` groups of about equally many pixels."""
-    wanted = offsets[-1] * np.arange(1, parts) / parts
-    middle = (offsets[:-1] + offsets[1:]) / 2
-    cuts = sorted({0, *(int(cut) for cut in np.searchsorted(middle, wanted)), len(offsets) - 1})
-    return list(pairwise(cuts))
+def _shared_out(pixels: Array, threads: int) -> list[Array]:
+    """The jobs of `_measure` for each thread: the longest first, each to the thread that has least to do."""
+    fair = pixels.sum() / threads
+    jobs = [(size, (g, 1, 1)) for g, size in enumerate(pixels) if size <= fair]
+    for g in np.flatnonzero(pixels > fair):  # too long for one thread, so two share it
+        jobs += [(pixels[g] * 0.55, (g, 1, 0)), (pixels[g] * 0.65, (g, 0, 1))]
+    loads, own = [0.0] * threads, [list[tuple[int, int, int]]() for _ in range(threads)]
+    for size, job in sorted(jobs, key=itemgetter(0), reverse=True):
+        least = loads.index(min(loads))
+        loads[least] += size
+        own[least].append(job)
+    return [np.array(part, np.int64).reshape(-1, 3) for part in own if part]
 
 
 @compiled
@@ -244,12 +282,29 @@ def count_cells(
     _count_cells(*(as_numpy(values) for values in (index, confidence, predicted, labels, count, hit, total)))
 
 
+@numba.njit(nogil=True, cache=True, fastmath={"contract", "reassoc"})  # type: ignore[untyped-decorator]
+def _total(values: Array) -> float:
+    """The sum of a few thousand values, in any order."""
+    total = 0.0
+    for i in range(values.shape[0]):
+        total += values[i]
+    return total
+
+
 @compiled
 def _sum(index: Array, labels: Array, nll: Array, brier: Array, entropy: Array, support: Array, sums: Array) -> None:
-    for start in range(0, index.shape[0], 4096):  # partial sums keep the rounding error small
+    for start in range(0, index.shape[0], BLOCK):  # partial sums keep the rounding error small
+        where = index[start : start + BLOCK]
+        if _is_run(where):
+            run = slice(where[0], where[0] + where.shape[0])
+            _count_labels(labels[run], support)
+            sums[0] += _total(nll[run])
+            sums[1] += _total(brier[run])
+            sums[2] += _total(entropy[run])
+            continue
         a, b, c = 0.0, 0.0, 0.0
-        for i in range(start, min(start + 4096, index.shape[0])):
-            at = index[i]
+        for i in range(where.shape[0]):
+            at = where[i]
             support[labels[at]] += 1
             a += nll[at]
             b += brier[at]
@@ -257,6 +312,19 @@ def _sum(index: Array, labels: Array, nll: Array, brier: Array, entropy: Array, 
         sums[0] += a
         sums[1] += b
         sums[2] += c
+
+
+@compiled
+def _count_labels(labels: Array, support: Array) -> None:
+    """Add to the count of each label; neighbours mostly have the same."""
+    first, others = labels[0], 0
+    for i in range(labels.shape[0]):
+        others += int(labels[i] != first)
+    support[first] += labels.shape[0] - others
+    if others:
+        for i in range(labels.shape[0]):
+            if labels[i] != first:
+                support[labels[i]] += 1
 
 
 def sums(
