@@ -20,7 +20,7 @@ from segcal.types import Array
 def _is_run(index: Array) -> bool:
     """Whether ascending positions have no gap between them: then slices serve, which the vector units can load."""
     n = index.shape[0]
-    return n > 0 and index[n - 1] - index[0] == n - 1
+    return n > 0 and bool(index[n - 1] - index[0] == n - 1)
 
 
 @compiled
@@ -243,7 +243,7 @@ def measure(
     shape = (many, 2, num_classes * bins)
     tables = np.zeros(shape, np.int64), np.zeros(shape, np.int64), np.zeros(shape)
     support, totals = np.zeros((many, num_classes), np.int64), np.zeros((many, 3))
-    fields = (index, offsets, *(as_numpy(field) for field in pixels), both, shares, *tables, support, totals)
+    fields = [index, offsets, *(as_numpy(field) for field in pixels), both, shares, *tables, support, totals]
     run_all([partial(_measure, *fields, jobs) for jobs in _shared_out(np.diff(offsets), torch.get_num_threads())])
     count, hit, total = (torch.from_numpy(table.reshape(many, 2, num_classes, bins)) for table in tables)
     return count, hit, total, torch.from_numpy(support), torch.from_numpy(totals)
@@ -252,9 +252,12 @@ def measure(
 def _shared_out(pixels: Array, threads: int) -> list[Array]:
     """The jobs of `_measure` for each thread: the longest first, each to the thread that has least to do."""
     fair = pixels.sum() / threads
-    jobs = [(size, (g, 1, 1)) for g, size in enumerate(pixels) if size <= fair]
-    for g in np.flatnonzero(pixels > fair):  # too long for one thread, so two share it
-        jobs += [(pixels[g] * 0.55, (g, 1, 0)), (pixels[g] * 0.65, (g, 0, 1))]
+    jobs = list[tuple[float, tuple[int, int, int]]]()
+    for g, size in enumerate(pixels.tolist()):
+        if size <= fair:
+            jobs.append((size, (g, 1, 1)))
+        else:  # too long for one thread, so two share it
+            jobs += [(0.55 * size, (g, 1, 0)), (0.65 * size, (g, 0, 1))]
     loads, own = [0.0] * threads, [list[tuple[int, int, int]]() for _ in range(threads)]
     for size, job in sorted(jobs, key=itemgetter(0), reverse=True):
         least = loads.index(min(loads))
@@ -282,7 +285,7 @@ def count_cells(
     _count_cells(*(as_numpy(values) for values in (index, confidence, predicted, labels, count, hit, total)))
 
 
-@numba.njit(nogil=True, cache=True, fastmath={"contract", "reassoc"})  # type: ignore[untyped-decorator]
+@numba.njit(nogil=True, cache=True, fastmath={"contract", "reassoc"})
 def _total(values: Array) -> float:
     """The sum of a few thousand values, in any order."""
     total = 0.0
