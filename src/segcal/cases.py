@@ -16,6 +16,9 @@ from segcal.types import Array, Case, IgnoreIndex, InputError
 _SLAB = 1 << 25
 """Scores read at a time (128 MiB in float32)."""
 
+_WHOLE = 8
+"""Slabs begin at multiples of this many slices, so that what is computed in tiles is the same in slabs."""
+
 
 class Slab(NamedTuple):
     """Consecutive slices of a case along its first spatial axis, with a batch axis of one.
@@ -60,7 +63,7 @@ def slabs_of(case: Case, num_classes: int, *, context: int = 0, device: torch.de
             f"logits must have shape ({num_classes}, *S) with num_classes={num_classes}, "
             f"got {shape} of case '{case.name}'; set num_classes or mend the logits"
         )
-    step = max(1, _SLAB // math.prod((shape[0], *shape[2:])))
+    step = max(1, _SLAB // math.prod((shape[0], *shape[2:])) // _WHOLE) * _WHOLE
     for start in range(0, shape[1], step):
         stop = min(start + step, shape[1])
         rows = slice(max(0, start - context), min(stop + context, shape[1]))

@@ -24,6 +24,7 @@ from torch.nn import functional as F  # noqa: N812  (the name it has everywhere)
 
 from segcal.calibrators.base import FitReport, TemperatureCalibrator
 from segcal.cases import Slab, reread, slabs_of
+from segcal.functional import kernels
 from segcal.functional.checks import IGNORED
 from segcal.functional.probability import at_least_float32
 from segcal.functional.temperature import likelihood
@@ -36,6 +37,7 @@ Preset = Literal["default", "paper"]
 
 _WIDTH, _DILATION = 5, 2
 _REACH = _DILATION * (_WIDTH // 2)
+_CONTEXT = 8  # the reach, rounded up so that slabs are cut where the compiled tree's tiles are, and give the same bits
 _EPSILON = 1e-8
 _LEAVES = slice(0, 4)
 _ONE_AS_SOFTPLUS = float(np.log(np.expm1(1.0)))
@@ -84,12 +86,22 @@ class TemperatureTree(nn.Module):
 
     def root(self, logits: Logits, image: Image | None = None) -> Temperature:
         """The value at the root before it is made positive."""
-        inference = not torch.is_grad_enabled() and not torch.compiler.is_compiling()
-        if inference and logits.device.type == "cpu" and len(logits) > 1:
-            # one image at a time: larger pieces of memory are mapped anew on every call, which costs more than the work
-            parts = [slice(k, k + 1) for k in range(len(logits))]
-            return torch.cat([self._root(logits[k], None if image is None else image[k]) for k in parts])
+        if self.of_image is not None and image is None:
+            raise InputError("this calibrator looks at the image too; give it, or build one with image_channels=0")
+        if _only_applied(logits, self.of_logits.weight):
+            found = torch.stack([self._fused_root(logits, image, k) for k in range(len(logits))])
+            if np.isfinite(
+                found.numpy().sum(dtype=np.float64)
+            ):  # if not, logits are beyond the reach of its transforms
+                return found
         return self._root(logits, image)
+
+    def _fused_root(self, logits: Logits, image: Image | None, k: int) -> Temperature:
+        """The value at the root for image `k`, `[1, *S]`, computed in one pass on the CPU."""
+        own = None if image is None or self.of_image is None else _narrowed(image[k], torch.float32)
+        x, of_logits = _narrowed(logits[k], torch.float32), _learned(self.of_logits)
+        of_image = None if self.of_image is None else _learned(self.of_image)
+        return kernels.tree_root(x, own, of_logits, of_image, 1.0 + self.root_offset).unsqueeze(0)
 
     def _root(self, logits: Logits, image: Image | None) -> Temperature:
         found = _convolve(self.of_logits, logits)  # [B, 7 or 8, *S]
@@ -98,9 +110,7 @@ class TemperatureTree(nn.Module):
         left = torch.lerp(v2, v1, gates[:, 0])
         right = torch.lerp(v4, v3, gates[:, 1])
         value = torch.lerp(right, left, gates[:, 2])
-        if self.of_image is not None:
-            if image is None:
-                raise InputError("this calibrator looks at the image too; give it, or build one with image_channels=0")
+        if self.of_image is not None and image is not None:
             value = torch.lerp(value, _convolve(self.of_image, image)[:, 0], gates[:, 3])
         # every leaf has a + 1, and gates mix with weights that sum to 1, so that it can be added once, here
         return value.unsqueeze(1) + (1.0 + self.root_offset)
@@ -136,7 +146,7 @@ class LocalTemperatureScaling(TemperatureCalibrator):
     """
 
     method = "lts"
-    context: ClassVar[int | None] = _REACH
+    context: ClassVar[int | None] = _CONTEXT
 
     def __init__(
         self,
@@ -285,7 +295,7 @@ class ImageTemperatureScaling(LocalTemperatureScaling):
     def temperature_case(self, case: Case) -> Iterator[tuple[Slab, Temperature]]:
         """Two passes: the mean temperature over all slabs, then that mean for each slab."""
         total, pixels = 0.0, 0
-        for slab in slabs_of(case, self.num_classes, context=_REACH, device=self.fitted.device):
+        for slab in slabs_of(case, self.num_classes, context=_CONTEXT, device=self.fitted.device):
             self._check(slab.logits)
             with torch.no_grad():
                 inner = self.tree(slab.logits, self._image(slab.logits, slab.image))[:, :, slab.inner]
@@ -377,13 +387,29 @@ def _look_through(calibrator: LocalTemperatureScaling, cases: Iterable[Case]) ->
     return nll / pixels, names
 
 
+def _only_applied(logits: Tensor, weight: Tensor) -> bool:
+    """Whether the compiled tree will do: on the CPU, in float32 at most, and nothing is to be learned or exported."""
+    plain = not torch.is_grad_enabled() and not torch.compiler.is_compiling()
+    on_cpu = logits.device.type == "cpu" and weight.device.type == "cpu"
+    return plain and on_cpu and weight.dtype == torch.float32 and logits.numel() > 0
+
+
+def _learned(conv: nn.Module) -> tuple[Tensor, Tensor]:
+    return cast(Tensor, conv.weight), cast(Tensor, conv.bias)
+
+
+def _narrowed(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """In another precision; what it cannot hold would become infinite, and the temperature NaN."""
+    if values.dtype == torch.float64 and dtype != torch.float64:
+        values = values.clamp(torch.finfo(dtype).min, torch.finfo(dtype).max)
+    return values.to(dtype)
+
+
 def _convolve(conv: nn.Module, values: Tensor) -> Tensor:
     """Convolve with reflected edges, in the memory order that convolutions are fastest in."""
     weight, dims = cast(Tensor, conv.weight), values.ndim - 2
     mode = "reflect" if min(values.shape[2:]) > _REACH else "replicate"  # a reflection needs something to reflect
-    if values.dtype == torch.float64:  # what float32 cannot hold would become infinite, and the temperature NaN
-        values = values.clamp(torch.finfo(weight.dtype).min, torch.finfo(weight.dtype).max)
-    padded = F.pad(values.to(weight.dtype), [_REACH] * (2 * dims), mode=mode)
+    padded = F.pad(_narrowed(values, weight.dtype), [_REACH] * (2 * dims), mode=mode)
     order = torch.channels_last if dims == 2 else torch.channels_last_3d
     found: Tensor = conv(padded.contiguous(memory_format=order))
     return found.to(weight.dtype)  # mixed precision ends here

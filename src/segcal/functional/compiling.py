@@ -26,6 +26,12 @@ def compiled(function: F) -> F:
     return cast(F, numba.njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})(function))
 
 
+def inlined(function: F) -> F:
+    """The same, put into the caller before it is compiled, so that arguments that are constants are known as such."""
+    compiler = numba.njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"}, inline="always")
+    return cast(F, compiler(function))
+
+
 @compiled
 def exp_below_zero(x: float) -> float:
     """e**x for x <= 0, to 2 units in the last place; below -700 the value at -700, which no sum notices."""

@@ -13,6 +13,7 @@ from segcal.functional.pixel_kernels import (
     sum_is_finite,
 )
 from segcal.functional.region_kernels import count_between, count_cells, measure, quantile_edges, sums
+from segcal.functional.tree_kernels import tree_root
 
 __all__ = [
     "count_between",
@@ -26,4 +27,5 @@ __all__ = [
     "relabel",
     "sum_is_finite",
     "sums",
+    "tree_root",
 ]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from operator import itemgetter
+from typing import Any
 
 import numba
 import numpy as np
@@ -243,8 +244,9 @@ def measure(
     shape = (many, 2, num_classes * bins)
     tables = np.zeros(shape, np.int64), np.zeros(shape, np.int64), np.zeros(shape)
     support, totals = np.zeros((many, num_classes), np.int64), np.zeros((many, 3))
-    fields = [index, offsets, *(as_numpy(field) for field in pixels), both, shares, *tables, support, totals]
-    run_all([partial(_measure, *fields, jobs) for jobs in _shared_out(np.diff(offsets), torch.get_num_threads())])
+    fields: list[Any] = [index, offsets, *(as_numpy(field) for field in pixels), both, shares, *tables, support, totals]
+    kernel: Callable[..., None] = _measure
+    run_all([partial(kernel, *fields, jobs) for jobs in _shared_out(np.diff(offsets), torch.get_num_threads())])
     count, hit, total = (torch.from_numpy(table.reshape(many, 2, num_classes, bins)) for table in tables)
     return count, hit, total, torch.from_numpy(support), torch.from_numpy(totals)
 
