@@ -18,7 +18,7 @@ from segcal.calibrators import Calibrator
 from segcal.types import Array
 
 CLASSES = 11
-IMAGES = 16
+IMAGES = 4
 _SMALLEST = 1e-12
 _minimise: Any = optimize.minimize  # its types know no function of an array of unknown shape
 
