@@ -33,7 +33,7 @@ class Simulated(Sequence[Case]):
     """
 
     def __init__(self, pixels: int, seed: int = 0) -> None:
-        self.length, self.seed = max(1, pixels // (SIZE[0] * SIZE[1])), seed
+        self.length, self.seed = -(-pixels // (SIZE[0] * SIZE[1])), seed
         random = np.random.default_rng(seed)
         self.normal = random.standard_normal(_TABLE, dtype=np.float32)
         self.gumbel = random.gumbel(size=_TABLE).astype(np.float32)
