@@ -15,8 +15,8 @@ from segcal.functional.sampling import Sample
 from segcal.types import Array
 
 _WHOLE = 1200  # variables up to which the curvature is found whole; beyond, class by class
-_WORK = 2e10  # multiplications for it, beyond which it is found on fewer pixels
-_ROOM = 1 << 22  # numbers held at a time
+_WORK = 3e8  # multiplications for it, beyond which it is found on fewer pixels
+_ROOM = 1 << 18  # numbers held at a time, so that they stay in the cache
 
 
 def affine_nll(
