@@ -7,6 +7,7 @@ two sets of pixels add.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -19,19 +20,23 @@ from segcal.functional.score_kernels import CELLS, OCTAVES, SMALLEST, TIE_BREAK
 
 __all__ = [
     "CELLS",
+    "NEAREST",
     "PiecewiseMap",
     "ScoreHistogram",
     "Totals",
     "apply_map",
+    "beta_log_probabilities",
     "cell_of",
     "count_scores",
     "empty_scores",
     "joined_maps",
     "largest_of_cells",
     "mapped_log_probabilities",
-    "mapped_nll",
     "mean_distances",
 ]
+
+NEAREST = 2.0**-52
+"""To 0 and to 1, for beta calibration: as in the published packages in float64."""
 
 _NEVER = 2.0  # a break beyond every probability
 
@@ -138,17 +143,21 @@ def apply_map(scores: Float64[Tensor, "B L *S"], maps: PiecewiseMap) -> Float64[
 
 def mapped_log_probabilities(logits: Float[Tensor, "B L *S"], maps: PiecewiseMap) -> Float64[Tensor, "B L *S"]:
     """Logarithm of the mapped probabilities, normalised to a sum of 1."""
+    if _may_compile(logits):
+        return _of_each(logits, lambda image: score_kernels.map_scores(image, *maps))
     mapped = apply_map(torch.softmax(logits.double(), dim=1), maps)
     return mapped.log() - mapped.sum(dim=1, keepdim=True).log()
 
 
-def mapped_nll(logits: Float[Tensor, "L *S"], labels: Int64[Tensor, "*S"], maps: PiecewiseMap) -> float:
-    """Summed NLL of one image after `mapped_log_probabilities`; negative labels are left out."""
-    z, truth = logits.reshape(logits.shape[0], -1), labels.reshape(-1)
-    if logits.device.type == "cpu":
-        return score_kernels.mapped_nll(z, truth, *maps)
-    picked = mapped_log_probabilities(z[None], maps)[0].gather(0, truth.clamp(min=0)[None])[0]
-    return -float(picked[truth >= 0].sum())
+def beta_log_probabilities(
+    logits: Float[Tensor, "B L *S"], coefficients: Float64[Tensor, "L 3"]
+) -> Float64[Tensor, "B L *S"]:
+    """Logarithm of `sigmoid(a log p - b log(1 - p) + c)` with a, b, c of each class, normalised to a sum of 1."""
+    if _may_compile(logits):
+        return _of_each(logits, lambda image: score_kernels.beta_scores(image, coefficients, NEAREST))
+    log_p, log_rest = _log_score_and_rest(logits.double())
+    a, b, c = coefficients.view(-1, 3, *[1] * (logits.ndim - 2)).unbind(1)
+    return torch.log_softmax(torch.nn.functional.logsigmoid(a * log_p - b * log_rest + c), dim=1)
 
 
 def joined_maps(maps: list[PiecewiseMap]) -> PiecewiseMap:
@@ -161,6 +170,31 @@ def joined_maps(maps: list[PiecewiseMap]) -> PiecewiseMap:
         for field, values, end in zip(fields, one, ends, strict=True):
             field.append(torch.cat([values, end.expand(1, missing)], dim=1))
     return PiecewiseMap(*(torch.cat(field) for field in fields))
+
+
+def _may_compile(logits: Tensor) -> bool:
+    eager = not torch.compiler.is_compiling() and not logits.requires_grad
+    return eager and logits.device.type == "cpu" and logits.numel() > 0
+
+
+def _of_each(logits: Float[Tensor, "B L *S"], function: Callable[[Tensor], Tensor]) -> Float64[Tensor, "B L *S"]:
+    """A function of `[L, N]` logits for each image of a batch."""
+    found = [function(image.flatten(1))[None] for image in logits]
+    return (found[0] if len(found) == 1 else torch.cat(found)).view(logits.shape)
+
+
+def _log_score_and_rest(
+    logits: Float64[Tensor, "B L *S"],
+) -> tuple[Float64[Tensor, "B L *S"], Float64[Tensor, "B L *S"]]:
+    """Logarithms of p and of 1 - p of every class, at least log 2**-52, without the cancellation of 1 - p near 1."""
+    top, winner = logits.max(dim=1, keepdim=True)
+    powers = (logits - top).exp()
+    total = powers.sum(dim=1, keepdim=True)
+    classes = torch.arange(logits.shape[1], device=logits.device).view(-1, *[1] * (logits.ndim - 2))
+    is_winner = classes == winner
+    others = torch.where(is_winner, 0.0, powers).sum(dim=1, keepdim=True)  # than the winner
+    rest = torch.where(is_winner, others, total - powers)
+    return (powers / total).clamp(min=NEAREST).log(), (rest / total).clamp(min=NEAREST).log()
 
 
 def _mapped(scores: Float64[Tensor, "B L *S"], maps: PiecewiseMap) -> Float64[Tensor, "B L *S"]:
