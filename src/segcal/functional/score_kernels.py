@@ -70,17 +70,17 @@ def _normalise(
 
 @compiled
 def _count_class(
-    row: Array, labels: Array, c: int, top: Array, inverse: Array, edges: Array,
+    row: Array, labels: Array, c: int, top: Array, inverse: Array, edges: Array, fine: bool,
     count: Array, hits: Array, distance: Array,
 ) -> None:  # fmt: skip
-    """Add the probabilities of one class to its table."""
+    """Add the probabilities of one class to its table, by cell where `fine`, else by edges."""
     score, key = np.empty(BLOCK), np.empty(BLOCK, np.int64)
     for at in range(0, row.shape[0], BLOCK):
         n = min(BLOCK, row.shape[0] - at)
         values, peak, share, truth = row[at : at + n], top[at : at + n], inverse[at : at + n], labels[at : at + n]
         for i in range(n):
             score[i] = exp_below_zero(np.float64(values[i]) - peak[i]) * share[i]
-        if edges.shape[0] == 0:
+        if fine:
             for i in range(n):
                 key[i] = score_cell(score[i])
         else:
@@ -97,14 +97,15 @@ def _count_class(
 
 
 def count_scores(
-    logits: Tensor, labels: Tensor, edges: Tensor, count: Tensor, hits: Tensor, distance: Tensor
+    logits: Tensor, labels: Tensor, edges: Tensor | None, count: Tensor, hits: Tensor, distance: Tensor
 ) -> Tensor:
     """Add `[L, N]` logits to tables `[L, K]` in place; pixels, right pixels and summed NLL."""
     z, truth = as_numpy(logits), as_numpy(labels)
     top, inverse, sums = _normalised(z, truth)
-    tables = [as_numpy(table) for table in (edges, count, hits, distance)]
+    tables = [as_numpy(table) for table in (count, hits, distance)]
+    inner = np.empty(0) if edges is None else as_numpy(edges)
     run_all([
-        partial(_count_class, z[c], truth, c, top, inverse, tables[0], *(table[c] for table in tables[1:]))
+        partial(_count_class, z[c], truth, c, top, inverse, inner, edges is None, *(table[c] for table in tables))
         for c in range(z.shape[0])
     ])  # fmt: skip
     return torch.from_numpy(sums)

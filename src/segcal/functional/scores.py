@@ -95,11 +95,12 @@ def count_scores(
         edges: Ascending inner edges of right-closed bins; by default `cell_of` says where a score goes.
     """
     z, truth = logits.reshape(logits.shape[0], -1), labels.reshape(-1)
-    inner = into.distance.new_empty(0) if edges is None else edges
+    if into.total.shape != (len(logits), CELLS if edges is None else len(edges) + 1):
+        raise ValueError(f"a table of shape {tuple(into.total.shape)} is not for these classes and bins")
     if logits.device.type == "cpu":
-        pixels, right, nll = score_kernels.count_scores(z, truth, inner, *into).tolist()
+        pixels, right, nll = score_kernels.count_scores(z, truth, edges, *into).tolist()
         return Totals(int(pixels), int(right), nll)
-    return _count_scores(z, truth, inner, into)
+    return _count_scores(z, truth, edges, into)
 
 
 def cell_of(score: Float64[Tensor, "*A"]) -> Int64[Tensor, "*A"]:
@@ -117,7 +118,8 @@ def largest_of_cells() -> Float64[Tensor, " cells"]:
     """The largest probability that falls into each cell."""
     near = np.arange(1, CELLS // 2 + 1) + ((1022 - OCTAVES) << 9)
     above = (near << 43).view(np.float64)  # the end of each cell below 1/2, which is open
-    high = 1.0 - np.concatenate([above[-2::-1], [0.0]])  # and mirrored, where the end is closed
+    rest = np.concatenate([above[-2::-1], [0.0]])  # and mirrored, where the end is closed
+    high = np.where(1.0 - (1.0 - rest) < rest, np.nextafter(1.0 - rest, 0.0), 1.0 - rest)  # rounded down
     return torch.from_numpy(np.concatenate([np.nextafter(above, 0.0), high]))
 
 
@@ -226,7 +228,10 @@ def _segment_of(
 
 
 def _count_scores(
-    logits: Float[Tensor, "L N"], labels: Int64[Tensor, " N"], edges: Float64[Tensor, " inner"], into: ScoreHistogram
+    logits: Float[Tensor, "L N"],
+    labels: Int64[Tensor, " N"],
+    edges: Float64[Tensor, " inner"] | None,
+    into: ScoreHistogram,
 ) -> Totals:
     """`score_kernels.count_scores` in plain PyTorch, for every device; also the readable statement of it."""
     valid = labels >= 0
@@ -234,7 +239,7 @@ def _count_scores(
     log_probs = torch.log_softmax(z.double(), dim=0)
     own = z.gather(0, truth[None])[0]
     for c, score in enumerate(log_probs.exp()):
-        key = torch.bucketize(score, edges) if len(edges) else cell_of(score)
+        key = cell_of(score) if edges is None else torch.bucketize(score, edges)
         into.total[c] += torch.bincount(key, minlength=into.total.shape[1])
         into.hits[c] += torch.bincount(key[truth == c], minlength=into.total.shape[1])
         into.distance[c].index_add_(0, key, torch.minimum(score, 1.0 - score))
