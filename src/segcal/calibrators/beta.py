@@ -105,7 +105,7 @@ def _newton(features: Array, count: Array, hits: Array, free: Array) -> tuple[fl
         slope = x @ (count * p - hits) + _PULL * (w - target)
         curvature = (x * (count * p * (1 - p))) @ x.T + _PULL * np.eye(len(free))
         move = np.linalg.solve(curvature, slope)
-        if slope @ move <= 1e-16 * max(value, 1.0):  # twice what this step can gain, and the next its square
+        if slope @ move <= 1e-14 * max(value, 1.0):  # twice what this step can gain, and the next its square
             return value, _all_three(w - move, free), step, True
         for halving in _halves():
             trial = _nll(w - halving * move, x, target, count, hits)
