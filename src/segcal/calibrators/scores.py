@@ -25,7 +25,6 @@ from segcal.functional.scores import (
     count_scores,
     empty_scores,
     mapped_log_probabilities,
-    mapped_nll,
 )
 from segcal.types import Case, IgnoreIndex, Image, InputError, Logits
 
@@ -51,16 +50,16 @@ class ScoreCalibrator(Calibrator):
         """What the table, on the CPU, teaches."""
 
     @abstractmethod
-    def calibrate_part(self, logits: Logits) -> Float64[Tensor, "B L *S"]:
+    def log_probabilities(self, logits: Logits) -> Float64[Tensor, "B L *S"]:
         """Logarithms of calibrated probabilities, computed in float64."""
 
     def calibrate(self, logits: Logits, image: Image | None = None) -> Logits:
         """Logarithms of calibrated probabilities, in float64: near 1, float32 does not tell probabilities apart."""
         if torch.compiler.is_compiling() or logits.numel() <= _PART:
-            return self.calibrate_part(logits)
+            return self._calibrate_part(logits)
         # in parts, since what is needed on the way is several times as large as the logits
         pixels = max(1, _PART // (logits.shape[0] * logits.shape[1]))
-        parts = [self.calibrate_part(part) for part in torch.split(logits.flatten(2), pixels, dim=2)]
+        parts = [self._calibrate_part(part) for part in torch.split(logits.flatten(2), pixels, dim=2)]
         return torch.cat(parts, dim=2).view(logits.shape)
 
     def score_edges(self) -> Float64[Tensor, " inner"] | None:
@@ -73,7 +72,7 @@ class ScoreCalibrator(Calibrator):
         pixels = max(1, _PART // len(logits))
         both = torch.split(logits.flatten(1), pixels, dim=1), torch.split(labels.flatten(), pixels)
         for part, truth in zip(*both, strict=True):
-            chosen = self.calibrate_part(part[None])[0].gather(0, truth.clamp(min=0)[None])[0]
+            chosen = self.log_probabilities(part[None])[0].gather(0, truth.clamp(min=0)[None])[0]
             summed -= float(chosen[truth >= 0].sum())
         return summed
 
@@ -100,6 +99,13 @@ class ScoreCalibrator(Calibrator):
             details=dict(lesson.details),
         )
         return self._finish(report)
+
+    def _calibrate_part(self, logits: Logits) -> Float64[Tensor, "B L *S"]:
+        calibrated = self.log_probabilities(logits)
+        if not self.preserves_labels:
+            return calibrated
+        # the logarithm of the largest could come out below its neighbour's by one rounding
+        return torch.minimum(calibrated, calibrated.gather(1, logits.argmax(dim=1, keepdim=True)))
 
     def _count(self, cases: Collection[Case], names: dict[str, None]) -> tuple[ScoreHistogram, Totals]:
         edges = self.score_edges()
@@ -133,20 +139,9 @@ class PiecewiseCalibrator(ScoreCalibrator):
         for name, size in (("breaks", 1), ("left", 2), ("right", 2)):
             self.register_buffer(name, torch.full((1, size), torch.nan, dtype=torch.float64))
 
-    def calibrate_part(self, logits: Logits) -> Float64[Tensor, "B L *S"]:
+    def log_probabilities(self, logits: Logits) -> Float64[Tensor, "B L *S"]:
         """Logarithms of the mapped and normalised probabilities."""
-        calibrated = mapped_log_probabilities(logits, self._map())
-        if not self.preserves_labels:
-            return calibrated
-        # the logarithm of the largest could come out below its neighbour's by one rounding
-        return torch.minimum(calibrated, calibrated.gather(1, logits.argmax(dim=1, keepdim=True)))
-
-    def nll(self, logits: Tensor, labels: Tensor) -> float:
-        """Summed NLL of the calibrated scores `[L, *S]` of one image; negative labels are left out."""
-        return mapped_nll(logits, labels, self._map())
-
-    def _map(self) -> PiecewiseMap:
-        return PiecewiseMap(self.breaks, self.left, self.right)
+        return mapped_log_probabilities(logits, PiecewiseMap(self.breaks, self.left, self.right))
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
         for name in PiecewiseMap._fields:  # how many pieces there are was learned too
