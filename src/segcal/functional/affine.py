@@ -14,7 +14,7 @@ from segcal.functional.probability import at_least_float32
 from segcal.functional.sampling import Sample
 from segcal.types import Array
 
-_WHOLE = 4000  # variables up to which the curvature is found whole; beyond, class by class
+_WHOLE = 1200  # variables up to which the curvature is found whole; beyond, class by class
 _WORK = 3e8  # multiplications for it, beyond which it is found on fewer pixels
 _ROOM = 1 << 18  # numbers held at a time, so that they stay in the cache
 
