@@ -153,6 +153,6 @@ class PiecewiseCalibrator(ScoreCalibrator):
 def _warnings(table: ScoreHistogram, totals: Totals) -> Iterator[str]:
     if absent := (table.hits.sum(dim=1) == 0).nonzero().flatten().tolist():
         shown = ", ".join(map(str, absent[:10])) + (", ..." if len(absent) > 10 else "")
-        yield f"of {len(absent)} classes there is no pixel to learn from (class {shown})"
+        yield f"there is no pixel of class {shown} to learn from"
     if totals.right in (0, totals.pixels):
         yield f"every pixel is predicted {'right' if totals.right else 'wrong'}: there is nothing to balance"
