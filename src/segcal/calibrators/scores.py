@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import Any, NamedTuple, Self
 
 import torch
-from jaxtyping import Float64
+from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from segcal.calibrators.base import Calibrator, FitReport
@@ -25,6 +25,7 @@ from segcal.functional.scores import (
     count_scores,
     empty_scores,
     mapped_log_probabilities,
+    mapped_nll,
 )
 from segcal.types import Case, IgnoreIndex, Image, InputError, Logits
 
@@ -72,9 +73,13 @@ class ScoreCalibrator(Calibrator):
         pixels = max(1, _PART // len(logits))
         both = torch.split(logits.flatten(1), pixels, dim=1), torch.split(labels.flatten(), pixels)
         for part, truth in zip(*both, strict=True):
-            chosen = self.log_probabilities(part[None])[0].gather(0, truth.clamp(min=0)[None])[0]
-            summed -= float(chosen[truth >= 0].sum())
+            summed += self.nll_of_part(part, truth)
         return summed
+
+    def nll_of_part(self, logits: Float[Tensor, "L N"], labels: Int64[Tensor, " N"]) -> float:
+        """Summed NLL of pixels in a row."""
+        chosen = self.log_probabilities(logits[None])[0].gather(0, labels.clamp(min=0)[None])[0]
+        return -float(chosen[labels >= 0].sum())
 
     def fit(self, cases: Iterable[Case], *, validation: Iterable[Case] | None = None) -> Self:
         """Learn from the scores of all labelled pixels; nothing is left to choose, so nothing is validated."""
@@ -143,6 +148,10 @@ class PiecewiseCalibrator(ScoreCalibrator):
         """Logarithms of the mapped and normalised probabilities."""
         return mapped_log_probabilities(logits, PiecewiseMap(self.breaks, self.left, self.right))
 
+    def nll_of_part(self, logits: Float[Tensor, "L N"], labels: Int64[Tensor, " N"]) -> float:
+        """Summed NLL of pixels in a row."""
+        return mapped_nll(logits, labels, PiecewiseMap(self.breaks, self.left, self.right))
+
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
         for name in PiecewiseMap._fields:  # how many pieces there are was learned too
             if (value := state_dict.get(f"{prefix}{name}")) is not None:
@@ -153,6 +162,6 @@ class PiecewiseCalibrator(ScoreCalibrator):
 def _warnings(table: ScoreHistogram, totals: Totals) -> Iterator[str]:
     if absent := (table.hits.sum(dim=1) == 0).nonzero().flatten().tolist():
         shown = ", ".join(map(str, absent[:10])) + (", ..." if len(absent) > 10 else "")
-        yield f"of {len(absent)} classes there is no pixel to learn from (class {shown})"
+        yield f"there is no pixel of class {shown} to learn from"
     if totals.right in (0, totals.pixels):
         yield f"every pixel is predicted {'right' if totals.right else 'wrong'}: there is nothing to balance"

@@ -32,6 +32,7 @@ __all__ = [
     "joined_maps",
     "largest_of_cells",
     "mapped_log_probabilities",
+    "mapped_nll",
     "mean_distances",
 ]
 
@@ -149,6 +150,14 @@ def mapped_log_probabilities(logits: Float[Tensor, "B L *S"], maps: PiecewiseMap
         return _of_each(logits, lambda image: score_kernels.map_scores(image, *maps))
     mapped = apply_map(torch.softmax(logits.double(), dim=1), maps)
     return mapped.log() - mapped.sum(dim=1, keepdim=True).log()
+
+
+def mapped_nll(logits: Float[Tensor, "L N"], labels: Int64[Tensor, " N"], maps: PiecewiseMap) -> float:
+    """Summed NLL after `mapped_log_probabilities`; negative labels are left out."""
+    if _may_compile(logits):
+        return score_kernels.mapped_nll(logits, labels, *maps)
+    chosen = mapped_log_probabilities(logits[None], maps)[0].gather(0, labels.clamp(min=0)[None])[0]
+    return -float(chosen[labels >= 0].sum())
 
 
 def beta_log_probabilities(
