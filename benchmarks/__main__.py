@@ -1,32 +1,51 @@
-"""`make bench`: everything, or what is named: `python -m benchmarks metrics fitting`."""
+"""`make bench`: all but memory, or what is named: `python -m benchmarks metrics fitting`.
+
+`python -m benchmarks memory` fits every method on 500 million pixels, which takes hours; `--pixels` and `--methods` ask
+for less.
+"""
 
 from __future__ import annotations
 
-import sys
+import argparse
+from collections.abc import Callable
+from functools import partial
 
 import torch
 
-from benchmarks import fitting, local, metrics
+from benchmarks import fitting, local, memory, metrics
 from benchmarks.timing import console
 
-PARTS = {
+PARTS: dict[str, tuple[Callable[[], None], ...]] = {
     "metrics": (metrics.against_peers, metrics.exact_counts),
-    "fitting": (fitting.temperature_scaling,),
+    "fitting": (fitting.against_peers,),
     "local": (local.against_nine_convolutions, local.applying),
     "streaming": (metrics.streaming,),
 }
 
 
-def main(names: list[str]) -> None:
-    """Run the parts named, or all."""
+def main() -> None:
+    """Run the parts named, or all but memory."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join([*PARTS, "memory"]))
+    parser.add_argument("--pixels", type=int, default=memory.PIXELS, help="memory: how many to fit on")
+    parser.add_argument("--methods", default="", help="memory, fitting: separated by commas; all if not given")
+    asked = parser.parse_args()
+    chosen = [name for name in asked.methods.split(",") if name]
+    known: dict[str, tuple[Callable[[], None], ...]] = {
+        **PARTS,
+        "fitting": (partial(fitting.against_peers, chosen),),
+        "memory": (partial(memory.fitting, asked.pixels, chosen),),
+    }
+    if unknown := set(asked.parts) - set(known):
+        parser.error(f"there is no '{unknown.pop()}'; there are {', '.join(known)}")
     console.print(
         f"{torch.get_num_threads()} threads, torch {torch.__version__}, {torch.backends.cpu.get_cpu_capability()}"
     )
-    for name in names or PARTS:
-        for part in PARTS[name]:
+    for name in asked.parts or PARTS:
+        for part in known[name]:
             console.print()
             part()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

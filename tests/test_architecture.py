@@ -15,13 +15,13 @@ import segcal
 ROOT = Path(segcal.__file__).parent
 FLOORS = (
     ("types", "version"),
-    ("functional", "files"),
+    ("functional", "files", "memory"),
     ("checkpoints", "regions", "losses", "metrics", "fusion", "networks", "data", "statistics", "cases", "oracle"),
     ("training", "tables"),
     ("calibrators",),
     ("results", "apply", "models"),
     ("evaluate", "diagnosis", "export"),
-    ("report",),
+    ("report", "compare"),
     ("console",),
     ("cli",),
     ("__main__",),  # starts cli, so it lies above it

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import segcal
-from contracts import CHECKS, CUDA_CHECKS, Check, Subject, check_calibrator, subject
+from contracts import CHECKS, CUDA_CHECKS, Check, Subject, check_calibrator, fitted_or_refused, subject
 from segcal.calibrators import Calibrator
 from segcal.types import InputError
 
@@ -49,6 +49,17 @@ def test_methods_are_named() -> None:
     assert "ts" in segcal.methods()
     for method in segcal.methods():
         assert segcal.create(method, num_classes=3, spatial_dims=2, image_channels=1).method == method
+
+
+@pytest.mark.parametrize("method", segcal.methods())
+def test_a_single_class_is_certain_or_refused(method: str) -> None:
+    """With num_classes=1 there is one right answer."""
+    logits, labels = torch.randn(1, 6, 7, generator=torch.Generator().manual_seed(0)), torch.zeros(6, 7).long()
+    unfitted, case = segcal.create(method, num_classes=1), segcal.Case("a", logits, labels)
+    calibrator = fitted_or_refused(lambda: unfitted.fit([case], **FIT_SETTINGS.get(method, {})))
+    if calibrator is not None:
+        assert torch.equal(calibrator.predict_proba(logits[None]), torch.ones(1, 1, 6, 7))
+        assert calibrator.fit_report_.nll_after == 0
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from segcal.calibrators import create, load, methods
+from segcal.compare import compare
 from segcal.data.simulate import load_sample
 from segcal.evaluate import evaluate
 from segcal.oracle import oracle_temperature
@@ -21,6 +22,7 @@ __all__ = [
     "InputError",
     "Results",
     "__version__",
+    "compare",
     "create",
     "evaluate",
     "load",

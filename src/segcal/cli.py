@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,12 +13,23 @@ import typer
 
 from segcal.apply import apply_to_folder
 from segcal.calibrators import Calibrator, create, load, methods
+from segcal.compare import (
+    PAPER,
+    UNCALIBRATED,
+    check_fit_settings,
+    check_names,
+    known_settings,
+    look_through,
+    measured,
+    measured_fit,
+)
 from segcal.console import (
     OUT,
     Group,
     ManyValues,
     Tracked,
     diagnosis_table,
+    print_comparison,
     print_report,
     print_results,
     print_step,
@@ -28,7 +40,7 @@ from segcal.data.folder import Folder, open_folder
 from segcal.data.simulate import load_sample
 from segcal.data.writer import write_folder
 from segcal.diagnosis import diagnose
-from segcal.evaluate import evaluate
+from segcal.evaluate import Protocol, evaluate
 from segcal.export import export_onnx
 from segcal.files import refuse_foreign, refuse_overwriting
 from segcal.models import import_network
@@ -210,6 +222,100 @@ def evaluate_command(
     print_results(results, table, out, as_json)
 
 
+@app.command("compare", cls=ManyValues)
+def compare_command(
+    data: Data,
+    chosen: Annotated[
+        list[str] | None,
+        typer.Option("--methods", help=f"Of {', '.join(methods())}; {','.join(PAPER)} if not given."),
+    ] = None,
+    reference: Annotated[str | None, typer.Option(help="Method that the others are tested against.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder to save results and calibrators in.")] = None,
+    labels: LabelFolder = None,
+    fit_split: Annotated[str | None, typer.Option(help="Split to fit on; 'fit' where there is one.")] = None,
+    validation: Annotated[
+        str | None, typer.Option(help="Split that the best weights are chosen on; 'validation' where there is one.")
+    ] = None,
+    test_split: Annotated[str | None, typer.Option(help="Split to measure on; 'test' where there is one.")] = None,
+    num_classes: Classes = None,
+    ignore_index: Ignore = None,
+    background: Background = None,
+    scores: Scores = None,
+    logits_only: Annotated[bool, typer.Option("--logits-only", help="Do not look at the images.")] = False,
+    epochs: Annotated[int | None, typer.Option(help="Learned methods: passes over the data.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Learned methods: of Adam.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Learned methods: images in a step.")] = None,
+    patience: Annotated[
+        int | None, typer.Option(help="Learned methods: stop after so many epochs without gain.")
+    ] = None,
+    cosine: Annotated[bool | None, typer.Option("--cosine", help="Learned methods: let the rate fall to 0.")] = None,
+    crop: Annotated[int | None, typer.Option(help="Learned methods: side of random crops.")] = None,
+    flips: Annotated[bool | None, typer.Option("--flips", help="Learned methods: random flips.")] = None,
+    precision: Annotated[str | None, typer.Option(help="Learned methods: float32 or bfloat16.")] = None,
+    device: Annotated[str | None, typer.Option(help="Learned methods: auto, cpu, cuda.")] = None,
+    bins: Annotated[int, typer.Option(help="Number of bins.")] = 10,
+    form: Annotated[str, typer.Option(help="Of SCE and ACE: tables, equations or marginal.")] = "tables",
+    patch_size: Annotated[int, typer.Option(help="Side of the Local patches.")] = 72,
+    patches: Annotated[int, typer.Option(help="Local patches in each image.")] = 10,
+    seed: Annotated[int, typer.Option(help="Of training, patches and bootstrap.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Fit several methods on the same images and measure them on the same others, with what each costs.
+
+    Prints the paper's table, and parameters, seconds and memory of each fit and what it does to labels. A method that
+    cannot be fitted to the data says so in its row, and the others go on.
+
+    Example: segcal compare DATA --methods ts,lts,isotonic --reference lts --out results/
+    """
+    refuse_overwriting(out, data, labels)
+    if out is not None:
+        refuse_foreign(out)
+    names = [name for part in chosen or PAPER for name in part.split(",") if name]
+    check_names(names)
+    folder = _open(data, fit_split, "fit", labels, num_classes, ignore_index, background, scores)
+    tested = _open(data, test_split, "test", labels, num_classes, ignore_index, background, scores)
+    checked = _validation(data, validation, folder, labels, scores)
+    calibrators = {name.upper(): _create(name, folder, logits_only) for name in names}
+    against = None if reference is None else reference.upper()
+    check_reference(against, (UNCALIBRATED, *calibrators))
+    given = _given(
+        epochs=epochs,
+        learning_rate=learning_rate,
+        batch_size=batch_size,
+        patience=patience,
+        cosine=cosine,
+        crop=crop,
+        flips=flips,
+        precision=precision,
+        device=device,
+    )
+    check_fit_settings(calibrators.values(), given)
+    protocol: dict[str, Any] = {
+        "num_classes": folder.num_classes,
+        "ignore_index": folder.ignore_index,
+        "background": folder.background,
+        "bins": bins,
+        "form": form,
+        "patch_size": patch_size,
+        "patches": patches,
+        "seed": seed,
+    }
+    Protocol(**protocol)  # says now what is wrong with it
+    with progress_of("checking") as progress:
+        look_through(Tracked(tested, progress), folder.num_classes, folder.ignore_index)
+    fits = {}
+    for name, calibrator in calibrators.items():
+        settings = known_settings(calibrator, {**given, "seed": seed})
+        fits[name] = measured_fit(calibrator, partial(_fit, calibrator, folder, checked, settings))
+    if not is_first_process():
+        return
+    with progress_of("measuring") as progress:
+        comparison = measured(fits, Tracked(tested, progress), **protocol)
+    if out is not None:
+        comparison.save(out)
+    print_comparison(comparison, against, out, as_json)
+
+
 @app.command("diagnose", cls=ManyValues)
 def diagnose_command(
     data: Data,
@@ -361,7 +467,7 @@ def _fit(calibrator: Calibrator, folder: Folder, validation: Folder | None, opti
             calibrator.fit(folder, validation=validation, watch=watch, **options)  # type: ignore[call-arg]
     else:
         with progress_of(f"fitting {calibrator.method}") as progress:
-            calibrator.fit(Tracked(folder, progress), validation=validation)
+            calibrator.fit(Tracked(folder, progress), validation=validation, **options)
 
 
 def _validation(

@@ -15,6 +15,7 @@ from rich.table import Table
 from typer.core import TyperCommand, TyperGroup
 
 from segcal.calibrators import Calibrator, FitReport
+from segcal.compare import Comparison
 from segcal.data.folder import Folder
 from segcal.diagnosis import Diagnosis
 from segcal.results import Results
@@ -136,6 +137,53 @@ def print_results(results: Results, table: PaperTable, out: Path | None, as_json
         OUT.print(f"left out for want of pixels: {counts}", style="dim", highlight=False)
     if out is not None:
         OUT.print(f"saved in {out}", highlight=False)
+
+
+def print_comparison(comparison: Comparison, reference: str | None, out: Path | None, as_json: bool) -> None:
+    """The paper's table and, below it, what each method costs and does to labels; or all as JSON."""
+    results = comparison.results
+    warnings = [f"{name}: {text}" for name, c in comparison.calibrators.items() for text in c.fit_report_.warnings]
+    failures = [f"{name} could not be fitted: {fit.failure}" for name, fit in comparison.fits.items() if fit.failure]
+    if reference is not None and reference not in results.methods:
+        failures.append(f"the reference {reference} could not be fitted, so that nothing is tested against it")
+        reference = None
+    for warning in (*results.settings["warnings"], *warnings, *failures):
+        _warn(warning)
+    if as_json:
+        typer.echo(json.dumps({**_results_json(results), "methods": comparison.records()}))
+        return
+    OUT.print(results.table(reference=reference))
+    OUT.print(_cost_table(comparison))
+    OUT.print(
+        "memory: growth of this process's resident memory while fitting; kept: no label can change; "
+        "accuracy, mIoU: change against UC in points, mean over images of All",
+        style="dim",
+        highlight=False,
+    )
+    if out is not None:
+        OUT.print(f"saved in {out}", highlight=False)
+
+
+def _cost_table(comparison: Comparison) -> Table:
+    table = Table(title="what they cost, and what they do to labels", title_justify="left", box=None, pad_edge=False)
+    headings = ("method", "parameters", "fit, s", "memory, MB", "labels changed", "accuracy", "mIoU")
+    for k, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if k == 0 else "right", no_wrap=True)
+    for row in comparison.records():
+        if row["failure"] is not None:
+            table.add_row(row["method"], "could not be fitted")
+            continue
+        moves = not row["keeps_labels"]
+        table.add_row(
+            row["method"],
+            f"{row['parameters']:,}",
+            f"{row['seconds']:.1f}",
+            "-" if row["memory"] is None else f"{row['memory'] / 1e6:.0f}",
+            f"{row['changed']:.2%}" if moves else "kept",
+            f"{100 * row['accuracy']:+.2f}" if moves else "",
+            f"{100 * row['miou']:+.2f}" if moves else "",
+        )
+    return table
 
 
 def _results_json(results: Results) -> dict[str, Any]:

@@ -9,25 +9,59 @@ from typing import Any
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
+from segcal.calibrators.attended import AttendedTemperatureScaling
 from segcal.calibrators.base import FORMAT, WEIGHTS, Calibrator, FitReport, TemperatureCalibrator
+from segcal.calibrators.beta import BetaCalibration
+from segcal.calibrators.binwise import BinwiseTemperatureScaling
+from segcal.calibrators.dirichlet import DirichletCalibration, search_dirichlet
+from segcal.calibrators.ensemble import EnsembleTemperatureScaling
+from segcal.calibrators.histogram import HistogramBinning
+from segcal.calibrators.isotonic import IsotonicRegression
 from segcal.calibrators.local import ImageTemperatureScaling, LocalTemperatureScaling
+from segcal.calibrators.matrix import MatrixScaling
 from segcal.calibrators.temperature import TemperatureScaling
+from segcal.calibrators.vector import VectorScaling
 from segcal.files import MARKER, read_json
 from segcal.types import InputError
 
 __all__ = [
+    "AttendedTemperatureScaling",
+    "BetaCalibration",
+    "BinwiseTemperatureScaling",
     "Calibrator",
+    "DirichletCalibration",
+    "EnsembleTemperatureScaling",
     "FitReport",
+    "HistogramBinning",
     "ImageTemperatureScaling",
+    "IsotonicRegression",
     "LocalTemperatureScaling",
+    "MatrixScaling",
     "TemperatureCalibrator",
     "TemperatureScaling",
+    "VectorScaling",
     "create",
     "load",
     "methods",
+    "search_dirichlet",
 ]
 
-_KINDS = (TemperatureScaling, ImageTemperatureScaling, LocalTemperatureScaling)
+_KINDS = (
+    # of the paper's tables
+    TemperatureScaling,
+    ImageTemperatureScaling,
+    LocalTemperatureScaling,
+    IsotonicRegression,
+    VectorScaling,
+    EnsembleTemperatureScaling,
+    DirichletCalibration,
+    # of its related work
+    MatrixScaling,
+    HistogramBinning,
+    BetaCalibration,
+    BinwiseTemperatureScaling,
+    AttendedTemperatureScaling,
+)
 _METHODS: dict[str, type[Calibrator]] = {kind.method: kind for kind in _KINDS}
 _DATA_SETTINGS = ("spatial_dims", "image_channels")
 _SAVED = {"format": int, "method": str, "config": dict, "report": dict | None}

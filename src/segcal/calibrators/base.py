@@ -57,8 +57,8 @@ class Calibrator(nn.Module, ABC):
     method: ClassVar[str]
     """The name by which `segcal.create` knows it."""
 
-    preserves_labels: ClassVar[bool]
-    """Whether the predicted label of every pixel stays what it was."""
+    preserves_labels: bool
+    """Whether the predicted label of every pixel stays what it was; for most methods a fact of the class."""
 
     context: ClassVar[int | None] = 0
     """How far a pixel's result looks, in pixels: 0 for methods that see one pixel at a time, None for whole images."""
@@ -110,6 +110,8 @@ class Calibrator(nn.Module, ABC):
     def fit_labels(self, case: Case) -> Tensor:
         """Labels `[1, *S]` with -1 at every pixel that the fit leaves out."""
         labels = labels_of(case, self.num_classes, self.ignore_index)
+        if self.background is None:  # ignored pixels are -1 already
+            return labels.to(self.fitted.device)
         inside = foreground(labels, IGNORED, background=self.background)
         return labels.masked_fill(~inside, IGNORED).to(self.fitted.device)
 

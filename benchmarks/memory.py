@@ -1,0 +1,116 @@
+"""Peak memory of fitting on half a billion pixels that nobody could hold, each method in a process of its own."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any, overload
+
+import numpy as np
+from numba import njit, prange
+
+from benchmarks.timing import console, table
+from segcal import Case, create, methods
+from segcal.types import Array
+
+CLASSES = 11
+SIZE = (720, 960)
+BOUND = 2_000_000_000
+PIXELS = 500_000_000
+_TABLE = 1 << 22
+_CONTRAST, _TEMPERATURE = 2.0, 1.5
+
+
+class Simulated(Sequence[Case]):
+    """Cases made when they are asked for, and forgotten: overconfident logits and labels drawn from the true ones.
+
+    Each class of each case is a piece of one table of random numbers, at a place that the seed and the case tell: new
+    numbers would take longer to draw than most methods take to look at them.
+    """
+
+    def __init__(self, pixels: int, seed: int = 0) -> None:
+        self.length, self.seed = -(-pixels // (SIZE[0] * SIZE[1])), seed
+        random = np.random.default_rng(seed)
+        self.normal = random.standard_normal(_TABLE, dtype=np.float32)
+        self.gumbel = random.gumbel(size=_TABLE).astype(np.float32)
+
+    def __len__(self) -> int:
+        return self.length
+
+    @overload
+    def __getitem__(self, index: int) -> Case: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Case]: ...
+    def __getitem__(self, index: int | slice) -> Case | Sequence[Case]:
+        """One case; parts of the sequence are not needed."""
+        if isinstance(index, slice):
+            raise TypeError("cases are made one at a time")
+        if not 0 <= index < self.length:
+            raise IndexError(index)
+        random = np.random.default_rng([self.seed, index])
+        starts = random.integers(0, _TABLE - SIZE[0] * SIZE[1], size=(2, CLASSES))
+        logits, labels = np.empty((CLASSES, *SIZE), np.float32), np.empty(SIZE, np.uint8)
+        _draw(self.normal, self.gumbel, starts, logits.reshape(CLASSES, -1), labels.reshape(-1))
+        return Case(f"case-{index}", logits, labels)
+
+
+@njit(parallel=True, cache=True)
+def _draw(normal: Array, gumbel: Array, starts: Array, logits: Array, labels: Array) -> None:
+    """The argmax of logits plus Gumbel noise is a draw from their softmax."""
+    for pixel in prange(labels.size):
+        best = -np.inf
+        for k in range(CLASSES):
+            true_logit = _CONTRAST * normal[starts[0, k] + pixel]
+            logits[k, pixel] = _TEMPERATURE * true_logit
+            score = true_logit + gumbel[starts[1, k] + pixel]
+            if score > best:
+                best, labels[pixel] = score, k
+
+
+def fit_one(method: str, pixels: int) -> None:
+    """Fit one method, and print what it took as JSON: for a process that does nothing else."""
+    cases = Simulated(pixels)
+    held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # what is made on the fly is not worth keeping
+    settings: dict[str, Any] = {"epochs": 1, "cache_bytes": 0} if method in ("lts", "ibts") else {}
+    calibrator = create(method, CLASSES).fit(cases, **settings)
+    report = calibrator.fit_report_
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    found = {"peak": 1024 * peak, "held": 1024 * held, "seconds": report.seconds, "pixels": report.pixels}
+    print(json.dumps({**found, "before": report.nll_before, "after": report.nll_after, "steps": report.steps}))
+
+
+def fitting(pixels: int = PIXELS, chosen: Sequence[str] = ()) -> None:
+    """Print the peak resident memory of fitting each method."""
+    title = f"fit on {pixels:,} pixels of {CLASSES} classes, made while fitting; bound {BOUND / 1e9:.0f} GB"
+    shown = table(title, "method", "peak, MB", "before fitting, MB", "seconds", "NLL before", "after", "")
+    for method in chosen or methods():
+        command = [sys.executable, "-m", "benchmarks.memory", method, "--pixels", str(pixels)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            shown.add_row(method, "failed", *[""] * 4, done.stderr.strip().splitlines()[-1])
+            continue
+        found = json.loads(done.stdout.splitlines()[-1])
+        shown.add_row(
+            method,
+            f"{found['peak'] / 1e6:.0f}",
+            f"{found['held'] / 1e6:.0f}",
+            f"{found['seconds']:.0f}",
+            f"{found['before']:.5f}",
+            f"{found['after']:.5f}",
+            "" if found["peak"] < BOUND else "over the bound",
+        )
+        print(method, found, file=sys.stderr, flush=True)  # hours may pass before the table is whole
+    console.print(shown)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("method", choices=methods())
+    parser.add_argument("--pixels", type=int, default=PIXELS)
+    asked = parser.parse_args()
+    fit_one(asked.method, asked.pixels)
