@@ -45,8 +45,8 @@ def calibrate(job: Job, data: CamVid, out: Path, recipe: Recipe, protocol: Proto
     if (folder / "report.json").exists():
         print(f"{job.name}, {protocol}: measured already")
         return
-    source = _Source(job, data, out, str(choose_device(device)))
-    fit = _fit_as_paper if protocol == "paper" else _fit_grouped
+    source = Source(job, data, out, str(choose_device(device)))
+    fit = fit_as_paper if protocol == "paper" else fit_grouped
     timings, notes = dict[str, float](), dict[str, Any]()
     fitted = fit(source, recipe, timings, notes)
     named: dict[str, Calibrator | None] = {job.method("UC"): None}
@@ -72,7 +72,7 @@ def calibrate(job: Job, data: CamVid, out: Path, recipe: Recipe, protocol: Proto
 
 
 @dataclass(frozen=True)
-class _Source:
+class Source:
     """The cases of a job: each frame with the logits that the job's network gave."""
 
     job: Job
@@ -97,8 +97,8 @@ class _Source:
         ]
 
 
-def _fit_as_paper(
-    source: _Source, recipe: Recipe, timings: dict[str, float], notes: dict[str, Any]
+def fit_as_paper(
+    source: Source, recipe: Recipe, timings: dict[str, float], notes: dict[str, Any]
 ) -> dict[str, Calibrator]:
     """Every method on 90 frames; 11 others choose the epoch of those that are trained."""
     names = names_of(source.data, "val", recipe)
@@ -127,8 +127,8 @@ def _fit_as_paper(
     return fitted
 
 
-def _fit_grouped(
-    source: _Source, recipe: Recipe, timings: dict[str, float], notes: dict[str, Any]
+def fit_grouped(
+    source: Source, recipe: Recipe, timings: dict[str, float], notes: dict[str, Any]
 ) -> dict[str, Calibrator]:
     """TS, LTS and what lies between, on all frames, with epochs and share from blocks of time that were left out."""
     started = perf_counter()
