@@ -10,15 +10,21 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from segcal.calibrators.base import FORMAT, WEIGHTS, Calibrator, FitReport, TemperatureCalibrator
+from segcal.calibrators.beta import BetaCalibration
+from segcal.calibrators.histogram import HistogramBinning
+from segcal.calibrators.isotonic import IsotonicRegression
 from segcal.calibrators.local import ImageTemperatureScaling, LocalTemperatureScaling
 from segcal.calibrators.temperature import TemperatureScaling
 from segcal.files import MARKER, read_json
 from segcal.types import InputError
 
 __all__ = [
+    "BetaCalibration",
     "Calibrator",
     "FitReport",
+    "HistogramBinning",
     "ImageTemperatureScaling",
+    "IsotonicRegression",
     "LocalTemperatureScaling",
     "TemperatureCalibrator",
     "TemperatureScaling",
@@ -27,7 +33,14 @@ __all__ = [
     "methods",
 ]
 
-_KINDS = (TemperatureScaling, ImageTemperatureScaling, LocalTemperatureScaling)
+_KINDS = (
+    TemperatureScaling,
+    ImageTemperatureScaling,
+    LocalTemperatureScaling,
+    IsotonicRegression,
+    HistogramBinning,
+    BetaCalibration,
+)
 _METHODS: dict[str, type[Calibrator]] = {kind.method: kind for kind in _KINDS}
 _DATA_SETTINGS = ("spatial_dims", "image_channels")
 _SAVED = {"format": int, "method": str, "config": dict, "report": dict | None}

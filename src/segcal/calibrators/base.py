@@ -57,8 +57,8 @@ class Calibrator(nn.Module, ABC):
     method: ClassVar[str]
     """The name by which `segcal.create` knows it."""
 
-    preserves_labels: ClassVar[bool]
-    """Whether the predicted label of every pixel stays what it was."""
+    preserves_labels: bool
+    """Whether the predicted label of every pixel stays what it was; for most methods a fact of the class."""
 
     context: ClassVar[int | None] = 0
     """How far a pixel's result looks, in pixels: 0 for methods that see one pixel at a time, None for whole images."""

@@ -1,0 +1,148 @@
+"""Beta calibration (Kull et al. 2017): logistic regression on log p and -log(1 - p), of each class against the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float64
+from scipy.special import expit
+from torch import Tensor
+
+from segcal.calibrators.scores import Lesson, ScoreCalibrator
+from segcal.functional.scores import ScoreHistogram, mean_distances
+from segcal.types import Array, IgnoreIndex, Logits
+
+_NEAREST = 2.0**-52  # to 0 and to 1, as in the published packages in float64
+_PULL = 1e-6  # weight of the identity a = b = 1, c = 0, against the number of scores
+_STEPS = 100
+_FACES = ((0, 1, 2), (1, 2), (0, 2), (2,))  # which of a, b, c are free; the others are 0
+
+
+class BetaCalibration(ScoreCalibrator):
+    """Map the probability p of each class to `sigmoid(a log p - b log(1 - p) + c)` with a, b >= 0, then normalise.
+
+    Each class has its a, b and c of least binary NLL against all other classes; a negative a or b is set to 0 and the
+    rest fitted anew, as in the authors' package. Labels may change, since the classes have different maps. Where the
+    data do not determine the three numbers (a class that is never true, scores that separate perfectly) they stay
+    finite because of a pull of 1e-6 pixels towards the identity.
+
+    Scores are pooled in 65,536 cells and stand at their cell's mean, so that log p and log(1 - p) of each differ from
+    the exact ones by less than 2**-9, and the mean NLL at any a, b, c by less than (a + b) 2**-9. Since the mean of a
+    cell is kept, what remains is of second order, about (a + b) 2**-21.
+
+    Args:
+        num_classes: L.
+        ignore_index: Label, or labels, left out of the fit.
+        background: Class left out of the fit but for its pixels near a boundary; None fits on every labelled pixel.
+    """
+
+    method = "beta"
+    preserves_labels = False
+
+    coefficients: Float64[Tensor, "L 3"]
+    """a, b and c of each class, NaN until fitted."""
+
+    def __init__(self, num_classes: int, *, ignore_index: IgnoreIndex = None, background: int | None = None) -> None:
+        super().__init__(num_classes, ignore_index=ignore_index, background=background)
+        self.register_buffer("coefficients", torch.full((self.num_classes, 3), torch.nan, dtype=torch.float64))
+
+    def calibrate_part(self, logits: Logits) -> Float64[Tensor, "B L *S"]:
+        """Logarithms of the mapped and normalised probabilities."""
+        log_p, log_rest = log_score_and_rest(logits.double())
+        a, b, c = self.coefficients.view(self.num_classes, 3, *[1] * (logits.ndim - 2)).unbind(1)
+        return torch.log_softmax(torch.nn.functional.logsigmoid(a * log_p - b * log_rest + c), dim=1)
+
+    def learn(self, table: ScoreHistogram) -> Lesson:
+        """The three numbers of each class."""
+        score, rest = (values.clamp(_NEAREST, 1.0) for values in mean_distances(table))
+        found = []
+        for c in range(self.num_classes):
+            seen = table.total[c] > 0
+            fields = (score[c].log(), -rest[c].log(), table.total[c].double(), table.hits[c].double())
+            found.append(fit_beta(*(field[seen].numpy() for field in fields)))
+        coefficients = torch.from_numpy(np.stack([one.coefficients for one in found]))
+        converged = all(one.converged for one in found)
+        warned = [] if converged else [f"the solver stopped after {_STEPS} steps, before it converged"]
+        flat = [str(c) for c, one in enumerate(found) if not one.coefficients[:2].any()]
+        if flat:
+            warned.append(f"the score says nothing of class {', '.join(flat[:10])}: it has one answer for every pixel")
+        return Lesson({"coefficients": coefficients}, sum(one.steps for one in found), converged, tuple(warned))
+
+
+class BetaFit(NamedTuple):
+    """a, b and c, with how they were found."""
+
+    coefficients: Array
+    steps: int
+    converged: bool
+
+
+def log_score_and_rest(logits: Logits) -> tuple[Logits, Logits]:
+    """Logarithms of p and of 1 - p of every class, at least log 2**-52, without the cancellation of 1 - p near 1."""
+    top, winner = logits.max(dim=1, keepdim=True)
+    powers = (logits - top).exp()
+    total = powers.sum(dim=1, keepdim=True)
+    classes = torch.arange(logits.shape[1], device=logits.device).view(-1, *[1] * (logits.ndim - 2))
+    is_winner = classes == winner
+    others = torch.where(is_winner, 0.0, powers).sum(dim=1, keepdim=True)  # than the winner
+    rest = torch.where(is_winner, others, total - powers)
+    return (powers / total).clamp(min=_NEAREST).log(), (rest / total).clamp(min=_NEAREST).log()
+
+
+def fit_beta(log_score: Array, minus_log_rest: Array, count: Array, hits: Array) -> BetaFit:
+    """Least NLL of `hits` out of `count` at each score, over a, b >= 0 and c.
+
+    The NLL is convex. Its least value over a, b >= 0 is on one of four faces (both free, a = 0, b = 0, both 0), and is
+    the least of those faces' own minima that are feasible.
+    """
+    features = np.stack([log_score, minus_log_rest, np.ones_like(log_score)])
+    best, steps, converged = (np.inf, np.zeros(3)), 0, True
+    for free in _FACES:
+        value, weights, taken, done = _newton(features, count, hits, np.array(free))
+        steps += taken
+        if (weights[:2] >= 0).all() and value < best[0]:
+            best, converged = (value, weights), done
+            if len(free) == 3:
+                break
+    return BetaFit(best[1], steps, converged)
+
+
+def _newton(features: Array, count: Array, hits: Array, free: Array) -> tuple[float, Array, int, bool]:
+    """Damped Newton steps on some of the three numbers: NLL, all three, steps taken, whether converged."""
+    x, target = features[free], np.array([1.0, 1.0, 0.0])[free]
+    w = target.copy()
+    value = _nll(w, x, target, count, hits)
+    for step in range(1, _STEPS + 1):
+        p = expit(w @ x)
+        slope = x @ (count * p - hits) + _PULL * (w - target)
+        curvature = (x * (count * p * (1 - p))) @ x.T + _PULL * np.eye(len(free))
+        move = np.linalg.solve(curvature, slope)
+        if slope @ move <= 1e-20 * count.sum():  # twice what a further step could gain
+            return value, _all_three(w, free), step, True
+        for halving in _halves():
+            trial = _nll(w - halving * move, x, target, count, hits)
+            if trial <= value - 1e-4 * halving * (slope @ move):
+                break
+        else:
+            return value, _all_three(w, free), step, True  # rounding leaves nothing to gain
+        w, value = w - halving * move, trial
+    return value, _all_three(w, free), _STEPS, False
+
+
+def _nll(w: Array, x: Array, target: Array, count: Array, hits: Array) -> float:
+    u = w @ x
+    pull = 0.5 * _PULL * float(np.square(w - target).sum())
+    return float((count * np.logaddexp(0.0, u) - hits * u).sum()) + pull
+
+
+def _halves() -> Iterator[float]:
+    return (0.5**k for k in range(40))
+
+
+def _all_three(w: Array, free: Array) -> Array:
+    weights = np.zeros(3)
+    weights[free] = w
+    return weights

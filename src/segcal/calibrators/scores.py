@@ -1,0 +1,163 @@
+"""What the methods share that learn from the class probabilities ("scores") of single pixels.
+
+They go through the cases twice: once to count the scores into a table, once to measure what was learned. See
+`segcal.functional.scores` for the table.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from time import perf_counter
+from typing import Any, NamedTuple, Self
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from segcal.calibrators.base import Calibrator, FitReport
+from segcal.cases import reread, slabs_of
+from segcal.functional.scores import (
+    CELLS,
+    PiecewiseMap,
+    ScoreHistogram,
+    Totals,
+    count_scores,
+    empty_scores,
+    mapped_log_probabilities,
+    mapped_nll,
+)
+from segcal.types import Case, IgnoreIndex, Image, InputError, Logits
+
+_PART = 1 << 22
+"""Scores that are calibrated at a time."""
+
+
+class Lesson(NamedTuple):
+    """What a method learned from a table of scores: values of its buffers, and what the report shall say."""
+
+    values: Mapping[str, Tensor]
+    steps: int = 1
+    converged: bool = True
+    warnings: tuple[str, ...] = ()
+    details: Mapping[str, Any] = {}
+
+
+class ScoreCalibrator(Calibrator):
+    """A calibrator that is learned from a table of scores."""
+
+    @abstractmethod
+    def learn(self, table: ScoreHistogram) -> Lesson:
+        """What the table, on the CPU, teaches."""
+
+    @abstractmethod
+    def calibrate_part(self, logits: Logits) -> Float64[Tensor, "B L *S"]:
+        """Logarithms of calibrated probabilities, computed in float64."""
+
+    def calibrate(self, logits: Logits, image: Image | None = None) -> Logits:
+        """Logarithms of calibrated probabilities, in float64: near 1, float32 does not tell probabilities apart."""
+        if torch.compiler.is_compiling() or logits.numel() <= _PART:
+            return self.calibrate_part(logits)
+        # in parts, since what is needed on the way is several times as large as the logits
+        pixels = max(1, _PART // (logits.shape[0] * logits.shape[1]))
+        parts = [self.calibrate_part(part) for part in torch.split(logits.flatten(2), pixels, dim=2)]
+        return torch.cat(parts, dim=2).view(logits.shape)
+
+    def score_edges(self) -> Float64[Tensor, " inner"] | None:
+        """Inner edges of the bins that the scores are counted in; None for the fine cells."""
+        return None
+
+    def nll(self, logits: Tensor, labels: Tensor) -> float:
+        """Summed NLL of the calibrated scores `[L, *S]` of one image; negative labels are left out."""
+        summed = 0.0
+        pixels = max(1, _PART // len(logits))
+        both = torch.split(logits.flatten(1), pixels, dim=1), torch.split(labels.flatten(), pixels)
+        for part, truth in zip(*both, strict=True):
+            chosen = self.calibrate_part(part[None])[0].gather(0, truth.clamp(min=0)[None])[0]
+            summed -= float(chosen[truth >= 0].sum())
+        return summed
+
+    def fit(self, cases: Iterable[Case], *, validation: Iterable[Case] | None = None) -> Self:
+        """Learn from the scores of all labelled pixels; nothing is left to choose, so nothing is validated."""
+        started = perf_counter()
+        kept, names = reread(cases), dict[str, None]()
+        table, totals = self._count(kept, names)
+        lesson = self.learn(ScoreHistogram(*(field.cpu() for field in table)))
+        for name, value in lesson.values.items():
+            self.register_buffer(name, value.to(self.fitted.device))
+        with torch.no_grad():
+            after = sum(self.nll(logits, labels) for _, logits, labels in self._slabs(kept))
+        report = FitReport(
+            cases=len(kept),
+            pixels=totals.pixels,
+            nll_before=totals.nll / totals.pixels,
+            nll_after=after / totals.pixels,
+            steps=lesson.steps,
+            seconds=perf_counter() - started,
+            converged=lesson.converged,
+            warnings=(*_warnings(table, totals), *lesson.warnings),
+            names=tuple(names),
+            details=dict(lesson.details),
+        )
+        return self._finish(report)
+
+    def _count(self, cases: Collection[Case], names: dict[str, None]) -> tuple[ScoreHistogram, Totals]:
+        edges = self.score_edges()
+        edges = None if edges is None else edges.to(self.fitted.device)
+        table = empty_scores(self.num_classes, CELLS if edges is None else len(edges) + 1, device=self.fitted.device)
+        pixels, right, nll = 0, 0, 0.0
+        for name, logits, labels in self._slabs(cases):
+            names[name] = None
+            part = count_scores(logits, labels, table, edges)
+            pixels, right, nll = pixels + part.pixels, right + part.right, nll + part.nll
+        if pixels == 0:
+            raise InputError("no labelled pixel to fit on; check ignore_index, background and the labels")
+        return table, Totals(pixels, right, nll)
+
+    def _slabs(self, cases: Collection[Case]) -> Iterator[tuple[str, Tensor, Tensor]]:
+        for case in cases:
+            labels = self.fit_labels(case)[0]
+            for slab in slabs_of(case, self.num_classes, device=labels.device):
+                yield case.name, slab.logits[0], labels[slab.rows]
+
+
+class PiecewiseCalibrator(ScoreCalibrator):
+    """A calibrator that sends each score through a piecewise linear function and normalises what comes out."""
+
+    breaks: Float64[Tensor, "G K"]
+    left: Float64[Tensor, "G K1"]
+    right: Float64[Tensor, "G K1"]
+
+    def __init__(self, num_classes: int, *, ignore_index: IgnoreIndex = None, background: int | None = None) -> None:
+        super().__init__(num_classes, ignore_index=ignore_index, background=background)
+        for name, size in (("breaks", 1), ("left", 2), ("right", 2)):
+            self.register_buffer(name, torch.full((1, size), torch.nan, dtype=torch.float64))
+
+    def calibrate_part(self, logits: Logits) -> Float64[Tensor, "B L *S"]:
+        """Logarithms of the mapped and normalised probabilities."""
+        calibrated = mapped_log_probabilities(logits, self._map())
+        if not self.preserves_labels:
+            return calibrated
+        # the logarithm of the largest could come out below its neighbour's by one rounding
+        return torch.minimum(calibrated, calibrated.gather(1, logits.argmax(dim=1, keepdim=True)))
+
+    def nll(self, logits: Tensor, labels: Tensor) -> float:
+        """Summed NLL of the calibrated scores `[L, *S]` of one image; negative labels are left out."""
+        return mapped_nll(logits, labels, self._map())
+
+    def _map(self) -> PiecewiseMap:
+        return PiecewiseMap(self.breaks, self.left, self.right)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
+        for name in PiecewiseMap._fields:  # how many pieces there are was learned too
+            if (value := state_dict.get(f"{prefix}{name}")) is not None:
+                self.register_buffer(name, torch.empty_like(value, device=self.fitted.device))
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
+
+
+def _warnings(table: ScoreHistogram, totals: Totals) -> Iterator[str]:
+    if absent := (table.hits.sum(dim=1) == 0).nonzero().flatten().tolist():
+        shown = ", ".join(map(str, absent[:10])) + (", ..." if len(absent) > 10 else "")
+        yield f"of {len(absent)} classes there is no pixel to learn from (class {shown})"
+    if totals.right in (0, totals.pixels):
+        yield f"every pixel is predicted {'right' if totals.right else 'wrong'}: there is nothing to balance"
