@@ -187,7 +187,9 @@ def order_of_pixels_is_irrelevant_without_context(s: Subject, _: Path) -> None:
     def shuffled(values: Tensor) -> Tensor:
         return values.flatten(2)[:, :, order].view(values.shape)
 
-    assert torch.equal(s.fitted(shuffled(logits), shuffled(image)), shuffled(s.fitted(logits, image)))
+    # to the last bits: PyTorch's softmax rounds the last pixels of a row, too few for a vector, in another way
+    found = s.fitted(shuffled(logits), shuffled(image))
+    torch.testing.assert_close(found, shuffled(s.fitted(logits, image)), rtol=1e-5, atol=1e-6)
 
 
 @_contract

@@ -9,28 +9,41 @@ from typing import Any
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
+from segcal.calibrators.attended import AttendedTemperatureScaling
 from segcal.calibrators.base import FORMAT, WEIGHTS, Calibrator, FitReport, TemperatureCalibrator
 from segcal.calibrators.beta import BetaCalibration
+from segcal.calibrators.binwise import BinwiseTemperatureScaling
+from segcal.calibrators.dirichlet import DirichletCalibration, search_dirichlet
+from segcal.calibrators.ensemble import EnsembleTemperatureScaling
 from segcal.calibrators.histogram import HistogramBinning
 from segcal.calibrators.isotonic import IsotonicRegression
 from segcal.calibrators.local import ImageTemperatureScaling, LocalTemperatureScaling
+from segcal.calibrators.matrix import MatrixScaling
 from segcal.calibrators.temperature import TemperatureScaling
+from segcal.calibrators.vector import VectorScaling
 from segcal.files import MARKER, read_json
 from segcal.types import InputError
 
 __all__ = [
+    "AttendedTemperatureScaling",
     "BetaCalibration",
+    "BinwiseTemperatureScaling",
     "Calibrator",
+    "DirichletCalibration",
+    "EnsembleTemperatureScaling",
     "FitReport",
     "HistogramBinning",
     "ImageTemperatureScaling",
     "IsotonicRegression",
     "LocalTemperatureScaling",
+    "MatrixScaling",
     "TemperatureCalibrator",
     "TemperatureScaling",
+    "VectorScaling",
     "create",
     "load",
     "methods",
+    "search_dirichlet",
 ]
 
 _KINDS = (
@@ -40,6 +53,12 @@ _KINDS = (
     IsotonicRegression,
     HistogramBinning,
     BetaCalibration,
+    VectorScaling,
+    MatrixScaling,
+    DirichletCalibration,
+    EnsembleTemperatureScaling,
+    BinwiseTemperatureScaling,
+    AttendedTemperatureScaling,
 )
 _METHODS: dict[str, type[Calibrator]] = {kind.method: kind for kind in _KINDS}
 _DATA_SETTINGS = ("spatial_dims", "image_channels")

@@ -59,18 +59,37 @@ def optimal_inverse_temperature(at: Callable[[float], Likelihood]) -> Root:
 
     Safeguarded Newton steps from 1: each evaluation halves the bracket or better, and most need five to seven.
     """
-    start = at(1.0)
-    if start.slope_at_zero >= 0:
-        return Root(0.0, 1, converged=True)
-    if start.slope_at_infinity <= 0:
-        return Root(torch.inf, 1, converged=True)
 
-    def derivatives(alpha: Tensor) -> tuple[Tensor, Tensor]:
-        found = start if alpha == 1.0 else at(float(alpha))
-        return torch.tensor([found.slope]).double(), torch.tensor([found.curvature]).double()
+    def sums(alphas: Tensor) -> Tensor:
+        return torch.tensor([at(float(alphas))], dtype=torch.float64)
 
-    root, steps, converged = root_of_increasing(derivatives, torch.ones(1, dtype=torch.float64))
-    return Root(float(root), steps, bool(converged))
+    alphas, steps, converged = optimal_inverse_temperatures(sums, 1)
+    return Root(float(alphas), steps, converged)
+
+
+def optimal_inverse_temperatures(
+    at: Callable[[Float64[Tensor, " N"]], Float64[Tensor, "N 6"]], count: int
+) -> tuple[Float64[Tensor, " N"], int, bool]:
+    """Those of N sets of pixels at once, with the steps that they took, and whether all converged.
+
+    `at` makes the sums of `Likelihood` of each set at an inverse temperature of its own. A set without pixels has 1.
+    """
+    ones = torch.ones(count, dtype=torch.float64)
+    start = at(ones)
+    pixels, _, _, _, at_zero, at_infinity = start.unbind(dim=1)
+    fixed = torch.where(at_infinity <= 0, torch.inf, torch.nan).double()
+    # chance before perfection: where all logits are equal, both hold
+    fixed = torch.where(pixels == 0, 1.0, torch.where(at_zero >= 0, 0.0, fixed))
+    free = fixed.isnan()
+    if not free.any():
+        return fixed, 1, True
+
+    def derivatives(alphas: Tensor) -> tuple[Tensor, Tensor]:
+        found = start if (alphas == 1.0).all() else at(alphas)
+        return torch.where(free, found[:, 2], 0.0), torch.where(free, found[:, 3], 1.0)
+
+    roots, steps, converged = root_of_increasing(derivatives, ones)
+    return torch.where(free, roots, fixed), steps, converged
 
 
 def root_of_increasing(

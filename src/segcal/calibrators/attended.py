@@ -1,0 +1,87 @@
+"""Attended temperature scaling (Mozafari et al. 2018): wrong classes that a pixel nearly belongs to inform, too."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from functools import cache
+from time import perf_counter
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from segcal.calibrators.base import FitReport
+from segcal.calibrators.streaming import pixels_of, survey
+from segcal.calibrators.temperature import TemperatureScaling
+from segcal.cases import reread
+from segcal.functional.scaling import attended_likelihood
+from segcal.functional.temperature import Likelihood, likelihood, optimal_inverse_temperature
+from segcal.types import Case, IgnoreIndex, InputError
+
+
+class AttendedTemperatureScaling(TemperatureScaling):
+    """Divide all logits by the temperature of least attended loss.
+
+    Class k has as its samples the pixels labelled k, and those of other classes whose raw posterior of k is at least
+    `threshold` (its attended samples). By Bayes' rule a pixel that is not of class k stands for one that is with the
+    weight `Q(k | x) / (1 - Q(k | x))`, so on it `1 - S_k` is matched instead of `S_k`. With `S = softmax(z / T)` the
+    loss is
+
+        sum_k [ sum_{y = k} -log S_k  +  sum_{y != k, softmax(z)_k >= threshold} -log(1 - S_k) ].
+
+    Each term is a proper score, so calibrated pixels have their minimum at T = 1, as with the NLL; but wrong pixels,
+    which are few where a network is accurate, count more than once. The loss is not convex for every data set: the root
+    finder then gives a local minimum. The NLL that the report tells may have risen.
+
+    Args:
+        num_classes: L.
+        threshold: Posterior from which on a class attends to a pixel of another; None is that of chance, 1 / L.
+        ignore_index: Label, or labels, left out of the fit.
+        background: Class left out of the fit but for its pixels near a boundary; None fits on every labelled pixel.
+        bounds: Smallest and largest temperature that is applied.
+    """
+
+    method = "ats"
+
+    def __init__(
+        self,
+        num_classes: int,
+        *,
+        threshold: float | None = None,
+        ignore_index: IgnoreIndex = None,
+        background: int | None = None,
+        bounds: tuple[float, float] = (0.05, 100.0),
+    ) -> None:
+        super().__init__(num_classes, ignore_index=ignore_index, background=background, bounds=bounds)
+        if threshold is not None and not 0 < threshold <= 1:
+            raise InputError(f"threshold must be above 0 and at most 1, got {threshold}")
+        self.threshold = None if threshold is None else float(threshold)
+
+    def fit(self, cases: Iterable[Case], *, validation: Iterable[Case] | None = None) -> Self:
+        """Find the temperature of least attended loss on the cases; with one number there is nothing to validate."""
+        started = perf_counter()
+        kept = reread(cases)
+        seen = survey(self, kept)
+        sums = cache(lambda alpha: self._attended(kept, alpha))
+        root = optimal_inverse_temperature(lambda alpha: Likelihood(*sums(alpha)[:6].tolist()))
+        self.inverse_temperature.fill_(root.inverse_temperature)
+        applied = 1 / self._bounded()
+        after = sum(likelihood(logits, labels, applied).nll for _, logits, labels in pixels_of(self, kept))
+        report = FitReport(
+            cases=seen.cases,
+            pixels=seen.pixels,
+            nll_before=seen.nll,
+            nll_after=after / seen.pixels,
+            steps=root.steps,
+            seconds=perf_counter() - started,
+            converged=root.converged,
+            warnings=(*seen.doubts(1), *self._warnings(root.converged)),
+            names=seen.names,
+            details={"temperature": self._bounded(), "attended": int(sums(1.0)[6])},
+        )
+        return self._finish(report)
+
+    def _attended(self, cases: Collection[Case], alpha: float) -> Tensor:
+        threshold = 1 / self.num_classes if self.threshold is None else self.threshold
+        parts = (attended_likelihood(z, labels, threshold, alpha) for _, z, labels in pixels_of(self, cases))
+        return sum(parts, torch.zeros(7, dtype=torch.float64))

@@ -1,0 +1,144 @@
+"""Bin-wise temperature scaling (Ji et al. 2019): one temperature for each bin of confidence."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from time import perf_counter
+from typing import Self
+
+import torch
+from jaxtyping import Float64, Int64
+from torch import Tensor
+
+from segcal.calibrators.base import FitReport, TemperatureCalibrator
+from segcal.calibrators.streaming import pixels_of, survey
+from segcal.cases import reread
+from segcal.functional.binning import describe
+from segcal.functional.probability import probabilities
+from segcal.functional.scaling import binned_likelihood
+from segcal.functional.temperature import optimal_inverse_temperatures
+from segcal.types import Case, IgnoreIndex, Image, InputError, Logits, Temperature
+
+_TOP = 0.999
+"""Confidences above have a bin of their own, as in the paper: most pixels of a network are there."""
+_CELLS = 1 << 16
+
+
+class BinwiseTemperatureScaling(TemperatureCalibrator):
+    """Divide the logits of a pixel by the temperature of the bin that its raw confidence falls into.
+
+    The last bin holds the confidences above 0.999; the others share those below equally. Their edges are read from a
+    histogram of 65,536 cells, so each is right to 1/65,536. In each bin the temperature is the exact optimum of
+    Theorem 1, all bins being solved at once; each step goes through the cases once.
+
+    Args:
+        num_classes: L.
+        bins: How many, the last one included.
+        ignore_index: Label, or labels, left out of the fit.
+        background: Class left out of the fit but for its pixels near a boundary; None fits on every labelled pixel.
+        bounds: Smallest and largest temperature that is applied.
+    """
+
+    method = "bts"
+
+    edges: Float64[Tensor, " inner"]
+    """The confidences between bins, each the largest of its bin."""
+    inverse_temperatures: Float64[Tensor, " R"]
+    """The exact optima, NaN until fitted; 1 where no pixel fell."""
+
+    def __init__(
+        self,
+        num_classes: int,
+        *,
+        bins: int = 10,
+        ignore_index: IgnoreIndex = None,
+        background: int | None = None,
+        bounds: tuple[float, float] = (0.05, 100.0),
+    ) -> None:
+        super().__init__(num_classes, ignore_index=ignore_index, background=background, bounds=bounds)
+        if bins < 2:
+            raise InputError(f"bins must be at least 2, got {bins}; with one, use 'ts'")
+        self.bins = int(bins)
+        self.register_buffer("edges", torch.full((bins - 1,), torch.nan, dtype=torch.float64))
+        self.register_buffer("inverse_temperatures", torch.full((bins,), torch.nan, dtype=torch.float64))
+
+    def fit(self, cases: Iterable[Case], *, validation: Iterable[Case] | None = None) -> Self:
+        """Find the edges, then the temperature of least NLL in each bin."""
+        started = perf_counter()
+        kept = reread(cases)
+        seen = survey(self, kept)
+        edges = equal_shares(self._histogram(kept), self.bins)
+        sums = self._likelihoods(kept, edges, torch.ones(self.bins, dtype=torch.float64))
+        alphas, steps, converged = optimal_inverse_temperatures(
+            lambda at: sums if (at == 1).all() else self._likelihoods(kept, edges, at), self.bins
+        )
+        applied = 1 / self._bounded(alphas)
+        after = self._likelihoods(kept, edges, applied)
+        self.edges.copy_(edges)
+        self.inverse_temperatures.copy_(alphas)
+        unfinished = () if converged else ("the root finder stopped before it converged",)
+        report = FitReport(
+            cases=seen.cases,
+            pixels=seen.pixels,
+            nll_before=seen.nll,
+            nll_after=float(after[:, 1].sum()) / seen.pixels,
+            steps=steps,
+            seconds=perf_counter() - started,
+            converged=converged,
+            warnings=(*seen.doubts(self.bins), *self._doubts(alphas, sums[:, 0]), *unfinished),
+            names=seen.names,
+            details={
+                "edges": edges.tolist(),
+                "temperatures": (1 / applied).tolist(),
+                "pixels": sums[:, 0].long().tolist(),
+            },
+        )
+        return self._finish(report)
+
+    def temperature(self, logits: Logits, image: Image | None = None) -> Temperature:
+        """The temperature of the bin of each pixel."""
+        self._check(logits)
+        confidence = probabilities(logits).amax(dim=1, keepdim=True)
+        temperatures = self._bounded(self.inverse_temperatures).to(confidence.dtype)
+        result = temperatures[0].expand(confidence.shape)
+        for r in range(1, self.bins):  # comparisons, because they can be exported
+            result = torch.where(confidence > self.edges[r - 1].to(confidence.dtype), temperatures[r], result)
+        return result
+
+    def _bounded(self, alphas: Tensor) -> Tensor:
+        return (1 / alphas).clamp(*self.bounds)
+
+    def _histogram(self, cases: Collection[Case]) -> Int64[Tensor, " cells"]:
+        """Pixels whose confidence is at most 0.999, by cells of equal width."""
+        total = torch.zeros(_CELLS, dtype=torch.int64)
+        for _, logits, labels in pixels_of(self, cases):
+            confidence = describe(logits, labels).confidence.reshape(-1)
+            chosen = confidence[(labels.reshape(-1) >= 0) & (confidence <= _TOP)]
+            cell = (chosen * _CELLS).ceil().long() - 1
+            total += torch.bincount(cell.clamp(min=0), minlength=_CELLS).cpu()
+        return total
+
+    def _likelihoods(self, cases: Collection[Case], edges: Tensor, alphas: Tensor) -> Float64[Tensor, "R 6"]:
+        parts = (binned_likelihood(logits, labels, edges, alphas) for _, logits, labels in pixels_of(self, cases))
+        return sum(parts, torch.zeros(self.bins, 6, dtype=torch.float64))
+
+    def _doubts(self, alphas: Tensor, pixels: Tensor) -> Iterator[str]:
+        low, high = self.bounds
+        if empty := (pixels == 0).nonzero().squeeze(1).tolist():
+            yield f"bins without a pixel, where nothing is changed: {', '.join(map(str, empty))}"
+        outside = (1 / alphas < low) | (1 / alphas > high)
+        if at := outside.nonzero().squeeze(1).tolist():
+            yield f"bins whose optimum is out of bounds, {low} or {high} is used: {', '.join(map(str, at))}"
+
+
+def equal_shares(histogram: Int64[Tensor, " cells"], bins: int) -> Float64[Tensor, " inner"]:
+    """Edges that split a histogram of 0..1 into `bins - 1` equal shares, and 0.999.
+
+    >>> equal_shares(torch.tensor([0, 3, 3, 0]), 3)
+    tensor([0.5000, 0.9990], dtype=torch.float64)
+    """
+    below = histogram.cumsum(dim=0).double()
+    wanted = below[-1] * torch.arange(1, bins - 1) / (bins - 1)
+    cells = torch.searchsorted(below, wanted.clamp(min=0.5))  # the cell in which the share is reached
+    edges = (cells + 1).double() / len(histogram)
+    return torch.cat([edges.clamp(max=_TOP), torch.tensor([_TOP], dtype=torch.float64)])

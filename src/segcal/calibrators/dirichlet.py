@@ -1,0 +1,60 @@
+"""Dirichlet calibration (Kull et al. 2019) with off-diagonal and intercept regularisation (DirODIR)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+from segcal.calibrators.matrix import MatrixScaling
+from segcal.cases import reread
+from segcal.types import Case, InputError
+
+_GRID = (0.0001, 0.001, 0.01, 0.1, 1.0)
+
+
+class DirichletCalibration(MatrixScaling):
+    """`softmax(W log p + b)` of least mean NLL plus penalties, with `p` the softmax of the logits (L L + L numbers).
+
+    As matrix scaling, but of log-probabilities: a constant added to all logits of a pixel changes nothing. They are
+    taken from the logits directly, so that no probability is rounded to 0 on the way; below that of the smallest
+    float32 (-87.3) they count as this much.
+
+    Args:
+        num_classes: L.
+        off_diagonal_penalty: Lambda of ODIR.
+        bias_penalty: Mu of ODIR.
+        ignore_index: Label, or labels, left out of the fit.
+        background: Class left out of the fit but for its pixels near a boundary; None fits on every labelled pixel.
+    """
+
+    method = "dirichlet"
+    of_log = True
+
+
+def search_dirichlet(
+    cases: Iterable[Case],
+    validation: Iterable[Case],
+    num_classes: int,
+    *,
+    off_diagonal_penalties: Sequence[float] = _GRID,
+    bias_penalties: Sequence[float] = _GRID,
+    **settings: Any,
+) -> DirichletCalibration:
+    """Fit one for each pair of penalties and return that of least NLL on the validation cases.
+
+    All pairs and their NLL are told in `fit_report_.details["search"]`.
+    """
+    fitting, held_out = reread(cases), reread(validation)
+    if not off_diagonal_penalties or not bias_penalties:
+        raise InputError("at least one off_diagonal_penalty and one bias_penalty are needed, got none")
+    tried = []
+    for off_diagonal, bias in product(off_diagonal_penalties, bias_penalties):
+        penalties: dict[str, Any] = {"off_diagonal_penalty": float(off_diagonal), "bias_penalty": float(bias)}
+        calibrator = DirichletCalibration(num_classes, **penalties, **settings).fit(fitting)
+        tried.append((calibrator.mean_nll(held_out), penalties, calibrator))
+    _, _, best = min(tried, key=lambda found: found[0])
+    search = [{**penalties, "validation_nll": nll} for nll, penalties, _ in tried]
+    best.fit_report_ = replace(best.fit_report_, details={**best.fit_report_.details, "search": search})
+    return best

@@ -1,0 +1,99 @@
+"""Affine maps of scores (vector, matrix and Dirichlet calibration): the map, and its negative log-likelihood."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float64, Int64
+from torch import Tensor
+
+from segcal.functional import affine_kernels, affine_portable
+from segcal.functional.affine_portable import features
+from segcal.functional.newton import Block
+from segcal.functional.probability import at_least_float32
+from segcal.functional.sampling import Sample
+from segcal.types import Array
+
+_WHOLE = 1200  # variables up to which the curvature is found whole; beyond, class by class
+_WORK = 2e10  # multiplications for it, beyond which it is found on fewer pixels
+_ROOM = 1 << 22  # numbers held at a time
+
+
+def affine_nll(
+    logits: Float[Tensor, "L *S"],
+    labels: Int64[Tensor, "*S"],
+    importance: Float64[Tensor, " L"],
+    weights: Float64[Tensor, "L K"],
+    bias: Float64[Tensor, " L"],
+    *,
+    of_log: bool,
+) -> Float64[Tensor, " P"]:
+    """Summed NLL of one image under an affine map, and its gradient in weights and bias, in one row.
+
+    Pixels with a negative label are left out; those of class c count `importance[c]` times. The weights are `[L, L]`,
+    or `[L, 1]` for one scale for each class. The map is applied to the logits, or to their log-probabilities `of_log`.
+    """
+    engine = affine_kernels if logits.device.type == "cpu" else affine_portable
+    settings = (values.to(logits.device) for values in (importance, weights, bias))
+    sums: Tensor = engine.affine(logits.reshape(logits.shape[0], -1), labels.reshape(-1), *settings, of_log=of_log)
+    return sums.cpu()
+
+
+def affine_map(
+    logits: Float[Tensor, "B L *S"], weights: Float64[Tensor, "L K"], bias: Float64[Tensor, " L"], *, of_log: bool
+) -> Float[Tensor, "B L *S"]:
+    """`weights x + bias` at each pixel, of the logits or their log-probabilities."""
+    wide = at_least_float32(logits)
+    # of scores near the largest number a sum of products could be infinity minus infinity
+    largest = torch.finfo(wide.dtype).max / (4 * (weights.abs().sum(dim=1).max() + 1))
+    x = features((wide - wide.amax(dim=1, keepdim=True)) if of_log else wide, of_log=of_log, dim=1)
+    x = torch.minimum(torch.maximum(x, -largest.to(wide.dtype)), largest.to(wide.dtype))
+    scale, shift = weights.to(wide.dtype), bias.to(wide.dtype)
+    flat = x.flatten(2) if x.ndim > 2 else x.unsqueeze(2)
+    mapped = scale * flat if scale.shape[1] == 1 else scale @ flat
+    return (mapped + shift.unsqueeze(1)).view(logits.shape)
+
+
+def affine_curvature(
+    sample: Sample, weights: Float64[Tensor, "L K"], bias: Float64[Tensor, " L"], penalty: Array, *, of_log: bool
+) -> list[Block]:
+    """Second derivatives of the mean NLL of a sample plus `penalty` times squares, whole or class by class.
+
+    In the order of variables of `affine_nll`. With the features `f` (a scale's own score and 1, or all scores and 1),
+    that of classes c and d is the mean of `(p_c [c = d] - p_c p_d) f f'`.
+    """
+    classes, width = weights.shape
+    size = classes * (width + 1)
+    whole = size <= _WHOLE
+    pixels = int(min(sample.labels.numel(), max(4 * size, _WORK / size**2 if whole else _WORK / (size * width))))
+    chosen = torch.linspace(0, sample.labels.numel() - 1, pixels).long()
+    own, cross = np.zeros((classes, width + 1, width + 1)), np.zeros((size, size) if whole else 0)
+    for index in torch.split(chosen, max(1, _ROOM // size)):
+        x = features(sample.logits[:, index], of_log=of_log, dim=0)
+        probs = torch.softmax((weights * x if width == 1 else weights @ x) + bias.unsqueeze(1), dim=0).T.numpy()
+        share = sample.importance[sample.labels[index]].numpy()
+        extended = _features_of_classes(x.T.numpy(), width)
+        scaled = probs[:, :, np.newaxis] * extended
+        weighted = share[:, np.newaxis, np.newaxis] * scaled
+        own += np.einsum("nca,ncb->cab", weighted, np.broadcast_to(extended, scaled.shape), optimize=True)
+        if whole:
+            cross += weighted.reshape(len(index), size).T @ scaled.reshape(len(index), size)
+    total = float(sample.importance[sample.labels[chosen]].sum())
+    place = np.concatenate(  # of the weights and the bias of each class among all variables
+        [np.arange(classes * width).reshape(classes, width), classes * width + np.arange(classes)[:, np.newaxis]],
+        axis=1,
+    )
+    blocks = [Block(place[c], own[c] / total + np.diag(2 * penalty[place[c]])) for c in range(classes)]
+    if not whole:
+        return blocks
+    curvature = -cross / total
+    for c, block in enumerate(blocks):
+        at = slice(c * (width + 1), (c + 1) * (width + 1))
+        curvature[at, at] += block.curvature
+    return [Block(place.reshape(-1), curvature)]
+
+
+def _features_of_classes(x: Array, width: int) -> Array:
+    """The features of each class and pixel: `[N, L, 2]`, or `[N, 1, L + 1]` where all classes have the same."""
+    each = x[:, :, np.newaxis] if width == 1 else x[:, np.newaxis, :]
+    return np.concatenate([each, np.ones_like(each[:, :, :1])], axis=2)

@@ -1,0 +1,98 @@
+"""A small share of the pixels of a stream, drawn by class: rare classes whole, frequent ones thinned and weighted.
+
+Each pixel has a level, drawn from its position in the stream: half of all pixels have level 0, a quarter level 1 and so
+on. A class that outgrows its room loses its lowest level, so that what is kept is a fair draw at any time, and depends
+neither on how the stream was cut into pieces nor on other classes.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float64, Int64
+from torch import Tensor
+
+from segcal.functional.compiling import compiled
+from segcal.types import Array
+
+_LEVELS = 48
+_PIXELS = 1 << 16
+"""How many pixels are kept at most, of all classes."""
+
+
+class Sample(NamedTuple):
+    """Pixels in the order of their classes, of which `starts[c]` is the first of class c.
+
+    A pixel of class c stands for `importance[c]` of the stream.
+    """
+
+    logits: Float64[Tensor, "L N"]
+    labels: Int64[Tensor, " N"]
+    importance: Float64[Tensor, " L"]
+    starts: Int64[Tensor, " L_and_one"]
+
+
+class Sampler:
+    """Draws from images that are shown one after the other."""
+
+    def __init__(self, num_classes: int, pixels: int = _PIXELS) -> None:
+        self._room = max(2, pixels // num_classes)
+        self._counts = np.zeros((num_classes, _LEVELS), np.int64)
+        self._seen = 0
+        self._kept: list[tuple[Array, Array, Array]] = []
+
+    def add(self, logits: Float[Tensor, "L *S"], labels: Int64[Tensor, "*S"]) -> None:
+        """Show an image, or a part of one; pixels with a negative label are passed over."""
+        truth = labels.reshape(-1).cpu().numpy()
+        levels = np.empty(truth.shape, np.uint8)
+        _draw(truth, self._seen, levels, self._counts)
+        self._seen += truth.size
+        index = np.flatnonzero((truth >= 0) & (levels >= self._least()[truth]))
+        flat = logits.reshape(logits.shape[0], -1)
+        chosen = flat[:, torch.from_numpy(index).to(flat.device)].double().cpu().numpy()
+        self._kept.append((levels[index], truth[index], chosen))
+        if sum(part[1].size for part in self._kept) > 2 * self._room * len(self._counts):
+            self._kept = [self._thinned()]
+
+    def sample(self) -> Sample:
+        """What is kept of all that was shown."""
+        _, truth, logits = self._thinned()
+        order = np.argsort(truth, kind="stable")
+        kept, seen = np.bincount(truth, minlength=len(self._counts)), self._counts.sum(axis=1)
+        return Sample(
+            torch.from_numpy(np.ascontiguousarray(logits[:, order])),
+            torch.from_numpy(truth[order]),
+            torch.from_numpy(seen / np.maximum(kept, 1)),
+            torch.from_numpy(np.concatenate([[0], np.cumsum(kept)])),
+        )
+
+    def _least(self) -> Array:
+        """The lowest level of each class for which there is room."""
+        above = self._counts[:, ::-1].cumsum(axis=1)[:, ::-1]
+        return (above > self._room).sum(axis=1)  # type: ignore[no-any-return]
+
+    def _thinned(self) -> tuple[Array, Array, Array]:
+        levels, truth = (np.concatenate([part[k] for part in self._kept]) for k in (0, 1))
+        logits = np.concatenate([part[2] for part in self._kept], axis=1)
+        stays = levels >= self._least()[truth]
+        return levels[stays], truth[stays], logits[:, stays]
+
+
+@compiled
+def _draw(labels: Array, first: int, levels: Array, counts: Array) -> None:
+    """The level of each pixel from the bits of its hashed position, and the counts of each class."""
+    for i in range(labels.shape[0]):
+        # splitmix64, so that the draw has no period that the rows of an image could share
+        h = np.uint64(first + i + 1) * np.uint64(0x9E3779B97F4A7C15)
+        h = (h ^ (h >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        h = (h ^ (h >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        h = h ^ (h >> np.uint64(31))
+        level = 0
+        while h & np.uint64(1) and level < _LEVELS - 1:
+            h = h >> np.uint64(1)
+            level += 1
+        levels[i] = level
+        if labels[i] >= 0:
+            counts[labels[i], level] += 1
