@@ -56,16 +56,17 @@ def fit_methods(
         moved = (on_device(fit, home), on_device(check, home))
         tries = [{"learning_rate": rate, "device": device, **training} for rate in rates]
         candidates = [
-            create(method, **about).to(home).fit(moved[0], validation=moved[1], **arguments)
+            (create(method, **about).to(home).fit(moved[0], validation=moved[1], **arguments), arguments)
             for arguments in (tries if method in _LEARNED else [{}])
         ]
-        best = min(candidates, key=lambda one: one.fit_report_.details.get("validation_nll", 0.0))
+        best, chosen = min(candidates, key=lambda pair: pair[0].fit_report_.details.get("validation_nll", 0.0))
         fitted[NAMES[method]] = best
         timings[f"fit {NAMES[method]}"] = perf_counter() - started
         report = best.fit_report_
         print(
             f"  {NAMES[method]} fitted in {perf_counter() - started:.1f} s: "
-            f"NLL {report.nll_before:.5f} -> {report.nll_after:.5f}, {report.steps} steps {' '.join(report.warnings)}",
+            f"NLL {report.nll_before:.5f} -> {report.nll_after:.5f}, {report.steps} steps, "
+            f"learning rate {chosen.get('learning_rate', '-')}; {' '.join(report.warnings)}",
             flush=True,
         )
     return fitted
