@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from PIL import Image
@@ -259,6 +260,27 @@ def test_tables_are_made_of_what_is_there(finished_run: Path, tmp_path: Path) ->
     assert "seed by seed" in tables(copy)
 
 
+def test_the_study_of_patch_sizes_and_curves(finished_run: Path, tree: Path) -> None:
+    options = ["--network", "tiny", "--preset", "small", "--device", "cpu", "--out", str(finished_run)]
+    assert main(["study", *options]) == 2, "it needs the data"
+    assert main(["study", *options, "--data", str(tree)]) == 0
+    assert main(["draw", *options]) == 0
+    folder = finished_run / "fc-densenettiny-ce-0" / "paper"
+    assert Image.open(folder / "figures.png").format == "PNG"
+    patches = pd.read_csv(folder / "patch-sizes.csv")
+    assert set(patches["method"]) == {"UC", "TS", "IBTS", "LTS"}
+    recipe_size = patches[(patches["method"] == "TS") & (patches["size"] == 24)]["mean"].item()
+    results = finished(finished_run, "paper")[Job("tiny", "ce", 0)].patches()
+    same = results[(results.method == "TS") & (results.metric == "ece")]["value"].mean()
+    assert recipe_size == pytest.approx(same), "patches of 24 are those of the small preset"
+    curves = pd.read_csv(folder / "reliability.csv")
+    own = curves[(curves["method"] == "LTS") & (curves["region"] == "all")]
+    gaps = (own["pixels"] * (own["accuracy"] - own["confidence"]).abs()).sum() / own["pixels"].sum()
+    pooled = finished(finished_run, "paper")[Job("tiny", "ce", 0)].pooled()
+    ece = pooled.query("method == 'LTS' and region == 'all' and metric == 'ece'")["value"].item()
+    assert gaps == pytest.approx(ece, abs=1e-6)
+
+
 def test_no_results_and_unlike_results_are_refused(finished_run: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no finished job"):
         tables(tmp_path)
@@ -304,5 +326,5 @@ def test_shrinkage_lies_between_its_ends(rng: np.random.Generator, tree: Path) -
 @needs_data
 def test_the_small_preset_runs_on_real_frames(tmp_path: Path) -> None:
     options = ["--network", "tiny", "--preset", "small", "--device", "cpu", "--data", str(REAL)]
-    assert main(["run", *options, "--protocol", "paper", "--out", str(tmp_path)]) == 0
-    assert "| LTS | " in tables(tmp_path)
+    assert main(["run", *options, "--loss", "focal", "--protocol", "paper", "--out", str(tmp_path)]) == 0
+    assert "| FL+LTS | " in tables(tmp_path)

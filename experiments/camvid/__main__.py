@@ -10,10 +10,12 @@ from pathlib import Path
 from experiments.camvid.calibrate import PROTOCOLS, calibrate
 from experiments.camvid.jobs import LOSSES, PRESETS, Job, Recipe
 from experiments.camvid.network import OutOfTimeError, predict, train_network
+from experiments.camvid.study import draw, study
 from experiments.camvid.table import print_tables
 from segcal.data.camvid import open_camvid
 from segcal.types import InputError
 
+_STAGES = ("run", "train", "calibrate", "table", "study", "draw")
 _OVERRIDES = {"epochs": int, "full_epochs": int, "batch_size": int, "learning_rate": float, "weight_decay": float}
 
 
@@ -36,10 +38,16 @@ def _run(options: argparse.Namespace) -> None:
     if options.stage == "table":
         print_tables(out)
         return
+    jobs = [Job(options.network, loss, seed) for seed in options.seed for loss in options.loss]
+    if options.stage == "draw":
+        for job in jobs:
+            print(f"{job.name}: drawn in '{draw(job, out)}'")
+        return
+    if options.data is None:
+        raise InputError("give the folder of CamVid with --data")
     data, recipe = open_camvid(options.data), _recipe(options)
     if recipe.frames is None:
         data.require_published()
-    jobs = [Job(options.network, loss, seed) for seed in options.seed for loss in options.loss]
     for job in jobs:
         if options.stage in ("train", "run"):
             train_network(job, data, out, recipe, device=options.device, minutes=options.minutes)
@@ -47,6 +55,8 @@ def _run(options: argparse.Namespace) -> None:
             predict(job, data, out, recipe, device=options.device)
             for protocol in options.protocol:
                 calibrate(job, data, out, recipe, protocol, device=options.device)
+        if options.stage == "study":
+            study(job, data, out, recipe, device=options.device)
 
 
 def _recipe(options: argparse.Namespace) -> Recipe:
@@ -56,7 +66,7 @@ def _recipe(options: argparse.Namespace) -> Recipe:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m experiments.camvid", description=__doc__)
-    parser.add_argument("stage", choices=("run", "train", "calibrate", "table"), help="run: train, then calibrate")
+    parser.add_argument("stage", choices=_STAGES, help="run: train, then calibrate")
     parser.add_argument("--data", help="folder with train, trainannot, val, valannot, test and testannot")
     parser.add_argument("--out", required=True, help="folder of the results; each job has one of its own in it")
     parser.add_argument("--network", choices=("56", "67", "103", "tiny"), default="103", help="layers of FC-DenseNet")

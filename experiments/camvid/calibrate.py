@@ -46,6 +46,9 @@ def calibrate(job: Job, data: CamVid, out: Path, recipe: Recipe, protocol: Proto
         seed=0,
     )
     results.save(folder / "results")
+    for name, calibrator in named.items():
+        if not isinstance(calibrator, ShrunkTemperature):  # which is made of two that are saved
+            calibrator.save(folder / "calibrators" / name)
     timings["evaluate"] = perf_counter() - started
 
     started = perf_counter()

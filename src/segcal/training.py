@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
@@ -22,7 +23,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from segcal.checkpoints import Checkpoints, State
 from segcal.types import Array, InputError
@@ -242,7 +242,7 @@ class _Run:
         self.optimiser = _OPTIMISERS[settings.optimiser](
             objective.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay
         )
-        self.averaged = None if settings.average is None else _average(objective, settings.average)
+        self.averaged = None if settings.average is None else _Average(objective, settings.average)
         self.best = _copy(objective.state_dict())
         self.history = History()
         self.checkpoints = None if settings.checkpoint is None else Checkpoints(settings.checkpoint)
@@ -310,7 +310,7 @@ class _Run:
         torch._foreach_mul_(gradients, factor.to(gradients[0].dtype))
         self.optimiser.step()
         if self.averaged is not None:
-            self.averaged.update_parameters(self.objective)
+            self.averaged.update()
         return sums
 
     def _batches(self, chosen: Sequence[int], number: int) -> list[Batch]:
@@ -362,7 +362,7 @@ class _Run:
         if self.rank == 0 and self.checkpoints is not None:
             weights = self.objective.state_dict()
             if self.averaged is not None:
-                weights |= {_AVERAGED + name: value for name, value in self.averaged.state_dict().items()}
+                weights |= {_AVERAGED + name: value for name, value in self.averaged.module.state_dict().items()}
             state = State(number, weights, self.best, self.optimiser.state_dict(), self._notes())
             self.checkpoints.save(state)
         if self.world > 1:
@@ -378,7 +378,7 @@ class _Run:
         self.objective.load_state_dict({n: v for n, v in state.weights.items() if not n.startswith(_AVERAGED)})
         if self.averaged is not None:
             average = {n.removeprefix(_AVERAGED): v for n, v in state.weights.items() if n.startswith(_AVERAGED)}
-            self.averaged.load_state_dict(average)
+            self.averaged.load(average)
         self.optimiser.load_state_dict(state.optimiser)
         self.best = _copy(state.best)
         notes = state.notes
@@ -402,6 +402,26 @@ class _Run:
         total = values.clone()
         distributed.all_reduce(total)
         return total
+
+
+class _Average:
+    """A copy of a module whose numbers, but for counts, follow those of the module itself: an exponential average."""
+
+    def __init__(self, objective: nn.Module, share: float) -> None:
+        self.module, self.share, self.started = deepcopy(objective).requires_grad_(False), share, False
+        pairs = zip(self.module.state_dict().values(), objective.state_dict().values(), strict=True)
+        self.pairs = [(mine, theirs) for mine, theirs in pairs if mine.is_floating_point()]
+
+    def update(self) -> None:
+        """Take in the weights after a step; those of the first are taken as they are."""
+        mine, theirs = ([pair[k].detach() for pair in self.pairs] for k in (0, 1))
+        torch._foreach_lerp_(mine, theirs, 1 - self.share if self.started else 1.0)
+        self.started = True
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from an average that was saved."""
+        self.module.load_state_dict(state)
+        self.started = True
 
 
 class _Cache:
@@ -480,11 +500,6 @@ def _rank_and_world() -> tuple[int, int]:
     if distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
     return 0, 1
-
-
-def _average(objective: nn.Module, share: float) -> AveragedModel:
-    update = get_ema_multi_avg_fn(share)  # type: ignore[no-untyped-call]
-    return AveragedModel(objective, multi_avg_fn=update, use_buffers=True)
 
 
 def _mean(sums: Tensor) -> float:
