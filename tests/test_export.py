@@ -26,12 +26,13 @@ CLASSES = 3
 TRACED = {2: (16, 16), 3: (8, 8, 8)}
 OTHERS = {2: (13, 22), 3: (9, 7, 12)}
 KINDS = [("ts", 2, 0), ("lts", 2, 0), ("lts", 2, 1), ("ibts", 2, 1), ("lts", 3, 1)]
+KINDS += [("isotonic", 2, 0), ("histogram", 3, 0), ("beta", 2, 0)]
 
 
 @cache
 def fitted(method: str, dims: int = 2, channels: int = 1) -> Calibrator:
     cases = [scene.case for scene in simulate(2, num_classes=CLASSES, size=TRACED[dims])]
-    options = {} if method == "ts" else {"epochs": 2, "learning_rate": 1e-2}
+    options = {"epochs": 2, "learning_rate": 1e-2} if method in ("lts", "ibts") else {}
     settings = {"spatial_dims": dims, "image_channels": channels}
     return create(method, CLASSES, **settings).fit(cases, **options)
 
@@ -69,7 +70,7 @@ def test_the_file_does_what_the_calibrator_does(tmp_path: Path, method: str, dim
     with torch.no_grad():
         expected = calibrator.predict_proba(*inputs)
     assert torch.allclose(found, expected, rtol=0, atol=1e-5)
-    assert torch.equal(found.argmax(1), inputs[0].argmax(1))
+    assert not calibrator.preserves_labels or torch.equal(found.argmax(1), inputs[0].argmax(1))
 
 
 def test_network_and_calibrator_in_one_file(tmp_path: Path) -> None:

@@ -12,10 +12,9 @@ from scipy.special import expit
 from torch import Tensor
 
 from segcal.calibrators.scores import Lesson, ScoreCalibrator
-from segcal.functional.scores import ScoreHistogram, mean_distances
+from segcal.functional.scores import NEAREST, ScoreHistogram, beta_log_probabilities, mean_distances
 from segcal.types import Array, IgnoreIndex, Logits
 
-_NEAREST = 2.0**-52  # to 0 and to 1, as in the published packages in float64
 _PULL = 1e-6  # weight of the identity a = b = 1, c = 0, against the number of scores
 _STEPS = 100
 _FACES = ((0, 1, 2), (1, 2), (0, 2), (2,))  # which of a, b, c are free; the others are 0
@@ -49,15 +48,13 @@ class BetaCalibration(ScoreCalibrator):
         super().__init__(num_classes, ignore_index=ignore_index, background=background)
         self.register_buffer("coefficients", torch.full((self.num_classes, 3), torch.nan, dtype=torch.float64))
 
-    def calibrate_part(self, logits: Logits) -> Float64[Tensor, "B L *S"]:
+    def log_probabilities(self, logits: Logits) -> Float64[Tensor, "B L *S"]:
         """Logarithms of the mapped and normalised probabilities."""
-        log_p, log_rest = log_score_and_rest(logits.double())
-        a, b, c = self.coefficients.view(self.num_classes, 3, *[1] * (logits.ndim - 2)).unbind(1)
-        return torch.log_softmax(torch.nn.functional.logsigmoid(a * log_p - b * log_rest + c), dim=1)
+        return beta_log_probabilities(logits, self.coefficients)
 
     def learn(self, table: ScoreHistogram) -> Lesson:
         """The three numbers of each class."""
-        score, rest = (values.clamp(_NEAREST, 1.0) for values in mean_distances(table))
+        score, rest = (values.clamp(NEAREST, 1.0) for values in mean_distances(table))
         found = []
         for c in range(self.num_classes):
             seen = table.total[c] > 0
@@ -78,18 +75,6 @@ class BetaFit(NamedTuple):
     coefficients: Array
     steps: int
     converged: bool
-
-
-def log_score_and_rest(logits: Logits) -> tuple[Logits, Logits]:
-    """Logarithms of p and of 1 - p of every class, at least log 2**-52, without the cancellation of 1 - p near 1."""
-    top, winner = logits.max(dim=1, keepdim=True)
-    powers = (logits - top).exp()
-    total = powers.sum(dim=1, keepdim=True)
-    classes = torch.arange(logits.shape[1], device=logits.device).view(-1, *[1] * (logits.ndim - 2))
-    is_winner = classes == winner
-    others = torch.where(is_winner, 0.0, powers).sum(dim=1, keepdim=True)  # than the winner
-    rest = torch.where(is_winner, others, total - powers)
-    return (powers / total).clamp(min=_NEAREST).log(), (rest / total).clamp(min=_NEAREST).log()
 
 
 def fit_beta(log_score: Array, minus_log_rest: Array, count: Array, hits: Array) -> BetaFit:
@@ -120,8 +105,8 @@ def _newton(features: Array, count: Array, hits: Array, free: Array) -> tuple[fl
         slope = x @ (count * p - hits) + _PULL * (w - target)
         curvature = (x * (count * p * (1 - p))) @ x.T + _PULL * np.eye(len(free))
         move = np.linalg.solve(curvature, slope)
-        if slope @ move <= 1e-20 * count.sum():  # twice what a further step could gain
-            return value, _all_three(w, free), step, True
+        if slope @ move <= 1e-14 * max(value, 1.0):  # twice what this step can gain, and the next its square
+            return value, _all_three(w - move, free), step, True
         for halving in _halves():
             trial = _nll(w - halving * move, x, target, count, hits)
             if trial <= value - 1e-4 * halving * (slope @ move):

@@ -21,13 +21,14 @@ class IsotonicRegression(PiecewiseCalibrator):
     Between the scores that were seen the function is linear, beyond them constant, as in scikit-learn; 1e-9 of the
     score itself is added, so that equal values keep their order, and the classes are normalised to a sum of 1.
 
-    Scores are pooled in 65,536 cells, each no wider than 2**-9 of its distance from the nearer of 0 and 1. If every
-    cell holds one distinct score, the fit is scikit-learn's. In general, let cell k hold the share w_k of all scores,
-    of which the share q_k is of the true class. Then the mean squared error of the fit exceeds the least possible by
-    at most `max_k w_k sqrt(q_k (1 - q_k))`, and so does the mean squared difference between the two functions at the
-    scores: averaging the optimal function f within each cell is one of the functions that the cells allow; it costs at
-    most twice the covariance of f and the truth within each cell, which is at most f's rise there times the standard
-    deviation of the truth; and all rises together are at most 1. The report's `error_bound` is this number.
+    Scores are pooled in 65,536 cells, each no wider than 2**-9 of its distance from the nearer of 0 and 1, and stand
+    at their cell's mean. If every cell holds one distinct score, the fit is scikit-learn's. In general, let cell k hold
+    the share w_k of all scores, of which the share q_k is of the true class. Then the mean squared error of the best
+    increasing function of the cell exceeds that of the best increasing function f of the score by at most
+    `max_k w_k sqrt(q_k (1 - q_k))`, and the mean squared difference between the two is at most that excess. For the
+    cells allow the mean of f in each cell; it costs at most twice the covariance of f and the truth within each cell,
+    which is at most f's rise there times the standard deviation of the truth; and all rises together are at most 1.
+    The report's `error_bound` is this number.
 
     Args:
         num_classes: L.

@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import Any, NamedTuple, Self
 
 import torch
-from jaxtyping import Float64
+from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from segcal.calibrators.base import Calibrator, FitReport
@@ -51,16 +51,16 @@ class ScoreCalibrator(Calibrator):
         """What the table, on the CPU, teaches."""
 
     @abstractmethod
-    def calibrate_part(self, logits: Logits) -> Float64[Tensor, "B L *S"]:
+    def log_probabilities(self, logits: Logits) -> Float64[Tensor, "B L *S"]:
         """Logarithms of calibrated probabilities, computed in float64."""
 
     def calibrate(self, logits: Logits, image: Image | None = None) -> Logits:
         """Logarithms of calibrated probabilities, in float64: near 1, float32 does not tell probabilities apart."""
         if torch.compiler.is_compiling() or logits.numel() <= _PART:
-            return self.calibrate_part(logits)
+            return self._calibrate_part(logits)
         # in parts, since what is needed on the way is several times as large as the logits
         pixels = max(1, _PART // (logits.shape[0] * logits.shape[1]))
-        parts = [self.calibrate_part(part) for part in torch.split(logits.flatten(2), pixels, dim=2)]
+        parts = [self._calibrate_part(part) for part in torch.split(logits.flatten(2), pixels, dim=2)]
         return torch.cat(parts, dim=2).view(logits.shape)
 
     def score_edges(self) -> Float64[Tensor, " inner"] | None:
@@ -73,9 +73,13 @@ class ScoreCalibrator(Calibrator):
         pixels = max(1, _PART // len(logits))
         both = torch.split(logits.flatten(1), pixels, dim=1), torch.split(labels.flatten(), pixels)
         for part, truth in zip(*both, strict=True):
-            chosen = self.calibrate_part(part[None])[0].gather(0, truth.clamp(min=0)[None])[0]
-            summed -= float(chosen[truth >= 0].sum())
+            summed += self.nll_of_part(part, truth)
         return summed
+
+    def nll_of_part(self, logits: Float[Tensor, "L N"], labels: Int64[Tensor, " N"]) -> float:
+        """Summed NLL of pixels in a row."""
+        chosen = self.log_probabilities(logits[None])[0].gather(0, labels.clamp(min=0)[None])[0]
+        return -float(chosen[labels >= 0].sum())
 
     def fit(self, cases: Iterable[Case], *, validation: Iterable[Case] | None = None) -> Self:
         """Learn from the scores of all labelled pixels; nothing is left to choose, so nothing is validated."""
@@ -100,6 +104,13 @@ class ScoreCalibrator(Calibrator):
             details=dict(lesson.details),
         )
         return self._finish(report)
+
+    def _calibrate_part(self, logits: Logits) -> Float64[Tensor, "B L *S"]:
+        calibrated = self.log_probabilities(logits)
+        if not self.preserves_labels:
+            return calibrated
+        # the logarithm of the largest could come out below its neighbour's by one rounding
+        return torch.minimum(calibrated, calibrated.gather(1, logits.argmax(dim=1, keepdim=True)))
 
     def _count(self, cases: Collection[Case], names: dict[str, None]) -> tuple[ScoreHistogram, Totals]:
         edges = self.score_edges()
@@ -133,20 +144,13 @@ class PiecewiseCalibrator(ScoreCalibrator):
         for name, size in (("breaks", 1), ("left", 2), ("right", 2)):
             self.register_buffer(name, torch.full((1, size), torch.nan, dtype=torch.float64))
 
-    def calibrate_part(self, logits: Logits) -> Float64[Tensor, "B L *S"]:
+    def log_probabilities(self, logits: Logits) -> Float64[Tensor, "B L *S"]:
         """Logarithms of the mapped and normalised probabilities."""
-        calibrated = mapped_log_probabilities(logits, self._map())
-        if not self.preserves_labels:
-            return calibrated
-        # the logarithm of the largest could come out below its neighbour's by one rounding
-        return torch.minimum(calibrated, calibrated.gather(1, logits.argmax(dim=1, keepdim=True)))
+        return mapped_log_probabilities(logits, PiecewiseMap(self.breaks, self.left, self.right))
 
-    def nll(self, logits: Tensor, labels: Tensor) -> float:
-        """Summed NLL of the calibrated scores `[L, *S]` of one image; negative labels are left out."""
-        return mapped_nll(logits, labels, self._map())
-
-    def _map(self) -> PiecewiseMap:
-        return PiecewiseMap(self.breaks, self.left, self.right)
+    def nll_of_part(self, logits: Float[Tensor, "L N"], labels: Int64[Tensor, " N"]) -> float:
+        """Summed NLL of pixels in a row."""
+        return mapped_nll(logits, labels, PiecewiseMap(self.breaks, self.left, self.right))
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
         for name in PiecewiseMap._fields:  # how many pieces there are was learned too
@@ -158,6 +162,6 @@ class PiecewiseCalibrator(ScoreCalibrator):
 def _warnings(table: ScoreHistogram, totals: Totals) -> Iterator[str]:
     if absent := (table.hits.sum(dim=1) == 0).nonzero().flatten().tolist():
         shown = ", ".join(map(str, absent[:10])) + (", ..." if len(absent) > 10 else "")
-        yield f"of {len(absent)} classes there is no pixel to learn from (class {shown})"
+        yield f"there is no pixel of class {shown} to learn from"
     if totals.right in (0, totals.pixels):
         yield f"every pixel is predicted {'right' if totals.right else 'wrong'}: there is nothing to balance"

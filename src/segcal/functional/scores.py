@@ -7,6 +7,7 @@ two sets of pixels add.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -19,10 +20,12 @@ from segcal.functional.score_kernels import CELLS, OCTAVES, SMALLEST, TIE_BREAK
 
 __all__ = [
     "CELLS",
+    "NEAREST",
     "PiecewiseMap",
     "ScoreHistogram",
     "Totals",
     "apply_map",
+    "beta_log_probabilities",
     "cell_of",
     "count_scores",
     "empty_scores",
@@ -32,6 +35,9 @@ __all__ = [
     "mapped_nll",
     "mean_distances",
 ]
+
+NEAREST = 2.0**-52
+"""To 0 and to 1, for beta calibration: as in the published packages in float64."""
 
 _NEVER = 2.0  # a break beyond every probability
 
@@ -90,11 +96,12 @@ def count_scores(
         edges: Ascending inner edges of right-closed bins; by default `cell_of` says where a score goes.
     """
     z, truth = logits.reshape(logits.shape[0], -1), labels.reshape(-1)
-    inner = into.distance.new_empty(0) if edges is None else edges
+    if into.total.shape != (len(logits), CELLS if edges is None else len(edges) + 1):
+        raise ValueError(f"a table of shape {tuple(into.total.shape)} is not for these classes and bins")
     if logits.device.type == "cpu":
-        pixels, right, nll = score_kernels.count_scores(z, truth, inner, *into).tolist()
+        pixels, right, nll = score_kernels.count_scores(z, truth, edges, *into).tolist()
         return Totals(int(pixels), int(right), nll)
-    return _count_scores(z, truth, inner, into)
+    return _count_scores(z, truth, edges, into)
 
 
 def cell_of(score: Float64[Tensor, "*A"]) -> Int64[Tensor, "*A"]:
@@ -112,7 +119,8 @@ def largest_of_cells() -> Float64[Tensor, " cells"]:
     """The largest probability that falls into each cell."""
     near = np.arange(1, CELLS // 2 + 1) + ((1022 - OCTAVES) << 9)
     above = (near << 43).view(np.float64)  # the end of each cell below 1/2, which is open
-    high = 1.0 - np.concatenate([above[-2::-1], [0.0]])  # and mirrored, where the end is closed
+    rest = np.concatenate([above[-2::-1], [0.0]])  # and mirrored, where the end is closed
+    high = np.where(1.0 - (1.0 - rest) < rest, np.nextafter(1.0 - rest, 0.0), 1.0 - rest)  # rounded down
     return torch.from_numpy(np.concatenate([np.nextafter(above, 0.0), high]))
 
 
@@ -138,17 +146,29 @@ def apply_map(scores: Float64[Tensor, "B L *S"], maps: PiecewiseMap) -> Float64[
 
 def mapped_log_probabilities(logits: Float[Tensor, "B L *S"], maps: PiecewiseMap) -> Float64[Tensor, "B L *S"]:
     """Logarithm of the mapped probabilities, normalised to a sum of 1."""
+    if _may_compile(logits):
+        return _of_each(logits, lambda image: score_kernels.map_scores(image, *maps))
     mapped = apply_map(torch.softmax(logits.double(), dim=1), maps)
     return mapped.log() - mapped.sum(dim=1, keepdim=True).log()
 
 
-def mapped_nll(logits: Float[Tensor, "L *S"], labels: Int64[Tensor, "*S"], maps: PiecewiseMap) -> float:
-    """Summed NLL of one image after `mapped_log_probabilities`; negative labels are left out."""
-    z, truth = logits.reshape(logits.shape[0], -1), labels.reshape(-1)
-    if logits.device.type == "cpu":
-        return score_kernels.mapped_nll(z, truth, *maps)
-    picked = mapped_log_probabilities(z[None], maps)[0].gather(0, truth.clamp(min=0)[None])[0]
-    return -float(picked[truth >= 0].sum())
+def mapped_nll(logits: Float[Tensor, "L N"], labels: Int64[Tensor, " N"], maps: PiecewiseMap) -> float:
+    """Summed NLL after `mapped_log_probabilities`; negative labels are left out."""
+    if _may_compile(logits):
+        return score_kernels.mapped_nll(logits, labels, *maps)
+    chosen = mapped_log_probabilities(logits[None], maps)[0].gather(0, labels.clamp(min=0)[None])[0]
+    return -float(chosen[labels >= 0].sum())
+
+
+def beta_log_probabilities(
+    logits: Float[Tensor, "B L *S"], coefficients: Float64[Tensor, "L 3"]
+) -> Float64[Tensor, "B L *S"]:
+    """Logarithm of `sigmoid(a log p - b log(1 - p) + c)` with a, b, c of each class, normalised to a sum of 1."""
+    if _may_compile(logits):
+        return _of_each(logits, lambda image: score_kernels.beta_scores(image, coefficients, NEAREST))
+    log_p, log_rest = _log_score_and_rest(logits.double())
+    a, b, c = coefficients.view(-1, 3, *[1] * (logits.ndim - 2)).unbind(1)
+    return torch.log_softmax(torch.nn.functional.logsigmoid(a * log_p - b * log_rest + c), dim=1)
 
 
 def joined_maps(maps: list[PiecewiseMap]) -> PiecewiseMap:
@@ -161,6 +181,31 @@ def joined_maps(maps: list[PiecewiseMap]) -> PiecewiseMap:
         for field, values, end in zip(fields, one, ends, strict=True):
             field.append(torch.cat([values, end.expand(1, missing)], dim=1))
     return PiecewiseMap(*(torch.cat(field) for field in fields))
+
+
+def _may_compile(logits: Tensor) -> bool:
+    eager = not torch.compiler.is_compiling() and not logits.requires_grad
+    return eager and logits.device.type == "cpu" and logits.numel() > 0
+
+
+def _of_each(logits: Float[Tensor, "B L *S"], function: Callable[[Tensor], Tensor]) -> Float64[Tensor, "B L *S"]:
+    """A function of `[L, N]` logits for each image of a batch."""
+    found = [function(image.flatten(1))[None] for image in logits]
+    return (found[0] if len(found) == 1 else torch.cat(found)).view(logits.shape)
+
+
+def _log_score_and_rest(
+    logits: Float64[Tensor, "B L *S"],
+) -> tuple[Float64[Tensor, "B L *S"], Float64[Tensor, "B L *S"]]:
+    """Logarithms of p and of 1 - p of every class, at least log 2**-52, without the cancellation of 1 - p near 1."""
+    top, winner = logits.max(dim=1, keepdim=True)
+    powers = (logits - top).exp()
+    total = powers.sum(dim=1, keepdim=True)
+    classes = torch.arange(logits.shape[1], device=logits.device).view(-1, *[1] * (logits.ndim - 2))
+    is_winner = classes == winner
+    others = torch.where(is_winner, 0.0, powers).sum(dim=1, keepdim=True)  # than the winner
+    rest = torch.where(is_winner, others, total - powers)
+    return (powers / total).clamp(min=NEAREST).log(), (rest / total).clamp(min=NEAREST).log()
 
 
 def _mapped(scores: Float64[Tensor, "B L *S"], maps: PiecewiseMap) -> Float64[Tensor, "B L *S"]:
@@ -192,7 +237,10 @@ def _segment_of(
 
 
 def _count_scores(
-    logits: Float[Tensor, "L N"], labels: Int64[Tensor, " N"], edges: Float64[Tensor, " inner"], into: ScoreHistogram
+    logits: Float[Tensor, "L N"],
+    labels: Int64[Tensor, " N"],
+    edges: Float64[Tensor, " inner"] | None,
+    into: ScoreHistogram,
 ) -> Totals:
     """`score_kernels.count_scores` in plain PyTorch, for every device; also the readable statement of it."""
     valid = labels >= 0
@@ -200,7 +248,7 @@ def _count_scores(
     log_probs = torch.log_softmax(z.double(), dim=0)
     own = z.gather(0, truth[None])[0]
     for c, score in enumerate(log_probs.exp()):
-        key = torch.bucketize(score, edges) if len(edges) else cell_of(score)
+        key = cell_of(score) if edges is None else torch.bucketize(score, edges)
         into.total[c] += torch.bincount(key, minlength=into.total.shape[1])
         into.hits[c] += torch.bincount(key[truth == c], minlength=into.total.shape[1])
         into.distance[c].index_add_(0, key, torch.minimum(score, 1.0 - score))
