@@ -110,6 +110,8 @@ class Calibrator(nn.Module, ABC):
     def fit_labels(self, case: Case) -> Tensor:
         """Labels `[1, *S]` with -1 at every pixel that the fit leaves out."""
         labels = labels_of(case, self.num_classes, self.ignore_index)
+        if self.background is None:  # ignored pixels are -1 already
+            return labels.to(self.fitted.device)
         inside = foreground(labels, IGNORED, background=self.background)
         return labels.masked_fill(~inside, IGNORED).to(self.fitted.device)
 

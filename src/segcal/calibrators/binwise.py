@@ -22,6 +22,7 @@ from segcal.types import Case, IgnoreIndex, Image, InputError, Logits, Temperatu
 _TOP = 0.999
 """Confidences above have a bin of their own, as in the paper: most pixels of a network are there."""
 _CELLS = 1 << 16
+_PART = 1 << 20  # pixels described at a time, which takes more memory than two or three logits each
 
 
 class BinwiseTemperatureScaling(TemperatureCalibrator):
@@ -112,10 +113,12 @@ class BinwiseTemperatureScaling(TemperatureCalibrator):
         """Pixels whose confidence is at most 0.999, by cells of equal width."""
         total = torch.zeros(_CELLS, dtype=torch.int64)
         for _, logits, labels in pixels_of(self, cases):
-            confidence = describe(logits, labels).confidence.reshape(-1)
-            chosen = confidence[(labels.reshape(-1) >= 0) & (confidence <= _TOP)]
-            cell = (chosen * _CELLS).ceil().long() - 1
-            total += torch.bincount(cell.clamp(min=0), minlength=_CELLS).cpu()
+            parts = torch.split(logits.reshape(len(logits), -1), _PART, dim=1), torch.split(labels.reshape(-1), _PART)
+            for z, y in zip(*parts, strict=True):
+                confidence = describe(z, y).confidence
+                chosen = confidence[(y >= 0) & (confidence <= _TOP)]
+                cell = (chosen * _CELLS).ceil().long() - 1
+                total += torch.bincount(cell.clamp(min=0), minlength=_CELLS).cpu()
         return total
 
     def _likelihoods(self, cases: Collection[Case], edges: Tensor, alphas: Tensor) -> Float64[Tensor, "R 6"]:

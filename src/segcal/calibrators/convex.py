@@ -31,10 +31,17 @@ _ROUNDS = 3  # of finding the curvature of the sample anew
 _SAMPLE_EVALUATIONS = 100
 _PASSES = 100
 _STARTS = (0.05, 20.0)  # smallest and largest inverse temperature to start from
+_ANCHOR = 1e-7
+"""What the squared distance of the numbers from those that change nothing costs, in nats: where the data leave a number
+free or would send it to infinity (a class that is never true, pixels that are all right), it has an answer still.
+On other data this moves the NLL by less than a millionth."""
 
 
 class AffineCalibrator(Calibrator):
     """A map `W x + b` of the scores of each pixel, of least mean NLL plus penalties.
+
+    Beside those of the method there is a very small one on the distance from the identity, which makes the answer
+    unique.
 
     Args:
         num_classes: L.
@@ -60,7 +67,7 @@ class AffineCalibrator(Calibrator):
 
     @abstractmethod
     def _penalties(self) -> tuple[Float64[Tensor, "L K"], Float64[Tensor, " L"]]:
-        """What the square of each weight and bias is multiplied with, and added to the mean NLL."""
+        """What the squared difference of each weight and bias from the identity costs."""
 
     @abstractmethod
     def _details(self) -> dict[str, Any]:
@@ -99,8 +106,7 @@ class AffineCalibrator(Calibrator):
         """The solution of a sample that stands for `pixels`, from the best temperature on, and the metric there."""
         objective = self._objective(lambda: iter([("", sample.logits, sample.labels)]), sample.importance, pixels)
         alpha = float(np.clip(_inverse_temperature(sample), *_STARTS))
-        scales = torch.full_like(self.weights, alpha, device="cpu")
-        point = _joined(scales if scales.shape[1] == 1 else scales.diag().diag(), torch.zeros_like(scales[:, 0]))
+        point = alpha * self._identity()
         for _ in range(_ROUNDS):
             found = minimise(objective, point, self._metric(sample, point), evaluations=_SAMPLE_EVALUATIONS)
             point = found.point
@@ -112,21 +118,30 @@ class AffineCalibrator(Calibrator):
         self, slabs: Callable[[], Iterator[tuple[str, Tensor, Tensor]]], importance: Tensor, pixels: int
     ) -> Objective:
         """Mean NLL plus penalties of what each call of `slabs` goes through."""
-        penalty = _joined(*self._penalties())
+        penalty, identity = self._costs(), self._identity()
 
         def value(point: Array) -> tuple[float, Array]:
             weights, bias = self._split(point)
             total = np.zeros(1 + point.size)
             for _, logits, labels in slabs():
                 total += affine_nll(logits, labels, importance, weights, bias, of_log=self.of_log).numpy()
-            mean = total / pixels
-            return float(mean[0] + (penalty * point**2).sum()), mean[1:] + 2 * penalty * point
+            mean, off = total / pixels, point - identity
+            return float(mean[0] + (penalty * off**2).sum()), mean[1:] + 2 * penalty * off
 
         return value
 
     def _metric(self, sample: Sample, point: Array) -> Metric:
         weights, bias = self._split(point)
-        return Metric(affine_curvature(sample, weights, bias, _joined(*self._penalties()), of_log=self.of_log))
+        return Metric(affine_curvature(sample, weights, bias, self._costs(), of_log=self.of_log))
+
+    def _costs(self) -> Array:
+        return _joined(*self._penalties()) + _ANCHOR
+
+    def _identity(self) -> Array:
+        """The weights and the bias that change nothing."""
+        classes, width = self.weights.shape
+        weights = torch.ones(classes, 1) if width == 1 else torch.eye(classes)
+        return _joined(weights.double(), torch.zeros(classes, dtype=torch.float64))
 
     def _split(self, point: Array) -> tuple[Tensor, Tensor]:
         values = torch.from_numpy(np.array(point))
@@ -134,7 +149,7 @@ class AffineCalibrator(Calibrator):
         return values[:size].view(self.weights.shape), values[size:]
 
     def _report(self, seen: Survey, found: Minimum, seconds: float) -> FitReport:
-        penalty = float((_joined(*self._penalties()) * found.point**2).sum())
+        penalty = float((self._costs() * (found.point - self._identity()) ** 2).sum())
         return FitReport(
             cases=seen.cases,
             pixels=seen.pixels,
@@ -160,12 +175,11 @@ def _joined(weights: Tensor, bias: Tensor) -> Array:
 
 def _inverse_temperature(sample: Sample) -> float:
     """The inverse temperature of least NLL of a sample."""
+    bounds = list(pairwise(sample.starts.tolist()))
+    classes = [(sample.logits[:, start:stop].contiguous(), sample.labels[start:stop]) for start, stop in bounds]
 
     def at(alpha: float) -> Likelihood:
-        total = np.zeros(len(Likelihood._fields))
-        for c, (start, stop) in enumerate(pairwise(sample.starts.tolist())):
-            part = likelihood(sample.logits[:, start:stop], sample.labels[start:stop], alpha)
-            total += float(sample.importance[c]) * np.array(part)
-        return Likelihood(*total.tolist())
+        parts = torch.tensor([likelihood(logits, labels, alpha) for logits, labels in classes], dtype=torch.float64)
+        return Likelihood(*(sample.importance @ parts).tolist())
 
     return optimal_inverse_temperature(at).inverse_temperature

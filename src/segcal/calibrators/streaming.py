@@ -63,14 +63,15 @@ class Survey:
 def survey(calibrator: Calibrator, cases: Collection[Case], sampler: Sampler | None = None) -> Survey:
     """Go through the cases once; the sampler, where there is one, is shown every pixel."""
     names = dict[str, None]()
-    nll, below, some_right = 0.0, 0.0, False
+    nll, below, above_mean, some_right = 0.0, 0.0, 0.0, False
     support = torch.zeros(calibrator.num_classes, dtype=torch.int64)
     for name, logits, labels in pixels_of(calibrator, cases):
         names[name] = None
         found = likelihood(logits, labels, 1.0)
         nll, below = nll + found.nll, below + found.slope_at_infinity
+        above_mean -= found.slope_at_zero
         support += torch.bincount(labels[labels >= 0], minlength=calibrator.num_classes).cpu()
-        some_right = some_right or bool((logits.argmax(dim=0) == labels).any())
+        some_right = some_right or _some_right(logits.reshape(len(logits), -1), labels.reshape(-1))
         if sampler is not None:
             sampler.add(logits, labels)
     pixels = int(support.sum())
@@ -81,6 +82,12 @@ def survey(calibrator: Calibrator, cases: Collection[Case], sampler: Sampler | N
         names=tuple(names),
         nll=nll / pixels,
         support=support,
-        all_right=below == 0,
+        all_right=below == 0 and above_mean > 0,  # where all logits are equal, both are 0
         all_wrong=not some_right,
     )
+
+
+def _some_right(logits: Tensor, labels: Tensor) -> bool:
+    """Whether a pixel is predicted right; looks only until it has found one."""
+    parts = zip(torch.split(logits, 4096, dim=1), torch.split(labels, 4096), strict=True)
+    return any(bool((z.argmax(dim=0) == y).any()) for z, y in parts)

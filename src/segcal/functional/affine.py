@@ -14,9 +14,9 @@ from segcal.functional.probability import at_least_float32
 from segcal.functional.sampling import Sample
 from segcal.types import Array
 
-_WHOLE = 1200  # variables up to which the curvature is found whole; beyond, class by class
-_WORK = 2e10  # multiplications for it, beyond which it is found on fewer pixels
-_ROOM = 1 << 22  # numbers held at a time
+_WHOLE = 4000  # variables up to which the curvature is found whole; beyond, class by class
+_WORK = 3e8  # multiplications for it, beyond which it is found on fewer pixels
+_ROOM = 1 << 18  # numbers held at a time, so that they stay in the cache
 
 
 def affine_nll(
@@ -65,7 +65,7 @@ def affine_curvature(
     classes, width = weights.shape
     size = classes * (width + 1)
     whole = size <= _WHOLE
-    pixels = int(min(sample.labels.numel(), max(4 * size, _WORK / size**2 if whole else _WORK / (size * width))))
+    pixels = int(min(sample.labels.numel(), max(2 * size, _WORK / size**2 if whole else _WORK / (size * width))))
     chosen = torch.linspace(0, sample.labels.numel() - 1, pixels).long()
     own, cross = np.zeros((classes, width + 1, width + 1)), np.zeros((size, size) if whole else 0)
     for index in torch.split(chosen, max(1, _ROOM // size)):
@@ -75,9 +75,11 @@ def affine_curvature(
         extended = _features_of_classes(x.T.numpy(), width)
         scaled = probs[:, :, np.newaxis] * extended
         weighted = share[:, np.newaxis, np.newaxis] * scaled
-        own += np.einsum("nca,ncb->cab", weighted, np.broadcast_to(extended, scaled.shape), optimize=True)
         if whole:
             cross += weighted.reshape(len(index), size).T @ scaled.reshape(len(index), size)
+        else:
+            weighted *= 1 - probs[:, :, np.newaxis]
+        own += np.einsum("nca,ncb->cab", weighted, np.broadcast_to(extended, scaled.shape), optimize=True)
     total = float(sample.importance[sample.labels[chosen]].sum())
     place = np.concatenate(  # of the weights and the bias of each class among all variables
         [np.arange(classes * width).reshape(classes, width), classes * width + np.arange(classes)[:, np.newaxis]],

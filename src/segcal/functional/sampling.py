@@ -18,7 +18,7 @@ from segcal.functional.compiling import compiled
 from segcal.types import Array
 
 _LEVELS = 48
-_PIXELS = 1 << 16
+_PIXELS = 1 << 15
 """How many pixels are kept at most, of all classes."""
 
 
