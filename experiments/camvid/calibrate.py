@@ -43,6 +43,7 @@ def calibrate(job: Job, data: CamVid, out: Path, recipe: Recipe, protocol: Proto
         num_classes=len(CLASSES),
         ignore_index=VOID,
         patch_size=recipe.patch_size,
+        repetitions=recipe.repetitions,
         seed=0,
     )
     results.save(folder / "results")

@@ -44,6 +44,7 @@ class Recipe:
         calibrator_epochs: Of LTS and IBTS.
         folds: Blocks of time in the grouped protocol.
         patch_size: Side of the Local patches.
+        repetitions: Of the bootstrap over images.
     """
 
     epochs: int = 250
@@ -59,6 +60,7 @@ class Recipe:
     calibrator_epochs: int = 200
     folds: int = 5
     patch_size: int = 72
+    repetitions: int = 1000
 
 
 PRESETS = {
@@ -74,6 +76,7 @@ PRESETS = {
         calibrator_epochs=2,
         folds=2,
         patch_size=24,
+        repetitions=20,
     ),
 }
 """The real thing, and one that a CPU finishes in a minute, for the tests."""
