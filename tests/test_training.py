@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -226,3 +228,96 @@ def test_two_processes_learn_what_one_does(uninterrupted: dict[str, Tensor], tmp
     found = load_file(tmp_path / "w")
     for name, value in uninterrupted.items():
         assert torch.allclose(found[name].double(), value.double(), atol=1e-5), name
+
+
+class Norm(nn.Module):
+    """A line behind batch normalisation, so that there are statistics to average as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.slope = nn.BatchNorm1d(1), nn.Parameter(torch.zeros(1))
+
+    def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return (y - self.slope * self.norm(x)).square().sum(), torch.tensor(y.numel())
+
+
+def test_averaged_weights_are_those_of_the_recursion() -> None:
+    """Weights and statistics of each step, seen through a spy, averaged by hand."""
+    seen: list[dict[str, Tensor]] = []
+
+    class Spy(Norm):
+        def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+            seen.append({name: value.detach().clone() for name, value in self.state_dict().items()})
+            return super().forward(x, y)
+
+    data = line_data([8] * 6)
+    settings = Settings(epochs=3, learning_rate=0.1, batch_size=2, spatial_dims=1)
+    train(last := Spy(), data, settings)
+    steps = [*seen[1:], last.state_dict()]
+    assert len(steps) == 9
+    average = {name: value.double() for name, value in steps[0].items()}
+    for state in steps[1:]:
+        average = {name: 0.7 * value + 0.3 * state[name].double() for name, value in average.items()}
+    train(found := Norm(), data, Settings(epochs=3, learning_rate=0.1, batch_size=2, spatial_dims=1, average=0.7))
+    for name in ("slope", "norm.weight", "norm.running_mean", "norm.running_var"):
+        torch.testing.assert_close(found.state_dict()[name].double(), average[name], rtol=1e-5, atol=1e-6)
+
+
+def test_averages_survive_an_interruption(tmp_path: Path) -> None:
+    class StopError(Exception):
+        pass
+
+    def stop(epoch: Epoch) -> None:
+        if epoch.number == 2:
+            raise StopError
+
+    data, plain = line_data([8] * 6), Settings(epochs=4, learning_rate=0.1, batch_size=2, spatial_dims=1, average=0.9)
+    resumable = replace(plain, checkpoint=tmp_path / "c")
+    validation = line_data([8] * 2, 1.0)
+    train(straight := Norm(), data, plain, validation=validation)
+    with pytest.raises(StopError):
+        train(Norm(), data, resumable, validation=validation, watch=stop)
+    train(resumed := Norm(), data, resumable, validation=validation)
+    for name, value in straight.state_dict().items():
+        assert torch.equal(value, resumed.state_dict()[name]), name
+
+
+def test_augmentation_is_told_sample_and_epoch_and_leaves_validation_alone() -> None:
+    told: list[tuple[int, float]] = []
+
+    def augment(batch: tuple[Tensor, ...], randoms: Sequence[np.random.Generator], epoch: int) -> tuple[Tensor, ...]:
+        told.extend((epoch, random.random()) for random in randoms)
+        assert len(randoms) == len(batch[0])
+        return batch[0], batch[1] * 0 + 5 * batch[0]
+
+    data, settings = line_data([8, 8, 4, 8]), Settings(epochs=60, learning_rate=0.2, batch_size=3, spatial_dims=1)
+    history = train(line := Line(), data, settings, augment=augment, validation=line_data([8], 5.0))
+    assert line.slope.item() == pytest.approx(5.0, abs=0.05)
+    assert history.best_loss < 0.01
+    assert len(told) == len(set(told)) == 4 * 60
+    expected = {np.random.default_rng([0, 1, index]).random() for index in range(4)}
+    assert {value for epoch, value in told if epoch == 1} == expected
+
+
+def test_a_batch_without_weight_has_no_gradient() -> None:
+    class Empty(Line):
+        def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+            loss, weight = super().forward(x, y)
+            return 0.0 * loss, 0 * weight
+
+    train(line := Empty(), line_data([8] * 2), Settings(epochs=2, spatial_dims=1))
+    assert line.slope.item() == 0.0
+
+
+def test_adamw_warmup_and_bad_settings() -> None:
+    assert [Settings(warmup=3).rate(k) for k in (0, 1, 3, 9)] == pytest.approx([0.25e-4, 0.5e-4, 1e-4, 1e-4])
+    objective = Line()
+    with torch.no_grad():
+        objective.slope.fill_(1.0)
+    settings = Settings(epochs=1, learning_rate=0.1, weight_decay=0.5, optimiser="adamw", spatial_dims=1)
+    train(objective, line_data([8], 1.0), settings)  # no gradient, so that only the decay is left
+    assert objective.slope.item() == pytest.approx(0.95)
+    with pytest.raises(InputError, match="adam, adamw, got 'sgd'"):
+        Settings(optimiser="sgd")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="average must be between 0 and 1"):
+        Settings(average=1.0)

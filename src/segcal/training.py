@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
@@ -28,6 +29,8 @@ from segcal.types import Array, InputError
 
 Sample = tuple[Array | Tensor, ...]
 Batch = tuple[Tensor, ...]
+Augment = Callable[[Batch, Sequence[np.random.Generator], int], Batch]
+"""Changes a batch that is on the device already: the batch, a generator for each sample, and the epoch from 1."""
 
 
 class Source(Protocol):
@@ -46,13 +49,17 @@ class Settings:
 
     Args:
         epochs: Passes over the data.
-        learning_rate: Of Adam.
+        learning_rate: Of the optimiser.
         batch_size: Samples in a step, over all processes together.
         milestones: Epochs after which the learning rate is multiplied by `gamma`.
         gamma: See `milestones`.
         decay: Factor on the learning rate after every epoch.
         cosine: Whether the learning rate falls to 0 along a cosine.
-        weight_decay: Of Adam.
+        warmup: Epochs over which the learning rate rises from near 0 at the start.
+        optimiser: "adam", or "adamw", whose weight decay is not scaled by the gradients.
+        weight_decay: Of the optimiser.
+        average: Share of the past that an average over the weights of all steps keeps in each step (0.99, say); that
+            average, of the statistics of batch normalisation too, is then what is validated and kept. None: no average.
         patience: Stop after this many epochs without a better validation loss.
         crop: Side of random crops; whole samples where None.
         flips: Whether to flip samples along random axes.
@@ -72,7 +79,10 @@ class Settings:
     gamma: float = 0.1
     decay: float = 1.0
     cosine: bool = False
+    warmup: int = 0
+    optimiser: Literal["adam", "adamw"] = "adam"
     weight_decay: float = 0.0
+    average: float | None = None
     patience: int | None = None
     crop: int | None = None
     flips: bool = False
@@ -92,12 +102,17 @@ class Settings:
             )
         if self.precision not in ("float32", "bfloat16"):
             raise InputError(f"precision must be 'float32' or 'bfloat16', got '{self.precision}'")
+        if self.optimiser not in _OPTIMISERS:
+            raise InputError(f"optimiser must be one of {', '.join(_OPTIMISERS)}, got '{self.optimiser}'")
+        if self.average is not None and not 0 < self.average < 1:
+            raise InputError(f"average must be between 0 and 1, got {self.average}")
 
     def rate(self, epoch: int) -> float:
         """The learning rate of an epoch, counted from 0."""
         steps = sum(epoch >= milestone for milestone in self.milestones)
         wave = 0.5 * (1 + np.cos(np.pi * epoch / self.epochs)) if self.cosine else 1.0
-        return float(self.learning_rate * self.gamma**steps * self.decay**epoch * wave)
+        rise = min(1.0, (epoch + 1) / (self.warmup + 1))
+        return float(self.learning_rate * self.gamma**steps * self.decay**epoch * wave * rise)
 
     def fingerprint(self) -> dict[str, Any]:
         """What must be equal for a checkpoint to be of the same run."""
@@ -129,6 +144,9 @@ class History:
 
 Watch = Callable[[Epoch], None]
 
+_AVERAGED = "averaged/"
+_OPTIMISERS = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+
 
 def train(
     objective: nn.Module,
@@ -136,6 +154,7 @@ def train(
     settings: Settings,
     *,
     validation: Source | None = None,
+    augment: Augment | None = None,
     watch: Watch | None = None,
 ) -> History:
     """Train `objective` in place; it ends with the weights of least validation loss, or the last without validation.
@@ -144,14 +163,15 @@ def train(
         objective: Maps the tensors of a batch, each `[B, ..., *S]`, to the sum of losses and their number.
         source: What to learn from.
         settings: How.
-        validation: What the best weights are chosen on, never cropped or flipped.
+        validation: What the best weights are chosen on, never cropped, flipped or augmented.
+        augment: Applied to the batches of `source` on the device, after crops and flips.
         watch: Called after every epoch, in the first process only.
     """
     if len(source) == 0:
         raise InputError("training needs at least one sample, got none; is the folder or the split empty?")
     device = choose_device(settings.device)
     with process_group(device):
-        return _Run(objective.to(device), source, validation, settings, device).go(watch)
+        return _Run(objective.to(device), source, validation, settings, device, augment).go(watch)
 
 
 def choose_device(name: str) -> torch.device:
@@ -206,16 +226,23 @@ class _Run:
     """The state of one training: weights, optimiser, best weights so far, history."""
 
     def __init__(
-        self, objective: nn.Module, source: Source, validation: Source | None, settings: Settings, device: torch.device
+        self,
+        objective: nn.Module,
+        source: Source,
+        validation: Source | None,
+        settings: Settings,
+        device: torch.device,
+        augment: Augment | None,
     ) -> None:
-        self.objective, self.settings, self.device = objective, settings, device
+        self.objective, self.settings, self.device, self.augment = objective, settings, device, augment
         cache = _Cache(settings.cache_bytes)
         self.source, self.validation = cache.wrap(source), None if validation is None else cache.wrap(validation)
         self.rank, self.world = _rank_and_world()
         self.parallel = DistributedDataParallel(objective) if self.world > 1 else objective
-        self.optimiser = torch.optim.Adam(
+        self.optimiser = _OPTIMISERS[settings.optimiser](
             objective.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay
         )
+        self.averaged = None if settings.average is None else _Average(objective, settings.average)
         self.best = _copy(objective.state_dict())
         self.history = History()
         self.checkpoints = None if settings.checkpoint is None else Checkpoints(settings.checkpoint)
@@ -240,14 +267,12 @@ class _Run:
 
     def measure(self, source: Source) -> float:
         """Mean loss over a source, every sample whole."""
-        self.objective.eval()
-        sums = torch.zeros(2, dtype=torch.float64)
+        module = self._outcome().eval()
+        sums = self._zeros()
         with torch.no_grad():
             for index in range(self.rank, len(source), self.world):
-                loss, weight = self._forward(_to_device([_whole(source[index])], self.device))
-                sums += torch.stack([loss.double(), weight.double()]).cpu()
-        total, weight = self._all_sum(sums).tolist()
-        return total / weight if weight else float("nan")
+                sums += self._forward(module, _to_device([_whole(source[index])], self.device))
+        return _mean(self._all_sum(sums))
 
     def _learn(self, number: int) -> float:
         """One pass over the data in a random order."""
@@ -255,45 +280,66 @@ class _Run:
         for group in self.optimiser.param_groups:
             group["lr"] = settings.rate(number - 1)
         order = np.random.default_rng([settings.seed, number]).permutation(len(self.source))
-        sums = torch.zeros(2, dtype=torch.float64)
+        sums = self._zeros()
         self.objective.train()
         with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
             torch.manual_seed(hash_seed(settings.seed, number, self.rank))  # for dropout
             for start in range(0, len(order), settings.batch_size):
                 chosen = order[start : start + settings.batch_size]
                 sums += self._step([int(index) for index in chosen], number)
-        total, weight = self._all_sum(sums).tolist()
-        return total / weight if weight else float("nan")
+        return _mean(self._all_sum(sums))
 
     def _step(self, chosen: Sequence[int], number: int) -> Tensor:
         """One step of the optimiser on this process's share of a batch; loss and weight of the share."""
         mine = chosen[self.rank :: self.world]
         # a process without a sample of its own takes part with a weight of 0, since the others wait for it
         share = 1.0 if mine else 0.0
-        samples = [_augmented(self.source[index], self.settings, number, index) for index in mine or chosen[:1]]
-        batches = [_to_device(group, self.device) for group in _by_shape(samples)]
+        batches = self._batches(mine or chosen[:1], number)
         self.optimiser.zero_grad(set_to_none=True)
-        sums = torch.zeros(2, dtype=torch.float64)
+        sums = self._zeros()
         for k, batch in enumerate(batches):
             with nullcontext() if k == len(batches) - 1 else self._without_sync():
-                loss, weight = self._forward(batch)
-                torch.autograd.backward(share * loss)
-            sums += share * torch.stack([loss.detach().double(), weight.double()]).cpu()
-        weight_of_all = float(self._all_sum(sums)[1])
-        if weight_of_all > 0:
-            # what DistributedDataParallel leaves is the mean over processes of summed gradients: turn it into the
-            # mean over all losses of the batch
-            for parameter in self.objective.parameters():
-                if parameter.grad is not None:
-                    parameter.grad.mul_(self.world / weight_of_all)
-            self.optimiser.step()
+                found = share * self._forward(self.parallel, batch)
+                torch.autograd.backward(found[0])
+            sums += found.detach()
+        # what DistributedDataParallel leaves is the mean over processes of summed gradients: turn it into the mean over
+        # all losses of the batch. The number stays on the device, as to look at it would be to wait for the device
+        weight = self._all_sum(sums)[1]
+        factor = torch.where(weight > 0, self.world / weight, 0.0)
+        gradients = [parameter.grad for parameter in self.objective.parameters() if parameter.grad is not None]
+        torch._foreach_mul_(gradients, factor.to(gradients[0].dtype))
+        self.optimiser.step()
+        if self.averaged is not None:
+            self.averaged.update()
         return sums
 
-    def _forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def _batches(self, chosen: Sequence[int], number: int) -> list[Batch]:
+        """The samples, augmented and on the device, those of equal shape together."""
+        seed = self.settings.seed
+        randoms = [np.random.default_rng([seed, number, index]) for index in chosen]
+        pairs = list(zip(chosen, randoms, strict=True))
+        samples = [_augmented(self.source[index], self.settings, random) for index, random in pairs]
+        groups = _by_shape(samples)
+        batches = [_to_device([samples[k] for k in group], self.device) for group in groups]
+        if self.augment is None:
+            return batches
+        return [
+            self.augment(batch, [randoms[k] for k in group], number)
+            for batch, group in zip(batches, groups, strict=True)
+        ]
+
+    def _forward(self, module: nn.Module, batch: Batch) -> Tensor:
+        """The sum of the losses and their number, as one tensor."""
         with self._precision():
-            module = self.parallel if self.objective.training else self.objective
             loss, weight = module(*batch)
-        return loss, weight
+        return torch.stack([loss.double(), weight.to(self.device).double()])
+
+    def _outcome(self) -> nn.Module:
+        """What the training would give if it ended now."""
+        return self.objective if self.averaged is None else self.averaged.module
+
+    def _zeros(self) -> Tensor:
+        return torch.zeros(2, dtype=torch.float64, device=self.device)
 
     def _precision(self) -> AbstractContextManager[Any]:
         if self.settings.precision == "float32":
@@ -307,14 +353,17 @@ class _Run:
     def _keep(self, number: int, validation: float | None) -> bool:
         better = validation is None or validation < self.history.best_loss
         if better:
-            self.best = _copy(self.objective.state_dict())
+            self.best = _copy(self._outcome().state_dict())
             self.history.best_epoch = number
             self.history.best_loss = float("inf") if validation is None else validation
         return better
 
     def _save(self, number: int) -> None:
         if self.rank == 0 and self.checkpoints is not None:
-            state = State(number, self.objective.state_dict(), self.best, self.optimiser.state_dict(), self._notes())
+            weights = self.objective.state_dict()
+            if self.averaged is not None:
+                weights |= {_AVERAGED + name: value for name, value in self.averaged.module.state_dict().items()}
+            state = State(number, weights, self.best, self.optimiser.state_dict(), self._notes())
             self.checkpoints.save(state)
         if self.world > 1:
             distributed.barrier()
@@ -326,7 +375,10 @@ class _Run:
         state, self.history.warnings = self.checkpoints.newest(self.settings.fingerprint())
         if state is None:
             return 0
-        self.objective.load_state_dict(state.weights)
+        self.objective.load_state_dict({n: v for n, v in state.weights.items() if not n.startswith(_AVERAGED)})
+        if self.averaged is not None:
+            average = {n.removeprefix(_AVERAGED): v for n, v in state.weights.items() if n.startswith(_AVERAGED)}
+            self.averaged.load(average)
         self.optimiser.load_state_dict(state.optimiser)
         self.best = _copy(state.best)
         notes = state.notes
@@ -347,9 +399,29 @@ class _Run:
     def _all_sum(self, values: Tensor) -> Tensor:
         if self.world == 1:
             return values
-        moved = values.to(self.device, copy=True)
-        distributed.all_reduce(moved)
-        return moved.cpu()
+        total = values.clone()
+        distributed.all_reduce(total)
+        return total
+
+
+class _Average:
+    """A copy of a module whose numbers, but for counts, follow those of the module itself: an exponential average."""
+
+    def __init__(self, objective: nn.Module, share: float) -> None:
+        self.module, self.share, self.started = deepcopy(objective).requires_grad_(False), share, False
+        pairs = zip(self.module.state_dict().values(), objective.state_dict().values(), strict=True)
+        self.pairs = [(mine, theirs) for mine, theirs in pairs if mine.is_floating_point()]
+
+    def update(self) -> None:
+        """Take in the weights after a step; those of the first are taken as they are."""
+        mine, theirs = ([pair[k].detach() for pair in self.pairs] for k in (0, 1))
+        torch._foreach_lerp_(mine, theirs, 1 - self.share if self.started else 1.0)
+        self.started = True
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from an average that was saved."""
+        self.module.load_state_dict(state)
+        self.started = True
 
 
 class _Cache:
@@ -386,9 +458,8 @@ def hash_seed(*parts: int) -> int:
     return int(np.random.SeedSequence(list(parts)).generate_state(1, np.uint64)[0] >> 1)
 
 
-def _augmented(sample: Sample, settings: Settings, epoch: int, index: int) -> Batch:
+def _augmented(sample: Sample, settings: Settings, random: np.random.Generator) -> Batch:
     """A random crop, randomly flipped, of one sample; read from disk only where it is needed."""
-    random = np.random.default_rng([settings.seed, epoch, index])
     dims = settings.spatial_dims
     space = tuple(sample[0].shape[-dims:])
     box: tuple[slice, ...] = (slice(None),) * dims
@@ -413,11 +484,11 @@ def _tensor(part: Array | Tensor) -> Tensor:
     return part if isinstance(part, Tensor) else torch.from_numpy(np.array(part))
 
 
-def _by_shape(samples: Sequence[Batch]) -> list[list[Batch]]:
-    """Samples that can be stacked, together."""
-    groups: dict[tuple[torch.Size, ...], list[Batch]] = {}
-    for sample in samples:
-        groups.setdefault(tuple(part.shape for part in sample), []).append(sample)
+def _by_shape(samples: Sequence[Batch]) -> list[list[int]]:
+    """The numbers of the samples that can be stacked, together."""
+    groups: dict[tuple[torch.Size, ...], list[int]] = {}
+    for k, sample in enumerate(samples):
+        groups.setdefault(tuple(part.shape for part in sample), []).append(k)
     return list(groups.values())
 
 
@@ -429,6 +500,11 @@ def _rank_and_world() -> tuple[int, int]:
     if distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
     return 0, 1
+
+
+def _mean(sums: Tensor) -> float:
+    total, weight = sums.tolist()
+    return total / weight if weight else float("nan")
 
 
 def _copy(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

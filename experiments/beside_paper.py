@@ -1,0 +1,109 @@
+"""Measured tables next to the paper's, as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pandas as pd
+
+from segcal.results import Results
+from segcal.tables import CALIBRATION, QUALITY, REGIONS
+from segcal.types import InputError
+
+_PAPER = Path(__file__).with_name("paper.csv")
+_REGION_TITLES = ("All", "Boundary", "Local-Avg", "Local-Max")
+
+
+@cache
+def paper_numbers(experiment: str) -> Mapping[tuple[str, str, str], str]:
+    """The paper's mean(std), in percent, by method, metric and region.
+
+    >>> paper_numbers("camvid")["LTS", "ece", "all"]
+    '3.40(3.59)'
+    """
+    table = pd.read_csv(_PAPER, dtype=str)
+    rows = table[table.experiment == experiment].itertuples(index=False)
+    return {(str(r.method), str(r.metric), str(r.region)): f"{r.mean}({r.std})" for r in rows}
+
+
+def joined(parts: Sequence[Results]) -> Results:
+    """Results of several networks on the same cases as one, the methods one after the other."""
+    names = [name for part in parts for name in part.methods]
+    if len(set(names)) < len(names):
+        raise InputError(f"methods must differ to be joined, got {', '.join(names)}")
+    if len({frozenset(part.frame.case) for part in parts}) > 1:
+        raise InputError("results must be of the same cases to be joined; measure them on the same frames")
+    frames = {
+        name: pd.concat([getattr(part, name) for part in parts], ignore_index=True)
+        for name in ("frame", "patch_frame", "pooled_frame")
+    }
+    return Results(**frames, settings={**parts[0].settings, "methods": names})
+
+
+def of_methods(results: Results, wanted: Sequence[str]) -> Results:
+    """Those methods only, in that order."""
+    kept = [name for name in wanted if name in results.methods]
+    frames = {
+        name: frame[frame.method.isin(kept)]
+        for name in ("frame", "patch_frame", "pooled_frame")
+        if len(frame := getattr(results, name))
+    }
+    return replace(results, **frames, settings={**results.settings, "methods": kept})
+
+
+def of_cases(results: Results, wanted: Sequence[str]) -> Results:
+    """Those cases only; figures over all pixels together are not known of a part."""
+    frames = {
+        name: frame[frame.case.isin(wanted)]
+        for name in ("frame", "patch_frame")
+        if len(frame := getattr(results, name))
+    }
+    return replace(results, **frames, pooled_frame=results.pooled_frame[:0])
+
+
+def markdown(
+    results: Results,
+    *,
+    reference: str | None,
+    experiment: str | None = None,
+    metrics: Sequence[str] = CALIBRATION,
+    quality: bool = True,
+) -> str:
+    """One table for each metric: measured, and beside it what the paper prints; then accuracy, mIoU, NLL and Brier."""
+    table = results.table(reference=reference if reference in results.methods else None)
+    paper = paper_numbers(experiment) if experiment else {}
+    parts = []
+    for metric in metrics:
+        titles = [f"{metric.upper()}(%) {title}" for title in _REGION_TITLES]
+        header = ["Method", *titles, *(f"paper: {title}" for title in _REGION_TITLES if paper)]
+        rows = []
+        for method in results.methods:
+            ours = [str(table.cells.get((method, metric, region), "-")) for region in REGIONS]
+            theirs = [paper.get((method, metric, region), "-") for region in REGIONS if paper]
+            rows.append([method, *ours, *theirs])
+        parts.append(lines(header, rows))
+    if quality:
+        titles = ["Accuracy(%)", "mIoU(%) of an image", "NLL", "Brier"]
+        rows = [[m, *(str(table.cells.get((m, metric, "all"), "-")) for metric in QUALITY)] for m in results.methods]
+        parts.append(lines(["Method", *titles], rows))
+    return "\n\n".join([*parts, table.legend()])
+
+
+def pooled(results: Results) -> str:
+    """Figures over all pixels of all cases together, with 95 % intervals over images."""
+    columns = [("ece", "all"), ("ece", "boundary"), ("nll", "all"), ("nll", "boundary"), ("miou", "all")]
+    found = {(r.method, r.metric, r.region): r for r in results.pooled().itertuples(index=False)}
+    rows = []
+    for method in results.methods:
+        cells = [found[method, metric, region] for metric, region in columns]
+        rows.append([method, *(f"{c.value:.4f} [{c.low:.4f}, {c.high:.4f}]" for c in cells)])
+    return lines(["Method", *(f"{metric} {region}" for metric, region in columns)], rows)
+
+
+def lines(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table."""
+    ruled = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(row)} |" for row in ruled)

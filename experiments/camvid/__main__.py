@@ -1,0 +1,85 @@
+"""Run from the repository's root: `python -m experiments.camvid run --data CamVid --out results/camvid`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from experiments.camvid.calibrate import PROTOCOLS, calibrate
+from experiments.camvid.jobs import LOSSES, PRESETS, Job, Recipe
+from experiments.camvid.network import OutOfTimeError, predict, train_network
+from experiments.camvid.study import draw, study
+from experiments.camvid.table import print_tables
+from segcal.data.camvid import open_camvid
+from segcal.types import InputError
+
+_STAGES = ("run", "train", "calibrate", "table", "study", "draw")
+_OVERRIDES = {"epochs": int, "full_epochs": int, "batch_size": int, "learning_rate": float, "weight_decay": float}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Do the stages asked for; what is done already is not done again."""
+    options = _parser().parse_args(arguments)
+    try:
+        _run(options)
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except OutOfTimeError as stop:
+        print(stop)
+        return 3
+    return 0
+
+
+def _run(options: argparse.Namespace) -> None:
+    out = Path(options.out)
+    if options.stage == "table":
+        print_tables(out)
+        return
+    jobs = [Job(options.network, loss, seed) for seed in options.seed for loss in options.loss]
+    if options.stage == "draw":
+        for job in jobs:
+            print(f"{job.name}: drawn in '{draw(job, out)}'")
+        return
+    if options.data is None:
+        raise InputError("give the folder of CamVid with --data")
+    data, recipe = open_camvid(options.data), _recipe(options)
+    if recipe.frames is None:
+        data.require_published()
+    for job in jobs:
+        if options.stage in ("train", "run"):
+            train_network(job, data, out, recipe, device=options.device, minutes=options.minutes)
+        if options.stage in ("calibrate", "run"):
+            predict(job, data, out, recipe, device=options.device)
+            for protocol in options.protocol:
+                calibrate(job, data, out, recipe, protocol, device=options.device)
+        if options.stage == "study":
+            study(job, data, out, recipe, device=options.device)
+
+
+def _recipe(options: argparse.Namespace) -> Recipe:
+    given = {name: getattr(options, name) for name in _OVERRIDES if getattr(options, name) is not None}
+    return replace(PRESETS[options.preset], **given)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m experiments.camvid", description=__doc__)
+    parser.add_argument("stage", choices=_STAGES, help="run: train, then calibrate")
+    parser.add_argument("--data", help="folder with train, trainannot, val, valannot, test and testannot")
+    parser.add_argument("--out", required=True, help="folder of the results; each job has one of its own in it")
+    parser.add_argument("--network", choices=("56", "67", "103", "tiny"), default="103", help="layers of FC-DenseNet")
+    parser.add_argument("--loss", choices=tuple(LOSSES), nargs="+", default=["ce"])
+    parser.add_argument("--seed", type=int, nargs="+", default=[0])
+    parser.add_argument("--protocol", choices=PROTOCOLS, nargs="+", default=list(PROTOCOLS))
+    parser.add_argument("--preset", choices=tuple(PRESETS), default="full")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--minutes", type=float, help="stop training at the next checkpoint after this time")
+    for name, kind in _OVERRIDES.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=kind, help="instead of the preset's")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

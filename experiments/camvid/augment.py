@@ -1,0 +1,78 @@
+"""Random scale, place, flip and colour of training frames, on the device that they are on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812  (the name it has everywhere)
+
+from experiments.camvid.jobs import Recipe
+from segcal.data.camvid import VOID
+from segcal.training import Batch
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """Frames `[B, 3, H, W]` and labels `[B, H, W]`, uint8, to what an epoch trains on; pictures in 0..1."""
+
+    recipe: Recipe
+
+    def __call__(self, batch: Batch, randoms: Sequence[np.random.Generator], epoch: int) -> Batch:
+        """Draw a view and a colour for each frame, and look through it."""
+        images, labels = batch
+        recipe, (height, width) = self.recipe, labels.shape[1:]
+        low, high = recipe.scales
+        size = (min(recipe.crop, height), min(recipe.crop, width))
+        if epoch > recipe.epochs - recipe.full_epochs:
+            low, high, size = low**0.5, high**0.5, (height, width)
+        spans = [(size[1] / width, size[0] / height)] * len(images)
+        views = np.stack([_view(random, span, (low, high)) for random, span in zip(randoms, spans, strict=True)])
+        colours = np.stack([_colour(random) for random in randoms])
+        seen, truth = look(images, labels, _on(views, images), size)
+        return recolour(seen, _on(colours, images)), truth
+
+
+def look(
+    images: Tensor, labels: Tensor, views: Float[Tensor, "B 2 3"], size: tuple[int, int]
+) -> tuple[Float[Tensor, "B C h w"], Tensor]:
+    """What an affine view shows of frames; beyond their edges pictures are mirrored and labels void."""
+    grid = F.affine_grid(views, [len(images), 1, *size], align_corners=False)
+    seen = F.grid_sample(images.float() / 255, grid, padding_mode="reflection", align_corners=False)
+    shifted = (labels.float() - VOID).unsqueeze(1)  # so that the zeros beyond the edge are void
+    truth = F.grid_sample(shifted, grid, mode="nearest", align_corners=False).squeeze(1)
+    return seen, (truth + VOID).round().long()
+
+
+def recolour(images: Float[Tensor, "B C H W"], colours: Float[Tensor, "B 6"]) -> Float[Tensor, "B C H W"]:
+    """Factors on red, green and blue, on saturation and on contrast, and an exponent, for each picture."""
+    gains, rest = colours[:, :3, None, None], colours[:, 3:, None, None, None].unbind(1)
+    saturation, contrast, gamma = rest
+    bright = images * gains
+    grey = bright.mean(dim=1, keepdim=True)
+    vivid = torch.lerp(grey.expand_as(bright), bright, saturation)
+    mean = vivid.mean(dim=(1, 2, 3), keepdim=True)
+    return torch.lerp(mean.expand_as(vivid), vivid, contrast).clamp(1e-4, 1.0) ** gamma
+
+
+def _view(random: np.random.Generator, span: tuple[float, float], scales: tuple[float, float]) -> np.ndarray:
+    """An affine map from the view's coordinates to the frame's, both from -1 to 1: width first, as grid_sample has."""
+    scale = np.exp(random.uniform(*np.log(scales)))
+    shares = [part / scale for part in span]
+    shifts = [random.uniform(-1, 1) * abs(1 - share) for share in shares]
+    mirror = random.choice([-1.0, 1.0])
+    return np.array([[mirror * shares[0], 0, shifts[0]], [0, shares[1], shifts[1]]])
+
+
+def _colour(random: np.random.Generator) -> np.ndarray:
+    brightness, saturation, contrast = random.uniform(0.7, 1.3, size=3)
+    gains = brightness * random.uniform(0.9, 1.1, size=3)
+    return np.array([*gains, saturation, contrast, np.exp(random.uniform(-0.3, 0.3))])
+
+
+def _on(values: np.ndarray, like: Tensor) -> Tensor:
+    return torch.from_numpy(values.astype(np.float32)).to(like.device, non_blocking=True)

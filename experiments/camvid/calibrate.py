@@ -1,0 +1,118 @@
+"""Fit every method of the table on frames of `val`, and measure it on all frames of `test`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Literal
+
+from experiments.camvid.grouped import ShrunkTemperature, choose, temperature_pair
+from experiments.camvid.jobs import Job, Recipe, versions
+from experiments.camvid.network import names_of, read_logits
+from experiments.fitting import NAMES, available, count_changes, fit_methods, on_device
+from segcal import evaluate
+from segcal.calibrators import Calibrator
+from segcal.data.camvid import CLASSES, VOID, CamVid, Split, calibration_split
+from segcal.files import staged_file, write_json
+from segcal.training import choose_device
+from segcal.types import Case
+
+Protocol = Literal["paper", "grouped"]
+PROTOCOLS: tuple[Protocol, ...] = ("paper", "grouped")
+_OF_JOINT = ("ts", "lts")
+
+
+def calibrate(job: Job, data: CamVid, out: Path, recipe: Recipe, protocol: Protocol, *, device: str) -> None:
+    """Fit, measure, count changed labels, and write all of it, unless it is there already."""
+    folder, title = job.folder(out) / protocol, f"{job.name}, {protocol}"
+    if (folder / "report.json").exists():
+        print(f"{title}: measured already")
+        return
+    print(f"{title}:")
+    source = Source(job, data, out, str(choose_device(device)))
+    fit = fit_as_paper if protocol == "paper" else fit_grouped
+    timings, notes = dict[str, float](), dict[str, Any]()
+    named = {job.method(name): calibrator for name, calibrator in fit(source, recipe, timings, notes).items()}
+
+    started, test_names = perf_counter(), names_of(data, "test", recipe)
+    results = evaluate(
+        source.stream("test", test_names),
+        {job.method("UC"): None, **named},
+        num_classes=len(CLASSES),
+        ignore_index=VOID,
+        patch_size=recipe.patch_size,
+        repetitions=recipe.repetitions,
+        seed=0,
+    )
+    results.save(folder / "results")
+    for name, calibrator in named.items():
+        if not isinstance(calibrator, ShrunkTemperature):  # which is made of two that are saved
+            calibrator.save(folder / "calibrators" / name)
+    timings["evaluate"] = perf_counter() - started
+
+    started = perf_counter()
+    changed = count_changes(source.stream("test", test_names), named)
+    timings["count changes"] = perf_counter() - started
+    content = {"job": asdict(job), "protocol": protocol, "changed": changed, "seconds": timings, "notes": notes}
+    reports = {name: asdict(one.fit_report_) for name, one in named.items()}
+    with staged_file(folder / "report.json") as file:  # last: its presence says that all is done
+        write_json(file, {**content, "fits": reports, **versions()})
+    print(f"{title}: labels changed, of all pixels of all test frames:")
+    for name, (count, pixels) in changed.items():
+        print(f"  {name}: {count} of {pixels}")
+    print(f"{title}: seconds", {name: round(value, 1) for name, value in timings.items()}, flush=True)
+
+
+@dataclass(frozen=True)
+class Source:
+    """The cases of a job: each frame with the logits that the job's network gave."""
+
+    job: Job
+    data: CamVid
+    out: Path
+    device: str
+
+    def stream(self, split: Split, names: Sequence[str]) -> Iterator[Case]:
+        """Cases one at a time, on the CPU."""
+        for name in names:
+            yield self.data.read(split, name).case(read_logits(self.job, self.out, split, name))
+
+
+def fit_as_paper(
+    source: Source, recipe: Recipe, timings: dict[str, float], notes: dict[str, Any]
+) -> dict[str, Calibrator]:
+    """Every method on 90 frames; 11 others choose the epoch of those that are trained."""
+    fit_names, check_names = calibration_split(names_of(source.data, "val", recipe))
+    notes |= {"fit": list(fit_names), "validation": list(check_names)}
+    return fit_methods(
+        available(NAMES if source.job.loss == "ce" else _OF_JOINT),
+        list(source.stream("val", fit_names)),
+        list(source.stream("val", check_names)),
+        about={"num_classes": len(CLASSES), "spatial_dims": 2, "image_channels": 3, "ignore_index": VOID},
+        training={"epochs": recipe.calibrator_epochs, "seed": source.job.seed},
+        device=source.device,
+        timings=timings,
+    )
+
+
+def fit_grouped(
+    source: Source, recipe: Recipe, timings: dict[str, float], notes: dict[str, Any]
+) -> dict[str, Calibrator]:
+    """TS, LTS and what lies between, on all frames, with epochs and share from blocks of time that were left out."""
+    started = perf_counter()
+    names, seed, device = names_of(source.data, "val", recipe), source.job.seed, source.device
+    cases = on_device(list(source.stream("val", names)), device)
+    choice = choose(cases, epochs=recipe.calibrator_epochs, folds=recipe.folds, seed=seed, device=device)
+    timings["cross-validation"] = perf_counter() - started
+    started = perf_counter()
+    one, local = temperature_pair(cases, epochs=choice.epochs, seed=seed, device=device)
+    timings["fit TS and LTS"] = perf_counter() - started
+    notes |= {"fit": list(names), "epochs": choice.epochs, "best_epochs": list(choice.best_epochs)}
+    notes |= {"share": choice.share, "nll": {f"{share:.1f}": nll for share, nll in choice.nll.items()}}
+    print(
+        f"  {choice.epochs} epochs (best {choice.best_epochs}), {choice.share:.1f} of the way from TS to LTS",
+        flush=True,
+    )
+    return {"TS": one, "LTS": local, "LTS shrunk": ShrunkTemperature(one, local, choice.share)}

@@ -1,0 +1,141 @@
+"""What is run: a job is one network, one loss and one seed, with a folder of its own; a recipe says how."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from segcal.data.camvid import CLASSES, VOID
+from segcal.losses import FocalLoss, MMCELoss, PixelLoss
+from segcal.networks.fc_densenet import FCDenseNet, fc_densenet
+from segcal.types import InputError
+from segcal.version import __version__
+
+Network = Literal["56", "67", "103", "tiny"]
+Loss = Literal["ce", "focal", "mmce"]
+
+LOSSES: dict[Loss, str] = {"ce": "", "focal": "FL", "mmce": "MMCE"}
+"""How the paper's table calls a network that was trained with each loss."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a network is trained and its calibrators are fitted.
+
+    No frame of `val` or `test` has a say in the training: its length is fixed, and the averaged weights of its end are
+    what is used.
+
+    Args:
+        epochs: Passes over the training frames.
+        full_epochs: How many of them, at the end, are on whole frames rather than on crops.
+        crop: Side of the crops.
+        scales: Smallest and largest factor of size; whole frames are scaled half as far.
+        batch_size: Frames in a step.
+        learning_rate: Of AdamW, at its height.
+        weight_decay: Of AdamW.
+        average: Of the weights, see `segcal.training.Settings`.
+        precision: Of the network's training.
+        frames: How many frames of each split are used; None for all.
+        calibrator_epochs: Of LTS and IBTS.
+        folds: Blocks of time in the grouped protocol.
+        patch_size: Side of the Local patches.
+        repetitions: Of the bootstrap over images.
+    """
+
+    epochs: int = 250
+    full_epochs: int = 28
+    crop: int = 224
+    scales: tuple[float, float] = (0.5, 2.0)
+    batch_size: int = 8
+    learning_rate: float = 1e-3
+    weight_decay: float = 0.05
+    average: float | None = 0.998
+    precision: Literal["float32", "bfloat16"] = "bfloat16"
+    frames: int | None = None
+    calibrator_epochs: int = 200
+    folds: int = 5
+    patch_size: int = 72
+    repetitions: int = 1000
+
+
+PRESETS = {
+    "full": Recipe(),
+    "small": Recipe(
+        epochs=3,
+        full_epochs=1,
+        crop=32,
+        batch_size=2,
+        average=None,
+        precision="float32",
+        frames=6,
+        calibrator_epochs=2,
+        folds=2,
+        patch_size=24,
+        repetitions=20,
+    ),
+}
+"""The real thing, and one that a CPU finishes in a minute, for the tests."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One network, trained once."""
+
+    network: Network
+    loss: Loss
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """What its folder is called."""
+        return f"fc-densenet{self.network}-{self.loss}-{self.seed}"
+
+    @classmethod
+    def of(cls, name: str) -> Job:
+        """The job that a folder is of."""
+        network, loss, seed = name.removeprefix("fc-densenet").split("-")
+        if loss not in LOSSES:
+            raise InputError(f"the loss must be one of {', '.join(LOSSES)}, got '{loss}' in '{name}'")
+        return cls(network, loss, int(seed))  # type: ignore[arg-type]
+
+    def folder(self, out: Path) -> Path:
+        """Where all that belongs to the job lies."""
+        return out / self.name
+
+    def method(self, name: str) -> str:
+        """How the table calls a calibrator's name on this network: LTS, FL+LTS; UC, FL."""
+        joint = LOSSES[self.loss]
+        if not joint:
+            return name
+        return joint if name == "UC" else f"{joint}+{name}"
+
+    def build(self) -> FCDenseNet:
+        """The network, with random weights that the seed determines."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed)
+            if self.network == "tiny":
+                return FCDenseNet(len(CLASSES), growth=4, layers=(2, 2), bottleneck=2, first=8)
+            return fc_densenet(int(self.network), len(CLASSES))  # type: ignore[arg-type]
+
+    def criterion(self) -> PixelLoss | None:
+        """The loss of joint training; None for cross-entropy."""
+        if self.loss == "ce":
+            return None
+        return MMCELoss(2.0, ignore_index=VOID) if self.loss == "mmce" else FocalLoss(3.0, ignore_index=VOID)
+
+
+def versions() -> dict[str, Any]:
+    """What the numbers were made with."""
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor() or platform.machine()
+    return {
+        "segcal": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "device": device,
+    }

@@ -1,0 +1,99 @@
+"""Reliability diagrams and the study of patch sizes (appendix), as tables and as figures without any picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import torch
+
+from experiments.camvid.calibrate import Source
+from experiments.camvid.jobs import Job, Recipe
+from experiments.camvid.network import names_of
+from segcal import CalibrationSuite, evaluate, load
+from segcal.calibrators import Calibrator
+from segcal.data.camvid import CLASSES, VOID, CamVid
+from segcal.files import staged_file
+from segcal.regions import boundary, labelled
+from segcal.training import choose_device
+from segcal.types import InputError
+
+SIZES = (24, 48, 72, 96, 144)
+_STUDIED = ("TS", "IBTS", "LTS")
+_REGIONS = ("all", "boundary")
+_COLOURS = ("#b2182b", "#e08214", "#1b7837", "#2166ac")
+
+
+def study(job: Job, data: CamVid, out: Path, recipe: Recipe, *, device: str) -> None:
+    """Measure UC, TS, IBTS and LTS of the paper's protocol over patch sizes, and write their reliability curves."""
+    folder = job.folder(out) / "paper"
+    if (folder / "reliability.csv").exists():
+        print(f"{job.name}: studied already")
+        return
+    place = choose_device(device)
+    saved = [folder / "calibrators" / job.method(name) for name in _STUDIED]
+    found: dict[str, Calibrator | None] = {job.method("UC"): None}
+    found |= {path.name: load(path).to(place) for path in saved if path.is_dir()}
+    if len(found) == 1:
+        raise InputError(f"'{folder}' holds no calibrators; run the stage `calibrate` first")
+    source, names = Source(job, data, out, str(place)), names_of(data, "test", recipe)
+
+    parts = []
+    for size in SIZES:
+        settings = {"num_classes": len(CLASSES), "ignore_index": VOID, "patch_size": size, "repetitions": 2}
+        patches = evaluate(source.stream("test", names), found, **settings).patches()  # type: ignore[arg-type]
+        parts.append(patches[patches.metric == "ece"].groupby("method")["value"].agg(["mean", "std"]).assign(size=size))
+    _write(pd.concat(parts).reset_index(), folder / "patch-sizes.csv")
+    _write(_curves(source, names, found), folder / "reliability.csv")
+
+
+def _curves(source: Source, names: tuple[str, ...], methods: dict[str, Calibrator | None]) -> pd.DataFrame:
+    suites = {name: CalibrationSuite(len(CLASSES), VOID, regions=_REGIONS) for name in methods}
+    for case in source.stream("test", names):
+        labels = torch.as_tensor(case.labels).clone().unsqueeze(0)
+        masks = {"all": labelled(labels, VOID), "boundary": boundary(labels, VOID)}
+        for name, method in methods.items():
+            raw = torch.as_tensor(case.logits).unsqueeze(0)
+            logits = raw if method is None else torch.cat([part for _, part in method.calibrate_case(case)], dim=2)
+            suites[name].update(logits.cpu(), labels, masks)
+    rows = []
+    for name, suite in suites.items():
+        for region, curve in suite.compute_curves().items():
+            values = {key: value.tolist() for key, value in curve.items()}
+            rows.append(pd.DataFrame(values).assign(method=name, region=region))
+    return pd.concat(rows, ignore_index=True)
+
+
+def draw(job: Job, out: Path) -> Path:
+    """Draw what `study` wrote; needs matplotlib."""
+    import matplotlib as mpl  # noqa: PLC0415
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt  # noqa: PLC0415
+
+    folder = job.folder(out) / "paper"
+    curves, patches = pd.read_csv(folder / "reliability.csv"), pd.read_csv(folder / "patch-sizes.csv")
+    colours = dict(zip(dict.fromkeys(curves["method"]), _COLOURS, strict=False))
+    figure, axes = plt.subplots(1, 3, figsize=(11, 3.4), constrained_layout=True)
+    for axis, region in zip(axes, _REGIONS, strict=False):
+        axis.plot([0, 1], [0, 1], color="0.6", lw=1, ls="--")
+        for name, colour in colours.items():
+            own = curves[(curves["method"] == name) & (curves["region"] == region) & (curves["pixels"] > 0)]
+            axis.plot(own["confidence"], own["accuracy"], "o-", ms=3.5, color=colour, label=name)
+        axis.set(xlabel="confidence", ylabel="accuracy", title=f"{region.capitalize()}, all pixels of test")
+    for name, colour in colours.items():
+        own = patches[patches["method"] == name]
+        axes[2].plot(own["size"], 100 * own["mean"], "o-", ms=3.5, color=colour, label=name)
+    axes[2].set(xlabel="side of the patches (pixels)", ylabel="ECE (%)", title="Local-Avg")
+    axes[2].set_xticks(SIZES)
+    axes[0].legend(frameon=False)
+    target = folder / "figures.png"
+    with staged_file(target) as file:
+        figure.savefig(file, dpi=110)
+    plt.close(figure)
+    return target
+
+
+def _write(frame: pd.DataFrame, path: Path) -> None:
+    with staged_file(path) as file:
+        frame.to_csv(file, index=False)

@@ -1,0 +1,101 @@
+"""The table, from the results that exist: next to the paper's, by video, over seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from experiments.beside_paper import joined, lines, markdown, of_cases, of_methods, pooled
+from experiments.camvid.calibrate import PROTOCOLS, Protocol
+from experiments.camvid.jobs import LOSSES, Job
+from experiments.camvid.network import read_quality
+from segcal.data.camvid import sequence_of
+from segcal.files import read_json, staged_file
+from segcal.results import Results
+from segcal.types import InputError
+
+_ORDER = (*LOSSES,)
+Found = Mapping[Job, Results]
+
+
+def print_tables(out: Path) -> None:
+    """Print every table that the finished jobs give, and write them to `tables.md`."""
+    text = tables(out)
+    with staged_file(out / "tables.md") as file:
+        file.write_text(text + "\n", encoding="utf-8")
+    print(text)
+
+
+def tables(out: Path) -> str:
+    """All tables as Markdown."""
+    parts = []
+    for protocol in PROTOCOLS:
+        found = finished(out, protocol)
+        for network, seed in sorted({(job.network, job.seed) for job in found}):
+            jobs = {job: found[job] for job in found if (job.network, job.seed) == (network, seed)}
+            parts += _of_seed(out, protocol, jobs)
+        parts += _over_seeds(found, protocol)
+    if not parts:
+        raise InputError(f"'{out}' holds no finished job; run `python -m experiments.camvid run` first")
+    return "\n\n".join(parts)
+
+
+def finished(out: Path, protocol: Protocol) -> dict[Job, Results]:
+    """The results of each job that is done, in the order of the losses."""
+    folders = [path.parent.parent for path in sorted(out.glob(f"*/{protocol}/report.json"))]
+    jobs = sorted((Job.of(folder.name) for folder in folders), key=lambda job: (job.seed, _ORDER.index(job.loss)))
+    return {job: Results.load(job.folder(out) / protocol / "results") for job in jobs}
+
+
+def _of_seed(out: Path, protocol: Protocol, found: Found) -> list[str]:
+    first = next(iter(found))
+    parts = [f"## FC-DenseNet{first.network}, seed {first.seed}, protocol: {protocol}"]
+    parts += [_facts(out, protocol, job) for job in found]
+    whole = joined(list(found.values()))
+    best = next((name for name in ("FL+LTS", "LTS", "MMCE+LTS") if name in whole.methods), None)
+    parts += [markdown(whole, reference=best, experiment="camvid"), "Over all pixels together:", pooled(whole)]
+    for job, results in found.items():
+        reference = job.method("LTS")
+        if reference != best:
+            parts += [f"### Against {reference}", markdown(results, reference=reference)]
+    for video in sorted({sequence_of(name) for name in whole.frame.case}):
+        own = of_cases(whole, [name for name in whole.frame.case.unique() if sequence_of(name) == video])
+        count = own.frame.case.nunique()
+        parts += [f"### Video {video} alone ({count} frames)", markdown(own, reference=best, metrics=("ece",))]
+    return parts
+
+
+def _facts(out: Path, protocol: Protocol, job: Job) -> str:
+    report = read_json(job.folder(out) / protocol / "report.json")
+    quality = {name: f"{value:.4f}" for name, value in read_quality(job, out)["test"].items()}
+    changed = {name: f"{count:,} of {pixels:,}" for name, (count, pixels) in report["changed"].items()}
+    seconds = {name: round(value, 1) for name, value in report["seconds"].items()}
+    text = [f"{job.name}: mIoU on test {quality}; labels changed {changed}; seconds {seconds}"]
+    if protocol == "grouped":
+        notes = report["notes"]
+        text.append(f"epochs {notes['epochs']} (best of each fold {notes['best_epochs']}), share {notes['share']:.1f}")
+        text.append(f"NLL left out by share {notes['nll']}")
+    return "; ".join(text)
+
+
+def _over_seeds(found: Found, protocol: Protocol) -> list[str]:
+    """The mean of each seed next to each other: what differs less than they do is no difference."""
+    parts = []
+    for network in sorted({job.network for job in found}):
+        own = {job: results for job, results in found.items() if job.network == network}
+        if len({job.seed for job in own}) < 2:
+            continue
+        columns = [("ece", "all"), ("ece", "boundary"), ("ece", "local-max"), ("nll", "all"), ("nll", "boundary")]
+        methods = dict.fromkeys(name for results in own.values() for name in results.methods)
+        rows = []
+        for method in methods:
+            having = [of_methods(results, [method]) for results in own.values() if method in results.methods]
+            rows.append([method, *(" / ".join(_mean(one, *column) for one in having) for column in columns)])
+        header = ["Method", *(f"{metric} {region}" for metric, region in columns)]
+        parts += [f"## FC-DenseNet{network}, protocol: {protocol}, seed by seed", lines(header, rows)]
+    return parts
+
+
+def _mean(results: Results, metric: str, region: str) -> str:
+    rows = results.frame[(results.frame.metric == metric) & (results.frame.region == region)]
+    return f"{rows['value'].mean():.4f}"

@@ -1,0 +1,141 @@
+"""Scores of a network on COCO or VOC, then every method of the table on them.
+
+python -m experiments.coco predict --coco COCO --network torchvision:fcn_resnet101 --out scores/coco
+python -m experiments.coco measure --data scores/coco --images COCO/val2017 --out results/coco
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from experiments.beside_paper import markdown, pooled
+from experiments.camvid.jobs import versions
+from experiments.coco.networks import load_network
+from experiments.fitting import NAMES, available, count_changes, fit_methods
+from segcal import evaluate
+from segcal.data.coarse import CoarseFolder, open_coarse
+from segcal.data.coco import SIZES, Coco, open_coco
+from segcal.data.splits import shuffled_parts
+from segcal.data.voc import BACKGROUND, CLASSES, VOID, Voc, open_voc
+from segcal.files import staged_file, write_json
+from segcal.models import CalibratedModel
+from segcal.training import choose_device
+from segcal.types import InputError
+
+_ABOUT: dict[str, Any] = {"num_classes": len(CLASSES), "ignore_index": VOID, "background": BACKGROUND}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Do the stage asked for."""
+    options = _parser().parse_args(arguments)
+    try:
+        (predict if options.stage == "predict" else measure)(options)
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def predict(options: argparse.Namespace) -> None:
+    """Write the coarse logits and the labels of every picture; one that is there already is not computed again."""
+    if (options.coco is None) == (options.voc is None):
+        raise InputError("give the folder of COCO with --coco or that of VOC with --voc, one of them")
+    data: Coco | Voc = open_coco(options.coco) if options.coco else open_voc(options.voc)
+    network, device, out = load_network(options.network, options.weights), choose_device(options.device), options.out
+    network.to(device)
+    for part in ("logits", "labels"):
+        (out / part).mkdir(parents=True, exist_ok=True)
+    for name in data.names[: options.limit]:
+        target = out / "logits" / f"{name}.npy"
+        if target.exists():
+            continue
+        image = torch.from_numpy(data.image(name)).to(device).unsqueeze(0)
+        with torch.no_grad():
+            logits = network.coarse(image)[0].half().cpu().numpy()
+        Image.fromarray(data.labels(name)).save(out / "labels" / f"{name}.png")
+        with staged_file(target) as file:  # last: its presence says that the picture is done
+            np.save(file, logits)
+    print(f"the scores of {len(data.names[: options.limit])} pictures are in '{out}'")
+
+
+def measure(options: argparse.Namespace) -> None:
+    """Fit every method on one part of the cases, choose by a second, measure on a third, and print the table."""
+    cases = open_coarse(options.data, images=options.images)
+    names = shuffled_parts(cases.names, options.sizes, seed=options.seed)
+    fit, check, test = (cases.subset(part) for part in names)
+    training = {"epochs": options.epochs, "crop": options.crop, "seed": options.seed, "cache_bytes": 4 << 30}
+    device, timings = str(choose_device(options.device)), dict[str, float]()
+    fitted = fit_methods(
+        available(options.methods),
+        fit,
+        check,
+        about={**_ABOUT, "spatial_dims": 2, "image_channels": 3},
+        training=training,
+        rates=options.learning_rate,
+        device=device,
+        timings=timings,
+    )
+    started = perf_counter()
+    results = evaluate(test, {"UC": None, **fitted}, **_ABOUT, seed=options.seed)
+    results.save(options.out / "results")
+    timings["evaluate"] = perf_counter() - started
+    changed = count_changes(test, fitted)
+    reports = {name: asdict(calibrator.fit_report_) for name, calibrator in fitted.items()}
+    facts = {"sizes": options.sizes, "seed": options.seed, "training": training, "rates": options.learning_rate}
+    for name, calibrator in fitted.items():
+        calibrator.save(options.out / "calibrators" / name)
+    parts = {"fit": names[0], "validation": names[1], "test": names[2]}
+    content = {**facts, **parts, "changed": changed, "seconds": timings, "fits": reports, **versions()}
+    with staged_file(options.out / "report.json") as file:
+        write_json(file, content)
+    print(markdown(results, reference="LTS" if "LTS" in fitted else None, experiment=options.beside))
+    print("\nOver all pixels together:\n\n" + pooled(results))
+    print("\nlabels changed:", {name: f"{count:,} of {pixels:,}" for name, (count, pixels) in changed.items()})
+    print("seconds:", {name: round(value, 1) for name, value in timings.items()})
+    if options.network and "LTS" in fitted:
+        _check_deployed(CalibratedModel(load_network(options.network, options.weights), fitted["LTS"].cpu()), test)
+
+
+def _check_deployed(model: CalibratedModel, cases: CoarseFolder) -> None:
+    """From picture to calibrated probability in one module: the labels must be those of the network alone."""
+    for case in cases[:3]:
+        image = torch.as_tensor(case.image).unsqueeze(0)
+        with torch.no_grad():
+            kept = bool((model(image).argmax(1) == model.logits(image).argmax(1)).all())
+        print(f"{case.name}: the calibrated model keeps every label of the network: {kept}")
+
+
+def _parser() -> argparse.ArgumentParser:
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog="python -m experiments.coco", description=__doc__, formatter_class=raw)
+    parser.add_argument("stage", choices=("predict", "measure"))
+    parser.add_argument("--out", required=True, type=Path)
+    parser.add_argument("--network", help="torchvision:NAME, transformers:NAME or MODULE:FUNCTION")
+    parser.add_argument("--weights", help="file of the network's weights, instead of the library's own")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--coco", help="predict: folder that holds val2017 and annotations")
+    parser.add_argument("--voc", help="predict: folder VOC2012 that holds JPEGImages, SegmentationClass and ImageSets")
+    parser.add_argument("--limit", type=int, help="predict: only the first pictures")
+    parser.add_argument("--data", help="measure: folder that holds logits, labels and images")
+    parser.add_argument("--images", help="measure: folder of the pictures, if they are elsewhere")
+    parser.add_argument("--sizes", type=int, nargs=3, default=SIZES, help="measure: pictures to fit, choose, measure")
+    parser.add_argument("--methods", nargs="+", choices=tuple(NAMES), default=tuple(NAMES))
+    parser.add_argument("--epochs", type=int, default=200, help="measure: of IBTS and LTS")
+    parser.add_argument("--learning-rate", type=float, nargs="+", default=[1e-4], help="measure: several are tried")
+    parser.add_argument("--crop", type=int, help="measure: train IBTS and LTS on random crops of this side")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--beside", choices=("coco",), help="measure: print the paper's numbers beside")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

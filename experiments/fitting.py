@@ -1,0 +1,106 @@
+"""What every experiment does with its cases: fit each method of the table, and count the labels that it changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from segcal.calibrators import Calibrator, create, methods
+from segcal.cases import slabs_of
+from segcal.types import Case
+
+NAMES = {
+    "isotonic": "IsoReg",
+    "vector": "VS",
+    "ets": "ETS",
+    "dirichlet": "DirODIR",
+    "ts": "TS",
+    "ibts": "IBTS",
+    "lts": "LTS",
+}
+"""segcal's names and the table's, in the order of its rows."""
+_LEARNED = ("ibts", "lts")
+_ON_DEVICE = ("ts", *_LEARNED)
+
+
+def fit_methods(
+    wanted: Iterable[str],
+    fit: Sequence[Case],
+    check: Sequence[Case],
+    *,
+    about: Mapping[str, Any],
+    training: Mapping[str, Any],
+    rates: Sequence[float] = (1e-4,),
+    device: str,
+    timings: dict[str, float],
+) -> dict[str, Calibrator]:
+    """Each method by the table's name, fitted on the same cases.
+
+    Args:
+        wanted: segcal's names.
+        fit: What to fit on.
+        check: What the epoch, and the learning rate where there are several, of the trained ones are chosen by.
+        about: What the calibrators must know of the data.
+        training: Arguments of the training of IBTS and LTS.
+        rates: Learning rates to try.
+        device: Where temperatures are fitted; the other methods are fitted on the CPU.
+        timings: Is told how long each took.
+    """
+    fitted = {}
+    for method in wanted:
+        started, home = perf_counter(), device if method in _ON_DEVICE else "cpu"
+        moved = (on_device(fit, home), on_device(check, home))
+        tries = [{"learning_rate": rate, "device": device, **training} for rate in rates]
+        candidates = [
+            (create(method, **about).to(home).fit(moved[0], validation=moved[1], **arguments), arguments)
+            for arguments in (tries if method in _LEARNED else [{}])
+        ]
+        best, chosen = min(candidates, key=lambda pair: pair[0].fit_report_.details.get("validation_nll", 0.0))
+        fitted[NAMES[method]] = best
+        timings[f"fit {NAMES[method]}"] = perf_counter() - started
+        report = best.fit_report_
+        print(
+            f"  {NAMES[method]} fitted in {perf_counter() - started:.1f} s: "
+            f"NLL {report.nll_before:.5f} -> {report.nll_after:.5f}, {report.steps} steps, "
+            f"learning rate {chosen.get('learning_rate', '-')}; {' '.join(report.warnings)}",
+            flush=True,
+        )
+    return fitted
+
+
+def available(wanted: Iterable[str]) -> tuple[str, ...]:
+    """Those of the wanted methods that this segcal has; says which it has not."""
+    wanted = tuple(wanted)
+    if missing := [name for name in wanted if name not in methods()]:
+        print(f"this segcal has no {', '.join(missing)}: left out")
+    return tuple(name for name in wanted if name in methods())
+
+
+def on_device(cases: Sequence[Case], device: str) -> Sequence[Case]:
+    """Cases whose logits and images are held on a GPU; those for the CPU stay as they are."""
+    if device == "cpu":
+        return cases
+    return [
+        replace(
+            case,
+            logits=torch.as_tensor(case.logits, device=device),
+            image=torch.as_tensor(case.image, device=device),
+        )
+        for case in cases
+    ]
+
+
+def count_changes(cases: Iterable[Case], calibrators: Mapping[str, Calibrator]) -> dict[str, tuple[int, int]]:
+    """For each calibrator: how many of how many pixels have another label than that of the raw logits."""
+    counts = dict.fromkeys(calibrators, (0, 0))
+    for case in cases:
+        before = torch.cat([s.logits for s in slabs_of(case, case.logits.shape[0])], dim=2).argmax(1)
+        for name, calibrator in calibrators.items():
+            after = torch.cat([logits.argmax(1) for _, logits in calibrator.calibrate_case(case)], dim=1)
+            changed, pixels = counts[name]
+            counts[name] = changed + int((after.cpu() != before).sum()), pixels + after.numel()
+    return counts

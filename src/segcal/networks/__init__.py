@@ -1,0 +1,1 @@
+"""The segmentation networks of the paper's experiments."""
