@@ -17,7 +17,7 @@ FLOORS = (
     ("types", "version"),
     ("functional", "files"),
     ("checkpoints", "regions", "losses", "metrics", "fusion", "networks", "data", "statistics", "cases", "oracle"),
-    ("training", "tables"),
+    ("training", "tables", "pooling"),
     ("calibrators",),
     ("results", "apply", "models"),
     ("evaluate", "diagnosis", "export"),

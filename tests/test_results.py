@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +37,34 @@ def make(
                     value, pixels = (NAN, 0) if empty else (random.random() / 3, 5)
                     patch_rows.append((case, method, k, f"{k} 7", metric, value, pixels))
     pooled = [(method, "all", metric, 0.1, NAN, 0.2, 3, 30) for method in methods for metric in ("ece", "ace")]
+    settings = {"methods": list(methods), "num_classes": 3, "ignore_index": [9], "warnings": []}
     return Results(
         pd.DataFrame(rows, columns=["case", "method", "region", "metric", "value", "pixels"]),
         pd.DataFrame(patch_rows, columns=["case", "method", "patch", "origin", "metric", "value", "pixels"]),
         pd.DataFrame(pooled, columns=["method", "region", "metric", "value", "low", "high", "images", "pixels"]),
-        {"methods": list(methods), "num_classes": 3, "ignore_index": [9], "warnings": []},
+        settings,
     )
+
+
+def make_whole(floor: bool = False, **options: Any) -> Results:
+    """With the tables that came later, and with the floor."""
+    old = make(**options)
+    cases, method = list(dict.fromkeys(old.frame.case)), old.methods[0]
+    curves = [
+        (method, "all", label, j, j / 3, (j + 1) / 3, j, 0, j / 7, NAN, 0.1 * j)
+        for label in ("", "7")
+        for j in range(3)
+    ]
+    edges = ["low_edge", "high_edge", "count", "hit", "confidence", "low", "high"]
+    whole = replace(
+        old,
+        case_frame=pd.DataFrame({"case": cases, "group": ["", *("007" for _ in cases[1:])]}),
+        curve_frame=pd.DataFrame(curves, columns=["method", "region", "label", "bin", *edges]),
+        sensitivity_frame=pd.DataFrame({"method": method, "region": "all", "bins": [5, 6], "ece": [1 / 3, NAN]}),
+        volume_frame=pd.DataFrame({"case": cases, "method": method, "label": "NA", "predicted": 1 / 3, "true": 4}),
+    )
+    settings = {**whole.settings, "floor": floor}
+    return replace(whole, settings=settings, redrawn=make_whole(**options) if floor else None)
 
 
 def test_local_avg_is_over_patches_and_the_rest_over_images() -> None:
@@ -102,6 +125,43 @@ def test_saved_is_what_is_loaded(tmp_path: Path, options: dict[str, Any]) -> Non
         "pooled.csv",
         "segcal.json",
     ]
+
+
+TABLES = (
+    Results.to_frame,
+    Results.patches,
+    Results.pooled,
+    Results.cases,
+    Results.curves,
+    Results.sensitivity,
+    Results.volumes,
+)
+
+
+@pytest.mark.parametrize("floor", [False, True])
+def test_later_tables_come_back_to_the_last_bit(tmp_path: Path, floor: bool) -> None:
+    found = make_whole(floor)
+    found.save(tmp_path / "floor")
+    loaded = Results.load(tmp_path / "floor")
+    for read in TABLES:
+        assert_frame_equal(read(loaded), read(found), check_exact=True)
+    assert loaded.settings == found.settings
+    if floor:
+        assert_frame_equal(loaded.floor(), found.floor(), check_exact=True)
+        assert_frame_equal(loaded.redrawn.patches(), found.redrawn.patches(), check_exact=True)
+    else:
+        with pytest.raises(InputError, match=r"the floor was not measured; evaluate with floor=True"):
+            loaded.floor()
+
+
+def test_results_of_an_older_version_are_read(tmp_path: Path) -> None:
+    make().save(tmp_path / "old")
+    assert json.loads((tmp_path / "old" / "segcal.json").read_text())["format"] == 1
+    loaded = Results.load(tmp_path / "old")
+    assert loaded.cases().to_dict("list") == {"case": ["a", "b", "c"], "group": ["", "", ""]}
+    for read in (Results.curves, Results.sensitivity, Results.volumes):
+        with pytest.raises(InputError, match="saved by an older segcal, without this table; evaluate anew"):
+            read(loaded)
 
 
 def test_saving_replaces_own_results_and_nothing_else(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_benjamini_hochberg_by_hand() -> None:
     p_of = {0: 0.04, 1: 0.01, 2: 0.03, 3: 0.02}
     pairs = [(np.array([float(k)]), np.array([9.0])) for k in p_of]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("segcal.statistics.mann_whitney_p", lambda ours, theirs: p_of[int(ours[0])])
+        patch.setattr("segcal.statistics.significance.mann_whitney_p", lambda ours, theirs: p_of[int(ours[0])])
         assert significantly_better(pairs, lower_is_better=[True] * 4, rate=0.04) == [True] * 4
         assert significantly_better(pairs, lower_is_better=[True] * 4, rate=0.039) == [False] * 4
         p_of.update({0: 0.5, 1: 0.012, 2: 0.03, 3: 0.02})  # adjusted: 0.5, 0.04, 0.04, 0.04

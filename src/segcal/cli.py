@@ -203,6 +203,7 @@ def evaluate_command(
             patch_size=patch_size,
             patches=patches,
             seed=seed,
+            class_names=folder.class_names,
         )
     table = results.table(reference=reference)
     if out is not None:

@@ -14,9 +14,20 @@ from segcal.files import MARKER, read_json, staged_folder, write_json
 from segcal.tables import CALIBRATION, QUALITY, REGIONS, PaperTable, paper_table
 from segcal.types import Array, InputError
 
-FORMAT = 1
+FORMAT = 2
+"""Version of the saved form: 2 adds the tables of `_FURTHER`, without which results of version 1 are read."""
+
 _TABLES = {"frame": "images.csv", "patch_frame": "patches.csv", "pooled_frame": "pooled.csv"}
-_NAMES = dict.fromkeys(("case", "method", "region", "metric", "origin"), str)
+_FURTHER = {
+    "case_frame": "cases.csv",
+    "curve_frame": "curves.csv",
+    "sensitivity_frame": "bins.csv",
+    "volume_frame": "volumes.csv",
+}
+_FLOOR = "floor"
+_NAMES = dict.fromkeys(("case", "group", "method", "region", "metric", "origin", "label"), str)
+
+_VALUES = ("value", "low", "high", "low_edge", "high_edge", "confidence", "ece", "predicted")
 
 
 @dataclass(frozen=True)
@@ -28,12 +39,22 @@ class Results:
         patch_frame: The same for each Local patch, with its place.
         pooled_frame: Figures over all pixels of all cases, with bootstrap intervals over images.
         settings: How it was measured.
+        case_frame: The cases and their groups.
+        curve_frame: Reliability diagrams over all pixels of all cases.
+        sensitivity_frame: Pooled ECE for other numbers of bins.
+        volume_frame: Expected and true volume of each class in each case.
+        redrawn: The same with labels drawn from each method's own probabilities, where the floor was measured.
     """
 
     frame: pd.DataFrame
     patch_frame: pd.DataFrame
     pooled_frame: pd.DataFrame
     settings: Mapping[str, Any]
+    case_frame: pd.DataFrame | None = None
+    curve_frame: pd.DataFrame | None = None
+    sensitivity_frame: pd.DataFrame | None = None
+    volume_frame: pd.DataFrame | None = None
+    redrawn: Results | None = None
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -51,10 +72,45 @@ class Results:
     def pooled(self) -> pd.DataFrame:
         """Figures over all pixels together: columns `method region metric value low high images pixels`.
 
-        `low` and `high` bound the 95 % interval of a bootstrap over images. ACE has none: its bins depend on all
-        pixels at once, and what is kept of each image does not hold them.
+        The metrics of `to_frame`, those of `segcal.functional.decomposition` and `ece-smooth`. `low` and `high` bound
+        the 95 % interval of a bootstrap over images, or over groups where there are any. ACE and smooth ECE have none:
+        they depend on all pixels at once, and what is kept of each image does not hold them.
         """
         return self.pooled_frame.copy()
+
+    def cases(self) -> pd.DataFrame:
+        """The cases in order: columns `case group`; the group is "" where there is none."""
+        if self.case_frame is None:
+            return pd.DataFrame({"case": list(dict.fromkeys(self.frame["case"])), "group": ""})
+        return self.case_frame.copy()
+
+    def curves(self) -> pd.DataFrame:
+        """Reliability diagrams over all pixels: a row for each method, region, label and bin.
+
+        Columns `method region label bin low_edge high_edge count hit confidence low high`. The label is "" for all
+        pixels and else the class predicted; `hit` and `confidence` are sums, and `low` and `high` bound the 95 %
+        bootstrap interval of the accuracy `hit / count`.
+        """
+        return self._further("curve_frame")
+
+    def sensitivity(self) -> pd.DataFrame:
+        """Pooled ECE for 5 to 100 bins: columns `method region bins ece`."""
+        return self._further("sensitivity_frame")
+
+    def volumes(self) -> pd.DataFrame:
+        """Volumes of each class over all labelled pixels of each case: columns `case method label predicted true`.
+
+        `predicted` is the sum of the class's probability, `true` the number of its pixels; calibrated probabilities
+        give the right volume on average.
+        """
+        return self._further("volume_frame")
+
+    def floor(self) -> pd.DataFrame:
+        """What each method would score if it were perfectly calibrated; the columns of `to_frame`.
+
+        The labels were drawn from the method's own probabilities, and scored in the same regions, patches and bins.
+        """
+        return self._measured_floor().to_frame()
 
     def skipped(self) -> dict[str, int]:
         """How many regions and patches had no pixel, and so no value, by region."""
@@ -80,11 +136,9 @@ class Results:
         return paper_table(samples, self.methods, reference)
 
     def save(self, path: str | Path) -> None:
-        """Write the folder `path`: three CSV files and the settings."""
+        """Write the folder `path`: a CSV file for each table, and the settings; the floor in a folder of its own."""
         with staged_folder(path) as folder:
-            for attribute, name in _TABLES.items():
-                getattr(self, attribute).to_csv(folder / name, index=False)
-            write_json(folder / MARKER, {"format": FORMAT, "results": dict(self.settings)})
+            self._write(folder)
 
     @classmethod
     def load(cls, path: str | Path) -> Results:
@@ -95,11 +149,34 @@ class Results:
             raise InputError(f"'{folder}' holds no results; give the folder that 'segcal evaluate --out' wrote")
         if content["format"] > FORMAT:
             raise InputError(f"the results in '{folder}' were saved by a newer segcal; update segcal")
+        wanted = {**_TABLES, **(_FURTHER if content["format"] > 1 else {})}
         try:
-            tables = {attribute: _read(folder / name) for attribute, name in _TABLES.items()}
+            tables = {attribute: _read(folder / name) for attribute, name in wanted.items()}
         except (OSError, ValueError) as error:
             raise InputError(f"the results in '{folder}' cannot be read ({error}); evaluate anew") from error
-        return cls(settings=content["results"], **tables)
+        redrawn = cls.load(folder / _FLOOR) if content["results"].get("floor") else None
+        return cls(settings=content["results"], redrawn=redrawn, **tables)
+
+    def _write(self, folder: Path) -> None:
+        for attribute, name in {**_TABLES, **_FURTHER}.items():
+            if (table := getattr(self, attribute)) is not None:
+                table.to_csv(folder / name, index=False)
+        complete = all(getattr(self, attribute) is not None for attribute in _FURTHER)
+        write_json(folder / MARKER, {"format": FORMAT if complete else 1, "results": dict(self.settings)})
+        if self.redrawn is not None:
+            (folder / _FLOOR).mkdir()
+            self.redrawn._write(folder / _FLOOR)
+
+    def _further(self, attribute: str) -> pd.DataFrame:
+        table: pd.DataFrame | None = getattr(self, attribute)
+        if table is None:
+            raise InputError("these results were saved by an older segcal, without this table; evaluate anew")
+        return table.copy()
+
+    def _measured_floor(self) -> Results:
+        if self.redrawn is None:
+            raise InputError("the floor was not measured; evaluate with floor=True (segcal evaluate --floor)")
+        return self.redrawn
 
     def _sample(self, method: str, metric: str, region: str) -> Array:
         """The values that mean(std) is taken over: patches for Local-Avg, images for all others."""
@@ -111,7 +188,9 @@ class Results:
 
 def _read(path: Path) -> pd.DataFrame:
     """A table in which names are what they were ("007", "NA") and values come back to the last bit."""
-    values = dict.fromkeys(("value", "low", "high"), lambda text: float(text or "nan"))
+    values = dict.fromkeys(
+        ("value", "low", "high", "confidence", "ece", "predicted"), lambda text: float(text or "nan")
+    )
     return pd.read_csv(path, dtype=_NAMES, converters=values, keep_default_na=False)
 
 
