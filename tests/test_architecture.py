@@ -21,6 +21,7 @@ FLOORS = (
     ("calibrators",),
     ("results", "apply", "models"),
     ("evaluate", "diagnosis", "export"),
+    ("portraits",),
     ("report",),
     ("console",),
     ("cli",),

@@ -45,6 +45,7 @@ class Protocol:
         patch_size: Side of the Local patches.
         patches: How many there are in an image.
         patch_margin: How far they keep from the edge.
+        patch_sizes: Further sides for which Local-Avg and Local-Max are measured, to see how they depend on it.
         seed: Of the patches' places, of the bootstrap and of the floor.
         repetitions: Of the bootstrap.
         interval: "percentile", or "bca" for bias-corrected and accelerated bootstrap intervals.
@@ -64,6 +65,7 @@ class Protocol:
     patch_size: int = 72
     patches: int = 10
     patch_margin: int = 0
+    patch_sizes: Sequence[int] = ()
     seed: int = 0
     repetitions: int = 1000
     interval: IntervalKind = "percentile"
@@ -161,6 +163,8 @@ class _Places:
     regions: Sequence[Tensor]
     boxes: Sequence[Box]
     patches: Sequence[Tensor]
+    studied: Mapping[int, Sequence[Tensor]]
+    """The patches of each further size."""
 
     @classmethod
     def of(cls, case: Case, settings: Protocol, masks: Mapping[str, MaskOf]) -> _Places:
@@ -169,16 +173,18 @@ class _Places:
         inside = foreground(labels, IGNORED, background=settings.background, near=near)
         extra = [_checked_mask(name, mask(case, labels), labels) & (labels >= 0) for name, mask in masks.items()]
         shape = labels.shape[1:]
-        boxes = local_patches(
+        place = partial(
+            local_patches,
             shape,
             name=case.name,
-            size=settings.patch_size,
             count=settings.patches,
             margin=settings.patch_margin,
             seed=settings.seed,
         )
+        boxes = place(size=settings.patch_size)
         patches = [box_index(box, inside[0]) for box in boxes]
-        return cls(labels[0], [binning.index_of(mask) for mask in (inside, near, *extra)], boxes, patches)
+        studied = {size: [box_index(box, inside[0]) for box in place(size=size)] for size in settings.patch_sizes}
+        return cls(labels[0], [binning.index_of(mask) for mask in (inside, near, *extra)], boxes, patches, studied)
 
 
 @dataclass(frozen=True)
@@ -199,7 +205,7 @@ class _Measured:
         whole = binning.index_of(places.labels >= 0)
         evidence = binning.region_evidence(
             pixels,
-            [*places.regions, *places.patches],
+            [*places.regions, *places.patches, *(patch for patches in places.studied.values() for patch in patches)],
             num_classes=settings.num_classes,
             bins=settings.bins,
             form=settings.form,
@@ -225,7 +231,7 @@ def _measure(
     parts, redrawn, probs = [], [], []
     mass = torch.zeros(settings.num_classes, dtype=torch.float64)
     random = generator_of(settings.seed, case.name)
-    for rows, slab in _calibrated(case, calibrator, settings.num_classes):
+    for rows, slab in calibrated_slabs(case, calibrator, settings.num_classes):
         logits, labels = slab[0].cpu(), places.labels[rows]
         parts.append(binning.describe(logits, labels))
         mass += class_mass(logits, labels)
@@ -238,8 +244,8 @@ def _measure(
     return measured(parts), measured(redrawn) if redrawn else None
 
 
-def _calibrated(case: Case, calibrator: Calibrator | None, num_classes: int) -> Iterator[tuple[slice, Tensor]]:
-    """The logits of a case in slabs, each with the slices it covers."""
+def calibrated_slabs(case: Case, calibrator: Calibrator | None, num_classes: int) -> Iterator[tuple[slice, Tensor]]:
+    """The logits of a case in slabs, calibrated where there is a calibrator, each with the slices it covers."""
     if calibrator is None:
         for slab in slabs_of(case, num_classes):
             yield slab.rows, slab.logits
@@ -259,6 +265,7 @@ class _Found:
     cases: dict[str, str] = field(default_factory=dict)
     rows: list[tuple[Any, ...]] = field(default_factory=list)
     patch_rows: list[tuple[Any, ...]] = field(default_factory=list)
+    size_rows: list[tuple[Any, ...]] = field(default_factory=list)
     volume_rows: list[tuple[Any, ...]] = field(default_factory=list)
     evidence: dict[str, list[Evidence]] = field(default_factory=dict)
     top_cells: dict[tuple[str, int], Histogram] = field(default_factory=dict)
@@ -280,8 +287,13 @@ class _Found:
                 origin = " ".join(str(interval.start) for interval in box)
                 self.patch_rows.append((case, method, k, origin, metric, values[many + k], pixels[many + k]))
             if places.boxes:
-                for region, value, size in _local(metric, values[many:], pixels[many:]):
+                end = many + len(places.boxes)
+                for region, value, size in _local(metric, values[many:end], pixels[many:end]):
                     self.rows.append((case, method, region, metric, value, size))
+                for side, patches in places.studied.items():
+                    start, end = end, end + len(patches)
+                    for region, value, size in _local(metric, values[start:end], pixels[start:end]):
+                        self.size_rows.append((case, method, side, region, metric, value, size))
         for name, mass, true in zip(
             self.settings.names, measured.mass.tolist(), measured.support.tolist(), strict=True
         ):
@@ -298,6 +310,8 @@ class _Found:
         settings = asdict(self.settings)
         settings["ignore_index"] = list(ignored_labels(self.settings.ignore_index))
         settings["class_names"] = list(self.settings.names)
+        settings["patch_sizes"] = sorted({row[2] for row in self.size_rows})
+        size_columns = ["case", "method", "size", "region", "metric", "value", "pixels"]
         pooled, curves, sensitivity = self._pooled()
         return Results(
             pd.DataFrame(self.rows, columns=["case", "method", "region", "metric", "value", "pixels"]),
@@ -314,6 +328,7 @@ class _Found:
             curve_frame=curves,
             sensitivity_frame=sensitivity,
             volume_frame=pd.DataFrame(self.volume_rows, columns=["case", "method", "label", "predicted", "true"]),
+            size_frame=pd.DataFrame(self.size_rows, columns=size_columns) if self.size_rows else None,
         )
 
     def _pooled(self) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:

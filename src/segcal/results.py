@@ -24,6 +24,7 @@ _FURTHER = {
     "sensitivity_frame": "bins.csv",
     "volume_frame": "volumes.csv",
 }
+_SIZES = "sizes.csv"
 _FLOOR = "floor"
 _NAMES = dict.fromkeys(("case", "group", "method", "region", "metric", "origin", "label"), str)
 
@@ -43,6 +44,7 @@ class Results:
         curve_frame: Reliability diagrams over all pixels of all cases.
         sensitivity_frame: Pooled ECE for other numbers of bins.
         volume_frame: Expected and true volume of each class in each case.
+        size_frame: Local-Avg and Local-Max for further sizes of the patches, where they were measured.
         redrawn: The same with labels drawn from each method's own probabilities, where the floor was measured.
     """
 
@@ -54,12 +56,18 @@ class Results:
     curve_frame: pd.DataFrame | None = None
     sensitivity_frame: pd.DataFrame | None = None
     volume_frame: pd.DataFrame | None = None
+    size_frame: pd.DataFrame | None = None
     redrawn: Results | None = None
 
     @property
     def methods(self) -> tuple[str, ...]:
         """The methods compared, in the order given."""
         return tuple(self.settings["methods"])
+
+    @property
+    def baseline(self) -> str:
+        """What the other methods are to improve on: the scores as they are (UC), else the first method."""
+        return "UC" if "UC" in self.methods else self.methods[0]
 
     def to_frame(self) -> pd.DataFrame:
         """Columns `case method region metric value pixels`, one row per case, method, region and metric."""
@@ -105,6 +113,12 @@ class Results:
         """
         return self._further("volume_frame")
 
+    def patch_sizes(self) -> pd.DataFrame:
+        """Local-Avg and Local-Max for further sizes: columns `case method size region metric value pixels`."""
+        if self.size_frame is None:
+            raise InputError("no further patch sizes were measured; evaluate with patch_sizes (--patch-sizes 24 48 72)")
+        return self.size_frame.copy()
+
     def floor(self) -> pd.DataFrame:
         """What each method would score if it were perfectly calibrated; the columns of `to_frame`.
 
@@ -149,7 +163,8 @@ class Results:
             raise InputError(f"'{folder}' holds no results; give the folder that 'segcal evaluate --out' wrote")
         if content["format"] > FORMAT:
             raise InputError(f"the results in '{folder}' were saved by a newer segcal; update segcal")
-        wanted = {**_TABLES, **(_FURTHER if content["format"] > 1 else {})}
+        studied = {"size_frame": _SIZES} if content["results"].get("patch_sizes") else {}
+        wanted = {**_TABLES, **(_FURTHER if content["format"] > 1 else {}), **studied}
         try:
             tables = {attribute: _read(folder / name) for attribute, name in wanted.items()}
         except (OSError, ValueError) as error:
@@ -158,7 +173,7 @@ class Results:
         return cls(settings=content["results"], redrawn=redrawn, **tables)
 
     def _write(self, folder: Path) -> None:
-        for attribute, name in {**_TABLES, **_FURTHER}.items():
+        for attribute, name in {**_TABLES, **_FURTHER, "size_frame": _SIZES}.items():
             if (table := getattr(self, attribute)) is not None:
                 table.to_csv(folder / name, index=False)
         complete = all(getattr(self, attribute) is not None for attribute in _FURTHER)
