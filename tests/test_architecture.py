@@ -24,6 +24,7 @@ FLOORS = (
     ("portraits",),
     ("report",),
     ("console",),
+    ("report_commands",),
     ("cli",),
     ("__main__",),  # starts cli, so it lies above it
 )

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from PIL import Image
 
 from segcal.calibrators import TemperatureScaling
 from segcal.cases import labels_of, reread, slabs_of
+from segcal.data.folder import Folder, write_map
+from segcal.files import MARKER, staged_folder, write_json
 from segcal.functional.checks import IGNORED
 from segcal.functional.temperature import (
     Likelihood,
@@ -20,7 +25,11 @@ from segcal.functional.temperature import (
     optimal_inverse_temperature,
 )
 from segcal.regions import foreground
-from segcal.types import Case, IgnoreIndex
+from segcal.types import Array, Case, IgnoreIndex
+from segcal.version import __version__
+
+_OVER, _UNDER, _EVEN, _IGNORED = (213, 94, 0), (0, 114, 178), (250, 250, 248), (128, 128, 128)
+_FULL = 2.0  # nats, at which the colour of a picture is full
 
 
 @dataclass(frozen=True)
@@ -108,6 +117,36 @@ def diagnose(
         int(weights.sum()),
     )
     return Diagnosis(whole, images)
+
+
+def excess_map(case: Case, num_classes: int, ignore_index: IgnoreIndex = None) -> Array:
+    """NLL minus entropy at each pixel `[*S]`, in nats: above 0 where overconfident, NaN where ignored."""
+    labels = labels_of(case, num_classes, ignore_index)[0]
+    parts = [confidence_excess(slab.logits[0], labels[slab.rows]) for slab in slabs_of(case, num_classes)]
+    return torch.cat(parts).float().numpy()
+
+
+def write_maps(cases: Iterable[Case], *, like: Folder, out: Path) -> None:
+    """Write the map of every case to `out`, as its folder stores such maps; of images a picture `NAME.png` too.
+
+    Orange is overconfident, blue underconfident, grey ignored; colours are full from 2 nats on.
+    """
+    with staged_folder(out) as folder:
+        count = 0
+        for case in cases:
+            excess = excess_map(case, like.num_classes, like.ignore_index)
+            path = write_map(folder, case.name, excess, like)
+            if excess.ndim == 2:
+                Image.fromarray(_coloured(excess)).save(path.with_suffix(".png"))
+            count += 1
+        write_json(folder / MARKER, {"format": 1, "segcal": __version__, "maps": {"cases": count}})
+
+
+def _coloured(excess: Array) -> Array:
+    share = np.clip(np.abs(np.nan_to_num(excess)) / _FULL, 0, 1)[..., np.newaxis]
+    full = np.where(excess[..., np.newaxis] > 0, _OVER, _UNDER)
+    colour = np.where(np.isnan(excess)[..., np.newaxis], _IGNORED, _EVEN + share * (full - np.array(_EVEN)))
+    return np.rint(colour).astype(np.uint8)
 
 
 def _image(case: Case, num_classes: int, ignore_index: IgnoreIndex, background: int | None) -> Finding:
