@@ -35,7 +35,7 @@ $(VENV)/installed: $(VENV)/bin/python pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/installed-dev: $(VENV)/bin/python pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,medical,onnx]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,medical,onnx,parquet]"
 	touch $@ $(VENV)/installed
 
 clean:

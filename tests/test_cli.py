@@ -24,7 +24,7 @@ from segcal.data.simulate import simulate
 from segcal.data.writer import write_folder
 from segcal.results import Results
 
-COMMANDS = ("fit", "apply", "evaluate", "diagnose", "export", "demo")
+COMMANDS = ("fit", "apply", "evaluate", "table", "diagnose", "export", "demo")
 BAD = "scene-001"  # the case that is spoilt
 
 
@@ -169,7 +169,7 @@ def test_evaluate_prints_the_table_and_saves_results(data: Path, calibrator: Pat
 def test_evaluate_json_is_the_results(data: Path, calibrator: Path) -> None:
     found = succeed_json("evaluate", data, "--calibrators", calibrator, "--patch-size", 6, "--out", data.parent / "out")
     results = Results.load(data.parent / "out")
-    assert set(found) == {"settings", "skipped", "images", "pooled"}
+    assert set(found) == {"settings", "skipped", "images", "pooled", "cases", "curves", "bins", "volumes"}
     frame = results.to_frame()
     assert list(found["images"][0]) == list(frame.columns)
     assert [row["value"] for row in found["images"]] == pytest.approx(list(frame.value))

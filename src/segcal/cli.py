@@ -6,7 +6,7 @@ import inspect
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import typer
 
@@ -33,7 +33,8 @@ from segcal.evaluate import evaluate
 from segcal.export import export_onnx
 from segcal.files import refuse_foreign, refuse_overwriting
 from segcal.models import import_network
-from segcal.results import check_reference
+from segcal.results import Results, check_reference, check_test
+from segcal.statistics import Test
 from segcal.training import is_first_process, progress_bar
 from segcal.types import InputError
 from segcal.version import __version__
@@ -53,6 +54,8 @@ Classes = Annotated[int | None, typer.Option("--num-classes", help="Number of cl
 Ignore = Annotated[list[int] | None, typer.Option("--ignore-index", help="Label(s) left out everywhere.")]
 Background = Annotated[int | None, typer.Option(help="Class outside the region All.")]
 Scores = Annotated[str | None, typer.Option(help="What the files hold: logits or probabilities.")]
+Reference = Annotated[str | None, typer.Option(help="Method that the others are tested against.")]
+SignificanceTest = Annotated[str, typer.Option("--test", help="mann-whitney (the paper's) or wilcoxon (paired).")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
 
@@ -170,7 +173,8 @@ def evaluate_command(
     calibrators: Annotated[
         list[Path] | None, typer.Option(help="Folders of saved calibrators, to compare with the scores as they are.")
     ] = None,
-    reference: Annotated[str | None, typer.Option(help="Method that the others are tested against.")] = None,
+    reference: Reference = None,
+    test: SignificanceTest = "mann-whitney",
     out: Annotated[Path | None, typer.Option(help="Folder to save the results in.")] = None,
     page: Annotated[Path | None, typer.Option(help="HTML file to show the results in.")] = None,
     cases: Annotated[
@@ -187,7 +191,11 @@ def evaluate_command(
     patch_size: Annotated[int, typer.Option(help="Side of the Local patches.")] = 72,
     patch_sizes: Annotated[list[int] | None, typer.Option(help="Further sides, to see what they change.")] = None,
     patches: Annotated[int, typer.Option(help="Local patches in each image.")] = 10,
-    seed: Annotated[int, typer.Option(help="Of the patches and of the bootstrap.")] = 0,
+    interval: Annotated[str, typer.Option(help="Of the bootstrap: percentile or bca.")] = "percentile",
+    floor: Annotated[
+        bool, typer.Option("--floor", help="Show what each method would score if it were perfectly calibrated.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Of the patches, the bootstrap and the floor.")] = 0,
     as_json: AsJson = False,
 ) -> None:
     """Measure calibration: the paper's table by region, mean(std), best in bold, significance.
@@ -200,6 +208,7 @@ def evaluate_command(
     folder = _open(data, split, "test", labels, num_classes, ignore_index, background, scores)
     compared: dict[str, Calibrator | None] = {"UC": None, **_load_all(calibrators or [])}
     check_reference(reference, tuple(compared))  # now, not after an hour of measuring
+    check_test(test)
     report_commands.check(folder, page, cases or ())
     with progress_of("measuring") as progress:
         results = evaluate(
@@ -214,13 +223,39 @@ def evaluate_command(
             patch_sizes=patch_sizes or (),
             patches=patches,
             seed=seed,
+            interval=interval,
+            floor=floor,
             class_names=folder.class_names,
         )
-    table = results.table(reference=reference)
+    table = results.table(reference=reference, test=cast(Test, test), floor=floor)
     report_commands.keep(results, folder, compared, out=out, page=page, cases=cases or ())
     print_results(results, table, out, as_json)
     if page is not None and not as_json:
         OUT.print(f"shown in {page}", highlight=False)
+
+
+@app.command("table")
+def table_command(
+    results: Annotated[Path, typer.Argument(help="Folder that 'segcal evaluate --out' wrote.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="File to write: .tex or .md for the table; .csv, .parquet or .json for all rows."),
+    ] = None,
+    reference: Reference = None,
+    test: SignificanceTest = "mann-whitney",
+    floor: Annotated[bool, typer.Option("--floor", help="Show the floors, if they were measured.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show saved results again, against another reference or by another test, and write them as one file.
+
+    Example: segcal table results/ --reference LTS --out table.tex
+    """
+    found = Results.load(results)
+    table = found.table(reference, test=cast(Test, test), floor=floor)
+    if out is not None:
+        refuse_overwriting(out, results)
+        found.export(out, reference, test=cast(Test, test), floor=floor)
+    print_results(found, table, out, as_json)
 
 
 @app.command("diagnose", cls=ManyValues)

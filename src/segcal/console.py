@@ -127,7 +127,7 @@ def print_results(results: Results, table: PaperTable, out: Path | None, as_json
     for warning in results.settings["warnings"]:
         _warn(warning)
     if as_json:
-        typer.echo(json.dumps(_results_json(results)))
+        typer.echo(json.dumps(results.to_dict()))
         return
     OUT.print(table)
     OUT.print(_pooled_table(results))
@@ -138,21 +138,10 @@ def print_results(results: Results, table: PaperTable, out: Path | None, as_json
         OUT.print(f"saved in {out}", highlight=False)
 
 
-def _results_json(results: Results) -> dict[str, Any]:
-    def rows(frame: Any) -> list[dict[str, Any]]:
-        return json.loads(frame.to_json(orient="records", double_precision=15))  # type: ignore[no-any-return]
-
-    return {
-        "settings": dict(results.settings),
-        "skipped": results.skipped(),
-        "images": rows(results.to_frame()),
-        "pooled": rows(results.pooled()),
-    }
-
-
 def _pooled_table(results: Results) -> Table:
     pooled = results.pooled()
-    title = "all pixels together, with 95 % bootstrap intervals over images"
+    over = "groups of images" if results.cases().group.any() else "images"
+    title = f"all pixels together, with 95 % bootstrap intervals over {over}"
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 1, 0, 0))
     for column in ("method", "region", "ECE(%)", "NLL", "Brier"):
         table.add_column(column, justify="left" if column in ("method", "region") else "right", no_wrap=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +12,21 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from segcal.files import MARKER, read_json, staged_folder, write_json
-from segcal.tables import CALIBRATION, QUALITY, REGIONS, PaperTable, paper_table
+from segcal.files import MARKER, read_json, staged_file, staged_folder, write_json
+from segcal.statistics import TESTS, Test
+from segcal.tables import (
+    CALIBRATION,
+    QUALITY,
+    REGIONS,
+    Drawing,
+    PaperTable,
+    image_means,
+    latex_table,
+    markdown_table,
+    paper_table,
+    summary,
+    volume_bias,
+)
 from segcal.types import Array, InputError
 
 FORMAT = 2
@@ -26,6 +41,7 @@ _FURTHER = {
 }
 _SIZES = "sizes.csv"
 _FLOOR = "floor"
+_SUFFIXES = (".csv", ".parquet", ".json", ".tex", ".md")
 _NAMES = dict.fromkeys(("case", "group", "method", "region", "metric", "origin", "label"), str)
 
 _VALUES = ("value", "low", "high", "low_edge", "high_edge", "confidence", "ece", "predicted")
@@ -136,18 +152,75 @@ class Results:
             counts["patches"] = int((patches.pixels == 0).sum())
         return {str(region): count for region, count in counts.items()}
 
-    def table(self, reference: str | None = None) -> PaperTable:
-        """The paper's table; marks where `reference` is significantly better than another method."""
+    def summary(self) -> pd.DataFrame:
+        """Means over images with intervals: columns `method region metric mean std low high count floor`.
+
+        As in the paper's table, Local-Avg is over patches. `low` and `high` bound the 95 % interval of the mean from a
+        bootstrap over images or groups; `floor` is the mean of the floor, NaN where that was not measured.
+        """
+        found = summary(self.frame, self.patch_frame, self._drawing())
+        if self.redrawn is None:
+            return found.assign(floor=np.nan)
+        keys = ["method", "region", "metric"]
+        floor = summary(self.redrawn.frame, self.redrawn.patch_frame, self._drawing())
+        return found.merge(floor[[*keys, "mean"]].rename(columns={"mean": "floor"}), on=keys, how="left")
+
+    def volume_bias(self) -> pd.DataFrame:
+        """How far expected volumes are off over all cases: columns `method label predicted true bias low high`.
+
+        `bias` is predicted / true - 1, and `low` and `high` bound its 95 % bootstrap interval.
+        """
+        return volume_bias(self.volumes(), self._drawing())
+
+    def table(self, reference: str | None = None, *, test: Test = "mann-whitney", floor: bool = False) -> PaperTable:
+        """The paper's table; marks where `reference` is significantly better than another method.
+
+        Args:
+            reference: The method that the others are tested against.
+            test: "mann-whitney" over images (Local-Avg: patches), as in the paper; or "wilcoxon", which compares the
+                methods image by image, or group by group where there are groups, and sees smaller differences.
+            floor: Whether to show below each method what it would score if it were perfectly calibrated.
+        """
         check_reference(reference, self.methods)
-        columns = [(metric, region) for metric in CALIBRATION for region in REGIONS]
-        columns += [(metric, "all") for metric in QUALITY]
-        samples = {
-            (method, *column): values
-            for method in self.methods
-            for column in columns
-            if len(values := self._sample(method, *column))
-        }
-        return paper_table(samples, self.methods, reference)
+        check_test(test)
+        return paper_table(
+            self._samples(),
+            self.methods,
+            reference,
+            test=test,
+            tested=image_means(self.frame, self._drawing()) if test == "wilcoxon" else None,
+            floors=self._measured_floor()._samples() if floor else None,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the patches, as JSON can hold it: settings, counts, and each table as a list of rows."""
+        tables = {"images": self.frame, "pooled": self.pooled_frame, "cases": self.cases()}
+        later = {"curves": self.curve_frame, "bins": self.sensitivity_frame, "volumes": self.volume_frame}
+        content: dict[str, Any] = {"settings": dict(self.settings), "skipped": self.skipped()}
+        content |= {name: _rows(table) for name, table in (tables | later).items() if table is not None}
+        return content if self.redrawn is None else {**content, "floor": self.redrawn.to_dict()}
+
+    def export(
+        self, path: str | Path, reference: str | None = None, *, test: Test = "mann-whitney", floor: bool = False
+    ) -> None:
+        """Write one file, of the kind that its name ends in.
+
+        .csv and .parquet hold the rows of `to_frame`, .json what `to_dict` gives, .tex and .md the paper's table.
+        """
+        suffix = check_suffix(path)
+        if suffix == ".parquet":
+            _need_pyarrow()
+        table = self.table(reference, test=test, floor=floor) if suffix in (".tex", ".md") else None
+        with staged_file(path) as staging:
+            if suffix == ".csv":
+                self.frame.to_csv(staging, index=False)
+            elif suffix == ".parquet":
+                self.frame.to_parquet(staging, index=False, engine="pyarrow")
+            elif suffix == ".json":
+                write_json(staging, self.to_dict())
+            elif table is not None:
+                text = latex_table(table) if suffix == ".tex" else markdown_table(table)
+                staging.write_text(text, encoding="utf-8")
 
     def save(self, path: str | Path) -> None:
         """Write the folder `path`: a CSV file for each table, and the settings; the floor in a folder of its own."""
@@ -193,6 +266,23 @@ class Results:
             raise InputError("the floor was not measured; evaluate with floor=True (segcal evaluate --floor)")
         return self.redrawn
 
+    def _drawing(self) -> Drawing:
+        cases = self.cases()
+        told = {"kind": "interval", "repetitions": "repetitions", "seed": "seed"}
+        options = {name: self.settings[key] for name, key in told.items() if key in self.settings}
+        return Drawing(cases["case"].tolist(), cases["group"].tolist(), **options)
+
+    def _samples(self) -> dict[tuple[str, str, str], Array]:
+        """The values that each mean(std) of the paper's table is taken over."""
+        columns = [(metric, region) for metric in CALIBRATION for region in REGIONS]
+        columns += [(metric, "all") for metric in QUALITY]
+        return {
+            (method, *column): values
+            for method in self.methods
+            for column in columns
+            if len(values := self._sample(method, *column))
+        }
+
     def _sample(self, method: str, metric: str, region: str) -> Array:
         """The values that mean(std) is taken over: patches for Local-Avg, images for all others."""
         local = region == "local-avg"
@@ -213,3 +303,26 @@ def check_reference(reference: str | None, methods: Sequence[str]) -> None:
     """Raise unless the reference is one of the methods, or none is asked for."""
     if reference is not None and reference not in methods:
         raise InputError(f"reference must be one of {', '.join(methods)}, got '{reference}'")
+
+
+def check_test(test: str) -> None:
+    """Raise unless the test is known."""
+    if test not in TESTS:
+        raise InputError(f"test must be one of {', '.join(TESTS)}, got '{test}'")
+
+
+def check_suffix(path: str | Path) -> str:
+    """The end of a file's name, which must be one of a kind that results are written in."""
+    suffix = Path(path).suffix.lower()
+    if suffix not in _SUFFIXES:
+        raise InputError(f"the name of the file must end in one of {', '.join(_SUFFIXES)}, got '{path}'")
+    return suffix
+
+
+def _need_pyarrow() -> None:
+    if importlib.util.find_spec("pyarrow") is None:
+        raise InputError("Parquet files need pyarrow, which is not there; pip install segcal[parquet]")
+
+
+def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:
+    return json.loads(table.to_json(orient="records", double_precision=15))  # type: ignore[no-any-return]

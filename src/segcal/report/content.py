@@ -15,10 +15,11 @@ from segcal.report.pictures import portrait_content
 from segcal.report.words import best_method, headline
 from segcal.results import Results
 from segcal.tables import CALIBRATION, QUALITY
+from segcal.tables.paper import REGION_TITLES
 
 _TITLES = {"nll": "NLL", "brier": "Brier", "entropy": "Entropy", "accuracy": "Accuracy", "miou": "mIoU"}
 _IN_UNITS = frozenset({"nll", "brier", "entropy"})
-_REGIONS = {"all": "All", "boundary": "Boundary", "local-avg": "Local-Avg", "local-max": "Local-Max"}
+
 _WORST_PATCHES = 50
 _DIGITS = 5
 
@@ -52,7 +53,7 @@ def page_content(results: Results, portraits: Sequence[Portrait] = ()) -> dict[s
         "cases": cases,
         "classes": names,
         "regions": regions,
-        "region_names": {region: _REGIONS.get(region, region) for region in regions},
+        "region_names": {region: REGION_TITLES.get(region, region) for region in regions},
         "metrics": _metrics(frame),
         "calibration": [metric for metric in CALIBRATION if metric in set(frame["metric"])],
         "quality": [metric for metric in QUALITY if metric in set(frame["metric"])],
@@ -116,7 +117,7 @@ def _pooled_ece(results: Results) -> dict[str, dict[str, float | None]]:
 def _table(results: Results) -> dict[str, dict[str, dict[str, list[Any]]]]:
     """The cells of the paper's table: mean, std, best, and whether the best method is significantly better."""
     found: dict[str, dict[str, dict[str, list[Any]]]] = {}
-    for (method, metric, region), cell in results.table(reference=best_method(results)).cells.items():
+    for (method, metric, region), cell in results.table(reference=best_method(results), test="wilcoxon").cells.items():
         entry = [_short(cell.mean), _short(cell.std), cell.best, cell.beaten]
         found.setdefault(method, {}).setdefault(region, {})[metric] = entry
     return found
@@ -182,7 +183,9 @@ def _units(results: Results) -> str:
 
 def _settings(results: Results) -> list[tuple[str, str]]:
     settings = results.settings
-    skipped = ", ".join(f"{count} in {_REGIONS.get(name, name)}" for name, count in results.skipped().items() if count)
+    skipped = ", ".join(
+        f"{count} in {REGION_TITLES.get(name, name)}" for name, count in results.skipped().items() if count
+    )
     entries = [
         ("Bins", settings.get("bins")),
         ("Form of SCE and ACE", settings.get("form")),

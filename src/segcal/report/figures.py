@@ -12,6 +12,7 @@ from segcal.files import staged_file
 from segcal.portraits import Portrait
 from segcal.report.words import curve_of
 from segcal.results import Results
+from segcal.tables.paper import REGION_TITLES
 from segcal.types import Array, InputError
 
 KINDS = ("reliability", "temperature", "regions", "patch-size")
@@ -35,7 +36,6 @@ _STYLE = {
     "svg.fonttype": "none",
     "savefig.dpi": 300,
 }
-_REGIONS = {"all": "All", "boundary": "Boundary", "local-avg": "Local-Avg", "local-max": "Local-Max"}
 
 
 def write_figure(
@@ -171,7 +171,7 @@ def _regions(pyplot: Any, results: Results, methods: Sequence[str], metric: str)
         at = np.arange(len(regions)) + (k - (len(methods) - 1) / 2) * width
         axis.bar(at, means, 0.92 * width, color=_style(results, method)["color"], label=_literal(method))
         axis.vlines(at, *np.stack(quarters, axis=1), color="black", lw=0.8)
-    axis.set_xticks(range(len(regions)), [_REGIONS.get(region, region) for region in regions])
+    axis.set_xticks(range(len(regions)), [REGION_TITLES.get(region, region) for region in regions])
     axis.tick_params(axis="x", length=0)
     axis.set_ylabel(_title(metric))
     axis.legend(ncols=min(4, len(methods)), loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2)
@@ -195,7 +195,7 @@ def _patch_size(pyplot: Any, results: Results, methods: Sequence[str], metric: s
             label=_literal(method),
             **_style(results, method),
         )
-    axis.set(xlabel="patch size (pixels)", ylabel=f"{_title(metric)}, {_REGIONS.get(region, region)}")
+    axis.set(xlabel="patch size (pixels)", ylabel=f"{_title(metric)}, {REGION_TITLES.get(region, region)}")
     axis.set_xticks(sorted(set(rows["size"])))
     axis.set_ylim(bottom=0)
     axis.legend()

@@ -65,7 +65,7 @@ function tableSection() {
       value: state.over === 'images' ? floorAt(DATA.best, region, metric) : metric === 'ece' ? (DATA.pooled_floor[DATA.best] || {})[region] : null }) }] : [];
     holder.replaceChildren(sortable([methodColumn, ...made], methods.map(method => ({ method })), { pinned }));
     note.textContent = state.over === 'images'
-      ? `Mean (standard deviation) over images, Local-Avg over patches. Bold: best. * ${DATA.best} is significantly better (Mann-Whitney U, Benjamini-Hochberg at 0.05).`
+      ? `Mean (standard deviation) over images, Local-Avg over patches. Bold: best. * ${DATA.best} is significantly better (Wilcoxon on pairs of images, Benjamini-Hochberg at 0.05).`
       : `All pixels of all images together, with 95 % bootstrap intervals over ${DATA.units}. Patches are not pooled.`;
   }
   const names = [...DATA.calibration.map(metric => [metric, metrics[metric].title]), ['every', 'All four'], ['quality', 'Quality']];

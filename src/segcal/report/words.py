@@ -53,9 +53,9 @@ def _gain(results: Results) -> list[str]:
         return [f"No method here betters its ECE in All, {_interval(before)}."]
     after = _pooled(results, best)
     sentence = f"{best} cuts its ECE in All from {_interval(before)} to {_interval(after)}"
-    cell = results.table(reference=best).cells[(baseline, "ece", "all")]
+    cell = results.table(reference=best, test="wilcoxon").cells[(baseline, "ece", "all")]
     sure = "significantly better image by image" if cell.beaten else "not significantly better image by image"
-    return [f"{sentence}, {sure} (Mann-Whitney U, Benjamini-Hochberg at 0.05)."]
+    return [f"{sentence}, {sure} (Wilcoxon, Benjamini-Hochberg at 0.05)."]
 
 
 def _local(results: Results) -> list[str]:

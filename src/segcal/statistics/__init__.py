@@ -9,6 +9,7 @@ from segcal.statistics.bootstrap import (
     clusters_of,
 )
 from segcal.statistics.significance import (
+    TESTS,
     Test,
     adjusted_p,
     mann_whitney_p,
@@ -18,6 +19,7 @@ from segcal.statistics.significance import (
 )
 
 __all__ = [
+    "TESTS",
     "Interval",
     "IntervalKind",
     "Test",
