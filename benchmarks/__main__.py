@@ -6,7 +6,7 @@ import sys
 
 import torch
 
-from benchmarks import fitting, local, metrics
+from benchmarks import fitting, local, metrics, page
 from benchmarks.timing import console
 
 PARTS = {
@@ -14,6 +14,7 @@ PARTS = {
     "fitting": (fitting.temperature_scaling,),
     "local": (local.against_nine_convolutions, local.applying),
     "streaming": (metrics.streaming,),
+    "page": (page.building,),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -323,6 +324,7 @@ class _Found:
                 "regions": list(self.regions),
                 "warnings": warnings,
                 "segcal": __version__,
+                "versions": {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__},
             },
             case_frame=pd.DataFrame(list(self.cases.items()), columns=["case", "group"]),
             curve_frame=curves,

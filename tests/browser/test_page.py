@@ -108,7 +108,7 @@ def point_at(page: Any, place: Any) -> None:
 @pytest.mark.parametrize("opened", ["images", "volumes"], indirect=True)
 def test_the_whole_page_is_there_and_nothing_is_fetched(opened: Opened) -> None:
     sections = opened.page.locator("main > section").evaluate_all("all => all.map(one => one.id)")
-    assert sections == ["summary", "table", "reliability", "cases", "worst", "sizes", "likelihood", "how"]
+    assert sections == ["summary", "table", "reliability", "cases", "worst", "sizes", "likelihood", "trust", "how"]
     assert opened.page.locator("h1").inner_text().startswith("The network is")
     assert opened.page.locator("#nav a").count() == len(sections)
     assert opened.page.locator(".reliability").count() >= 2 * (1 + 4)  # for each method: all images, a case, 3 patches

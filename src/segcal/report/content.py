@@ -22,6 +22,7 @@ _IN_UNITS = frozenset({"nll", "brier", "entropy"})
 
 _WORST_PATCHES = 50
 _DIGITS = 5
+_BINS = (5, 10, 15, 20, 25, 30, 40, 50, 75, 100)
 
 DEFINITIONS = (
     ("Confidence", "the largest probability of a pixel; its class is the prediction"),
@@ -62,7 +63,10 @@ def page_content(results: Results, portraits: Sequence[Portrait] = ()) -> dict[s
         "pooled": _pooled(results),
         "pooled_floor": {} if results.redrawn is None else _pooled_ece(results.redrawn),
         "table": _table(results),
+        "means": _means(results),
         "curves": _curves(results),
+        "bins": _bins(results),
+        "volumes": _volumes(results),
         "patches": _patches(results),
         "sizes": _sizes(results),
         "portraits": [portrait_content(portrait, names) for portrait in portraits],
@@ -134,6 +138,42 @@ def _curves(results: Results) -> dict[str, dict[str, dict[str, list[list[float |
     return found
 
 
+def _means(results: Results) -> dict[str, dict[str, list[float | None]]]:
+    """Method -> region -> mean ECE over images and its interval."""
+    found: dict[str, dict[str, list[float | None]]] = {}
+    for row in results.summary().itertuples():
+        if row.metric == "ece":
+            found.setdefault(str(row.method), {})[str(row.region)] = [
+                _short(row.mean),
+                _short(row.low),
+                _short(row.high),
+            ]
+    return found
+
+
+def _bins(results: Results) -> dict[str, list[list[float | None]]] | None:
+    """Method -> [number of bins, pooled ECE in *All*]."""
+    if results.sensitivity_frame is None:
+        return None
+    rows = results.sensitivity()
+    rows = rows[(rows.region == "all") & rows.bins.isin(_BINS)]
+    return {
+        method: [[int(bins), _short(ece)] for bins, ece in zip(own["bins"], own["ece"], strict=True)]
+        for method in results.methods
+        for own in [rows[rows.method == method]]
+    }
+
+
+def _volumes(results: Results) -> dict[str, dict[str, list[float | None]]] | None:
+    """Class -> method -> how far the expected volume is off, with its interval."""
+    if results.volume_frame is None:
+        return None
+    found: dict[str, dict[str, list[float | None]]] = {}
+    for row in results.volume_bias().itertuples():
+        found.setdefault(str(row.label), {})[str(row.method)] = [_short(row.bias), _short(row.low), _short(row.high)]
+    return found
+
+
 def _patches(results: Results) -> list[dict[str, Any]]:
     """The patches with the largest ECE of the baseline, with that of every method."""
     patches = results.patches()
@@ -198,6 +238,7 @@ def _settings(results: Results) -> list[tuple[str, str]]:
         ("Bootstrap", f"{settings.get('repetitions')} repetitions over {_units(results)}, {settings.get('interval')}"),
         ("Left out for want of pixels", skipped or "nothing"),
         ("segcal", settings.get("segcal")),
+        *settings.get("versions", {}).items(),
     ]
     return [(name, str(value)) for name, value in entries if value is not None]
 

@@ -16,7 +16,8 @@ function summary() {
     const rows = methods.map(method => {
       const [value, low, high] = pooledAt(method, region, 'ece');
       if (known(value)) return { method, value, low, high, floor: (DATA.pooled_floor[method] || {})[region] };
-      return { method, value: mean(samples(method, region, 'ece')), floor: floorAt(method, region, 'ece') };
+      const [average, least, most] = (DATA.means[method] || {})[region] || [null, null, null];
+      return { method, value: average, low: least, high: most, floor: floorAt(method, region, 'ece') };
     });
     return node('div', { class: 'card' }, node('h3', { class: 'head' }, `ECE, ${regionName(region)}`,
       node('span', null, region === 'local-max' ? 'mean over images, %' : 'all pixels together, %')),
@@ -250,6 +251,28 @@ function likelihoodSection() {
       node('div', { class: 'card' }, node('h3', { class: 'head' }, 'Each image'), toggles, holder)));
 }
 
+function trustSection() {
+  const own = (title, metric, format) => ({ title, of: row => pooledAt(row.method, 'all', metric)[0], show: row => format(pooledAt(row.method, 'all', metric)[0]) });
+  const columns = [own('ECE %', 'ece', percent), own('debiased', 'ece-debiased', percent), own('smooth', 'ece-smooth', percent),
+    own('NLL\ncalibration', 'nll-calibration', value => fixed(value, 4)), own('NLL\nrefinement', 'nll-refinement', value => fixed(value, 4)),
+    own('Brier\ncalibration', 'brier-calibration', value => fixed(value, 4)), own('Brier\nrefinement', 'brier-refinement', value => fixed(value, 4))]
+    .filter(column => methods.some(method => known(column.of({ method }))));
+  const table = node('div', { class: 'card' }, node('h3', { class: 'head' }, 'Other readings of the same pixels'), sortable([methodColumn, ...columns], methods.map(method => ({ method }))),
+    node('p', { class: 'note' }, 'Debiased: less what the finite number of pixels in a bin adds. Smooth: with a kernel instead of bins. NLL and Brier are the sum of what calibration could still mend and what it could not.'));
+  const chart = DATA.bins ? node('div', { class: 'card' }, node('h3', { class: 'head' }, 'ECE against the number of bins'), legend(),
+    lines(methods.map(method => ({ method, points: DATA.bins[method] })), 'ece', 'bins', 'ECE (%)')) : null;
+  const bias = value => { const shown = percent(value, 1); return Number(shown) === 0 ? '0.0' : (value > 0 ? '+' : '') + shown.replace('-', '−'); };
+  const volumes = !DATA.volumes ? null : node('div', { class: 'card', id: 'volumes' }, node('h3', { class: 'head' }, 'Volume bias by class, %'), node('div', { class: 'tall' }, sortable([
+    { title: 'Class', of: row => row, show: row => row },
+    ...methods.map(method => ({ title: method, of: row => (DATA.volumes[row][method] || [])[0], show: row => {
+      const [value, low, high] = DATA.volumes[row][method] || [null, null, null];
+      return known(value) ? node('td', null, bias(value), node('span', { class: 'side' }, known(low) ? `[${bias(low)}, ${bias(high)}]` : '')) : '–';
+    } }))], Object.keys(DATA.volumes))),
+    node('p', { class: 'note' }, 'Summed probability of a class against its true volume: calibrated probabilities give the right volume on average.'));
+  return section('trust', 'Do other readings agree?', 'A calibration error depends on how it is read. These do not share its bins.',
+    table, node('div', { class: 'grid halves', style: 'margin-top:1rem' }, chart, volumes));
+}
+
 function howSection() {
   const pairs = entries => node('dl', null, entries.flatMap(([name, value]) => [node('dt', null, name), node('dd', null, value)]));
   return section('how', 'What was measured, and how', null, node('div', { class: 'grid halves' },
@@ -257,8 +280,8 @@ function howSection() {
     node('div', { class: 'card' }, node('h3', null, 'Settings'), pairs(DATA.settings))));
 }
 
-const TITLES = { summary: 'Summary', table: 'Table', reliability: 'Reliability', cases: 'Cases', worst: 'Worst', sizes: 'Patch size', likelihood: 'NLL', how: 'How' };
-for (const build of [summary, tableSection, reliabilitySection, casesSection, worstSection, sizeSection, likelihoodSection, howSection]) {
+const TITLES = { summary: 'Summary', table: 'Table', reliability: 'Reliability', cases: 'Cases', worst: 'Worst', sizes: 'Patch size', likelihood: 'NLL', trust: 'Trust', how: 'How' };
+for (const build of [summary, tableSection, reliabilitySection, casesSection, worstSection, sizeSection, likelihoodSection, trustSection, howSection]) {
   const part = build();
   if (!part) continue;
   main.append(part);
