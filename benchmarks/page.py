@@ -6,6 +6,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import pandas as pd
 import torch
@@ -48,5 +49,6 @@ def _repeated(results: Results) -> Results:
         kept = list(dict.fromkeys(all_rows["case"]))[:IMAGES]
         return all_rows[all_rows["case"].isin(kept)].reset_index(drop=True)
 
-    frames = ("frame", "patch_frame", "size_frame", "case_frame", "volume_frame")
-    return replace(results, **{name: more(getattr(results, name)) for name in frames})
+    names = ("frame", "patch_frame", "size_frame", "case_frame", "volume_frame")
+    frames: dict[str, Any] = {name: more(getattr(results, name)) for name in names}
+    return replace(results, **frames)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -168,7 +169,7 @@ def load_portraits(results_folder: str | Path) -> list[Portrait]:
         if content["format"] > FORMAT:
             raise InputError(f"the portraits in '{folder}' were saved by a newer segcal; update segcal")
         return [_read(entry, folder / f"{k:03d}.npz") for k, entry in enumerate(content["portraits"])]
-    except (KeyError, TypeError, ValueError, OSError) as error:
+    except (KeyError, TypeError, ValueError, OSError, EOFError, BadZipFile) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f"the portraits in '{folder}' cannot be read ({error!r}); evaluate anew") from error
