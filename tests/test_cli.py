@@ -24,7 +24,7 @@ from segcal.data.simulate import simulate
 from segcal.data.writer import write_folder
 from segcal.results import Results
 
-COMMANDS = ("fit", "apply", "evaluate", "table", "diagnose", "export", "demo")
+COMMANDS = ("fit", "apply", "evaluate", "table", "report", "figure", "diagnose", "export", "demo")
 BAD = "scene-001"  # the case that is spoilt
 
 
@@ -211,8 +211,10 @@ def test_diagnose(data: Path) -> None:
 
 def test_demo_tells_the_whole_story(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = succeed("demo", "--out", tmp_path / "demo").stdout
-    assert [f"{k}. " in shown for k in range(1, 7)] == [True] * 6
-    assert {path.name for path in (tmp_path / "demo").iterdir()} == {"data", "ts", "lts", "probs", "results"}
+    assert [f"{k}. " in shown for k in range(1, 8)] == [True] * 7
+    assert {path.name for path in (tmp_path / "demo").iterdir()} == {
+        *("data", "ts", "lts", "probs", "results", "page.html")
+    }
     results = Results.load(tmp_path / "demo" / "results")
     assert results.methods == ("UC", "TS", "LTS")
     worst = results.frame.query("region == 'local-max' and metric == 'ece'").groupby("method").value.mean()

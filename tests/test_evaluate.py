@@ -182,6 +182,27 @@ def test_patches_depend_on_the_name_and_the_seed_alone(results: Results, dims: i
     assert len({str(origins) for origins in usual.values()}) == len(cases)
 
 
+def test_further_sizes_of_patches_are_as_if_measured_alone() -> None:
+    sizes = [3, 5, 9]
+    both = segcal.evaluate(make_cases(), methods(), **PROTOCOL, patch_sizes=sizes)
+    assert both.settings["patch_sizes"] == sizes
+    study = both.patch_sizes()
+    assert list(study) == ["case", "method", "size", "region", "metric", "value", "pixels"]
+    for size in sizes:
+        alone = segcal.evaluate(make_cases(), methods(), **{**PROTOCOL, "patch_size": size}).to_frame()
+        alone = alone[alone.region.str.startswith("local")].reset_index(drop=True)
+        own = study[study["size"] == size].drop(columns="size").reset_index(drop=True)
+        order = ["case", "method", "region", "metric"]
+        assert_frame_equal(
+            own.sort_values(order, ignore_index=True),
+            alone.sort_values(order, ignore_index=True)[list(own)],
+        )
+    without = segcal.evaluate(make_cases(), methods(), **PROTOCOL)
+    assert_frame_equal(both.to_frame(), without.to_frame())
+    with pytest.raises(InputError, match="--patch-sizes"):
+        without.patch_sizes()
+
+
 def test_no_patches_no_local_rows(dims: int) -> None:
     found = evaluate(make_cases(dims), {"UC": None}, **{**PROTOCOL, "patches": 0})
     assert set(found.to_frame().region) == {"all", "boundary"}

@@ -155,7 +155,7 @@ def _pooled_table(results: Results) -> Table:
 def diagnosis_table(found: Diagnosis) -> Table:
     """The state of the data set and of the images that are furthest from balance."""
     table = Table(box=None)
-    headings = ("image", "state", "NLL", "entropy", "best T", "overconfident", "underconfident")
+    headings = ("image", "state", "NLL", "entropy", "best T", "overconfident", "underconfident", "T varies within")
     for k, heading in enumerate(headings):
         table.add_column(heading, justify="left" if k < 2 else "right")
     shown = sorted(found.images, key=lambda image: -abs(np.nan_to_num(image.nll - image.entropy)))
@@ -168,6 +168,7 @@ def diagnosis_table(found: Diagnosis) -> Table:
             f"{finding.temperature:.3f}",
             f"{finding.overconfident_share:.1%}",
             f"{finding.underconfident_share:.1%}",
+            "-" if finding.spread is None else f"{np.expm1(finding.spread):.0%}",
         )
     if len(shown) > 20:
         table.add_row(f"... {len(shown) - 20} more (--json shows all)")
