@@ -320,7 +320,7 @@ def _coded(labels: Mapping[str, Array]) -> tuple[tuple[int, ...], dict[str, Arra
 def _map_layers(maps: Sequence[tuple[Kind, str, Array]], num_classes: int) -> Iterator[Layer]:
     """Maps in 8 bits; those of one kind share their range, so that methods can be compared by eye."""
     heats = [np.abs(np.log(values)) for kind, _, values in maps if kind == "temperature"]
-    heat = float(np.exp(max([np.log(1.25), *(np.quantile(values, 0.995) for values in heats)])))
+    heat = float(np.exp(1.2 * max([np.log(1.5), *(np.quantile(values, 0.995) for values in heats)])))
     gaps = [np.abs(values[~np.isnan(values)]) for kind, _, values in maps if kind == "gap"]
     gap = float(min(1.0, max([0.05, *(np.quantile(values, 0.995) for values in gaps if values.size)])))
     ranges = {"confidence": (1 / num_classes, 1.0), "temperature": (1 / heat, heat), "gap": (-gap, gap)}

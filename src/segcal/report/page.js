@@ -137,7 +137,7 @@ function casesSection() {
     const k = DATA.portraits.findIndex(portrait => portrait.name === name);
     if (k >= 0) { open(k); document.getElementById('cases').scrollIntoView(); }
   };
-  return section('cases', 'Cases', `Chosen by the worst patch of ${baseline}. Point at a picture: every map tells its value at that pixel.`, chips, holder);
+  return section('cases', 'Cases', `${DATA.portraits.some(portrait => portrait.why === 'named') ? 'Those asked for.' : `Chosen by the worst patch of ${baseline}.`} Point at a picture: every map tells its value at that pixel.`, chips, holder);
 }
 
 function caseParts(portrait, bytes) {
