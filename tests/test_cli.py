@@ -199,6 +199,8 @@ def test_evaluate_names_the_classes_of_the_folder(data: Path) -> None:
 
 @pytest.mark.parametrize("name", ["table.tex", "table.md", "rows.csv", "rows.parquet", "all.json"])
 def test_table_shows_and_writes_saved_results(data: Path, calibrator: Path, name: str) -> None:
+    if name.endswith(".parquet"):
+        pytest.importorskip("pyarrow")
     results, out = data.parent / "results", data.parent / "new" / name
     before = succeed("evaluate", data, "--calibrators", calibrator, "--patch-size", 6, "--out", results).stdout
     shown = succeed("table", results, "--out", out).stdout
