@@ -201,3 +201,118 @@ def test_damaged_tables_are_told(tmp_path: Path, damage: Any) -> None:
 def test_settings_are_plain_json(tmp_path: Path) -> None:
     make().save(tmp_path / "results")
     assert json.loads((tmp_path / "results" / "segcal.json").read_text())["results"]["num_classes"] == 3
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# tests of significance, summaries, export
+
+
+def paired(groups: tuple[str, ...] = ("",) * 20) -> Results:
+    """Twenty images of very different difficulty, on each of which TS is a little better."""
+    hard = np.linspace(0.05, 0.5, 20)
+    rows = [
+        (f"{k:02d}", method, region, "ece", hard[k] - (0.01 if method == "TS" else 0), 10)
+        for k in range(20)
+        for method in ("UC", "TS")
+        for region in ("all", "boundary", "local-avg", "local-max")
+    ]
+    whole = make_whole()
+    return replace(
+        whole,
+        frame=pd.DataFrame(rows, columns=list(whole.frame)),
+        patch_frame=whole.patch_frame.iloc[:0],
+        case_frame=pd.DataFrame({"case": [f"{k:02d}" for k in range(20)], "group": groups}),
+    )
+
+
+def test_paired_test_sees_what_the_other_does_not() -> None:
+    usual, by_pairs = (paired().table("TS", test=test) for test in ("mann-whitney", "wilcoxon"))
+    assert not usual.cells[("UC", "ece", "all")].beaten
+    assert by_pairs.cells[("UC", "ece", "all")].beaten
+    assert "paired Wilcoxon" in by_pairs.legend()
+    assert "Mann-Whitney U" in usual.legend()
+
+
+def test_images_of_one_group_are_one_pair() -> None:
+    """Twenty images of four patients are four pairs, too few for a difference to be significant."""
+    of_patients = paired(tuple(f"patient {k % 4}" for k in range(20)))
+    assert not of_patients.table("TS", test="wilcoxon").cells[("UC", "ece", "all")].beaten
+
+
+def test_unknown_test_is_refused() -> None:
+    with pytest.raises(InputError, match="test must be one of mann-whitney, wilcoxon, got 't'"):
+        make().table("TS", test="t")
+
+
+def test_summary_is_the_table_with_intervals() -> None:
+    found = make_whole(floor=True)
+    table, floors = found.table(floor=True), found.table(floor=True).floors
+    rows = found.summary()
+    assert list(rows) == ["method", "region", "metric", "mean", "std", "low", "high", "count", "floor"]
+    shown = rows[rows.metric == "ece"]
+    assert len(shown) == 8
+    for row in shown.itertuples():
+        cell = table.cells[(row.method, "ece", row.region)]
+        assert (row.mean, row.std) == pytest.approx((cell.mean, cell.std))
+        assert row.floor == pytest.approx(floors[(row.method, "ece", row.region)].mean)
+        assert row.low <= row.mean <= row.high
+    assert make_whole().summary().floor.isna().all()
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".CSV", ".parquet"])
+def test_rows_are_exported(tmp_path: Path, suffix: str) -> None:
+    if suffix == ".parquet":
+        pytest.importorskip("pyarrow")
+    found = make(cases=("001", "NA", "ü"))
+    found.export(tmp_path / f"rows{suffix}")
+    if suffix == ".parquet":
+        back = pd.read_parquet(tmp_path / "rows.parquet")
+    else:
+        back = pd.read_csv(
+            tmp_path / f"rows{suffix}", dtype={"case": str}, keep_default_na=False, na_values={"value": ""}
+        )
+    assert_frame_equal(back, found.to_frame(), check_dtype=False)
+
+
+def test_json_holds_everything_but_patches(tmp_path: Path) -> None:
+    found = make_whole(floor=True)
+    found.export(tmp_path / "all.json")
+    content = json.loads((tmp_path / "all.json").read_text(), parse_constant=pytest.fail)
+    names = {"settings", "skipped", "images", "pooled", "cases", "curves", "bins", "volumes"}
+    assert set(content) == names | {"floor"}
+    assert set(content["floor"]) == names
+    assert content["curves"] == json.loads(found.curves().to_json(orient="records", double_precision=15))
+    assert content["images"][0]["value"] == pytest.approx(found.frame.value[0], rel=1e-14)
+
+
+@pytest.mark.parametrize(("suffix", "start"), [(".tex", "% \\usepackage{graphicx}"), (".md", "| Method |")])
+def test_the_table_is_exported(tmp_path: Path, suffix: str, start: str) -> None:
+    make_whole(floor=True).export(tmp_path / f"table{suffix}", "TS", test="wilcoxon", floor=True)
+    text = (tmp_path / f"table{suffix}").read_text()
+    assert text.startswith(start)
+    assert "TS is significantly better (paired Wilcoxon" in text
+    assert text.count("floor") >= 4
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("table.docx", {}, r"must end in one of .csv, .parquet, .json, .tex, .md, got '.*table.docx'"),
+        ("table", {}, "must end in one of"),
+        ("table.md", {"reference": "LTS"}, "reference must be one of UC, TS"),
+        ("table.md", {"floor": True}, "the floor was not measured"),
+    ],
+)
+def test_what_cannot_be_exported_leaves_nothing(
+    tmp_path: Path, name: str, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        make().export(tmp_path / name, **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_parquet_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"pip install segcal\[parquet\]"):
+        make().export(tmp_path / "rows.parquet")
+    assert list(tmp_path.iterdir()) == []

@@ -196,14 +196,15 @@ class _Measured:
     pixels: Pixels
     class_probs: Tensor | None
     mass: Tensor
-    support: Tensor
+    support: list[int]
 
     @classmethod
     def of(
         cls, parts: Sequence[Pixels], class_probs: Tensor | None, mass: Tensor, places: _Places, settings: Protocol
     ) -> _Measured:
-        pixels = binning.join(parts)
-        whole = binning.index_of(places.labels >= 0)
+        pixels, adaptive_edges = binning.join(parts), None
+        if settings.ace_edges == "image":
+            adaptive_edges = binning.quantile_edges(pixels, binning.index_of(places.labels >= 0), bins=settings.bins)
         evidence = binning.region_evidence(
             pixels,
             [*places.regions, *places.patches, *(patch for patches in places.studied.values() for patch in patches)],
@@ -211,12 +212,11 @@ class _Measured:
             bins=settings.bins,
             form=settings.form,
             class_probs=class_probs,
-            adaptive_edges=(
-                binning.quantile_edges(pixels, whole, bins=settings.bins) if settings.ace_edges == "image" else None
-            ),
+            adaptive_edges=adaptive_edges,
         )
-        support = torch.bincount(pixels.labels[whole], minlength=settings.num_classes)
-        return cls(evidence, pixels, class_probs, mass, support)
+        # numpy, because small operations wake PyTorch's threads; ignored pixels are counted first and left out
+        support = np.bincount(pixels.labels.numpy() + 1, minlength=settings.num_classes + 1)[1:]
+        return cls(evidence, pixels, class_probs, mass, support.tolist())
 
     def add_cells(self, region: Tensor, top: Histogram, marginal: Histogram | None) -> None:
         """Add a region's pixels to fine histograms: of top confidences and, where wanted, of every class."""
@@ -295,9 +295,7 @@ class _Found:
                     start, end = end, end + len(patches)
                     for region, value, size in _local(metric, values[start:end], pixels[start:end]):
                         self.size_rows.append((case, method, side, region, metric, value, size))
-        for name, mass, true in zip(
-            self.settings.names, measured.mass.tolist(), measured.support.tolist(), strict=True
-        ):
+        for name, mass, true in zip(self.settings.names, measured.mass.tolist(), measured.support, strict=True):
             self.volume_rows.append((case, method, name, mass, true))
         self.evidence.setdefault(method, []).append(first_regions(evidence, many))
         for k in range(many):

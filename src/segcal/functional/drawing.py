@@ -34,17 +34,18 @@ def _totals(logits: Array, at: int, n: int, top: Array, total: Array) -> None:
 @compiled
 def _mass(logits: Array, labels: Array, partial: Array, start: int, stop: int) -> None:
     top, total = np.empty(BLOCK, logits.dtype), np.empty(BLOCK)
+    lanes = np.zeros((logits.shape[0], BLOCK))  # sums side by side, for the vector units
     for at in range(start, stop, BLOCK):
         n = min(BLOCK, stop - at)
         _totals(logits, at, n, top, total)
         for i in range(n):  # an ignored pixel weighs nothing
             total[i] = 1.0 / total[i] if labels[at + i] >= 0 else 0.0
         for c in range(logits.shape[0]):
-            row = logits[c, at : at + n]
-            mass = 0.0
+            row, lane = logits[c, at : at + n], lanes[c]
             for i in range(n):
-                mass += exp_below_zero(np.float64(row[i]) - np.float64(top[i])) * total[i]
-            partial[at // BLOCK, c] = mass
+                lane[i] += exp_below_zero(np.float64(row[i]) - np.float64(top[i])) * total[i]
+    for c in range(logits.shape[0]):
+        partial[start // BLOCK, c] = lanes[c].sum()
 
 
 def class_mass(logits: Float[Tensor, "L *S"], labels: Int64[Tensor, "*S"]) -> Float64[Tensor, " L"]:

@@ -59,7 +59,7 @@ def smooth_ece(cells: Histogram) -> float:
 
 def _occupied(cells: Histogram) -> tuple[Array, Array, Array]:
     """Pixels, right pixels less summed confidence, and mean confidence of the cells that hold pixels."""
-    count, hit, total = (field.sum(dim=0).numpy() for field in cells)
+    count, hit, total = (field.numpy().sum(axis=0) for field in cells)
     held = np.flatnonzero(count)
     return count[held], hit[held] - total[held], total[held] / count[held]
 

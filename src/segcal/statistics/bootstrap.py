@@ -98,7 +98,8 @@ def bootstrap_intervals(
         return unknown, unknown
 
     def of(weights: Array) -> Array:
-        parts = [statistic(weights[k : k + _ROWS][:, member]) for k in range(0, len(weights), _ROWS)]
+        exact = weights.astype(np.float64)  # products of whole numbers and floats are slow
+        parts = [statistic(exact[k : k + _ROWS, member]) for k in range(0, len(exact), _ROWS)]
         return np.concatenate(parts).astype(np.float64)
 
     drawn = of(bootstrap_weights(many, repetitions, seed))
