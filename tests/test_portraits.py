@@ -57,7 +57,7 @@ def test_worst_typical_and_best_are_chosen() -> None:
     frame = results.to_frame()
     rows = frame[(frame.method == "UC") & (frame.metric == "ece") & (frame.region == "local-max")]
     ranked = rows.sort_values("value", ascending=False)["case"].tolist()
-    whys = ("worst", "worst 2", "worst 3", "typical", "best")
+    whys = ("worst", "second worst", "third worst", "typical", "best")
     assert choose_cases(results) == dict(zip([*ranked[:3], ranked[3], ranked[-1]], whys, strict=True))
     assert choose_cases(results, [ranked[4]]) == {ranked[4]: "named"}
     with pytest.raises(InputError, match="got 'nobody'"):

@@ -54,7 +54,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_evaluate_keeps_results_portraits_and_page(home: Path) -> None:
-    assert {portrait.why for portrait in load_portraits(home / "results")} == {"worst", "worst 2", "worst 3"}
+    assert {portrait.why for portrait in load_portraits(home / "results")} == {"worst", "second worst", "third worst"}
     assert sorted(set(Results.load(home / "results").patch_sizes()["size"])) == [4, 8]
     assert "sky" in (home / "page.html").read_text()
 

@@ -40,6 +40,7 @@ NOTHING = 255
 """A map holds 0..100, from its low to its high value, and 255 where there is none."""
 
 _SIDE, _AREA, _SLICES = 480, 360_000, 15
+_WORST = ("worst", "second worst", "third worst")
 _OTHER = 254  # classes that one byte has no room for
 
 
@@ -113,7 +114,7 @@ class Portrait:
     patches: tuple[Patch, ...]
 
 
-def choose_cases(results: Results, named: Sequence[str] = (), *, worst: int = 3) -> dict[str, str]:
+def choose_cases(results: Results, named: Sequence[str] = ()) -> dict[str, str]:
     """The cases to portray and why: those named, or the worst, a typical one and the best by Local-Max of the baseline.
 
     Where there are no patches, by the ECE in *All*.
@@ -130,7 +131,7 @@ def choose_cases(results: Results, named: Sequence[str] = (), *, worst: int = 3)
     ranked = rows.dropna(subset=["value"]).sort_values("value", ascending=False, kind="stable")["case"].tolist()
     if not ranked:
         return {}
-    chosen = {name: "worst" if k == 0 else f"worst {k + 1}" for k, name in enumerate(ranked[:worst])}
+    chosen = dict(zip(ranked, _WORST, strict=False))
     rest = {ranked[len(ranked) // 2]: "typical", ranked[-1]: "best"}
     return {**chosen, **{name: why for name, why in rest.items() if name not in chosen}}
 

@@ -79,7 +79,7 @@ function reliability(curve, title, small = false) {
 
 // One row for each method: a value with its interval, and the floor of a perfectly calibrated network.
 function forest(rows, format, title) {
-  const left = 92, width = 340, row = 26, top = 4, height = top + row * rows.length + 24;
+  const left = 100, width = 350, row = 26, top = 4, height = top + row * rows.length + 24;
   const ends = rows.flatMap(r => [r.value, r.low, r.high, r.floor]).filter(known);
   const most = Math.max(...ends, 1e-9) * 1.04;
   const x = scale(0, most, left, width - 46), marks = ticks(0, most, 4);
@@ -163,7 +163,7 @@ function scatter(points, hidden) {
 
 // NLL and entropy over all pixels, joined by a bar whose length is what one temperature could still mend.
 function dumbbells(rows) {
-  const left = 92, width = 420, row = 30, top = 18, height = top + row * rows.length + 24;
+  const left = 100, width = 420, row = 30, top = 18, height = top + row * rows.length + 24;
   const ends = rows.flatMap(r => [r.nll, r.entropy]).filter(known), least = Math.min(...ends), most = Math.max(...ends);
   const pad = (most - least) * .08 || .01, x = scale(least - pad, most + pad, left, width - 12), marks = ticks(least - pad, most + pad, 4);
   const chart = draw('svg', { viewBox: `0 0 ${width} ${height}`, role: 'img', class: 'middling', 'aria-label': 'NLL and entropy over all pixels' });

@@ -217,8 +217,8 @@ def _facts(results: Results, images: int) -> list[str]:
 
 
 def _units(results: Results) -> str:
-    groups = set(results.cases()["group"]) - {""}
-    return f"{len(groups)} groups of images" if groups else "images"
+    grouped = (results.cases()["group"] != "").any()
+    return "images, those of a group together" if grouped else "images"
 
 
 def _settings(results: Results) -> list[tuple[str, str]]:

@@ -25,7 +25,7 @@ function summary() {
   });
   const part = node('section', { id: 'summary' }, node('ul', { class: 'facts' }, DATA.facts.map(fact => node('li', null, fact))),
     node('h1', null, first), ...more.map(sentence => node('p', { class: 'more' }, sentence)),
-    ...DATA.warnings.map(warning => node('p', { class: 'warning' }, warning)),
+    DATA.warnings.length ? node('div', { class: 'warning' }, DATA.warnings.map(warning => node('div', null, warning))) : null,
     node('div', { class: 'grid thirds', style: 'margin-top:1.6rem' }, cards),
     node('p', { class: 'note' }, `Bars: 95 % bootstrap intervals over ${DATA.units}.${DATA.floor ? ' Dashed green: what the method would score on the same pixels if its probabilities were exactly right.' : ''}`));
   return part;
