@@ -15,7 +15,7 @@ test: $(VENV)/installed-dev check
 # The page in a browser; `make test` runs these tests too where both are there.
 test-browser: $(VENV)/installed-dev
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,browser]"
-	@command -v chromium chromium-browser > /dev/null || { echo "no browser: apt-get install chromium"; exit 1; }
+	@command -v chromium > /dev/null || command -v chromium-browser > /dev/null || { echo "no browser: apt-get install chromium"; exit 1; }
 	$(BIN)/python -m pytest -q tests/browser
 
 check: $(VENV)/installed-dev

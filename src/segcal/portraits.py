@@ -371,7 +371,7 @@ def _read(entry: Mapping[str, Any], path: Path) -> Portrait:
             for method, curve in of.items()
         }
 
-    with np.load(path, allow_pickle=False) as arrays:
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:  # a broken file is closed too
         layers = tuple(Layer(**{**layer, "values": arrays[f"layer{j}"]}) for j, layer in enumerate(entry["layers"]))
     patches = tuple(
         Patch(patch["number"], tuple(patch["start"]), tuple(patch["stop"]), curves(patch["curves"]))

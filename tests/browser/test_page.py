@@ -162,6 +162,7 @@ def test_metric_region_and_class_can_be_chosen(opened: Opened) -> None:
     page.locator("#table").get_by_role("button", name="pixels", exact=True).click()
     assert "[" in page.locator("#table > .card td").nth(1).inner_text()
     whole = page.locator("#reliability h4").first.inner_text()
+    assert "floor" in page.locator("#reliability .diagram").first.inner_text()
     page.locator("#reliability").get_by_role("button", name="Boundary").click()
     near = page.locator("#reliability h4").first.inner_text()
     page.get_by_label("Class").select_option("sky")

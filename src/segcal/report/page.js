@@ -107,8 +107,9 @@ function reliabilitySection() {
   function render() {
     holder.replaceChildren(...methods.map(method => {
       const curve = DATA.curves[method][state.region][state.label], read = readCurve(curve);
+      const floor = state.label === '' ? (DATA.pooled_floor[method] || {})[state.region] : null;
       return node('div', { class: 'card diagram' }, node('h4', null, key(method), method, node('span', null, `ECE ${percent(read.ece)} %`)),
-        node('p', null, known(read.ece) ? `says ${fixed(read.confidence, 3)}, is right ${fixed(read.accuracy, 3)}` : 'no pixels'), reliability(curve, method));
+        node('p', null, known(read.ece) ? `says ${fixed(read.confidence, 3)}, is right ${fixed(read.accuracy, 3)}${known(floor) ? `; floor ${percent(floor)} %` : ''}` : 'no pixels'), reliability(curve, method));
     }));
   }
   render();
