@@ -154,10 +154,10 @@ def _pooled_table(results: Results) -> Table:
 
 def diagnosis_table(found: Diagnosis) -> Table:
     """The state of the data set and of the images that are furthest from balance."""
-    table = Table(box=None)
-    headings = ("image", "state", "NLL", "entropy", "best T", "overconfident", "underconfident", "T varies within")
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    headings = ("image", "state", "NLL", "entropy", "best T", "T varies", "pixels over", "under")
     for k, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if k < 2 else "right")
+        table.add_column(heading, justify="left" if k < 2 else "right", no_wrap=k > 0, overflow="fold")
     shown = sorted(found.images, key=lambda image: -abs(np.nan_to_num(image.nll - image.entropy)))
     for finding in (found.dataset, *shown[:20]):
         table.add_row(
@@ -166,9 +166,9 @@ def diagnosis_table(found: Diagnosis) -> Table:
             f"{finding.nll:.4f}",
             f"{finding.entropy:.4f}",
             f"{finding.temperature:.3f}",
+            "-" if finding.spread is None else f"{np.expm1(finding.spread):.0%}",
             f"{finding.overconfident_share:.1%}",
             f"{finding.underconfident_share:.1%}",
-            "-" if finding.spread is None else f"{np.expm1(finding.spread):.0%}",
         )
     if len(shown) > 20:
         table.add_row(f"... {len(shown) - 20} more (--json shows all)")
