@@ -465,6 +465,12 @@ def test_measuring_on_fitted_cases_is_told() -> None:
     assert evaluate(cases[2:], {"mine": calibrator}, **PROTOCOL).settings["warnings"] == []
 
 
+def test_the_baseline_is_the_scores_as_they_are() -> None:
+    ts = fixed_temperature(2.0)
+    for compared, expected in (({"TS": ts, "raw": None}, "raw"), ({"UC": None, "TS": ts}, "UC"), ({"TS": ts}, "TS")):
+        assert segcal.evaluate(make_cases(count=1), compared, **PROTOCOL).baseline == expected
+
+
 def test_settings_are_kept(results: Results) -> None:
     kept = results.settings
     assert {name: kept[name] for name in PROTOCOL} == {**PROTOCOL, "ignore_index": [IGNORED]}

@@ -165,6 +165,19 @@ class Shuffle(Calibrator):
         return torch.roll(logits, 1, dims=1)
 
 
+def test_slabs_equal_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = scenes(1, (9, 12, 10))
+    lts = create("lts", num_classes=3, spatial_dims=3, image_channels=1)
+    lts.fit(cases, epochs=2, learning_rate=1e-2, seed=0)
+    results, methods = measured(cases, {"UC": None, "LTS": lts}, patch_size=4)
+    (whole,) = portray(cases, methods, results)
+    monkeypatch.setattr("segcal.cases._SLAB", 2 * 3 * 12 * 10)
+    (parts,) = portray(cases, methods, results)
+    for layer, same in zip(whole.layers, parts.layers, strict=True):
+        assert np.abs(layer.values.astype(int) - same.values).max() <= 1, (layer.kind, layer.method)
+    assert len({*one(whole, "temperature", "LTS").values.ravel().tolist()}) > 2
+
+
 def test_methods_that_change_labels_have_their_own_prediction() -> None:
     cases = scenes(1)
     results, methods = measured(cases, {"UC": None, "odd": Shuffle(3).fit(cases)})

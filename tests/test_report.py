@@ -64,6 +64,17 @@ def test_numbers_are_those_of_the_results(found: tuple[Results, Any, Any]) -> No
     assert content["floor"]["TS"]["all"]["ece"] == pytest.approx(rows["value"].tolist(), rel=1e-4)
 
 
+def test_own_masks_are_in_the_table(found: tuple[Results, Any, Any]) -> None:
+    _, cases, methods = found
+    results = evaluate(cases, methods, num_classes=3, repetitions=5, masks={"sun": lambda case, labels: labels == 1})
+    frame = results.to_frame()
+    rows = frame[(frame.method == "TS") & (frame.region == "sun") & (frame.metric == "ece")]["value"]
+    mean, std, best, beaten = page_content(results)["table"]["TS"]["sun"]["ece"]
+    assert (mean, std) == pytest.approx((rows.mean(), rows.std(ddof=0)), rel=1e-4)
+    assert not best
+    assert not beaten
+
+
 def test_worst_patches_come_first(found: tuple[Results, Any, Any]) -> None:
     results, _, _ = found
     patches = results.patches()

@@ -143,6 +143,8 @@ def evaluate(
     if not found.cases:
         raise InputError("at least one case is needed, got none; is the folder or the split empty?")
     results = found.results(_seen(calibrators, list(found.cases)))
+    as_they_are = [name for name, calibrator in calibrators.items() if calibrator is None]
+    results = replace(results, settings={**results.settings, "baseline": [*as_they_are, *calibrators][0]})
     return replace(results, redrawn=redrawn.results([])) if settings.floor else results
 
 

@@ -82,8 +82,8 @@ class Results:
 
     @property
     def baseline(self) -> str:
-        """What the other methods are to improve on: the scores as they are (UC), else the first method."""
-        return "UC" if "UC" in self.methods else self.methods[0]
+        """What the other methods are to improve on: the scores as they are, else the first method."""
+        return str(self.settings.get("baseline", "UC" if "UC" in self.methods else self.methods[0]))
 
     def to_frame(self) -> pd.DataFrame:
         """Columns `case method region metric value pixels`, one row per case, method, region and metric."""

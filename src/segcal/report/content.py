@@ -119,11 +119,13 @@ def _pooled_ece(results: Results) -> dict[str, dict[str, float | None]]:
 
 
 def _table(results: Results) -> dict[str, dict[str, dict[str, list[Any]]]]:
-    """The cells of the paper's table: mean, std, best, and whether the best method is significantly better."""
+    """Mean, std, best, and whether the best method is significantly better; the last two in the paper's regions."""
     found: dict[str, dict[str, dict[str, list[Any]]]] = {}
+    for row in results.summary().itertuples():
+        entry = found.setdefault(str(row.method), {}).setdefault(str(row.region), {})
+        entry[str(row.metric)] = [_short(row.mean), _short(row.std), False, False]
     for (method, metric, region), cell in results.table(reference=best_method(results), test="wilcoxon").cells.items():
-        entry = [_short(cell.mean), _short(cell.std), cell.best, cell.beaten]
-        found.setdefault(method, {}).setdefault(region, {})[metric] = entry
+        found[method][region][metric] = [_short(cell.mean), _short(cell.std), cell.best, cell.beaten]
     return found
 
 
