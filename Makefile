@@ -4,13 +4,19 @@ VENV := .venv
 BIN := $(VENV)/bin
 THREADS ?= 2
 
-.PHONY: demo test check bench clean
+.PHONY: demo test test-browser check bench clean
 
 demo: $(VENV)/installed
 	$(BIN)/segcal demo --out demo
 
 test: $(VENV)/installed-dev check
 	$(BIN)/python -m pytest -n $(THREADS) -q
+
+# The page in a browser; `make test` runs these tests too where both are there.
+test-browser: $(VENV)/installed-dev
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,browser]"
+	@command -v chromium > /dev/null || command -v chromium-browser > /dev/null || { echo "no browser: apt-get install chromium"; exit 1; }
+	$(BIN)/python -m pytest -q tests/browser
 
 check: $(VENV)/installed-dev
 	$(BIN)/ruff check .
@@ -29,7 +35,7 @@ $(VENV)/installed: $(VENV)/bin/python pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/installed-dev: $(VENV)/bin/python pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,medical,onnx]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,medical,onnx,parquet]"
 	touch $@ $(VENV)/installed
 
 clean:

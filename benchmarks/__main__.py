@@ -12,7 +12,7 @@ from functools import partial
 
 import torch
 
-from benchmarks import fitting, local, memory, metrics
+from benchmarks import fitting, local, memory, metrics, page
 from benchmarks.timing import console
 
 PARTS: dict[str, tuple[Callable[[], None], ...]] = {
@@ -20,6 +20,7 @@ PARTS: dict[str, tuple[Callable[[], None], ...]] = {
     "fitting": (fitting.against_peers,),
     "local": (local.against_nine_convolutions, local.applying),
     "streaming": (metrics.streaming,),
+    "page": (page.building,),
 }
 
 

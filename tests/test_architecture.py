@@ -17,12 +17,14 @@ FLOORS = (
     ("types", "version"),
     ("functional", "files", "memory"),
     ("checkpoints", "regions", "losses", "metrics", "fusion", "networks", "data", "statistics", "cases", "oracle"),
-    ("training", "tables"),
+    ("training", "tables", "pooling"),
     ("calibrators",),
     ("results", "apply", "models"),
     ("evaluate", "diagnosis", "export"),
-    ("report", "compare"),
+    ("portraits", "compare"),
+    ("report",),
     ("console",),
+    ("report_commands",),
     ("cli",),
     ("__main__",),  # starts cli, so it lies above it
 )

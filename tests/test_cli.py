@@ -24,7 +24,7 @@ from segcal.data.simulate import simulate
 from segcal.data.writer import write_folder
 from segcal.results import Results
 
-COMMANDS = ("fit", "apply", "evaluate", "compare", "diagnose", "export", "demo")
+COMMANDS = ("fit", "apply", "evaluate", "compare", "table", "report", "figure", "diagnose", "export", "demo")
 BAD = "scene-001"  # the case that is spoilt
 
 
@@ -169,12 +169,54 @@ def test_evaluate_prints_the_table_and_saves_results(data: Path, calibrator: Pat
 def test_evaluate_json_is_the_results(data: Path, calibrator: Path) -> None:
     found = succeed_json("evaluate", data, "--calibrators", calibrator, "--patch-size", 6, "--out", data.parent / "out")
     results = Results.load(data.parent / "out")
-    assert set(found) == {"settings", "skipped", "images", "pooled"}
+    assert set(found) == {"settings", "skipped", "images", "pooled", "cases", "curves", "bins", "volumes"}
     frame = results.to_frame()
     assert list(found["images"][0]) == list(frame.columns)
     assert [row["value"] for row in found["images"]] == pytest.approx(list(frame.value))
     assert found["skipped"] == results.skipped()
     assert found["settings"] == results.settings
+
+
+def test_evaluate_with_floor_and_other_statistics(data: Path, calibrator: Path) -> None:
+    out = data.parent / "results"
+    options = ("--floor", "--test", "wilcoxon", "--interval", "bca", "--reference", "TS", "--patch-size", 6)
+    shown = succeed("evaluate", data, "--calibrators", calibrator, *options, "--out", out).stdout
+    assert shown.count("floor ") >= 4
+    assert "paired Wilcoxon" in " ".join(shown.split())
+    loaded = Results.load(out)
+    assert loaded.settings["interval"] == "bca"
+    assert len(loaded.floor()) == len(loaded.to_frame())
+    found = succeed_json("evaluate", data, "--floor")
+    assert len(found["floor"]["images"]) == len(found["images"])
+
+
+def test_evaluate_names_the_classes_of_the_folder(data: Path) -> None:
+    (data / "segcal.toml").write_text('classes = ["sky", "road", "car"]\n')
+    found = succeed_json("evaluate", data)
+    assert found["settings"]["class_names"] == ["sky", "road", "car"]
+    assert {row["label"] for row in found["curves"]} == {"", "sky", "road", "car"}
+
+
+@pytest.mark.parametrize("name", ["table.tex", "table.md", "rows.csv", "rows.parquet", "all.json"])
+def test_table_shows_and_writes_saved_results(data: Path, calibrator: Path, name: str) -> None:
+    if name.endswith(".parquet"):
+        pytest.importorskip("pyarrow")
+    results, out = data.parent / "results", data.parent / "new" / name
+    before = succeed("evaluate", data, "--calibrators", calibrator, "--patch-size", 6, "--out", results).stdout
+    shown = succeed("table", results, "--out", out).stdout
+    assert shown.partition("saved in")[0] == before.partition("saved in")[0]
+    assert f"saved in {out}" in "".join(shown.splitlines())
+    assert out.stat().st_size > 100
+    if name == "all.json":
+        assert json.loads(out.read_text()) == succeed_json("table", results)
+
+
+def test_table_against_another_reference(data: Path, calibrator: Path) -> None:
+    results = data.parent / "results"
+    succeed("evaluate", data, "--calibrators", calibrator, "--out", results, "--floor", "--patch-size", 6)
+    shown = " ".join(succeed("table", results, "--reference", "UC", "--test", "wilcoxon", "--floor").stdout.split())
+    assert "UC is significantly better (paired Wilcoxon" in shown
+    assert "floor: what the method would score" in shown
 
 
 def test_evaluate_takes_several_calibrators_at_once(data: Path, calibrator: Path) -> None:
@@ -211,8 +253,10 @@ def test_diagnose(data: Path) -> None:
 
 def test_demo_tells_the_whole_story(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = succeed("demo", "--out", tmp_path / "demo").stdout
-    assert [f"{k}. " in shown for k in range(1, 7)] == [True] * 6
-    assert {path.name for path in (tmp_path / "demo").iterdir()} == {"data", "ts", "lts", "probs", "results"}
+    assert [f"{k}. " in shown for k in range(1, 8)] == [True] * 7
+    assert {path.name for path in (tmp_path / "demo").iterdir()} == {
+        *("data", "ts", "lts", "probs", "results", "page.html")
+    }
     results = Results.load(tmp_path / "demo" / "results")
     assert results.methods == ("UC", "TS", "LTS")
     worst = results.frame.query("region == 'local-max' and metric == 'ece'").groupby("method").value.mean()
@@ -522,6 +566,9 @@ def test_input_is_never_replaced(data: Path, calibrator: Path) -> None:
         (("apply", "TS", "DATA", "--out", "OUT", "--dtype", "int8"), "dtype must be one of float32, float16"),
         (("evaluate", "DATA", "--out", "OUT", "--reference", "LTS"), "reference must be one of UC, got 'LTS'"),
         (("evaluate", "DATA", "--out", "OUT", "--form", "table"), "form must be one of tables, equations, marginal"),
+        (("evaluate", "DATA", "--out", "OUT", "--test", "t"), "test must be one of mann-whitney, wilcoxon, got 't'"),
+        (("evaluate", "DATA", "--out", "OUT", "--interval", "t"), "interval must be one of percentile, bca, got 't'"),
+        (("table", "DATA", "--out", "OUT"), "holds no results"),
         (("evaluate", "DATA", "--out", "OUT", "--bins", "0"), "bins must be at least 1"),
         (("evaluate", "DATA", "--out", "OUT", "--patch-size", "0"), "size >= 1"),
         (("evaluate", "DATA", "--out", "OUT", "--calibrators", "TS", "TS"), "must have different names"),

@@ -156,6 +156,37 @@ def test_advice_tells_whether_images_agree() -> None:
     )
 
 
+def split_scene(*factors: float) -> Case:
+    """A large balanced image of which each third of the columns is multiplied by a factor."""
+    (scene,) = simulate(1, num_classes=4, size=(150, 150), variation="global", temperatures=(1.0, 1.0), contrast=2.0)
+    logits = np.asarray(scene.case.logits, np.float64).copy()
+    for k, factor in enumerate(factors):
+        logits[:, :, 50 * k : 50 * (k + 1)] *= factor
+    return replace(scene.case, logits=logits)
+
+
+def test_spread_within_an_image_is_that_of_its_parts() -> None:
+    even, uneven = (diagnose([split_scene(*f)], num_classes=4).dataset.spread for f in ((2, 2, 2), (1, 2, 4)))
+    assert even is not None
+    assert uneven is not None
+    assert even < 0.05
+    assert uneven == pytest.approx(np.std(np.repeat(np.log([1, 2, 4]), 3), ddof=1), rel=0.1)
+    assert diagnose(scenes(2.0, count=1), num_classes=4).dataset.spread is None  # 480 pixels tell nothing
+
+
+def test_advice_tells_where_the_temperature_varies() -> None:
+    def advice(*images: tuple[float, ...]) -> str:
+        cases = [replace(split_scene(*factors), name=str(k)) for k, factors in enumerate(images)]
+        return diagnose(cases, num_classes=4).advice()
+
+    assert advice((2, 2, 2), (2, 2, 2)).endswith("and the images agree on it.")
+    assert advice((2, 2, 2), (8, 8, 8)).endswith("by 100 %; let it follow the image (ibts).")
+    place = advice((1, 2, 4), (1, 2, 4))
+    assert "varies within images by" in place
+    assert place.endswith("let it follow the place (lts).")
+    assert "from image to image by 100 % and within images by" in advice((1, 2, 4), (4, 8, 16))
+
+
 def test_advice_where_no_temperature_is_best() -> None:
     case = scenes(1.0, count=1)[0]
     z = np.asarray(case.logits)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -181,6 +182,27 @@ def test_patches_depend_on_the_name_and_the_seed_alone(results: Results, dims: i
     assert len({str(origins) for origins in usual.values()}) == len(cases)
 
 
+def test_further_sizes_of_patches_are_as_if_measured_alone() -> None:
+    sizes = [3, 5, 9]
+    both = segcal.evaluate(make_cases(), methods(), **PROTOCOL, patch_sizes=sizes)
+    assert both.settings["patch_sizes"] == sizes
+    study = both.patch_sizes()
+    assert list(study) == ["case", "method", "size", "region", "metric", "value", "pixels"]
+    for size in sizes:
+        alone = segcal.evaluate(make_cases(), methods(), **{**PROTOCOL, "patch_size": size}).to_frame()
+        alone = alone[alone.region.str.startswith("local")].reset_index(drop=True)
+        own = study[study["size"] == size].drop(columns="size").reset_index(drop=True)
+        order = ["case", "method", "region", "metric"]
+        assert_frame_equal(
+            own.sort_values(order, ignore_index=True),
+            alone.sort_values(order, ignore_index=True)[list(own)],
+        )
+    without = segcal.evaluate(make_cases(), methods(), **PROTOCOL)
+    assert_frame_equal(both.to_frame(), without.to_frame())
+    with pytest.raises(InputError, match="--patch-sizes"):
+        without.patch_sizes()
+
+
 def test_no_patches_no_local_rows(dims: int) -> None:
     found = evaluate(make_cases(dims), {"UC": None}, **{**PROTOCOL, "patches": 0})
     assert set(found.to_frame().region) == {"all", "boundary"}
@@ -253,14 +275,92 @@ def test_intervals_are_of_a_bootstrap_over_images(results: Results, dims: int) -
     drawn = weights @ (rows.value * rows.pixels).to_numpy() / (weights @ rows.pixels.to_numpy())
     (row,) = pooled[(pooled.method == "UC") & (pooled.region == "all") & (pooled.metric == "nll")].itertuples()
     assert (row.low, row.high) == pytest.approx(tuple(np.quantile(drawn, [0.025, 0.975])), rel=1e-9)
-    assert pooled[pooled.metric == "ace"].low.isna().all()
-    assert pooled[pooled.metric != "ace"].low.notna().all()
+    unknown = pooled.metric.isin(["ace", "ece-smooth"])
+    assert pooled[unknown].low.isna().all()
+    assert pooled[~unknown].low.notna().all()
 
 
 def test_one_image_has_no_interval() -> None:
     pooled = evaluate(make_cases(count=1), {"UC": None}, **PROTOCOL).pooled()
     assert pooled.low.isna().all()
     assert pooled.value.notna().all()
+
+
+@pytest.mark.parametrize("form", ["tables", "marginal"])
+def test_curves_against_a_loop_over_pixels(dims: int, form: str) -> None:
+    cases = make_cases(dims)
+    settings = {**PROTOCOL, "bins": 4, "form": form, "class_names": ["sky", "road", "car"]}
+    curves = evaluate(cases, methods(), **settings).curves()
+    assert list(curves)[:9] == [
+        "method",
+        "region",
+        "label",
+        "bin",
+        "low_edge",
+        "high_edge",
+        "count",
+        "hit",
+        "confidence",
+    ]
+    assert list(curves)[9:] == ["low", "high"]
+    assert len(curves) == 2 * 2 * (1 + 3) * 4
+    expected: dict[tuple[str, str, str, int], list[float]] = {}
+    for method, temperature in METHODS.items():
+        for case in cases:
+            for region, mask in slow_regions(case).items():
+                logits = np.asarray(case.logits)[:, mask] / np.float32(temperature)
+                _, predicted, confidence = references.confidences(logits)
+                for c, p, y in zip(predicted, confidence, np.asarray(case.labels)[mask], strict=True):
+                    for label in ("", settings["class_names"][c]):
+                        sums = expected.setdefault((method, region, label, math.ceil(4 * p) - 1), [0, 0, 0.0])
+                        sums[0] += 1
+                        sums[1] += int(c == y)
+                        sums[2] += float(p)
+    for row in curves.itertuples():
+        sums = expected.get((row.method, row.region, row.label, row.bin), [0, 0, 0.0])
+        assert [row.count, row.hit] == sums[:2]
+        assert row.confidence == pytest.approx(sums[2], abs=1e-9)
+        assert (row.low_edge, row.high_edge) == (row.bin / 4, (row.bin + 1) / 4)
+        if row.count:
+            assert 0 <= row.low <= row.hit / row.count <= row.high <= 1
+        else:
+            assert np.isnan(row.low)
+
+
+def test_intervals_of_curves_drawn_by_hand(results: Results, dims: int) -> None:
+    """Of the last bin of all pixels: right pixels over pixels, each a sum over the images drawn."""
+    hits, counts = [], []
+    for case in make_cases(dims):
+        mask = slow_regions(case)["all"]
+        _, predicted, confidence = references.confidences(np.asarray(case.logits)[:, mask])
+        last = confidence > 0.9
+        hits.append((predicted == np.asarray(case.labels)[mask])[last].sum())
+        counts.append(last.sum())
+    weights = np.random.default_rng(0).multinomial(3, [1 / 3] * 3, size=50)
+    drawn = weights @ np.array(hits) / (weights @ np.array(counts))
+    curves = results.curves()
+    (row,) = curves[
+        (curves.method == "UC") & (curves.region == "all") & (curves.label == "") & (curves.bin == 9)
+    ].itertuples()
+    assert (row.low, row.high) == pytest.approx(tuple(np.quantile(drawn, [0.025, 0.975])), rel=1e-12)
+
+
+def test_groups_are_drawn_whole() -> None:
+    """Two groups that are one image twice give the intervals of two images that are each of them twice."""
+    first, second = make_cases(count=2)
+    grouped = [replace(case, name=f"{case.name}{k}", group=case.name) for case in (first, second) for k in range(2)]
+    settings = {**PROTOCOL, "patches": 0}
+    found, single = evaluate(grouped, {"UC": None}, **settings), evaluate([first, second], {"UC": None}, **settings)
+    assert found.cases().group.tolist() == [first.name] * 2 + [second.name] * 2
+    assert single.cases().to_dict("list") == {"case": [first.name, second.name], "group": ["", ""]}
+    for mean in ("nll", "brier", "accuracy", "ece", "miou"):
+        rows, alone = (
+            frame[frame.metric == mean][["value", "low", "high"]] for frame in (found.pooled(), single.pooled())
+        )
+        np.testing.assert_allclose(rows, alone, rtol=1e-12)
+    ungrouped = evaluate([replace(case, group=None) for case in grouped], {"UC": None}, **settings).pooled()
+    wide, narrow = ((frame.high - frame.low)[frame.metric == "nll"] for frame in (found.pooled(), ungrouped))
+    assert (wide > narrow).all()
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -365,6 +465,12 @@ def test_measuring_on_fitted_cases_is_told() -> None:
     assert evaluate(cases[2:], {"mine": calibrator}, **PROTOCOL).settings["warnings"] == []
 
 
+def test_the_baseline_is_the_scores_as_they_are() -> None:
+    ts = fixed_temperature(2.0)
+    for compared, expected in (({"TS": ts, "raw": None}, "raw"), ({"UC": None, "TS": ts}, "UC"), ({"TS": ts}, "TS")):
+        assert segcal.evaluate(make_cases(count=1), compared, **PROTOCOL).baseline == expected
+
+
 def test_settings_are_kept(results: Results) -> None:
     kept = results.settings
     assert {name: kept[name] for name in PROTOCOL} == {**PROTOCOL, "ignore_index": [IGNORED]}
@@ -382,6 +488,10 @@ def test_settings_are_kept(results: Results) -> None:
         ({"ace_edges": "patch"}, "ace_edges must be one of region, image, got 'patch'"),
         ({"ace_edges": "image", "form": "marginal"}, "ace_edges='image' are edges of top confidences"),
         ({"patch_size": 0}, "size >= 1"),
+        ({"interval": "normal"}, "interval must be one of percentile, bca, got 'normal'"),
+        ({"class_names": ["a", "b"]}, "class_names must be 3 different names"),
+        ({"class_names": ["a", "b", "a"]}, "class_names must be 3 different names"),
+        ({"class_names": ["a", "b", ""]}, "class_names must be 3 different names"),
         ({"masks": {"all": lambda case, labels: labels > 0}}, "a mask cannot be called 'all'"),
         ({"masks": {"own": lambda case, labels: labels}}, "the mask 'own' must be Bool of shape"),
         ({"masks": {"own": lambda case, labels: labels[0] > 0}}, "the mask 'own' must be Bool of shape"),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from segcal.statistics import (
     bootstrap_interval,
@@ -13,6 +15,7 @@ from segcal.statistics import (
     mann_whitney_p,
     mean_std,
     significantly_better,
+    wilcoxon_p,
 )
 
 NAN = float("nan")
@@ -94,7 +97,7 @@ def test_benjamini_hochberg_by_hand() -> None:
     p_of = {0: 0.04, 1: 0.01, 2: 0.03, 3: 0.02}
     pairs = [(np.array([float(k)]), np.array([9.0])) for k in p_of]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("segcal.statistics.mann_whitney_p", lambda ours, theirs: p_of[int(ours[0])])
+        patch.setattr("segcal.statistics.significance.mann_whitney_p", lambda ours, theirs: p_of[int(ours[0])])
         assert significantly_better(pairs, lower_is_better=[True] * 4, rate=0.04) == [True] * 4
         assert significantly_better(pairs, lower_is_better=[True] * 4, rate=0.039) == [False] * 4
         p_of.update({0: 0.5, 1: 0.012, 2: 0.03, 3: 0.02})  # adjusted: 0.5, 0.04, 0.04, 0.04
@@ -120,3 +123,39 @@ def test_correction_takes_all_pairs_into_account() -> None:
 
 def test_no_pairs_no_marks() -> None:
     assert significantly_better([], lower_is_better=[]) == []
+
+
+def test_wilcoxon_by_hand() -> None:
+    """Five differences of one sign: 1 of 32 patterns of signs is as extreme on each side, so p = 2/32."""
+    ours, theirs = [1.0, 5.0, 2.0, 8.0, 3.0], [1.5, 6.0, 4.0, 8.1, 7.0]
+    assert wilcoxon_p(ours, theirs) == wilcoxon_p(theirs, ours) == pytest.approx(2 / 32)
+    assert wilcoxon_p([*ours, NAN, 4.0, 7.0], [*theirs, 1.0, NAN, 7.0]) == pytest.approx(2 / 32)
+
+
+def exact_wilcoxon(differences: np.ndarray) -> float:
+    """Every pattern of signs, one by one."""
+    ranks = stats.rankdata(np.abs(differences))
+    seen = abs(np.sum(np.sign(differences) * ranks))
+    signs = np.array(list(itertools.product([-1, 1], repeat=len(ranks))))
+    return float((np.abs(signs @ ranks) >= seen - 1e-9).mean())
+
+
+def test_wilcoxon_against_all_patterns_of_signs(rng: np.random.Generator) -> None:
+    for _ in range(5):
+        ours, theirs = rng.normal(size=9), rng.normal(size=9) + 0.5
+        assert wilcoxon_p(ours, theirs) == pytest.approx(exact_wilcoxon(ours - theirs), rel=1e-9)
+
+
+@pytest.mark.parametrize(("a", "b"), [([], []), ([1.0], [NAN]), ([2.0, 3.0], [2.0, 3.0])])
+def test_no_pair_to_tell_apart(a: list[float], b: list[float]) -> None:
+    assert wilcoxon_p(a, b) == 1.0
+
+
+def test_pairs_are_seen_where_images_differ_more_than_methods() -> None:
+    """The same small gain on every image: paired ranks see it, ranks of all images together do not."""
+    hard = np.linspace(0.05, 0.5, 20)
+    pair = (hard - 0.01, hard)
+    assert significantly_better([pair], lower_is_better=[True], test="wilcoxon") == [True]
+    assert significantly_better([pair], lower_is_better=[True], test="mann-whitney") == [False]
+    assert significantly_better([pair], lower_is_better=[False], test="wilcoxon") == [False]
+    assert significantly_better([pair[::-1]], lower_is_better=[False], test="wilcoxon") == [True]

@@ -7,10 +7,11 @@ import json
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import typer
 
+from segcal import report_commands
 from segcal.apply import apply_to_folder
 from segcal.calibrators import Calibrator, create, load, methods
 from segcal.compare import (
@@ -39,12 +40,13 @@ from segcal.console import (
 from segcal.data.folder import Folder, open_folder
 from segcal.data.simulate import load_sample
 from segcal.data.writer import write_folder
-from segcal.diagnosis import diagnose
+from segcal.diagnosis import diagnose, write_maps
 from segcal.evaluate import Protocol, evaluate
 from segcal.export import export_onnx
 from segcal.files import refuse_foreign, refuse_overwriting
 from segcal.models import import_network
-from segcal.results import check_reference
+from segcal.results import Results, check_reference, check_test
+from segcal.statistics import Test
 from segcal.training import is_first_process, progress_bar
 from segcal.types import InputError
 from segcal.version import __version__
@@ -64,7 +66,12 @@ Classes = Annotated[int | None, typer.Option("--num-classes", help="Number of cl
 Ignore = Annotated[list[int] | None, typer.Option("--ignore-index", help="Label(s) left out everywhere.")]
 Background = Annotated[int | None, typer.Option(help="Class outside the region All.")]
 Scores = Annotated[str | None, typer.Option(help="What the files hold: logits or probabilities.")]
+Reference = Annotated[str | None, typer.Option(help="Method that the others are tested against.")]
+SignificanceTest = Annotated[str, typer.Option("--test", help="mann-whitney (the paper's) or wilcoxon (paired).")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+
+
+report_commands.register(app)
 
 
 @app.callback(invoke_without_command=True)
@@ -178,8 +185,13 @@ def evaluate_command(
     calibrators: Annotated[
         list[Path] | None, typer.Option(help="Folders of saved calibrators, to compare with the scores as they are.")
     ] = None,
-    reference: Annotated[str | None, typer.Option(help="Method that the others are tested against.")] = None,
+    reference: Reference = None,
+    test: SignificanceTest = "mann-whitney",
     out: Annotated[Path | None, typer.Option(help="Folder to save the results in.")] = None,
+    page: Annotated[Path | None, typer.Option(help="HTML file to show the results in.")] = None,
+    cases: Annotated[
+        list[str] | None, typer.Option(help="Cases to show on the page; else the worst, a typical one and the best.")
+    ] = None,
     labels: LabelFolder = None,
     split: Split = None,
     num_classes: Classes = None,
@@ -189,20 +201,27 @@ def evaluate_command(
     bins: Annotated[int, typer.Option(help="Number of bins.")] = 10,
     form: Annotated[str, typer.Option(help="Of SCE and ACE: tables, equations or marginal.")] = "tables",
     patch_size: Annotated[int, typer.Option(help="Side of the Local patches.")] = 72,
+    patch_sizes: Annotated[list[int] | None, typer.Option(help="Further sides, to see what they change.")] = None,
     patches: Annotated[int, typer.Option(help="Local patches in each image.")] = 10,
-    seed: Annotated[int, typer.Option(help="Of the patches and of the bootstrap.")] = 0,
+    interval: Annotated[str, typer.Option(help="Of the bootstrap: percentile or bca.")] = "percentile",
+    floor: Annotated[
+        bool, typer.Option("--floor", help="Show what each method would score if it were perfectly calibrated.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Of the patches, the bootstrap and the floor.")] = 0,
     as_json: AsJson = False,
 ) -> None:
     """Measure calibration: the paper's table by region, mean(std), best in bold, significance.
 
     Uses the split "test" of splits.json where there is one, else all cases.
 
-    Example: segcal evaluate DATA --calibrators ts/ --reference TS --out results/
+    Example: segcal evaluate DATA --calibrators ts/ --reference TS --out results/ --page page.html
     """
     refuse_overwriting(out, data, labels, *(calibrators or []))
     folder = _open(data, split, "test", labels, num_classes, ignore_index, background, scores)
     compared: dict[str, Calibrator | None] = {"UC": None, **_load_all(calibrators or [])}
     check_reference(reference, tuple(compared))  # now, not after an hour of measuring
+    check_test(test)
+    report_commands.check(folder, page, cases or ())
     with progress_of("measuring") as progress:
         results = evaluate(
             Tracked(folder, progress),
@@ -213,13 +232,42 @@ def evaluate_command(
             bins=bins,
             form=form,
             patch_size=patch_size,
+            patch_sizes=patch_sizes or (),
             patches=patches,
             seed=seed,
+            interval=interval,
+            floor=floor,
+            class_names=folder.class_names,
         )
-    table = results.table(reference=reference)
-    if out is not None:
-        results.save(out)
+    table = results.table(reference=reference, test=cast(Test, test), floor=floor)
+    report_commands.keep(results, folder, compared, out=out, page=page, cases=cases or ())
     print_results(results, table, out, as_json)
+    if page is not None and not as_json:
+        OUT.print(f"shown in {page}", highlight=False)
+
+
+@app.command("table")
+def table_command(
+    results: Annotated[Path, typer.Argument(help="Folder that 'segcal evaluate --out' wrote.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="File to write: .tex or .md for the table; .csv, .parquet or .json for all rows."),
+    ] = None,
+    reference: Reference = None,
+    test: SignificanceTest = "mann-whitney",
+    floor: Annotated[bool, typer.Option("--floor", help="Show the floors, if they were measured.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show saved results again, against another reference or by another test, and write them as one file.
+
+    Example: segcal table results/ --reference LTS --out table.tex
+    """
+    found = Results.load(results)
+    table = found.table(reference, test=cast(Test, test), floor=floor)
+    if out is not None:
+        refuse_overwriting(out, results)
+        found.export(out, reference, test=cast(Test, test), floor=floor)
+    print_results(found, table, out, as_json)
 
 
 @app.command("compare", cls=ManyValues)
@@ -325,12 +373,16 @@ def diagnose_command(
     ignore_index: Ignore = None,
     background: Background = None,
     scores: Scores = None,
+    maps: Annotated[
+        Path | None, typer.Option(help="Folder for a map of each case: NLL minus entropy, above 0 if overconfident.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say whether the scores are over-, under- or balanced in confidence: data set, each image, share of pixels.
+    """Say whether the scores are over-, under- or balanced in confidence: data set, each image, each pixel.
 
-    Example: segcal diagnose DATA
+    Example: segcal diagnose DATA --maps maps/
     """
+    refuse_overwriting(maps, data, labels)
     folder = _open(data, split, None, labels, num_classes, ignore_index, background, scores)
     with progress_of("diagnosing") as progress:
         found = diagnose(
@@ -339,11 +391,15 @@ def diagnose_command(
             ignore_index=folder.ignore_index,
             background=folder.background,
         )
+        if maps is not None:
+            write_maps(Tracked(folder, progress), like=folder, out=maps)
     if as_json:
         typer.echo(json.dumps(found.to_dict()))
         return
     OUT.print(diagnosis_table(found))
     OUT.print(found.advice(), highlight=False)
+    if maps is not None:
+        OUT.print(f"maps in {maps}", highlight=False)
 
 
 @app.command("export", cls=ManyValues)
@@ -380,12 +436,13 @@ def export_command(
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the sample data and the results.")] = Path("demo"),
 ) -> None:
-    """The whole story on sample data, offline: measure, diagnose, fit, apply, measure again.
+    """The whole story on sample data, offline: diagnose, fit, measure, apply, with a page to look at.
 
     Example: segcal demo
     """
     sample = load_sample()
     data, ts, lts, probs, results = (out / name for name in ("data", "ts", "lts", "probs", "results"))
+    page = out / "page.html"
     print_step("1. A folder of scores, labels and images (simulated scenes)", f"ls {data}")
     write_folder(data, sample, class_names=("field", "road", "water", "forest", "town"))
     print_step("2. Is the network over- or underconfident?", f"segcal diagnose {data} --split fit")
@@ -399,14 +456,19 @@ def demo(
     fit(data, out=lts, method="lts", epochs=60, learning_rate=3e-3, flips=True)
     print_step(
         "5. Measure, in the whole image, near boundaries and in local patches",
-        f"segcal evaluate {data} --calibrators {ts} {lts} --reference LTS --patch-size 48 --out {results}",
+        f"segcal evaluate {data} --calibrators {ts} {lts} --reference LTS --patch-size 48 "
+        f"--patch-sizes 12 24 48 96 --out {results}",
     )
-    evaluate_command(data, calibrators=[ts, lts], reference="LTS", patch_size=48, out=results)
+    evaluate_command(
+        data, calibrators=[ts, lts], reference="LTS", patch_size=48, patch_sizes=[12, 24, 48, 96], out=results
+    )
     print_step(
         "6. Write calibrated probabilities and temperature maps",
         f"segcal apply {lts} {data} --split test --temperature --out {probs}",
     )
     apply(lts, data, out=probs, split="test", temperature=True)
+    print_step("7. Look at it: a page that opens in any browser", f"segcal report {results} --out {page}")
+    report_commands.report(results, page)
 
 
 def main() -> None:

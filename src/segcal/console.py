@@ -128,7 +128,7 @@ def print_results(results: Results, table: PaperTable, out: Path | None, as_json
     for warning in results.settings["warnings"]:
         _warn(warning)
     if as_json:
-        typer.echo(json.dumps(_results_json(results)))
+        typer.echo(json.dumps(results.to_dict()))
         return
     OUT.print(table)
     OUT.print(_pooled_table(results))
@@ -150,7 +150,7 @@ def print_comparison(comparison: Comparison, reference: str | None, out: Path | 
     for warning in (*results.settings["warnings"], *warnings, *failures):
         _warn(warning)
     if as_json:
-        typer.echo(json.dumps({**_results_json(results), "methods": comparison.records()}))
+        typer.echo(json.dumps({**results.to_dict(), "methods": comparison.records()}))
         return
     OUT.print(results.table(reference=reference))
     OUT.print(_cost_table(comparison))
@@ -186,21 +186,10 @@ def _cost_table(comparison: Comparison) -> Table:
     return table
 
 
-def _results_json(results: Results) -> dict[str, Any]:
-    def rows(frame: Any) -> list[dict[str, Any]]:
-        return json.loads(frame.to_json(orient="records", double_precision=15))  # type: ignore[no-any-return]
-
-    return {
-        "settings": dict(results.settings),
-        "skipped": results.skipped(),
-        "images": rows(results.to_frame()),
-        "pooled": rows(results.pooled()),
-    }
-
-
 def _pooled_table(results: Results) -> Table:
     pooled = results.pooled()
-    title = "all pixels together, with 95 % bootstrap intervals over images"
+    over = "groups of images" if results.cases().group.any() else "images"
+    title = f"all pixels together, with 95 % bootstrap intervals over {over}"
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 1, 0, 0))
     for column in ("method", "region", "ECE(%)", "NLL", "Brier"):
         table.add_column(column, justify="left" if column in ("method", "region") else "right", no_wrap=True)
@@ -213,10 +202,10 @@ def _pooled_table(results: Results) -> Table:
 
 def diagnosis_table(found: Diagnosis) -> Table:
     """The state of the data set and of the images that are furthest from balance."""
-    table = Table(box=None)
-    headings = ("image", "state", "NLL", "entropy", "best T", "overconfident", "underconfident")
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    headings = ("image", "state", "NLL", "entropy", "best T", "T varies", "pixels over", "under")
     for k, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if k < 2 else "right")
+        table.add_column(heading, justify="left" if k < 2 else "right", no_wrap=k > 0, overflow="fold")
     shown = sorted(found.images, key=lambda image: -abs(np.nan_to_num(image.nll - image.entropy)))
     for finding in (found.dataset, *shown[:20]):
         table.add_row(
@@ -225,6 +214,7 @@ def diagnosis_table(found: Diagnosis) -> Table:
             f"{finding.nll:.4f}",
             f"{finding.entropy:.4f}",
             f"{finding.temperature:.3f}",
+            "-" if finding.spread is None else f"{np.expm1(finding.spread):.0%}",
             f"{finding.overconfident_share:.1%}",
             f"{finding.underconfident_share:.1%}",
         )

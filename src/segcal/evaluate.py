@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, get_args
 
@@ -15,13 +16,15 @@ from torch import Tensor
 from segcal.calibrators import Calibrator
 from segcal.cases import labels_of, slabs_of
 from segcal.functional import binning
-from segcal.functional.binning import CELLS, Evidence, Form, Histogram
+from segcal.functional.binning import Evidence, Form, Histogram, Pixels
 from segcal.functional.checks import IGNORED, ignored_labels
+from segcal.functional.drawing import class_mass, draw_labels, generator_of
 from segcal.functional.probability import probabilities
+from segcal.pooling import ece_of_bins, empty_cells, first_regions, pooled_curves, pooled_readings
 from segcal.regions import Box, boundary, box_index, foreground, local_patches
 from segcal.results import Results
-from segcal.statistics import Interval, bootstrap_interval
-from segcal.types import Array, Case, IgnoreIndex, InputError, Labels, Mask
+from segcal.statistics import IntervalKind, bootstrap_intervals, clusters_of
+from segcal.types import Case, IgnoreIndex, InputError, Labels, Mask
 from segcal.version import __version__
 
 MaskOf = Callable[[Case, Labels], Mask]
@@ -43,8 +46,13 @@ class Protocol:
         patch_size: Side of the Local patches.
         patches: How many there are in an image.
         patch_margin: How far they keep from the edge.
-        seed: Of the patches' places and of the bootstrap.
+        patch_sizes: Further sides for which Local-Avg and Local-Max are measured, to see how they depend on it.
+        seed: Of the patches' places, of the bootstrap and of the floor.
         repetitions: Of the bootstrap.
+        interval: "percentile", or "bca" for bias-corrected and accelerated bootstrap intervals.
+        floor: Whether to measure, too, what each method would score if it were perfectly calibrated: with labels drawn
+            from its own probabilities.
+        class_names: One name for each class; by default their numbers.
     """
 
     num_classes: int
@@ -58,8 +66,12 @@ class Protocol:
     patch_size: int = 72
     patches: int = 10
     patch_margin: int = 0
+    patch_sizes: Sequence[int] = ()
     seed: int = 0
     repetitions: int = 1000
+    interval: IntervalKind = "percentile"
+    floor: bool = False
+    class_names: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
         if self.num_classes < 1 or self.bins < 1:
@@ -67,6 +79,7 @@ class Protocol:
         for name, value, known in (
             ("form", self.form, get_args(Form)),
             ("ace_edges", self.ace_edges, ("region", "image")),
+            ("interval", self.interval, get_args(IntervalKind)),
         ):
             if value not in known:
                 raise InputError(f"{name} must be one of {', '.join(known)}, got '{value}'")
@@ -75,6 +88,17 @@ class Protocol:
                 "ace_edges='image' are edges of top confidences, and form='marginal' bins each class by its own "
                 "probability; use ace_edges='region' or another form"
             )
+        if self.class_names is not None and len({*self.class_names} - {""}) != self.num_classes:
+            raise InputError(
+                f"class_names must be {self.num_classes} different names, got {list(self.class_names)}; mend them or "
+                "leave them out"
+            )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What each class is called."""
+        numbers = tuple(str(k) for k in range(self.num_classes))
+        return numbers if self.class_names is None else tuple(self.class_names)
 
 
 def evaluate(
@@ -103,14 +127,25 @@ def evaluate(
         raise InputError(f"a mask cannot be called '{taken.pop()}', which is a region of its own; choose another name")
     for name, calibrator in calibrators.items():
         _check_calibrator(name, calibrator, settings.num_classes)
-    found = _Found(settings, tuple(calibrators), ("all", "boundary", *further))
+    found, redrawn = (
+        _Found(chosen, tuple(calibrators), ("all", "boundary", *further))
+        for chosen in (settings, replace(settings, floor=False))
+    )
     for case in cases:
         places = _Places.of(case, settings, further)
+        found.begin(case)
+        redrawn.begin(case)
         for method, calibrator in calibrators.items():
-            found.add(case.name, method, places, *_measure(case, calibrator, places, settings))
+            truth, perfect = _measure(case, calibrator, places, settings)
+            found.add(case.name, method, places, truth)
+            if perfect is not None:
+                redrawn.add(case.name, method, places, perfect)
     if not found.cases:
         raise InputError("at least one case is needed, got none; is the folder or the split empty?")
-    return found.results(_seen(calibrators, found.cases))
+    results = found.results(_seen(calibrators, list(found.cases)))
+    as_they_are = [name for name, calibrator in calibrators.items() if calibrator is None]
+    results = replace(results, settings={**results.settings, "baseline": [*as_they_are, *calibrators][0]})
+    return replace(results, redrawn=redrawn.results([])) if settings.floor else results
 
 
 def _seen(calibrators: Mapping[str, Calibrator | None], cases: Sequence[str]) -> list[str]:
@@ -131,6 +166,8 @@ class _Places:
     regions: Sequence[Tensor]
     boxes: Sequence[Box]
     patches: Sequence[Tensor]
+    studied: Mapping[int, Sequence[Tensor]]
+    """The patches of each further size."""
 
     @classmethod
     def of(cls, case: Case, settings: Protocol, masks: Mapping[str, MaskOf]) -> _Places:
@@ -139,53 +176,79 @@ class _Places:
         inside = foreground(labels, IGNORED, background=settings.background, near=near)
         extra = [_checked_mask(name, mask(case, labels), labels) & (labels >= 0) for name, mask in masks.items()]
         shape = labels.shape[1:]
-        boxes = local_patches(
+        place = partial(
+            local_patches,
             shape,
             name=case.name,
-            size=settings.patch_size,
             count=settings.patches,
             margin=settings.patch_margin,
             seed=settings.seed,
         )
+        boxes = place(size=settings.patch_size)
         patches = [box_index(box, inside[0]) for box in boxes]
-        return cls(labels[0], [binning.index_of(mask) for mask in (inside, near, *extra)], boxes, patches)
+        studied = {size: [box_index(box, inside[0]) for box in place(size=size)] for size in settings.patch_sizes}
+        return cls(labels[0], [binning.index_of(mask) for mask in (inside, near, *extra)], boxes, patches, studied)
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """What was found of one case with one method and one set of labels."""
+
+    evidence: Evidence
+    pixels: Pixels
+    class_probs: Tensor | None
+    mass: Tensor
+    support: list[int]
+
+    @classmethod
+    def of(
+        cls, parts: Sequence[Pixels], class_probs: Tensor | None, mass: Tensor, places: _Places, settings: Protocol
+    ) -> _Measured:
+        pixels, adaptive_edges = binning.join(parts), None
+        if settings.ace_edges == "image":
+            adaptive_edges = binning.quantile_edges(pixels, binning.index_of(places.labels >= 0), bins=settings.bins)
+        evidence = binning.region_evidence(
+            pixels,
+            [*places.regions, *places.patches, *(patch for patches in places.studied.values() for patch in patches)],
+            num_classes=settings.num_classes,
+            bins=settings.bins,
+            form=settings.form,
+            class_probs=class_probs,
+            adaptive_edges=adaptive_edges,
+        )
+        # numpy, because small operations wake PyTorch's threads; ignored pixels are counted first and left out
+        support = np.bincount(pixels.labels.numpy() + 1, minlength=settings.num_classes + 1)[1:]
+        return cls(evidence, pixels, class_probs, mass, support.tolist())
+
+    def add_cells(self, region: Tensor, top: Histogram, marginal: Histogram | None) -> None:
+        """Add a region's pixels to fine histograms: of top confidences and, where wanted, of every class."""
+        binning.count_cells(self.pixels, region, top)
+        if self.class_probs is not None and marginal is not None:
+            binning.count_marginal_cells(self.class_probs, self.pixels.labels, region, marginal)
 
 
 def _measure(
     case: Case, calibrator: Calibrator | None, places: _Places, settings: Protocol
-) -> tuple[Evidence, Callable[[int, Histogram], None]]:
-    """Evidence of all regions and patches of a case, and a function that adds a region's pixels to a fine histogram."""
-    parts, probs = [], []
-    for rows, logits in _calibrated(case, calibrator, settings.num_classes):
-        parts.append(binning.describe(logits[0].cpu(), places.labels[rows]))
+) -> tuple[_Measured, _Measured | None]:
+    """What is found of a case with its labels and, for the floor, with labels drawn from the probabilities."""
+    parts, redrawn, probs = [], [], []
+    mass = torch.zeros(settings.num_classes, dtype=torch.float64)
+    random = generator_of(settings.seed, case.name)
+    for rows, slab in calibrated_slabs(case, calibrator, settings.num_classes):
+        logits, labels = slab[0].cpu(), places.labels[rows]
+        parts.append(binning.describe(logits, labels))
+        mass += class_mass(logits, labels)
+        if settings.floor:
+            redrawn.append(binning.describe(logits, draw_labels(logits, labels, random)))
         if settings.form == "marginal":
-            probs.append(probabilities(logits.double())[0].reshape(settings.num_classes, -1).cpu())
-    pixels = binning.join(parts)
+            probs.append(probabilities(slab.double())[0].reshape(settings.num_classes, -1).cpu())
     class_probs = torch.cat(probs, dim=1) if probs else None
-    whole = binning.index_of(places.labels >= 0)
-    evidence = binning.region_evidence(
-        pixels,
-        [*places.regions, *places.patches],
-        num_classes=settings.num_classes,
-        bins=settings.bins,
-        form=settings.form,
-        class_probs=class_probs,
-        adaptive_edges=(
-            binning.quantile_edges(pixels, whole, bins=settings.bins) if settings.ace_edges == "image" else None
-        ),
-    )
-
-    def add_cells(region: int, table: Histogram) -> None:
-        if class_probs is None:
-            binning.count_cells(pixels, places.regions[region], table)
-        else:
-            binning.count_marginal_cells(class_probs, pixels.labels, places.regions[region], table)
-
-    return evidence, add_cells
+    measured = partial(_Measured.of, class_probs=class_probs, mass=mass, places=places, settings=settings)
+    return measured(parts), measured(redrawn) if redrawn else None
 
 
-def _calibrated(case: Case, calibrator: Calibrator | None, num_classes: int) -> Iterator[tuple[slice, Tensor]]:
-    """The logits of a case in slabs, each with the slices it covers."""
+def calibrated_slabs(case: Case, calibrator: Calibrator | None, num_classes: int) -> Iterator[tuple[slice, Tensor]]:
+    """The logits of a case in slabs, calibrated where there is a calibrator, each with the slices it covers."""
     if calibrator is None:
         for slab in slabs_of(case, num_classes):
             yield slab.rows, slab.logits
@@ -197,24 +260,27 @@ def _calibrated(case: Case, calibrator: Calibrator | None, num_classes: int) -> 
 
 @dataclass
 class _Found:
-    """Everything gathered so far; small for each case, but for one fine histogram per method and region."""
+    """Everything gathered so far; small for each case, but for fine histograms of each method and region."""
 
     settings: Protocol
     methods: tuple[str, ...]
     regions: tuple[str, ...]
-    cases: list[str] = field(default_factory=list)
+    cases: dict[str, str] = field(default_factory=dict)
     rows: list[tuple[Any, ...]] = field(default_factory=list)
     patch_rows: list[tuple[Any, ...]] = field(default_factory=list)
+    size_rows: list[tuple[Any, ...]] = field(default_factory=list)
+    volume_rows: list[tuple[Any, ...]] = field(default_factory=list)
     evidence: dict[str, list[Evidence]] = field(default_factory=dict)
-    cells: dict[tuple[str, int], Histogram] = field(default_factory=dict)
+    top_cells: dict[tuple[str, int], Histogram] = field(default_factory=dict)
+    marginal_cells: dict[tuple[str, int], Histogram] = field(default_factory=dict)
 
-    def add(
-        self, case: str, method: str, places: _Places, evidence: Evidence, add_cells: Callable[[int, Histogram], None]
-    ) -> None:
-        if method == self.methods[0]:
-            if case in self.cases:
-                raise InputError(f"case names must be unique, got '{case}' twice; rename one")
-            self.cases.append(case)
+    def begin(self, case: Case) -> None:
+        if case.name in self.cases:
+            raise InputError(f"case names must be unique, got '{case.name}' twice; rename one")
+        self.cases[case.name] = case.group or ""
+
+    def add(self, case: str, method: str, places: _Places, measured: _Measured) -> None:
+        evidence = measured.evidence
         readings = {name: values.tolist() for name, values in binning.readings(evidence, self.settings.form).items()}
         pixels, many = readings.pop("pixels"), len(self.regions)
         for metric, values in readings.items():
@@ -224,57 +290,76 @@ class _Found:
                 origin = " ".join(str(interval.start) for interval in box)
                 self.patch_rows.append((case, method, k, origin, metric, values[many + k], pixels[many + k]))
             if places.boxes:
-                for region, value, size in _local(metric, values[many:], pixels[many:]):
+                end = many + len(places.boxes)
+                for region, value, size in _local(metric, values[many:end], pixels[many:end]):
                     self.rows.append((case, method, region, metric, value, size))
-        self.evidence.setdefault(method, []).append(_first(evidence, many))
+                for side, patches in places.studied.items():
+                    start, end = end, end + len(patches)
+                    for region, value, size in _local(metric, values[start:end], pixels[start:end]):
+                        self.size_rows.append((case, method, side, region, metric, value, size))
+        for name, mass, true in zip(self.settings.names, measured.mass.tolist(), measured.support, strict=True):
+            self.volume_rows.append((case, method, name, mass, true))
+        self.evidence.setdefault(method, []).append(first_regions(evidence, many))
         for k in range(many):
-            if (method, k) not in self.cells:
-                self.cells[(method, k)] = _empty_cells(self.settings.num_classes)
-            add_cells(k, self.cells[(method, k)])
+            key, marginal = (method, k), self.settings.form == "marginal"
+            if key not in self.top_cells:
+                self.top_cells[key] = empty_cells(self.settings.num_classes)
+                self.marginal_cells[key] = empty_cells(self.settings.num_classes) if marginal else self.top_cells[key]
+            measured.add_cells(places.regions[k], self.top_cells[key], self.marginal_cells[key] if marginal else None)
 
     def results(self, warnings: list[str]) -> Results:
-        frame = pd.DataFrame(self.rows, columns=["case", "method", "region", "metric", "value", "pixels"])
-        patch_columns = ["case", "method", "patch", "origin", "metric", "value", "pixels"]
-        pooled = [row for method in self.methods for row in self._pooled(method)]
-        pooled_columns = ["method", "region", "metric", "value", "low", "high", "images", "pixels"]
         settings = asdict(self.settings)
         settings["ignore_index"] = list(ignored_labels(self.settings.ignore_index))
+        settings["class_names"] = list(self.settings.names)
+        settings["patch_sizes"] = sorted({row[2] for row in self.size_rows})
+        size_columns = ["case", "method", "size", "region", "metric", "value", "pixels"]
+        pooled, curves, sensitivity = self._pooled()
         return Results(
-            frame,
-            pd.DataFrame(self.patch_rows, columns=patch_columns),
-            pd.DataFrame(pooled, columns=pooled_columns),
+            pd.DataFrame(self.rows, columns=["case", "method", "region", "metric", "value", "pixels"]),
+            pd.DataFrame(self.patch_rows, columns=["case", "method", "patch", "origin", "metric", "value", "pixels"]),
+            pooled,
             {
                 **settings,
                 "methods": list(self.methods),
                 "regions": list(self.regions),
                 "warnings": warnings,
                 "segcal": __version__,
+                "versions": {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__},
             },
+            case_frame=pd.DataFrame(list(self.cases.items()), columns=["case", "group"]),
+            curve_frame=curves,
+            sensitivity_frame=sensitivity,
+            volume_frame=pd.DataFrame(self.volume_rows, columns=["case", "method", "label", "predicted", "true"]),
+            size_frame=pd.DataFrame(self.size_rows, columns=size_columns) if self.size_rows else None,
         )
 
-    def _pooled(self, method: str) -> Iterator[tuple[Any, ...]]:
-        """Figures over all pixels of all cases, for each region and metric."""
-        kept = self.evidence[method]
-        images = len(kept)
-        draw = partial(bootstrap_interval, repetitions=self.settings.repetitions, seed=self.settings.seed)
-        for k, region in enumerate(self.regions):
-            stacked = [_flat(evidence, k) for evidence in kept]
-            table, like = np.stack([row for row, _ in stacked]), stacked[0][1]
-            cells = binning.adaptive_from_cells(
-                self.cells[(method, k)], bins=self.settings.bins, form=self.settings.form
-            )
-            total = _unflat(table.sum(axis=0), like)._replace(adaptive=cells)
-            values = binning.readings(total, self.settings.form)
-            pixels = int(values.pop("pixels"))
-
-            def resample(weights: Array, metric: str, table: Array = table, like: Any = like) -> Array:
-                drawn = _unflat(weights @ table, like)
-                return binning.readings(drawn, self.settings.form)[metric].numpy()
-
-            for metric, value in values.items():
-                known = metric != "ace" and pixels > 0
-                interval = draw(partial(resample, metric=metric), images) if known else Interval(np.nan, np.nan)
-                yield (method, region, metric, float(value), interval.low, interval.high, images, pixels)
+    def _pooled(self) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+        """Figures over all pixels of all cases, reliability diagrams, and ECE for other numbers of bins."""
+        bins, form, images = self.settings.bins, self.settings.form, len(self.cases)
+        draw = partial(
+            bootstrap_intervals,
+            kind=self.settings.interval,
+            repetitions=self.settings.repetitions,
+            seed=self.settings.seed,
+            clusters=clusters_of(list(self.cases.values())),
+        )
+        pooled: list[tuple[Any, ...]] = []
+        curves: list[tuple[Any, ...]] = []
+        sensitivity: list[tuple[Any, ...]] = []
+        for method in self.methods:
+            kept = self.evidence[method]
+            for k, region in enumerate(self.regions):
+                top, cells = self.top_cells[(method, k)], self.marginal_cells[(method, k)]
+                readings = pooled_readings(kept, k, cells, top, bins=bins, form=form, draw=draw)
+                pooled += [(method, region, *row, images, pixels) for *row, pixels in readings]
+                curves += [(method, region, *row) for row in pooled_curves(kept, k, self.settings.names, draw=draw)]
+                sensitivity += [(method, region, *row) for row in ece_of_bins(top)]
+        edges = ["low_edge", "high_edge", "count", "hit", "confidence", "low", "high"]
+        return (
+            pd.DataFrame(pooled, columns=["method", "region", "metric", "value", "low", "high", "images", "pixels"]),
+            pd.DataFrame(curves, columns=["method", "region", "label", "bin", *edges]),
+            pd.DataFrame(sensitivity, columns=["method", "region", "bins", "ece"]),
+        )
 
 
 def _local(metric: str, values: Sequence[float], pixels: Sequence[int]) -> Iterator[tuple[str, float, int]]:
@@ -286,37 +371,6 @@ def _local(metric: str, values: Sequence[float], pixels: Sequence[int]) -> Itera
     worst = min if metric in binning.HIGHER_IS_BETTER else max
     yield "local-avg", float(np.mean([value for value, _ in held])), sum(size for _, size in held)
     yield ("local-max", *worst(held))
-
-
-def _first(evidence: Evidence, many: int) -> Evidence:
-    """The evidence of the named regions, without that of the patches."""
-    top, static, adaptive = (Histogram(*(part[:many].clone() for part in histogram)) for histogram in evidence[:3])
-    return Evidence(top, static, adaptive, evidence.support[:many].clone(), evidence.sums[:many].clone())
-
-
-def _flat(evidence: Evidence, region: int) -> tuple[Array, list[Tensor]]:
-    """The evidence of one region as a vector that adds, and its parts, which tell shapes and types."""
-    parts = [*evidence.top, *evidence.static, *evidence.adaptive, evidence.support, evidence.sums]
-    own = [part[region] for part in parts]
-    return np.concatenate([part.double().numpy().ravel() for part in own]), own
-
-
-def _unflat(vectors: Array, like: Sequence[Tensor]) -> Evidence:
-    """The inverse of `_flat`, for one vector or many; counts are exact in float64 up to 2**53."""
-    ends = np.cumsum([part.numel() for part in like])
-    pieces = np.split(vectors, ends[:-1], axis=-1)
-    parts = [
-        torch.from_numpy(piece.reshape(*vectors.shape[:-1], *part.shape)).to(part.dtype)
-        for piece, part in zip(pieces, like, strict=True)
-    ]
-    return Evidence(Histogram(*parts[0:3]), Histogram(*parts[3:6]), Histogram(*parts[6:9]), parts[9], parts[10])
-
-
-def _empty_cells(num_classes: int) -> Histogram:
-    """A fine histogram of zeros; numpy leaves pages that are never counted into out of memory."""
-    shape = (num_classes, CELLS)
-    count, hit, total = np.zeros(shape, np.int64), np.zeros(shape, np.int64), np.zeros(shape)
-    return Histogram(torch.from_numpy(count), torch.from_numpy(hit), torch.from_numpy(total))
 
 
 def _checked_mask(name: str, mask: Mask, labels: Tensor) -> Mask:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from rich import box
@@ -12,14 +12,14 @@ from rich.table import Table
 from rich.text import Text
 
 from segcal.functional.binning import HIGHER_IS_BETTER
-from segcal.statistics import mean_std, significantly_better
+from segcal.statistics import TESTS, Test, mean_std, significantly_better
 from segcal.types import Array
 
 CALIBRATION = ("ece", "mce", "sce", "ace")
 QUALITY = ("accuracy", "miou", "nll", "brier")
 REGIONS = ("all", "boundary", "local-avg", "local-max")
 _TITLES = {"accuracy": "Accuracy(%)↑", "miou": "mIoU(%)↑", "nll": "NLL↓", "brier": "Brier↓"}
-_REGION_TITLES = {"all": "All", "boundary": "Boundary", "local-avg": "Local-Avg", "local-max": "Local-Max"}
+REGION_TITLES = {"all": "All", "boundary": "Boundary", "local-avg": "Local-Avg", "local-max": "Local-Max"}
 _METRIC_WIDTH = 60
 _IN_UNITS = frozenset({"nll", "brier"})
 
@@ -34,11 +34,15 @@ class Cell:
     beaten: bool
     in_percent: bool
 
-    def __str__(self) -> str:
+    def number(self) -> str:
+        """Mean(std) without marks."""
         if np.isnan(self.mean):
             return "-"
         scale, digits = (100, 2) if self.in_percent else (1, 4)
-        text = f"{scale * self.mean:.{digits}f}({scale * self.std:.{digits}f})"
+        return f"{scale * self.mean:.{digits}f}({scale * self.std:.{digits}f})"
+
+    def __str__(self) -> str:
+        text = self.number()
         return f"{f'**{text}**' if self.best else text}{'*' if self.beaten else ''}"
 
     def __rich__(self) -> Text:
@@ -51,12 +55,15 @@ class Cell:
 class PaperTable:
     """A table that prints itself: as text with `print`, in colour with rich.
 
-    Bold (`**`) is the best of a column; `*` (green) says that the reference is significantly better there.
+    Bold (`**`) is the best of a column; `*` (green) says that the reference is significantly better there. Below each
+    method stands its floor, where that is shown: what it would score if it were perfectly calibrated.
     """
 
     methods: tuple[str, ...]
     cells: Mapping[tuple[str, str, str], Cell]
     reference: str | None
+    test: Test = "mann-whitney"
+    floors: Mapping[tuple[str, str, str], Cell] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return "\n\n".join([*(self._text(*part) for part in self._parts(None)), self.legend()])
@@ -68,10 +75,17 @@ class PaperTable:
 
     def legend(self) -> str:
         """What the marks mean."""
-        text = "mean(std) over images, Local-Avg over patches; **bold**: best."
-        if self.reference is None:
-            return text
-        return f"{text} *: {self.reference} is significantly better (Mann-Whitney U, Benjamini-Hochberg at 0.05)."
+        return " ".join(self.notes("**bold**", "*"))
+
+    def notes(self, bold: str, mark: str) -> list[str]:
+        """What the marks mean, in sentences; `bold` and `mark` are how they look."""
+        notes = [f"mean(std) over images, Local-Avg over patches; {bold}: best."]
+        if self.reference is not None:
+            test = f"{TESTS[self.test]}, Benjamini-Hochberg at 0.05"
+            notes.append(f"{mark}: {self.reference} is significantly better ({test}).")
+        if self.floors:
+            notes.append("floor: what the method would score if it were perfectly calibrated.")
+        return notes
 
     def _parts(self, width: int | None) -> list[tuple[Sequence[str], Sequence[str]]]:
         """What stands side by side: all of ECE to ACE in a wide terminal, one of them at a time in a narrow one."""
@@ -79,19 +93,29 @@ class PaperTable:
         parts = [(CALIBRATION[start : start + together], REGIONS) for start in range(0, 4, together)]
         return [*parts, (QUALITY, REGIONS[:1])]
 
-    def _columns(self, metrics: Sequence[str], regions: Sequence[str]) -> list[tuple[str, str]]:
+    def columns(self, metrics: Sequence[str], regions: Sequence[str] = REGIONS) -> list[tuple[str, str]]:
+        """The metrics and regions, of those named, that there are numbers of."""
         present = {(metric, region) for _, metric, region in self.cells}
         return [(metric, region) for metric in metrics for region in regions if (metric, region) in present]
 
-    def _rows(self, columns: Sequence[tuple[str, str]]) -> list[list[Cell]]:
-        return [[self.cells[(method, *column)] for column in columns] for method in self.methods]
+    def rows(self, columns: Sequence[tuple[str, str]]) -> list[tuple[str, bool, list[Cell]]]:
+        """Of each line: the method, whether it is its floor, and the numbers."""
+        lines = []
+        for method in self.methods:
+            lines.append((method, False, [self.cells[(method, *column)] for column in columns]))
+            if self.floors:
+                lines.append((method, True, [self.floors[(method, *column)] for column in columns]))
+        return lines
 
     def _text(self, metrics: Sequence[str], regions: Sequence[str]) -> str:
-        columns = self._columns(metrics, regions)
-        header = ["Method", *(_title(*column) for column in columns)]
+        columns = self.columns(metrics, regions)
+        header = ["Method", *(title(*column) for column in columns)]
         body = [
-            [method, *(_bracketed(str(cell), column) for cell, column in zip(row, columns, strict=True))]
-            for method, row in zip(self.methods, self._rows(columns), strict=True)
+            [
+                "  floor" if floor else method,
+                *(_bracketed(str(cell), column) for cell, column in zip(row, columns, strict=True)),
+            ]
+            for method, floor, row in self.rows(columns)
         ]
         widths = [max(len(line[k]) for line in [header, *body]) for k in range(len(header))]
         lines = [
@@ -101,25 +125,43 @@ class PaperTable:
         return "\n".join(line.rstrip() for line in [lines[0], rule, *lines[1:]])
 
     def _rich(self, metrics: Sequence[str], regions: Sequence[str]) -> Table:
-        columns = self._columns(metrics, regions)
+        columns = self.columns(metrics, regions)
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
         table.add_column("Method", no_wrap=True)
         for column in columns:
-            table.add_column(_title(*column).replace(" ", "\n"), justify="right", no_wrap=True)
-        for method, row in zip(self.methods, self._rows(columns), strict=True):
-            table.add_row(Text(method, style="bold" if method == self.reference else ""), *row)
+            table.add_column(title(*column).replace(" ", "\n"), justify="right", no_wrap=True)
+        for method, floor, row in self.rows(columns):
+            name = Text("  floor") if floor else Text(method, style="bold" if method == self.reference else "")
+            table.add_row(name, *row, style="dim" if floor else "")
         return table
 
 
 def paper_table(
-    samples: Mapping[tuple[str, str, str], Array], methods: Sequence[str], reference: str | None
+    samples: Mapping[tuple[str, str, str], Array],
+    methods: Sequence[str],
+    reference: str | None,
+    *,
+    test: Test = "mann-whitney",
+    tested: Mapping[tuple[str, str, str], Array] | None = None,
+    floors: Mapping[tuple[str, str, str], Array] | None = None,
 ) -> PaperTable:
-    """Build the table from the values of each (method, metric, region), one for each image or patch."""
+    """Build the table from the values of each (method, metric, region), one for each image or patch.
+
+    Args:
+        samples: What mean(std) is taken over.
+        methods: In the order of the lines.
+        reference: The method that the others are tested against.
+        test: Which test.
+        tested: What is tested, where that is not the samples; in the order of the images, as pairs are by place.
+        floors: Samples of the floor.
+    """
     columns = sorted({(metric, region) for _, metric, region in samples})
     compared = [(m, c) for m in methods for c in columns if reference is not None and m != reference]
+    units = samples if tested is None else tested
     marks = significantly_better(
-        [(samples[(str(reference), *c)], samples[(m, *c)]) for m, c in compared],
+        [(units[(str(reference), *c)], units[(m, *c)]) for m, c in compared],
         lower_is_better=[c[0] not in HIGHER_IS_BETTER for _, c in compared],
+        test=test,
     )
     beaten = {key for key, mark in zip(compared, marks, strict=True) if mark}
     cells: dict[tuple[str, str, str], Cell] = {}
@@ -132,13 +174,18 @@ def paper_table(
             best = mean == top and not all_equal
             mark = (method, column) in beaten
             cells[(method, *column)] = Cell(mean, std, best, mark, column[0] not in _IN_UNITS)
-    return PaperTable(tuple(methods), cells, reference)
+    plain = {
+        key: Cell(*mean_std(sample), best=False, beaten=False, in_percent=key[1] not in _IN_UNITS)
+        for key, sample in (floors or {}).items()
+    }
+    return PaperTable(tuple(methods), cells, reference, test, plain)
 
 
-def _title(metric: str, region: str) -> str:
+def title(metric: str, region: str) -> str:
+    """The heading of a column."""
     if metric in _TITLES:
         return _TITLES[metric]
-    return f"{metric.upper()}(%)↓ {_REGION_TITLES[region]}"
+    return f"{metric.upper()}(%)↓ {REGION_TITLES[region]}"
 
 
 def _bracketed(text: str, column: tuple[str, str]) -> str:

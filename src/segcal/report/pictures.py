@@ -1,0 +1,65 @@
+"""Portraits as the page holds them: layers as data URIs, curves as lists."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from PIL import Image
+
+from segcal.portraits import Curve, Layer, Portrait
+from segcal.types import Array
+
+
+def portrait_content(portrait: Portrait, class_names: Sequence[str]) -> dict[str, Any]:
+    """A portrait as plain values; slices lie one below the other in each picture."""
+    height, width = portrait.layers[0].values.shape[1:3]
+    return {
+        "name": portrait.name,
+        "why": portrait.why,
+        "shape": portrait.shape,
+        "w": width,
+        "h": height,
+        "stride": portrait.stride,
+        "slices": portrait.slices,
+        "window": portrait.window,
+        "classes": [class_names[c] for c in portrait.classes],
+        "layers": [_layer(layer) for layer in portrait.layers],
+        "curves": _curves(portrait.curves),
+        "patches": [
+            {"number": patch.number, "start": patch.start, "stop": patch.stop, "curves": _curves(patch.curves)}
+            for patch in portrait.patches
+        ],
+    }
+
+
+def _layer(layer: Layer) -> dict[str, Any]:
+    exact = layer.kind != "image"
+    return {
+        "kind": layer.kind,
+        "method": layer.method,
+        "low": layer.low,
+        "high": layer.high,
+        "colour": not exact,
+        "src": _data_uri(layer.values.reshape(-1, *layer.values.shape[2:]), exact=exact),
+    }
+
+
+def _data_uri(values: Array, *, exact: bool) -> str:
+    """PNG for bytes that must come back as they were, JPEG for what is only looked at."""
+    buffer = io.BytesIO()
+    form, options = ("PNG", {"optimize": True}) if exact else ("JPEG", {"quality": 85})
+    Image.fromarray(values).save(buffer, form, **options)
+    return f"data:image/{form.lower()};base64,{base64.b64encode(buffer.getvalue()).decode()}"
+
+
+def _curves(curves: Mapping[str, Curve]) -> dict[str, list[tuple[int, int, float]]]:
+    return {
+        method: [
+            (count, hit, round(confidence, 3))
+            for count, hit, confidence in zip(curve.count, curve.hit, curve.confidence, strict=True)
+        ]
+        for method, curve in curves.items()
+    }

@@ -1,0 +1,35 @@
+// Tables that sort when a heading is pressed: numbers from the least, then from the most; text by its letters.
+
+// columns: [{title, of: row => number or text to sort by, show: row => nodes, kind}]
+function sortable(columns, rows, { caption = null, sorted = null, descending = false, pinned = [] } = {}) {
+  const body = node('tbody');
+  const heads = columns.map((column, k) => node('th', { scope: 'col' }, node('button', { type: 'button', onclick: () => press(k) }, column.title)));
+  let current = sorted, down = descending;
+  function press(k) {
+    down = current === k ? !down : false;
+    current = k;
+    render();
+  }
+  function render() {
+    const ordered = [...rows];
+    if (current !== null) {
+      const of = columns[current].of, sign = down ? -1 : 1;
+      ordered.sort((a, b) => {
+        const left = of(a), right = of(b);
+        if (!known(left) || !known(right)) return known(right) - known(left);  // what is missing goes last either way
+        return sign * (typeof left === 'string' ? left.localeCompare(right, undefined, { numeric: true }) : left - right);
+      });
+    }
+    heads.forEach((head, k) => head.setAttribute('aria-sort', k === current ? (down ? 'descending' : 'ascending') : 'none'));
+    body.replaceChildren(...ordered.map(row => rowOf(row)), ...pinned.map(row => rowOf(row, 'floor')));
+  }
+  const rowOf = (row, kind = null) => node('tr', { class: kind }, columns.map(column => {
+    const shown = column.show(row);
+    return shown instanceof HTMLTableCellElement ? shown : node('td', null, shown);
+  }));
+  render();
+  return node('div', { class: 'scroll' }, node('table', null, caption ? node('caption', null, caption) : null,
+    node('thead', null, node('tr', null, heads)), body));
+}
+
+const methodColumn = { title: 'Method', of: row => row.method, show: row => node('td', null, row.key === false ? null : key(row.method), row.method) };

@@ -1,0 +1,35 @@
+"""Numbers one can defend: mean(std), bootstrap intervals over images or groups, tests with a bounded discovery rate."""
+
+from segcal.statistics.bootstrap import (
+    Interval,
+    IntervalKind,
+    bootstrap_interval,
+    bootstrap_intervals,
+    bootstrap_weights,
+    clusters_of,
+)
+from segcal.statistics.significance import (
+    TESTS,
+    Test,
+    adjusted_p,
+    mann_whitney_p,
+    mean_std,
+    significantly_better,
+    wilcoxon_p,
+)
+
+__all__ = [
+    "TESTS",
+    "Interval",
+    "IntervalKind",
+    "Test",
+    "adjusted_p",
+    "bootstrap_interval",
+    "bootstrap_intervals",
+    "bootstrap_weights",
+    "clusters_of",
+    "mann_whitney_p",
+    "mean_std",
+    "significantly_better",
+    "wilcoxon_p",
+]

@@ -1,0 +1,140 @@
+"""Bootstrap intervals: whole images, or whole groups of images, are drawn again with replacement.
+
+Pixels of one image are not independent, and neither are frames of one video or scans of one patient; what is drawn must
+be what was sampled. Two intervals are read from the draws: the percentile interval, and Efron's BCa interval (1987),
+which corrects it for bias and for a spread that changes with the value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+from scipy.special import ndtr, ndtri
+
+from segcal.types import Array
+
+IntervalKind = Literal["percentile", "bca"]
+_ROWS = 256  # repetitions whose statistic is computed at a time
+
+
+class Interval(NamedTuple):
+    """A confidence interval."""
+
+    low: float
+    high: float
+
+
+def bootstrap_weights(units: int, repetitions: int, seed: int) -> Array:
+    """How often each unit is drawn in each repetition: Int64[repetitions, units], rows summing to `units`."""
+    random = np.random.default_rng(seed)
+    return random.multinomial(units, np.full(units, 1 / units), size=repetitions)
+
+
+def clusters_of(groups: Sequence[str]) -> Array:
+    """The cluster of each image, numbered as they appear; an image without a group ("") is a cluster of its own.
+
+    >>> clusters_of(["a", "", "b", "a", ""]).tolist()
+    [0, 1, 2, 0, 3]
+    """
+    known: dict[object, int] = {}
+    return np.array([known.setdefault(group or (k,), len(known)) for k, group in enumerate(groups)], dtype=np.int64)
+
+
+def bootstrap_interval(
+    statistic: Callable[[Array], Array],
+    units: int,
+    *,
+    kind: IntervalKind = "percentile",
+    level: float = 0.95,
+    repetitions: int = 1000,
+    seed: int = 0,
+    clusters: Array | None = None,
+) -> Interval:
+    """The interval of one number; see `bootstrap_intervals`."""
+    low, high = bootstrap_intervals(
+        lambda weights: statistic(weights)[:, np.newaxis],
+        units,
+        kind=kind,
+        level=level,
+        repetitions=repetitions,
+        seed=seed,
+        clusters=clusters,
+    )
+    return Interval(*(float(ends[0]) if ends.size else float("nan") for ends in (low, high)))
+
+
+def bootstrap_intervals(
+    statistic: Callable[[Array], Array],
+    units: int,
+    *,
+    kind: IntervalKind = "percentile",
+    level: float = 0.95,
+    repetitions: int = 1000,
+    seed: int = 0,
+    clusters: Array | None = None,
+) -> tuple[Array, Array]:
+    """Lower and upper ends `[K]` of the intervals of K numbers when whole units (images) are drawn again.
+
+    Args:
+        statistic: Maps weights `[repetitions, units]` to the numbers of each repetition `[repetitions, K]`; a
+            repetition in which a number is NaN is left out of that number's interval.
+        units: How many images there are.
+        kind: "percentile", or "bca", which needs the statistic of the weights 1 and of those that leave one cluster
+            out as well.
+        level: Share of repetitions that the interval holds.
+        repetitions: How often to draw.
+        seed: Of the drawing.
+        clusters: The cluster of each image (see `clusters_of`); clusters are drawn whole. By default each image is one.
+
+    Returns:
+        NaN where nothing can be said: with fewer than two clusters, or where every repetition is NaN.
+    """
+    member = np.arange(units) if clusters is None else np.asarray(clusters)
+    many = int(member.max()) + 1 if units else 0
+    if many < 2:
+        unknown = np.full(np.shape(statistic(np.ones((1, units), np.int64)))[1:] if units else 0, np.nan)
+        return unknown, unknown
+
+    def of(weights: Array) -> Array:
+        exact = weights.astype(np.float64)  # products of whole numbers and floats are slow
+        parts = [statistic(exact[k : k + _ROWS, member]) for k in range(0, len(exact), _ROWS)]
+        return np.concatenate(parts).astype(np.float64)
+
+    drawn = of(bootstrap_weights(many, repetitions, seed))
+    shares = np.array([(1 - level) / 2, (1 + level) / 2])
+    if kind == "percentile":
+        ends = [_quantiles(column, shares) for column in drawn.T]
+    else:
+        whole, without_one = of(np.ones((1, many), np.int64))[0], of(1 - np.eye(many, dtype=np.int64))
+        ends = [
+            _quantiles(column, _bca_shares(column, value, left, shares))
+            for column, value, left in zip(drawn.T, whole, without_one.T, strict=True)
+        ]
+    low, high = np.array(ends).reshape(-1, 2).T
+    return low, high
+
+
+def _bca_shares(drawn: Array, value: float, without_one: Array, shares: Array) -> Array:
+    """The shares of the draws at which a BCa interval ends (Efron 1987, Eq. 4.4 and 7.3)."""
+    draws, left = _finite(drawn), _finite(without_one)
+    if not draws.size or not left.size or np.isnan(value):
+        return np.full_like(shares, np.nan)
+    below = ((draws < value).mean() + (draws <= value).mean()) / 2
+    # all draws on one side say only that the bias is large; half a draw keeps it finite
+    bias = ndtri(np.clip(below, 0.5 / draws.size, 1 - 0.5 / draws.size))
+    off = left.mean() - left
+    spread = np.sum(off**2)
+    acceleration = np.sum(off**3) / (6 * spread**1.5) if spread > 0 else 0.0
+    z = bias + ndtri(shares)
+    return np.asarray(ndtr(bias + z / (1 - acceleration * z)))
+
+
+def _quantiles(values: Array, shares: Array) -> Array:
+    kept = _finite(values)
+    return np.quantile(kept, shares) if kept.size and not np.isnan(shares).any() else np.full(shares.shape, np.nan)
+
+
+def _finite(values: Array) -> Array:
+    return values[~np.isnan(values)]

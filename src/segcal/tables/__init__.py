@@ -1,0 +1,21 @@
+"""Results as tables: the paper's, in the terminal, in LaTeX and in Markdown, and means with their intervals."""
+
+from segcal.tables.latex import latex_table
+from segcal.tables.markdown import markdown_table
+from segcal.tables.paper import CALIBRATION, QUALITY, REGIONS, Cell, PaperTable, paper_table
+from segcal.tables.summaries import Drawing, image_means, summary, volume_bias
+
+__all__ = [
+    "CALIBRATION",
+    "QUALITY",
+    "REGIONS",
+    "Cell",
+    "Drawing",
+    "PaperTable",
+    "image_means",
+    "latex_table",
+    "markdown_table",
+    "paper_table",
+    "summary",
+    "volume_bias",
+]

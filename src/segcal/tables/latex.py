@@ -1,0 +1,126 @@
+"""The paper's table in LaTeX: metrics side by side, Local-Max in brackets below Local-Avg, best in bold."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from itertools import groupby
+
+from segcal.tables.paper import CALIBRATION, QUALITY, REGION_TITLES, Cell, PaperTable, title
+
+BOLD, MARK = r"\textbf{%s}", "$^{*}$"
+_SPECIAL = {
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': "''",
+    "↓": r"$\downarrow$",
+    "↑": r"$\uparrow$",
+    **{"ß": r"\ss{}", "æ": r"\ae{}", "Æ": r"\AE{}", "ø": r"\o{}", "Ø": r"\O{}", "ł": r"\l{}", "Ł": r"\L{}"},
+    **{"œ": r"\oe{}", "Œ": r"\OE{}", "\u2013": "--", "\u2014": "---", "\u2019": "'"},
+}
+_ACCENTS = dict(
+    zip("\u0300\u0301\u0302\u0303\u0304\u0306\u0307\u0308\u030a\u030b\u030c\u0327", "`'^~=u.\"rHvc", strict=True)
+)
+
+
+def latex_table(table: PaperTable) -> str:
+    r"""A `table*` for a document that loads graphicx, in plain ASCII; no other package is needed."""
+    lines = ["% \\usepackage{graphicx}", "\\begin{table*}[t]", "\\centering"]
+    if columns := table.columns(CALIBRATION):
+        lines += ["\\resizebox{\\textwidth}{!}{%", *_calibration(table, columns), "}"]
+    if columns := table.columns(QUALITY):
+        lines += ["", "\\medskip", *_quality(table, columns)]
+    notes = table.notes("bold", "*")
+    lines += [f"\\caption{{{latex_text(' '.join(notes))}}}", "\\end{table*}"]
+    return "\n".join(lines) + "\n"
+
+
+def _calibration(table: PaperTable, columns: Sequence[tuple[str, str]]) -> list[str]:
+    """Three columns a metric at most: *All*, *Boundary*, and *Local-Avg* above *[Local-Max]*."""
+    shown = [column for column in columns if column[1] != "local-max"]
+    heads, rules, at = [], [], 2
+    for metric, own in groupby(shown, key=lambda column: column[0]):
+        many = len(list(own))
+        heads.append(f"\\multicolumn{{{many}}}{{c}}{{{metric.upper()}(\\%)$\\downarrow$}}")
+        rules.append(f"\\cline{{{at}-{at + many - 1}}}")
+        at += many
+    regions = [f"\\textit{{{REGION_TITLES[region]}}}" for _, region in shown]
+    below = ["\\textit{Local-Max}" if (m, "local-max") in columns and r == "local-avg" else "" for m, r in shown]
+    body = []
+    for method, floor, cells in table.rows(columns):
+        numbers = {column: _number(cell) for column, cell in zip(columns, cells, strict=True)}
+        worst = [numbers.get((metric, "local-max"), "") if region == "local-avg" else "" for metric, region in shown]
+        body += _two_lines([_name(table, method, floor), *(numbers[column] for column in shown)], worst)
+    return [
+        f"\\begin{{tabular}}{{l{'c' * len(shown)}}}",
+        "\\hline",
+        _line(["", *heads]),
+        " ".join(rules),
+        *_two_lines(["Method", *regions], below),
+        "\\hline",
+        *body,
+        "\\hline",
+        "\\end{tabular}%",
+    ]
+
+
+def _quality(table: PaperTable, columns: Sequence[tuple[str, str]]) -> list[str]:
+    return [
+        f"\\begin{{tabular}}{{l{'c' * len(columns)}}}",
+        "\\hline",
+        _line(["Method", *(latex_text(title(*column)) for column in columns)]),
+        "\\hline",
+        *(
+            _line([_name(table, method, floor), *(_number(cell) for cell in cells)])
+            for method, floor, cells in table.rows(columns)
+        ),
+        "\\hline",
+        "\\end{tabular}",
+    ]
+
+
+def _two_lines(upper: Sequence[str], lower: Sequence[str]) -> list[str]:
+    """A line, and in brackets what stands below its entries but the first, if anything does."""
+    if not any(lower):
+        return [_line(upper)]
+    return [_line(upper), f"{_line(['', *(f'[{entry}]' if entry else '' for entry in lower)])}[2pt]"]
+
+
+def _line(entries: Sequence[str]) -> str:
+    return f"{' & '.join(entries)} \\\\"
+
+
+def _name(table: PaperTable, method: str, floor: bool) -> str:
+    if floor:
+        return "\\quad\\textit{floor}"
+    return f"\\textbf{{{latex_text(method)}}}" if method == table.reference else latex_text(method)
+
+
+def _number(cell: Cell) -> str:
+    text = cell.number()
+    return f"{BOLD % text if cell.best else text}{MARK if cell.beaten else ''}"
+
+
+def latex_text(text: str) -> str:
+    r"""Text that LaTeX prints as it is, in ASCII: accents as commands, and what has none by its number.
+
+    >>> print(latex_text("50% of A_1 & Zürich, α"))
+    50\% of A\_1 \& Z\"{u}rich, [U+03B1]
+    """
+    return "".join(_character(character) for character in " ".join(text.split()))
+
+
+def _character(character: str) -> str:
+    if character in _SPECIAL:
+        return _SPECIAL[character]
+    if " " <= character <= "~":
+        return character
+    base, marks = (plain := unicodedata.normalize("NFD", character))[0], plain[1:]
+    if base.isascii() and base.isalpha() and marks in _ACCENTS:
+        return f"\\{_ACCENTS[marks]}{{{base}}}"
+    return f"[U+{ord(character):04X}]"

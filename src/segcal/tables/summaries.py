@@ -1,0 +1,96 @@
+"""Means over images with their intervals, and what is tested: one value for each image, or for each group of images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import pandas as pd
+
+from segcal.statistics import IntervalKind, bootstrap_intervals, clusters_of
+from segcal.types import Array
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """How images are drawn again: which there are, the group of each ("" for none), the settings of the bootstrap."""
+
+    cases: Sequence[str]
+    groups: Sequence[str]
+    kind: IntervalKind = "percentile"
+    repetitions: int = 1000
+    seed: int = 0
+
+    def intervals(self, statistic: Callable[[Array], Array]) -> tuple[Array, Array]:
+        """Ends of the 95 % intervals of numbers that are functions of the images' weights."""
+        draw = partial(bootstrap_intervals, kind=self.kind, repetitions=self.repetitions, seed=self.seed)
+        return draw(statistic, len(self.cases), clusters=clusters_of(self.groups))
+
+
+def summary(frame: pd.DataFrame, patches: pd.DataFrame, drawing: Drawing) -> pd.DataFrame:
+    """Mean, standard deviation and the interval of the mean: columns `method region metric mean std low high count`.
+
+    As in the paper's table, Local-Avg is over patches (and `count` counts them), all else over images; the bootstrap
+    draws images, with all their patches.
+    """
+    local = patches.assign(region="local-avg") if len(patches) else patches
+    rows = pd.concat([frame[frame.region != "local-avg"], local]) if len(local) else frame
+    rows = rows[rows.value.notna()]
+    keys = frame[["method", "region", "metric"]].drop_duplicates()
+    index = pd.MultiIndex.from_frame(keys)
+
+    def by_image(values: pd.Series, how: str) -> Array:
+        table = values.groupby([rows["case"], rows.method, rows.region, rows.metric]).agg(how).unstack(0)
+        return table.reindex(index=index, columns=list(drawing.cases)).fillna(0).to_numpy(np.float64).T
+
+    total, count = by_image(rows.value, "sum"), by_image(rows.value, "count")
+
+    def mean(weights: Array) -> Array:
+        many = weights @ count
+        return np.asarray(np.divide(weights @ total, many, out=np.full(many.shape, np.nan), where=many > 0))
+
+    once = np.ones((1, len(drawing.cases)))
+    means = mean(once)[0]
+    by_key = rows.groupby(["method", "region", "metric"]).value
+    spread = by_key.std(ddof=0).reindex(index).to_numpy()
+    low, high = drawing.intervals(mean)
+    counts = (once @ count)[0].astype(np.int64)
+    return keys.assign(mean=means, std=spread, low=low, high=high, count=counts).reset_index(drop=True)
+
+
+def volume_bias(volumes: pd.DataFrame, drawing: Drawing) -> pd.DataFrame:
+    """How far expected volumes are off, over all cases: columns `method label predicted true bias low high`.
+
+    `bias` is predicted / true - 1: 0.1 where a class is expected to be a tenth larger than it is.
+    """
+    keys = volumes[["method", "label"]].drop_duplicates()
+    index = pd.MultiIndex.from_frame(keys)
+
+    def by_image(column: str) -> Array:
+        table = volumes.pivot(index=["method", "label"], columns="case", values=column)
+        return table.reindex(index=index, columns=list(drawing.cases)).to_numpy(np.float64).T
+
+    predicted, true = by_image("predicted"), by_image("true")
+
+    def bias(weights: Array) -> Array:
+        whole = weights @ true
+        ratio = np.divide(weights @ predicted, whole, out=np.full(whole.shape, np.nan), where=whole > 0)
+        return np.asarray(ratio - 1)
+
+    low, high = drawing.intervals(bias)
+    off = bias(np.ones((1, len(drawing.cases))))[0]
+    found = keys.assign(predicted=predicted.sum(axis=0), true=true.sum(axis=0).astype(np.int64))
+    return found.assign(bias=off, low=low, high=high).reset_index(drop=True)
+
+
+def image_means(frame: pd.DataFrame, drawing: Drawing) -> dict[tuple[str, str, str], Array]:
+    """One value for each cluster of images by (method, metric, region), in order: what paired tests compare.
+
+    Images of one group are not independent, and count once, with their mean.
+    """
+    cluster = pd.Series(clusters_of(drawing.groups), index=list(drawing.cases))
+    rows = frame.assign(cluster=frame["case"].map(cluster))
+    means = rows.groupby(["method", "metric", "region", "cluster"]).value.mean().unstack("cluster")
+    return dict(zip(means.index.to_list(), means.to_numpy(np.float64), strict=True))

@@ -1,0 +1,128 @@
+"""Intervals against scipy, clusters against images drawn by hand, and the edges of what can be said."""
+
+from __future__ import annotations
+
+import math
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from segcal.statistics import bootstrap_interval, bootstrap_intervals, bootstrap_weights, clusters_of
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize("kind", ["percentile", "bca"])
+@pytest.mark.parametrize("what", ["mean", "spread"])
+def test_intervals_are_those_of_scipy(kind: str, what: str) -> None:
+    """Of a skewed sample, so that bias and acceleration matter; both draw 20,000 times, each in its own way."""
+    values = np.random.default_rng(3).exponential(size=25)
+
+    def weighted(weights: np.ndarray) -> np.ndarray:
+        mean = weights @ values / weights.sum(axis=1)
+        return mean if what == "mean" else np.sqrt(weights @ values**2 / weights.sum(axis=1) - mean**2)
+
+    low, high = bootstrap_interval(weighted, 25, kind=kind, repetitions=20_000)
+    found = stats.bootstrap(
+        (values,),
+        np.mean if what == "mean" else np.std,
+        n_resamples=20_000,
+        method="BCa" if kind == "bca" else "percentile",
+        rng=np.random.default_rng(1),
+    ).confidence_interval
+    tolerance = 0.03 * (found.high - found.low)
+    assert low == pytest.approx(found.low, abs=tolerance)
+    assert high == pytest.approx(found.high, abs=tolerance)
+
+
+def test_bca_differs_from_percentiles_where_the_sample_is_skewed() -> None:
+    values = np.random.default_rng(3).exponential(size=25)
+
+    def ends(kind: str) -> np.ndarray:
+        return np.array(bootstrap_interval(lambda w: w @ values / w.sum(axis=1), 25, kind=kind, repetitions=20_000))
+
+    assert (ends("bca") > ends("percentile") + 0.02).all()
+
+
+def test_bca_by_hand() -> None:
+    """Efron's formula step by step on the same draws."""
+    values = np.array([1.0, 2.0, 4.0, 8.0, 16.0])
+    draws = bootstrap_weights(5, 400, seed=9) @ values / 5
+    normal = NormalDist()
+    bias = normal.inv_cdf(((draws < 6.2).mean() + (draws <= 6.2).mean()) / 2)
+    left = [(31 - value) / 4 for value in values]
+    off = [sum(left) / 5 - value for value in left]
+    acceleration = sum(d**3 for d in off) / (6 * sum(d**2 for d in off) ** 1.5)
+    ends = [bias + normal.inv_cdf(share) for share in (0.05, 0.95)]
+    shares = [normal.cdf(bias + z / (1 - acceleration * z)) for z in ends]
+    found = bootstrap_interval(lambda w: w @ values / w.sum(axis=1), 5, kind="bca", level=0.9, repetitions=400, seed=9)
+    assert found == pytest.approx(tuple(np.quantile(draws, shares)))
+
+
+def test_several_numbers_are_several_intervals() -> None:
+    values = np.random.default_rng(0).normal(size=(12, 3))
+    for kind in ("percentile", "bca"):
+        low, high = bootstrap_intervals(lambda w: w @ values / w.sum(axis=1, keepdims=True), 12, kind=kind, seed=4)
+        for k in range(3):
+            alone = bootstrap_interval(lambda w, k=k: w @ values[:, k] / w.sum(axis=1), 12, kind=kind, seed=4)
+            assert (low[k], high[k]) == pytest.approx(tuple(alone), rel=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["percentile", "bca"])
+def test_clusters_are_drawn_whole(kind: str) -> None:
+    """Clusters of several images give what their sums give as images."""
+    random = np.random.default_rng(5)
+    clusters = clusters_of(["a", "b", "", "a", "c", "b", "", "a"])
+    assert clusters.tolist() == [0, 1, 2, 0, 3, 1, 4, 0]
+    hits, pixels = random.integers(1, 9, 8), random.integers(9, 20, 8)
+    sums = [np.bincount(clusters, values) for values in (hits, pixels)]
+    found = bootstrap_interval(lambda w: (w @ hits) / (w @ pixels), 8, kind=kind, clusters=clusters)
+    assert found == pytest.approx(tuple(bootstrap_interval(lambda w: (w @ sums[0]) / (w @ sums[1]), 5, kind=kind)))
+
+
+def test_without_groups_each_image_is_its_own() -> None:
+    assert clusters_of(["", "", ""]).tolist() == [0, 1, 2]
+    assert clusters_of([]).tolist() == []
+
+
+@given(st.lists(st.sampled_from(["", "a", "b"]), max_size=8))
+def test_clusters_are_numbered_without_gaps(groups: list[str]) -> None:
+    found = clusters_of(groups)
+    assert set(found.tolist()) == set(range(groups.count("") + len({*groups} - {""})))
+    for i, j in np.ndindex(len(groups), len(groups)):
+        assert (found[i] == found[j]) == (i == j or (groups[i] == groups[j] != ""))
+
+
+@pytest.mark.parametrize("kind", ["percentile", "bca"])
+def test_one_cluster_says_nothing(kind: str) -> None:
+    found = bootstrap_interval(lambda w: w @ np.arange(3.0), 3, kind=kind, clusters=clusters_of(["a", "a", "a"]))
+    assert all(math.isnan(end) for end in found)
+    assert all(math.isnan(end) for end in bootstrap_interval(lambda w: w.sum(axis=1), 0, kind=kind))
+
+
+def test_bca_of_a_constant_is_the_constant() -> None:
+    assert bootstrap_interval(lambda w: np.full(len(w), 2.0), 4, kind="bca") == (2.0, 2.0)
+
+
+def test_bca_stays_finite_where_all_draws_lie_on_one_side() -> None:
+    """A maximum: no draw is above the value, and the smallest draws are far below."""
+    values = np.array([0.0, 1.0, 2.0, 3.0])
+    low, high = bootstrap_interval(lambda w: np.where(w > 0, values, -np.inf).max(axis=1), 4, kind="bca")
+    assert 0 <= low <= high <= 3
+
+
+def test_bca_leaves_out_undefined_repetitions() -> None:
+    """The mean over images that may be undefined: some draws hold none that is."""
+    values, known = np.array([1.0, 2.0, 0.0]), np.array([1.0, 1.0, 0.0])
+
+    def mean(weights: np.ndarray) -> np.ndarray:
+        many = weights @ known
+        return np.divide(weights @ values, many, out=np.full(len(many), np.nan), where=many > 0)
+
+    low, high = bootstrap_interval(mean, 3, kind="bca", seed=2)
+    assert 1 <= low <= high <= 2
+    assert all(math.isnan(end) for end in bootstrap_interval(lambda w: np.full(len(w), NAN), 3, kind="bca"))
