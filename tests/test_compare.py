@@ -23,6 +23,7 @@ from segcal.data.folder import open_folder
 from segcal.data.simulate import simulate
 from segcal.data.writer import write_folder
 from segcal.memory import memory_growth
+from segcal.portraits import load_portraits
 from segcal.results import Results
 from segcal.types import Case, InputError
 
@@ -203,6 +204,7 @@ def test_none_left_is_an_error(cases: list[Case]) -> None:
         ({"calibrators": {"uc": TemperatureScaling(CLASSES)}}, "that is not UC.*got 'uc'"),
         ({"calibrators": {"../ts": TemperatureScaling(CLASSES)}}, "letters, digits.*got '../ts'"),
         ({"calibrators": {"a": Failing(CLASSES), "A": Failing(CLASSES)}}, "different names, got a, A"),
+        ({"calibrators": {"Floor": Failing(CLASSES)}}, "cannot be called .Floor."),
         ({"fit_settings": {"epochs": 2}}, "none of the methods has the setting 'epochs'"),
         ({"fit_settings": {"watch": print}}, "none of the methods has the setting 'watch'"),
         ({"fit_cases": []}, "at least one case"),
@@ -296,11 +298,30 @@ def test_every_method_can_be_compared(data: Path, method: str) -> None:
     assert row["parameters"] == learned_values(calibrator)
 
 
+def test_page_table_and_figure_of_what_is_saved(data: Path) -> None:
+    home = data.parent
+    out, page, again, table = home / "out", home / "page.html", home / "again.html", home / "table.md"
+    options = ("--patch-sizes", 4, 6, "--floor", "--test", "wilcoxon", "--reference", "ibts", *QUICK)
+    shown = succeed(data, "--methods", "ts,ibts", "--out", out, "--page", page, "--cases", "scene-004", *options).stdout
+    assert f"shown in {page}" in shown.replace("\n", "")
+    assert "floor" in shown
+    assert [portrait.name for portrait in load_portraits(out)] == ["scene-004"]
+    for arguments in (
+        ["report", out, "--out", again],
+        ["table", out, "--reference", "IBTS", "--test", "wilcoxon", "--floor", "--out", table],
+        ["figure", "temperature", out, "--out", home / "temperature.png"],
+    ):
+        result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+        assert result.exit_code == 0, (result.output, result.exception)
+    assert again.read_bytes() == page.read_bytes()
+    assert "IBTS" in table.read_text()
+
+
 def test_json_is_the_results_with_the_costs(data: Path) -> None:
     result = succeed(data, "--methods", "ts", "ibts", "--json", "--out", data.parent / "out", *QUICK)
     found = json.loads(result.stdout, parse_constant=pytest.fail)
-    assert set(found) == {"settings", "skipped", "images", "pooled", "methods"}
-    assert found["settings"] == Results.load(data.parent / "out").settings
+    saved = Results.load(data.parent / "out")
+    assert {name: value for name, value in found.items() if name != "methods"} == saved.to_dict()
     assert [row["method"] for row in found["methods"]] == ["TS", "IBTS"]
     assert all(math.isfinite(row["seconds"]) for row in found["methods"])
 
@@ -351,6 +372,9 @@ def test_mistakes_in_one_sentence(data: Path, monkeypatch: pytest.MonkeyPatch) -
         (("--methods", "ts", "--reference", "LTS"), "reference must be one of UC, TS, got 'LTS'"),
         (("--methods", "ts", "--test-split", "dev"), "got 'dev'"),
         (("--methods", "ts", "--bins", 0), "bins must be at least 1"),
+        (("--methods", "ts", "--test", "guess"), "test must be one of"),
+        (("--methods", "ts", "--cases", "nobody"), "'nobody'"),
+        (("--methods", "ts", "--page", foreign), "is a folder"),
         (("--methods", "ts", "--out", data), "cannot be written to"),
         (("--methods", "ts", "--out", foreign), "holds files that segcal did not write"),
     ):

@@ -6,6 +6,7 @@ from segcal.calibrators import create, load, methods
 from segcal.compare import compare
 from segcal.data.simulate import load_sample
 from segcal.evaluate import evaluate
+from segcal.models import CalibratedModel, predict_cases
 from segcal.oracle import oracle_temperature
 from segcal.results import Results
 from segcal.types import Case, InputError
@@ -13,7 +14,6 @@ from segcal.version import __version__
 
 if TYPE_CHECKING:
     from segcal.metrics import CalibrationSuite
-from segcal.models import CalibratedModel, predict_cases
 
 __all__ = [
     "CalibratedModel",

@@ -70,8 +70,33 @@ Reference = Annotated[str | None, typer.Option(help="Method that the others are 
 SignificanceTest = Annotated[str, typer.Option("--test", help="mann-whitney (the paper's) or wilcoxon (paired).")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
+ValidationSplit = Annotated[
+    str | None, typer.Option(help="Split that the best weights are chosen on; 'validation' where there is one.")
+]
+LogitsOnly = Annotated[bool, typer.Option("--logits-only", help="Do not look at the images.")]
+Epochs = Annotated[int | None, typer.Option(help="Learned methods: passes over the data.")]
+LearningRate = Annotated[float | None, typer.Option(help="Learned methods: of Adam.")]
+BatchSize = Annotated[int | None, typer.Option(help="Learned methods: images in a step.")]
+Patience = Annotated[int | None, typer.Option(help="Learned methods: stop after so many epochs without gain.")]
+Cosine = Annotated[bool | None, typer.Option("--cosine", help="Learned methods: let the rate fall to 0.")]
+Crop = Annotated[int | None, typer.Option(help="Learned methods: side of random crops.")]
+Flips = Annotated[bool | None, typer.Option("--flips", help="Learned methods: random flips.")]
+Precision = Annotated[str | None, typer.Option(help="Learned methods: float32 or bfloat16.")]
+Device = Annotated[str | None, typer.Option(help="Learned methods: auto, cpu, cuda.")]
 
-report_commands.register(app)
+Page = Annotated[Path | None, typer.Option(help="HTML file to show the results in.")]
+ShownCases = Annotated[
+    list[str] | None, typer.Option(help="Cases to show on the page; else the worst, a typical one and the best.")
+]
+Bins = Annotated[int, typer.Option(help="Number of bins.")]
+Form = Annotated[str, typer.Option(help="Of SCE and ACE: tables, equations or marginal.")]
+PatchSize = Annotated[int, typer.Option(help="Side of the Local patches.")]
+PatchSizes = Annotated[list[int] | None, typer.Option(help="Further sides, to see what they change.")]
+Patches = Annotated[int, typer.Option(help="Local patches in each image.")]
+Interval = Annotated[str, typer.Option(help="Of the bootstrap: percentile or bca.")]
+Floor = Annotated[
+    bool, typer.Option("--floor", help="Show what each method would score if it were perfectly calibrated.")
+]
 
 
 @app.callback(invoke_without_command=True)
@@ -88,30 +113,26 @@ def fit(
     method: Annotated[str, typer.Option(help=f"One of: {', '.join(methods())}.")] = "ts",
     labels: LabelFolder = None,
     split: Split = None,
-    validation: Annotated[
-        str | None, typer.Option(help="Split that the best weights are chosen on; 'validation' where there is one.")
-    ] = None,
+    validation: ValidationSplit = None,
     num_classes: Classes = None,
     ignore_index: Ignore = None,
     background: Background = None,
     scores: Scores = None,
-    logits_only: Annotated[bool, typer.Option("--logits-only", help="Do not look at the images.")] = False,
+    logits_only: LogitsOnly = False,
     preset: Annotated[str | None, typer.Option(help="lts, ibts: default, or paper for its schedule.")] = None,
     positivity: Annotated[str | None, typer.Option(help="lts, ibts: relu (paper), softplus or exp.")] = None,
     init: Annotated[str | None, typer.Option(help="lts, ibts: normal or zeros.")] = None,
     root_offset: Annotated[float | None, typer.Option(help="lts, ibts: 0 (paper) or 1 (released code).")] = None,
-    epochs: Annotated[int | None, typer.Option(help="Learned methods: passes over the data.")] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="Learned methods: of Adam.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Learned methods: images in a step.")] = None,
-    patience: Annotated[
-        int | None, typer.Option(help="Learned methods: stop after so many epochs without gain.")
-    ] = None,
-    cosine: Annotated[bool | None, typer.Option("--cosine", help="Learned methods: let the rate fall to 0.")] = None,
-    crop: Annotated[int | None, typer.Option(help="Learned methods: side of random crops.")] = None,
-    flips: Annotated[bool | None, typer.Option("--flips", help="Learned methods: random flips.")] = None,
-    precision: Annotated[str | None, typer.Option(help="Learned methods: float32 or bfloat16.")] = None,
+    epochs: Epochs = None,
+    learning_rate: LearningRate = None,
+    batch_size: BatchSize = None,
+    patience: Patience = None,
+    cosine: Cosine = None,
+    crop: Crop = None,
+    flips: Flips = None,
+    precision: Precision = None,
     seed: Annotated[int | None, typer.Option(help="Learned methods: of everything random.")] = None,
-    device: Annotated[str | None, typer.Option(help="Learned methods: auto, cpu, cuda.")] = None,
+    device: Device = None,
     checkpoint: Annotated[
         Path | None, typer.Option(help="Learned methods: folder to resume from if interrupted.")
     ] = None,
@@ -188,25 +209,21 @@ def evaluate_command(
     reference: Reference = None,
     test: SignificanceTest = "mann-whitney",
     out: Annotated[Path | None, typer.Option(help="Folder to save the results in.")] = None,
-    page: Annotated[Path | None, typer.Option(help="HTML file to show the results in.")] = None,
-    cases: Annotated[
-        list[str] | None, typer.Option(help="Cases to show on the page; else the worst, a typical one and the best.")
-    ] = None,
+    page: Page = None,
+    cases: ShownCases = None,
     labels: LabelFolder = None,
     split: Split = None,
     num_classes: Classes = None,
     ignore_index: Ignore = None,
     background: Background = None,
     scores: Scores = None,
-    bins: Annotated[int, typer.Option(help="Number of bins.")] = 10,
-    form: Annotated[str, typer.Option(help="Of SCE and ACE: tables, equations or marginal.")] = "tables",
-    patch_size: Annotated[int, typer.Option(help="Side of the Local patches.")] = 72,
-    patch_sizes: Annotated[list[int] | None, typer.Option(help="Further sides, to see what they change.")] = None,
-    patches: Annotated[int, typer.Option(help="Local patches in each image.")] = 10,
-    interval: Annotated[str, typer.Option(help="Of the bootstrap: percentile or bca.")] = "percentile",
-    floor: Annotated[
-        bool, typer.Option("--floor", help="Show what each method would score if it were perfectly calibrated.")
-    ] = False,
+    bins: Bins = 10,
+    form: Form = "tables",
+    patch_size: PatchSize = 72,
+    patch_sizes: PatchSizes = None,
+    patches: Patches = 10,
+    interval: Interval = "percentile",
+    floor: Floor = False,
     seed: Annotated[int, typer.Option(help="Of the patches, the bootstrap and the floor.")] = 0,
     as_json: AsJson = False,
 ) -> None:
@@ -218,10 +235,10 @@ def evaluate_command(
     """
     refuse_overwriting(out, data, labels, *(calibrators or []))
     folder = _open(data, split, "test", labels, num_classes, ignore_index, background, scores)
-    compared: dict[str, Calibrator | None] = {"UC": None, **_load_all(calibrators or [])}
+    compared: dict[str, Calibrator | None] = {UNCALIBRATED: None, **_load_all(calibrators or [])}
     check_reference(reference, tuple(compared))  # now, not after an hour of measuring
     check_test(test)
-    report_commands.check(folder, page, cases or ())
+    report_commands.check(folder, out, page, cases or ())
     with progress_of("measuring") as progress:
         results = evaluate(
             Tracked(folder, progress),
@@ -241,14 +258,112 @@ def evaluate_command(
         )
     table = results.table(reference=reference, test=cast(Test, test), floor=floor)
     report_commands.keep(results, folder, compared, out=out, page=page, cases=cases or ())
-    print_results(results, table, out, as_json)
-    if page is not None and not as_json:
-        OUT.print(f"shown in {page}", highlight=False)
+    print_results(results, table, out, as_json, page)
+
+
+@app.command("compare", cls=ManyValues)
+def compare_command(
+    data: Data,
+    chosen: Annotated[
+        list[str] | None,
+        typer.Option("--methods", help=f"Of {', '.join(methods())}; {','.join(PAPER)} if not given."),
+    ] = None,
+    reference: Reference = None,
+    test: SignificanceTest = "mann-whitney",
+    out: Annotated[Path | None, typer.Option(help="Folder to save results and calibrators in.")] = None,
+    page: Page = None,
+    cases: ShownCases = None,
+    labels: LabelFolder = None,
+    fit_split: Annotated[str | None, typer.Option(help="Split to fit on; 'fit' where there is one.")] = None,
+    validation: ValidationSplit = None,
+    test_split: Annotated[str | None, typer.Option(help="Split to measure on; 'test' where there is one.")] = None,
+    num_classes: Classes = None,
+    ignore_index: Ignore = None,
+    background: Background = None,
+    scores: Scores = None,
+    logits_only: LogitsOnly = False,
+    epochs: Epochs = None,
+    learning_rate: LearningRate = None,
+    batch_size: BatchSize = None,
+    patience: Patience = None,
+    cosine: Cosine = None,
+    crop: Crop = None,
+    flips: Flips = None,
+    precision: Precision = None,
+    device: Device = None,
+    bins: Bins = 10,
+    form: Form = "tables",
+    patch_size: PatchSize = 72,
+    patch_sizes: PatchSizes = None,
+    patches: Patches = 10,
+    interval: Interval = "percentile",
+    floor: Floor = False,
+    seed: Annotated[int, typer.Option(help="Of training, patches, bootstrap and floor.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Fit several methods on the same images and measure them on the same others, with what each costs.
+
+    Prints the paper's table, and parameters, seconds and memory of each fit and what it does to labels. A method that
+    cannot be fitted to the data says so in its row, and the others go on.
+
+    Example: segcal compare DATA --methods ts,lts,isotonic --reference lts --out results/ --page page.html
+    """
+    refuse_overwriting(out, data, labels)
+    names = [name for part in chosen or PAPER for name in part.split(",") if name]
+    check_names(names)
+    folder = _open(data, fit_split, "fit", labels, num_classes, ignore_index, background, scores)
+    tested = _open(data, test_split, "test", labels, num_classes, ignore_index, background, scores)
+    checked = _validation(data, validation, folder, labels, scores)
+    calibrators = {name.upper(): _create(name, folder, logits_only) for name in names}
+    against = None if reference is None else reference.upper()
+    check_reference(against, (UNCALIBRATED, *calibrators))
+    check_test(test)
+    report_commands.check(tested, out, page, cases or ())
+    given = _given(
+        epochs=epochs,
+        learning_rate=learning_rate,
+        batch_size=batch_size,
+        patience=patience,
+        cosine=cosine,
+        crop=crop,
+        flips=flips,
+        precision=precision,
+        device=device,
+    )
+    check_fit_settings(calibrators.values(), given)
+    protocol: dict[str, Any] = {
+        "num_classes": folder.num_classes,
+        "ignore_index": folder.ignore_index,
+        "background": folder.background,
+        "bins": bins,
+        "form": form,
+        "patch_size": patch_size,
+        "patch_sizes": patch_sizes or (),
+        "patches": patches,
+        "seed": seed,
+        "interval": interval,
+        "floor": floor,
+        "class_names": folder.class_names,
+    }
+    Protocol(**protocol)  # says now what is wrong with it
+    with progress_of("checking") as progress:
+        look_through(Tracked(tested, progress), folder.num_classes, folder.ignore_index)
+    fits = {}
+    for name, calibrator in calibrators.items():
+        settings = known_settings(calibrator, {**given, "seed": seed})
+        fits[name] = measured_fit(calibrator, partial(_fit, calibrator, folder, checked, settings))
+    if not is_first_process():
+        return
+    with progress_of("measuring") as progress:
+        comparison = measured(fits, Tracked(tested, progress), **protocol)
+    compared = {UNCALIBRATED: None, **comparison.calibrators}
+    report_commands.keep(comparison, tested, compared, out=out, page=page, cases=cases or ())
+    print_comparison(comparison, against, cast(Test, test), floor, out, as_json, page)
 
 
 @app.command("table")
 def table_command(
-    results: Annotated[Path, typer.Argument(help="Folder that 'segcal evaluate --out' wrote.")],
+    results: report_commands.ResultsFolder,
     out: Annotated[
         Path | None,
         typer.Option(help="File to write: .tex or .md for the table; .csv, .parquet or .json for all rows."),
@@ -270,98 +385,7 @@ def table_command(
     print_results(found, table, out, as_json)
 
 
-@app.command("compare", cls=ManyValues)
-def compare_command(
-    data: Data,
-    chosen: Annotated[
-        list[str] | None,
-        typer.Option("--methods", help=f"Of {', '.join(methods())}; {','.join(PAPER)} if not given."),
-    ] = None,
-    reference: Annotated[str | None, typer.Option(help="Method that the others are tested against.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder to save results and calibrators in.")] = None,
-    labels: LabelFolder = None,
-    fit_split: Annotated[str | None, typer.Option(help="Split to fit on; 'fit' where there is one.")] = None,
-    validation: Annotated[
-        str | None, typer.Option(help="Split that the best weights are chosen on; 'validation' where there is one.")
-    ] = None,
-    test_split: Annotated[str | None, typer.Option(help="Split to measure on; 'test' where there is one.")] = None,
-    num_classes: Classes = None,
-    ignore_index: Ignore = None,
-    background: Background = None,
-    scores: Scores = None,
-    logits_only: Annotated[bool, typer.Option("--logits-only", help="Do not look at the images.")] = False,
-    epochs: Annotated[int | None, typer.Option(help="Learned methods: passes over the data.")] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="Learned methods: of Adam.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Learned methods: images in a step.")] = None,
-    patience: Annotated[
-        int | None, typer.Option(help="Learned methods: stop after so many epochs without gain.")
-    ] = None,
-    cosine: Annotated[bool | None, typer.Option("--cosine", help="Learned methods: let the rate fall to 0.")] = None,
-    crop: Annotated[int | None, typer.Option(help="Learned methods: side of random crops.")] = None,
-    flips: Annotated[bool | None, typer.Option("--flips", help="Learned methods: random flips.")] = None,
-    precision: Annotated[str | None, typer.Option(help="Learned methods: float32 or bfloat16.")] = None,
-    device: Annotated[str | None, typer.Option(help="Learned methods: auto, cpu, cuda.")] = None,
-    bins: Annotated[int, typer.Option(help="Number of bins.")] = 10,
-    form: Annotated[str, typer.Option(help="Of SCE and ACE: tables, equations or marginal.")] = "tables",
-    patch_size: Annotated[int, typer.Option(help="Side of the Local patches.")] = 72,
-    patches: Annotated[int, typer.Option(help="Local patches in each image.")] = 10,
-    seed: Annotated[int, typer.Option(help="Of training, patches and bootstrap.")] = 0,
-    as_json: AsJson = False,
-) -> None:
-    """Fit several methods on the same images and measure them on the same others, with what each costs.
-
-    Prints the paper's table, and parameters, seconds and memory of each fit and what it does to labels. A method that
-    cannot be fitted to the data says so in its row, and the others go on.
-
-    Example: segcal compare DATA --methods ts,lts,isotonic --reference lts --out results/
-    """
-    refuse_overwriting(out, data, labels)
-    if out is not None:
-        refuse_foreign(out)
-    names = [name for part in chosen or PAPER for name in part.split(",") if name]
-    check_names(names)
-    folder = _open(data, fit_split, "fit", labels, num_classes, ignore_index, background, scores)
-    tested = _open(data, test_split, "test", labels, num_classes, ignore_index, background, scores)
-    checked = _validation(data, validation, folder, labels, scores)
-    calibrators = {name.upper(): _create(name, folder, logits_only) for name in names}
-    against = None if reference is None else reference.upper()
-    check_reference(against, (UNCALIBRATED, *calibrators))
-    given = _given(
-        epochs=epochs,
-        learning_rate=learning_rate,
-        batch_size=batch_size,
-        patience=patience,
-        cosine=cosine,
-        crop=crop,
-        flips=flips,
-        precision=precision,
-        device=device,
-    )
-    check_fit_settings(calibrators.values(), given)
-    protocol: dict[str, Any] = {
-        "num_classes": folder.num_classes,
-        "ignore_index": folder.ignore_index,
-        "background": folder.background,
-        "bins": bins,
-        "form": form,
-        "patch_size": patch_size,
-        "patches": patches,
-        "seed": seed,
-    }
-    Protocol(**protocol)  # says now what is wrong with it
-    with progress_of("checking") as progress:
-        look_through(Tracked(tested, progress), folder.num_classes, folder.ignore_index)
-    fits = {}
-    for name, calibrator in calibrators.items():
-        settings = known_settings(calibrator, {**given, "seed": seed})
-        fits[name] = measured_fit(calibrator, partial(_fit, calibrator, folder, checked, settings))
-    if not is_first_process():
-        return
-    with progress_of("measuring") as progress:
-        comparison = measured(fits, Tracked(tested, progress), **protocol)
-    if out is not None:
-        comparison.save(out)
-    print_comparison(comparison, against, out, as_json)
+report_commands.register(app)  # here, so that help lists them after table
 
 
 @app.command("diagnose", cls=ManyValues)

@@ -26,6 +26,7 @@ PAPER = ("ts", "ibts", "lts", "isotonic", "vector", "ets", "dirichlet")
 """The methods of the paper's tables."""
 
 UNCALIBRATED = "UC"
+_TAKEN = ("floor", "portraits")  # folders beside those of the calibrators
 _NOT_SETTINGS = ("cases", "validation", "watch")
 _FAILURES = (InputError, ArithmeticError, MemoryError, RuntimeError, np.linalg.LinAlgError)
 """What data, numbers and machines can do to one method; a slip in a program is not among them."""
@@ -199,6 +200,8 @@ def check_names(names: Collection[str]) -> None:
                 f"a method must have a name of letters, digits, - and _ that is not {UNCALIBRATED}, which stands for "
                 f"the uncalibrated scores, got '{name}'; rename it"
             )
+        if name.lower() in _TAKEN:
+            raise InputError(f"a method cannot be called '{name}', as results have a folder of that name; rename it")
     if len({name.lower() for name in names}) < len(names):
         raise InputError(f"methods must have different names, got {', '.join(names)}; rename one")
 

@@ -19,6 +19,7 @@ from segcal.compare import Comparison
 from segcal.data.folder import Folder
 from segcal.diagnosis import Diagnosis
 from segcal.results import Results
+from segcal.statistics import Test
 from segcal.tables import PaperTable
 from segcal.types import Case, InputError
 
@@ -123,7 +124,9 @@ def print_written(written: Mapping[str, int], calibrator: Calibrator, out: Path,
     OUT.print(f"{written['cases']} cases, {written['pixels']:,} pixels, {kept}; written to {out}", highlight=False)
 
 
-def print_results(results: Results, table: PaperTable, out: Path | None, as_json: bool) -> None:
+def print_results(
+    results: Results, table: PaperTable, out: Path | None, as_json: bool, page: Path | None = None
+) -> None:
     """The paper's table and the pooled figures, or all as JSON; warnings on standard error."""
     for warning in results.settings["warnings"]:
         _warn(warning)
@@ -135,11 +138,18 @@ def print_results(results: Results, table: PaperTable, out: Path | None, as_json
     if skipped := {name: count for name, count in results.skipped().items() if count}:
         counts = ", ".join(f"{count} {name}" for name, count in skipped.items())
         OUT.print(f"left out for want of pixels: {counts}", style="dim", highlight=False)
-    if out is not None:
-        OUT.print(f"saved in {out}", highlight=False)
+    _say_where(out, page)
 
 
-def print_comparison(comparison: Comparison, reference: str | None, out: Path | None, as_json: bool) -> None:
+def print_comparison(
+    comparison: Comparison,
+    reference: str | None,
+    test: Test,
+    floor: bool,
+    out: Path | None,
+    as_json: bool,
+    page: Path | None = None,
+) -> None:
     """The paper's table and, below it, what each method costs and does to labels; or all as JSON."""
     results = comparison.results
     warnings = [f"{name}: {text}" for name, c in comparison.calibrators.items() for text in c.fit_report_.warnings]
@@ -152,7 +162,7 @@ def print_comparison(comparison: Comparison, reference: str | None, out: Path | 
     if as_json:
         typer.echo(json.dumps({**results.to_dict(), "methods": comparison.records()}))
         return
-    OUT.print(results.table(reference=reference))
+    OUT.print(results.table(reference, test=test, floor=floor))
     OUT.print(_cost_table(comparison))
     OUT.print(
         "memory: growth of this process's resident memory while fitting; kept: no label can change; "
@@ -160,8 +170,14 @@ def print_comparison(comparison: Comparison, reference: str | None, out: Path | 
         style="dim",
         highlight=False,
     )
+    _say_where(out, page)
+
+
+def _say_where(out: Path | None, page: Path | None) -> None:
     if out is not None:
         OUT.print(f"saved in {out}", highlight=False)
+    if page is not None:
+        OUT.print(f"shown in {page}", highlight=False)
 
 
 def _cost_table(comparison: Comparison) -> Table:
@@ -219,7 +235,7 @@ def diagnosis_table(found: Diagnosis) -> Table:
             f"{finding.underconfident_share:.1%}",
         )
     if len(shown) > 20:
-        table.add_row(f"... {len(shown) - 20} more (--json shows all)")
+        table.caption, table.caption_justify = f"... and {len(shown) - 20} more (--json shows all)", "left"
     return table
 
 

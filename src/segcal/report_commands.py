@@ -8,17 +8,20 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich import filesize
 
 from segcal.calibrators import Calibrator
+from segcal.compare import Comparison
 from segcal.console import OUT, ManyValues, Tracked, progress_of
 from segcal.data.folder import Folder
+from segcal.files import refuse_foreign
 from segcal.portraits import choose_cases, load_portraits, portray, save_portraits
 from segcal.report import write_page, write_page_of_folder
 from segcal.report.figures import KINDS, write_figure
 from segcal.results import Results
 from segcal.types import InputError
 
-ResultsFolder = Annotated[Path, typer.Argument(help="Folder that 'segcal evaluate --out' wrote.")]
+ResultsFolder = Annotated[Path, typer.Argument(help="Folder that 'segcal evaluate' or 'segcal compare' wrote.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of words.")]
 
 
@@ -72,8 +75,10 @@ def figure(
     _say_written(out, as_json)
 
 
-def check(folder: Folder, page: Path | None, cases: Sequence[str]) -> None:
-    """Raise now, rather than after measuring, if the page could not be written or a case is not there."""
+def check(folder: Folder, out: Path | None, page: Path | None, cases: Sequence[str]) -> None:
+    """Raise now, rather than after measuring, if folder or page could not be written or a case is not there."""
+    if out is not None:
+        refuse_foreign(out)
     if page is not None and page.is_dir():
         raise InputError(f"'{page}' is a folder, and a file is to be written there; choose another name")
     for name in cases:
@@ -81,7 +86,7 @@ def check(folder: Folder, page: Path | None, cases: Sequence[str]) -> None:
 
 
 def keep(
-    results: Results,
+    found: Results | Comparison,
     folder: Folder,
     calibrators: Mapping[str, Calibrator | None],
     *,
@@ -89,14 +94,15 @@ def keep(
     page: Path | None,
     cases: Sequence[str],
 ) -> None:
-    """Save results with portraits of the chosen cases, and write their page, where either is wanted."""
+    """Save what was found with portraits of the chosen cases, and write the page of it, where either is wanted."""
     if out is None and page is None:
         return
+    results = found.results if isinstance(found, Comparison) else found
     chosen = folder.subset(choose_cases(results, cases))
     with progress_of("portraying") as progress:
         portraits = portray(Tracked(chosen, progress), calibrators, results, cases)
     if out is not None:
-        results.save(out)
+        found.save(out)
         save_portraits(portraits, out)
     if page is not None:
         write_page(results, page, portraits)
@@ -107,4 +113,4 @@ def _say_written(out: Path, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps({"out": str(out), "bytes": size}))
     else:
-        OUT.print(f"written to {out} ({size / 1e6:.1f} MB)", highlight=False)
+        OUT.print(f"written to {out} ({filesize.decimal(size)})", highlight=False)

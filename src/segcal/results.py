@@ -233,7 +233,7 @@ class Results:
         folder = Path(path)
         content = read_json(folder / MARKER)
         if not isinstance(content, dict) or not isinstance(content.get("results"), dict):
-            raise InputError(f"'{folder}' holds no results; give the folder that 'segcal evaluate --out' wrote")
+            raise InputError(f"'{folder}' holds no results; give one that 'segcal evaluate' or 'segcal compare' wrote")
         if content["format"] > FORMAT:
             raise InputError(f"the results in '{folder}' were saved by a newer segcal; update segcal")
         studied = {"size_frame": _SIZES} if content["results"].get("patch_sizes") else {}

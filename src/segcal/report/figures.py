@@ -88,17 +88,23 @@ def write_figure(
 
 def _reliability(pyplot: Any, results: Results, methods: Sequence[str], region: str, label: str) -> Any:
     """Accuracy against confidence with the gaps shaded and intervals drawn, above the histogram of confidence."""
+    across = min(len(methods), 4)
+    down = -(-len(methods) // across)
     figure, axes = pyplot.subplots(
-        2,
-        len(methods),
-        figsize=(1.75 * len(methods) + 0.35, 2.5),
-        height_ratios=[4, 1],
+        2 * down,
+        across,
+        figsize=(1.75 * across + 0.35, 2.5 * down),
+        height_ratios=[4, 1] * down,
         sharex=True,
         sharey="row",
         squeeze=False,
         layout="constrained",
     )
-    for method, (upper, lower) in zip(methods, axes.T, strict=True):
+    pairs = [pair for k in range(down) for pair in axes[2 * k : 2 * k + 2].T]
+    for pair in pairs[len(methods) :]:
+        for axis in pair:
+            axis.set_visible(False)
+    for method, (upper, lower) in zip(methods, pairs, strict=False):
         curve = curve_of(results, method, region, label)
         if curve is None or not len(curve):
             raise InputError(f"no reliability diagram of region '{region}' and class '{label}'; see results.curves()")
@@ -118,8 +124,10 @@ def _reliability(pyplot: Any, results: Results, methods: Sequence[str], region: 
         upper.set(title=f"{_literal(method)}   ECE {100 * ece:.2f} %", xlim=(0, 1), ylim=(0, 1), box_aspect=1)
         lower.bar(left, 100 * count / max(count.sum(), 1), width, align="edge", color="0.7", edgecolor="white")
         lower.set(xlabel="confidence", xticks=[0, 0.5, 1], box_aspect=0.25)
-    axes[0, 0].set_ylabel("accuracy")
-    axes[1, 0].set_ylabel("pixels (%)")
+        lower.tick_params(labelbottom=True)
+    for upper, lower in pairs[::across]:
+        upper.set_ylabel("accuracy")
+        lower.set_ylabel("pixels (%)")
     return figure
 
 
@@ -174,7 +182,7 @@ def _regions(pyplot: Any, results: Results, methods: Sequence[str], metric: str)
     axis.set_xticks(range(len(regions)), [REGION_TITLES.get(region, region) for region in regions])
     axis.tick_params(axis="x", length=0)
     axis.set_ylabel(_title(metric))
-    axis.legend(ncols=min(4, len(methods)), loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2)
+    _name_above(figure, len(methods))
     return figure
 
 
@@ -198,8 +206,14 @@ def _patch_size(pyplot: Any, results: Results, methods: Sequence[str], metric: s
     axis.set(xlabel="patch size (pixels)", ylabel=f"{_title(metric)}, {REGION_TITLES.get(region, region)}")
     axis.set_xticks(sorted(set(rows["size"])))
     axis.set_ylim(bottom=0)
-    axis.legend()
+    _name_above(figure, len(methods))
     return figure
+
+
+def _name_above(figure: Any, methods: int) -> None:
+    """Name the methods above the axes, three side by side, in a figure that grows by as much as they need."""
+    figure.set_figheight(figure.get_figheight() + 0.17 * ((methods - 1) // 3))
+    figure.legend(ncols=3, loc="outside upper center", columnspacing=1.2)
 
 
 def _style(results: Results, method: str) -> dict[str, Any]:
@@ -242,7 +256,7 @@ def _chosen(methods: Sequence[str], results: Results) -> Sequence[str]:
 
 def _portrait(portraits: Sequence[Portrait], case: str | None) -> Portrait:
     if not portraits:
-        raise InputError("there are no portraits of cases here; 'segcal evaluate --out RESULTS' keeps them")
+        raise InputError("there are no portraits of cases here; '--out RESULTS' of evaluate and compare keeps them")
     found = [portrait for portrait in portraits if case in (None, portrait.name)]
     if not found:
         raise InputError(f"case must be one of {', '.join(p.name for p in portraits)}, got '{case}'")

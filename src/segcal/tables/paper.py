@@ -71,7 +71,7 @@ class PaperTable:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         for metrics, regions in self._parts(options.max_width):
             yield self._rich(metrics, regions)
-        yield Text(self.legend(), style="dim")
+        yield Text(" ".join(self.notes("bold", "*")), style="dim")
 
     def legend(self) -> str:
         """What the marks mean."""
