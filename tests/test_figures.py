@@ -87,6 +87,18 @@ def test_mistakes_are_told_and_nothing_is_written(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("kind", ["reliability", "regions", "patch-size"])
+def test_many_methods_are_named_inside_the_figure(tmp_path: Path, kind: str) -> None:
+    cases = [scene.case for scene in simulate(2, num_classes=3, size=(12, 14))]
+    methods = dict.fromkeys(("UC", *(f"DIRICHLET{k}" for k in range(8))))
+    results = evaluate(cases, methods, num_classes=3, patch_size=6, patches=2, patch_sizes=(4, 6), repetitions=5)
+    write_figure(kind, results, tmp_path / "a.png")
+    pixels = np.asarray(Image.open(tmp_path / "a.png").convert("L"))
+    edges = (pixels[:3], pixels[-3:], pixels[:, :3], pixels[:, -3:])
+    assert all((edge == 255).all() for edge in edges)  # nothing is cut off
+    assert pixels.shape[1] < 2500
+
+
 def test_what_was_not_measured_is_told(found: Any, tmp_path: Path) -> None:
     results, _ = found
     with pytest.raises(InputError, match="--patch-sizes"):
