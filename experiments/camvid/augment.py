@@ -32,7 +32,7 @@ class Augmentation:
             low, high, size = low**0.5, high**0.5, (height, width)
         spans = [(size[1] / width, size[0] / height)] * len(images)
         views = np.stack([_view(random, span, (low, high)) for random, span in zip(randoms, spans, strict=True)])
-        colours = np.stack([_colour(random) for random in randoms])
+        colours = np.stack([_colour(random, recipe.colour) for random in randoms])
         seen, truth = look(images, labels, _on(views, images), size)
         return recolour(seen, _on(colours, images)), truth
 
@@ -68,10 +68,10 @@ def _view(random: np.random.Generator, span: tuple[float, float], scales: tuple[
     return np.array([[mirror * shares[0], 0, shifts[0]], [0, shares[1], shifts[1]]])
 
 
-def _colour(random: np.random.Generator) -> np.ndarray:
-    brightness, saturation, contrast = random.uniform(0.7, 1.3, size=3)
-    gains = brightness * random.uniform(0.9, 1.1, size=3)
-    return np.array([*gains, saturation, contrast, np.exp(random.uniform(-0.3, 0.3))])
+def _colour(random: np.random.Generator, strength: float) -> np.ndarray:
+    brightness, saturation, contrast = 1 + strength * random.uniform(-0.3, 0.3, size=3)
+    gains = brightness * (1 + strength * random.uniform(-0.1, 0.1, size=3))
+    return np.array([*gains, saturation, contrast, np.exp(strength * random.uniform(-0.3, 0.3))])
 
 
 def _on(values: np.ndarray, like: Tensor) -> Tensor:
