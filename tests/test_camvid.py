@@ -18,7 +18,7 @@ from camvid_tree import NAMES, write_camvid
 from experiments.beside_paper import joined, paper_numbers
 from experiments.camvid.__main__ import main
 from experiments.camvid.augment import Augmentation, look, recolour
-from experiments.camvid.calibrate import Source, fit_as_paper, fit_grouped
+from experiments.camvid.calibrate import Source, calibrate, fit_as_paper, fit_grouped
 from experiments.camvid.grouped import ShrunkTemperature, summed_nll, temperature_pair
 from experiments.camvid.jobs import PRESETS, Job
 from experiments.camvid.network import names_of, predict, read_logits, read_quality, train_network
@@ -167,6 +167,22 @@ def test_augmentation_keeps_picture_and_labels_together(tree: Path) -> None:
         assert torch.equal(again[0], seen)
 
 
+def test_half_of_the_views_show_the_frames_own_pixels(rng: np.random.Generator) -> None:
+    image = torch.from_numpy(rng.integers(0, 256, (1, 3, 44, 60), dtype=np.uint8))
+    labels = image[:, 0] % 11
+    recipe = replace(PRESETS["small"], crop=24, colour=0.0, epochs=2, full_epochs=1)
+    for epoch, size in ((1, (24, 24)), (2, (44, 60))):
+        windows = torch.cat([image, image.flip(-1)]).unfold(2, size[0], 1).unfold(3, size[1], 1)
+        exact = 0
+        for k in range(100):
+            seen, truth = Augmentation(recipe)((image, labels), [np.random.default_rng([k, epoch])], epoch)
+            near = (255 * seen[:, :, None, None] - windows).abs().amax((1, 4, 5)) < 0.1
+            if near.any():
+                exact += 1
+                assert torch.equal(truth[0], (255 * seen[0, 0]).round().long() % 11)
+        assert 30 < exact < 70
+
+
 def test_colours_change_as_strongly_as_asked(rng: np.random.Generator) -> None:
     labels = torch.zeros(1, 44, 60, dtype=torch.uint8)
     image = torch.full((1, 3, 44, 60), 128, dtype=torch.uint8)
@@ -276,6 +292,22 @@ def test_a_run_leaves_all_that_the_table_needs(finished_run: Path, tree: Path) -
     wanted = read_quality(job, finished_run)["val"]["all"]  # of 6 frames at most, as told
     assert log["miou"]["val"] == pytest.approx(wanted, abs=0.01)
     assert set(read_quality(job, finished_run)["test"]) == {"0001TP", "Seq05VD", "all"}
+
+
+def test_methods_measured_at_once_are_as_one_by_one(
+    finished_run: Path, tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = Path(shutil.copytree(finished_run, tmp_path / "copy"))
+    shutil.rmtree(copy / "fc-densenettiny-focal-0" / "paper")
+    monkeypatch.setattr("os.cpu_count", lambda: 6)  # a thread for each of FL, FL+TS and FL+LTS
+    job, data = Job("tiny", "focal", 0), open_camvid(tree)
+    calibrate(job, data, copy, PRESETS["small"], "paper", device="cpu")
+    one, other = finished(finished_run, "paper")[job], finished(copy, "paper")[job]
+    for name in ("frame", "patch_frame", "pooled_frame"):
+        keys = [key for key in ("case", "method", "region", "metric", "patch") if key in getattr(one, name)]
+        frames = [getattr(part, name).sort_values(keys, ignore_index=True) for part in (one, other)]
+        pd.testing.assert_frame_equal(*frames)
+    assert one.methods == other.methods
 
 
 def test_each_stage_reads_its_own_list_only(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
