@@ -100,7 +100,7 @@ def train_network(
             watch=_watch(settings, minutes),
             inspect=_teller(recipe, frames, others),
         )
-    seconds, network = sum(epoch.seconds for epoch in history.epochs), objective.network
+    seconds, network = sum(epoch.seconds for epoch in history.epochs), deepcopy(objective.network)  # not compiled
     fit_statistics(network, frames, seed=job.seed)
     quality = {"train": measure(network, frames), "val": measure(network, others)}
     save_file(_plain(network), folder / WEIGHTS)
