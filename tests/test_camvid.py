@@ -12,15 +12,17 @@ import pandas as pd
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file
 
 from camvid_tree import NAMES, write_camvid
 from experiments.beside_paper import joined, paper_numbers
 from experiments.camvid.__main__ import main
 from experiments.camvid.augment import Augmentation, look, recolour
-from experiments.camvid.calibrate import Source, fit_as_paper, fit_grouped
+from experiments.camvid.calibrate import Source, calibrate, fit_as_paper, fit_grouped
 from experiments.camvid.grouped import ShrunkTemperature, summed_nll, temperature_pair
 from experiments.camvid.jobs import PRESETS, Job
-from experiments.camvid.network import mean_iou, names_of, predict, read_quality, train_network
+from experiments.camvid.network import names_of, predict, read_logits, read_quality, train_network
+from experiments.camvid.quality import confusion, fit_statistics, held, logits_of, mean_iou, measure
 from experiments.camvid.table import finished, tables
 from segcal import InputError, evaluate
 from segcal.data.camvid import (
@@ -165,8 +167,94 @@ def test_augmentation_keeps_picture_and_labels_together(tree: Path) -> None:
         assert torch.equal(again[0], seen)
 
 
+def test_half_of_the_views_show_the_frames_own_pixels(rng: np.random.Generator) -> None:
+    image = torch.from_numpy(rng.integers(0, 256, (1, 3, 44, 60), dtype=np.uint8))
+    labels = image[:, 0] % 11
+    recipe = replace(PRESETS["small"], crop=24, colour=0.0, epochs=2, full_epochs=1)
+    for epoch, size in ((1, (24, 24)), (2, (44, 60))):
+        windows = torch.cat([image, image.flip(-1)]).unfold(2, size[0], 1).unfold(3, size[1], 1)
+        exact = 0
+        for k in range(100):
+            seen, truth = Augmentation(recipe)((image, labels), [np.random.default_rng([k, epoch])], epoch)
+            near = (255 * seen[:, :, None, None] - windows).abs().amax((1, 4, 5)) < 0.1
+            if near.any():
+                exact += 1
+                assert torch.equal(truth[0], (255 * seen[0, 0]).round().long() % 11)
+        assert 30 < exact < 70
+
+
+def test_colours_change_as_strongly_as_asked(rng: np.random.Generator) -> None:
+    labels = torch.zeros(1, 44, 60, dtype=torch.uint8)
+    image = torch.full((1, 3, 44, 60), 128, dtype=torch.uint8)
+
+    def farthest(strength: float) -> float:
+        augment = Augmentation(replace(PRESETS["small"], colour=strength))
+        seen = [augment((image, labels), [np.random.default_rng(k)], 1)[0] for k in range(40)]
+        return max(float((one - 128 / 255).abs().max()) for one in seen)
+
+    assert farthest(0.0) < 1e-5
+    assert farthest(0.0) < farthest(0.3) < farthest(1.0)
+
+
 def test_mean_iou_by_hand() -> None:
+    logits, labels = torch.zeros(1, 11, 1, 4), torch.tensor([[[2, 3, 3, VOID]]], dtype=torch.uint8)
+    logits[0, [2, 2, 3, 5], 0, [0, 1, 2, 3]] = 1.0
+    table = confusion(logits, labels)
+    assert table.sum() == 3, "void is not counted"
+    assert (table[2, 2], table[3, 2], table[3, 3]) == (1, 1, 1)
     assert mean_iou(np.array([[3, 1, 0], [0, 2, 0], [0, 0, 0]])) == pytest.approx((3 / 4 + 2 / 3) / 2)
+
+
+def test_statistics_are_those_of_the_frames(tree: Path) -> None:
+    """Of the first normalisation, whose input no other one changes, worked out of all frames at once."""
+    data, network = open_camvid(tree), Job("tiny", "ce", 0).build()
+    frames = held([data.read("val", name) for name in data.names("val")[:8]], torch.device("cpu"))
+    norm, inputs = network.down[0].layers[0].norm, []
+    handle = norm.register_forward_pre_hook(lambda _, given: inputs.append(given[0].clone()))
+    logits_of(network, frames)
+    handle.remove()
+    network.train()
+    before = {name: value.clone() for name, value in network.named_parameters()}
+    fit_statistics(network, frames, seed=3)
+    torch.testing.assert_close(norm.running_mean, inputs[0].mean((0, 2, 3)), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(norm.running_var, inputs[0].var((0, 2, 3)), rtol=1e-4, atol=1e-5)
+    assert not any(module.training for module in network.modules())
+    assert norm.momentum == 0.1
+    assert all(torch.equal(value, before[name]) for name, value in network.named_parameters())
+    assert measure(network, frames) == measure(network, frames), "nothing is gathered or dropped any more"
+
+
+def test_val_has_no_say_in_the_training(tree: Path, tmp_path: Path) -> None:
+    other = Path(shutil.copytree(tree, tmp_path / "other"))
+    for file in (other / "val").iterdir():
+        Image.fromarray(np.zeros((44, 60, 3), np.uint8)).save(file)
+    options = ["train", "--network", "tiny", "--preset", "small", "--device", "cpu", "--epochs", "5"]
+    weights = []
+    for root in (tree, other):
+        out = tmp_path / f"of-{root.name}"
+        assert main([*options, "--data", str(root), "--out", str(out)]) == 0
+        weights.append((out / "fc-densenettiny-ce-0" / "network.safetensors").read_bytes())
+    assert weights[0] == weights[1]
+
+
+def test_logits_are_those_of_each_frame_alone(finished_run: Path, tree: Path) -> None:
+    job, data = Job("tiny", "ce", 0), open_camvid(tree)
+    network = job.build().eval()
+    network.load_state_dict(load_file(job.folder(finished_run) / "network.safetensors"))
+    for name in NAMES["test"][:2]:
+        alone = logits_of(network, held([data.read("test", name)], torch.device("cpu")))[0]
+        written = torch.from_numpy(read_logits(job, finished_run, "test", name)).float()
+        torch.testing.assert_close(written, alone, rtol=2e-3, atol=2e-3)
+
+
+def test_a_job_begun_in_another_way_is_refused(tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["train", "--network", "tiny", "--preset", "small", "--device", "cpu", "--data", str(tree)]
+    options += ["--out", str(tmp_path), "--minutes", "0"]
+    assert main([*options, "--scales", "0.9", "1.1"]) == 3
+    capsys.readouterr()
+    assert main(options) == 2
+    assert "begun with scales=[0.9, 1.1], and now it is [0.75, 1.5]" in capsys.readouterr().err
+    assert main([*options, "--scales", "0.9", "1.1"]) == 3
 
 
 def test_the_paper_is_transcribed_whole() -> None:
@@ -201,7 +289,25 @@ def test_a_run_leaves_all_that_the_table_needs(finished_run: Path, tree: Path) -
     assert set(results.frame.case) == set(NAMES["test"])
     log = json.loads((job.folder(finished_run) / "training.json").read_text())
     assert len(log["epochs"]) == 3
+    wanted = read_quality(job, finished_run)["val"]["all"]  # of 6 frames at most, as told
+    assert log["miou"]["val"] == pytest.approx(wanted, abs=0.01)
     assert set(read_quality(job, finished_run)["test"]) == {"0001TP", "Seq05VD", "all"}
+
+
+def test_methods_measured_at_once_are_as_one_by_one(
+    finished_run: Path, tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = Path(shutil.copytree(finished_run, tmp_path / "copy"))
+    shutil.rmtree(copy / "fc-densenettiny-focal-0" / "paper")
+    monkeypatch.setattr("os.cpu_count", lambda: 6)  # a thread for each of FL, FL+TS and FL+LTS
+    job, data = Job("tiny", "focal", 0), open_camvid(tree)
+    calibrate(job, data, copy, PRESETS["small"], "paper", device="cpu")
+    one, other = finished(finished_run, "paper")[job], finished(copy, "paper")[job]
+    for name in ("frame", "patch_frame", "pooled_frame"):
+        keys = [key for key in ("case", "method", "region", "metric", "patch") if key in getattr(one, name)]
+        frames = [getattr(part, name).sort_values(keys, ignore_index=True) for part in (one, other)]
+        pd.testing.assert_frame_equal(*frames)
+    assert one.methods == other.methods
 
 
 def test_each_stage_reads_its_own_list_only(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,8 +323,8 @@ def test_each_stage_reads_its_own_list_only(tree: Path, tmp_path: Path, monkeypa
 
     monkeypatch.setattr(CamVid, "read", noted)
     job, data, recipe = Job("tiny", "ce", 0), open_camvid(tree), replace(PRESETS["small"], frames=None)
-    train_network(job, data, tmp_path, recipe, device="cpu", minutes=None)
-    assert seen == list_of("train")
+    train_network(job, data, tmp_path, recipe, device="cpu")
+    assert seen == {*list_of("train"), *list_of("val")}, "the mIoU on val is told"
     predict(job, data, tmp_path, recipe, device="cpu")
     assert seen == {*list_of("train"), *list_of("val"), *list_of("test")}, "logits are made of both, by one network"
     shutil.rmtree(tmp_path / job.name / "logits" / "test")  # who fits with their help cannot any more

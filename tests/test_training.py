@@ -299,6 +299,40 @@ def test_augmentation_is_told_sample_and_epoch_and_leaves_validation_alone() -> 
     assert {value for epoch, value in told if epoch == 1} == expected
 
 
+def test_whole_batches_leave_others_out_each_time() -> None:
+    seen: list[list[float]] = []
+
+    class Spy(Line):
+        def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+            seen.append([float(value) for value in x[:, 0].flatten()])
+            return super().forward(x, y)
+
+    samples = [(np.full(3, float(k), np.float32), np.zeros(3, np.float32)) for k in range(7)]
+    settings = Settings(epochs=12, batch_size=3, whole_batches=True, spatial_dims=1)
+    train(Spy(), samples, settings)
+    assert [len(batch) for batch in seen] == [3] * 24
+    assert {value for batch in seen for value in batch} == set(range(7))
+    left_out = [set(range(7)) - {*seen[k], *seen[k + 1]} for k in range(0, 24, 2)]
+    assert len(set(map(frozenset, left_out))) > 1
+    seen.clear()
+    train(Spy(), samples[:2], settings)
+    assert [len(batch) for batch in seen] == [2] * 12, "too few for one batch are one all the same"
+
+
+def test_the_outcome_is_shown_after_each_epoch() -> None:
+    shown: list[tuple[int, Tensor]] = []
+
+    def inspect(number: int, objective: nn.Module) -> None:
+        shown.append((number, objective.get_parameter("slope").detach().clone()))
+
+    data, settings = line_data([8] * 6), Settings(epochs=3, learning_rate=0.1, spatial_dims=1, average=0.9)
+    train(line := Line(), data, settings, inspect=inspect)
+    assert [number for number, _ in shown] == [1, 2, 3]
+    assert torch.equal(shown[-1][1], line.slope), "the averaged one, as the end gives it"
+    train(short := Line(), data, replace(settings, epochs=1), inspect=None)
+    assert torch.equal(shown[0][1], short.slope)
+
+
 def test_a_batch_without_weight_has_no_gradient() -> None:
     class Empty(Line):
         def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

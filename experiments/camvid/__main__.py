@@ -16,7 +16,16 @@ from segcal.data.camvid import open_camvid
 from segcal.types import InputError
 
 _STAGES = ("run", "train", "calibrate", "table", "study", "draw")
-_OVERRIDES = {"epochs": int, "full_epochs": int, "batch_size": int, "learning_rate": float, "weight_decay": float}
+_OVERRIDES = {
+    "epochs": int,
+    "full_epochs": int,
+    "crop": int,
+    "colour": float,
+    "batch_size": int,
+    "learning_rate": float,
+    "weight_decay": float,
+    "average": float,
+}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -50,7 +59,8 @@ def _run(options: argparse.Namespace) -> None:
         data.require_published()
     for job in jobs:
         if options.stage in ("train", "run"):
-            train_network(job, data, out, recipe, device=options.device, minutes=options.minutes)
+            limits = {"minutes": options.minutes, "compiled": options.compile}
+            train_network(job, data, out, recipe, device=options.device, **limits)
         if options.stage in ("calibrate", "run"):
             predict(job, data, out, recipe, device=options.device)
             for protocol in options.protocol:
@@ -61,6 +71,8 @@ def _run(options: argparse.Namespace) -> None:
 
 def _recipe(options: argparse.Namespace) -> Recipe:
     given = {name: getattr(options, name) for name in _OVERRIDES if getattr(options, name) is not None}
+    if options.scales is not None:
+        given["scales"] = tuple(options.scales)
     return replace(PRESETS[options.preset], **given)
 
 
@@ -75,9 +87,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--protocol", choices=PROTOCOLS, nargs="+", default=list(PROTOCOLS))
     parser.add_argument("--preset", choices=tuple(PRESETS), default="full")
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--compile", action="store_true", help="compile the network: minutes at first, then faster")
     parser.add_argument("--minutes", type=float, help="stop training at the next checkpoint after this time")
     for name, kind in _OVERRIDES.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=kind, help="instead of the preset's")
+    parser.add_argument("--scales", type=float, nargs=2, metavar=("LOW", "HIGH"), help="instead of the preset's")
     return parser
 
 

@@ -30,9 +30,8 @@ class Augmentation:
         size = (min(recipe.crop, height), min(recipe.crop, width))
         if epoch > recipe.epochs - recipe.full_epochs:
             low, high, size = low**0.5, high**0.5, (height, width)
-        spans = [(size[1] / width, size[0] / height)] * len(images)
-        views = np.stack([_view(random, span, (low, high)) for random, span in zip(randoms, spans, strict=True)])
-        colours = np.stack([_colour(random) for random in randoms])
+        views = np.stack([_view(random, size, (height, width), (low, high)) for random in randoms])
+        colours = np.stack([_colour(random, recipe.colour) for random in randoms])
         seen, truth = look(images, labels, _on(views, images), size)
         return recolour(seen, _on(colours, images)), truth
 
@@ -59,19 +58,26 @@ def recolour(images: Float[Tensor, "B C H W"], colours: Float[Tensor, "B 6"]) ->
     return torch.lerp(mean.expand_as(vivid), vivid, contrast).clamp(1e-4, 1.0) ** gamma
 
 
-def _view(random: np.random.Generator, span: tuple[float, float], scales: tuple[float, float]) -> np.ndarray:
-    """An affine map from the view's coordinates to the frame's, both from -1 to 1: width first, as grid_sample has."""
-    scale = np.exp(random.uniform(*np.log(scales)))
-    shares = [part / scale for part in span]
-    shifts = [random.uniform(-1, 1) * abs(1 - share) for share in shares]
+def _view(
+    random: np.random.Generator, size: tuple[int, int], frame: tuple[int, int], scales: tuple[float, float]
+) -> np.ndarray:
+    """An affine map from the view's coordinates to the frame's, both from -1 to 1: width first, as grid_sample has.
+
+    Half of the views are not scaled and begin at a whole pixel: they show the frame's own pixels, as sharp as the
+    network will meet them, where interpolated ones are blurred.
+    """
+    scale = np.exp(random.uniform(*np.log(scales))) if random.random() < 0.5 else 1.0
+    shares = np.array([part / (whole * scale) for part, whole in zip(size, frame, strict=True)])
+    starts = np.round(random.random(2) * (1 - shares) * frame) / frame
+    shifts = 2 * starts + shares - 1
     mirror = random.choice([-1.0, 1.0])
-    return np.array([[mirror * shares[0], 0, shifts[0]], [0, shares[1], shifts[1]]])
+    return np.array([[mirror * shares[1], 0, shifts[1]], [0, shares[0], shifts[0]]])
 
 
-def _colour(random: np.random.Generator) -> np.ndarray:
-    brightness, saturation, contrast = random.uniform(0.7, 1.3, size=3)
-    gains = brightness * random.uniform(0.9, 1.1, size=3)
-    return np.array([*gains, saturation, contrast, np.exp(random.uniform(-0.3, 0.3))])
+def _colour(random: np.random.Generator, strength: float) -> np.ndarray:
+    brightness, saturation, contrast = 1 + strength * random.uniform(-0.3, 0.3, size=3)
+    gains = brightness * (1 + strength * random.uniform(-0.1, 0.1, size=3))
+    return np.array([*gains, saturation, contrast, np.exp(strength * random.uniform(-0.3, 0.3))])
 
 
 def _on(values: np.ndarray, like: Tensor) -> Tensor:

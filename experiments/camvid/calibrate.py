@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
+from experiments.beside_paper import joined
 from experiments.camvid.grouped import ShrunkTemperature, choose, temperature_pair
 from experiments.camvid.jobs import Job, Recipe, versions
 from experiments.camvid.network import names_of, read_logits
@@ -16,12 +20,14 @@ from segcal import evaluate
 from segcal.calibrators import Calibrator
 from segcal.data.camvid import CLASSES, VOID, CamVid, Split, calibration_split
 from segcal.files import staged_file, write_json
+from segcal.results import Results
 from segcal.training import choose_device
 from segcal.types import Case
 
 Protocol = Literal["paper", "grouped"]
 PROTOCOLS: tuple[Protocol, ...] = ("paper", "grouped")
 _OF_JOINT = ("ts", "lts")
+_T = TypeVar("_T")
 
 
 def calibrate(job: Job, data: CamVid, out: Path, recipe: Recipe, protocol: Protocol, *, device: str) -> None:
@@ -37,15 +43,20 @@ def calibrate(job: Job, data: CamVid, out: Path, recipe: Recipe, protocol: Proto
     named = {job.method(name): calibrator for name, calibrator in fit(source, recipe, timings, notes).items()}
 
     started, test_names = perf_counter(), names_of(data, "test", recipe)
-    results = evaluate(
-        source.stream("test", test_names),
-        {job.method("UC"): None, **named},
-        num_classes=len(CLASSES),
-        ignore_index=VOID,
-        patch_size=recipe.patch_size,
-        repetitions=recipe.repetitions,
-        seed=0,
-    )
+    methods: dict[str, Calibrator | None] = {job.method("UC"): None, **named}
+
+    def measure(names: Sequence[str]) -> Results:
+        return evaluate(
+            source.stream("test", test_names),
+            {name: methods[name] for name in names},
+            num_classes=len(CLASSES),
+            ignore_index=VOID,
+            patch_size=recipe.patch_size,
+            repetitions=recipe.repetitions,
+            seed=0,
+        )
+
+    results = joined(_at_once(measure, list(methods)))
     results.save(folder / "results")
     for name, calibrator in named.items():
         if not isinstance(calibrator, ShrunkTemperature):  # which is made of two that are saved
@@ -53,7 +64,11 @@ def calibrate(job: Job, data: CamVid, out: Path, recipe: Recipe, protocol: Proto
     timings["evaluate"] = perf_counter() - started
 
     started = perf_counter()
-    changed = count_changes(source.stream("test", test_names), named)
+
+    def changes(names: Sequence[str]) -> dict[str, tuple[int, int]]:
+        return count_changes(source.stream("test", test_names), {name: named[name] for name in names})
+
+    changed = {name: found for part in _at_once(changes, list(named)) for name, found in part.items()}
     timings["count changes"] = perf_counter() - started
     content = {"job": asdict(job), "protocol": protocol, "changed": changed, "seconds": timings, "notes": notes}
     reports = {name: asdict(one.fit_report_) for name, one in named.items()}
@@ -78,6 +93,14 @@ class Source:
         """Cases one at a time, on the CPU."""
         for name in names:
             yield self.data.read(split, name).case(read_logits(self.job, self.out, split, name))
+
+
+def _at_once(work: Callable[[Sequence[str]], _T], methods: Sequence[str]) -> list[_T]:
+    """Work on a share of the methods in each of several threads; one alone keeps about two cores busy."""
+    count = min(len(methods), max(1, (os.cpu_count() or 1) // 2))
+    ends = [len(methods) * k // count for k in range(count + 1)]
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(work, [methods[start:end] for start, end in pairwise(ends)]))
 
 
 def fit_as_paper(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
 from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
+from typing import TypeVar, cast
 
 import numpy as np
 import torch
@@ -16,33 +19,66 @@ from torch.nn import functional as F  # noqa: N812  (the name it has everywhere)
 
 from experiments.camvid.augment import Augmentation
 from experiments.camvid.jobs import Job, Recipe, versions
-from segcal.data.camvid import CLASSES, VOID, CamVid, Frame, Split
+from experiments.camvid.quality import (
+    BATCH,
+    Labelled,
+    choosing_kernels,
+    confusion,
+    fit_statistics,
+    held,
+    in_batches,
+    logits_of,
+    mean_iou,
+    measure,
+    normalised,
+)
+from segcal.data.camvid import VOID, CamVid, Frame, Split
 from segcal.files import MARKER, read_json, staged_file, staged_folder, write_json
 from segcal.losses import PixelLoss
 from segcal.networks.fc_densenet import FCDenseNet
-from segcal.training import Epoch, Sample, Settings, Watch, choose_device, train
-from segcal.types import Array, Image
+from segcal.training import Epoch, Inspect, Settings, Watch, choose_device, train
+from segcal.types import Array, InputError
 
-WEIGHTS, LOG, LOGITS = "network.safetensors", "training.json", "logits"
+WEIGHTS, RECIPE, LOG, LOGITS = "network.safetensors", "recipe.json", "training.json", "logits"
+_TOLD = 30
+_KERNELS = 4
+_T = TypeVar("_T")
 
 
 class OutOfTimeError(Exception):
     """The time allowed for this call is over; the next one goes on from the last checkpoint."""
 
 
-def train_network(job: Job, data: CamVid, out: Path, recipe: Recipe, *, device: str, minutes: float | None) -> None:
-    """Train, unless the job's folder holds the trained network already."""
+def train_network(
+    job: Job,
+    data: CamVid,
+    out: Path,
+    recipe: Recipe,
+    *,
+    device: str,
+    minutes: float | None = None,
+    compiled: bool = False,
+) -> None:
+    """Train, unless the job's folder holds the trained network already.
+
+    The mIoU on frames of `val` is told on the way and at the end; nothing depends on it.
+    """
     folder = job.folder(out)
     if (folder / LOG).exists():
         print(f"{job.name}: trained already")
         return
-    torch.backends.cudnn.benchmark = True
+    _keep_recipe(folder, recipe)
     place = choose_device(device)
-    frames = _Held(read_frames(data, "train", recipe), place)
+    frames, others = (held(read_frames(data, split, recipe), place) for split in ("train", "val"))
     objective = _Objective(job).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if compiled:
+        objective.network.compile(dynamic=False)
+    if place.type == "cuda":
+        torch.backends.cudnn.benchmark_limit = _KERNELS
     settings = Settings(
         epochs=recipe.epochs,
         batch_size=recipe.batch_size,
+        whole_batches=True,  # so that there is one shape to find the fastest kernels for
         learning_rate=recipe.learning_rate,
         weight_decay=recipe.weight_decay,
         optimiser="adamw",
@@ -53,16 +89,27 @@ def train_network(job: Job, data: CamVid, out: Path, recipe: Recipe, *, device: 
         seed=job.seed,
         device=device,
         checkpoint=folder / "checkpoints",
-        checkpoint_every=max(1, recipe.epochs // 5),
+        checkpoint_every=max(1, recipe.epochs // 12),
     )
-    history = train(objective, frames, settings, augment=Augmentation(recipe), watch=_watch(settings, minutes))
-    seconds = sum(epoch.seconds for epoch in history.epochs)
-    save_file(_plain(objective.network), folder / WEIGHTS)
+    with choosing_kernels(True):
+        history = train(
+            objective,
+            frames,
+            settings,
+            augment=Augmentation(recipe),
+            watch=_watch(settings, minutes),
+            inspect=_teller(recipe, frames, others),
+        )
+    seconds, network = sum(epoch.seconds for epoch in history.epochs), deepcopy(objective.network)  # not compiled
+    fit_statistics(network, frames, seed=job.seed)
+    quality = {"train": measure(network, frames), "val": measure(network, others)}
+    save_file(_plain(network), folder / WEIGHTS)
     losses = [[epoch.number, epoch.loss, epoch.seconds] for epoch in history.epochs]
     log = {"job": asdict(job), "recipe": asdict(recipe), "seconds": seconds, "frames": len(frames), **versions()}
     with staged_file(folder / LOG) as file:  # last: its presence says that the training is done
-        write_json(file, {**log, "epochs": losses})
-    print(f"{job.name}: trained in {seconds:.0f} s, loss {history.epochs[-1].loss:.4f}")
+        write_json(file, {**log, "miou": quality, "epochs": losses})
+    told = ", ".join(f"{value:.4f} on {split}" for split, value in quality.items())
+    print(f"{job.name}: trained in {seconds:.0f} s, loss {history.epochs[-1].loss:.4f}, mIoU {told}", flush=True)
 
 
 def predict(job: Job, data: CamVid, out: Path, recipe: Recipe, *, device: str) -> None:
@@ -74,30 +121,38 @@ def predict(job: Job, data: CamVid, out: Path, recipe: Recipe, *, device: str) -
     place = choose_device(device)
     network = job.build()
     network.load_state_dict(load_file(folder / WEIGHTS))
-    network.eval().to(place)
-    quality = {}
+    network.eval().to(place, memory_format=torch.channels_last)  # type: ignore[call-overload]
     with staged_folder(folder / LOGITS) as target:
-        for split in ("val", "test"):
-            (target / split).mkdir()
-            confusion: dict[str, Array] = {}
-            for frame in read_frames(data, split, recipe):
-                logits = logits_of(network, frame, place)
-                np.save(target / split / f"{frame.name}.npy", logits)
-                found = confusion.setdefault(frame.sequence, np.zeros((len(CLASSES),) * 2, np.int64))
-                found += _confusion(logits, frame.labels)
-            quality[split] = {name: mean_iou(table) for name, table in confusion.items()}
-            quality[split]["all"] = mean_iou(np.sum(list(confusion.values()), axis=0))
+        quality = {
+            split: _write_logits(network, read_frames(data, split, recipe), target / split, place)
+            for split in ("val", "test")
+        }
         write_json(target / MARKER, {"format": 1, "miou": quality, **versions()})
     seconds = perf_counter() - started
-    print(f"{job.name}: predicted in {seconds:.0f} s, mIoU on test {quality['test']['all']:.4f}, all: {quality}")
+    print(
+        f"{job.name}: predicted in {seconds:.0f} s, mIoU on test {quality['test']['all']:.4f}, all: {quality}",
+        flush=True,
+    )
 
 
-def logits_of(network: nn.Module, frame: Frame, device: torch.device) -> Array:
-    """The network's logits `[L, H, W]` of one frame, as float16."""
-    image = torch.from_numpy(frame.image).to(device).unsqueeze(0)
-    with torch.no_grad():
-        found: Array = network(normalised(image))[0].half().cpu().numpy()
-    return found
+def _write_logits(network: nn.Module, frames: Sequence[Frame], folder: Path, device: torch.device) -> dict[str, float]:
+    """Write each frame's logits `[L, H, W]` while the next are made; the mIoU of each video and of all frames."""
+    folder.mkdir()
+    tables: dict[str, Array] = {}
+    with ThreadPoolExecutor() as pool:
+        writing = []
+        for part in in_batches(frames, BATCH):
+            there = held(part, device)
+            logits = logits_of(network, there).half()
+            for frame, (_, labels), own in zip(part, there, logits, strict=True):
+                table = confusion(own[None], labels[None]).cpu().numpy()
+                tables[frame.sequence] = tables.get(frame.sequence, 0) + table
+            arrays = zip(part, logits.cpu().numpy(), strict=True)
+            writing += [pool.submit(np.save, folder / f"{frame.name}.npy", array) for frame, array in arrays]
+        for written in writing:
+            written.result()
+    found = {name: mean_iou(table) for name, table in tables.items()}
+    return {**found, "all": mean_iou(np.sum(list(tables.values()), axis=0))}
 
 
 def read_logits(job: Job, out: Path, split: Split, name: str) -> Array:
@@ -115,28 +170,13 @@ def read_quality(job: Job, out: Path) -> dict[str, dict[str, float]]:
 def names_of(data: CamVid, split: Split, recipe: Recipe) -> tuple[str, ...]:
     """The frames of a split that a recipe uses: all, or some that are evenly spread."""
     names = data.names(split)
-    if recipe.frames is None or recipe.frames >= len(names):
-        return names
-    return tuple(names[k] for k in np.linspace(0, len(names) - 1, recipe.frames).round().astype(int))
+    return tuple(_spread(names, len(names) if recipe.frames is None else recipe.frames))
 
 
 def read_frames(data: CamVid, split: Split, recipe: Recipe) -> Sequence[Frame]:
     """The frames of a split, read by several threads."""
     with ThreadPoolExecutor() as pool:
         return list(pool.map(lambda name: data.read(split, name), names_of(data, split, recipe)))
-
-
-def normalised(image: Image | Tensor) -> Tensor:
-    """Pictures as the network takes them: of about mean 0 and variance 1, in the memory order that is fastest."""
-    unit = image.float() / 255 if image.dtype == torch.uint8 else image
-    return ((unit - 0.4) / 0.28).contiguous(memory_format=torch.channels_last)
-
-
-def mean_iou(confusion: Array) -> float:
-    """Mean over the classes that occur of intersection over union, pooled over all pixels."""
-    hit = np.diag(confusion)
-    union = confusion.sum(0) + confusion.sum(1) - hit
-    return float(np.mean(hit[union > 0] / union[union > 0]))
 
 
 class _Objective(nn.Module):
@@ -154,25 +194,20 @@ class _Objective(nn.Module):
         return F.cross_entropy(logits, truth, ignore_index=VOID, reduction="sum"), (truth != VOID).sum()
 
 
-class _Held:
-    """Frames as training samples, held on the device."""
-
-    def __init__(self, frames: Sequence[Frame], device: torch.device) -> None:
-        self.samples = [
-            (torch.from_numpy(frame.image).to(device), torch.from_numpy(frame.labels).to(device)) for frame in frames
-        ]
-
-    def __len__(self) -> int:
-        return len(self.samples)
-
-    def __getitem__(self, index: int) -> Sample:
-        return self.samples[index]
-
-
-def _confusion(logits: Array, labels: Array) -> Array:
-    kept = labels != VOID
-    pairs = labels[kept].astype(np.int64) * len(CLASSES) + logits.argmax(0)[kept]
-    return np.bincount(pairs, minlength=len(CLASSES) ** 2).reshape(len(CLASSES), -1)
+def _keep_recipe(folder: Path, recipe: Recipe) -> None:
+    """Note how the job is trained, and refuse to go on with what was begun in another way."""
+    mine, file = json.loads(json.dumps(asdict(recipe))), folder / RECIPE
+    if file.exists():
+        begun = read_json(file)
+        for name, value in mine.items():
+            if begun.get(name) != value:
+                raise InputError(
+                    f"'{folder}' was begun with {name}={begun.get(name)}, and now it is {value}; "
+                    "give the same options or another --out"
+                )
+        return
+    with staged_file(file) as target:
+        write_json(target, mine)
 
 
 def _plain(network: nn.Module) -> dict[str, Tensor]:
@@ -191,3 +226,27 @@ def _watch(settings: Settings, minutes: float | None) -> Watch:
             raise OutOfTimeError(f"{minutes} minutes are over after epoch {epoch.number}; run again to go on")
 
     return watch
+
+
+def _teller(recipe: Recipe, frames: Sequence[Labelled], others: Sequence[Labelled]) -> Inspect:
+    """Print, four times on the way, the mIoU on some frames of `train` and `val` that the end would have there."""
+    ours, theirs = _spread(frames, _TOLD), _spread(others, _TOLD)
+    every = max(1, recipe.epochs // 5)
+
+    def tell(number: int, objective: nn.Module) -> None:
+        if number % every or number > recipe.epochs - every:
+            return
+        network = deepcopy(cast(_Objective, objective).network)
+        fit_statistics(network, _spread(frames, 2 * _TOLD), seed=0)
+        seen, unseen = measure(network, ours), measure(network, theirs)
+        told = f"{seen:.4f} on {len(ours)} frames of train, {unseen:.4f} on {len(theirs)} of val"
+        print(f"after epoch {number}: mIoU {told}", flush=True)
+
+    return tell
+
+
+def _spread(items: Sequence[_T], count: int) -> Sequence[_T]:
+    """All, or some that are evenly spread."""
+    if count >= len(items):
+        return items
+    return [items[k] for k in np.linspace(0, len(items) - 1, count).round().astype(int)]

@@ -84,14 +84,14 @@ class FCDenseNet(nn.Module):
             )
         maps, skips = self.first(image), []
         for block, shrink in zip(self.down, self.shrink, strict=True):
-            skips.append(torch.cat(block(maps), dim=1))
+            skips.append(block(maps))
             maps = shrink(skips[-1])
-        features = self.bottleneck(maps)
+        maps = self.bottleneck(maps)
         for enlarge, block in zip(self.enlarge, self.up, strict=True):
-            skip = skips.pop()
-            larger = _centre(enlarge(torch.cat(features[1:], dim=1)), skip)
-            features = block(torch.cat([larger, skip], dim=1))
-        return cast(Tensor, self.last(torch.cat(features, dim=1)))
+            skip, made = skips.pop(), cast(nn.ConvTranspose2d, enlarge).in_channels
+            larger = _centre(enlarge(maps[:, -made:]), skip)
+            maps = block(torch.cat([larger, skip], dim=1))
+        return cast(Tensor, self.last(maps))
 
 
 def fc_densenet(depth: Depth, num_classes: int, *, image_channels: int = 3, checkpointing: bool = False) -> FCDenseNet:
@@ -126,32 +126,37 @@ class _DenseLayer(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, *features: Maps) -> Maps:
-        active = torch.relu_(self.norm(torch.cat(features, dim=1)))
+        maps = features[0] if len(features) == 1 else torch.cat(features, dim=1)
+        active = torch.relu_(self.norm(maps))
         return cast(Tensor, self.dropout(self.conv(active)))
 
 
 class _DenseBlock(nn.Module):
-    """From maps to a list: the maps themselves, then what each layer made."""
+    """The maps themselves, then what each layer made."""
 
     def __init__(self, channels: int, growth: int, count: int, dropout: float, checkpointing: bool) -> None:
         super().__init__()
         self.layers = nn.ModuleList(_DenseLayer(channels + k * growth, growth, dropout) for k in range(count))
         self.checkpointing = checkpointing
 
-    def forward(self, maps: Maps) -> list[Maps]:
-        features = [maps]
+    def forward(self, maps: Maps) -> Maps:
+        if self.checkpointing and self.training and torch.is_grad_enabled():
+            features = [maps]  # apart: all maps so far, for each layer anew, are what is not to be kept
+            for layer in self.layers:
+                features.append(_anew(cast(_DenseLayer, layer), features))
+            return torch.cat(features, dim=1)
         for layer in self.layers:
-            features.append(self._of(cast(_DenseLayer, layer), features))
-        return features
+            maps = torch.cat([maps, layer(maps)], dim=1)
+        return maps
 
-    def _of(self, layer: _DenseLayer, features: Sequence[Maps]) -> Maps:
-        if not (self.checkpointing and self.training and torch.is_grad_enabled()):
-            return cast(Tensor, layer(*features))
 
-        def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-            return nullcontext(), _statistics_kept(layer.norm)
+def _anew(layer: _DenseLayer, features: Sequence[Maps]) -> Maps:
+    """What a layer makes of features, to be computed once more in the backward pass."""
 
-        return cast(Tensor, checkpoint(layer, *features, use_reentrant=False, context_fn=contexts))
+    def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+        return nullcontext(), _statistics_kept(layer.norm)
+
+    return cast(Tensor, checkpoint(layer, *features, use_reentrant=False, context_fn=contexts))
 
 
 @contextmanager
