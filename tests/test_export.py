@@ -63,13 +63,14 @@ def run_file(path: Path, **inputs: Tensor) -> Tensor:
 @pytest.mark.parametrize(("method", "dims", "channels"), KINDS)
 def test_the_file_does_what_the_calibrator_does(tmp_path: Path, method: str, dims: int, channels: int) -> None:
     calibrator, path = fitted(method, dims, channels), tmp_path / "new" / "file.onnx"
-    assert export_onnx(calibrator, path, size=TRACED[dims]) < 1e-5
+    precision = {2: 1e-5, 3: 3e-5}[dims]  # of the compiled tree, which the calibrator itself uses
+    assert export_onnx(calibrator, path, size=TRACED[dims]) < precision
     assert [entry.name for entry in path.parent.iterdir()] == ["file.onnx"]
     inputs = inputs_of(3, dims, CLASSES, channels)
     found = run_file(path, **dict(zip(("logits", "image"), inputs, strict=False)))
     with torch.no_grad():
         expected = calibrator.predict_proba(*inputs)
-    assert torch.allclose(found, expected, rtol=0, atol=1e-5)
+    assert torch.allclose(found, expected, rtol=0, atol=precision)
     assert not calibrator.preserves_labels or torch.equal(found.argmax(1), inputs[0].argmax(1))
 
 
@@ -125,7 +126,8 @@ def test_torch_export_with_dynamic_shapes(method: str, dims: int, channels: int)
     inputs = inputs_of(3, dims, CLASSES, channels)
     with torch.no_grad():
         found, expected = program.module()(*inputs), calibrator(*inputs)
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    # the compiled tree, which the calibrator itself uses, is less precise in 3D than the convolutions of the program
+    np.testing.assert_allclose(found, expected, rtol={2: 1e-5, 3: 1e-4}[dims], atol=1e-5)
 
 
 def test_torch_export_of_a_whole_model() -> None:

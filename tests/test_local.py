@@ -230,3 +230,36 @@ def test_an_image_that_is_missing_is_named() -> None:
     fitted = create("lts", 5, image_channels=1).fit([scene], epochs=1)
     with pytest.raises(InputError, match="needs an image of shape"):
         fitted(tensors(scene)[0])
+
+
+@pytest.mark.parametrize("condition", ["class", "confidence"])
+def test_a_condition_is_learned_and_is_the_equation(condition: str) -> None:
+    """Labels are drawn from softmax(z / T_g), with one temperature for each group."""
+    rng = np.random.default_rng(0)
+    cases = []
+    for k in range(12):
+        logits = rng.normal(scale=4, size=(3, 24, 24))
+        probs = np.exp(logits) / np.exp(logits).sum(0)
+        group = logits.argmax(0) if condition == "class" else (probs.max(0) > 0.9).astype(int)
+        heat = np.array([1.0, 2.0, 4.0])[group]
+        true = np.exp(logits / heat) / np.exp(logits / heat).sum(0)
+        labels = (rng.random((1, 24, 24)) > true.cumsum(0)).sum(0).clip(max=2)
+        cases.append(Case(f"c{k}", logits.astype(np.float32), labels))
+    plain = create("lts", 3).fit(cases, epochs=80, learning_rate=1e-2)
+    lts = create("lts", 3, condition=condition).fit(cases, epochs=80, learning_rate=1e-2)
+    assert lts.fit_report_.nll_after < plain.fit_report_.nll_after - 0.01
+    logits = torch.as_tensor(cases[0].logits)[None]
+    with torch.no_grad():
+        probs = torch.softmax(logits, 1).amax(1, keepdim=True)
+        group = logits.argmax(1, keepdim=True) if condition == "class" else (torch.ceil(probs * 10) - 1).long()
+        expected = lts.tree.positive(lts.tree.root(logits)) * torch.exp(lts.tree.of_group)[group]
+        found = lts.temperature(logits)
+        torch.testing.assert_close(found, expected.clamp(0.05, 100.0))
+        assert torch.equal(lts(logits).argmax(1), logits.argmax(1))
+
+
+def test_a_condition_is_for_local_temperatures() -> None:
+    with pytest.raises(InputError, match="one temperature for the whole image"):
+        create("ibts", 3, condition="class")
+    with pytest.raises(InputError, match="condition must be one of"):
+        create("lts", 3, condition="size")

@@ -121,6 +121,7 @@ def fit(
     logits_only: LogitsOnly = False,
     preset: Annotated[str | None, typer.Option(help="lts, ibts: default, or paper for its schedule.")] = None,
     positivity: Annotated[str | None, typer.Option(help="lts, ibts: relu (paper), softplus or exp.")] = None,
+    condition: Annotated[str | None, typer.Option(help="lts: a factor for each predicted class or confidence.")] = None,
     init: Annotated[str | None, typer.Option(help="lts, ibts: normal or zeros.")] = None,
     root_offset: Annotated[float | None, typer.Option(help="lts, ibts: 0 (paper) or 1 (released code).")] = None,
     epochs: Epochs = None,
@@ -148,7 +149,14 @@ def fit(
     refuse_overwriting(out, data, labels)
     folder = _open(data, split, "fit", labels, num_classes, ignore_index, background, scores)
     calibrator = _create(
-        method, folder, logits_only, preset=preset, positivity=positivity, init=init, root_offset=root_offset
+        method,
+        folder,
+        logits_only,
+        preset=preset,
+        positivity=positivity,
+        init=init,
+        root_offset=root_offset,
+        condition=condition,
     )
     options = _given(
         epochs=epochs,

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from segcal.cases import Slab, labels_of, slabs_of
 from segcal.files import MARKER, staged_folder, write_json
+from segcal.functional import kernels
 from segcal.functional.checks import IGNORED, ignored_labels
 from segcal.functional.probability import at_least_float32, keep_labels, probabilities
 from segcal.regions import foreground
@@ -132,6 +133,7 @@ class Calibrator(nn.Module, ABC):
     def _finish(self, report: FitReport) -> Self:
         self.fit_report_ = report
         self.fitted.fill_(True)
+        self.requires_grad_(False)
         return self
 
     def _check_fitted(self) -> None:
@@ -191,6 +193,20 @@ class TemperatureCalibrator(Calibrator):
         """Logits divided by the temperature."""
         return _divide(logits, self.temperature(logits, image))
 
+    def forward(self, logits: Logits, image: Image | None = None) -> Logits:
+        """Calibrated logits of the same shape and dtype."""
+        self._check(logits)
+        return self.scale(logits, self.temperature(logits, image))
+
+    def predict_proba(self, logits: Logits, image: Image | None = None) -> Probs:
+        """Calibrated probabilities, of the same shape and dtype as the logits."""
+        self._check(logits)
+        temperature = self.temperature(logits, image)
+        if _plain(logits, temperature):
+            return kernels.scaled_probabilities(logits, temperature)
+        calibrated = _divide(logits, temperature)
+        return keep_labels(probabilities(_rounded(calibrated, calibrated.dtype)).to(logits.dtype), logits)
+
     def calibrate_case(self, case: Case) -> Iterator[tuple[Slab, Logits]]:
         """Calibrated logits of a case, slab by slab: the slab as read, and the result for its inner slices."""
         for slab, temperature in self.temperature_case(case):
@@ -198,7 +214,15 @@ class TemperatureCalibrator(Calibrator):
 
     def scale(self, logits: Logits, temperature: Temperature) -> Logits:
         """Logits divided by temperatures that are known, in their own precision and with every label kept."""
+        if _plain(logits, temperature):
+            return kernels.scaled_logits(logits, temperature)
         return keep_labels(_rounded(_divide(logits, temperature), logits.dtype), logits)
+
+
+def _plain(logits: Logits, temperature: Temperature) -> bool:
+    """Whether one compiled pass will do."""
+    narrow = logits.dtype == temperature.dtype == torch.float32
+    return narrow and logits.numel() > 0 and kernels.may_compile(logits, temperature)
 
 
 def _divide(logits: Logits, temperature: Temperature) -> Logits:

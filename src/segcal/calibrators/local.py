@@ -26,7 +26,7 @@ from segcal.calibrators.base import FitReport, TemperatureCalibrator
 from segcal.cases import Slab, reread, slabs_of
 from segcal.functional import kernels
 from segcal.functional.checks import IGNORED
-from segcal.functional.probability import at_least_float32
+from segcal.functional.probability import at_least_float32, probabilities
 from segcal.functional.temperature import likelihood
 from segcal.training import History, Sample, Settings, Watch, choose_device, override, train
 from segcal.types import Case, IgnoreIndex, Image, InputError, Logits, Temperature
@@ -34,11 +34,13 @@ from segcal.types import Case, IgnoreIndex, Image, InputError, Logits, Temperatu
 Positivity = Literal["relu", "softplus", "exp"]
 Init = Literal["normal", "zeros"]
 Preset = Literal["default", "paper"]
+Condition = Literal["class", "confidence"]
 
 _WIDTH, _DILATION = 5, 2
 _REACH = _DILATION * (_WIDTH // 2)
 _CONTEXT = 8  # the reach, rounded up so that slabs are cut where the compiled tree's tiles are, and give the same bits
 _EPSILON = 1e-8
+_BINS = 10
 _LEAVES = slice(0, 4)
 _ONE_AS_SOFTPLUS = float(np.log(np.expm1(1.0)))
 
@@ -53,6 +55,8 @@ class TemperatureTree(nn.Module):
         positivity: What makes the root positive. The paper's ReLU has no gradient at 0; softplus and exp always have.
         root_offset: Added at the root, before it is made positive; the released code adds 1, so that T starts at 2.
         init: "normal" draws the leaves from N(0, 0.001); with "zeros" sibling leaves stay equal for ever.
+        condition: Multiplies the temperature by a learned factor for each predicted class, or for each of ten bins of
+            the confidence; 1 before training.
     """
 
     def __init__(
@@ -64,13 +68,16 @@ class TemperatureTree(nn.Module):
         positivity: Positivity = "relu",
         root_offset: float = 0.0,
         init: Init = "normal",
+        condition: Condition | None = None,
     ) -> None:
         super().__init__()
         conv = {2: nn.Conv2d, 3: nn.Conv3d}[spatial_dims]
         # channels: leaves v1 v2 v3 v4, gates c5 c6 c7 and, with an image, c8
         self.of_logits = conv(num_classes, 8 if image_channels else 7, _WIDTH, dilation=_DILATION)
         self.of_image = conv(image_channels, 1, _WIDTH, dilation=_DILATION) if image_channels else None
-        self.positivity, self.root_offset, self.init = positivity, root_offset, init
+        groups = {None: 0, "class": num_classes, "confidence": _BINS}[condition]
+        self.of_group = nn.Parameter(torch.zeros(groups)) if groups else None  # logarithms of the factors
+        self.positivity, self.root_offset, self.init, self.condition = positivity, root_offset, init, condition
 
     def reset(self, generator: torch.Generator) -> None:
         """Start anew: T is 1 everywhere, or nearly so with random leaves."""
@@ -88,20 +95,22 @@ class TemperatureTree(nn.Module):
         """The value at the root before it is made positive."""
         if self.of_image is not None and image is None:
             raise InputError("this calibrator looks at the image too; give it, or build one with image_channels=0")
-        if _only_applied(logits, self.of_logits.weight):
-            found = torch.stack([self._fused_root(logits, image, k) for k in range(len(logits))])
-            if np.isfinite(
-                found.numpy().sum(dtype=np.float64)
-            ):  # if not, logits are beyond the reach of its transforms
+        if (
+            logits.numel()
+            and self.of_logits.weight.dtype == torch.float32
+            and kernels.may_compile(logits, *self.parameters())
+        ):
+            found = self._fused_root(logits, image)
+            if np.isfinite(found.numpy().sum(dtype=np.float64)):  # if not, logits are beyond its transforms
                 return found
         return self._root(logits, image)
 
-    def _fused_root(self, logits: Logits, image: Image | None, k: int) -> Temperature:
-        """The value at the root for image `k`, `[1, *S]`, computed in one pass on the CPU."""
-        own = None if image is None or self.of_image is None else _narrowed(image[k], torch.float32)
-        x, of_logits = _narrowed(logits[k], torch.float32), _learned(self.of_logits)
+    def _fused_root(self, logits: Logits, image: Image | None) -> Temperature:
+        """The value at the root, computed in one pass on the CPU."""
+        y = None if image is None or self.of_image is None else _narrowed(image, torch.float32)
         of_image = None if self.of_image is None else _learned(self.of_image)
-        return kernels.tree_root(x, own, of_logits, of_image, 1.0 + self.root_offset).unsqueeze(0)
+        x, offset = _narrowed(logits, torch.float32), 1.0 + self.root_offset
+        return kernels.tree_root(x, y, _learned(self.of_logits), of_image, offset)
 
     def _root(self, logits: Logits, image: Image | None) -> Temperature:
         found = _convolve(self.of_logits, logits)  # [B, 7 or 8, *S]
@@ -117,12 +126,23 @@ class TemperatureTree(nn.Module):
 
     def forward(self, logits: Logits, image: Image | None = None) -> Temperature:
         """The temperature of each pixel."""
-        return self.positive(self.root(logits, image))
+        return self.conditioned(self.positive(self.root(logits, image)), logits)
+
+    def conditioned(self, temperature: Temperature, logits: Logits) -> Temperature:
+        """The temperature times the factor of the pixel's group."""
+        if self.of_group is None:
+            return temperature
+        if self.condition == "class":
+            group = logits.argmax(dim=1, keepdim=True)
+        else:
+            confidence = probabilities(logits).amax(dim=1, keepdim=True)
+            group = (torch.ceil(confidence * _BINS).long() - 1).clamp(0, _BINS - 1)
+        return temperature * self.of_group.exp()[group]
 
     def positive(self, root: Tensor) -> Tensor:
         """A positive number that is 1 where the root is."""
         if self.positivity == "relu":
-            return F.relu(root) + _EPSILON
+            return _rectified(root)
         if self.positivity == "softplus":
             return F.softplus(root + (_ONE_AS_SOFTPLUS - 1.0)) + _EPSILON
         return torch.exp(root - 1.0)
@@ -143,6 +163,8 @@ class LocalTemperatureScaling(TemperatureCalibrator):
         init: "normal", or "zeros", which keeps sibling leaves equal for ever.
         preset: "default" trains with Adam at 1e-4 for 200 epochs; "paper" for 100, at 1e-5 (2D) or 1e-4 (3D) and a
             tenth of it after 50.
+        condition: "class" or "confidence" lets each predicted class, or each bin of the confidence, have a factor of
+            its own on the temperature, as the paper suggests for future work.
     """
 
     method = "lts"
@@ -161,17 +183,29 @@ class LocalTemperatureScaling(TemperatureCalibrator):
         root_offset: float = 0.0,
         init: Init = "normal",
         preset: Preset = "default",
+        condition: Condition | None = None,
     ) -> None:
         super().__init__(num_classes, ignore_index=ignore_index, background=background, bounds=bounds)
         _check_choice("spatial_dims", spatial_dims, (2, 3))
         _check_choice("positivity", positivity, ("relu", "softplus", "exp"))
         _check_choice("init", init, ("normal", "zeros"))
         _check_choice("preset", preset, ("default", "paper"))
+        _check_choice("condition", condition, (None, "class", "confidence"))
+        if condition is not None and self.context is None:
+            raise InputError(f"condition is for 'lts': '{self.method}' has one temperature for the whole image")
         self.spatial_dims, self.image_channels = spatial_dims, image_channels
         self.positivity, self.root_offset, self.init, self.preset = positivity, root_offset, init, preset
+        self.condition = condition
         self.tree = TemperatureTree(
-            num_classes, spatial_dims, image_channels, positivity=positivity, root_offset=root_offset, init=init
+            num_classes,
+            spatial_dims,
+            image_channels,
+            positivity=positivity,
+            root_offset=root_offset,
+            init=init,
+            condition=condition,
         )
+        self.requires_grad_(False)  # what is applied asks for no gradient; fit, or whoever trains on, turns it on
 
     def fit(
         self,
@@ -218,6 +252,7 @@ class LocalTemperatureScaling(TemperatureCalibrator):
         home = self.fitted.device
         # goes through all cases, so that bad ones are found before hours pass, and before what was learned is forgotten
         before, names = _look_through(self, kept.cases)
+        self.requires_grad_(True)
         self.tree.reset(torch.Generator().manual_seed(seed))
         history = train(_Objective(self), kept, settings, validation=checked, watch=watch)
         self.to(choose_device(settings.device)).fitted.fill_(True)
@@ -228,7 +263,7 @@ class LocalTemperatureScaling(TemperatureCalibrator):
     def temperature(self, logits: Logits, image: Image | None = None) -> Temperature:
         """The temperature of each pixel, within the bounds."""
         self._check(logits)
-        return self._pool(self.tree(logits, self._image(logits, image))).clamp(*self.bounds)
+        return _clamped(self._pool(self.tree(logits, self._image(logits, image))), *self.bounds)
 
     def _pool(self, temperature: Temperature) -> Temperature:
         return temperature
@@ -366,7 +401,7 @@ class _Outcome:
                 nll, pixels = nll + part.nll, pixels + int(part.pixels)
                 with torch.no_grad():
                     root = calibrator.tree.root(slab.logits, calibrator._image(slab.logits, slab.image))
-                    heat = calibrator.tree.positive(root)
+                    heat = calibrator.tree.conditioned(calibrator.tree.positive(root), slab.logits)
                 low, high = min(low, float(heat.min())), max(high, float(heat.max()))
                 seen, dead = seen + root.numel(), dead + int((root <= 0).sum())
         stuck = dead / seen if calibrator.positivity == "relu" else 0.0
@@ -387,11 +422,18 @@ def _look_through(calibrator: LocalTemperatureScaling, cases: Iterable[Case]) ->
     return nll / pixels, names
 
 
-def _only_applied(logits: Tensor, weight: Tensor) -> bool:
-    """Whether the compiled tree will do: on the CPU, in float32 at most, and nothing is to be learned or exported."""
-    plain = not torch.is_grad_enabled() and not torch.compiler.is_compiling()
-    on_cpu = logits.device.type == "cpu" and weight.device.type == "cpu"
-    return plain and on_cpu and weight.dtype == torch.float32 and logits.numel() > 0
+def _clamped(values: Tensor, low: float, high: float) -> Tensor:
+    """Between bounds; in numpy where it can be, since small operations wake PyTorch's threads, which then spin."""
+    if values.dtype == torch.float32 and kernels.may_compile(values):
+        return torch.from_numpy(np.clip(values.numpy(), np.float32(low), np.float32(high)))
+    return values.clamp(low, high)
+
+
+def _rectified(values: Tensor) -> Tensor:
+    """The paper's ReLU, and a little more than 0."""
+    if values.dtype == torch.float32 and kernels.may_compile(values):  # as above
+        return torch.from_numpy(np.maximum(values.numpy(), np.float32(0)) + np.float32(_EPSILON))
+    return F.relu(values) + _EPSILON
 
 
 def _learned(conv: nn.Module) -> tuple[Tensor, Tensor]:

@@ -57,6 +57,24 @@ def exp_below_zero(x: float) -> float:
 
 
 @compiled
+def exp_float32(x: float) -> float:
+    """e**x in float32, to about 1e-7; beyond +-87 the value there."""
+    x = min(max(x, np.float32(-87)), np.float32(87))  # type: ignore[assignment]
+    shifted = x * np.float32(1.44269504) + np.float32(12582912)  # 1.5 * 2**23: as above
+    k = shifted - np.float32(12582912)
+    r = (x - k * np.float32(0.693359375)) + k * np.float32(2.12194440e-4)
+    p = np.float32(1.9875691e-4)
+    p = p * r + np.float32(1.3981999e-3)
+    p = p * r + np.float32(8.3334519e-3)
+    p = p * r + np.float32(4.1665796e-2)
+    p = p * r + np.float32(1.6666666e-1)
+    p = p * r + np.float32(0.5)
+    p = p * r * r + r + np.float32(1)
+    bits = np.float32(p).view(np.int32) + (np.float32(shifted).view(np.int32) << np.int32(23))
+    return np.int32(bits).view(np.float32)  # type: ignore[return-value]
+
+
+@compiled
 def log_above_one(x: float) -> float:
     """Natural logarithm for x >= 1, to an absolute error of about 1e-16 times the result's magnitude."""
     bits = np.float64(x).view(np.int64)
@@ -108,6 +126,12 @@ def over_pixels(kernel: Callable[..., None], n: int, *arguments: Any) -> None:
     size = max(-(-n // (parts * BLOCK)) * BLOCK, 1)
     ranges = [(start, min(start + size, n)) for start in range(0, n, size)]
     run_all([partial(kernel, *arguments, start, stop) for start, stop in ranges])
+
+
+def may_compile(*tensors: Tensor) -> bool:
+    """Whether compiled kernels may stand in for PyTorch: on the CPU, with no gradient wanted and no graph exported."""
+    learning = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    return not learning and not torch.compiler.is_compiling() and all(t.device.type == "cpu" for t in tensors)
 
 
 def as_numpy(values: Tensor) -> Array:

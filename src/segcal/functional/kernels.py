@@ -4,6 +4,8 @@ A kernel works on a range of pixels and releases the GIL, so that a thread pool 
 runtime of numba's own is started beside PyTorch's.
 """
 
+from segcal.functional.compiling import may_compile
+from segcal.functional.division_kernels import scaled_logits, scaled_probabilities
 from segcal.functional.pixel_kernels import (
     describe,
     differs_along_axes,
@@ -22,9 +24,12 @@ __all__ = [
     "differs_along_axes",
     "inside_box",
     "likelihood",
+    "may_compile",
     "measure",
     "quantile_edges",
     "relabel",
+    "scaled_logits",
+    "scaled_probabilities",
     "sum_is_finite",
     "sums",
     "tree_root",

@@ -19,13 +19,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from segcal.functional.compiling import as_numpy, compiled, inlined, run_all
+from segcal.functional.compiling import as_numpy, compiled, exp_float32, inlined, run_all
 from segcal.types import Array
 
 _REACH = 4
 _TILE, _LINES = 4, 8  # lines of results, and of input, of one tile
-_SPAN = 256  # columns of a tile, whose intermediate results stay in the second-level cache
-_PADDED = _SPAN + 32
+_SPAN_2D, _SPAN_3D = 520, 288  # columns at a time, at most
+_GROUP = 8  # channels at a time
+_CACHE = 900_000  # bytes of intermediate results that the second-level cache holds
+_ROOM = 32  # columns beyond those: 4 on either side, and what makes vectors whole
 _NODES = 9  # four leaves, four gates, the leaf of the image
 
 _FILTER = np.array(
@@ -115,183 +117,206 @@ def _backward(lines: Array, step: int, found: Array, stride: int, n: int) -> Non
 
 
 @compiled
-def _filter_four(lines: Array, at: int, step: int, weights: Array, found: Array, to: int, n: int) -> None:
-    """Add up the channels, each filtered along its line, for four of the nodes; weights are `[C, 4, 5]`."""
-    zero = np.float32(0)
-    a, b = found[to : to + n], found[to + _SPAN : to + _SPAN + n]
-    c, d = found[to + 2 * _SPAN : to + 2 * _SPAN + n], found[to + 3 * _SPAN : to + 3 * _SPAN + n]
-    for i in range(n):
-        a[i] = zero
-        b[i] = zero
-        c[i] = zero
-        d[i] = zero
-    for channel in range(weights.shape[0]):
+def _filter_two(
+    lines: Array, step: int, weights: Array, first: int, last: int, found: Array, span: int, n: int
+) -> None:
+    """Add channels, each filtered along its line, to two nodes, `span` apart; weights are `[C, 2, 5]`.
+
+    Two, because more weights do not fit the registers.
+    """
+    a, b = found[:n], found[span : span + n]
+    if first == 0:
+        for i in range(n):
+            a[i] = np.float32(0)
+            b[i] = np.float32(0)
+    for channel in range(first, last):
         w = weights[channel]
         a0, a1, a2, a3, a4 = w[0, 0], w[0, 1], w[0, 2], w[0, 3], w[0, 4]
         b0, b1, b2, b3, b4 = w[1, 0], w[1, 1], w[1, 2], w[1, 3], w[1, 4]
-        c0, c1, c2, c3, c4 = w[2, 0], w[2, 1], w[2, 2], w[2, 3], w[2, 4]
-        d0, d1, d2, d3, d4 = w[3, 0], w[3, 1], w[3, 2], w[3, 3], w[3, 4]
-        line = lines[at + channel * step : at + channel * step + n + 2 * _REACH]
+        line = lines[(channel - first) * step : (channel - first) * step + n + 2 * _REACH]
         for i in range(n):
             p, q, r, s, t = line[i], line[i + 2], line[i + 4], line[i + 6], line[i + 8]
             a[i] = a[i] + a0 * p + a1 * q + a2 * r + a3 * s + a4 * t
             b[i] = b[i] + b0 * p + b1 * q + b2 * r + b3 * s + b4 * t
-            c[i] = c[i] + c0 * p + c1 * q + c2 * r + c3 * s + c4 * t
-            d[i] = d[i] + d0 * p + d1 * q + d2 * r + d3 * s + d4 * t
 
 
 @compiled
-def _filter_one(lines: Array, at: int, step: int, weights: Array, found: Array, to: int, n: int) -> None:
+def _filter_one(lines: Array, step: int, weights: Array, first: int, last: int, found: Array, n: int) -> None:
     """The same for one node; weights are `[C, 5]`."""
-    sums = found[to : to + n]
-    for i in range(n):
-        sums[i] = np.float32(0)
-    for channel in range(weights.shape[0]):
-        a, b, c, d, e = (
-            weights[channel, 0], weights[channel, 1], weights[channel, 2], weights[channel, 3], weights[channel, 4]
-        )  # fmt: skip
-        line = lines[at + channel * step : at + channel * step + n + 2 * _REACH]
+    sums = found[:n]
+    if first == 0:
+        for i in range(n):
+            sums[i] = np.float32(0)
+    for channel in range(first, last):
+        w = weights[channel]
+        a, b, c, d, e = w[0], w[1], w[2], w[3], w[4]
+        line = lines[(channel - first) * step : (channel - first) * step + n + 2 * _REACH]
         for i in range(n):
             sums[i] = sums[i] + a * line[i] + b * line[i + 2] + c * line[i + 4] + d * line[i + 6] + e * line[i + 8]
 
 
 @compiled
 def _sigmoid(x: float) -> float:
-    """1 / (1 + exp(-x)) in float32, to about 1e-7."""
-    x = min(max(-x, np.float32(-87)), np.float32(87))  # type: ignore[assignment]
-    shifted = x * np.float32(1.44269504) + np.float32(
-        12582912
-    )  # 1.5 * 2**23: rounds to an integer held in the low bits
-    k = shifted - np.float32(12582912)
-    r = (x - k * np.float32(0.693359375)) + k * np.float32(2.12194440e-4)
-    p = np.float32(1.9875691e-4)
-    p = p * r + np.float32(1.3981999e-3)
-    p = p * r + np.float32(8.3334519e-3)
-    p = p * r + np.float32(4.1665796e-2)
-    p = p * r + np.float32(1.6666666e-1)
-    p = p * r + np.float32(0.5)
-    p = p * r * r + r + np.float32(1)
-    bits = np.float32(p).view(np.int32) + (np.float32(shifted).view(np.int32) << np.int32(23))
-    return np.float32(1) / (np.float32(1) + np.int32(bits).view(np.float32))  # type: ignore[return-value]
+    """1 / (1 + exp(-x)) in float32."""
+    return np.float32(1) / (np.float32(1) + exp_float32(-x))  # type: ignore[return-value]
 
 
-@compiled
-def _mix(nodes: Array, bias: Array, with_image: bool, result: Array) -> None:
-    """The value at the root of each pixel (Eq. B.2), without the ones; nodes lie `_SPAN` apart."""
+@inlined
+def _mix(nodes: Array, span: int, bias: Array, with_image: bool, result: Array) -> None:
+    """The value at the root of each pixel (Eq. B.2), without the ones; nodes lie `span` apart."""
     n = result.shape[0]
     for i in range(n):
-        left, right = nodes[i] + bias[0], nodes[_SPAN + i] + bias[1]
-        gate = _sigmoid(nodes[4 * _SPAN + i] + bias[4])
+        left, right = nodes[i] + bias[0], nodes[span + i] + bias[1]
+        gate = _sigmoid(nodes[4 * span + i] + bias[4])
         result[i] = right + gate * (left - right)
     for i in range(n):
-        left, right = nodes[2 * _SPAN + i] + bias[2], nodes[3 * _SPAN + i] + bias[3]
-        gate = _sigmoid(nodes[5 * _SPAN + i] + bias[5])
+        left, right = nodes[2 * span + i] + bias[2], nodes[3 * span + i] + bias[3]
+        gate = _sigmoid(nodes[5 * span + i] + bias[5])
         other = right + gate * (left - right)
-        gate = _sigmoid(nodes[6 * _SPAN + i] + bias[6])
+        gate = _sigmoid(nodes[6 * span + i] + bias[6])
         result[i] = other + gate * (result[i] - other)
     if with_image:
         for i in range(n):
-            gate = _sigmoid(nodes[7 * _SPAN + i] + bias[7])
-            result[i] = result[i] + gate * (nodes[8 * _SPAN + i] + bias[8] - result[i])
+            gate = _sigmoid(nodes[7 * span + i] + bias[7])
+            result[i] = result[i] + gate * (nodes[8 * span + i] + bias[8] - result[i])
+
+
+# where lines are short, tiles below each other are computed side by side, as if they were one long one
 
 
 @compiled
-def _lines_2d(values: Array, row: int, first: int, n: int, mirrored: bool, plain: Array, lines: Array) -> None:
-    """Of each channel of `[C, H, W]` the 8 transformed lines from which a tile is computed."""
-    for c in range(values.shape[0]):
-        for k in range(_LINES):
-            line = values[c, _place(row + 2 * (k - 2), values.shape[1], mirrored)]
-            _load(line, first, n, mirrored, plain[k * _PADDED :])
-        _forward(plain, _PADDED, lines[c * _LINES * _PADDED :], _PADDED, _whole(n + 2 * _REACH))
+def _lines_2d(
+    channel: Array, row: int, first: int, n: int, count: int, mirrored: bool, plain: Array, lines: Array
+) -> None:
+    """Of a channel `[H, W]` the 8 transformed lines from which `count` tiles are computed."""
+    padded, width = _SPAN_2D + _ROOM, n + 2 * _REACH
+    for k in range(_LINES):
+        for tile in range(count):
+            at = _place(row + 2 * (_TILE * tile + k - 2), channel.shape[0], mirrored)
+            _load(channel[at], first, n, mirrored, plain[k * padded + tile * width :])
+    _forward(plain, _SPAN_2D + _ROOM, lines, _SPAN_2D + _ROOM, _whole(count * width))
 
 
 @compiled
 def _lines_3d(
-    values: Array, slice_: int, row: int, first: int, n: int, mirrored: bool, plain: Array, half: Array, lines: Array
-) -> None:
-    """Of each channel of `[C, D, H, W]` the 64 transformed lines from which a tile is computed."""
-    step = _LINES * _PADDED
-    for c in range(values.shape[0]):
-        for z in range(_LINES):
-            plane = values[c, _place(slice_ + 2 * (z - 2), values.shape[1], mirrored)]
-            for y in range(_LINES):
-                _load(
-                    plane[_place(row + 2 * (y - 2), values.shape[2], mirrored)],
-                    first,
-                    n,
-                    mirrored,
-                    plain[y * _PADDED :],
-                )
-            _forward(plain, _PADDED, half[z * step :], _PADDED, _whole(n + 2 * _REACH))
+    channel: Array, slice_: int, row: int, first: int, n: int, count: int, mirrored: bool,
+    plain: Array, half: Array, lines: Array,
+) -> None:  # fmt: skip
+    """Of a channel `[D, H, W]` the 64 transformed lines from which `count` tiles are computed."""
+    padded, width = _SPAN_3D + _ROOM, n + 2 * _REACH
+    for z in range(_LINES):
+        plane = channel[_place(slice_ + 2 * (z - 2), channel.shape[0], mirrored)]
         for y in range(_LINES):
-            to = lines[c * _LINES * step + y * _PADDED :]
-            _forward(half[y * _PADDED :], _LINES * _PADDED, to, _LINES * _PADDED, _whole(n + 2 * _REACH))
+            for tile in range(count):
+                at = _place(row + 2 * (_TILE * tile + y - 2), channel.shape[1], mirrored)
+                _load(plane[at], first, n, mirrored, plain[y * padded + tile * width :])
+        _forward(plain, _SPAN_3D + _ROOM, half[z * _LINES * padded :], _SPAN_3D + _ROOM, _whole(count * width))
+    for y in range(_LINES):
+        step = _LINES * (_SPAN_3D + _ROOM)
+        _forward(half[y * padded :], step, lines[y * padded :], step, _whole(count * width))
 
 
 @compiled
-def _nodes(lines: Array, of_logits: Array, of_image: Array, nodes: Array, n: int) -> None:
-    """Leaves and gates in the transformed domain; weights are `[U, 2, L, 4, 5]` and `[U, C, 5]`."""
-    many, classes, channels = of_logits.shape[0], of_logits.shape[2], of_image.shape[1]
-    of_channels = lines[classes * many * _PADDED :]
+def _add_logits(lines: Array, span: int, weights: Array, first: int, last: int, nodes: Array, n: int) -> None:
+    """Add a group of classes to leaves and gates in the transformed domain; weights are `[U, 4, L, 2, 5]`."""
+    many, padded = weights.shape[0], span + _ROOM
     for u in range(many):
-        to = u * _NODES * _SPAN
-        _filter_four(lines, u * _PADDED, many * _PADDED, of_logits[u, 0], nodes, to, n)
-        _filter_four(lines, u * _PADDED, many * _PADDED, of_logits[u, 1], nodes, to + 4 * _SPAN, n)
-        if channels:
-            _filter_one(of_channels, u * _PADDED, many * _PADDED, of_image[u], nodes, to + 8 * _SPAN, n)
+        own, to = lines[u * padded :], nodes[u * _NODES * span :]
+        for pair in range(4):
+            _filter_two(own, many * padded, weights[u, pair], first, last, to[2 * pair * span :], span, n)
+
+
+@compiled
+def _add_image(lines: Array, span: int, weights: Array, first: int, last: int, nodes: Array, n: int) -> None:
+    """Add a group of channels to the leaf of the image in the transformed domain; weights are `[U, C, 5]`."""
+    many, padded = weights.shape[0], span + _ROOM
+    for u in range(many):
+        to = nodes[(u * _NODES + _NODES - 1) * span :]
+        _filter_one(lines[u * padded :], many * padded, weights[u], first, last, to, n)
 
 
 @compiled
 def _root_2d(
-    logits: Array, image: Array, of_logits: Array, of_image: Array, bias: Array, result: Array, tiles: Array
-) -> None:
-    """Tiles, each a first row and column, of the value at the root."""
-    classes, channels, mirrored = logits.shape[0], image.shape[0], min(logits.shape[1:]) > _REACH
-    plain = np.zeros(_LINES * _PADDED, np.float32)
-    lines = np.zeros((classes + channels) * _LINES * _PADDED, np.float32)
-    nodes = np.zeros(_LINES * _NODES * _SPAN, np.float32)
-    mixed = np.zeros(_TILE * _NODES * _SPAN, np.float32)
-    for tile in range(tiles.shape[0]):
-        row, first = tiles[tile, 0], tiles[tile, 1]
-        n = min(_SPAN, logits.shape[2] - first)
-        _lines_2d(logits, row, first, n, mirrored, plain, lines)
-        _lines_2d(image, row, first, n, mirrored, plain, lines[classes * _LINES * _PADDED :])
-        _nodes(lines, of_logits, of_image, nodes, _whole(n))
+    batch: Array, images: Array, of_logits: Array, of_image: Array, bias: Array, results: Array, count: int,
+    tiles: Array,
+) -> None:  # fmt: skip
+    """The value at the root of `count` tiles at a time: an image, the first row and the first column."""
+    classes, channels, mirrored = batch.shape[1], images.shape[1], min(batch.shape[2:]) > _REACH
+    padded, step = _SPAN_2D + _ROOM, _NODES * _SPAN_2D
+    plain = np.zeros(_LINES * padded, np.float32)
+    lines = np.zeros(_GROUP * _LINES * padded, np.float32)
+    nodes, mixed = np.zeros(_LINES * step, np.float32), np.zeros(_TILE * step, np.float32)
+    for at in range(tiles.shape[0]):
+        b, row, first = tiles[at]
+        n = min(_SPAN_2D - 2 * _REACH, batch.shape[3] - first)
+        width = n + 2 * _REACH
+        columns = _whole(count * width - 2 * _REACH)
+        for low in range(0, classes, _GROUP):
+            high = min(low + _GROUP, classes)
+            for c in range(low, high):
+                own = lines[(c - low) * _LINES * padded :]
+                _lines_2d(batch[b, c], row, first, n, count, mirrored, plain, own)
+            _add_logits(lines, _SPAN_2D, of_logits, low, high, nodes, columns)
+        for low in range(0, channels, _GROUP):
+            high = min(low + _GROUP, channels)
+            for c in range(low, high):
+                own = lines[(c - low) * _LINES * padded :]
+                _lines_2d(images[b, c], row, first, n, count, mirrored, plain, own)
+            _add_image(lines, _SPAN_2D, of_image, low, high, nodes, columns)
         for node in range(_NODES):
-            _backward(nodes[node * _SPAN :], _NODES * _SPAN, mixed[node * _SPAN :], _NODES * _SPAN, _whole(n))
-        for k in range(min(_TILE, (logits.shape[1] - row + 1) // 2)):
-            _mix(mixed[k * _NODES * _SPAN :], bias, channels > 0, result[row + 2 * k, first : first + n])
+            _backward(nodes[node * _SPAN_2D :], _NODES * _SPAN_2D, mixed[node * _SPAN_2D :], _NODES * _SPAN_2D, columns)
+        for tile in range(count):
+            for k in range(_TILE):
+                y = row + 2 * (_TILE * tile + k)
+                if y < batch.shape[2]:
+                    found = mixed[k * step + tile * width :]
+                    _mix(found, _SPAN_2D, bias, channels > 0, results[b, y, first : first + n])
 
 
 @compiled
 def _root_3d(
-    logits: Array, image: Array, of_logits: Array, of_image: Array, bias: Array, result: Array, tiles: Array
-) -> None:
-    """Tiles, each a first slice, row and column, of the value at the root."""
-    classes, channels, mirrored = logits.shape[0], image.shape[0], min(logits.shape[1:]) > _REACH
-    many, step = _LINES * _LINES, _NODES * _SPAN
-    plain, half = np.zeros(_LINES * _PADDED, np.float32), np.zeros(many * _PADDED, np.float32)
-    lines = np.zeros((classes + channels) * many * _PADDED, np.float32)
-    nodes = np.zeros(many * step, np.float32)
-    partly = np.zeros(_TILE * _LINES * step, np.float32)
-    mixed = np.zeros(_TILE * step, np.float32)
-    for tile in range(tiles.shape[0]):
-        slice_, row, first = tiles[tile, 0], tiles[tile, 1], tiles[tile, 2]
-        n = min(_SPAN, logits.shape[3] - first)
-        _lines_3d(logits, slice_, row, first, n, mirrored, plain, half, lines)
-        _lines_3d(image, slice_, row, first, n, mirrored, plain, half, lines[classes * many * _PADDED :])
-        _nodes(lines, of_logits, of_image, nodes, _whole(n))
+    batch: Array, images: Array, of_logits: Array, of_image: Array, bias: Array, results: Array, count: int,
+    tiles: Array,
+) -> None:  # fmt: skip
+    """The value at the root of `count` tiles at a time: an image, the first slice, the first row and first column."""
+    classes, channels, mirrored = batch.shape[1], images.shape[1], min(batch.shape[2:]) > _REACH
+    many, padded, step = _LINES * _LINES, _SPAN_3D + _ROOM, _NODES * _SPAN_3D
+    plain, half = np.zeros(_LINES * padded, np.float32), np.zeros(many * padded, np.float32)
+    lines, nodes = np.zeros(_GROUP * many * padded, np.float32), np.zeros(many * step, np.float32)
+    partly, mixed = np.zeros(_TILE * _LINES * step, np.float32), np.zeros(_TILE * step, np.float32)
+    for at in range(tiles.shape[0]):
+        b, slice_, row, first = tiles[at]
+        n = min(_SPAN_3D - 2 * _REACH, batch.shape[4] - first)
+        width = n + 2 * _REACH
+        columns = _whole(count * width - 2 * _REACH)
+        for low in range(0, classes, _GROUP):
+            high = min(low + _GROUP, classes)
+            for c in range(low, high):
+                own = lines[(c - low) * many * padded :]
+                _lines_3d(batch[b, c], slice_, row, first, n, count, mirrored, plain, half, own)
+            _add_logits(lines, _SPAN_3D, of_logits, low, high, nodes, columns)
+        for low in range(0, channels, _GROUP):
+            high = min(low + _GROUP, channels)
+            for c in range(low, high):
+                own = lines[(c - low) * many * padded :]
+                _lines_3d(images[b, c], slice_, row, first, n, count, mirrored, plain, half, own)
+            _add_image(lines, _SPAN_3D, of_image, low, high, nodes, columns)
         for y in range(_LINES):
             for node in range(_NODES):
-                at = (y * _NODES + node) * _SPAN
-                _backward(nodes[at:], _LINES * _NODES * _SPAN, partly[at:], _LINES * _NODES * _SPAN, _whole(n))
-        for z in range(min(_TILE, (logits.shape[1] - slice_ + 1) // 2)):
+                here, apart = (y * _NODES + node) * _SPAN_3D, _LINES * _NODES * _SPAN_3D
+                _backward(nodes[here:], apart, partly[here:], apart, columns)
+        for z in range(min(_TILE, (batch.shape[2] - slice_ + 1) // 2)):
             for node in range(_NODES):
-                at = z * _LINES * step + node * _SPAN
-                _backward(partly[at:], _NODES * _SPAN, mixed[node * _SPAN :], _NODES * _SPAN, _whole(n))
-            plane = result[slice_ + 2 * z]
-            for y in range(min(_TILE, (logits.shape[2] - row + 1) // 2)):
-                _mix(mixed[y * step :], bias, channels > 0, plane[row + 2 * y, first : first + n])
+                here = node * _SPAN_3D
+                part = partly[z * _LINES * step + here :]
+                _backward(part, _NODES * _SPAN_3D, mixed[here:], _NODES * _SPAN_3D, columns)
+            plane = results[b, slice_ + 2 * z]
+            for tile in range(count):
+                for k in range(_TILE):
+                    y = row + 2 * (_TILE * tile + k)
+                    if y < batch.shape[3]:
+                        found = mixed[k * step + tile * width :]
+                        _mix(found, _SPAN_3D, bias, channels > 0, plane[y, first : first + n])
 
 
 def tree_root(
@@ -301,34 +326,37 @@ def tree_root(
     of_image: tuple[Tensor, Tensor] | None,
     offset: float,
 ) -> Tensor:
-    """The value at the root of the tree for one image `[L, *S]`: Float32[*S].
+    """The value at the root of the tree: Float32[B, 1, *S].
 
     Args:
-        logits: `[L, *S]` in float32.
-        image: `[C, *S]` in float32, if the tree has a leaf for it.
+        logits: `[B, L, *S]` in float32.
+        image: `[B, C, *S]` in float32, if the tree has a leaf for it.
         of_logits: Weight `[7 or 8, L, 5, 5(, 5)]` and bias of leaves and gates.
         of_image: Weight `[1, C, 5, 5(, 5)]` and bias of the leaf of the image.
         offset: Added to every leaf.
     """
     x = as_numpy(logits)
-    y = np.empty((0, *x.shape[1:]), np.float32) if image is None else as_numpy(image)
+    size = x.shape[2:]
+    y = np.empty((len(x), 0, *size), np.float32) if image is None else as_numpy(image)
     weights, bias = _transformed(of_logits[0]), np.zeros(_NODES, np.float32)
-    weights = np.concatenate(
-        [weights, np.zeros((len(weights), 8 - weights.shape[1], *weights.shape[2:]), np.float32)], 1
-    )
-    grouped = weights.reshape(len(weights), 2, 4, *weights.shape[2:]).transpose(0, 1, 3, 2, 4)
-    bias[: len(of_logits[1])] = as_numpy(of_logits[1])
+    padding = np.zeros((len(weights), 8 - weights.shape[1], *weights.shape[2:]), np.float32)  # a gate may be missing
+    nodes = np.concatenate([weights, padding], axis=1)
+    grouped = nodes.reshape(len(nodes), 4, 2, *nodes.shape[2:]).transpose(0, 1, 3, 2, 4)
+    bias[: weights.shape[1]] = as_numpy(of_logits[1])
     bias[:4] += np.float32(offset)
     for_image = np.empty((len(weights), 0, 5), np.float32)
     if of_image is not None:
         for_image = _transformed(of_image[0])[:, 0]
         bias[8] = as_numpy(of_image[1])[0] + np.float32(offset)
-    result = np.empty(x.shape[1:], np.float32)
-    kernel = _root_2d if x.ndim == 3 else _root_3d
-    fields = (x, y, np.ascontiguousarray(grouped), np.ascontiguousarray(for_image), bias, result)
-    parts = np.array_split(_tiles(x.shape[1:]), torch.get_num_threads())
+    result = np.empty((len(x), *size), np.float32)
+    kernel, span = (_root_2d, _SPAN_2D) if len(size) == 2 else (_root_3d, _SPAN_3D)
+    width = min(size[-1] + 2 * _REACH, span)
+    scratch = 4 * len(weights) * width * (_NODES + min(x.shape[1], _GROUP))
+    count = max(1, min(span // width, _CACHE // scratch, -(-size[-2] // (2 * _TILE))))
+    fields = (x, y, np.ascontiguousarray(grouped), np.ascontiguousarray(for_image), bias, result, count)
+    parts = np.array_split(_tiles(len(x), size, count, span - 2 * _REACH), torch.get_num_threads())
     run_all([partial(kernel, *fields, part) for part in parts])
-    return torch.from_numpy(result)
+    return torch.from_numpy(result).unsqueeze(1)
 
 
 def _transformed(weight: Tensor) -> Array:
@@ -339,10 +367,11 @@ def _transformed(weight: Tensor) -> Array:
     return found.reshape(-1, *found.shape[-3:]).astype(np.float32)
 
 
-def _tiles(shape: tuple[int, ...]) -> Array:
-    """The first lines and column of every tile: lines of one tile are 2 apart, so tiles start at both parities."""
+def _tiles(images: int, size: tuple[int, ...], count: int, span: int) -> Array:
+    """Image, first lines and first column of `count` tiles: their lines are 2 apart, so they start at both parities."""
+    steps = [2 * _TILE] * (len(size) - 2) + [2 * _TILE * count]
     starts = [
-        [start + parity for start in range(0, length, 2 * _TILE) for parity in (0, 1) if start + parity < length]
-        for length in shape[:-1]
+        [start + parity for start in range(0, length, step) for parity in (0, 1) if start + parity < length]
+        for length, step in zip(size[:-1], steps, strict=True)
     ]
-    return np.array(list(product(*starts, range(0, shape[-1], _SPAN))), np.int64)
+    return np.array(list(product(range(images), *starts, range(0, size[-1], span))), np.int64)
