@@ -89,8 +89,7 @@ def applying() -> None:
         "copy of the logits": logits.clone,
         "softmax + max": lambda: torch.softmax(logits, dim=1).max(dim=1),
         "LTS temperature": lambda: lts.temperature(logits, image),
-        "LTS temperature and softmax": lambda: torch.softmax(logits / lts.temperature(logits, image), dim=1),
-        "LTS predict_proba, labels guarded": lambda: lts.predict_proba(logits, image),
+        "LTS temperature and softmax, labels guarded": lambda: lts.predict_proba(logits, image),
     }
     with torch.no_grad():
         times = {name: milliseconds(function) for name, function in parts.items()}

@@ -101,7 +101,7 @@ class TemperatureTree(nn.Module):
             and kernels.may_compile(logits, *self.parameters())
         ):
             found = self._fused_root(logits, image)
-            if np.isfinite(found.numpy().sum(dtype=np.float64)):  # if not, logits are beyond its transforms
+            if np.isfinite([found.numpy().min(), found.numpy().max()]).all():  # if not, logits are beyond its reach
                 return found
         return self._root(logits, image)
 
@@ -432,7 +432,9 @@ def _clamped(values: Tensor, low: float, high: float) -> Tensor:
 def _rectified(values: Tensor) -> Tensor:
     """The paper's ReLU, and a little more than 0."""
     if values.dtype == torch.float32 and kernels.may_compile(values):  # as above
-        return torch.from_numpy(np.maximum(values.numpy(), np.float32(0)) + np.float32(_EPSILON))
+        kept = np.maximum(values.numpy(), np.float32(0))
+        kept += np.float32(_EPSILON)
+        return torch.from_numpy(kept)
     return F.relu(values) + _EPSILON
 
 

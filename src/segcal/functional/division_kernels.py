@@ -30,15 +30,12 @@ def _top(logits: Array, at: int, n: int, top: Array) -> None:
 
 
 @compiled
-def _inverse(temperature: Array, at: int, n: int, inverse: Array) -> None:
+def _spread(temperature: Array, at: int, n: int, heat: Array) -> None:
+    """The temperatures of `n` pixels from `at` on; one may stand for all."""
     if temperature.shape[0] == 1:
-        one = np.float32(1) / temperature[0]
-        for i in range(n):
-            inverse[i] = one
+        heat[:n] = temperature[0]
     else:
-        here = temperature[at : at + n]
-        for i in range(n):
-            inverse[i] = np.float32(1) / here[i]
+        heat[:n] = temperature[at : at + n]
 
 
 @compiled
@@ -49,7 +46,9 @@ def _probabilities(logits: Array, temperature: Array, probs: Array, start: int, 
     for at in range(start, stop, BLOCK):
         n = min(BLOCK, stop - at)
         _top(logits, at, n, top)
-        _inverse(temperature, at, n, inverse)
+        _spread(temperature, at, n, inverse)
+        for i in range(n):
+            inverse[i] = np.float32(1) / inverse[i]
         total[:] = np.float32(0)
         for c in range(classes):
             row, out = logits[c, at : at + n], probs[c, at : at + n]
@@ -79,16 +78,16 @@ def _next_below(x: float) -> float:
 @compiled
 def _quotients(logits: Array, temperature: Array, scaled: Array, start: int, stop: int) -> None:
     """The quotients, within what float32 holds, with the same guard."""
-    top, inverse = np.empty(BLOCK, np.float32), np.empty(BLOCK, np.float32)
+    top, heat = np.empty(BLOCK, np.float32), np.empty(BLOCK, np.float32)
     for at in range(start, stop, BLOCK):
         n = min(BLOCK, stop - at)
         _top(logits, at, n, top)
-        _inverse(temperature, at, n, inverse)
+        _spread(temperature, at, n, heat)
         for c in range(logits.shape[0]):
             row, out = logits[c, at : at + n], scaled[c, at : at + n]
             for i in range(n):
-                x = min(max(row[i] * inverse[i], -_LARGEST), _LARGEST)
-                largest = min(max(top[i] * inverse[i], -_LARGEST), _LARGEST)
+                x = min(max(row[i] / heat[i], -_LARGEST), _LARGEST)
+                largest = min(max(top[i] / heat[i], -_LARGEST), _LARGEST)
                 out[i] = _next_below(x) if (x >= largest) & (row[i] < top[i]) else x
 
 

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from segcal.functional.compiling import BLOCK, as_numpy, compiled, exp_below_zero, log_above_one, over_pixels, run_all
+from segcal.functional.compiling import BLOCK, as_numpy, compiled, exp_below_zero, log_above_one, over_pixels
 from segcal.types import Array
 
 
@@ -170,14 +169,8 @@ def likelihood(logits: Tensor, labels: Tensor, alpha: float) -> Tensor:
 
 def sum_is_finite(values: Tensor) -> bool:
     """Whether the sum of all values is finite, which it is not if one of them is not."""
-    flat = as_numpy(values).reshape(-1)
-    parts = np.array_split(flat, torch.get_num_threads() if flat.size > 1 << 18 else 1)
-    return all(run_all([partial(_finite_sum, part) for part in parts]))
-
-
-def _finite_sum(values: Array) -> bool:
     with np.errstate(over="ignore", invalid="ignore"):
-        return bool(np.isfinite(values.sum()))
+        return bool(np.isfinite(as_numpy(values).sum()))
 
 
 @compiled
