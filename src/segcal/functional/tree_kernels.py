@@ -12,7 +12,7 @@ that it is made of, where plain convolutions are off by 1e-7.
 
 from __future__ import annotations
 
-from functools import partial
+from functools import lru_cache, partial
 from itertools import product
 
 import numpy as np
@@ -367,6 +367,7 @@ def _transformed(weight: Tensor) -> Array:
     return found.reshape(-1, *found.shape[-3:]).astype(np.float32)
 
 
+@lru_cache(maxsize=16)
 def _tiles(images: int, size: tuple[int, ...], count: int, span: int) -> Array:
     """Image, first lines and first column of `count` tiles: their lines are 2 apart, so they start at both parities."""
     steps = [2 * _TILE] * (len(size) - 2) + [2 * _TILE * count]
