@@ -12,8 +12,11 @@ that it is made of, where plain convolutions are off by 1e-7.
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from itertools import product
+from typing import Any
 
 import numpy as np
 import torch
@@ -236,16 +239,22 @@ def _add_image(lines: Array, span: int, weights: Array, first: int, last: int, n
 
 
 @compiled
+def _cut(scratch: Array, n: int) -> tuple[Array, Array]:
+    return scratch[:n], scratch[n:]
+
+
+@compiled
 def _root_2d(
     batch: Array, images: Array, of_logits: Array, of_image: Array, bias: Array, results: Array, count: int,
-    tiles: Array,
+    tiles: Array, scratch: Array,
 ) -> None:  # fmt: skip
     """The value at the root of `count` tiles at a time: an image, the first row and the first column."""
     classes, channels, mirrored = batch.shape[1], images.shape[1], min(batch.shape[2:]) > _REACH
     padded, step = _SPAN_2D + _ROOM, _NODES * _SPAN_2D
-    plain = np.zeros(_LINES * padded, np.float32)
-    lines = np.zeros(_GROUP * _LINES * padded, np.float32)
-    nodes, mixed = np.zeros(_LINES * step, np.float32), np.zeros(_TILE * step, np.float32)
+    plain, rest = _cut(scratch, _LINES * padded)
+    lines, rest = _cut(rest, _GROUP * _LINES * padded)
+    nodes, rest = _cut(rest, _LINES * step)
+    mixed, rest = _cut(rest, _TILE * step)
     for at in range(tiles.shape[0]):
         b, row, first = tiles[at]
         n = min(_SPAN_2D - 2 * _REACH, batch.shape[3] - first)
@@ -276,14 +285,17 @@ def _root_2d(
 @compiled
 def _root_3d(
     batch: Array, images: Array, of_logits: Array, of_image: Array, bias: Array, results: Array, count: int,
-    tiles: Array,
+    tiles: Array, scratch: Array,
 ) -> None:  # fmt: skip
     """The value at the root of `count` tiles at a time: an image, the first slice, the first row and first column."""
     classes, channels, mirrored = batch.shape[1], images.shape[1], min(batch.shape[2:]) > _REACH
     many, padded, step = _LINES * _LINES, _SPAN_3D + _ROOM, _NODES * _SPAN_3D
-    plain, half = np.zeros(_LINES * padded, np.float32), np.zeros(many * padded, np.float32)
-    lines, nodes = np.zeros(_GROUP * many * padded, np.float32), np.zeros(many * step, np.float32)
-    partly, mixed = np.zeros(_TILE * _LINES * step, np.float32), np.zeros(_TILE * step, np.float32)
+    plain, rest = _cut(scratch, _LINES * padded)
+    half, rest = _cut(rest, many * padded)
+    lines, rest = _cut(rest, _GROUP * many * padded)
+    nodes, rest = _cut(rest, many * step)
+    partly, rest = _cut(rest, _TILE * _LINES * step)
+    mixed, rest = _cut(rest, _TILE * step)
     for at in range(tiles.shape[0]):
         b, slice_, row, first = tiles[at]
         n = min(_SPAN_3D - 2 * _REACH, batch.shape[4] - first)
@@ -355,16 +367,28 @@ def tree_root(
     count = max(1, min(span // width, _CACHE // scratch, -(-size[-2] // (2 * _TILE))))
     fields = (x, y, np.ascontiguousarray(grouped), np.ascontiguousarray(for_image), bias, result, count)
     parts = np.array_split(_tiles(len(x), size, count, span - 2 * _REACH), torch.get_num_threads())
-    run_all([partial(kernel, *fields, part) for part in parts])
+    run_all([partial(_with_scratch, kernel, fields, part) for part in parts])
     return torch.from_numpy(result).unsqueeze(1)
+
+
+_own = threading.local()
+
+
+def _with_scratch(kernel: Callable[..., None], fields: Sequence[Any], tiles: Array) -> None:
+    """Run a kernel with room that its thread keeps: to map memory anew takes a tenth of the time of a small volume."""
+    if not hasattr(_own, "scratch"):
+        padded, step = _SPAN_3D + _ROOM, _NODES * _SPAN_3D  # 3D needs more than 2D
+        lines = _LINES + _LINES**2 * (1 + _GROUP)
+        _own.scratch = np.zeros(lines * padded + (_LINES**2 + _TILE * (_LINES + 1)) * step, np.float32)
+    kernel(*fields, tiles, _own.scratch)
 
 
 def _transformed(weight: Tensor) -> Array:
     """Weights `[K, C, 5, 5(, 5)]` in the transformed domain of all axes but the last: Float32[U, K, C, 5]."""
-    found = as_numpy(weight).astype(np.float64)
-    for _ in range(found.ndim - 3):  # the last axis but one goes, and its transform comes first: z y -> y' z -> z' y'
-        found = np.tensordot(_FILTER, found, axes=(1, found.ndim - 2))
-    return found.reshape(-1, *found.shape[-3:]).astype(np.float32)
+    found = _FILTER @ as_numpy(weight).astype(np.float64)  # of the last axis but one
+    if found.ndim == 5:
+        found = _FILTER @ found.reshape(*found.shape[:3], -1)
+    return found.reshape(*found.shape[:2], -1, 5).transpose(2, 0, 1, 3).astype(np.float32)
 
 
 @lru_cache(maxsize=16)
