@@ -40,8 +40,11 @@ class Sampler:
     def __init__(self, num_classes: int, pixels: int = _PIXELS) -> None:
         self._room = max(2, pixels // num_classes)
         self._counts = np.zeros((num_classes, _LEVELS), np.int64)
-        self._seen = 0
-        self._kept: list[tuple[Array, Array, Array]] = []
+        self._seen = self._size = 0
+        # in one piece from the start: small pieces, kept among images that come and go, would leave holes between them
+        room = 2 * self._room * num_classes
+        self._levels, self._labels = np.empty(room, np.uint8), np.empty(room, np.int64)
+        self._logits = np.zeros((num_classes, room))
 
     def add(self, logits: Float[Tensor, "L *S"], labels: Int64[Tensor, "*S"]) -> None:
         """Show an image, or a part of one; pixels with a negative label are passed over."""
@@ -51,14 +54,17 @@ class Sampler:
         self._seen += truth.size
         index = np.flatnonzero((truth >= 0) & (levels >= self._least()[truth]))
         flat = logits.reshape(logits.shape[0], -1)
-        chosen = flat[:, torch.from_numpy(index).to(flat.device)].double().cpu().numpy()
-        self._kept.append((levels[index], truth[index], chosen))
-        if sum(part[1].size for part in self._kept) > 2 * self._room * len(self._counts):
-            self._kept = [self._thinned()]
+        if self._size + index.size > self._labels.size:
+            self._thin()
+        place = slice(self._size, self._size + index.size)
+        self._levels[place], self._labels[place] = levels[index], truth[index]
+        self._logits[:, place] = flat[:, torch.from_numpy(index).to(flat.device)].double().cpu().numpy()
+        self._size += index.size
 
     def sample(self) -> Sample:
         """What is kept of all that was shown."""
-        _, truth, logits = self._thinned()
+        self._thin()
+        truth, logits = self._labels[: self._size], self._logits[:, : self._size]
         order = np.argsort(truth, kind="stable")
         kept, seen = np.bincount(truth, minlength=len(self._counts)), self._counts.sum(axis=1)
         return Sample(
@@ -73,11 +79,12 @@ class Sampler:
         above = self._counts[:, ::-1].cumsum(axis=1)[:, ::-1]
         return (above > self._room).sum(axis=1)  # type: ignore[no-any-return]
 
-    def _thinned(self) -> tuple[Array, Array, Array]:
-        levels, truth = (np.concatenate([part[k] for part in self._kept]) for k in (0, 1))
-        logits = np.concatenate([part[2] for part in self._kept], axis=1)
-        stays = levels >= self._least()[truth]
-        return levels[stays], truth[stays], logits[:, stays]
+    def _thin(self) -> None:
+        """Drop what there is no more room for; the rest of each class then has room for all of its next image."""
+        stays = np.flatnonzero(self._levels[: self._size] >= self._least()[self._labels[: self._size]])
+        self._levels[: stays.size], self._labels[: stays.size] = self._levels[stays], self._labels[stays]
+        self._logits[:, : stays.size] = self._logits[:, stays]
+        self._size = stays.size
 
 
 @compiled
