@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from benchmarks.timing import console, milliseconds, scene, table
-from segcal.calibrators.local import LocalTemperatureScaling, TemperatureTree
+from segcal.calibrators.local import LocalTemperatureScaling
+from segcal.calibrators.tree import TemperatureTree
 
 
 class NineConvolutions(nn.Module):

@@ -10,7 +10,7 @@ from scipy.stats import spearmanr
 from nine_convolutions import NineConvolutions
 from segcal import Case, InputError, create, evaluate
 from segcal import cases as cases_module
-from segcal.calibrators.local import TemperatureTree
+from segcal.calibrators.tree import TemperatureTree
 from segcal.data.simulate import Scene, simulate
 
 SIZES = {2: (11, 14), 3: (6, 7, 9)}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from nine_convolutions import NineConvolutions
-from segcal.calibrators.local import TemperatureTree
+from segcal.calibrators.tree import TemperatureTree
 from segcal.functional import kernels
 from segcal.functional.probability import keep_labels
 

@@ -13,7 +13,7 @@ from torch.nn import functional as F  # noqa: N812  (the name it has everywhere)
 
 from experiments.camvid.jobs import Recipe
 from segcal.data.camvid import VOID
-from segcal.training import Batch
+from segcal.samples import Batch
 
 
 @dataclass(frozen=True)

@@ -247,23 +247,9 @@ def evaluate_command(
     check_reference(reference, tuple(compared))  # now, not after an hour of measuring
     check_test(test)
     report_commands.check(folder, out, page, cases or ())
+    protocol = _protocol(folder, bins, form, patch_size, patch_sizes, patches, interval, floor, seed)
     with progress_of("measuring") as progress:
-        results = evaluate(
-            Tracked(folder, progress),
-            compared,
-            num_classes=folder.num_classes,
-            ignore_index=folder.ignore_index,
-            background=folder.background,
-            bins=bins,
-            form=form,
-            patch_size=patch_size,
-            patch_sizes=patch_sizes or (),
-            patches=patches,
-            seed=seed,
-            interval=interval,
-            floor=floor,
-            class_names=folder.class_names,
-        )
+        results = evaluate(Tracked(folder, progress), compared, **protocol)
     table = results.table(reference=reference, test=cast(Test, test), floor=floor)
     report_commands.keep(results, folder, compared, out=out, page=page, cases=cases or ())
     print_results(results, table, out, as_json, page)
@@ -339,21 +325,7 @@ def compare_command(
         device=device,
     )
     check_fit_settings(calibrators.values(), given)
-    protocol: dict[str, Any] = {
-        "num_classes": folder.num_classes,
-        "ignore_index": folder.ignore_index,
-        "background": folder.background,
-        "bins": bins,
-        "form": form,
-        "patch_size": patch_size,
-        "patch_sizes": patch_sizes or (),
-        "patches": patches,
-        "seed": seed,
-        "interval": interval,
-        "floor": floor,
-        "class_names": folder.class_names,
-    }
-    Protocol(**protocol)  # says now what is wrong with it
+    protocol = _protocol(folder, bins, form, patch_size, patch_sizes, patches, interval, floor, seed)
     with progress_of("checking") as progress:
         look_through(Tracked(tested, progress), folder.num_classes, folder.ignore_index)
     fits = {}
@@ -579,6 +551,36 @@ def _validation(
         background=folder.background,
         scores=_scores(scores),
     )
+
+
+def _protocol(
+    folder: Folder,
+    bins: int,
+    form: str,
+    patch_size: int,
+    patch_sizes: list[int] | None,
+    patches: int,
+    interval: str,
+    floor: bool,
+    seed: int,
+) -> dict[str, Any]:
+    """How a folder is measured; says now what is wrong with it, not after an hour of fitting."""
+    protocol: dict[str, Any] = {
+        "num_classes": folder.num_classes,
+        "ignore_index": folder.ignore_index,
+        "background": folder.background,
+        "bins": bins,
+        "form": form,
+        "patch_size": patch_size,
+        "patch_sizes": patch_sizes or (),
+        "patches": patches,
+        "seed": seed,
+        "interval": interval,
+        "floor": floor,
+        "class_names": folder.class_names,
+    }
+    Protocol(**protocol)
+    return protocol
 
 
 def _given(**options: Any) -> dict[str, Any]:

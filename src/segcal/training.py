@@ -15,7 +15,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -25,22 +25,11 @@ from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from segcal.checkpoints import Checkpoints, State
-from segcal.types import Array, InputError
+from segcal.samples import Batch, Cache, Source, augmented, by_shape, to_device, whole
+from segcal.types import InputError
 
-Sample = tuple[Array | Tensor, ...]
-Batch = tuple[Tensor, ...]
 Augment = Callable[[Batch, Sequence[np.random.Generator], int], Batch]
 """Changes a batch that is on the device already: the batch, a generator for each sample, and the epoch from 1."""
-
-
-class Source(Protocol):
-    """Training data: samples whose arrays share their last axes, the space; what is on disk may stay there."""
-
-    def __len__(self) -> int:
-        """How many samples there are."""
-
-    def __getitem__(self, index: int) -> Sample:
-        """The arrays of one sample."""
 
 
 @dataclass(frozen=True)
@@ -241,7 +230,7 @@ class _Run:
         augment: Augment | None,
     ) -> None:
         self.objective, self.settings, self.device, self.augment = objective, settings, device, augment
-        cache = _Cache(settings.cache_bytes)
+        cache = Cache(settings.cache_bytes)
         self.source, self.validation = cache.wrap(source), None if validation is None else cache.wrap(validation)
         self.rank, self.world = _rank_and_world()
         self.parallel = DistributedDataParallel(objective) if self.world > 1 else objective
@@ -282,7 +271,7 @@ class _Run:
         sums = self._zeros()
         with torch.no_grad():
             for index in range(self.rank, len(source), self.world):
-                sums += self._forward(module, _to_device([_whole(source[index])], self.device))
+                sums += self._forward(module, to_device([whole(source[index])], self.device))
         return _mean(self._all_sum(sums))
 
     def _learn(self, number: int) -> float:
@@ -332,9 +321,10 @@ class _Run:
         seed = self.settings.seed
         randoms = [np.random.default_rng([seed, number, index]) for index in chosen]
         pairs = list(zip(chosen, randoms, strict=True))
-        samples = [_augmented(self.source[index], self.settings, random) for index, random in pairs]
-        groups = _by_shape(samples)
-        batches = [_to_device([samples[k] for k in group], self.device) for group in groups]
+        dims, crop, flips = self.settings.spatial_dims, self.settings.crop, self.settings.flips
+        samples = [augmented(self.source[k], random, dims=dims, crop=crop, flips=flips) for k, random in pairs]
+        groups = by_shape(samples)
+        batches = [to_device([samples[k] for k in group], self.device) for group in groups]
         if self.augment is None:
             return batches
         return [
@@ -438,76 +428,9 @@ class _Average:
         self.started = True
 
 
-class _Cache:
-    """Samples kept in memory while they fit a budget of bytes; all others are read again each time."""
-
-    def __init__(self, budget: int) -> None:
-        self.left = budget
-
-    def wrap(self, source: Source) -> Source:
-        return _CachedSource(source, self)
-
-
-class _CachedSource:
-    def __init__(self, source: Source, cache: _Cache) -> None:
-        self.source, self.cache, self.kept = source, cache, dict[int, Sample]()
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def __getitem__(self, index: int) -> Sample:
-        if index in self.kept:
-            return self.kept[index]
-        sample = self.source[index]
-        size = sum(int(np.prod(part.shape)) * part.dtype.itemsize for part in sample)
-        if size <= self.cache.left:
-            sample = tuple(part if isinstance(part, Tensor) else np.array(part) for part in sample)
-            self.cache.left -= size
-            self.kept[index] = sample
-        return sample
-
-
 def hash_seed(*parts: int) -> int:
     """One seed from several numbers."""
     return int(np.random.SeedSequence(list(parts)).generate_state(1, np.uint64)[0] >> 1)
-
-
-def _augmented(sample: Sample, settings: Settings, random: np.random.Generator) -> Batch:
-    """A random crop, randomly flipped, of one sample; read from disk only where it is needed."""
-    dims = settings.spatial_dims
-    space = tuple(sample[0].shape[-dims:])
-    box: tuple[slice, ...] = (slice(None),) * dims
-    if settings.crop is not None:
-        starts = [int(random.integers(0, max(length - settings.crop, 0), endpoint=True)) for length in space]
-        box = tuple(slice(start, start + settings.crop) for start in starts)
-    axes = [axis - dims for axis in range(dims) if settings.flips and random.random() < 0.5]
-    parts = [_tensor(_cut(part, box)) for part in sample]
-    return tuple(part.flip(axes) if axes else part for part in parts)
-
-
-def _cut(part: Any, box: tuple[slice, ...]) -> Any:
-    """The part of an array that lies in a box of its last axes; arrays on disk are read here only."""
-    return part[(..., *box)]
-
-
-def _whole(sample: Sample) -> Batch:
-    return tuple(_tensor(part) for part in sample)
-
-
-def _tensor(part: Array | Tensor) -> Tensor:
-    return part if isinstance(part, Tensor) else torch.from_numpy(np.array(part))
-
-
-def _by_shape(samples: Sequence[Batch]) -> list[list[int]]:
-    """The numbers of the samples that can be stacked, together."""
-    groups: dict[tuple[torch.Size, ...], list[int]] = {}
-    for k, sample in enumerate(samples):
-        groups.setdefault(tuple(part.shape for part in sample), []).append(k)
-    return list(groups.values())
-
-
-def _to_device(samples: Sequence[Batch], device: torch.device) -> Batch:
-    return tuple(torch.stack(parts).to(device, non_blocking=True) for parts in zip(*samples, strict=True))
 
 
 def _rank_and_world() -> tuple[int, int]:

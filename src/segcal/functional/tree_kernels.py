@@ -189,34 +189,38 @@ def _mix(nodes: Array, span: int, bias: Array, with_image: bool, result: Array) 
 
 @compiled
 def _lines_2d(
-    channel: Array, row: int, first: int, n: int, count: int, mirrored: bool, plain: Array, lines: Array
+    channels: Array, row: int, first: int, n: int, count: int, mirrored: bool, plain: Array, lines: Array
 ) -> None:
-    """Of a channel `[H, W]` the 8 transformed lines from which `count` tiles are computed."""
+    """Of each channel of `[C, H, W]` the 8 transformed lines from which `count` tiles are computed."""
     padded, width = _SPAN_2D + _ROOM, n + 2 * _REACH
-    for k in range(_LINES):
-        for tile in range(count):
-            at = _place(row + 2 * (_TILE * tile + k - 2), channel.shape[0], mirrored)
-            _load(channel[at], first, n, mirrored, plain[k * padded + tile * width :])
-    _forward(plain, _SPAN_2D + _ROOM, lines, _SPAN_2D + _ROOM, _whole(count * width))
+    for c in range(channels.shape[0]):
+        for k in range(_LINES):
+            for tile in range(count):
+                at = _place(row + 2 * (_TILE * tile + k - 2), channels.shape[1], mirrored)
+                _load(channels[c, at], first, n, mirrored, plain[k * padded + tile * width :])
+        to = lines[c * _LINES * padded :]
+        _forward(plain, _SPAN_2D + _ROOM, to, _SPAN_2D + _ROOM, _whole(count * width))
 
 
 @compiled
 def _lines_3d(
-    channel: Array, slice_: int, row: int, first: int, n: int, count: int, mirrored: bool,
+    channels: Array, slice_: int, row: int, first: int, n: int, count: int, mirrored: bool,
     plain: Array, half: Array, lines: Array,
 ) -> None:  # fmt: skip
-    """Of a channel `[D, H, W]` the 64 transformed lines from which `count` tiles are computed."""
+    """Of each channel of `[C, D, H, W]` the 64 transformed lines from which `count` tiles are computed."""
     padded, width = _SPAN_3D + _ROOM, n + 2 * _REACH
-    for z in range(_LINES):
-        plane = channel[_place(slice_ + 2 * (z - 2), channel.shape[0], mirrored)]
+    for c in range(channels.shape[0]):
+        for z in range(_LINES):
+            plane = channels[c, _place(slice_ + 2 * (z - 2), channels.shape[1], mirrored)]
+            for y in range(_LINES):
+                for tile in range(count):
+                    at = _place(row + 2 * (_TILE * tile + y - 2), channels.shape[2], mirrored)
+                    _load(plane[at], first, n, mirrored, plain[y * padded + tile * width :])
+            _forward(plain, _SPAN_3D + _ROOM, half[z * _LINES * padded :], _SPAN_3D + _ROOM, _whole(count * width))
+        own = lines[c * _LINES * _LINES * padded :]
         for y in range(_LINES):
-            for tile in range(count):
-                at = _place(row + 2 * (_TILE * tile + y - 2), channel.shape[1], mirrored)
-                _load(plane[at], first, n, mirrored, plain[y * padded + tile * width :])
-        _forward(plain, _SPAN_3D + _ROOM, half[z * _LINES * padded :], _SPAN_3D + _ROOM, _whole(count * width))
-    for y in range(_LINES):
-        step = _LINES * (_SPAN_3D + _ROOM)
-        _forward(half[y * padded :], step, lines[y * padded :], step, _whole(count * width))
+            step = _LINES * (_SPAN_3D + _ROOM)
+            _forward(half[y * padded :], step, own[y * padded :], step, _whole(count * width))
 
 
 @compiled
@@ -262,15 +266,11 @@ def _root_2d(
         columns = _whole(count * width - 2 * _REACH)
         for low in range(0, classes, _GROUP):
             high = min(low + _GROUP, classes)
-            for c in range(low, high):
-                own = lines[(c - low) * _LINES * padded :]
-                _lines_2d(batch[b, c], row, first, n, count, mirrored, plain, own)
+            _lines_2d(batch[b, low:high], row, first, n, count, mirrored, plain, lines)
             _add_logits(lines, _SPAN_2D, of_logits, low, high, nodes, columns)
         for low in range(0, channels, _GROUP):
             high = min(low + _GROUP, channels)
-            for c in range(low, high):
-                own = lines[(c - low) * _LINES * padded :]
-                _lines_2d(images[b, c], row, first, n, count, mirrored, plain, own)
+            _lines_2d(images[b, low:high], row, first, n, count, mirrored, plain, lines)
             _add_image(lines, _SPAN_2D, of_image, low, high, nodes, columns)
         for node in range(_NODES):
             _backward(nodes[node * _SPAN_2D :], _NODES * _SPAN_2D, mixed[node * _SPAN_2D :], _NODES * _SPAN_2D, columns)
@@ -303,15 +303,11 @@ def _root_3d(
         columns = _whole(count * width - 2 * _REACH)
         for low in range(0, classes, _GROUP):
             high = min(low + _GROUP, classes)
-            for c in range(low, high):
-                own = lines[(c - low) * many * padded :]
-                _lines_3d(batch[b, c], slice_, row, first, n, count, mirrored, plain, half, own)
+            _lines_3d(batch[b, low:high], slice_, row, first, n, count, mirrored, plain, half, lines)
             _add_logits(lines, _SPAN_3D, of_logits, low, high, nodes, columns)
         for low in range(0, channels, _GROUP):
             high = min(low + _GROUP, channels)
-            for c in range(low, high):
-                own = lines[(c - low) * many * padded :]
-                _lines_3d(images[b, c], slice_, row, first, n, count, mirrored, plain, half, own)
+            _lines_3d(images[b, low:high], slice_, row, first, n, count, mirrored, plain, half, lines)
             _add_image(lines, _SPAN_3D, of_image, low, high, nodes, columns)
         for y in range(_LINES):
             for node in range(_NODES):
