@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import Tensor
 
+from experiments.camvid.recording import Recorder
 from segcal import CalibratedModel, CalibrationSuite, create, oracle_temperature
 from segcal.data.simulate import simulate
 from segcal.functional import binning, geometry, kernels, portable, temperature
+from segcal.networks.fc_densenet import FCDenseNet
 from segcal.training import Settings, train
 
 pytestmark = [
@@ -116,3 +120,35 @@ def test_describe_ties_like_the_cpu() -> None:
     pixels = binning.describe(equal.cuda(), torch.zeros(33, dtype=torch.int64, device="cuda"))
     assert bool((pixels.confidence == 0.1).all())
     assert bool((pixels.predicted == 0).all())
+
+
+def test_recorded_passes_are_the_networks_own() -> None:
+    network = FCDenseNet(5, growth=4, layers=(2, 2), bottleneck=2, first=8, dropout=0.0).cuda().train()
+    plain, recorder = copy.deepcopy(network), Recorder(network)
+    optimisers = [torch.optim.SGD(module.parameters(), lr=0.01) for module in (network, plain)]
+    for step, size in enumerate((32, 48, 32, 48)):
+        image = torch.randn(2, 3, size, size, device="cuda", generator=torch.Generator("cuda").manual_seed(step))
+        losses = []
+        for call, optimiser in zip((recorder, plain), optimisers, strict=True):
+            optimiser.zero_grad()
+            loss = call(image).square().mean()
+            loss.backward()
+            optimiser.step()
+            losses.append(loss.detach())
+        torch.testing.assert_close(*losses, rtol=1e-4, atol=1e-6)
+    assert len(recorder.recorded) == 2
+    for name, value in plain.state_dict().items():
+        torch.testing.assert_close(network.state_dict()[name], value, rtol=1e-3, atol=1e-4, msg=name)
+
+
+def test_recorded_dropout_is_another_each_time_and_follows_the_seed() -> None:
+    network = FCDenseNet(5, growth=4, layers=(2, 2), bottleneck=2, first=8, dropout=0.5).cuda().train()
+    recorder, image = Recorder(network), torch.randn(2, 3, 32, 32, device="cuda")
+    recorder(image)
+    found = []
+    for seed in (0, 1, 0):
+        torch.manual_seed(seed)
+        found.append((recorder(image).detach().clone(), recorder(image).detach().clone()))
+    assert not torch.allclose(found[0][0], found[0][1])
+    assert not torch.allclose(found[0][0], found[1][0])
+    torch.testing.assert_close(found[0][0], found[2][0], rtol=1e-4, atol=1e-4)

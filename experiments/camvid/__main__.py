@@ -59,8 +59,7 @@ def _run(options: argparse.Namespace) -> None:
         data.require_published()
     for job in jobs:
         if options.stage in ("train", "run"):
-            limits = {"minutes": options.minutes, "compiled": options.compile}
-            train_network(job, data, out, recipe, device=options.device, **limits)
+            train_network(job, data, out, recipe, device=options.device, minutes=options.minutes)
         if options.stage in ("calibrate", "run"):
             predict(job, data, out, recipe, device=options.device)
             for protocol in options.protocol:
@@ -87,7 +86,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--protocol", choices=PROTOCOLS, nargs="+", default=list(PROTOCOLS))
     parser.add_argument("--preset", choices=tuple(PRESETS), default="full")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--compile", action="store_true", help="compile the network: minutes at first, then faster")
     parser.add_argument("--minutes", type=float, help="stop training at the next checkpoint after this time")
     for name, kind in _OVERRIDES.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=kind, help="instead of the preset's")

@@ -32,6 +32,7 @@ from experiments.camvid.quality import (
     measure,
     normalised,
 )
+from experiments.camvid.recording import Recorder
 from segcal.data.camvid import VOID, CamVid, Frame, Split
 from segcal.files import MARKER, read_json, staged_file, staged_folder, write_json
 from segcal.losses import PixelLoss
@@ -57,7 +58,6 @@ def train_network(
     *,
     device: str,
     minutes: float | None = None,
-    compiled: bool = False,
 ) -> None:
     """Train, unless the job's folder holds the trained network already.
 
@@ -71,8 +71,6 @@ def train_network(
     place = choose_device(device)
     frames, others = (held(read_frames(data, split, recipe), place) for split in ("train", "val"))
     objective = _Objective(job).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    if compiled:
-        objective.network.compile(dynamic=False)
     if place.type == "cuda":
         torch.backends.cudnn.benchmark_limit = _KERNELS
     settings = Settings(
@@ -100,7 +98,7 @@ def train_network(
             watch=_watch(settings, minutes),
             inspect=_teller(recipe, frames, others),
         )
-    seconds, network = sum(epoch.seconds for epoch in history.epochs), deepcopy(objective.network)  # not compiled
+    seconds, network = sum(epoch.seconds for epoch in history.epochs), objective.network
     fit_statistics(network, frames, seed=job.seed)
     quality = {"train": measure(network, frames), "val": measure(network, others)}
     save_file(_plain(network), folder / WEIGHTS)
@@ -186,9 +184,10 @@ class _Objective(nn.Module):
         super().__init__()
         self.network: FCDenseNet = job.build()
         self.criterion: PixelLoss | None = job.criterion()
+        self.recorder = Recorder(self.network)
 
     def forward(self, image: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        logits, truth = self.network(normalised(image)).float(), labels.long()
+        logits, truth = self.recorder(normalised(image)).float(), labels.long()
         if self.criterion is not None:
             return self.criterion.sum_and_weight(logits, truth)
         return F.cross_entropy(logits, truth, ignore_index=VOID, reduction="sum"), (truth != VOID).sum()

@@ -1,0 +1,48 @@
+"""A network's passes on a GPU, recorded once and replayed: its thousands of kernels start slower than they run."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+
+class Recorder:
+    """Calls a network; in training on a GPU by CUDA graphs of its forward and backward pass, one for each shape.
+
+    The gradients of a replay lie in the same memory each time, so an optimiser's step takes one batch, not several.
+    """
+
+    def __init__(self, network: nn.Module) -> None:
+        self.network, self.recorded = network, dict[tuple[torch.Size, torch.dtype], nn.Module]()
+
+    def __call__(self, image: Tensor) -> Tensor:
+        """What the network gives."""
+        if not (image.is_cuda and self.network.training and torch.is_grad_enabled()):
+            return cast(Tensor, self.network(image))
+        shape = image.shape, image.dtype
+        if shape not in self.recorded:
+            self.recorded[shape] = self._record(image)
+        return cast(Tensor, self.recorded[shape](image))
+
+    def _record(self, image: Tensor) -> nn.Module:
+        """The network's passes for images of this shape; the passes that recording takes leave its statistics alone."""
+        kept = [(buffer, buffer.clone()) for buffer in self.network.buffers()]
+        half = torch.is_autocast_enabled("cuda")
+        with torch.autocast("cuda", torch.get_autocast_dtype("cuda"), enabled=half, cache_enabled=False):
+            recorded = torch.cuda.make_graphed_callables(_Pass(self.network), (image.clone(),))
+        for buffer, before in kept:
+            buffer.copy_(before)
+        return cast(nn.Module, recorded)
+
+
+class _Pass(nn.Module):
+    """The network, so that one and the same can be recorded for several shapes."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, image: Tensor) -> Tensor:
+        return cast(Tensor, self.network(image))
