@@ -82,24 +82,23 @@ class TemperatureTree(nn.Module):
 
     def root(self, logits: Logits, image: Image | None = None) -> Temperature:
         """The value at the root before it is made positive."""
+        found = self._fused(logits, image)
+        return self._root(logits, image) if found is None else found
+
+    def _fused(self, logits: Logits, image: Image | None, least: float | None = None) -> Temperature | None:
+        """The value at the root, rectified if `least` is given, in one pass on the CPU; None where that cannot be."""
         if self.of_image is not None and image is None:
             raise InputError("this calibrator looks at the image too; give it, or build one with image_channels=0")
-        if (
+        if not (
             logits.numel()
             and self.of_logits.weight.dtype == torch.float32
             and kernels.may_compile(logits, *self.parameters())
         ):
-            found = self._fused_root(logits, image)
-            if np.isfinite([found.numpy().min(), found.numpy().max()]).all():  # if not, logits are beyond its reach
-                return found
-        return self._root(logits, image)
-
-    def _fused_root(self, logits: Logits, image: Image | None) -> Temperature:
-        """The value at the root, computed in one pass on the CPU."""
+            return None
         y = None if image is None or self.of_image is None else _narrowed(image, torch.float32)
         of_image = None if self.of_image is None else _learned(self.of_image)
         x, offset = _narrowed(logits, torch.float32), 1.0 + self.root_offset
-        return kernels.tree_root(x, y, _learned(self.of_logits), of_image, offset)
+        return kernels.tree_root(x, y, _learned(self.of_logits), of_image, offset, least=least)
 
     def _root(self, logits: Logits, image: Image | None) -> Temperature:
         found = _convolve(self.of_logits, logits)  # [B, 7 or 8, *S]
@@ -115,7 +114,11 @@ class TemperatureTree(nn.Module):
 
     def forward(self, logits: Logits, image: Image | None = None) -> Temperature:
         """The temperature of each pixel."""
-        return self.conditioned(self.positive(self.root(logits, image)), logits)
+        least = _EPSILON if self.positivity == "relu" else None
+        found = self._fused(logits, image, least)
+        if found is None or least is None:
+            found = self.positive(self._root(logits, image) if found is None else found)
+        return self.conditioned(found, logits)
 
     def conditioned(self, temperature: Temperature, logits: Logits) -> Temperature:
         """The temperature times the factor of the pixel's group."""
@@ -131,7 +134,7 @@ class TemperatureTree(nn.Module):
     def positive(self, root: Tensor) -> Tensor:
         """A positive number that is 1 where the root is."""
         if self.positivity == "relu":
-            return _rectified(root)
+            return F.relu(root) + _EPSILON
         if self.positivity == "softplus":
             return F.softplus(root + (_ONE_AS_SOFTPLUS - 1.0)) + _EPSILON
         return torch.exp(root - 1.0)
@@ -142,15 +145,6 @@ def clamped(values: Tensor, low: float, high: float) -> Tensor:
     if values.dtype == torch.float32 and kernels.may_compile(values):
         return torch.from_numpy(np.clip(values.numpy(), np.float32(low), np.float32(high)))
     return values.clamp(low, high)
-
-
-def _rectified(values: Tensor) -> Tensor:
-    """The paper's ReLU, and a little more than 0."""
-    if values.dtype == torch.float32 and kernels.may_compile(values):  # as above
-        kept = np.maximum(values.numpy(), np.float32(0))
-        kept += np.float32(_EPSILON)
-        return torch.from_numpy(kept)
-    return F.relu(values) + _EPSILON
 
 
 def _learned(conv: nn.Module) -> tuple[Tensor, Tensor]:

@@ -32,6 +32,7 @@ _GROUP = 8  # channels at a time
 _CACHE = 900_000  # bytes of intermediate results that the second-level cache holds
 _ROOM = 32  # columns beyond those: 4 on either side, and what makes vectors whole
 _NODES = 9  # four leaves, four gates, the leaf of the image
+_INFINITE = 0x7F800000  # the bits of infinity, above which are those of NaN
 
 _FILTER = np.array(
     [
@@ -125,37 +126,40 @@ def _filter_two(
 ) -> None:
     """Add channels, each filtered along its line, to two nodes, `span` apart; weights are `[C, 2, 5]`.
 
-    Two, because more weights do not fit the registers.
+    Two, because more weights do not fit the registers. What the first channel finds there is overwritten.
     """
     a, b = found[:n], found[span : span + n]
-    if first == 0:
-        for i in range(n):
-            a[i] = np.float32(0)
-            b[i] = np.float32(0)
     for channel in range(first, last):
         w = weights[channel]
         a0, a1, a2, a3, a4 = w[0, 0], w[0, 1], w[0, 2], w[0, 3], w[0, 4]
         b0, b1, b2, b3, b4 = w[1, 0], w[1, 1], w[1, 2], w[1, 3], w[1, 4]
         line = lines[(channel - first) * step : (channel - first) * step + n + 2 * _REACH]
-        for i in range(n):
-            p, q, r, s, t = line[i], line[i + 2], line[i + 4], line[i + 6], line[i + 8]
-            a[i] = a[i] + a0 * p + a1 * q + a2 * r + a3 * s + a4 * t
-            b[i] = b[i] + b0 * p + b1 * q + b2 * r + b3 * s + b4 * t
+        if channel == 0:
+            for i in range(n):
+                p, q, r, s, t = line[i], line[i + 2], line[i + 4], line[i + 6], line[i + 8]
+                a[i] = a0 * p + a1 * q + a2 * r + a3 * s + a4 * t
+                b[i] = b0 * p + b1 * q + b2 * r + b3 * s + b4 * t
+        else:
+            for i in range(n):
+                p, q, r, s, t = line[i], line[i + 2], line[i + 4], line[i + 6], line[i + 8]
+                a[i] = a[i] + a0 * p + a1 * q + a2 * r + a3 * s + a4 * t
+                b[i] = b[i] + b0 * p + b1 * q + b2 * r + b3 * s + b4 * t
 
 
 @compiled
 def _filter_one(lines: Array, step: int, weights: Array, first: int, last: int, found: Array, n: int) -> None:
     """The same for one node; weights are `[C, 5]`."""
     sums = found[:n]
-    if first == 0:
-        for i in range(n):
-            sums[i] = np.float32(0)
     for channel in range(first, last):
         w = weights[channel]
         a, b, c, d, e = w[0], w[1], w[2], w[3], w[4]
         line = lines[(channel - first) * step : (channel - first) * step + n + 2 * _REACH]
-        for i in range(n):
-            sums[i] = sums[i] + a * line[i] + b * line[i + 2] + c * line[i + 4] + d * line[i + 6] + e * line[i + 8]
+        if channel == 0:
+            for i in range(n):
+                sums[i] = a * line[i] + b * line[i + 2] + c * line[i + 4] + d * line[i + 6] + e * line[i + 8]
+        else:
+            for i in range(n):
+                sums[i] = sums[i] + a * line[i] + b * line[i + 2] + c * line[i + 4] + d * line[i + 6] + e * line[i + 8]
 
 
 @compiled
@@ -165,8 +169,11 @@ def _sigmoid(x: float) -> float:
 
 
 @inlined
-def _mix(nodes: Array, span: int, bias: Array, with_image: bool, result: Array) -> None:
-    """The value at the root of each pixel (Eq. B.2), without the ones; nodes lie `span` apart."""
+def _mix(nodes: Array, span: int, bias: Array, with_image: bool, least: float, result: Array) -> int:
+    """The value at the root of each pixel (Eq. B.2), rectified and lifted by `least`; nodes lie `span` apart.
+
+    A negative `least` leaves it as it is. Gives the bits of the largest magnitude, from which one sees infinities.
+    """
     n = result.shape[0]
     for i in range(n):
         left, right = nodes[i] + bias[0], nodes[span + i] + bias[1]
@@ -182,6 +189,13 @@ def _mix(nodes: Array, span: int, bias: Array, with_image: bool, result: Array) 
         for i in range(n):
             gate = _sigmoid(nodes[7 * span + i] + bias[7])
             result[i] = result[i] + gate * (nodes[8 * span + i] + bias[8] - result[i])
+    largest: Any = np.int32(0)
+    for i in range(n):
+        largest = max(largest, np.float32(result[i]).view(np.int32) & np.int32(0x7FFFFFFF))
+    if least >= 0:
+        for i in range(n):
+            result[i] = max(result[i], np.float32(0)) + least
+    return largest  # type: ignore[no-any-return]
 
 
 # where lines are short, tiles below each other are computed side by side, as if they were one long one
@@ -249,16 +263,17 @@ def _cut(scratch: Array, n: int) -> tuple[Array, Array]:
 
 @compiled
 def _root_2d(
-    batch: Array, images: Array, of_logits: Array, of_image: Array, bias: Array, results: Array, count: int,
-    tiles: Array, scratch: Array,
-) -> None:  # fmt: skip
-    """The value at the root of `count` tiles at a time: an image, the first row and the first column."""
+    batch: Array, images: Array, of_logits: Array, of_image: Array, bias: Array, least: float, results: Array,
+    count: int, tiles: Array, scratch: Array,
+) -> int:  # fmt: skip
+    """The value at the root of `count` tiles at a time: an image, the first row and the first column; see `_mix`."""
     classes, channels, mirrored = batch.shape[1], images.shape[1], min(batch.shape[2:]) > _REACH
     padded, step = _SPAN_2D + _ROOM, _NODES * _SPAN_2D
     plain, rest = _cut(scratch, _LINES * padded)
     lines, rest = _cut(rest, _GROUP * _LINES * padded)
     nodes, rest = _cut(rest, _LINES * step)
     mixed, rest = _cut(rest, _TILE * step)
+    largest: Any = np.int32(0)
     for at in range(tiles.shape[0]):
         b, row, first = tiles[at]
         n = min(_SPAN_2D - 2 * _REACH, batch.shape[3] - first)
@@ -279,15 +294,17 @@ def _root_2d(
                 y = row + 2 * (_TILE * tile + k)
                 if y < batch.shape[2]:
                     found = mixed[k * step + tile * width :]
-                    _mix(found, _SPAN_2D, bias, channels > 0, results[b, y, first : first + n])
+                    line = results[b, y, first : first + n]
+                    largest = max(largest, _mix(found, _SPAN_2D, bias, channels > 0, least, line))
+    return largest  # type: ignore[no-any-return]
 
 
 @compiled
 def _root_3d(
-    batch: Array, images: Array, of_logits: Array, of_image: Array, bias: Array, results: Array, count: int,
-    tiles: Array, scratch: Array,
-) -> None:  # fmt: skip
-    """The value at the root of `count` tiles at a time: an image, the first slice, the first row and first column."""
+    batch: Array, images: Array, of_logits: Array, of_image: Array, bias: Array, least: float, results: Array,
+    count: int, tiles: Array, scratch: Array,
+) -> int:  # fmt: skip
+    """The value at the root of `count` tiles at a time: an image, first slice, row and column; see `_mix`."""
     classes, channels, mirrored = batch.shape[1], images.shape[1], min(batch.shape[2:]) > _REACH
     many, padded, step = _LINES * _LINES, _SPAN_3D + _ROOM, _NODES * _SPAN_3D
     plain, rest = _cut(scratch, _LINES * padded)
@@ -296,6 +313,7 @@ def _root_3d(
     nodes, rest = _cut(rest, many * step)
     partly, rest = _cut(rest, _TILE * _LINES * step)
     mixed, rest = _cut(rest, _TILE * step)
+    largest: Any = np.int32(0)
     for at in range(tiles.shape[0]):
         b, slice_, row, first = tiles[at]
         n = min(_SPAN_3D - 2 * _REACH, batch.shape[4] - first)
@@ -324,7 +342,9 @@ def _root_3d(
                     y = row + 2 * (_TILE * tile + k)
                     if y < batch.shape[3]:
                         found = mixed[k * step + tile * width :]
-                        _mix(found, _SPAN_3D, bias, channels > 0, plane[y, first : first + n])
+                        line = plane[y, first : first + n]
+                        largest = max(largest, _mix(found, _SPAN_3D, bias, channels > 0, least, line))
+    return largest  # type: ignore[no-any-return]
 
 
 def tree_root(
@@ -333,8 +353,10 @@ def tree_root(
     of_logits: tuple[Tensor, Tensor],
     of_image: tuple[Tensor, Tensor] | None,
     offset: float,
-) -> Tensor:
-    """The value at the root of the tree: Float32[B, 1, *S].
+    *,
+    least: float | None = None,
+) -> Tensor | None:
+    """The value at the root of the tree, Float32[B, 1, *S]; None if it is not finite everywhere.
 
     Args:
         logits: `[B, L, *S]` in float32.
@@ -342,6 +364,7 @@ def tree_root(
         of_logits: Weight `[7 or 8, L, 5, 5(, 5)]` and bias of leaves and gates.
         of_image: Weight `[1, C, 5, 5(, 5)]` and bias of the leaf of the image.
         offset: Added to every leaf.
+        least: If given, negative values are set to 0, and this is added.
     """
     x = as_numpy(logits)
     size = x.shape[2:]
@@ -356,27 +379,27 @@ def tree_root(
     if of_image is not None:
         for_image = _transformed(of_image[0])[:, 0]
         bias[8] = as_numpy(of_image[1])[0] + np.float32(offset)
-    result = np.empty((len(x), *size), np.float32)
+    result, floor = np.empty((len(x), *size), np.float32), np.float32(-1 if least is None else least)
     kernel, span = (_root_2d, _SPAN_2D) if len(size) == 2 else (_root_3d, _SPAN_3D)
     width = min(size[-1] + 2 * _REACH, span)
     scratch = 4 * len(weights) * width * (_NODES + min(x.shape[1], _GROUP))
     count = max(1, min(span // width, _CACHE // scratch, -(-size[-2] // (2 * _TILE))))
-    fields = (x, y, np.ascontiguousarray(grouped), np.ascontiguousarray(for_image), bias, result, count)
+    fields = (x, y, np.ascontiguousarray(grouped), np.ascontiguousarray(for_image), bias, floor, result, count)
     parts = np.array_split(_tiles(len(x), size, count, span - 2 * _REACH), torch.get_num_threads())
-    run_all([partial(_with_scratch, kernel, fields, part) for part in parts])
-    return torch.from_numpy(result).unsqueeze(1)
+    largest = max(run_all([partial(_with_scratch, kernel, fields, part) for part in parts]))
+    return torch.from_numpy(result).unsqueeze(1) if largest < _INFINITE else None
 
 
 _own = threading.local()
 
 
-def _with_scratch(kernel: Callable[..., None], fields: Sequence[Any], tiles: Array) -> None:
+def _with_scratch(kernel: Callable[..., int], fields: Sequence[Any], tiles: Array) -> int:
     """Run a kernel with room that its thread keeps: to map memory anew takes a tenth of the time of a small volume."""
     if not hasattr(_own, "scratch"):
         padded, step = _SPAN_3D + _ROOM, _NODES * _SPAN_3D  # 3D needs more than 2D
         lines = _LINES + _LINES**2 * (1 + _GROUP)
         _own.scratch = np.zeros(lines * padded + (_LINES**2 + _TILE * (_LINES + 1)) * step, np.float32)
-    kernel(*fields, tiles, _own.scratch)
+    return kernel(*fields, tiles, _own.scratch)
 
 
 def _transformed(weight: Tensor) -> Array:
