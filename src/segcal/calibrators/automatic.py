@@ -142,7 +142,7 @@ class AutomaticChoice(Calibrator):
         simplest = self._new(_FALLBACK).fit(kept)  # goes through all cases, so that bad ones are refused by name
         trial = _Trial.of(self, kept)
         if trial.groups < _FEWEST_GROUPS or len(self.candidates) == 1:
-            name, why = _FALLBACK, _untried(trial.groups, len(self.candidates))
+            name, why = _FALLBACK, _untried(trial, len(self.candidates))
         else:
             for name in self.candidates:
                 self._try(name, trial, kept, checked, training)
@@ -292,6 +292,12 @@ class _Trial:
         return len(self.pixels)
 
     @property
+    def units(self) -> str:
+        """The groups, in words."""
+        alone = self.groups == int((self.group >= 0).sum())
+        return f"{self.groups} images" if alone else f"{self.groups} groups of images"
+
+    @property
     def folds(self) -> int:
         return int(self.fold.max()) + 1
 
@@ -325,7 +331,7 @@ class _Trial:
         base, gain = self._nll(_FALLBACK), self._gain(chosen)
         low, high = (100 * (gain.mean + side * gain.reach) / base for side in (-1, 1))
         told = (
-            f"{chosen} is taken: on the {self.groups} groups of images left out in turn its NLL is "
+            f"{chosen} is taken: on the {self.units} left out in turn its NLL is "
             f"{self._nll(chosen):.4f}, {100 * gain.mean / base:.1f} % below that of {_FALLBACK} "
             f"(95 % interval {low:.1f} to {high:.1f} %)"
         )
@@ -334,7 +340,7 @@ class _Trial:
         return chosen, f"{told}, within one standard error of the best, {best} ({self._nll(best):.4f})"
 
     def _why_not(self, best: str) -> str:
-        told = f"{_FALLBACK} is taken: on the {self.groups} groups of images left out in turn"
+        told = f"{_FALLBACK} is taken: on the {self.units} left out in turn"
         if best == _FALLBACK:
             return f"{told} no other method has a lower NLL"
         gain = self._gain(best)
@@ -376,13 +382,14 @@ def _mean(sums: Array, pixels: Array) -> float:
     return float(sums.sum() / pixels.sum())
 
 
-def _untried(groups: int, candidates: int) -> str:
+def _untried(trial: _Trial, candidates: int) -> str:
     if candidates == 1:
         return f"{_FALLBACK} is taken: it is the only candidate"
-    images = "one group of images" if groups == 1 else f"{groups} groups of images"
+    if trial.groups == 1:
+        return f"{_FALLBACK} is taken: with one group of images none can be left out to see which method does better"
     return (
-        f"{_FALLBACK} is taken: {images} cannot tell which method does better on others; "
-        f"give {_FEWEST_GROUPS} groups or more"
+        f"{_FALLBACK} is taken: {trial.units} are too few to see which method does better on others; "
+        f"give {_FEWEST_GROUPS} or more"
     )
 
 
