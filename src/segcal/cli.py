@@ -525,9 +525,8 @@ def _fit(calibrator: Calibrator, folder: Folder, validation: Folder | None, opti
     """Fit with a progress bar: of epochs for methods that are trained, of cases for the others."""
     known = inspect.signature(calibrator.fit).parameters
     if unknown := [name for name in options if name not in known]:
-        raise InputError(
-            f"'{calibrator.method}' is not trained and has no --{unknown[0].replace('_', '-')}; leave it out"
-        )
+        untrained = "" if "epochs" in known else "is not trained and "
+        raise InputError(f"'{calibrator.method}' {untrained}has no --{unknown[0].replace('_', '-')}; leave it out")
     if "watch" in known:
         with progress_bar(description=f"training {calibrator.method}") as watch:
             calibrator.fit(folder, validation=validation, watch=watch, **options)  # type: ignore[call-arg]
