@@ -310,6 +310,23 @@ def test_learned_methods_are_fitted_and_applied(learned: Path, method: str) -> N
             assert (np.ptp(heat) == 0) == (method == "ibts")
 
 
+def test_auto_tells_what_it_took(tmp_path: Path) -> None:
+    cases = [scene.case for scene in simulate(5, num_classes=3, size=(16, 14), contrast=2.0)]
+    write_folder(tmp_path / "data", {"fit": cases})
+    shown = succeed("fit", tmp_path / "data", "--method", "auto", "--out", tmp_path / "auto", "--epochs", 1).stdout
+    found = segcal.load(tmp_path / "auto").fit_report_.details
+    words = " ".join(shown.split())
+    assert found["why"] in words
+    for name, score in found["scores"].items():
+        told = f"{score['nll']:.4f}" if score["nll"] is not None else "given up after the first of 5 folds"
+        assert re.search(rf"{re.escape(name)}\W+{told}", words)
+    assert f"{found['scores']['lts']['numbers']:,}" in words
+    found = succeed_json("fit", tmp_path / "data", "--method", "auto", "--out", tmp_path / "auto", "--epochs", 1)
+    assert found["details"]["chosen"] in found["details"]["scores"]
+    words = refuse("fit", tmp_path / "data", "--method", "auto", "--out", tmp_path / "auto", "--checkpoint", tmp_path)
+    assert "'auto' has no --checkpoint; leave it out" in words
+
+
 def mean_nll(calibrator: Calibrator, case: segcal.Case) -> float:
     with torch.no_grad():
         calibrated = calibrator(torch.as_tensor(np.array(case.logits))[None])
