@@ -30,8 +30,8 @@ def influences(results: Results, class_names: Sequence[str]) -> list[dict[str, A
         if "coefficients" in own or "class_offsets" in own:
             features = _factors(own.get("features"), own.get("coefficients"), own.get("coefficient_intervals"))
             classes = _factors(class_names, own.get("class_offsets"), own.get("class_offset_intervals"))
-            if features or classes:
-                words = [str(sentence) for sentence in own.get("words") or ()]
+            words = [_sentence(str(words)) for words in own.get("words") or ()]
+            if features or classes or words:
                 found.append({"method": name, "features": features, "classes": classes, "words": words})
     return found
 
@@ -44,8 +44,8 @@ def _details(results: Results) -> dict[str, Mapping[str, Any]]:
 def _factors(
     names: Sequence[str] | None, logarithms: Sequence[float] | None, intervals: Sequence[Sequence[float]] | None
 ) -> list[dict[str, Any]]:
-    """Factors on the temperature, the largest first; those without an interval have None for it."""
-    if not names or not logarithms:
+    """Factors on the temperature, the largest first; none where nothing was learned, which leaves all at 1."""
+    if not names or not logarithms or not any(logarithms):
         return []
     pairs: Sequence[Sequence[float | None]] = intervals or [(None, None)] * len(names)
     rows = [
@@ -53,6 +53,10 @@ def _factors(
         for name, value, (low, high) in zip(names, logarithms, pairs, strict=True)
     ]
     return sorted((row for row in rows if row["value"] is not None), key=lambda row: -(row["value"] or 0))
+
+
+def _sentence(words: str) -> str:
+    return f"{words[:1].upper()}{words[1:].removesuffix('.')}."
 
 
 def _exp(value: float | None) -> float | None:
