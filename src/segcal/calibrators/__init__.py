@@ -13,6 +13,7 @@ from segcal.calibrators.attended import AttendedTemperatureScaling
 from segcal.calibrators.base import FORMAT, WEIGHTS, Calibrator, FitReport, TemperatureCalibrator
 from segcal.calibrators.beta import BetaCalibration
 from segcal.calibrators.binwise import BinwiseTemperatureScaling
+from segcal.calibrators.contextual import ContextualTemperatureScaling
 from segcal.calibrators.dirichlet import DirichletCalibration, search_dirichlet
 from segcal.calibrators.ensemble import EnsembleTemperatureScaling
 from segcal.calibrators.histogram import HistogramBinning
@@ -29,6 +30,7 @@ __all__ = [
     "BetaCalibration",
     "BinwiseTemperatureScaling",
     "Calibrator",
+    "ContextualTemperatureScaling",
     "DirichletCalibration",
     "EnsembleTemperatureScaling",
     "FitReport",
@@ -61,6 +63,8 @@ _KINDS = (
     BetaCalibration,
     BinwiseTemperatureScaling,
     AttendedTemperatureScaling,
+    # our own
+    ContextualTemperatureScaling,
 )
 _METHODS: dict[str, type[Calibrator]] = {kind.method: kind for kind in _KINDS}
 _DATA_SETTINGS = ("spatial_dims", "image_channels")
