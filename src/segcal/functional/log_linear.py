@@ -22,8 +22,8 @@ from segcal.functional import log_linear_kernels
 from segcal.functional.log_linear_kernels import HEAD
 from segcal.types import Array
 
-_STEPS = 40
-_HALVINGS = 30
+_STEPS = 20
+_HALVINGS = 6  # of a step that leads up, as it can where bounds cut many temperatures off
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ def fit_in_memory(
             if found[0] < value:
                 break
         else:
-            break  # rounding lets nothing be gained any more
+            break  # nothing to be gained any more
         point, (value, gradient, curvature) = trial, found
         if last:
             break

@@ -12,7 +12,8 @@ from segcal.functional.log_linear import Pixels, fit_in_memory, loss_sums, read_
 from segcal.types import Array
 
 FOLDS = 5
-_TOLERANCE = 1e-5  # of the loss: the Newton step after which it stops leaves about the square of it
+_TOLERANCE = 1e-8  # of the loss that a last step may promise
+_EQUAL = 1e-6  # nats by which losses may differ and count as equal
 
 
 @dataclass(frozen=True)
@@ -87,5 +88,6 @@ def choose_ridge(
             found = read_loss(sums, point.size)
             totals[k] += found.pixels, found.nll, found.value
     tried = [Tried(s, nll / n, loss / n) for s, (n, nll, loss) in zip(among, totals.tolist(), strict=True)]
-    best = min(range(len(tried)), key=lambda k: tried[k].loss)
+    least = min(row.loss for row in tried)
+    best = next(k for k, row in enumerate(tried) if row.loss <= least + _EQUAL)
     return Choice(among[best], tuple(tried), tuple(points[best]))

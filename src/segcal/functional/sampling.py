@@ -63,7 +63,7 @@ class Sampler:
         self._levels[place], self._labels[place] = levels[index], truth[index]
         row = 0
         for part in (values, *more):
-            self._values[row : row + len(part), place] = _taken(part.flatten(1), index)
+            self._values[row : row + len(part), place] = _taken(part.reshape(len(part), truth.size), index)
             row += len(part)
         self._size += index.size
 
