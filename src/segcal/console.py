@@ -108,8 +108,12 @@ def print_report(method: str, report: FitReport, out: Path, as_json: bool) -> No
         f"({report.pixels:,} pixels), {report.steps} steps, {report.seconds:.1f} s",
         highlight=False,
     )
+    words = report.details.get("words", ())
     for name, value in report.details.items():
-        OUT.print(f"  {name}: {value:.5g}" if isinstance(value, float) else f"  {name}: {value}", highlight=False)
+        if not (words and isinstance(value, list)):  # the words say what the lists hold
+            OUT.print(f"  {name}: {value:.5g}" if isinstance(value, float) else f"  {name}: {value}", highlight=False)
+    for sentence in words:
+        OUT.print(f"  {sentence}", highlight=False, soft_wrap=True)
     for warning in report.warnings:
         _warn(warning)
     OUT.print(f"saved in {out}", highlight=False)
