@@ -101,6 +101,25 @@ def test_fit_settings_reach_the_calibrator(data: Path, tmp_path: Path) -> None:
     assert (config["ignore_index"], config["background"], config["num_classes"]) == ((2, 7), 0, 3)
 
 
+def test_fit_settings_of_contextual_scaling(data: Path, tmp_path: Path) -> None:
+    options = ("--method", "cts", "--no-features", "--loss", "nll+brier", "--split", "test")
+    found = succeed_json("fit", data, *options, "--out", tmp_path / "cts")
+    assert found["details"]["features"] == []
+    config = segcal.load(tmp_path / "cts").config()
+    assert (config["features"], config["classes"], config["loss"], config["spatial_dims"]) == (
+        False,
+        True,
+        "nll+brier",
+        2,
+    )
+    found = succeed_json("fit", data, "--method", "cts", "--no-classes", "--split", "test", "--out", tmp_path / "other")
+    assert len(found["details"]["coefficients"]) == 9
+    assert found["details"]["class_offsets"] == [0.0] * 3
+    printed = succeed("fit", data, "--method", "cts", "--split", "test", "--out", tmp_path / "other").stdout
+    assert "\n  an average pixel has the temperature" in printed
+    assert "cv_nll" not in printed
+
+
 def test_fit_warns_on_stderr(data: Path, tmp_path: Path) -> None:
     for path in (data / "labels").iterdir():
         path.unlink()

@@ -124,6 +124,15 @@ def fit(
     condition: Annotated[str | None, typer.Option(help="lts: a factor for each predicted class or confidence.")] = None,
     init: Annotated[str | None, typer.Option(help="lts, ibts: normal or zeros.")] = None,
     root_offset: Annotated[float | None, typer.Option(help="lts, ibts: 0 (paper) or 1 (released code).")] = None,
+    features: Annotated[
+        bool | None, typer.Option("--features/--no-features", help="cts: let the temperature follow the context.")
+    ] = None,
+    classes: Annotated[
+        bool | None, typer.Option("--classes/--no-classes", help="cts: an offset for each predicted class.")
+    ] = None,
+    loss: Annotated[
+        str | None, typer.Option(help="cts: nll or nll+brier; ets: cross_entropy or squared_error.")
+    ] = None,
     epochs: Epochs = None,
     learning_rate: LearningRate = None,
     batch_size: BatchSize = None,
@@ -157,6 +166,9 @@ def fit(
         init=init,
         root_offset=root_offset,
         condition=condition,
+        features=features,
+        classes=classes,
+        loss=loss,
     )
     options = _given(
         epochs=epochs,

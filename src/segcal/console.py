@@ -123,7 +123,7 @@ def _print_details(details: Mapping[str, Any]) -> None:
         if not (words and isinstance(value, list)):
             OUT.print(f"  {name}: {value:.5g}" if isinstance(value, float) else f"  {name}: {value}", highlight=False)
     for sentence in words:
-        OUT.print(f"  {sentence}", highlight=False)
+        OUT.print(f"  {sentence}", highlight=False, soft_wrap=True)
 
 
 def _print_choice(details: Mapping[str, Any]) -> None:

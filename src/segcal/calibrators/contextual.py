@@ -162,11 +162,12 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
             reach = self.context if self.features else 0
             for slab in slabs_of(case, self.num_classes, context=reach or 0, device=labels.device):
                 rows = slice(slab.rows.start + slab.inner.start, slab.rows.start + slab.inner.stop)
-                logits, truth = slab.logits[0, :, slab.inner], labels[rows].reshape(-1)
+                scores = at_least_float32(slab.logits)  # once, for all that looks at them
+                logits, truth = scores[0, :, slab.inner], labels[rows].reshape(-1)
                 known = torch.empty(0, truth.numel(), device=truth.device)
                 if self.features:
                     with torch.no_grad():
-                        known = context_features(slab.logits)[0, :, slab.inner].reshape(len(FEATURES), -1)
+                        known = context_features(scores)[0, :, slab.inner].reshape(len(FEATURES), -1)
                 yield origin, logits.reshape(len(logits), -1), truth, known
 
     def _look(self, cases: Collection[Case]) -> _Seen:

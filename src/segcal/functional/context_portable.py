@@ -84,9 +84,9 @@ def reflected(length: int, reach: int, device: torch.device) -> Tensor:
     >>> reflected(3, 4, torch.device("cpu")).tolist()
     [0, 1, 2, 1, 0, 1, 2, 1, 0, 1, 2]
     """
-    period = max(2 * (length - 1), 1)
-    place = torch.arange(-reach, length + reach, device=device).remainder(period)
-    return torch.minimum(place, 2 * (length - 1) - place)
+    last = torch.arange(length, device=device)[-1:]  # a tensor, since an exported graph cannot divide by a size
+    place = torch.arange(-reach, length + reach, device=device).remainder((2 * last).clamp(min=1))
+    return torch.minimum(place, 2 * last - place)
 
 
 def log_temperature(logits: Tensor, weights: Tensor, intercept: Tensor, offsets: Tensor) -> Tensor:
