@@ -12,13 +12,14 @@ from functools import partial
 
 import torch
 
-from benchmarks import fitting, local, memory, metrics, page
+from benchmarks import contextual, fitting, local, memory, metrics, page
 from benchmarks.timing import console
 
 PARTS: dict[str, tuple[Callable[[], None], ...]] = {
     "metrics": (metrics.against_peers, metrics.exact_counts),
     "fitting": (fitting.against_peers,),
     "local": (local.against_nine_convolutions, local.applying),
+    "contextual": (contextual.applying, contextual.fitting),
     "streaming": (metrics.streaming,),
     "page": (page.building,),
 }

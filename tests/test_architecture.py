@@ -29,7 +29,7 @@ FLOORS = (
         "cases",
         "oracle",
     ),
-    ("training", "tables", "pooling"),
+    ("training", "tables", "pooling", "folds"),
     ("calibrators",),
     ("results", "apply", "models"),
     ("evaluate", "diagnosis", "export"),

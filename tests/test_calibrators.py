@@ -15,7 +15,7 @@ from segcal.calibrators import Calibrator
 from segcal.types import InputError
 
 # arguments of fit that make a method of many steps quick enough to be checked
-FIT_SETTINGS: dict[str, dict[str, Any]] = {method: {"epochs": 2} for method in ("lts", "ibts")}
+FIT_SETTINGS: dict[str, dict[str, Any]] = {method: {"epochs": 2} for method in ("lts", "ibts", "auto")}
 
 SUBJECTS = [(method, dims) for method in segcal.methods() for dims in (2, 3)]
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -101,6 +101,25 @@ def test_fit_settings_reach_the_calibrator(data: Path, tmp_path: Path) -> None:
     assert (config["ignore_index"], config["background"], config["num_classes"]) == ((2, 7), 0, 3)
 
 
+def test_fit_settings_of_contextual_scaling(data: Path, tmp_path: Path) -> None:
+    options = ("--method", "cts", "--no-features", "--loss", "nll+brier", "--split", "test")
+    found = succeed_json("fit", data, *options, "--out", tmp_path / "cts")
+    assert found["details"]["features"] == []
+    config = segcal.load(tmp_path / "cts").config()
+    assert (config["features"], config["classes"], config["loss"], config["spatial_dims"]) == (
+        False,
+        True,
+        "nll+brier",
+        2,
+    )
+    found = succeed_json("fit", data, "--method", "cts", "--no-classes", "--split", "test", "--out", tmp_path / "other")
+    assert len(found["details"]["coefficients"]) == 9
+    assert found["details"]["class_offsets"] == [0.0] * 3
+    printed = succeed("fit", data, "--method", "cts", "--split", "test", "--out", tmp_path / "other").stdout
+    assert "\n  an average pixel has the temperature" in printed
+    assert "cv_nll" not in printed
+
+
 def test_fit_warns_on_stderr(data: Path, tmp_path: Path) -> None:
     for path in (data / "labels").iterdir():
         path.unlink()
@@ -308,6 +327,23 @@ def test_learned_methods_are_fitted_and_applied(learned: Path, method: str) -> N
             assert heat.shape == (12, 14)
             assert (heat > 0).all()
             assert (np.ptp(heat) == 0) == (method == "ibts")
+
+
+def test_auto_tells_what_it_took(tmp_path: Path) -> None:
+    cases = [scene.case for scene in simulate(5, num_classes=3, size=(16, 14), contrast=2.0)]
+    write_folder(tmp_path / "data", {"fit": cases})
+    shown = succeed("fit", tmp_path / "data", "--method", "auto", "--out", tmp_path / "auto", "--epochs", 1).stdout
+    found = segcal.load(tmp_path / "auto").fit_report_.details
+    words = " ".join(shown.split())
+    assert found["why"] in words
+    for name, score in found["scores"].items():
+        told = f"{score['nll']:.4f}" if score["nll"] is not None else "given up after the first of 5 folds"
+        assert re.search(rf"{re.escape(name)}\W+{told}", words)
+    assert f"{found['scores']['lts']['numbers']:,}" in words
+    found = succeed_json("fit", tmp_path / "data", "--method", "auto", "--out", tmp_path / "auto", "--epochs", 1)
+    assert found["details"]["chosen"] in found["details"]["scores"]
+    words = refuse("fit", tmp_path / "data", "--method", "auto", "--out", tmp_path / "auto", "--checkpoint", tmp_path)
+    assert "'auto' has no --checkpoint; leave it out" in words
 
 
 def mean_nll(calibrator: Calibrator, case: segcal.Case) -> float:

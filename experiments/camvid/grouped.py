@@ -15,9 +15,8 @@ import numpy as np
 import torch
 
 from segcal.calibrators import LocalTemperatureScaling, TemperatureCalibrator, TemperatureScaling, create
-from segcal.cases import labels_of
+from segcal.calibrators.streaming import summed_nll
 from segcal.data.camvid import CLASSES, VOID, time_blocks
-from segcal.functional.temperature import likelihood
 from segcal.types import Case, Image, Logits, Temperature
 
 SHARES = tuple(float(share) for share in np.linspace(0, 1, 11))
@@ -60,7 +59,7 @@ class Choice:
 def choose(cases: Sequence[Case], *, epochs: int, folds: int, seed: int, device: str) -> Choice:
     """Leave out each block of time in turn; the median of the best epochs, and the share of least NLL in total."""
     by_name = {case.name: case for case in cases}
-    best, totals, pixels = [], dict.fromkeys(SHARES, 0.0), 0.0
+    best, totals, pixels = [], dict.fromkeys(SHARES, 0.0), 0
     for left_out in time_blocks(list(by_name), folds):
         held = [by_name[name] for name in left_out]
         rest = [case for name, case in by_name.items() if name not in left_out]
@@ -85,15 +84,3 @@ def temperature_pair(
     assert isinstance(one, TemperatureScaling)
     assert isinstance(local, LocalTemperatureScaling)
     return one.fit(cases), local.fit(cases, epochs=epochs, seed=seed, device=device, **settings)
-
-
-def summed_nll(calibrator: TemperatureCalibrator, cases: Sequence[Case]) -> tuple[float, float]:
-    """The NLL of calibrated cases, and over how many pixels."""
-    total, pixels = 0.0, 0.0
-    for case in cases:
-        labels = labels_of(case, calibrator.num_classes, calibrator.ignore_index)[0]
-        for slab, logits in calibrator.calibrate_case(case):
-            start = slab.rows.start + slab.inner.start
-            part = likelihood(logits[0], labels[start : start + logits.shape[2]].to(logits.device), 1.0)
-            total, pixels = total + part.nll, pixels + part.pixels
-    return total, pixels

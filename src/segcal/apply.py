@@ -43,6 +43,7 @@ def apply_to_folder(
     """
     if dtype not in _PRECISIONS:
         raise InputError(f"dtype must be one of {', '.join(_PRECISIONS)}, got '{dtype}'")
+    calibrator = calibrator.applied
     if maps and not isinstance(calibrator, TemperatureCalibrator):
         raise InputError(f"'{calibrator.method}' has no temperature; leave out --temperature")
     count, pixels, changed = 0, 0, 0

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import NamedTuple, overload
 
 import numpy as np
 import torch
@@ -38,6 +38,26 @@ def reread(cases: Iterable[Case]) -> Collection[Case]:
     if not len(kept):
         raise InputError("at least one case is needed, got none; is the folder or the split empty?")
     return kept
+
+
+class Part(Sequence[Case]):
+    """Some of the cases, by their places; each is read when it is asked for."""
+
+    def __init__(self, cases: Sequence[Case], places: Sequence[int]) -> None:
+        self._cases, self._places = cases, list(places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @overload
+    def __getitem__(self, index: int) -> Case: ...
+    @overload
+    def __getitem__(self, index: slice) -> Part: ...
+    def __getitem__(self, index: int | slice) -> Case | Part:
+        """One case, or a part of this part."""
+        if isinstance(index, slice):
+            return Part(self._cases, self._places[index])
+        return self._cases[self._places[index]]
 
 
 def labels_of(case: Case, num_classes: int, ignore_index: IgnoreIndex) -> Tensor:

@@ -124,6 +124,15 @@ def fit(
     condition: Annotated[str | None, typer.Option(help="lts: a factor for each predicted class or confidence.")] = None,
     init: Annotated[str | None, typer.Option(help="lts, ibts: normal or zeros.")] = None,
     root_offset: Annotated[float | None, typer.Option(help="lts, ibts: 0 (paper) or 1 (released code).")] = None,
+    features: Annotated[
+        bool | None, typer.Option("--features/--no-features", help="cts: let the temperature follow the context.")
+    ] = None,
+    classes: Annotated[
+        bool | None, typer.Option("--classes/--no-classes", help="cts: an offset for each predicted class.")
+    ] = None,
+    loss: Annotated[
+        str | None, typer.Option(help="cts: nll or nll+brier; ets: cross_entropy or squared_error.")
+    ] = None,
     epochs: Epochs = None,
     learning_rate: LearningRate = None,
     batch_size: BatchSize = None,
@@ -157,6 +166,9 @@ def fit(
         init=init,
         root_offset=root_offset,
         condition=condition,
+        features=features,
+        classes=classes,
+        loss=loss,
     )
     options = _given(
         epochs=epochs,
@@ -525,9 +537,8 @@ def _fit(calibrator: Calibrator, folder: Folder, validation: Folder | None, opti
     """Fit with a progress bar: of epochs for methods that are trained, of cases for the others."""
     known = inspect.signature(calibrator.fit).parameters
     if unknown := [name for name in options if name not in known]:
-        raise InputError(
-            f"'{calibrator.method}' is not trained and has no --{unknown[0].replace('_', '-')}; leave it out"
-        )
+        untrained = "" if "epochs" in known else "is not trained and "
+        raise InputError(f"'{calibrator.method}' {untrained}has no --{unknown[0].replace('_', '-')}; leave it out")
     if "watch" in known:
         with progress_bar(description=f"training {calibrator.method}") as watch:
             calibrator.fit(folder, validation=validation, watch=watch, **options)  # type: ignore[call-arg]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from segcal.calibrators import Calibrator
+from segcal.calibrators import Calibrator, learned_values
 from segcal.cases import labels_of, reread, slabs_of
 from segcal.evaluate import Protocol, evaluate
 from segcal.files import staged_folder, write_json
@@ -170,11 +170,6 @@ def measured(fits: Mapping[str, Fit], cases: Collection[Case], **protocol: Any) 
     moving = {name: calibrator for name, calibrator in calibrators.items() if not calibrator.preserves_labels}
     changed = {**dict.fromkeys(calibrators, 0.0), **_changed(moving, cases, Protocol(**protocol))}
     return Comparison(results, fits, changed)
-
-
-def learned_values(calibrator: Calibrator) -> int:
-    """How many numbers a calibrator has learned: all that it saves."""
-    return sum(values.numel() for name, values in calibrator.state_dict().items() if name != "fitted")
 
 
 def known_settings(calibrator: Calibrator, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -108,11 +108,48 @@ def print_report(method: str, report: FitReport, out: Path, as_json: bool) -> No
         f"({report.pixels:,} pixels), {report.steps} steps, {report.seconds:.1f} s",
         highlight=False,
     )
-    for name, value in report.details.items():
-        OUT.print(f"  {name}: {value:.5g}" if isinstance(value, float) else f"  {name}: {value}", highlight=False)
+    if "scores" in report.details:
+        _print_choice(report.details)
+    _print_details(report.details.get("chosen_details", report.details))
     for warning in report.warnings:
         _warn(warning)
     OUT.print(f"saved in {out}", highlight=False)
+
+
+def _print_details(details: Mapping[str, Any]) -> None:
+    """One line for each detail; where the fit has words for its lists, those instead."""
+    words = details.get("words", ())
+    for name, value in details.items():
+        if not (words and isinstance(value, list)):
+            OUT.print(f"  {name}: {value:.5g}" if isinstance(value, float) else f"  {name}: {value}", highlight=False)
+    for sentence in words:
+        OUT.print(f"  {sentence}", highlight=False, soft_wrap=True)
+
+
+def _print_choice(details: Mapping[str, Any]) -> None:
+    """How each candidate did on groups of images left out, and why one was taken."""
+    if details["scores"]:
+        OUT.print(_score_table(details["scores"], details["chosen"]))
+    for name, score in details["scores"].items():
+        if score["note"]:
+            OUT.print(f"{name}: {score['note']}", style="dim", highlight=False)
+    OUT.print(details["why"], highlight=False)
+
+
+def _score_table(scores: Mapping[str, Mapping[str, Any]], chosen: str) -> Table:
+    table = Table(title="on images left out", title_justify="left", box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    for k, heading in enumerate(("method", "NLL", "difference to ts", "learned numbers", "seconds")):
+        table.add_column(heading, justify="left" if k == 0 else "right", no_wrap=True)
+    for name, score in scores.items():
+        table.add_row(
+            name,
+            "-" if score["nll"] is None else f"{score['nll']:.4f} ± {score['error']:.4f}",
+            "-" if score["nll"] is None else f"{score['difference']:+.4f} ± {score['difference_error']:.4f}",
+            "-" if score["numbers"] is None else f"{score['numbers']:,}",
+            f"{score['seconds']:.1f}",
+            style="bold" if name == chosen else None,
+        )
+    return table
 
 
 def print_written(written: Mapping[str, int], calibrator: Calibrator, out: Path, as_json: bool) -> None:

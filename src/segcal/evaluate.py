@@ -144,8 +144,16 @@ def evaluate(
         raise InputError("at least one case is needed, got none; is the folder or the split empty?")
     results = found.results(_seen(calibrators, list(found.cases)))
     as_they_are = [name for name, calibrator in calibrators.items() if calibrator is None]
-    results = replace(results, settings={**results.settings, "baseline": [*as_they_are, *calibrators][0]})
+    told = {"baseline": [*as_they_are, *calibrators][0], "fits": _fits(calibrators)}
+    results = replace(results, settings={**results.settings, **told})
     return replace(results, redrawn=redrawn.results([])) if settings.floor else results
+
+
+def _fits(calibrators: Mapping[str, Calibrator | None]) -> dict[str, Any]:
+    """What each calibrator's fit reported, but for the names of the cases, as JSON can hold it."""
+    reports = {name: getattr(calibrator, "fit_report_", None) for name, calibrator in calibrators.items()}
+    told = {name: asdict(report) for name, report in reports.items() if report is not None}
+    return {name: {key: value for key, value in report.items() if key != "names"} for name, report in told.items()}
 
 
 def _seen(calibrators: Mapping[str, Calibrator | None], cases: Sequence[str]) -> list[str]:

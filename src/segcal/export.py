@@ -55,6 +55,7 @@ def export_onnx(
     onnxruntime = _import_onnx()
     if not calibrator.fitted:
         raise InputError(f"this {type(calibrator).__name__} has not been fitted; call fit or load one that was")
+    calibrator = calibrator.applied
     looks = int(getattr(calibrator, "image_channels", 0))
     sizes = _sizes(calibrator, size)
     if network is None:

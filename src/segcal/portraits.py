@@ -281,6 +281,7 @@ def _described(
 def _slabs(
     case: Case, calibrator: Calibrator | None, num_classes: int
 ) -> Iterator[tuple[slice, Tensor, Tensor | None]]:
+    calibrator = None if calibrator is None else calibrator.applied
     if isinstance(calibrator, TemperatureCalibrator):
         for slab, temperature in calibrator.temperature_case(case):
             start = slab.rows.start + slab.inner.start

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import re
 import shutil
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from segcal import create, evaluate
+from segcal.calibrators import Calibrator
 from segcal.data.simulate import simulate
 from segcal.portraits import portray
 from segcal.report import write_page
@@ -49,7 +51,7 @@ class Opened:
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The page of some images with names that try to break out of it, and the page of some volumes."""
+    """The page of some images with names that try to break out of it, of some volumes, and of fits that explain."""
     folder = tmp_path_factory.mktemp("pages")
     made = {}
     for kind, size in (("images", (40, 48)), ("volumes", (12, 20, 24))):
@@ -62,7 +64,35 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         made[kind] = folder / f"{kind}.html"
         named = [EVIL_CASE, "scene-001"] if kind == "images" else ()
         write_page(results, made[kind], portray(cases, methods, results, named))
+    names = ("sky", EVIL_CLASS, "water")
+    explained = explaining(methods[EVIL_METHOD])
+    results = evaluate(cases, {"UC": None, "AUTO": explained}, num_classes=3, repetitions=5, class_names=names)
+    made["explained"] = folder / "explained.html"
+    write_page(results, made["explained"], portray(cases, {"UC": None, "AUTO": explained}, results))
     return made
+
+
+def explaining(fitted: Calibrator) -> Calibrator:
+    """The calibrator with the report of a choice that took features and classes."""
+    none = dict.fromkeys(("nll", "error", "difference", "difference_error"))
+    scores = {
+        "ts": {"nll": 0.5, "error": 0.02, "difference": 0.0, "difference_error": 0.0, "note": None},
+        "cts": {"nll": 0.4, "error": 0.02, "difference": -0.1, "difference_error": 0.01, "note": None},
+        "lts": {**none, "note": "given up"},
+    }
+    own = {
+        "features": ["entropy", "margin", EVIL_CLASS],
+        "coefficients": [0.2, -0.3, 0.0],
+        "coefficient_intervals": [[0.1, 0.3], [-0.5, -0.1], [-0.1, 0.1]],
+        "class_offsets": [0.0, 0.5, -0.1],
+        "class_offset_intervals": [[-0.1, 0.1], [0.4, 0.6], [-0.2, -0.05]],
+        "words": ["More entropy raises the temperature.", EVIL_METHOD],
+    }
+    told = {name: {**score, "seconds": 1.5, "numbers": 3} for name, score in scores.items()}
+    details = {"chosen": "cts", "why": "it is better", "groups": 4, "scores": told, "chosen_details": own}
+    explained = copy.deepcopy(fitted)
+    explained.fit_report_ = replace(fitted.fit_report_, details=details)
+    return explained
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +142,26 @@ def test_the_whole_page_is_there_and_nothing_is_fetched(opened: Opened) -> None:
     assert opened.page.locator("h1").inner_text().startswith("The network is")
     assert opened.page.locator("#nav a").count() == len(sections)
     assert opened.page.locator(".reliability").count() >= 2 * (1 + 4)  # for each method: all images, a case, 3 patches
+
+
+@pytest.mark.parametrize("opened", ["explained"], indirect=True)
+def test_a_fit_explains_itself(opened: Opened) -> None:
+    page = opened.page
+    choice, influence = page.locator("#choice"), page.locator("#influence")
+    assert "it is better." in choice.inner_text()
+    assert "lts: given up." in choice.inner_text()
+    assert choice.locator("td.best").inner_text() == "cts"
+    assert choice.locator("tbody tr").nth(1).inner_text().split("\t")[2].startswith("\u22120.1000")
+    assert "More entropy raises the temperature." in influence.inner_text()
+    assert influence.locator("svg").count() == 2
+    names = influence.locator("svg").first.locator(".column text:first-of-type").all_text_contents()
+    assert names[::2] == ["entropy", "margin"]  # from the largest factor to the least
+    middle, grey = influence.locator("svg").first.locator(".column circle").nth(1), "var(--faint)"
+    assert middle.get_attribute("fill") == grey  # its interval holds 1
+    point_at(page, influence.locator("svg").nth(1).locator(".column").first)
+    told = page.locator("#tip").inner_text()
+    assert EVIL_CLASS in told
+    assert "\u00d71.649" in told
 
 
 def test_a_page_that_fetches_or_fails_would_be_noticed(browser: Any, tmp_path: Path) -> None:

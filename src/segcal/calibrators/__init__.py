@@ -10,9 +10,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from segcal.calibrators.attended import AttendedTemperatureScaling
-from segcal.calibrators.base import FORMAT, WEIGHTS, Calibrator, FitReport, TemperatureCalibrator
+from segcal.calibrators.automatic import AutomaticChoice
+from segcal.calibrators.base import FORMAT, WEIGHTS, Calibrator, FitReport, TemperatureCalibrator, learned_values
 from segcal.calibrators.beta import BetaCalibration
 from segcal.calibrators.binwise import BinwiseTemperatureScaling
+from segcal.calibrators.contextual import ContextualTemperatureScaling
 from segcal.calibrators.dirichlet import DirichletCalibration, search_dirichlet
 from segcal.calibrators.ensemble import EnsembleTemperatureScaling
 from segcal.calibrators.histogram import HistogramBinning
@@ -26,9 +28,11 @@ from segcal.types import InputError
 
 __all__ = [
     "AttendedTemperatureScaling",
+    "AutomaticChoice",
     "BetaCalibration",
     "BinwiseTemperatureScaling",
     "Calibrator",
+    "ContextualTemperatureScaling",
     "DirichletCalibration",
     "EnsembleTemperatureScaling",
     "FitReport",
@@ -41,6 +45,7 @@ __all__ = [
     "TemperatureScaling",
     "VectorScaling",
     "create",
+    "learned_values",
     "load",
     "methods",
     "search_dirichlet",
@@ -61,6 +66,9 @@ _KINDS = (
     BetaCalibration,
     BinwiseTemperatureScaling,
     AttendedTemperatureScaling,
+    # our own
+    ContextualTemperatureScaling,
+    AutomaticChoice,
 )
 _METHODS: dict[str, type[Calibrator]] = {kind.method: kind for kind in _KINDS}
 _DATA_SETTINGS = ("spatial_dims", "image_channels")

@@ -61,7 +61,7 @@ class Calibrator(nn.Module, ABC):
     preserves_labels: bool
     """Whether the predicted label of every pixel stays what it was; for most methods a fact of the class."""
 
-    context: ClassVar[int | None] = 0
+    context: int | None = 0
     """How far a pixel's result looks, in pixels: 0 for methods that see one pixel at a time, None for whole images."""
 
     fitted: Tensor
@@ -108,6 +108,11 @@ class Calibrator(nn.Module, ABC):
                 calibrated = self(slab.logits, slab.image)[:, :, slab.inner]
             yield slab, calibrated
 
+    @property
+    def applied(self) -> Calibrator:
+        """What does the work: the calibrator itself, or the one that it has chosen."""
+        return self
+
     def fit_labels(self, case: Case) -> Tensor:
         """Labels `[1, *S]` with -1 at every pixel that the fit leaves out."""
         labels = labels_of(case, self.num_classes, self.ignore_index)
@@ -147,6 +152,12 @@ class Calibrator(nn.Module, ABC):
                 f"logits must have shape (B, {self.num_classes}, *S), got {tuple(logits.shape)}; "
                 f"this {type(self).__name__} was built for num_classes={self.num_classes}"
             )
+
+
+def learned_values(calibrator: Calibrator) -> int:
+    """How many numbers a calibrator has learned: all that it saves."""
+    state = calibrator.applied.state_dict()
+    return sum(values.numel() for name, values in state.items() if name != "fitted")
 
 
 class TemperatureCalibrator(Calibrator):

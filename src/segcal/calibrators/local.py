@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -51,7 +51,7 @@ class LocalTemperatureScaling(TemperatureCalibrator):
     """
 
     method = "lts"
-    context: ClassVar[int | None] = _CONTEXT
+    context: int | None = _CONTEXT
 
     def __init__(
         self,

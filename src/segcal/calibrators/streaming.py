@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -25,6 +25,18 @@ def pixels_of(calibrator: Calibrator, cases: Collection[Case]) -> Iterator[tuple
         labels = calibrator.fit_labels(case)[0]
         for slab in slabs_of(case, calibrator.num_classes, device=labels.device):
             yield case.name, slab.logits[0], labels[slab.rows]
+
+
+def summed_nll(calibrator: Calibrator, cases: Iterable[Case]) -> tuple[float, int]:
+    """The NLL of calibrated cases over the pixels that a fit would look at, and how many these are."""
+    nll, pixels = 0.0, 0
+    for case in cases:
+        labels = calibrator.fit_labels(case)[0]
+        for slab, logits in calibrator.calibrate_case(case):
+            start = slab.rows.start + slab.inner.start
+            part = likelihood(logits[0], labels[start : start + logits.shape[2]], 1.0)
+            nll, pixels = nll + part.nll, pixels + int(part.pixels)
+    return nll, pixels
 
 
 @dataclass(frozen=True)

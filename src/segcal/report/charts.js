@@ -106,6 +106,37 @@ function forest(rows, format, title) {
   return chart;
 }
 
+// One row for each influence: a factor on the temperature with its interval, on a scale of logarithms around 1.
+const FACTORS = [.02, .05, .1, .2, .25, .33, .5, .67, .8, .9, .95, 1, 1.05, 1.1, 1.25, 1.5, 2, 3, 4, 5, 10, 20, 50];
+function factors(rows, title) {
+  const left = 206, width = 460, row = 24, top = 18, height = top + row * rows.length + 24, right = width - 44;
+  const ends = rows.flatMap(r => [r.value, r.low, r.high]).filter(known).map(value => Math.abs(Math.log(value)));
+  const reach = Math.max(...ends, Math.log(1.06)) * 1.06, x = value => scale(-reach, reach, left, right)(Math.log(value));
+  const chart = draw('svg', { viewBox: `0 0 ${width} ${height}`, role: 'img', 'aria-label': title });
+  const taken = [x(1)];
+  const shown = [1, ...[...FACTORS].sort((a, b) => Math.abs(Math.log(b)) - Math.abs(Math.log(a))).filter(value => {
+    const free = Math.abs(Math.log(value)) <= reach && taken.every(at => Math.abs(at - x(value)) > 36);
+    if (free) taken.push(x(value));
+    return free;
+  })];
+  for (const value of shown) chart.append(line(x(value), top, x(value), height - 20, value === 1 ? 'ideal' : 'gridline'), text(x(value), height - 6, `×${value}`));
+  chart.append(text(left, top - 8, '← sharper', 'start'), text(right, top - 8, 'softer →', 'end'));
+  const told = rows.map((r, k) => {
+    const y = top + row * (k + .5), sure = known(r.low) && (r.low > 1 || r.high < 1), group = draw('g', { class: 'column' });
+    const colour = known(r.low) && !sure ? 'var(--faint)' : r.value > 1 ? 'var(--over)' : 'var(--under)';
+    const name = r.name.length > 34 ? `${r.name.slice(0, 33)}…` : r.name;
+    group.append(draw('rect', { class: 'catch', x: 0, y: y - row / 2, width, height: row }), text(left - 10, y + 4, name, 'end', 'strong'));
+    if (known(r.low)) group.append(draw('line', { x1: x(r.low), x2: x(r.high), y1: y, y2: y, stroke: colour, 'stroke-width': 3, 'stroke-opacity': .45, 'stroke-linecap': 'round' }));
+    group.append(marker('circle', x(r.value), y, 4.5, { fill: colour }), text(width, y + 4, `×${fixed(r.value, 2)}`, 'end', 'strong'));
+    chart.append(group);
+    const detail = [['factor on the temperature', `×${fixed(r.value, 3)}`]];
+    if (known(r.low)) detail.push(['95 % interval', `×${fixed(r.low, 3)} – ×${fixed(r.high, 3)}`]);
+    return { element: group, title: r.name, rows: detail };
+  });
+  explain(chart, told);
+  return chart;
+}
+
 function axes(chart, box, x, y, xMarks, yMarks, format, xTitle, yTitle) {
   for (const value of yMarks) chart.append(line(box.left, y(value), box.right, y(value), 'gridline'), text(box.left - 6, y(value) + 4, format.y(value), 'end'));
   for (const value of xMarks) chart.append(line(x(value), box.base, x(value), box.base + 4, 'axis'), text(x(value), box.base + 17, format.x(value)));

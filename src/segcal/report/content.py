@@ -11,6 +11,7 @@ import pandas as pd
 
 from segcal.functional.binning import HIGHER_IS_BETTER, METRICS
 from segcal.portraits import LEVELS, NOTHING, Portrait
+from segcal.report.explanations import choices, influences
 from segcal.report.pictures import portrait_content
 from segcal.report.words import best_method, headline
 from segcal.results import Results
@@ -69,6 +70,8 @@ def page_content(results: Results, portraits: Sequence[Portrait] = ()) -> dict[s
         "volumes": _volumes(results),
         "patches": _patches(results),
         "sizes": _sizes(results),
+        "choices": choices(results),
+        "influences": influences(results, names),
         "portraits": [portrait_content(portrait, names) for portrait in portraits],
         "levels": LEVELS,
         "nothing": NOTHING,

@@ -197,6 +197,34 @@ function localParts(portrait) {
     node('p', { class: 'note' }, `Patches with the largest, the middle and the least ECE of ${baseline}, drawn on the image. A method can be calibrated over the image and wrong everywhere in it.`)];
 }
 
+// What a method that chooses has tried, and what it took.
+function choiceSection() {
+  if (!DATA.choices.length) return null;
+  const difference = row => known(row.difference) ? node('td', null, `${row.difference > 0 ? '+' : ''}${fixed(row.difference, 4)}`.replace('-', '−'),
+    node('span', { class: 'side' }, row.difference_error ? `± ${fixed(row.difference_error, 4)}` : '')) : '–';
+  const card = found => node('div', { class: 'card' }, node('h3', { class: 'head' }, key(found.method), found.method, node('span', null, `took ${found.chosen}`)),
+    node('p', null, `${found.why}.`), !found.rows.length ? null : sortable([
+      { title: 'Candidate', of: row => row.name, show: row => node('td', { class: row.name === found.chosen ? 'best' : null }, row.name) },
+      { title: 'Held-out NLL', of: row => row.nll, show: row => known(row.nll) ? node('td', null, fixed(row.nll, 4), node('span', { class: 'side' }, `± ${fixed(row.error, 4)}`)) : '–' },
+      { title: 'Difference to ts', of: row => row.difference, show: difference },
+      { title: 'Learned numbers', of: row => row.numbers, show: row => known(row.numbers) ? whole(row.numbers) : '–' },
+      { title: 'Seconds', of: row => row.seconds, show: row => fixed(row.seconds, 1) }], found.rows),
+    found.rows.filter(row => row.note).map(row => node('p', { class: 'note' }, `${row.name}: ${row.note}.`)));
+  return section('choice', 'How the method was chosen', 'Every candidate is fitted on some groups of images and scored on the others. ± is one standard error over groups; differences are paired.',
+    DATA.choices.map(card));
+}
+
+function influenceSection() {
+  if (!DATA.influences.length) return null;
+  const part = found => node('div', null, node('h3', null, key(found.method), found.method), 
+    node('div', { class: 'grid halves' },
+      found.features.length ? node('div', { class: 'card' }, node('h3', { class: 'head' }, 'What is around the pixel', node('span', null, 'factor for one standard deviation more')), factors(found.features, `${found.method}: factors of the features`)) : null,
+      found.classes.length ? node('div', { class: 'card' }, node('h3', { class: 'head' }, 'The class predicted', node('span', null, 'factor of its own')), node('div', { class: 'tall' }, factors(found.classes, `${found.method}: factors of the classes`))) : null),
+    found.words.length ? node('details', { open: found.words.length < 16 }, node('summary', null, 'In words'), node('ul', { class: 'words' }, found.words.map(words => node('li', null, words)))) : null);
+  return section('influence', 'What raises and lowers the temperature', 'Factors on the temperature with 95 % intervals from refits that leave out groups of images; grey where the interval holds 1. A higher temperature softens the scores, a lower one sharpens them.',
+    DATA.influences.map(part));
+}
+
 function worstSection() {
   const portrayed = new Set(DATA.portraits.map(portrait => portrait.name));
   const named = name => portrayed.has(name) ? node('button', { type: 'button', class: 'link', onclick: () => openCase(name), title: name }, name) : node('span', { title: name }, name);
@@ -281,8 +309,8 @@ function howSection() {
     node('div', { class: 'card' }, node('h3', null, 'Settings'), pairs(DATA.settings))));
 }
 
-const TITLES = { summary: 'Summary', table: 'Table', reliability: 'Reliability', cases: 'Cases', worst: 'Worst', sizes: 'Patch size', likelihood: 'NLL', trust: 'Trust', how: 'How' };
-for (const build of [summary, tableSection, reliabilitySection, casesSection, worstSection, sizeSection, likelihoodSection, trustSection, howSection]) {
+const TITLES = { summary: 'Summary', table: 'Table', reliability: 'Reliability', cases: 'Cases', choice: 'Choice', influence: 'Why', worst: 'Worst', sizes: 'Patch size', likelihood: 'NLL', trust: 'Trust', how: 'How' };
+for (const build of [summary, tableSection, reliabilitySection, casesSection, choiceSection, influenceSection, worstSection, sizeSection, likelihoodSection, trustSection, howSection]) {
   const part = build();
   if (!part) continue;
   main.append(part);

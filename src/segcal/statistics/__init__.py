@@ -8,6 +8,7 @@ from segcal.statistics.bootstrap import (
     bootstrap_weights,
     clusters_of,
 )
+from segcal.statistics.selection import Difference, Selection, paired_difference, simplest_good
 from segcal.statistics.significance import (
     TESTS,
     Test,
@@ -20,8 +21,10 @@ from segcal.statistics.significance import (
 
 __all__ = [
     "TESTS",
+    "Difference",
     "Interval",
     "IntervalKind",
+    "Selection",
     "Test",
     "adjusted_p",
     "bootstrap_interval",
@@ -30,6 +33,8 @@ __all__ = [
     "clusters_of",
     "mann_whitney_p",
     "mean_std",
+    "paired_difference",
     "significantly_better",
+    "simplest_good",
     "wilcoxon_p",
 ]

@@ -1,0 +1,409 @@
+"""The method that does best on images it was not fitted on, found by cross-validation in groups of images.
+
+Each group of images (a video, a patient: `Case.group`) is left out once, and every method is scored by the NLL of what
+was left out. More complicated methods are chosen only where they are clearly better than temperature scaling, and of
+those that are as good as the best the simplest one (`segcal.statistics.simplest_good`).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple, Self
+
+import numpy as np
+import torch
+from jaxtyping import Float64, Int64
+from torch import Tensor
+
+from segcal.calibrators.base import Calibrator, TemperatureCalibrator, learned_values
+from segcal.calibrators.contextual import ContextualTemperatureScaling
+from segcal.calibrators.ensemble import EnsembleTemperatureScaling
+from segcal.calibrators.local import LocalTemperatureScaling
+from segcal.calibrators.streaming import summed_nll
+from segcal.calibrators.temperature import TemperatureScaling
+from segcal.cases import Part, Slab, reread
+from segcal.folds import folds_of
+from segcal.statistics import Difference, clusters_of, paired_difference, simplest_good
+from segcal.training import Watch
+from segcal.types import Array, Case, IgnoreIndex, Image, InputError, Logits, Probs, Temperature
+
+_FOLDS = 5
+_FEWEST_GROUPS = 4
+"""With fewer, an interval has two degrees of freedom at most and one odd image decides; TS is taken as it is."""
+
+_BEHIND = 0.02
+"""A method that is trained is given up if it is behind by this share of the NLL after the first fold."""
+
+
+class _Candidate(NamedTuple):
+    kind: type[Calibrator]
+    number: int
+    """Under which the choice is saved; never to be given to another."""
+    settings: Mapping[str, Any] = MappingProxyType({})
+    trained: bool = False
+
+
+_CANDIDATES = {
+    "ts": _Candidate(TemperatureScaling, 0),
+    "ets": _Candidate(EnsembleTemperatureScaling, 1),
+    "classwise": _Candidate(ContextualTemperatureScaling, 3, {"features": False, "classes": True}),
+    "cts": _Candidate(ContextualTemperatureScaling, 4, {"features": True, "classes": False}),
+    "cts+classes": _Candidate(ContextualTemperatureScaling, 5, {"features": True, "classes": True}),
+    "lts": _Candidate(LocalTemperatureScaling, 2, trained=True),
+}
+"""In order of simplicity."""
+
+CANDIDATES = tuple(_CANDIDATES)
+_FALLBACK = "ts"
+
+
+class AutomaticChoice(Calibrator):
+    """Choose among label-preserving methods by cross-validation, and fit the chosen one on all cases.
+
+    Args:
+        num_classes: L.
+        spatial_dims: 2 or 3.
+        image_channels: C; 0 for methods to look at the logits only.
+        ignore_index: Label, or labels, left out of the fit.
+        background: Class left out of the fit but for its pixels near a boundary; None fits on every labelled pixel.
+        bounds: Smallest and largest temperature that is applied.
+        candidates: Names of the methods to choose among, "ts" among them; leave out "lts" to save minutes of training.
+    """
+
+    method = "auto"
+    preserves_labels = True
+
+    choice: Int64[Tensor, ""]
+    """Number of the chosen method, -1 until fitted: by it the state says what to build."""
+    chosen: Calibrator | None
+
+    def __init__(
+        self,
+        num_classes: int,
+        *,
+        spatial_dims: int = 2,
+        image_channels: int = 0,
+        ignore_index: IgnoreIndex = None,
+        background: int | None = None,
+        bounds: tuple[float, float] = (0.05, 100.0),
+        candidates: Sequence[str] = CANDIDATES,
+    ) -> None:
+        super().__init__(num_classes, ignore_index=ignore_index, background=background)
+        if unknown := [name for name in candidates if name not in CANDIDATES]:
+            raise InputError(f"candidates must be among {', '.join(CANDIDATES)}, got '{unknown[0]}'")
+        if _FALLBACK not in candidates:
+            raise InputError(f"candidates must hold '{_FALLBACK}', which is fallen back on; add it")
+        self.spatial_dims, self.image_channels, self.bounds = spatial_dims, image_channels, tuple(bounds)
+        self.candidates = tuple(name for name in CANDIDATES if name in candidates)
+        for name in self.candidates:  # says now what is wrong with the settings
+            self._new(name)
+        self.register_buffer("choice", torch.tensor(-1))
+        self.register_module("chosen", None)
+
+    def fit(
+        self,
+        cases: Iterable[Case],
+        *,
+        validation: Iterable[Case] | None = None,
+        epochs: int | None = None,
+        learning_rate: float | None = None,
+        batch_size: int | None = None,
+        seed: int = 0,
+        device: str = "auto",
+        patience: int | None = None,
+        cosine: bool = False,
+        crop: int | None = None,
+        flips: bool = False,
+        precision: Literal["float32", "bfloat16"] = "float32",
+        cache_bytes: int = 2 << 30,
+        watch: Watch | None = None,
+    ) -> Self:
+        """Score every candidate on groups left out, choose, and fit the chosen one on all cases.
+
+        All arguments but the cases are for candidates that are trained, as in `LocalTemperatureScaling.fit`.
+        """
+        started = perf_counter()
+        training = {
+            "epochs": epochs,
+            "learning_rate": learning_rate,
+            "batch_size": batch_size,
+            "seed": seed,
+            "device": device,
+            "patience": patience,
+            "cosine": cosine,
+            "crop": crop,
+            "flips": flips,
+            "precision": precision,
+            "cache_bytes": cache_bytes,
+            "watch": watch,
+        }
+        kept = _in_order(cases)
+        checked = None if validation is None else _in_order(validation)
+        simplest = self._new(_FALLBACK).fit(kept)  # goes through all cases, so that bad ones are refused by name
+        trial = _Trial.of(self, kept)
+        if trial.groups < _FEWEST_GROUPS or len(self.candidates) == 1:
+            name, why = _FALLBACK, _untried(trial, len(self.candidates))
+        else:
+            for name in self.candidates:
+                self._try(name, trial, kept, checked, training)
+            name, why = trial.verdict()
+        found = simplest if name == _FALLBACK else self._fit(name, kept, checked, training)
+        self._adopt(name, found)
+        return self._finish(
+            replace(
+                found.fit_report_,
+                seconds=perf_counter() - started,
+                warnings=(*found.fit_report_.warnings, *trial.failures),
+                details={
+                    "chosen": name,
+                    "why": why,
+                    "groups": trial.groups,
+                    "scores": trial.scores(),
+                    "chosen_details": found.fit_report_.details,
+                },
+            )
+        )
+
+    @property
+    def applied(self) -> Calibrator:
+        """The chosen calibrator."""
+        self._check_fitted()
+        assert self.chosen is not None
+        return self.chosen
+
+    def forward(self, logits: Logits, image: Image | None = None) -> Logits:
+        """Calibrated logits of the same shape and dtype."""
+        self._check(logits)
+        return self.applied.forward(logits, image)
+
+    def predict_proba(self, logits: Logits, image: Image | None = None) -> Probs:
+        """Calibrated probabilities, of the same shape and dtype as the logits."""
+        self._check(logits)
+        return self.applied.predict_proba(logits, image)
+
+    def calibrate(self, logits: Logits, image: Image | None = None) -> Logits:
+        """Calibrated logits, in the precision that suits the chosen method."""
+        return self.applied.calibrate(logits, image)
+
+    def calibrate_case(self, case: Case) -> Iterator[tuple[Slab, Logits]]:
+        """Calibrated logits of a case, slab by slab: the slab as read, and the result for its inner slices."""
+        return self.applied.calibrate_case(case)
+
+    def temperature(self, logits: Logits, image: Image | None = None) -> Temperature:
+        """The temperature of each pixel, where the chosen method has one."""
+        applied = self.applied
+        if not isinstance(applied, TemperatureCalibrator):
+            raise InputError(f"'{applied.method}' was chosen, which has no temperature; use forward or predict_proba")
+        return applied.temperature(logits, image)
+
+    def _new(self, name: str) -> Calibrator:
+        """An unfitted candidate with the settings of this calibrator."""
+        candidate = _CANDIDATES[name]
+        shared = {**self.config(), **candidate.settings}
+        known = inspect.signature(candidate.kind).parameters
+        settings = {setting: value for setting, value in shared.items() if setting in known}
+        return candidate.kind(**settings).to(self.fitted.device)
+
+    def _fit(
+        self, name: str, cases: Sequence[Case], validation: Sequence[Case] | None, training: Mapping[str, Any]
+    ) -> Calibrator:
+        settings = training if _CANDIDATES[name].trained else {}
+        return self._new(name).fit(cases, validation=validation, **settings)
+
+    def _try(
+        self,
+        name: str,
+        trial: _Trial,
+        cases: Sequence[Case],
+        validation: Sequence[Case] | None,
+        training: Mapping[str, Any],
+    ) -> None:
+        """Score a candidate on each fold, fitted on the others."""
+        started, score = perf_counter(), trial.begin(name)
+        for fold in range(trial.folds):
+            rest, held_out = trial.parts(fold)
+            apart = None if validation is None else _apart(validation, Part(cases, held_out))
+            try:
+                fitted = self._fit(name, Part(cases, rest), apart, training)
+            except InputError as error:
+                if name == _FALLBACK:
+                    raise
+                score.failure = f"could not be fitted: {error}"
+                break
+            score.numbers = learned_values(fitted)
+            for place in held_out:
+                score.sums[trial.group[place]] += summed_nll(fitted, [cases[place]])[0]
+            if fold == 0 and _CANDIDATES[name].trained and trial.is_far_behind(name):
+                break
+        score.seconds = perf_counter() - started
+
+    def _adopt(self, name: str, calibrator: Calibrator) -> None:
+        self.choice.fill_(_CANDIDATES[name].number)
+        self.chosen = calibrator
+        self.context = calibrator.context
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """Build what was chosen; its own state is looked at after this."""
+        number = int(state_dict.get(f"{prefix}choice", -1))
+        for name in (name for name, candidate in _CANDIDATES.items() if candidate.number == number):
+            self._adopt(name, self._new(name))
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+
+@dataclass
+class _Score:
+    """What came of one candidate: its NLL summed over each group left out."""
+
+    sums: Float64[np.ndarray, " groups"]
+    seconds: float = 0.0
+    numbers: int | None = None
+    failure: str | None = None
+    given_up: str | None = None
+
+    @property
+    def usable(self) -> bool:
+        """Whether it was scored on every group."""
+        return self.failure is None and self.given_up is None and bool(np.isfinite(self.sums).all())
+
+
+@dataclass
+class _Trial:
+    """Which cases are left out together, and how each candidate does on them."""
+
+    group: Int64[np.ndarray, " cases"]
+    """Of each case, -1 for those without a pixel to measure."""
+    fold: Int64[np.ndarray, " cases"]
+    pixels: Float64[np.ndarray, " groups"]
+    tried: dict[str, _Score] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, calibrator: Calibrator, cases: Iterable[Case]) -> _Trial:
+        """Groups and folds of the cases, balanced by the pixels that a fit looks at."""
+        seen = [(case.group, int((calibrator.fit_labels(case) >= 0).sum())) for case in cases]
+        used = [(place, group, size) for place, (group, size) in enumerate(seen) if size]
+        places, groups, sizes = zip(*used, strict=True)
+        group, fold = np.full(len(seen), -1), np.full(len(seen), -1)
+        group[list(places)] = clusters_of([name or "" for name in groups])
+        fold[list(places)] = folds_of(groups, _FOLDS, sizes)
+        return cls(group, fold, np.bincount(group[list(places)], weights=sizes))
+
+    @property
+    def groups(self) -> int:
+        return len(self.pixels)
+
+    @property
+    def units(self) -> str:
+        """The groups, in words."""
+        alone = self.groups == int((self.group >= 0).sum())
+        return f"{self.groups} images" if alone else f"{self.groups} groups of images"
+
+    @property
+    def folds(self) -> int:
+        return int(self.fold.max()) + 1
+
+    def parts(self, fold: int) -> tuple[list[int], list[int]]:
+        """Places of the cases to fit on, and of those left out."""
+        used = self.fold >= 0
+        return np.flatnonzero(used & (self.fold != fold)).tolist(), np.flatnonzero(self.fold == fold).tolist()
+
+    def begin(self, name: str) -> _Score:
+        self.tried[name] = _Score(np.zeros(self.groups))
+        return self.tried[name]
+
+    def is_far_behind(self, name: str) -> bool:
+        """Whether the first fold says that a candidate is hopeless; that is noted."""
+        inside = np.isin(np.arange(self.groups), self.group[self.fold == 0])
+        mean = {other: _mean(score.sums[inside], self.pixels[inside]) for other, score in self._usable().items()}
+        best = min((other for other in mean if other != name), key=lambda other: mean[other])
+        if mean[name] <= (1 + _BEHIND) * mean[best]:
+            return False
+        told = f"NLL {mean[name]:.4f} against {mean[best]:.4f} of {best}"
+        self.tried[name].given_up = f"given up after the first of {self.folds} folds: {told}"
+        return True
+
+    def verdict(self) -> tuple[str, str]:
+        """The candidate to take, and why, in a sentence."""
+        usable = self._usable()
+        names = list(usable)
+        chosen, best = (names[k] for k in simplest_good(np.stack([s.sums for s in usable.values()]), self.pixels))
+        if chosen == _FALLBACK:
+            return chosen, self._why_not(best)
+        base, gain = self._nll(_FALLBACK), self._gain(chosen)
+        low, high = (100 * (gain.mean + side * gain.reach) / base for side in (-1, 1))
+        told = (
+            f"{chosen} is taken: on the {self.units} left out in turn its NLL is "
+            f"{self._nll(chosen):.4f}, {100 * gain.mean / base:.1f} % below that of {_FALLBACK} "
+            f"(95 % interval {low:.1f} to {high:.1f} %)"
+        )
+        if chosen == best:
+            return chosen, f"{told}, and nothing simpler comes within one standard error of it"
+        return chosen, f"{told}, within one standard error of the best, {best} ({self._nll(best):.4f})"
+
+    def _why_not(self, best: str) -> str:
+        told = f"{_FALLBACK} is taken: on the {self.units} left out in turn"
+        if best == _FALLBACK:
+            return f"{told} no other method has a lower NLL"
+        gain = self._gain(best)
+        return (
+            f"{told} no other method is clearly better; the best of them, {best}, lowers the NLL by "
+            f"{gain.mean:.2g} (95 % interval {gain.mean - gain.reach:.2g} to {gain.mean + gain.reach:.2g})"
+        )
+
+    def scores(self) -> dict[str, dict[str, Any]]:
+        """NLL of each candidate on the groups left out, as plain values; None where it was not measured on all."""
+        rows = {}
+        for name, score in self.tried.items():
+            row: dict[str, Any] = {"nll": None, "error": None, "difference": None, "difference_error": None}
+            if score.usable:
+                mean = paired_difference(score.sums, np.zeros(self.groups), self.pixels)
+                gain = self._gain(name)
+                row = {"nll": mean.mean, "error": mean.error}
+                row |= {"difference": 0.0 - gain.mean, "difference_error": gain.error}
+            note = score.failure or score.given_up
+            rows[name] = {**row, "seconds": score.seconds, "numbers": score.numbers, "note": note}
+        return rows
+
+    @property
+    def failures(self) -> Iterator[str]:
+        """Candidates that could not be tried, in words."""
+        return (f"{name} {score.failure}" for name, score in self.tried.items() if score.failure)
+
+    def _usable(self) -> dict[str, _Score]:
+        return {name: score for name, score in self.tried.items() if score.usable}
+
+    def _nll(self, name: str) -> float:
+        return _mean(self.tried[name].sums, self.pixels)
+
+    def _gain(self, name: str) -> Difference:
+        return paired_difference(self.tried[_FALLBACK].sums, self.tried[name].sums, self.pixels)
+
+
+def _mean(sums: Array, pixels: Array) -> float:
+    return float(sums.sum() / pixels.sum())
+
+
+def _untried(trial: _Trial, candidates: int) -> str:
+    if candidates == 1:
+        return f"{_FALLBACK} is taken: it is the only candidate"
+    if trial.groups == 1:
+        return f"{_FALLBACK} is taken: with one group of images none can be left out to see which method does better"
+    return (
+        f"{_FALLBACK} is taken: {trial.units} are too few to see which method does better on others; "
+        f"give {_FEWEST_GROUPS} or more"
+    )
+
+
+def _in_order(cases: Iterable[Case]) -> Sequence[Case]:
+    kept = reread(cases)
+    return kept if isinstance(kept, Sequence) else list(kept)
+
+
+def _apart(validation: Sequence[Case], held_out: Iterable[Case]) -> Part | None:
+    """The validation cases of no group that is left out; None if there are none."""
+    groups = {case.group for case in held_out} - {None}
+    places = [place for place, case in enumerate(validation) if case.group not in groups]
+    return Part(validation, places) if places else None

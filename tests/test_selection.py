@@ -1,0 +1,96 @@
+"""The rule of one standard error against a slow reference, and by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from segcal.statistics import paired_difference, simplest_good
+
+
+def slow_difference(one: list[float], other: list[float], sizes: list[float]) -> tuple[float, float]:
+    """Mean difference and its standard error, group by group."""
+    total = math.fsum(sizes)
+    mean = math.fsum(a - b for a, b in zip(one, other, strict=True)) / total
+    squares = math.fsum((a - b - mean * n) ** 2 for a, b, n in zip(one, other, sizes, strict=True))
+    return mean, math.sqrt(len(sizes) / (len(sizes) - 1) * squares) / total
+
+
+def slow_choice(sums: list[list[float]], sizes: list[float]) -> int:
+    """The rule as the docs say it, with the table of Student's t."""
+    base, t = math.fsum(sums[0]) / math.fsum(sizes), stats.t.ppf(0.975, len(sizes) - 1)
+    better = []
+    for k in range(1, len(sums)):
+        gain, error = slow_difference(sums[0], sums[k], sizes)
+        if gain - t * error > 0 and gain > base / 1000:
+            better.append(k)
+    if not better:
+        return 0
+    best = sorted(better, key=lambda k: (math.fsum(sums[k]), k))[0]
+    for k in better:
+        behind, error = slow_difference(sums[k], sums[best], sizes)
+        if behind <= error:
+            return k
+    raise AssertionError("the best is within one standard error of itself")
+
+
+@st.composite
+def trials(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
+    """Losses of models that differ by more or less than their noise."""
+    models, groups = draw(st.integers(1, 6)), draw(st.integers(2, 12))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    sizes = rng.integers(50, 200, groups).astype(float)
+    common = rng.uniform(0.3, 0.7, groups)
+    gains = rng.choice([-0.01, 0.0, 0.004, 0.01, 0.03], (models, 1))
+    own = rng.normal(0, draw(st.sampled_from([0.001, 0.01, 0.05])), (models, groups))
+    return (common - gains + own) * sizes, sizes
+
+
+@given(trials())
+def test_agrees_with_the_slow_rule(trial: tuple[np.ndarray, np.ndarray]) -> None:
+    sums, sizes = trial
+    assert simplest_good(sums, sizes).chosen == slow_choice(sums.tolist(), sizes.tolist())
+    for row in sums[1:]:
+        found = paired_difference(sums[0], row, sizes)
+        assert found[:2] == pytest.approx(slow_difference(sums[0].tolist(), row.tolist(), sizes.tolist()), abs=1e-12)
+
+
+def test_the_slow_rule_takes_every_way() -> None:
+    """Else agreement would say little: the fall-back, the best, and one simpler than the best are all chosen."""
+    sizes, noise = np.full(4, 10.0), np.array([1.0, -1.0, 1.0, -1.0])
+    base = np.full(4, 5.0)
+    near = base - 1.0 + 0.04 * noise
+    for best, chosen in ((base - 0.001, 0), (near - 0.01, 1), (near - 0.5, 2)):
+        sums = np.stack([base, near if chosen else base, best + 0.03 * noise])
+        assert simplest_good(sums, sizes).chosen == slow_choice(sums.tolist(), sizes.tolist()) == chosen
+
+
+def test_worked_by_hand() -> None:
+    """Gaps 2 and 4 over sizes 1 and 2: mean 6 / 3 = 2, off by 0 and 0; over sizes 1 and 1: mean 3, off by -1 and 1."""
+    ones = np.ones(2)
+    exact = paired_difference(np.array([3.0, 5.0]), ones, np.array([1.0, 2.0]))
+    assert exact == (2.0, 0.0, 0.0)
+    even = paired_difference(np.array([3.0, 5.0]), ones, ones)
+    assert even[:2] == (3.0, math.sqrt(2 * 2) / 2)
+    assert even.reach == pytest.approx(12.7062)  # the table's value for one degree of freedom
+
+
+def test_one_group_says_nothing() -> None:
+    assert paired_difference(np.array([3.0]), np.array([1.0]), np.ones(1)) == (2.0, math.inf, math.inf)
+    assert simplest_good(np.array([[3.0], [1.0]]), np.ones(1)) == (0, 1)
+
+
+def test_what_is_not_finite_is_out() -> None:
+    sums = np.array([[5.0, 5.0, 5.0], [1.0, np.nan, 1.0], [np.inf, 1.0, 1.0], [4.0, 4.0, 4.0]])
+    assert simplest_good(sums, np.ones(3)) == (3, 3)
+
+
+def test_a_gain_of_less_than_a_thousandth_is_not_worth_it() -> None:
+    base = np.full(5, 1.0)
+    assert simplest_good(np.stack([base, base * 0.9991]), np.ones(5)).chosen == 0
+    assert simplest_good(np.stack([base, base * 0.9989]), np.ones(5)).chosen == 1
