@@ -58,13 +58,13 @@ def test_factors_are_exponentials_and_the_largest_comes_first() -> None:
 
 def test_what_was_not_learned_is_not_shown() -> None:
     classwise = {**DETAILS, "features": [], "coefficients": [], "coefficient_intervals": []}
-    plain = {**DETAILS, "class_offsets": [0.0, 0.0], "coefficient_intervals": None, "words": ["an average pixel"]}
+    plain = {**DETAILS, "class_offsets": [0.0, 0.0], "coefficient_intervals": None, "words": ["class 1, class 2: more"]}
     results = results_of(CLASSES=classwise, FEATURES=plain, TS={"temperature": 2.0})
     one, other = influences(results, ("sky", "tree"))
     assert (one["features"], len(one["classes"])) == ([], 2)
     assert (len(other["features"]), other["classes"]) == (3, [])
     assert {row["low"] for row in other["features"]} == {None}
-    assert other["words"] == ["An average pixel."]
+    assert other["words"] == ["Tree, class 2: more."]
     assert choices(results) == []
 
 

@@ -26,7 +26,7 @@ CLASSES = 3
 TRACED = {2: (16, 16), 3: (8, 8, 8)}
 OTHERS = {2: (13, 22), 3: (9, 7, 12)}
 KINDS = [("ts", 2, 0), ("lts", 2, 0), ("lts", 2, 1), ("ibts", 2, 1), ("lts", 3, 1)]
-KINDS += [("isotonic", 2, 0), ("histogram", 3, 0), ("beta", 2, 0)]
+KINDS += [("isotonic", 2, 0), ("histogram", 3, 0), ("beta", 2, 0), ("cts", 2, 0), ("cts", 3, 0)]
 
 
 @cache

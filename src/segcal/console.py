@@ -110,11 +110,20 @@ def print_report(method: str, report: FitReport, out: Path, as_json: bool) -> No
     )
     if "scores" in report.details:
         _print_choice(report.details)
-    for name, value in report.details.get("chosen_details", report.details).items():
-        OUT.print(f"  {name}: {value:.5g}" if isinstance(value, float) else f"  {name}: {value}", highlight=False)
+    _print_details(report.details.get("chosen_details", report.details))
     for warning in report.warnings:
         _warn(warning)
     OUT.print(f"saved in {out}", highlight=False)
+
+
+def _print_details(details: Mapping[str, Any]) -> None:
+    """One line for each detail; where the fit has words for its lists, those instead."""
+    words = details.get("words", ())
+    for name, value in details.items():
+        if not (words and isinstance(value, list)):
+            OUT.print(f"  {name}: {value:.5g}" if isinstance(value, float) else f"  {name}: {value}", highlight=False)
+    for sentence in words:
+        OUT.print(f"  {sentence}", highlight=False)
 
 
 def _print_choice(details: Mapping[str, Any]) -> None:

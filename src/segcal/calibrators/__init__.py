@@ -14,6 +14,7 @@ from segcal.calibrators.automatic import AutomaticChoice
 from segcal.calibrators.base import FORMAT, WEIGHTS, Calibrator, FitReport, TemperatureCalibrator, learned_values
 from segcal.calibrators.beta import BetaCalibration
 from segcal.calibrators.binwise import BinwiseTemperatureScaling
+from segcal.calibrators.contextual import ContextualTemperatureScaling
 from segcal.calibrators.dirichlet import DirichletCalibration, search_dirichlet
 from segcal.calibrators.ensemble import EnsembleTemperatureScaling
 from segcal.calibrators.histogram import HistogramBinning
@@ -31,6 +32,7 @@ __all__ = [
     "BetaCalibration",
     "BinwiseTemperatureScaling",
     "Calibrator",
+    "ContextualTemperatureScaling",
     "DirichletCalibration",
     "EnsembleTemperatureScaling",
     "FitReport",
@@ -65,6 +67,7 @@ _KINDS = (
     BinwiseTemperatureScaling,
     AttendedTemperatureScaling,
     # our own
+    ContextualTemperatureScaling,
     AutomaticChoice,
 )
 _METHODS: dict[str, type[Calibrator]] = {kind.method: kind for kind in _KINDS}

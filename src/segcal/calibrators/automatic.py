@@ -20,6 +20,7 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from segcal.calibrators.base import Calibrator, TemperatureCalibrator, learned_values
+from segcal.calibrators.contextual import ContextualTemperatureScaling
 from segcal.calibrators.ensemble import EnsembleTemperatureScaling
 from segcal.calibrators.local import LocalTemperatureScaling
 from segcal.calibrators.streaming import summed_nll
@@ -49,6 +50,9 @@ class _Candidate(NamedTuple):
 _CANDIDATES = {
     "ts": _Candidate(TemperatureScaling, 0),
     "ets": _Candidate(EnsembleTemperatureScaling, 1),
+    "classwise": _Candidate(ContextualTemperatureScaling, 3, {"features": False, "classes": True}),
+    "cts": _Candidate(ContextualTemperatureScaling, 4, {"features": True, "classes": False}),
+    "cts+classes": _Candidate(ContextualTemperatureScaling, 5, {"features": True, "classes": True}),
     "lts": _Candidate(LocalTemperatureScaling, 2, trained=True),
 }
 """In order of simplicity."""

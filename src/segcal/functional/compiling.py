@@ -26,6 +26,12 @@ def compiled(function: F) -> F:
     return cast(F, numba.njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})(function))
 
 
+def summing(function: F) -> F:
+    """The same for sums along a block, whose terms the vector units may add in an order of their own."""
+    compiler = numba.njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract", "reassoc"})
+    return cast(F, compiler(function))
+
+
 def inlined(function: F) -> F:
     """The same, put into the caller before it is compiled, so that arguments that are constants are known as such."""
     compiler = numba.njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"}, inline="always")

@@ -18,7 +18,7 @@ from segcal.types import Array
 
 
 @compiled
-def _largest(logits: Array, at: int, n: int, top: Array, winner: Array) -> None:
+def largest(logits: Array, at: int, n: int, top: Array, winner: Array) -> None:
     """The largest logit and the first class that has it, of `n` pixels from `at` on."""
     # slices of one row, here and below: with two indices the compiler does not use the vector units
     classes = logits.shape[0]
@@ -60,15 +60,15 @@ def _describe(
     total, squares, weighted, truth = np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK)
     for at in range(start, stop, BLOCK):
         n = min(BLOCK, stop - at)
-        _largest(logits, at, n, top, winner)
+        largest(logits, at, n, top, winner)
         total[:] = 0.0
         squares[:] = 0.0
         weighted[:] = 0.0
         for c in range(0, classes - 1, 2):  # two classes at a time need half the loads and stores
             one, two = logits[c, at : at + n], logits[c + 1, at : at + n]
             for i in range(n):
-                largest = np.float64(top[i])
-                a, b = np.float64(one[i]) - largest, np.float64(two[i]) - largest
+                highest = np.float64(top[i])
+                a, b = np.float64(one[i]) - highest, np.float64(two[i]) - highest
                 e, f = exp_below_zero(a), exp_below_zero(b)
                 total[i] += e + f
                 squares[i] += e * e + f * f
@@ -114,7 +114,7 @@ def _likelihood(logits: Array, labels: Array, alpha: float, block_sums: Array, s
     total, first, second, mean = np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK)
     for at in range(start, stop, BLOCK):
         n = min(BLOCK, stop - at)
-        _largest(logits, at, n, top, winner)
+        largest(logits, at, n, top, winner)
         total[:] = 0.0
         first[:] = 0.0
         second[:] = 0.0

@@ -1,5 +1,7 @@
 """A small share of the pixels of a stream, drawn by class: rare classes whole, frequent ones thinned and weighted.
 
+With one class for all pixels it is a plain draw, to which each image gives as many as it is large.
+
 Each pixel has a level, drawn from its position in the stream: half of all pixels have level 0, a quarter level 1 and so
 on. A class that outgrows its room loses its lowest level, so that what is kept is a fair draw at any time, and depends
 neither on how the stream was cut into pieces nor on other classes.
@@ -11,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float64, Int64
+from jaxtyping import Float, Float64, Int64, Shaped
 from torch import Tensor
 
 from segcal.functional.compiling import compiled
@@ -35,36 +37,45 @@ class Sample(NamedTuple):
 
 
 class Sampler:
-    """Draws from images that are shown one after the other."""
+    """Draws from images that are shown one after the other; of each pixel `rows` numbers are kept, or its logits."""
 
-    def __init__(self, num_classes: int, pixels: int = _PIXELS) -> None:
+    def __init__(
+        self, num_classes: int, pixels: int = _PIXELS, *, rows: int | None = None, narrow: bool = False
+    ) -> None:
         self._room = max(2, pixels // num_classes)
         self._counts = np.zeros((num_classes, _LEVELS), np.int64)
         self._seen = self._size = 0
         # in one piece from the start: small pieces, kept among images that come and go, would leave holes between them
         room = 2 * self._room * num_classes
         self._levels, self._labels = np.empty(room, np.uint8), np.empty(room, np.int64)
-        self._logits = np.zeros((num_classes, room))
+        self._values = np.zeros((num_classes if rows is None else rows, room), np.float32 if narrow else np.float64)
 
-    def add(self, logits: Float[Tensor, "L *S"], labels: Int64[Tensor, "*S"]) -> None:
+    def add(self, values: Float[Tensor, "R *S"], labels: Int64[Tensor, "*S"], *more: Shaped[Tensor, "_ *S"]) -> None:
         """Show an image, or a part of one; pixels with a negative label are passed over."""
         truth = labels.reshape(-1).cpu().numpy()
         levels = np.empty(truth.shape, np.uint8)
         _draw(truth, self._seen, levels, self._counts)
         self._seen += truth.size
         index = np.flatnonzero((truth >= 0) & (levels >= self._least()[truth]))
-        flat = logits.reshape(logits.shape[0], -1)
         if self._size + index.size > self._labels.size:
             self._thin()
         place = slice(self._size, self._size + index.size)
         self._levels[place], self._labels[place] = levels[index], truth[index]
-        self._logits[:, place] = flat[:, torch.from_numpy(index).to(flat.device)].double().cpu().numpy()
+        row = 0
+        for part in (values, *more):
+            self._values[row : row + len(part), place] = _taken(part.reshape(len(part), truth.size), index)
+            row += len(part)
         self._size += index.size
 
-    def sample(self) -> Sample:
-        """What is kept of all that was shown."""
+    def values(self) -> Array:
+        """The numbers `[R, N]` of the pixels that are kept, in the order in which they were shown."""
         self._thin()
-        truth, logits = self._labels[: self._size], self._logits[:, : self._size]
+        return self._values[:, : self._size]
+
+    def sample(self) -> Sample:
+        """What is kept of all that was shown, by class."""
+        logits = self.values()
+        truth = self._labels[: self._size]
         order = np.argsort(truth, kind="stable")
         kept, seen = np.bincount(truth, minlength=len(self._counts)), self._counts.sum(axis=1)
         return Sample(
@@ -83,8 +94,15 @@ class Sampler:
         """Drop what there is no more room for; the rest of each class then has room for all of its next image."""
         stays = np.flatnonzero(self._levels[: self._size] >= self._least()[self._labels[: self._size]])
         self._levels[: stays.size], self._labels[: stays.size] = self._levels[stays], self._labels[stays]
-        self._logits[:, : stays.size] = self._logits[:, stays]
+        self._values[:, : stays.size] = self._values[:, stays]
         self._size = stays.size
+
+
+def _taken(values: Tensor, index: Array) -> Array:
+    """Some columns, in float64; by numpy where it can, since PyTorch's threads spin after each small operation."""
+    if values.device.type == "cpu" and values.dtype != torch.bfloat16:
+        return values.numpy().take(index, axis=1).astype(np.float64)
+    return values[:, torch.from_numpy(index).to(values.device)].double().cpu().numpy()
 
 
 @compiled

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -30,7 +31,7 @@ def influences(results: Results, class_names: Sequence[str]) -> list[dict[str, A
         if "coefficients" in own or "class_offsets" in own:
             features = _factors(own.get("features"), own.get("coefficients"), own.get("coefficient_intervals"))
             classes = _factors(class_names, own.get("class_offsets"), own.get("class_offset_intervals"))
-            words = [_sentence(str(words)) for words in own.get("words") or ()]
+            words = [_sentence(str(words), class_names) for words in own.get("words") or ()]
             if features or classes or words:
                 found.append({"method": name, "features": features, "classes": classes, "words": words})
     return found
@@ -55,8 +56,15 @@ def _factors(
     return sorted((row for row in rows if row["value"] is not None), key=lambda row: -(row["value"] or 0))
 
 
-def _sentence(words: str) -> str:
-    return f"{words[:1].upper()}{words[1:].removesuffix('.')}."
+def _sentence(words: str, class_names: Sequence[str]) -> str:
+    """The words as a sentence; a fit knows classes by their numbers, the page by their names."""
+    named = re.sub(r"\bclass (\d+)\b", lambda found: _name(found, class_names), words.removesuffix("."))
+    return f"{named[:1].upper()}{named[1:]}."
+
+
+def _name(found: re.Match[str], class_names: Sequence[str]) -> str:
+    number = int(found[1])
+    return class_names[number] if number < len(class_names) else found[0]
 
 
 def _exp(value: float | None) -> float | None:
