@@ -1,7 +1,7 @@
 """Which cases are fitted on and which are measured: five random splits of each set of scores.
 
-- `voc`: 100 images to fit on, 100 others to measure.
-- `camvid`: frames of `val`, one video, to fit on; all of `test`, which are two other videos. Blocks of time are groups.
+- `voc`: half of the images to fit on, the others to measure.
+- `camvid`: four fifths of the blocks of time of `val`, one video, to fit on; all of `test`, which are two other videos.
 - `camvid-VIDEO`: half of the blocks of time of one video of `test` to fit on, the other half to measure.
 """
 
@@ -25,7 +25,6 @@ from segcal.types import Case, InputError
 VIDEOS = ("0001TP", "Seq05VD")
 BLOCKS = 10
 """Into which the frames of a video are cut; neighbours are nearly equal, so they are kept together."""
-_VOC_FIT = 100
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ def voc_tasks(root: Path, count: int) -> Iterator[Task]:
     about = {"num_classes": len(VOC_CLASSES), "ignore_index": VOC_VOID, "background": BACKGROUND}
     cases = {case.name: case for case in open_coarse(root)}
     for number in range(count):
-        fit, test = shuffled_parts(list(cases), (_VOC_FIT, len(cases) - _VOC_FIT), seed=number)
+        fit, test = shuffled_parts(list(cases), (len(cases) // 2, len(cases) - len(cases) // 2), seed=number)
         yield Task("voc", number, [cases[name] for name in fit], [cases[name] for name in test], about)
 
 
@@ -60,12 +59,12 @@ def camvid_tasks(root: Path, logits: Path, count: int) -> Iterator[Task]:
     data, job = open_camvid(root), Job.of(logits.name)
     val, test = (_held(data, job, logits.parent, split) for split in ("val", "test"))
     for number in range(count):
-        yield Task("camvid", number, _drawn_blocks(val, 8, number), test, about)
+        yield Task("camvid", number, _drawn_blocks(val, 0.8, number), test, about)
         for video in VIDEOS:
             own = [case for case in test if sequence_of(case.name) == video]
             if not own:
                 raise InputError(f"the frames of test must hold the video {video}, got none in '{root}'")
-            fit = _drawn_blocks(own, BLOCKS // 2, number)
+            fit = _drawn_blocks(own, 0.5, number)
             groups = {case.group for case in fit}
             yield Task(f"camvid-{video}", number, fit, [case for case in own if case.group not in groups], about)
 
@@ -86,10 +85,10 @@ def _groups(names: Sequence[str]) -> dict[str, str]:
     return {name: f"{video} {k}" for video, parts in blocks.items() for k, part in enumerate(parts) for name in part}
 
 
-def _drawn_blocks(cases: Sequence[Case], count: int, seed: int) -> list[Case]:
-    """The cases of `count` random blocks of time, in random order."""
+def _drawn_blocks(cases: Sequence[Case], share: float, seed: int) -> list[Case]:
+    """The cases of a share of the blocks of time, drawn at random, in random order."""
     blocks = sorted({case.group or "" for case in cases})
-    (kept,) = shuffled_parts(blocks, (count,), seed=seed)
+    (kept,) = shuffled_parts(blocks, (max(1, round(share * len(blocks))),), seed=seed)
     own = {case.name: case for case in cases if case.group in kept}
     (order,) = shuffled_parts(list(own), (len(own),), seed=seed)
     return [own[name] for name in order]

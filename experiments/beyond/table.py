@@ -119,18 +119,19 @@ def _difference(rows: pd.DataFrame, method: str, reference: str, metric: str, re
 def _by_size(rows: pd.DataFrame) -> list[str]:
     """NLL against that of TS fitted on the same images: mean and worst of the splits."""
     sizes = sorted(rows["images"].unique())
-    if len(sizes) == 1:
+    if len(sizes) == 1 or "TS" not in set(rows["method"]):
         return []
     keyed = rows[rows["metric"] == "nll"].groupby(["images", "split", "method"])
-    nll = pd.Series({key: _value(frame, "nll", "all") for key, frame in keyed})
-    change = 100 * (nll / nll.xs("TS", level=2) - 1)  # aligned by images and split
-    body = [[method, *(_mean_and_worst(change, size, method) for size in sizes)] for method in _in_order(rows)]
+    values = {key: _value(frame, "nll", "all") for key, frame in keyed}
+    nll = pd.Series(values).unstack()  # one column for each method
+    changes = 100 * (nll.div(nll["TS"], axis=0) - 1)
+    body = [[method, *(_mean_and_worst(changes.loc[size, method]) for size in sizes)] for method in _in_order(rows)]
     header = ["NLL against TS, %: mean (worst)", *(f"{size} images" for size in sizes)]
     return [lines(header, body)]
 
 
-def _mean_and_worst(changes: pd.Series, size: int, method: str) -> str:
-    own = changes[changes.index.isin([(size, split, method) for split in changes.index.unique(1)])].dropna()
+def _mean_and_worst(changes: pd.Series) -> str:
+    own = changes.dropna()
     return f"{own.mean():+.2f} ({own.max():+.2f})" if len(own) else "-"
 
 
