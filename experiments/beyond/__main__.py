@@ -1,0 +1,79 @@
+"""Run from the repository's root; results accumulate, and what is measured is not measured again.
+
+python -m experiments.beyond run --voc DATA/voc --out results/beyond
+python -m experiments.beyond run --camvid CamVid --logits results/camvid/fc-densenet103-ce-0 --out results/beyond
+python -m experiments.beyond table --out results/beyond
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from experiments.beyond.measure import measure
+from experiments.beyond.methods import METHODS, Training
+from experiments.beyond.splits import Task, camvid_tasks, voc_tasks
+from experiments.beyond.table import print_tables
+from segcal.types import InputError
+
+SIZES = (2, 5, 10, 25, 50)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Do the stage asked for."""
+    options = _parser().parse_args(arguments)
+    try:
+        if options.stage == "table":
+            print_tables(options.out)
+        else:
+            _run(options)
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _run(options: argparse.Namespace) -> None:
+    if options.voc is None and options.camvid is None:
+        raise InputError("give the folder of VOC's scores with --voc or that of CamVid with --camvid")
+    training = Training(options.epochs, options.crop, options.device)
+    for task in _tasks(options):
+        if options.data and task.data not in options.data:
+            continue
+        wanted = sorted({min(size, len(task.fit)) for size in (*options.sizes, len(task.fit))}, reverse=True)
+        for images in wanted:
+            for method in options.methods:
+                measure(task, images, method, options.out, training)
+
+
+def _tasks(options: argparse.Namespace) -> Iterator[Task]:
+    if options.voc is not None:
+        yield from voc_tasks(options.voc, options.splits)
+    if options.camvid is not None:
+        if options.logits is None:
+            raise InputError("give the folder of a job of experiments.camvid, which holds its logits, with --logits")
+        yield from camvid_tasks(options.camvid, options.logits, options.splits)
+
+
+def _parser() -> argparse.ArgumentParser:
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog="python -m experiments.beyond", description=__doc__, formatter_class=raw)
+    parser.add_argument("stage", choices=("run", "table"))
+    parser.add_argument("--out", required=True, type=Path, help="folder of the results")
+    parser.add_argument("--voc", type=Path, help="folder that holds logits, labels and images")
+    parser.add_argument("--camvid", type=Path, help="folder of CamVid's frames")
+    parser.add_argument("--logits", type=Path, help="folder of a job of experiments.camvid")
+    parser.add_argument("--data", nargs="+", help="only these: voc, camvid, camvid-0001TP, camvid-Seq05VD")
+    parser.add_argument("--methods", nargs="+", choices=tuple(METHODS), default=tuple(METHODS))
+    parser.add_argument("--splits", type=int, default=5)
+    parser.add_argument("--sizes", type=int, nargs="*", default=list(SIZES), help="images to fit on, beside all")
+    parser.add_argument("--epochs", type=int, default=Training.epochs, help="of LTS, at most")
+    parser.add_argument("--crop", type=int, help="train LTS on random crops of this side")
+    parser.add_argument("--device", default=Training.device)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,94 @@
+"""Which cases are fitted on and which are measured: five random splits of each set of scores.
+
+- `voc`: half of the images to fit on, the others to measure.
+- `camvid`: four fifths of the blocks of time of `val`, one video, to fit on; all of `test`, which are two other videos.
+- `camvid-VIDEO`: half of the blocks of time of one video of `test` to fit on, the other half to measure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from experiments.camvid.jobs import Job
+from experiments.camvid.network import read_logits
+from segcal.data.camvid import CLASSES, VOID, CamVid, Split, open_camvid, sequence_of, time_blocks
+from segcal.data.coarse import open_coarse
+from segcal.data.splits import shuffled_parts
+from segcal.data.voc import BACKGROUND
+from segcal.data.voc import CLASSES as VOC_CLASSES
+from segcal.data.voc import VOID as VOC_VOID
+from segcal.types import Case, InputError
+
+VIDEOS = ("0001TP", "Seq05VD")
+BLOCKS = 10
+"""Into which the frames of a video are cut; neighbours are nearly equal, so they are kept together."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is fitted on and what is measured in one split."""
+
+    data: str
+    number: int
+    fit: Sequence[Case]
+    """In random order: the first n of them are what a fit on n images gets."""
+    test: Sequence[Case]
+    about: dict[str, Any]
+    """Classes, labels left out and background."""
+
+    def part_of(self, case: str) -> str:
+        """What a measured case is counted to: its video, where there are several."""
+        return f"camvid, {sequence_of(case)}" if self.data == "camvid" else self.data
+
+
+def voc_tasks(root: Path, count: int) -> Iterator[Task]:
+    """Of images and scores that are coarser than their labels; all are held in memory, since each is read often."""
+    about = {"num_classes": len(VOC_CLASSES), "ignore_index": VOC_VOID, "background": BACKGROUND}
+    cases = {case.name: case for case in open_coarse(root)}
+    for number in range(count):
+        fit, test = shuffled_parts(list(cases), (len(cases) // 2, len(cases) - len(cases) // 2), seed=number)
+        yield Task("voc", number, [cases[name] for name in fit], [cases[name] for name in test], about)
+
+
+def camvid_tasks(root: Path, logits: Path, count: int) -> Iterator[Task]:
+    """Of CamVid's frames and the logits of one job of `experiments.camvid`, whose folder is given."""
+    about = {"num_classes": len(CLASSES), "ignore_index": VOID, "background": None}
+    data, job = open_camvid(root), Job.of(logits.name)
+    val, test = (_held(data, job, logits.parent, split) for split in ("val", "test"))
+    for number in range(count):
+        yield Task("camvid", number, _drawn_blocks(val, 0.8, number), test, about)
+        for video in VIDEOS:
+            own = [case for case in test if sequence_of(case.name) == video]
+            if not own:
+                raise InputError(f"the frames of test must hold the video {video}, got none in '{root}'")
+            fit = _drawn_blocks(own, 0.5, number)
+            groups = {case.group for case in fit}
+            yield Task(f"camvid-{video}", number, fit, [case for case in own if case.group not in groups], about)
+
+
+def _held(data: CamVid, job: Job, out: Path, split: Split) -> list[Case]:
+    """The frames of a split with the logits of a job, in memory; groups are blocks of time."""
+    groups = _groups(list(data.files[split]))
+    return [
+        replace(data.read(split, name).case(read_logits(job, out, split, name)), group=group)
+        for name, group in groups.items()
+    ]
+
+
+def _groups(names: Sequence[str]) -> dict[str, str]:
+    """The block of time of each frame, within its video."""
+    videos = {video: [name for name in names if sequence_of(name) == video] for video in map(sequence_of, names)}
+    blocks = {video: time_blocks(own, BLOCKS) for video, own in videos.items()}
+    return {name: f"{video} {k}" for video, parts in blocks.items() for k, part in enumerate(parts) for name in part}
+
+
+def _drawn_blocks(cases: Sequence[Case], share: float, seed: int) -> list[Case]:
+    """The cases of a share of the blocks of time, drawn at random, in random order."""
+    blocks = sorted({case.group or "" for case in cases})
+    (kept,) = shuffled_parts(blocks, (max(1, round(share * len(blocks))),), seed=seed)
+    own = {case.name: case for case in cases if case.group in kept}
+    (order,) = shuffled_parts(list(own), (len(own),), seed=seed)
+    return [own[name] for name in order]

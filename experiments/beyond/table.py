@@ -1,0 +1,152 @@
+"""Tables of all that is measured: every metric, paired differences with intervals, and how many images are needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from experiments.beside_paper import lines
+from experiments.beyond.measure import finished
+from experiments.beyond.methods import METHODS
+from segcal.files import staged_file
+from segcal.statistics import bootstrap_interval, clusters_of
+from segcal.tables import CALIBRATION, REGIONS
+from segcal.types import Array, InputError
+
+_OVER_PIXELS = ("nll", "brier")
+_COMPARED = (
+    ("nll", "all"),
+    ("brier", "all"),
+    ("ece", "all"),
+    ("ece", "boundary"),
+    ("ece", "local-max"),
+    ("sce", "all"),
+)
+_REPETITIONS = 2000
+
+
+def print_tables(out: Path) -> None:
+    """Print every table that the finished work gives, and write them to `tables.md`."""
+    text = tables(gathered(out))
+    with staged_file(out / "tables.md") as file:
+        file.write_text(text + "\n", encoding="utf-8")
+    print(text)
+
+
+def gathered(out: Path) -> pd.DataFrame:
+    """One row per part of the data, split, number of images, method, case, region and metric."""
+    frames = []
+    for item, report, results in finished(out):
+        groups = results.cases().set_index("case")["group"]
+        frame = results.to_frame().assign(split=item.number, images=item.images, method=item.method)
+        own = frame.assign(part=frame["case"].map(report["parts"]), group=frame["case"].map(groups))
+        frames.append(own.assign(changed=report["changed"][0], seconds=report["seconds"]))
+    if not frames:
+        raise InputError(f"'{out}' holds nothing measured; run `python -m experiments.beyond run` first")
+    return pd.concat(frames, ignore_index=True)
+
+
+def tables(rows: pd.DataFrame) -> str:
+    """All tables as Markdown."""
+    parts = []
+    for part, own in rows.groupby("part", sort=True):
+        most = own[own["images"] == own["images"].max()]
+        splits, cases = most["split"].nunique(), most.groupby("split")["case"].nunique()
+        title = f"## {part}: {most['images'].iloc[0]} images to fit on, {_span(cases)} to measure, {splits} splits"
+        parts += [title, *_metrics(most), *_differences(most), *_by_size(own)]
+    return "\n\n".join(parts)
+
+
+def _metrics(rows: pd.DataFrame) -> list[str]:
+    """Every metric in every region: means over the splits."""
+    found = {(split, method): frame for (split, method), frame in rows.groupby(["split", "method"])}
+    methods = _in_order(rows)
+    columns = [(metric, region) for metric in CALIBRATION for region in REGIONS]
+    quality = []
+    for method in methods:
+        own = [frame for (_, name), frame in found.items() if name == method]
+        values = [np.mean([_value(frame, metric, "all") for frame in own]) for metric in _OVER_PIXELS]
+        changed, seconds = max(frame["changed"].max() for frame in own), np.mean([f["seconds"].max() for f in own])
+        quality.append([method, *(f"{value:.4f}" for value in values), f"{changed:,}", f"{seconds:.1f}"])
+    parts = [lines(["Method", "NLL", "Brier", "labels changed", "fit, s"], quality)]
+    for metric in CALIBRATION:
+        body = []
+        for method in methods:
+            own = [frame for (_, name), frame in found.items() if name == method]
+            values = [np.mean([_value(f, metric, region) for f in own]) for name, region in columns if name == metric]
+            body.append([method, *(f"{100 * value:.2f}" for value in values)])
+        parts.append(lines([f"{metric.upper()}(%)", *REGIONS], body))
+    return parts
+
+
+def _differences(rows: pd.DataFrame) -> list[str]:
+    """Each method against TS and LTS on the same images: mean over the splits, 95 % interval, splits that are lower."""
+    parts = []
+    for reference in ("TS", "LTS"):
+        if reference not in set(rows["method"]):
+            continue
+        body = []
+        for method in _in_order(rows):
+            if method in ("UC", reference):
+                continue
+            body.append([method, *(_difference(rows, method, reference, *column) for column in _COMPARED)])
+        titles = [f"{metric} {region}" for metric, region in _COMPARED]
+        parts.append(lines([f"minus {reference}, % of it", *titles], body))
+    return parts
+
+
+def _difference(rows: pd.DataFrame, method: str, reference: str, metric: str, region: str) -> str:
+    """Relative change with its interval, from a bootstrap over groups that are in the test part of any split."""
+    own = rows[(rows["metric"] == metric) & (rows["region"] == region) & rows["value"].notna()]
+    keys = ["split", "case", "group"]
+    pairs = own[own["method"] == method].merge(own[own["method"] == reference], on=keys, suffixes=("", "_base"))
+    weight = pairs["pixels"].to_numpy(float) if metric in _OVER_PIXELS else np.ones(len(pairs))
+    ours, base = (weight * pairs[name].to_numpy(float) for name in ("value", "value_base"))
+    names = [group or case for case, group in zip(pairs["case"], pairs["group"], strict=True)]
+
+    def change(drawn: Array) -> Array:
+        found: Array = 100 * ((drawn @ ours) / (drawn @ base) - 1)
+        return found
+
+    low, high = bootstrap_interval(change, len(pairs), repetitions=_REPETITIONS, clusters=clusters_of(names))
+    value = float(change(np.ones((1, len(pairs))))[0])
+    splits = pairs.assign(a=ours, b=base).groupby("split")[["a", "b"]].sum()
+    return f"{value:+.1f} [{low:+.1f}, {high:+.1f}], {(splits['a'] < splits['b']).sum()} of {len(splits)}"
+
+
+def _by_size(rows: pd.DataFrame) -> list[str]:
+    """NLL against that of TS fitted on the same images: mean and worst of the splits."""
+    sizes = sorted(rows["images"].unique())
+    if len(sizes) == 1 or "TS" not in set(rows["method"]):
+        return []
+    keyed = rows[rows["metric"] == "nll"].groupby(["images", "split", "method"])
+    values = {key: _value(frame, "nll", "all") for key, frame in keyed}
+    nll = pd.Series(values).unstack()  # one column for each method
+    changes = 100 * (nll.div(nll["TS"], axis=0) - 1)
+    body = [[method, *(_mean_and_worst(changes.loc[size, method]) for size in sizes)] for method in _in_order(rows)]
+    header = ["NLL against TS, %: mean (worst)", *(f"{size} images" for size in sizes)]
+    return [lines(header, body)]
+
+
+def _mean_and_worst(changes: pd.Series) -> str:
+    own = changes.dropna()
+    return f"{own.mean():+.2f} ({own.max():+.2f})" if len(own) else "-"
+
+
+def _value(frame: pd.DataFrame, metric: str, region: str) -> float:
+    """Over all pixels for NLL and Brier, the mean over images for the others."""
+    own = frame[(frame["metric"] == metric) & (frame["region"] == region) & frame["value"].notna()]
+    weights = own["pixels"] if metric in _OVER_PIXELS else None
+    return float(np.average(own["value"], weights=weights))
+
+
+def _in_order(rows: pd.DataFrame) -> list[str]:
+    found = set(rows["method"])
+    return [name for name in METHODS if name in found]
+
+
+def _span(counts: pd.Series) -> str:
+    low, high = counts.min(), counts.max()
+    return str(low) if low == high else f"{low} to {high}"
