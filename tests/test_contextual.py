@@ -13,7 +13,7 @@ from torch import Tensor
 
 from segcal.calibrators import ContextualTemperatureScaling, TemperatureScaling, create
 from segcal.data.simulate import simulate
-from segcal.functional import log_linear
+from segcal.functional import context_portable, log_linear
 from segcal.functional.context import FEATURES, context_features
 from segcal.functional.log_linear import Pixels, fit_in_memory, loss_sums, read_loss
 from segcal.functional.ridge import Strengths, choose_ridge, fold_of_groups
@@ -264,6 +264,25 @@ def test_it_is_deterministic_on_one_and_two_threads() -> None:
         assert all(torch.equal(value, found[0].state_dict()[name]) for name, value in one.state_dict().items())
 
 
+@pytest.mark.parametrize("dims", [2, 3])
+def test_plain_pytorch_fits_the_same(dims: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a GPU computes, on the CPU: portable features and portable sums."""
+    cases = heated(3, size={2: (20, 18), 3: (12, 10, 11)}[dims])
+    logits = torch.stack([torch.as_tensor(case.logits) for case in cases])
+    for name in ("_FEATURE_RIDGES", "_CLASS_RIDGES"):
+        monkeypatch.setattr(f"segcal.calibrators.contextual.{name}", (0.1, 0.01))
+    compiled = ContextualTemperatureScaling(CLASSES, spatial_dims=dims).fit(cases)
+    expected = compiled(logits)
+    monkeypatch.setattr("segcal.calibrators.contextual.context_features", context_portable.features)
+    monkeypatch.setattr(
+        "segcal.functional.log_linear_kernels.loss_sums", lambda *arguments: log_linear._loss_sums(*arguments)
+    )
+    plain = ContextualTemperatureScaling(CLASSES, spatial_dims=dims).fit(cases)
+    monkeypatch.setattr("segcal.functional.context.may_compile", lambda *tensors: False)
+    torch.testing.assert_close(plain(logits), expected, rtol=1e-4, atol=1e-4)
+    assert plain.fit_report_.details["ridge_features"] == compiled.fit_report_.details["ridge_features"]
+
+
 def test_one_group_has_one_temperature_and_a_warning() -> None:
     cases = [replace(case, group="only") for case in heated(3, size=(16, 16))]
     report = ContextualTemperatureScaling(CLASSES).fit(cases).fit_report_
@@ -288,7 +307,7 @@ def test_brier_is_lower_when_it_counts() -> None:
 
 
 def test_temperatures_at_the_bounds_are_reported() -> None:
-    report = ContextualTemperatureScaling(CLASSES, bounds=(1.0, 1.6)).fit(heated(8)).fit_report_
+    report = ContextualTemperatureScaling(CLASSES, bounds=(1.0, 1.6)).fit(heated(3, size=(24, 24))).fit_report_
     assert any("are cut off at 1 or 1.6" in warning for warning in report.warnings)
 
 
