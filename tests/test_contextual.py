@@ -16,7 +16,7 @@ from segcal.data.simulate import simulate
 from segcal.functional import context_portable, log_linear
 from segcal.functional.context import FEATURES, context_features
 from segcal.functional.log_linear import Pixels, fit_in_memory, loss_sums, read_loss
-from segcal.functional.ridge import Strengths, choose_ridge, fold_of_groups
+from segcal.functional.ridge import Strengths, choose_ridge
 from segcal.types import Case, InputError
 
 CLASSES = 4
@@ -200,10 +200,6 @@ def test_groups_are_never_split(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (details["groups"], details["folds"]) == (4, 4)
 
 
-def test_folds_of_groups() -> None:
-    assert fold_of_groups(list("abcdefga")) == ([0, 1, 2, 3, 4, 0, 1, 0], 7)
-
-
 def test_groups_decide_how_much_is_learned() -> None:
     """Offsets that hold within each video but not between them: without the groups they look real."""
     random, cases = np.random.default_rng(0), []
@@ -274,9 +270,7 @@ def test_plain_pytorch_fits_the_same(dims: int, monkeypatch: pytest.MonkeyPatch)
     compiled = ContextualTemperatureScaling(CLASSES, spatial_dims=dims).fit(cases)
     expected = compiled(logits)
     monkeypatch.setattr("segcal.calibrators.contextual.context_features", context_portable.features)
-    monkeypatch.setattr(
-        "segcal.functional.log_linear_kernels.loss_sums", lambda *arguments: log_linear._loss_sums(*arguments)
-    )
+    monkeypatch.setattr("segcal.functional.log_linear_kernels.loss_sums", log_linear._loss_sums)
     plain = ContextualTemperatureScaling(CLASSES, spatial_dims=dims).fit(cases)
     monkeypatch.setattr("segcal.functional.context.may_compile", lambda *tensors: False)
     torch.testing.assert_close(plain(logits), expected, rtol=1e-4, atol=1e-4)

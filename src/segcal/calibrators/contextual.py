@@ -7,7 +7,7 @@ where f are the features of the pixel and its surroundings (`functional.context`
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import product
 from time import perf_counter
@@ -21,11 +21,12 @@ from torch import Tensor
 from segcal.calibrators.base import FitReport, TemperatureCalibrator
 from segcal.calibrators.temperature import TemperatureScaling
 from segcal.cases import reread, slabs_of
+from segcal.folds import folds_of
 from segcal.functional.context import FEATURES, REACH, WORDS, context_features, context_temperature
 from segcal.functional.log_linear import Loss, Pixels, fit_in_memory, loss_sums, read_loss
 from segcal.functional.newton import Block, Metric, Minimum, minimise
 from segcal.functional.probability import at_least_float32
-from segcal.functional.ridge import Choice, Strengths, choose_ridge, fold_of_groups
+from segcal.functional.ridge import Choice, Strengths, choose_ridge
 from segcal.functional.sampling import Sampler
 from segcal.functional.temperature import likelihood, optimal_inverse_temperature
 from segcal.types import Array, Case, IgnoreIndex, Image, InputError, Logits, Temperature
@@ -37,6 +38,7 @@ _CLASS_RIDGES = (np.inf, 0.3, 0.1, 0.03, 0.01, 1e-3)
 """Strengths to choose from, the strongest first."""
 _SAMPLE = 1 << 17  # pixels that strengths are chosen on
 _SAMPLE_LOGITS = 1 << 23  # and scores, where there are many classes
+_FOLDS = 5
 _PASSES = 30
 _TS = Strengths(np.inf, np.inf)
 
@@ -152,7 +154,7 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
     def _slabs(self, cases: Collection[Case]) -> Iterator[tuple[_Origin, Tensor, Tensor, Tensor]]:
         """Whence it is, logits `[L, N]`, labels `[N]` (-1 where left out) and features `[F, N]` of every slab."""
         for number, case in enumerate(cases):
-            origin = _Origin(case.name, number, number if case.group is None else case.group)
+            origin = _Origin(case.name, number, case.group)
             labels = self.fit_labels(case)[0]
             if labels.ndim != self.spatial_dims:
                 raise InputError(
@@ -175,7 +177,7 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
         classes, many = self.num_classes, self._many
         room = min(_SAMPLE, _SAMPLE_LOGITS // classes)
         sampler = Sampler(1, room, rows=classes + many + 2, narrow=True)
-        names, groups = dict[str, None](), dict[int, Hashable]()
+        names, groups = dict[str, None](), dict[int, str | None]()
         nll, pixels, moments = 0.0, 0, np.zeros((2, many))
         for origin, logits, labels, known in self._slabs(cases):
             names[origin.name] = None
@@ -193,8 +195,9 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
         mean = moments[0] / pixels
         scale = np.sqrt(np.maximum(moments[1] / pixels - mean**2, 0.0))
         scale[scale < 1e-6] = 1.0  # the same everywhere: nothing to learn from
-        folds, count = fold_of_groups(list(groups.values()))
-        sample = _by_fold(sampler.values(), classes, dict(zip(groups, folds, strict=True)), mean, scale)
+        folds = dict(zip(groups, folds_of(list(groups.values()), _FOLDS).tolist(), strict=True))
+        sample = _by_fold(sampler.values(), classes, folds, mean, scale)
+        count = len({group or number for number, group in groups.items()})
         return _Seen(tuple(names), pixels, nll, mean, scale, sample, count)
 
     def _choose(self, seen: _Seen) -> tuple[Choice | None, list[str]]:
@@ -306,7 +309,7 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
 class _Origin(NamedTuple):
     name: str
     number: int
-    group: Hashable
+    group: str | None
 
 
 class _Seen(NamedTuple):

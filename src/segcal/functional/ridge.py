@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,6 @@ from scipy.stats import t as student
 from segcal.functional.log_linear import Pixels, fit_in_memory, loss_sums, read_loss
 from segcal.types import Array
 
-FOLDS = 5
 _TOLERANCE = 1e-8  # of the loss that a last step may promise
 _EQUAL = 1e-6  # nats by which losses may differ and count as equal
 
@@ -52,16 +51,6 @@ class Choice:
         spread = np.sqrt((folds - 1) / folds * ((refits - refits.mean(axis=0)) ** 2).sum(axis=0))
         reach = student.ppf(0.975, folds - 1) * spread
         return np.stack([point - reach, point + reach], axis=1)
-
-
-def fold_of_groups(groups: Sequence[Hashable]) -> tuple[list[int], int]:
-    """The fold of each image, given its group, and how many groups there are; a group is never split.
-
-    >>> fold_of_groups(["a", "b", "a", "c"])
-    ([0, 1, 0, 2], 3)
-    """
-    order = {group: k for k, group in enumerate(dict.fromkeys(groups))}
-    return [order[group] % FOLDS for group in groups], len(order)
 
 
 def choose_ridge(
