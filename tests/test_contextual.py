@@ -300,9 +300,13 @@ def test_brier_is_lower_when_it_counts() -> None:
     assert brier("nll+brier") < brier("nll")
 
 
-def test_temperatures_at_the_bounds_are_reported() -> None:
-    report = ContextualTemperatureScaling(CLASSES, bounds=(1.0, 1.6)).fit(heated(3, size=(24, 24))).fit_report_
-    assert any("are cut off at 1 or 1.6" in warning for warning in report.warnings)
+def test_temperatures_at_the_bounds_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_FEATURE_RIDGES", "_CLASS_RIDGES"):
+        monkeypatch.setattr(f"segcal.calibrators.contextual.{name}", (0.01,))
+    report = ContextualTemperatureScaling(CLASSES, bounds=(1.0, 1.3)).fit(heated(6, size=(32, 32))).fit_report_
+    assert any("are cut off at 1 or 1.3" in warning for warning in report.warnings)
+    assert report.nll_after < report.nll_before  # T = 1, at the bound, is no place to be stuck in
+    assert 1.0 <= report.details["temperature"] <= 1.3
 
 
 def test_a_shift_of_the_logits_changes_nothing() -> None:

@@ -107,7 +107,7 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
         seen = self._look(kept)
         choice, doubts = self._choose(seen)
         strengths = _TS if choice is None else choice.strengths
-        outcome = self._fit_one(kept, seen) if strengths == _TS else self._fit_all(kept, seen, strengths)
+        outcome = self._fit_one(kept) if choice is None or strengths == _TS else self._fit_all(kept, seen, choice)
         self.intercept.fill_(float(outcome.point[0]))
         self.coefficients.copy_(torch.from_numpy(outcome.point[1 : 1 + self._many]))
         self.class_offsets.copy_(torch.from_numpy(outcome.point[1 + self._many :]))
@@ -220,7 +220,7 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
         among = [Strengths(*pair) for pair in pairs]
         return choose_ridge(sample, start, among, self.bounds, brier=self._brier), []
 
-    def _fit_one(self, cases: Collection[Case], seen: _Seen) -> _Outcome:
+    def _fit_one(self, cases: Collection[Case]) -> _Outcome:
         """One temperature for all: temperature scaling itself."""
         settings = {"ignore_index": self.ignore_index, "background": self.background, "bounds": self.bounds}
         plain = TemperatureScaling(self.num_classes, **settings).to(self.fitted.device).fit(cases)  # type: ignore[arg-type]
@@ -229,12 +229,14 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
         point[0] = np.log(report.details["temperature"])
         return _Outcome(point, report.nll_after, report.steps, report.converged, report.warnings)
 
-    def _fit_all(self, cases: Collection[Case], seen: _Seen, strengths: Strengths) -> _Outcome:
+    def _fit_all(self, cases: Collection[Case], seen: _Seen, choice: Choice) -> _Outcome:
         """All pixels, from the solution of the sample on and with its curvature as the metric."""
-        penalty = strengths.penalty(self._many, self.num_classes)
+        penalty = choice.strengths.penalty(self._many, self.num_classes)
         free = np.flatnonzero(np.isfinite(penalty))
         cost = penalty[free]
-        start, curvature = fit_in_memory([seen.sample], np.zeros(penalty.size), penalty, self.bounds, brier=self._brier)
+        # not from T = 1, which may lie outside the bounds, where nothing has a slope
+        middle = np.mean(choice.refits, axis=0)
+        start, curvature = fit_in_memory([seen.sample], middle, penalty, self.bounds, brier=self._brier)
         found: dict[bytes, Loss] = {}
 
         def objective(chosen: Array) -> tuple[float, Array]:
@@ -280,7 +282,7 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
         features, classes = slice(1, 1 + self._many), slice(1 + self._many, None)
         tried = () if choice is None else choice.tried
         return {
-            "temperature": float(np.exp(point[0])),
+            "temperature": float(np.clip(np.exp(point[0]), *self.bounds)),
             "features": list(FEATURES[: self._many]),
             "coefficients": point[features].tolist(),
             "coefficient_intervals": spans[features].tolist(),
@@ -302,7 +304,7 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
                 }
                 for row in tried
             ],
-            "words": list(_words(point, spans, strengths, self._many)),
+            "words": list(_words(point, spans, strengths, self._many, self.bounds)),
         }
 
 
@@ -358,8 +360,8 @@ def _told(strength: float) -> float | None:
     return float(strength) if np.isfinite(strength) else None
 
 
-def _words(point: Array, spans: Array, strengths: Strengths, many: int) -> Iterator[str]:
-    yield f"an average pixel has the temperature {np.exp(point[0]):.3g}"
+def _words(point: Array, spans: Array, strengths: Strengths, many: int, bounds: tuple[float, float]) -> Iterator[str]:
+    yield f"an average pixel has the temperature {np.clip(np.exp(point[0]), *bounds):.3g}"
     if strengths == _TS:
         yield "and so have all others: nothing more could be learned that holds for other groups"
     if np.isfinite(strengths.features):
