@@ -52,6 +52,8 @@ def foreground(
     if background is None:
         return kept
     near = boundary(labels, ignore_index) if near is None else near
+    if labels.device.type == "cpu":  # as above
+        return torch.from_numpy(kept.numpy() & ((labels.numpy() != background) | near.numpy()))
     return kept & ((labels != background) | near)
 
 

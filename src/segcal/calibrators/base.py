@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self, SupportsIndex
 
+import numpy as np
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -119,7 +120,9 @@ class Calibrator(nn.Module, ABC):
         if self.background is None:  # ignored pixels are -1 already
             return labels.to(self.fitted.device)
         inside = foreground(labels, IGNORED, background=self.background)
-        return labels.masked_fill(~inside, IGNORED).to(self.fitted.device)
+        # numpy, because small operations wake PyTorch's threads, which then spin
+        kept = np.where(inside.cpu().numpy(), labels.cpu().numpy(), IGNORED)
+        return torch.from_numpy(kept).to(self.fitted.device)
 
     def config(self) -> dict[str, Any]:
         """The arguments that build an equal, unfitted calibrator."""
