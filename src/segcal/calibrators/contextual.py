@@ -33,7 +33,7 @@ from segcal.types import Array, Case, IgnoreIndex, Image, InputError, Logits, Te
 
 ContextLoss = Literal["nll", "nll+brier"]
 
-_FEATURE_RIDGES = (np.inf, 0.1, 0.01, 1e-3)
+_FEATURE_RIDGES = (np.inf, 10.0, 1.0, 0.1, 1e-3)
 _CLASS_RIDGES = (np.inf, 0.3, 0.1, 0.03, 0.01, 1e-3)
 """Strengths to choose from, the strongest first."""
 _SAMPLE = 1 << 17  # pixels that strengths are chosen on
