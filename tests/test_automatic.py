@@ -15,7 +15,7 @@ from scipy.ndimage import uniform_filter
 
 import segcal
 from contracts import CHECKS, Check, Subject
-from segcal.calibrators import AutomaticChoice, Calibrator, create, learned_values
+from segcal.calibrators import AutomaticChoice, Calibrator, create
 from segcal.calibrators import automatic as module
 from segcal.calibrators.streaming import summed_nll
 from segcal.data.simulate import simulate
@@ -69,7 +69,7 @@ def test_heavy_tails_are_ets() -> None:
     assert "below that of ts (95 % interval" in details["why"]
     assert torch.equal(found.applied.weights, alone.weights)  # fitted anew on all cases
     assert found.fit_report_.nll_after == alone.fit_report_.nll_after
-    assert details["scores"]["ets"]["numbers"] == learned_values(alone) == learned_values(found) == 4
+    assert details["scores"]["ets"]["numbers"] == alone.learned == found.learned == 4
 
 
 def scaled(count: int, temperature: Callable[[np.ndarray], np.ndarray]) -> list[Case]:

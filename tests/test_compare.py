@@ -18,7 +18,7 @@ import references
 import segcal
 from segcal.calibrators import Calibrator, FitReport, TemperatureScaling
 from segcal.cli import app
-from segcal.compare import PAPER, Comparison, compare, learned_values
+from segcal.compare import PAPER, Comparison, compare
 from segcal.data.folder import open_folder
 from segcal.data.simulate import simulate
 from segcal.data.writer import write_folder
@@ -149,7 +149,7 @@ def test_costs_are_those_of_the_fit(cases: list[Case]) -> None:
     assert frame.seconds["B"] == 0.25
     assert frame.seconds["TS"] == found.calibrators["TS"].fit_report_.seconds
     assert (frame.memory >= 0).all()
-    assert learned_values(segcal.create("lts", 11, image_channels=3)) == 8 * (25 * 11 + 1) + 25 * 3 + 1
+    assert segcal.create("lts", 11, image_channels=3).learned == 8 * (25 * 11 + 1) + 25 * 3 + 1
 
 
 def test_memory_is_the_peak_and_not_what_is_left() -> None:
@@ -295,7 +295,7 @@ def test_every_method_can_be_compared(data: Path, method: str) -> None:
         changed, pixels = changed + int(moved.sum()), pixels + moved.numel()
     assert row["changed"] == changed / pixels
     assert not (row["keeps_labels"] and changed)
-    assert row["parameters"] == learned_values(calibrator)
+    assert row["parameters"] == calibrator.learned
 
 
 def test_page_table_and_figure_of_what_is_saved(data: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from segcal.calibrators import Calibrator, learned_values
+from segcal.calibrators import Calibrator
 from segcal.cases import labels_of, reread, slabs_of
 from segcal.evaluate import Protocol, evaluate
 from segcal.files import staged_folder, write_json
@@ -94,7 +94,7 @@ class Comparison:
         row |= {"changed": nan, "accuracy": nan, "miou": nan, "failure": fit.failure}
         if fit.calibrator is not None:
             row |= {
-                "parameters": learned_values(fit.calibrator),
+                "parameters": fit.calibrator.learned,
                 "seconds": fit.calibrator.fit_report_.seconds,
                 "memory": nan if fit.memory is None else fit.memory,
                 "keeps_labels": fit.calibrator.preserves_labels,

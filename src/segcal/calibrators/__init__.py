@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from segcal.calibrators.attended import AttendedTemperatureScaling
 from segcal.calibrators.automatic import AutomaticChoice
-from segcal.calibrators.base import FORMAT, WEIGHTS, Calibrator, FitReport, TemperatureCalibrator, learned_values
+from segcal.calibrators.base import FORMAT, WEIGHTS, Calibrator, FitReport, TemperatureCalibrator
 from segcal.calibrators.beta import BetaCalibration
 from segcal.calibrators.binwise import BinwiseTemperatureScaling
 from segcal.calibrators.contextual import ContextualTemperatureScaling
@@ -45,7 +45,6 @@ __all__ = [
     "TemperatureScaling",
     "VectorScaling",
     "create",
-    "learned_values",
     "load",
     "methods",
     "search_dirichlet",

@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from segcal.calibrators.base import Calibrator, TemperatureCalibrator, learned_values
+from segcal.calibrators.base import Calibrator, TemperatureCalibrator
 from segcal.calibrators.contextual import ContextualTemperatureScaling
 from segcal.calibrators.ensemble import EnsembleTemperatureScaling
 from segcal.calibrators.local import LocalTemperatureScaling
@@ -175,6 +175,11 @@ class AutomaticChoice(Calibrator):
         assert self.chosen is not None
         return self.chosen
 
+    @property
+    def learned(self) -> int:
+        """How many numbers the chosen calibrator has learned."""
+        return self.applied.learned
+
     def forward(self, logits: Logits, image: Image | None = None) -> Logits:
         """Calibrated logits of the same shape and dtype."""
         self._check(logits)
@@ -234,7 +239,7 @@ class AutomaticChoice(Calibrator):
                     raise
                 score.failure = f"could not be fitted: {error}"
                 break
-            score.numbers = learned_values(fitted)
+            score.numbers = fitted.learned
             for place in held_out:
                 score.sums[trial.group[place]] += summed_nll(fitted, [cases[place]])[0]
             if fold == 0 and _CANDIDATES[name].trained and trial.is_far_behind(name):

@@ -124,6 +124,11 @@ class Calibrator(nn.Module, ABC):
         kept = np.where(inside.cpu().numpy(), labels.cpu().numpy(), IGNORED)
         return torch.from_numpy(kept).to(self.fitted.device)
 
+    @property
+    def learned(self) -> int:
+        """How many numbers it has learned: all that it saves."""
+        return sum(values.numel() for name, values in self.state_dict().items() if name != "fitted")
+
     def config(self) -> dict[str, Any]:
         """The arguments that build an equal, unfitted calibrator."""
         names = [name for name in inspect.signature(type(self).__init__).parameters if name != "self"]
@@ -155,12 +160,6 @@ class Calibrator(nn.Module, ABC):
                 f"logits must have shape (B, {self.num_classes}, *S), got {tuple(logits.shape)}; "
                 f"this {type(self).__name__} was built for num_classes={self.num_classes}"
             )
-
-
-def learned_values(calibrator: Calibrator) -> int:
-    """How many numbers a calibrator has learned: all that it saves."""
-    state = calibrator.applied.state_dict()
-    return sum(values.numel() for name, values in state.items() if name != "fitted")
 
 
 class TemperatureCalibrator(Calibrator):

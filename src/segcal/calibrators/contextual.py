@@ -40,6 +40,7 @@ _SAMPLE = 1 << 17  # pixels that strengths are chosen on
 _SAMPLE_LOGITS = 1 << 23  # and scores, where there are many classes
 _FOLDS = 5
 _PASSES = 30
+_CONTEXT = -(-REACH // 8) * 8  # whole slabs of slices, so that slabs give the same bits as the whole
 _TS = Strengths(np.inf, np.inf)
 
 
@@ -65,8 +66,6 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
     """
 
     method = "cts"
-    context: int | None = -(-REACH // 8) * 8
-
     intercept: Float64[Tensor, ""]
     """The logarithm of the temperature of an average pixel; NaN until fitted."""
     coefficients: Float64[Tensor, " F"]
@@ -93,6 +92,7 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
         if loss not in get_args(ContextLoss):
             raise InputError(f"loss must be one of {', '.join(get_args(ContextLoss))}, got '{loss}'")
         self.spatial_dims, self.features, self.classes = spatial_dims, bool(features), bool(classes)
+        self.context = _CONTEXT if features else 0
         self.loss: ContextLoss = loss
         nan = torch.tensor(torch.nan, dtype=torch.float64)
         self.register_buffer("intercept", nan.clone())
@@ -144,6 +144,11 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
         return context_temperature(logits, weights, intercept, self.class_offsets, self.bounds)
 
     @property
+    def learned(self) -> int:
+        """The intercept, and the weights and offsets that it has; the standardisation is a matter of units."""
+        return 1 + self._many + (self.num_classes if self.classes else 0)
+
+    @property
     def _many(self) -> int:
         return len(FEATURES) if self.features else 0
 
@@ -161,8 +166,7 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
                     f"labels must have {self.spatial_dims} axes, got shape {tuple(labels.shape)} "
                     f"of case '{case.name}'; set spatial_dims={labels.ndim}"
                 )
-            reach = self.context if self.features else 0
-            for slab in slabs_of(case, self.num_classes, context=reach or 0, device=labels.device):
+            for slab in slabs_of(case, self.num_classes, context=self.context or 0, device=labels.device):
                 rows = slice(slab.rows.start + slab.inner.start, slab.rows.start + slab.inner.stop)
                 scores = at_least_float32(slab.logits)  # once, for all that looks at them
                 logits, truth = scores[0, :, slab.inner], labels[rows].reshape(-1)
