@@ -342,6 +342,12 @@ def test_auto_tells_what_it_took(tmp_path: Path) -> None:
     assert f"{found['scores']['lts']['numbers']:,}" in words
     found = succeed_json("fit", tmp_path / "data", "--method", "auto", "--out", tmp_path / "auto", "--epochs", 1)
     assert found["details"]["chosen"] in found["details"]["scores"]
+    few = succeed_json(
+        "fit", tmp_path / "data", "--method", "auto", "--out", tmp_path / "auto", "--candidates", "ts,ets", "classwise"
+    )
+    assert list(few["details"]["scores"]) == ["ts", "ets", "classwise"]
+    words = refuse("fit", tmp_path / "data", "--method", "auto", "--out", tmp_path / "auto", "--candidates", "best")
+    assert "candidates must be among ts, ets" in words
     words = refuse("fit", tmp_path / "data", "--method", "auto", "--out", tmp_path / "auto", "--checkpoint", tmp_path)
     assert "'auto' has no --checkpoint; leave it out" in words
 

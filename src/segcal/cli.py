@@ -14,6 +14,7 @@ import typer
 from segcal import report_commands
 from segcal.apply import apply_to_folder
 from segcal.calibrators import Calibrator, create, load, methods
+from segcal.calibrators.automatic import CANDIDATES
 from segcal.compare import (
     PAPER,
     UNCALIBRATED,
@@ -133,6 +134,9 @@ def fit(
     loss: Annotated[
         str | None, typer.Option(help="cts: nll or nll+brier; ets: cross_entropy or squared_error.")
     ] = None,
+    candidates: Annotated[
+        list[str] | None, typer.Option(help=f"auto: methods to choose among, of {', '.join(CANDIDATES)}.")
+    ] = None,
     epochs: Epochs = None,
     learning_rate: LearningRate = None,
     batch_size: BatchSize = None,
@@ -169,6 +173,7 @@ def fit(
         features=features,
         classes=classes,
         loss=loss,
+        candidates=None if candidates is None else _listed(candidates),
     )
     options = _given(
         epochs=epochs,
@@ -315,7 +320,7 @@ def compare_command(
     Example: segcal compare DATA --methods ts,lts,isotonic --reference lts --out results/ --page page.html
     """
     refuse_overwriting(out, data, labels)
-    names = [name for part in chosen or PAPER for name in part.split(",") if name]
+    names = _listed(chosen or PAPER)
     check_names(names)
     folder = _open(data, fit_split, "fit", labels, num_classes, ignore_index, background, scores)
     tested = _open(data, test_split, "test", labels, num_classes, ignore_index, background, scores)
@@ -592,6 +597,11 @@ def _protocol(
     }
     Protocol(**protocol)
     return protocol
+
+
+def _listed(parts: Sequence[str]) -> list[str]:
+    """Names that are given one by one or separated by commas."""
+    return [name for part in parts for name in part.split(",") if name]
 
 
 def _given(**options: Any) -> dict[str, Any]:
