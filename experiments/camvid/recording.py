@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import cast
 
 import torch
@@ -28,6 +29,8 @@ class Recorder:
 
     def _record(self, image: Tensor) -> nn.Module:
         """The network's passes for images of this shape; the passes that recording takes leave its statistics alone."""
+        with suppress(AttributeError):  # newer versions say that gradients come of another stream; here that is meant
+            torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
         kept = [(buffer, buffer.clone()) for buffer in self.network.buffers()]
         half = torch.is_autocast_enabled("cuda")
         with torch.autocast("cuda", torch.get_autocast_dtype("cuda"), enabled=half, cache_enabled=False):
