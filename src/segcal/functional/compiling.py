@@ -23,19 +23,22 @@ BLOCK = 256  # pixels whose intermediate results stay in the first-level cache
 
 def compiled(function: F) -> F:
     """Compile to machine code on first use and keep it on disk; contraction to fused multiply-add is allowed."""
-    return cast(F, numba.njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})(function))
+    return _compile(function)
 
 
 def summing(function: F) -> F:
     """The same for sums along a block, whose terms the vector units may add in an order of their own."""
-    compiler = numba.njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract", "reassoc"})
-    return cast(F, compiler(function))
+    return _compile(function, "reassoc")
 
 
 def inlined(function: F) -> F:
     """The same, put into the caller before it is compiled, so that arguments that are constants are known as such."""
-    compiler = numba.njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"}, inline="always")
-    return cast(F, compiler(function))
+    return _compile(function, inline="always")
+
+
+def _compile(function: F, *liberties: str, **options: Any) -> F:
+    math = {"contract", *liberties}
+    return cast(F, numba.njit(nogil=True, cache=True, error_model="numpy", fastmath=math, **options)(function))
 
 
 @compiled
