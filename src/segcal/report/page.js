@@ -217,7 +217,7 @@ function choiceSection() {
 function influenceSection() {
   if (!DATA.influences.length) return null;
   const part = found => node('div', null, node('h3', null, key(found.method), found.method), 
-    node('div', { class: 'grid halves' },
+    node('div', { class: 'grid halves kept' },
       found.features.length ? node('div', { class: 'card' }, node('h3', { class: 'head' }, 'What is around the pixel', node('span', null, 'factor for one standard deviation more')), factors(found.features, `${found.method}: factors of the features`)) : null,
       found.classes.length ? node('div', { class: 'card' }, node('h3', { class: 'head' }, 'The class predicted', node('span', null, 'factor of its own')), node('div', { class: 'tall' }, factors(found.classes, `${found.method}: factors of the classes`))) : null),
     found.words.length ? node('details', { open: found.words.length < 16 }, node('summary', null, 'In words'), node('ul', { class: 'words' }, found.words.map(words => node('li', null, words)))) : null);
