@@ -60,7 +60,7 @@ def tables(rows: pd.DataFrame) -> str:
 
 
 def _metrics(rows: pd.DataFrame) -> list[str]:
-    """Every metric in every region: means over the splits."""
+    """Every metric in every region: means over the splits that a method was measured on."""
     found = {(split, method): frame for (split, method), frame in rows.groupby(["split", "method"])}
     methods = _in_order(rows)
     columns = [(metric, region) for metric in CALIBRATION for region in REGIONS]
@@ -69,8 +69,9 @@ def _metrics(rows: pd.DataFrame) -> list[str]:
         own = [frame for (_, name), frame in found.items() if name == method]
         values = [np.mean([_value(frame, metric, "all") for frame in own]) for metric in _OVER_PIXELS]
         changed, seconds = max(frame["changed"].max() for frame in own), np.mean([f["seconds"].max() for f in own])
-        quality.append([method, *(f"{value:.4f}" for value in values), f"{changed:,}", f"{seconds:.1f}"])
-    parts = [lines(["Method", "NLL", "Brier", "labels changed", "fit, s"], quality)]
+        cells = [f"{value:.4f}" for value in values]
+        quality.append([method, str(len(own)), *cells, f"{changed:,}", f"{seconds:.1f}"])
+    parts = [lines(["Method", "splits", "NLL", "Brier", "labels changed", "fit, s"], quality)]
     for metric in CALIBRATION:
         body = []
         for method in methods:
