@@ -36,7 +36,7 @@ FLOORS = (
     ("portraits", "compare"),
     ("report",),
     ("console",),
-    ("report_commands",),
+    ("report_commands", "command_options", "command_steps"),
     ("cli",),
     ("__main__",),  # starts cli, so it lies above it
 )

@@ -232,7 +232,7 @@ def taking(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every trial end with this candidate, untried."""
     monkeypatch.setattr(module, "_FEWEST_GROUPS", 1)
     monkeypatch.setattr(AutomaticChoice, "_try", lambda *_: None)
-    monkeypatch.setattr(module._Trial, "verdict", lambda _: (name, "told so"))
+    monkeypatch.setattr(module.Trial, "verdict", lambda _: (name, "told so"))
 
 
 def subject(name: str) -> Subject:

@@ -2,19 +2,60 @@
 
 from __future__ import annotations
 
-import inspect
 import json
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, cast
 
 import typer
 
 from segcal import report_commands
 from segcal.apply import apply_to_folder
-from segcal.calibrators import Calibrator, create, load, methods
+from segcal.calibrators import Calibrator, load, methods
 from segcal.calibrators.automatic import CANDIDATES
+from segcal.command_options import (
+    AsJson,
+    Background,
+    BatchSize,
+    Bins,
+    Classes,
+    Cosine,
+    Crop,
+    Data,
+    Device,
+    Epochs,
+    Flips,
+    Floor,
+    Form,
+    Ignore,
+    Interval,
+    LabelFolder,
+    LearningRate,
+    LogitsOnly,
+    Page,
+    Patches,
+    PatchSize,
+    PatchSizes,
+    Patience,
+    Precision,
+    Reference,
+    Scores,
+    ShownCases,
+    SignificanceTest,
+    Split,
+    ValidationSplit,
+)
+from segcal.command_steps import (
+    create_for,
+    fit_shown,
+    given,
+    listed,
+    load_all,
+    open_at,
+    protocol_of,
+    scores_of,
+    validation_of,
+)
 from segcal.compare import (
     PAPER,
     UNCALIBRATED,
@@ -38,18 +79,17 @@ from segcal.console import (
     print_written,
     progress_of,
 )
-from segcal.data.folder import Folder, open_folder
+from segcal.data.folder import open_folder
 from segcal.data.simulate import load_sample
 from segcal.data.writer import write_folder
 from segcal.diagnosis import diagnose, write_maps
-from segcal.evaluate import Protocol, evaluate
+from segcal.evaluate import evaluate
 from segcal.export import export_onnx
 from segcal.files import refuse_foreign, refuse_overwriting
 from segcal.models import import_network
 from segcal.results import Results, check_reference, check_test
 from segcal.statistics import Test
-from segcal.training import is_first_process, progress_bar
-from segcal.types import InputError
+from segcal.training import is_first_process
 from segcal.version import __version__
 
 app = typer.Typer(
@@ -59,45 +99,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Make the probabilities of semantic segmentation trustworthy, without changing a label.",
 )
-
-Data = Annotated[Path, typer.Argument(help="Folder with logits/ and labels/, or nnU-Net predictions.")]
-LabelFolder = Annotated[Path | None, typer.Option("--labels", help="Folder of the true labels, if not DATA/labels.")]
-Split = Annotated[str | None, typer.Option(help="Only the cases that splits.json lists under this name.")]
-Classes = Annotated[int | None, typer.Option("--num-classes", help="Number of classes, if segcal.toml does not say.")]
-Ignore = Annotated[list[int] | None, typer.Option("--ignore-index", help="Label(s) left out everywhere.")]
-Background = Annotated[int | None, typer.Option(help="Class outside the region All.")]
-Scores = Annotated[str | None, typer.Option(help="What the files hold: logits or probabilities.")]
-Reference = Annotated[str | None, typer.Option(help="Method that the others are tested against.")]
-SignificanceTest = Annotated[str, typer.Option("--test", help="mann-whitney (the paper's) or wilcoxon (paired).")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
-
-ValidationSplit = Annotated[
-    str | None, typer.Option(help="Split that the best weights are chosen on; 'validation' where there is one.")
-]
-LogitsOnly = Annotated[bool, typer.Option("--logits-only", help="Do not look at the images.")]
-Epochs = Annotated[int | None, typer.Option(help="Learned methods: passes over the data.")]
-LearningRate = Annotated[float | None, typer.Option(help="Learned methods: of Adam.")]
-BatchSize = Annotated[int | None, typer.Option(help="Learned methods: images in a step.")]
-Patience = Annotated[int | None, typer.Option(help="Learned methods: stop after so many epochs without gain.")]
-Cosine = Annotated[bool | None, typer.Option("--cosine", help="Learned methods: let the rate fall to 0.")]
-Crop = Annotated[int | None, typer.Option(help="Learned methods: side of random crops.")]
-Flips = Annotated[bool | None, typer.Option("--flips", help="Learned methods: random flips.")]
-Precision = Annotated[str | None, typer.Option(help="Learned methods: float32 or bfloat16.")]
-Device = Annotated[str | None, typer.Option(help="Learned methods: auto, cpu, cuda.")]
-
-Page = Annotated[Path | None, typer.Option(help="HTML file to show the results in.")]
-ShownCases = Annotated[
-    list[str] | None, typer.Option(help="Cases to show on the page; else the worst, a typical one and the best.")
-]
-Bins = Annotated[int, typer.Option(help="Number of bins.")]
-Form = Annotated[str, typer.Option(help="Of SCE and ACE: tables, equations or marginal.")]
-PatchSize = Annotated[int, typer.Option(help="Side of the Local patches.")]
-PatchSizes = Annotated[list[int] | None, typer.Option(help="Further sides, to see what they change.")]
-Patches = Annotated[int, typer.Option(help="Local patches in each image.")]
-Interval = Annotated[str, typer.Option(help="Of the bootstrap: percentile or bca.")]
-Floor = Annotated[
-    bool, typer.Option("--floor", help="Show what each method would score if it were perfectly calibrated.")
-]
 
 
 @app.callback(invoke_without_command=True)
@@ -160,8 +161,8 @@ def fit(
     """
     refuse_foreign(out)
     refuse_overwriting(out, data, labels)
-    folder = _open(data, split, "fit", labels, num_classes, ignore_index, background, scores)
-    calibrator = _create(
+    folder = open_at(data, split, "fit", labels, num_classes, ignore_index, background, scores)
+    calibrator = create_for(
         method,
         folder,
         logits_only,
@@ -173,9 +174,9 @@ def fit(
         features=features,
         classes=classes,
         loss=loss,
-        candidates=None if candidates is None else _listed(candidates),
+        candidates=None if candidates is None else listed(candidates),
     )
-    options = _given(
+    options = given(
         epochs=epochs,
         learning_rate=learning_rate,
         batch_size=batch_size,
@@ -188,8 +189,8 @@ def fit(
         device=device,
         checkpoint=checkpoint,
     )
-    checked = _validation(data, validation, folder, labels, scores)
-    _fit(calibrator, folder, checked, options)
+    checked = validation_of(data, validation, folder, labels, scores)
+    fit_shown(calibrator, folder, checked, options)
     if not is_first_process():
         return
     calibrator.save(out)
@@ -216,7 +217,7 @@ def apply(
     refuse_overwriting(out, calibrator, data)
     fitted = load(calibrator)
     folder = open_folder(
-        data, split=split, num_classes=fitted.num_classes, scores=_scores(scores), require_labels=False
+        data, split=split, num_classes=fitted.num_classes, scores=scores_of(scores), require_labels=False
     )
     with progress_of("calibrating") as progress:
         written = apply_to_folder(
@@ -259,12 +260,12 @@ def evaluate_command(
     Example: segcal evaluate DATA --calibrators ts/ --reference TS --out results/ --page page.html
     """
     refuse_overwriting(out, data, labels, *(calibrators or []))
-    folder = _open(data, split, "test", labels, num_classes, ignore_index, background, scores)
-    compared: dict[str, Calibrator | None] = {UNCALIBRATED: None, **_load_all(calibrators or [])}
+    folder = open_at(data, split, "test", labels, num_classes, ignore_index, background, scores)
+    compared: dict[str, Calibrator | None] = {UNCALIBRATED: None, **load_all(calibrators or [])}
     check_reference(reference, tuple(compared))  # now, not after an hour of measuring
     check_test(test)
     report_commands.check(folder, out, page, cases or ())
-    protocol = _protocol(folder, bins, form, patch_size, patch_sizes, patches, interval, floor, seed)
+    protocol = protocol_of(folder, bins, form, patch_size, patch_sizes, patches, interval, floor, seed)
     with progress_of("measuring") as progress:
         results = evaluate(Tracked(folder, progress), compared, **protocol)
     table = results.table(reference=reference, test=cast(Test, test), floor=floor)
@@ -320,17 +321,17 @@ def compare_command(
     Example: segcal compare DATA --methods ts,lts,isotonic --reference lts --out results/ --page page.html
     """
     refuse_overwriting(out, data, labels)
-    names = _listed(chosen or PAPER)
+    names = listed(chosen or PAPER)
     check_names(names)
-    folder = _open(data, fit_split, "fit", labels, num_classes, ignore_index, background, scores)
-    tested = _open(data, test_split, "test", labels, num_classes, ignore_index, background, scores)
-    checked = _validation(data, validation, folder, labels, scores)
-    calibrators = {name.upper(): _create(name, folder, logits_only) for name in names}
+    folder = open_at(data, fit_split, "fit", labels, num_classes, ignore_index, background, scores)
+    tested = open_at(data, test_split, "test", labels, num_classes, ignore_index, background, scores)
+    checked = validation_of(data, validation, folder, labels, scores)
+    calibrators = {name.upper(): create_for(name, folder, logits_only) for name in names}
     against = None if reference is None else reference.upper()
     check_reference(against, (UNCALIBRATED, *calibrators))
     check_test(test)
     report_commands.check(tested, out, page, cases or ())
-    given = _given(
+    wanted = given(
         epochs=epochs,
         learning_rate=learning_rate,
         batch_size=batch_size,
@@ -341,14 +342,14 @@ def compare_command(
         precision=precision,
         device=device,
     )
-    check_fit_settings(calibrators.values(), given)
-    protocol = _protocol(folder, bins, form, patch_size, patch_sizes, patches, interval, floor, seed)
+    check_fit_settings(calibrators.values(), wanted)
+    protocol = protocol_of(folder, bins, form, patch_size, patch_sizes, patches, interval, floor, seed)
     with progress_of("checking") as progress:
         look_through(Tracked(tested, progress), folder.num_classes, folder.ignore_index)
     fits = {}
     for name, calibrator in calibrators.items():
-        settings = known_settings(calibrator, {**given, "seed": seed})
-        fits[name] = measured_fit(calibrator, partial(_fit, calibrator, folder, checked, settings))
+        settings = known_settings(calibrator, {**wanted, "seed": seed})
+        fits[name] = measured_fit(calibrator, partial(fit_shown, calibrator, folder, checked, settings))
     if not is_first_process():
         return
     with progress_of("measuring") as progress:
@@ -404,7 +405,7 @@ def diagnose_command(
     Example: segcal diagnose DATA --maps maps/
     """
     refuse_overwriting(maps, data, labels)
-    folder = _open(data, split, None, labels, num_classes, ignore_index, background, scores)
+    folder = open_at(data, split, None, labels, num_classes, ignore_index, background, scores)
     with progress_of("diagnosing") as progress:
         found = diagnose(
             Tracked(folder, progress),
@@ -495,127 +496,3 @@ def demo(
 def main() -> None:
     """The entry point."""
     app()
-
-
-def _open(
-    data: Path,
-    split: str | None,
-    preferred: str | None,
-    labels: Path | None,
-    num_classes: int | None,
-    ignore_index: Sequence[int] | None,
-    background: int | None,
-    scores: str | None,
-) -> Folder:
-    """Open a folder at the split asked for, else at the preferred one where it exists."""
-    folder = open_folder(
-        data,
-        labels=labels,
-        split=split,
-        num_classes=num_classes,
-        ignore_index=ignore_index or None,
-        background=background,
-        scores=_scores(scores),
-    )
-    return folder.select(preferred) if split is None and preferred in folder.splits else folder
-
-
-def _scores(text: str | None) -> Literal["logits", "probabilities"] | None:
-    if text not in (None, "logits", "probabilities"):
-        raise InputError(f"--scores must be logits or probabilities, got '{text}'")
-    return text  # type: ignore[return-value]
-
-
-def _create(method: str, folder: Folder, logits_only: bool = False, **options: Any) -> Calibrator:
-    return create(
-        method,
-        num_classes=folder.num_classes,
-        spatial_dims=folder.spatial_dims,
-        image_channels=0 if logits_only else folder.image_channels,
-        ignore_index=folder.ignore_index,
-        background=folder.background,
-        **_given(**options),
-    )
-
-
-def _fit(calibrator: Calibrator, folder: Folder, validation: Folder | None, options: dict[str, Any]) -> None:
-    """Fit with a progress bar: of epochs for methods that are trained, of cases for the others."""
-    known = inspect.signature(calibrator.fit).parameters
-    if unknown := [name for name in options if name not in known]:
-        untrained = "" if "epochs" in known else "is not trained and "
-        raise InputError(f"'{calibrator.method}' {untrained}has no --{unknown[0].replace('_', '-')}; leave it out")
-    if "watch" in known:
-        with progress_bar(description=f"training {calibrator.method}") as watch:
-            calibrator.fit(folder, validation=validation, watch=watch, **options)  # type: ignore[call-arg]
-    else:
-        with progress_of(f"fitting {calibrator.method}") as progress:
-            calibrator.fit(Tracked(folder, progress), validation=validation, **options)
-
-
-def _validation(
-    data: Path, split: str | None, folder: Folder, labels: Path | None, scores: str | None
-) -> Folder | None:
-    """The cases that the best weights are chosen on, if there are any."""
-    if split is None and "validation" not in folder.splits:
-        return None
-    return open_folder(
-        data,
-        labels=labels,
-        split=split or "validation",
-        num_classes=folder.num_classes,
-        ignore_index=folder.ignore_index,
-        background=folder.background,
-        scores=_scores(scores),
-    )
-
-
-def _protocol(
-    folder: Folder,
-    bins: int,
-    form: str,
-    patch_size: int,
-    patch_sizes: list[int] | None,
-    patches: int,
-    interval: str,
-    floor: bool,
-    seed: int,
-) -> dict[str, Any]:
-    """How a folder is measured; says now what is wrong with it, not after an hour of fitting."""
-    protocol: dict[str, Any] = {
-        "num_classes": folder.num_classes,
-        "ignore_index": folder.ignore_index,
-        "background": folder.background,
-        "bins": bins,
-        "form": form,
-        "patch_size": patch_size,
-        "patch_sizes": patch_sizes or (),
-        "patches": patches,
-        "seed": seed,
-        "interval": interval,
-        "floor": floor,
-        "class_names": folder.class_names,
-    }
-    Protocol(**protocol)
-    return protocol
-
-
-def _listed(parts: Sequence[str]) -> list[str]:
-    """Names that are given one by one or separated by commas."""
-    return [name for part in parts for name in part.split(",") if name]
-
-
-def _given(**options: Any) -> dict[str, Any]:
-    """The options that were set."""
-    return {name: value for name, value in options.items() if value is not None}
-
-
-def _load_all(paths: Sequence[Path]) -> dict[str, Calibrator]:
-    """Calibrators by method, or by folder where two have the same method."""
-    loaded = [(path, load(path)) for path in paths]
-    kinds = [calibrator.method.upper() for _, calibrator in loaded]
-    names = [
-        kind if kinds.count(kind) == 1 else path.resolve().name for (path, _), kind in zip(loaded, kinds, strict=True)
-    ]
-    if len(set(names)) < len(names):
-        raise InputError(f"calibrators must have different names, got {', '.join(names)}; rename a folder")
-    return {name: calibrator for name, (_, calibrator) in zip(names, loaded, strict=True)}

@@ -10,9 +10,12 @@ from jaxtyping import Int64
 from segcal.statistics import clusters_of
 from segcal.types import Array, InputError
 
+FOLDS = 5
+"""How many are usual; fewer where there are fewer groups."""
+
 
 def folds_of(
-    groups: Sequence[str | None], count: int, sizes: Sequence[float] | None = None
+    groups: Sequence[str | None], count: int = FOLDS, sizes: Sequence[float] | None = None
 ) -> Int64[np.ndarray, " cases"]:
     """The fold of each case, 0 to K - 1, where K is `count` or, if that is less, the number of groups.
 

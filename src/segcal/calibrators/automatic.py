@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from time import perf_counter
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Self
 
-import numpy as np
 import torch
-from jaxtyping import Float64, Int64
+from jaxtyping import Int64
 from torch import Tensor
 
 from segcal.calibrators.base import Calibrator, TemperatureCalibrator
@@ -25,18 +24,13 @@ from segcal.calibrators.ensemble import EnsembleTemperatureScaling
 from segcal.calibrators.local import LocalTemperatureScaling
 from segcal.calibrators.streaming import summed_nll
 from segcal.calibrators.temperature import TemperatureScaling
+from segcal.calibrators.trial import FALLBACK, Trial
 from segcal.cases import Part, Slab, reread
-from segcal.folds import folds_of
-from segcal.statistics import Difference, clusters_of, paired_difference, simplest_good
 from segcal.training import Watch
-from segcal.types import Array, Case, IgnoreIndex, Image, InputError, Logits, Probs, Temperature
+from segcal.types import Case, IgnoreIndex, Image, InputError, Logits, Probs, Temperature
 
-_FOLDS = 5
 _FEWEST_GROUPS = 4
 """With fewer, an interval has two degrees of freedom at most and one odd image decides; TS is taken as it is."""
-
-_BEHIND = 0.02
-"""A method that is trained is given up if it is behind by this share of the NLL after the first fold."""
 
 
 class _Candidate(NamedTuple):
@@ -58,7 +52,6 @@ _CANDIDATES = {
 """In order of simplicity."""
 
 CANDIDATES = tuple(_CANDIDATES)
-_FALLBACK = "ts"
 
 
 class AutomaticChoice(Calibrator):
@@ -95,8 +88,8 @@ class AutomaticChoice(Calibrator):
         super().__init__(num_classes, ignore_index=ignore_index, background=background)
         if unknown := [name for name in candidates if name not in CANDIDATES]:
             raise InputError(f"candidates must be among {', '.join(CANDIDATES)}, got '{unknown[0]}'")
-        if _FALLBACK not in candidates:
-            raise InputError(f"candidates must hold '{_FALLBACK}', which is fallen back on; add it")
+        if FALLBACK not in candidates:
+            raise InputError(f"candidates must hold '{FALLBACK}', which is fallen back on; add it")
         self.spatial_dims, self.image_channels, self.bounds = spatial_dims, image_channels, tuple(bounds)
         self.candidates = tuple(name for name in CANDIDATES if name in candidates)
         for name in self.candidates:  # says now what is wrong with the settings
@@ -143,15 +136,15 @@ class AutomaticChoice(Calibrator):
         }
         kept = _in_order(cases)
         checked = None if validation is None else _in_order(validation)
-        simplest = self._new(_FALLBACK).fit(kept)  # goes through all cases, so that bad ones are refused by name
-        trial = _Trial.of(self, kept)
+        simplest = self._new(FALLBACK).fit(kept)  # goes through all cases, so that bad ones are refused by name
+        trial = Trial.of(self, kept)
         if trial.groups < _FEWEST_GROUPS or len(self.candidates) == 1:
-            name, why = _FALLBACK, _untried(trial, len(self.candidates))
+            name, why = FALLBACK, _untried(trial, len(self.candidates))
         else:
             for name in self.candidates:
                 self._try(name, trial, kept, checked, training)
             name, why = trial.verdict()
-        found = simplest if name == _FALLBACK else self._fit(name, kept, checked, training)
+        found = simplest if name == FALLBACK else self._fit(name, kept, checked, training)
         self._adopt(name, found)
         return self._finish(
             replace(
@@ -222,7 +215,7 @@ class AutomaticChoice(Calibrator):
     def _try(
         self,
         name: str,
-        trial: _Trial,
+        trial: Trial,
         cases: Sequence[Case],
         validation: Sequence[Case] | None,
         training: Mapping[str, Any],
@@ -235,7 +228,7 @@ class AutomaticChoice(Calibrator):
             try:
                 fitted = self._fit(name, Part(cases, rest), apart, training)
             except InputError as error:
-                if name == _FALLBACK:
+                if name == FALLBACK:
                     raise
                 score.failure = f"could not be fitted: {error}"
                 break
@@ -259,145 +252,13 @@ class AutomaticChoice(Calibrator):
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
 
-@dataclass
-class _Score:
-    """What came of one candidate: its NLL summed over each group left out."""
-
-    sums: Float64[np.ndarray, " groups"]
-    seconds: float = 0.0
-    numbers: int | None = None
-    failure: str | None = None
-    given_up: str | None = None
-
-    @property
-    def usable(self) -> bool:
-        """Whether it was scored on every group."""
-        return self.failure is None and self.given_up is None and bool(np.isfinite(self.sums).all())
-
-
-@dataclass
-class _Trial:
-    """Which cases are left out together, and how each candidate does on them."""
-
-    group: Int64[np.ndarray, " cases"]
-    """Of each case, -1 for those without a pixel to measure."""
-    fold: Int64[np.ndarray, " cases"]
-    pixels: Float64[np.ndarray, " groups"]
-    tried: dict[str, _Score] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, calibrator: Calibrator, cases: Iterable[Case]) -> _Trial:
-        """Groups and folds of the cases, balanced by the pixels that a fit looks at."""
-        seen = [(case.group, int((calibrator.fit_labels(case) >= 0).sum())) for case in cases]
-        used = [(place, group, size) for place, (group, size) in enumerate(seen) if size]
-        places, groups, sizes = zip(*used, strict=True)
-        group, fold = np.full(len(seen), -1), np.full(len(seen), -1)
-        group[list(places)] = clusters_of([name or "" for name in groups])
-        fold[list(places)] = folds_of(groups, _FOLDS, sizes)
-        return cls(group, fold, np.bincount(group[list(places)], weights=sizes))
-
-    @property
-    def groups(self) -> int:
-        return len(self.pixels)
-
-    @property
-    def units(self) -> str:
-        """The groups, in words."""
-        alone = self.groups == int((self.group >= 0).sum())
-        return f"{self.groups} images" if alone else f"{self.groups} groups of images"
-
-    @property
-    def folds(self) -> int:
-        return int(self.fold.max()) + 1
-
-    def parts(self, fold: int) -> tuple[list[int], list[int]]:
-        """Places of the cases to fit on, and of those left out."""
-        used = self.fold >= 0
-        return np.flatnonzero(used & (self.fold != fold)).tolist(), np.flatnonzero(self.fold == fold).tolist()
-
-    def begin(self, name: str) -> _Score:
-        self.tried[name] = _Score(np.zeros(self.groups))
-        return self.tried[name]
-
-    def is_far_behind(self, name: str) -> bool:
-        """Whether the first fold says that a candidate is hopeless; that is noted."""
-        inside = np.isin(np.arange(self.groups), self.group[self.fold == 0])
-        mean = {other: _mean(score.sums[inside], self.pixels[inside]) for other, score in self._usable().items()}
-        best = min((other for other in mean if other != name), key=lambda other: mean[other])
-        if mean[name] <= (1 + _BEHIND) * mean[best]:
-            return False
-        told = f"NLL {mean[name]:.4f} against {mean[best]:.4f} of {best}"
-        self.tried[name].given_up = f"given up after the first of {self.folds} folds: {told}"
-        return True
-
-    def verdict(self) -> tuple[str, str]:
-        """The candidate to take, and why, in a sentence."""
-        usable = self._usable()
-        names = list(usable)
-        chosen, best = (names[k] for k in simplest_good(np.stack([s.sums for s in usable.values()]), self.pixels))
-        if chosen == _FALLBACK:
-            return chosen, self._why_not(best)
-        base, gain = self._nll(_FALLBACK), self._gain(chosen)
-        low, high = (100 * (gain.mean + side * gain.reach) / base for side in (-1, 1))
-        told = (
-            f"{chosen} is taken: on the {self.units} left out in turn its NLL is "
-            f"{self._nll(chosen):.4f}, {100 * gain.mean / base:.1f} % below that of {_FALLBACK} "
-            f"(95 % interval {low:.1f} to {high:.1f} %)"
-        )
-        if chosen == best:
-            return chosen, f"{told}, and nothing simpler comes within one standard error of it"
-        return chosen, f"{told}, within one standard error of the best, {best} ({self._nll(best):.4f})"
-
-    def _why_not(self, best: str) -> str:
-        told = f"{_FALLBACK} is taken: on the {self.units} left out in turn"
-        if best == _FALLBACK:
-            return f"{told} no other method has a lower NLL"
-        gain = self._gain(best)
-        return (
-            f"{told} no other method is clearly better; the best of them, {best}, lowers the NLL by "
-            f"{gain.mean:.2g} (95 % interval {gain.mean - gain.reach:.2g} to {gain.mean + gain.reach:.2g})"
-        )
-
-    def scores(self) -> dict[str, dict[str, Any]]:
-        """NLL of each candidate on the groups left out, as plain values; None where it was not measured on all."""
-        rows = {}
-        for name, score in self.tried.items():
-            row: dict[str, Any] = {"nll": None, "error": None, "difference": None, "difference_error": None}
-            if score.usable:
-                mean = paired_difference(score.sums, np.zeros(self.groups), self.pixels)
-                gain = self._gain(name)
-                row = {"nll": mean.mean, "error": mean.error}
-                row |= {"difference": 0.0 - gain.mean, "difference_error": gain.error}
-            note = score.failure or score.given_up
-            rows[name] = {**row, "seconds": score.seconds, "numbers": score.numbers, "note": note}
-        return rows
-
-    @property
-    def failures(self) -> Iterator[str]:
-        """Candidates that could not be tried, in words."""
-        return (f"{name} {score.failure}" for name, score in self.tried.items() if score.failure)
-
-    def _usable(self) -> dict[str, _Score]:
-        return {name: score for name, score in self.tried.items() if score.usable}
-
-    def _nll(self, name: str) -> float:
-        return _mean(self.tried[name].sums, self.pixels)
-
-    def _gain(self, name: str) -> Difference:
-        return paired_difference(self.tried[_FALLBACK].sums, self.tried[name].sums, self.pixels)
-
-
-def _mean(sums: Array, pixels: Array) -> float:
-    return float(sums.sum() / pixels.sum())
-
-
-def _untried(trial: _Trial, candidates: int) -> str:
+def _untried(trial: Trial, candidates: int) -> str:
     if candidates == 1:
-        return f"{_FALLBACK} is taken: it is the only candidate"
+        return f"{FALLBACK} is taken: it is the only candidate"
     if trial.groups == 1:
-        return f"{_FALLBACK} is taken: with one group of images none can be left out to see which method does better"
+        return f"{FALLBACK} is taken: with one group of images none can be left out to see which method does better"
     return (
-        f"{_FALLBACK} is taken: {trial.units} are too few to see which method does better on others; "
+        f"{FALLBACK} is taken: {trial.units} are too few to see which method does better on others; "
         f"give {_FEWEST_GROUPS} or more"
     )
 

@@ -38,7 +38,6 @@ _CLASS_RIDGES = (np.inf, 0.3, 0.1, 0.03, 0.01, 1e-3)
 """Strengths to choose from, the strongest first."""
 _SAMPLE = 1 << 17  # pixels that strengths are chosen on
 _SAMPLE_LOGITS = 1 << 23  # and scores, where there are many classes
-_FOLDS = 5
 _PASSES = 30
 _CONTEXT = -(-REACH // 8) * 8  # whole slabs of slices, so that slabs give the same bits as the whole
 _TS = Strengths(np.inf, np.inf)
@@ -199,7 +198,7 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
         mean = moments[0] / pixels
         scale = np.sqrt(np.maximum(moments[1] / pixels - mean**2, 0.0))
         scale[scale < 1e-6] = 1.0  # the same everywhere: nothing to learn from
-        folds = dict(zip(groups, folds_of(list(groups.values()), _FOLDS).tolist(), strict=True))
+        folds = dict(zip(groups, folds_of(list(groups.values())).tolist(), strict=True))
         sample = _by_fold(sampler.values(), classes, folds, mean, scale)
         count = len({group or number for number, group in groups.items()})
         return _Seen(tuple(names), pixels, nll, mean, scale, sample, count)

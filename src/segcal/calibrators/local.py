@@ -6,7 +6,7 @@ of its temperatures.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Literal, Self
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  (the name it has everywhere)
 
 from segcal.calibrators.base import FitReport, TemperatureCalibrator
+from segcal.calibrators.streaming import pixels_of, summed_nll
 from segcal.calibrators.tree import Condition, Init, Positivity, TemperatureTree, clamped
 from segcal.cases import Slab, reread, slabs_of
 from segcal.functional.checks import IGNORED
@@ -274,35 +275,30 @@ class _Outcome:
 
     @classmethod
     def of(cls, calibrator: LocalTemperatureScaling, cases: Iterable[Case]) -> _Outcome:
-        nll, low, high = 0.0, float("inf"), 0.0
-        pixels = seen = dead = 0
+        low, high, seen, dead = float("inf"), 0.0, 0, 0
+        home, tree = calibrator.fitted.device, calibrator.tree
         for case in cases:
-            labels = calibrator.fit_labels(case)[0]
-            for slab, logits in calibrator.calibrate_case(case):
-                start = slab.rows.start + slab.inner.start
-                part = likelihood(logits[0], labels[start : start + logits.shape[2]], 1.0)
-                nll, pixels = nll + part.nll, pixels + int(part.pixels)
+            for slab in slabs_of(case, calibrator.num_classes, context=_CONTEXT, device=home):
                 with torch.no_grad():
-                    root = calibrator.tree.root(slab.logits, calibrator._image(slab.logits, slab.image))
-                    heat = calibrator.tree.conditioned(calibrator.tree.positive(root), slab.logits)
+                    root = tree.root(slab.logits, calibrator._image(slab.logits, slab.image))[:, :, slab.inner]
+                    heat = tree.conditioned(tree.positive(root), slab.logits[:, :, slab.inner])
                 low, high = min(low, float(heat.min())), max(high, float(heat.max()))
                 seen, dead = seen + root.numel(), dead + int((root <= 0).sum())
+        nll, pixels = summed_nll(calibrator, cases)
         stuck = dead / seen if calibrator.positivity == "relu" else 0.0
         return cls(pixels, nll / pixels, low, high, stuck)
 
 
-def _look_through(calibrator: LocalTemperatureScaling, cases: Iterable[Case]) -> tuple[float, list[str]]:
+def _look_through(calibrator: LocalTemperatureScaling, cases: Collection[Case]) -> tuple[float, list[str]]:
     """Mean NLL of the raw logits over the pixels to be fitted on, and the names; every case is checked on the way."""
-    nll, pixels, names = 0.0, 0, []
-    for case in cases:
-        names.append(case.name)
-        labels = calibrator.fit_labels(case)[0]
-        for slab in slabs_of(case, calibrator.num_classes, device=labels.device):
-            part = likelihood(slab.logits[0], labels[slab.rows], 1.0)
-            nll, pixels = nll + part.nll, pixels + int(part.pixels)
+    nll, pixels, names = 0.0, 0, dict[str, None]()
+    for name, logits, labels in pixels_of(calibrator, cases):
+        names[name] = None
+        part = likelihood(logits, labels, 1.0)
+        nll, pixels = nll + part.nll, pixels + int(part.pixels)
     if pixels == 0:
         raise InputError("no labelled pixel to fit on; check ignore_index, background and the labels")
-    return nll / pixels, names
+    return nll / pixels, list(names)
 
 
 def _preset(name: Preset, spatial_dims: int) -> Settings:

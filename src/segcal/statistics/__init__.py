@@ -8,7 +8,7 @@ from segcal.statistics.bootstrap import (
     bootstrap_weights,
     clusters_of,
 )
-from segcal.statistics.selection import Difference, Selection, paired_difference, simplest_good
+from segcal.statistics.selection import Difference, Selection, mean_of, paired_difference, simplest_good
 from segcal.statistics.significance import (
     TESTS,
     Test,
@@ -32,6 +32,7 @@ __all__ = [
     "bootstrap_weights",
     "clusters_of",
     "mann_whitney_p",
+    "mean_of",
     "mean_std",
     "paired_difference",
     "significantly_better",
