@@ -39,6 +39,7 @@ _CLASS_RIDGES = (np.inf, 0.3, 0.1, 0.03, 0.01, 1e-3)
 _SAMPLE = 1 << 17  # pixels that strengths are chosen on
 _SAMPLE_LOGITS = 1 << 23  # and scores, where there are many classes
 _PASSES = 30
+_TOLERANCE = 1e-5  # of the rounded slope: 5e-11 of NLL is left to gain, and each pass goes over all pixels
 _CONTEXT = -(-REACH // 8) * 8  # whole slabs of slices, so that slabs give the same bits as the whole
 _TS = Strengths(np.inf, np.inf)
 
@@ -250,7 +251,7 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
             return value, loss.gradient[free] / loss.pixels + cost * chosen
 
         metric = Metric([Block(np.arange(free.size), curvature[np.ix_(free, free)])])
-        least = minimise(objective, start[free], metric, evaluations=_PASSES)
+        least = minimise(objective, start[free], metric, evaluations=_PASSES, tolerance=_TOLERANCE)
         point, last = np.zeros(penalty.size), found[least.point.tobytes()]
         point[free] = least.point
         return _Outcome(

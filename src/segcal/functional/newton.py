@@ -66,8 +66,10 @@ class Metric:
         return result
 
 
-def minimise(objective: Objective, start: Array, metric: Metric, *, evaluations: int) -> Minimum:
-    """The least value near `start`, with few evaluations."""
+def minimise(
+    objective: Objective, start: Array, metric: Metric, *, evaluations: int, tolerance: float = _TOLERANCE
+) -> Minimum:
+    """The least value near `start`, with few evaluations; the last when no rounded slope exceeds `tolerance`."""
     found: dict[bytes, tuple[float, Array]] = {}  # the start is evaluated here and asked for again by scipy
 
     def at(point: Array) -> tuple[float, Array]:
@@ -79,7 +81,7 @@ def minimise(objective: Objective, start: Array, metric: Metric, *, evaluations:
     value, gradient = at(start)
     slope = metric.rounded(gradient)
     length = float(np.linalg.norm(slope))
-    if np.abs(slope).max(initial=0.0) <= _TOLERANCE:
+    if np.abs(slope).max(initial=0.0) <= tolerance:
         return Minimum(start, value, len(found), float(np.abs(slope).max(initial=0.0)), converged=True)
 
     # scipy's first step has length 1: in units of the gradient, that is the Newton step
@@ -92,7 +94,7 @@ def minimise(objective: Objective, start: Array, metric: Metric, *, evaluations:
         np.zeros_like(start),
         jac=True,
         method="L-BFGS-B",
-        options={"maxfun": evaluations, "ftol": 0.0, "gtol": _TOLERANCE / length, "maxcor": 20},
+        options={"maxfun": evaluations, "ftol": 0.0, "gtol": tolerance / length, "maxcor": 20},
     )
     point = start + metric.step(length * result.x)
     value, gradient = at(point)
