@@ -94,7 +94,7 @@ def test_results_accumulate(voc: Path, tmp_path: Path, capsys: pytest.CaptureFix
     assert main(["table", "--out", str(tmp_path)]) == 0
     text = capsys.readouterr().out
     assert "## voc: 6 images to fit on, 6 to measure, 2 splits" in text
-    assert "NLL against TS, %: mean (worst) | 3 images | 6 images" in text
+    assert "NLL against TS, %: mean (worst) | 3 images | all images" in text
     assert (tmp_path / "tables.md").read_text() == text
 
 
@@ -121,6 +121,24 @@ def test_differences_by_hand() -> None:
     cells = [cell.strip() for cell in row.split("|")][2:-1]
     assert cells[0].startswith("-20.0 [-50.0, -10.0], 2 of 2"), "(0.5 * 100 + 0.9 * 300) / 400 = 0.8"
     assert cells[2] == "-50.0 [-50.0, -50.0], 2 of 2"
+
+
+def test_splits_with_unlike_numbers_of_images_are_of_one_table() -> None:
+    rows = [
+        (split, images, method, metric, value)
+        for split, most in ((0, 5), (1, 6))
+        for images in (2, most)
+        for method, value in (("TS", 1.0), ("CTS", 1.1 if images == 2 else 0.9 - split / 10))
+        for metric in ("nll", "brier", "ece", "sce", "mce", "ace")
+    ]
+    frame = pd.DataFrame(rows, columns=["split", "images", "method", "metric", "value"])
+    frame = frame.assign(case="a", pixels=10, part="x", group="", changed=0, seconds=1.0)
+    regions = ("all", "boundary", "local-avg", "local-max")
+    text = tables(pd.concat([frame.assign(region=region) for region in regions], ignore_index=True))
+    assert "## x: 5 to 6 images to fit on, 1 to measure, 2 splits" in text
+    assert "| CTS | 2 | **0.8500** | **0.8500** | 0 | 1.0 |" in text
+    assert "| CTS | +10.00 (+10.00) | -15.00 (-10.00) |" in text
+    assert "| splits | 2 | 2 |" in text
 
 
 def test_lts_with_one_group_has_none_to_leave_out(voc: Path) -> None:

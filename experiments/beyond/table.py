@@ -49,37 +49,42 @@ def gathered(out: Path) -> pd.DataFrame:
 
 
 def tables(rows: pd.DataFrame) -> str:
-    """All tables as Markdown."""
+    """All tables as Markdown; all images of a split are the most that it was fitted on."""
     parts = []
     for part, own in rows.groupby("part", sort=True):
-        most = own[own["images"] == own["images"].max()]
+        whole = own["images"] == own.groupby("split")["images"].transform("max")
+        most = own[whole]
         splits, cases = most["split"].nunique(), most.groupby("split")["case"].nunique()
-        title = f"## {part}: {most['images'].iloc[0]} images to fit on, {_span(cases)} to measure, {splits} splits"
-        parts += [title, *_metrics(most), *_differences(most), *_by_size(own)]
+        title = f"## {part}: {_span(most['images'])} images to fit on, {_span(cases)} to measure, {splits} splits"
+        parts += [title, *_metrics(most), *_differences(most), *_by_size(own.assign(size=own["images"].mask(whole)))]
     return "\n\n".join(parts)
 
 
 def _metrics(rows: pd.DataFrame) -> list[str]:
-    """Every metric in every region: means over the splits that a method was measured on."""
-    found = {(split, method): frame for (split, method), frame in rows.groupby(["split", "method"])}
+    """Every metric in every region: means over the splits that a method was measured on; the best in bold."""
     methods = _in_order(rows)
-    columns = [(metric, region) for metric in CALIBRATION for region in REGIONS]
-    quality = []
-    for method in methods:
-        own = [frame for (_, name), frame in found.items() if name == method]
-        values = [np.mean([_value(frame, metric, "all") for frame in own]) for metric in _OVER_PIXELS]
-        changed, seconds = max(frame["changed"].max() for frame in own), np.mean([f["seconds"].max() for f in own])
-        cells = [f"{value:.4f}" for value in values]
-        quality.append([method, str(len(own)), *cells, f"{changed:,}", f"{seconds:.1f}"])
-    parts = [lines(["Method", "splits", "NLL", "Brier", "labels changed", "fit, s"], quality)]
+    found = {method: [frame for _, frame in rows[rows["method"] == method].groupby("split")] for method in methods}
+
+    def column(metric: str, region: str, factor: float, digits: int) -> list[str]:
+        values = [factor * np.mean([_value(frame, metric, region) for frame in found[method]]) for method in methods]
+        cells = [f"{value:.{digits}f}" for value in values]
+        return [f"**{cell}**" if cell == min(cells, key=float) else cell for cell in cells]
+
+    columns = [
+        [str(len(found[method])) for method in methods],
+        *(column(metric, "all", 1, 4) for metric in _OVER_PIXELS),
+        [f"{max(frame['changed'].max() for frame in found[method]):,}" for method in methods],
+        [f"{np.mean([frame['seconds'].max() for frame in found[method]]):.1f}" for method in methods],
+    ]
+    parts = [_beside(["Method", "splits", "NLL", "Brier", "labels changed", "fit, s"], methods, columns)]
     for metric in CALIBRATION:
-        body = []
-        for method in methods:
-            own = [frame for (_, name), frame in found.items() if name == method]
-            values = [np.mean([_value(f, metric, region) for f in own]) for name, region in columns if name == metric]
-            body.append([method, *(f"{100 * value:.2f}" for value in values)])
-        parts.append(lines([f"{metric.upper()}(%)", *REGIONS], body))
+        columns = [column(metric, region, 100, 2) for region in REGIONS]
+        parts.append(_beside([f"{metric.upper()}(%)", *REGIONS], methods, columns))
     return parts
+
+
+def _beside(header: list[str], methods: list[str], columns: list[list[str]]) -> str:
+    return lines(header, [list(row) for row in zip(methods, *columns, strict=True)])
 
 
 def _differences(rows: pd.DataFrame) -> list[str]:
@@ -119,16 +124,18 @@ def _difference(rows: pd.DataFrame, method: str, reference: str, metric: str, re
 
 def _by_size(rows: pd.DataFrame) -> list[str]:
     """NLL against that of TS fitted on the same images: mean and worst of the splits."""
-    sizes = sorted(rows["images"].unique())
-    if len(sizes) == 1 or "TS" not in set(rows["method"]):
+    sizes = sorted(rows["size"].dropna().unique().astype(int))
+    if not sizes or "TS" not in set(rows["method"]):
         return []
-    keyed = rows[rows["metric"] == "nll"].groupby(["images", "split", "method"])
-    values = {key: _value(frame, "nll", "all") for key, frame in keyed}
-    nll = pd.Series(values).unstack()  # one column for each method
+    keyed = rows[rows["metric"] == "nll"].fillna({"size": np.inf}).groupby(["size", "split", "method"])
+    nll = pd.Series({key: _value(frame, "nll", "all") for key, frame in keyed}).unstack()  # a column for each method
     changes = 100 * (nll.div(nll["TS"], axis=0) - 1)
-    body = [[method, *(_mean_and_worst(changes.loc[size, method]) for size in sizes)] for method in _in_order(rows)]
-    header = ["NLL against TS, %: mean (worst)", *(f"{size} images" for size in sizes)]
-    return [lines(header, body)]
+    body = [
+        [method, *(_mean_and_worst(changes.loc[size, method]) for size in (*sizes, np.inf))]
+        for method in _in_order(rows)
+    ]
+    body.append(["splits", *(str(changes.loc[size].dropna(how="all").shape[0]) for size in (*sizes, np.inf))])
+    return [lines(["NLL against TS, %: mean (worst)", *(f"{size} images" for size in sizes), "all images"], body)]
 
 
 def _mean_and_worst(changes: pd.Series) -> str:
