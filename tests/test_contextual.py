@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from segcal.calibrators import ContextualTemperatureScaling, TemperatureScaling, create
+from segcal.calibrators.streaming import summed_nll
 from segcal.data.simulate import simulate
 from segcal.functional import context_portable, log_linear
 from segcal.functional.context import FEATURES, context_features
@@ -50,7 +51,7 @@ def pixels_of(count: int = 600, features: int = 2, folds: int = 3, seed: int = 0
 
 def test_what_made_the_scenes_is_found() -> None:
     cases = heated(24)
-    cts = ContextualTemperatureScaling(CLASSES).fit(cases)
+    cts = ContextualTemperatureScaling(CLASSES, sharpen=True).fit(cases)
     details = cts.fit_report_.details
     raw = dict(zip(FEATURES, (cts.coefficients / cts.feature_scale).tolist(), strict=True))
     logits = torch.stack([torch.as_tensor(case.logits) for case in heated(4, seed=9)])
@@ -307,6 +308,51 @@ def test_temperatures_at_the_bounds_are_reported(monkeypatch: pytest.MonkeyPatch
     assert any("are cut off at 1 or 1.3" in warning for warning in report.warnings)
     assert report.nll_after < report.nll_before  # T = 1, at the bound, is no place to be stuck in
     assert 1.0 <= report.details["temperature"] <= 1.3
+
+
+def two_of_a_kind(count: int, seed: int) -> list[Case]:
+    """Class 0 is far too sure, class 1 far too timid: their true temperatures are 3 and 1/3."""
+    random, cases = np.random.default_rng(seed), []
+    for k in range(count):
+        shown = random.integers(0, 2, (24, 24))
+        true = random.gamma(2, 0.5, shown.shape)
+        right = random.random(shown.shape) < 1 / (1 + np.exp(-true))
+        margin = true * np.where(shown == 0, 3.0, 1 / 3)
+        logits = np.stack([np.where(shown == 0, margin, 0.0), np.where(shown == 1, margin, 0.0)]).astype(np.float32)
+        cases.append(Case(str(k), logits, np.where(right, shown, 1 - shown)))
+    return cases
+
+
+def test_no_pixel_becomes_surer_than_the_network_made_it() -> None:
+    cases = two_of_a_kind(12, seed=0)
+    held, free = (ContextualTemperatureScaling(2, features=False, sharpen=s).fit(cases) for s in (False, True))
+    logits = torch.from_numpy(np.stack([case.logits for case in two_of_a_kind(3, seed=1)]))
+    sure = logits.argmax(1, keepdim=True) == 0
+    for cts, timid in ((held, 1.0), (free, 1 / 3)):
+        temperature = cts.temperature(logits)
+        assert temperature[sure].median() == pytest.approx(3, rel=0.15)
+        assert temperature[~sure].median() == pytest.approx(timid, rel=0.15)
+    assert held.temperature(logits).min() == 1
+    assert held.fit_report_.details["floor"] == 1
+    assert free.fit_report_.details["floor"] == free.fit_report_.details["raised_share"] == 0
+    assert held.fit_report_.details["raised_share"] == pytest.approx(0.5, abs=0.05)
+    assert (held.predict_proba(logits).amax(1) <= torch.softmax(logits, 1).amax(1) + 1e-6).all()
+    assert "no temperature is below 1; " in held.fit_report_.details["words"][-1]
+    for cts in (held, free):
+        measured = summed_nll(cts, cases)
+        assert cts.fit_report_.nll_after == pytest.approx(measured[0] / measured[1], rel=1e-6), "as it is applied"
+
+
+def test_the_floor_is_the_one_temperature_where_that_sharpens_too() -> None:
+    cases = [replace(case, logits=case.logits / 8) for case in heated(8)]
+    one = TemperatureScaling(CLASSES).fit(cases).fit_report_.details["temperature"]
+    cts = ContextualTemperatureScaling(CLASSES).fit(cases)
+    assert one < 0.5
+    assert cts.fit_report_.details["floor"] == pytest.approx(one, rel=1e-3)
+    logits = torch.stack([torch.as_tensor(case.logits) for case in cases])
+    assert cts.temperature(logits).min() == pytest.approx(one, rel=1e-3)
+    alone = ContextualTemperatureScaling(CLASSES, features=False, classes=False).fit(cases)
+    assert torch.equal(alone.temperature(logits), TemperatureScaling(CLASSES).fit(cases).temperature(logits))
 
 
 def test_a_shift_of_the_logits_changes_nothing() -> None:

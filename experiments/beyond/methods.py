@@ -74,6 +74,7 @@ METHODS: dict[str, Fit | None] = {
     "LTS": tuned_lts,
     "CTS": _plain("cts", classes=False),
     "CTS with classes": _plain("cts"),
+    "CTS sharpened": _plain("cts", sharpen=True),
     "auto": _plain("auto", candidates=("ts", "ets", "classwise", "cts", "cts+classes")),
 }
 """By the names of the tables. What `auto` chooses among does without LTS here, which is measured beside it."""

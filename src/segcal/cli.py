@@ -132,6 +132,9 @@ def fit(
     classes: Annotated[
         bool | None, typer.Option("--classes/--no-classes", help="cts: an offset for each predicted class.")
     ] = None,
+    sharpen: Annotated[
+        bool | None, typer.Option("--sharpen", help="cts: let pixels become surer than the network made them.")
+    ] = None,
     loss: Annotated[
         str | None, typer.Option(help="cts: nll or nll+brier; ets: cross_entropy or squared_error.")
     ] = None,
@@ -173,6 +176,7 @@ def fit(
         condition=condition,
         features=features,
         classes=classes,
+        sharpen=sharpen,
         loss=loss,
         candidates=None if candidates is None else listed(candidates),
     )

@@ -2,7 +2,9 @@
 
     log T(x) = b + w . f(x) + c[predicted class of x]
 
-where f are the features of the pixel and its surroundings (`functional.context`), standardised on the fitting data.
+where f are the features of the pixel and its surroundings (`functional.context`), standardised on the fitting data. No
+temperature is below 1, or below that of temperature scaling where even that is less: what looks too timid on the images
+fitted on is the first to be wrong on others.
 """
 
 from __future__ import annotations
@@ -60,6 +62,8 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
         features: Whether the temperature depends on the context; without, it is class-wise temperature scaling.
         classes: Whether each predicted class has an offset; without both, it is temperature scaling.
         loss: "nll", or "nll+brier" for the sum of both scores.
+        sharpen: Whether a pixel may become surer than both the network and temperature scaling make it: better where
+            what comes is like what was fitted on, worse where it is not.
         ignore_index: Label, or labels, left out of the fit.
         background: Class left out of the fit but for its pixels near a boundary; None fits on every labelled pixel.
         bounds: Smallest and largest temperature that is applied.
@@ -73,6 +77,8 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
     class_offsets: Float64[Tensor, " L"]
     feature_mean: Float64[Tensor, " F"]
     feature_scale: Float64[Tensor, " F"]
+    floor: Float64[Tensor, ""]
+    """The least temperature that is applied; 0 where `sharpen` is set."""
 
     def __init__(
         self,
@@ -82,6 +88,7 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
         features: bool = True,
         classes: bool = True,
         loss: ContextLoss = "nll",
+        sharpen: bool = False,
         ignore_index: IgnoreIndex = None,
         background: int | None = None,
         bounds: tuple[float, float] = (0.05, 100.0),
@@ -94,8 +101,10 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
         self.spatial_dims, self.features, self.classes = spatial_dims, bool(features), bool(classes)
         self.context = _CONTEXT if features else 0
         self.loss: ContextLoss = loss
+        self.sharpen = bool(sharpen)
         nan = torch.tensor(torch.nan, dtype=torch.float64)
         self.register_buffer("intercept", nan.clone())
+        self.register_buffer("floor", nan.clone())
         for name in ("coefficients", "feature_mean", "feature_scale"):
             self.register_buffer(name, nan.repeat(self._many))
         self.register_buffer("class_offsets", nan.repeat(num_classes))
@@ -105,9 +114,16 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
         started = perf_counter()
         kept = reread(cases)
         seen = self._look(kept)
-        choice, doubts = self._choose(seen)
+        one = _one_temperature(seen.sample)
+        floor = 0.0 if self.sharpen else min(1.0, one)
+        choice, doubts = self._choose(seen, one, floor)
         strengths = _TS if choice is None else choice.strengths
-        outcome = self._fit_one(kept) if choice is None or strengths == _TS else self._fit_all(kept, seen, choice)
+        if choice is None or strengths == _TS:
+            outcome = self._fit_one(kept)
+            floor = min(floor, float(np.exp(outcome.point[0])))
+        else:
+            outcome = self._fit_all(kept, seen, choice, floor)
+        self.floor.fill_(floor)
         self.intercept.fill_(float(outcome.point[0]))
         self.coefficients.copy_(torch.from_numpy(outcome.point[1 : 1 + self._many]))
         self.class_offsets.copy_(torch.from_numpy(outcome.point[1 + self._many :]))
@@ -123,7 +139,7 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
             converged=outcome.converged,
             warnings=(*doubts, *outcome.warnings),
             names=seen.names,
-            details=self._details(outcome.point, seen, choice, strengths),
+            details=self._details(outcome, seen, choice, strengths),
         )
         return self._finish(report)
 
@@ -132,8 +148,8 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
         self._check(logits)
         if not self.features:
             exponent = self.intercept + self.class_offsets
-            of_class = exponent.exp().clamp(*self.bounds).to(at_least_float32(logits[:0]).dtype)
-            return of_class[logits.argmax(dim=1, keepdim=True)]
+            of_class = torch.maximum(exponent.exp().clamp(*self.bounds), self.floor)
+            return of_class.to(at_least_float32(logits[:0]).dtype)[logits.argmax(dim=1, keepdim=True)]
         if logits.ndim != self.spatial_dims + 2:
             raise InputError(
                 f"logits must have shape (B, {self.num_classes}, *S) with {self.spatial_dims} axes in S, "
@@ -141,7 +157,8 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
             )
         weights = self.coefficients / self.feature_scale
         intercept = self.intercept - (weights * self.feature_mean).sum()
-        return context_temperature(logits, weights, intercept, self.class_offsets, self.bounds)
+        found = context_temperature(logits, weights, intercept, self.class_offsets, self.bounds)
+        return torch.maximum(found, self.floor.to(found.dtype))
 
     @property
     def learned(self) -> int:
@@ -204,14 +221,12 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
         count = len({group or number for number, group in groups.items()})
         return _Seen(tuple(names), pixels, nll, mean, scale, sample, count)
 
-    def _choose(self, seen: _Seen) -> tuple[Choice | None, list[str]]:
+    def _choose(self, seen: _Seen, one: float, floor: float) -> tuple[Choice | None, list[str]]:
         """The strengths of the ridges, or None where only one temperature can be fitted, and why."""
         if not (self.features or self.classes):
             return None, []
-        sample = seen.sample
-        root = optimal_inverse_temperature(lambda alpha: likelihood(sample.logits, sample.labels, alpha))
         low, high = self.bounds
-        if not 1 / high < root.inverse_temperature < 1 / low:
+        if not low < one < high:
             return None, ["one temperature is all that these scores can have"]  # why is what its own fit says
         if seen.groups == 1:
             return None, [
@@ -219,10 +234,10 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
                 "temperature; one is used: fit on more images or groups"
             ]
         start = np.zeros(1 + self._many + self.num_classes)
-        start[0] = -np.log(root.inverse_temperature)
+        start[0] = np.log(one)
         pairs = product(_FEATURE_RIDGES if self.features else (np.inf,), _CLASS_RIDGES if self.classes else (np.inf,))
         among = [Strengths(*pair) for pair in pairs]
-        return choose_ridge(sample, start, among, self.bounds, brier=self._brier), []
+        return choose_ridge(seen.sample, start, among, self.bounds, floor=floor, brier=self._brier), []
 
     def _fit_one(self, cases: Collection[Case]) -> _Outcome:
         """One temperature for all: temperature scaling itself."""
@@ -233,8 +248,11 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
         point[0] = np.log(report.details["temperature"])
         return _Outcome(point, report.nll_after, report.steps, report.converged, report.warnings)
 
-    def _fit_all(self, cases: Collection[Case], seen: _Seen, choice: Choice) -> _Outcome:
-        """All pixels, from the solution of the sample on and with its curvature as the metric."""
+    def _fit_all(self, cases: Collection[Case], seen: _Seen, choice: Choice, floor: float) -> _Outcome:
+        """All pixels, from the solution of the sample on and with its curvature as the metric.
+
+        The floor has no part in it, because a pixel at the floor has no slope; it is put below what was found.
+        """
         penalty = choice.strengths.penalty(self._many, self.num_classes)
         free = np.flatnonzero(np.isfinite(penalty))
         cost = penalty[free]
@@ -246,7 +264,7 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
         def objective(chosen: Array) -> tuple[float, Array]:
             point = np.zeros(penalty.size)
             point[free] = chosen
-            loss = found[chosen.tobytes()] = self._loss(cases, seen, point)
+            loss = found[chosen.tobytes()] = self._loss(cases, seen, point, self.bounds)
             value = loss.value / loss.pixels + float((cost * chosen**2).sum()) / 2
             return value, loss.gradient[free] / loss.pixels + cost * chosen
 
@@ -254,18 +272,25 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
         least = minimise(objective, start[free], metric, evaluations=_PASSES, tolerance=_TOLERANCE)
         point, last = np.zeros(penalty.size), found[least.point.tobytes()]
         point[free] = least.point
+        low, high = self.bounds
+        applied = self._loss(cases, seen, point, (floor, high)) if floor > low else last
         return _Outcome(
-            point, last.nll / last.pixels, least.evaluations, least.converged, tuple(self._warnings(least, last))
+            point,
+            applied.nll / applied.pixels,
+            least.evaluations,
+            least.converged,
+            tuple(self._warnings(least, last)),
+            raised=(applied.bounded - last.bounded) / applied.pixels,
         )
 
-    def _loss(self, cases: Collection[Case], seen: _Seen, point: Array) -> Loss:
+    def _loss(self, cases: Collection[Case], seen: _Seen, point: Array, bounds: tuple[float, float]) -> Loss:
         """Of all pixels at a point for standardised features, which are put into the point rather than computed."""
         many = slice(1, 1 + self._many)
         raw = point.copy()
         raw[many] = point[many] / seen.scale
         raw[0] -= float(raw[many] @ seen.mean)
         rows = (
-            loss_sums(logits, labels, known, raw, self.bounds, brier=self._brier)
+            loss_sums(logits, labels, known, raw, bounds, brier=self._brier)
             for _, logits, labels, known in self._slabs(cases)
         )
         loss = read_loss(sum(rows, start=np.zeros(1)), point.size)
@@ -280,13 +305,16 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
         if not least.converged:
             yield f"the search stopped after {least.evaluations} passes before it converged"
 
-    def _details(self, point: Array, seen: _Seen, choice: Choice | None, strengths: Strengths) -> dict[str, Any]:
+    def _details(self, outcome: _Outcome, seen: _Seen, choice: Choice | None, strengths: Strengths) -> dict[str, Any]:
         """What was learned, in numbers and in words; a strength of None is infinite."""
+        point, floor = outcome.point, float(self.floor)
         spans = np.stack([point, point], axis=1) if choice is None else choice.intervals(point)
         features, classes = slice(1, 1 + self._many), slice(1 + self._many, None)
         tried = () if choice is None else choice.tried
         return {
-            "temperature": float(np.clip(np.exp(point[0]), *self.bounds)),
+            "temperature": float(max(np.clip(np.exp(point[0]), *self.bounds), floor)),
+            "floor": floor,
+            "raised_share": outcome.raised,
             "features": list(FEATURES[: self._many]),
             "coefficients": point[features].tolist(),
             "coefficient_intervals": spans[features].tolist(),
@@ -308,7 +336,7 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
                 }
                 for row in tried
             ],
-            "words": list(_words(point, spans, strengths, self._many, self.bounds)),
+            "words": list(_words(outcome, spans, strengths, self._many, self.bounds, floor)),
         }
 
 
@@ -337,6 +365,14 @@ class _Outcome:
     steps: int
     converged: bool
     warnings: tuple[str, ...]
+    raised: float = 0.0
+    """Share of the pixels that the floor raises."""
+
+
+def _one_temperature(sample: Pixels) -> float:
+    """That of temperature scaling; 0 or infinity where the scores have none."""
+    root = optimal_inverse_temperature(lambda alpha: likelihood(sample.logits, sample.labels, alpha))
+    return 1 / root.inverse_temperature if root.inverse_temperature > 0 else np.inf
 
 
 def _moments(values: Array) -> Array:
@@ -364,10 +400,14 @@ def _told(strength: float) -> float | None:
     return float(strength) if np.isfinite(strength) else None
 
 
-def _words(point: Array, spans: Array, strengths: Strengths, many: int, bounds: tuple[float, float]) -> Iterator[str]:
-    yield f"an average pixel has the temperature {np.clip(np.exp(point[0]), *bounds):.3g}"
+def _words(
+    outcome: _Outcome, spans: Array, strengths: Strengths, many: int, bounds: tuple[float, float], floor: float
+) -> Iterator[str]:
+    point = outcome.point
+    yield f"an average pixel has the temperature {max(np.clip(np.exp(point[0]), *bounds), floor):.3g}"
     if strengths == _TS:
         yield "and so have all others: nothing more could be learned that holds for other groups"
+        return
     if np.isfinite(strengths.features):
         for k, words in enumerate(WORDS[:many]):
             yield f"{words} {_effect(point[1 + k], spans[1 + k])} for one standard deviation"
@@ -375,6 +415,8 @@ def _words(point: Array, spans: Array, strengths: Strengths, many: int, bounds: 
         for k in range(point.size - 1 - many):
             at = 1 + many + k
             yield f"pixels predicted as class {k}: {_factor(point[at], spans[at])}"
+    if floor > 0:
+        yield f"no temperature is below {floor:.3g}; {outcome.raised:.0%} of the pixels would have a lower one"
 
 
 def _effect(value: float, span: Array) -> str:

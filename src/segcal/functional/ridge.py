@@ -54,14 +54,22 @@ class Choice:
 
 
 def choose_ridge(
-    pixels: Pixels, start: Array, among: Sequence[Strengths], bounds: tuple[float, float], *, brier: float = 0.0
+    pixels: Pixels,
+    start: Array,
+    among: Sequence[Strengths],
+    bounds: tuple[float, float],
+    *,
+    floor: float = 0.0,
+    brier: float = 0.0,
 ) -> Choice:
     """The strengths of least loss on the folds left out; of equal ones the first, so the strongest comes first.
 
+    Temperatures are fitted within the bounds and, on what is left out, raised to the floor, as they will be applied.
     Each fit starts where the one before it ended, with 0 for what is not free.
     """
     features, classes = len(pixels.features), len(pixels.logits)
     folds = len(pixels.edges) - 1
+    applied = (max(bounds[0], floor), bounds[1])
     totals = np.zeros((len(among), 3))
     points: list[list[Array]] = [[] for _ in among]
     for fold in range(folds):
@@ -73,7 +81,7 @@ def choose_ridge(
             begin = np.where(np.isfinite(penalty), point, 0.0)
             point, _ = fit_in_memory(parts, begin, penalty, bounds, brier=brier, tolerance=_TOLERANCE)
             points[k].append(point)
-            sums = loss_sums(held_out.logits, held_out.labels, held_out.features, point, bounds, brier=brier)
+            sums = loss_sums(held_out.logits, held_out.labels, held_out.features, point, applied, brier=brier)
             found = read_loss(sums, point.size)
             totals[k] += found.pixels, found.nll, found.value
     tried = [Tried(s, nll / n, loss / n) for s, (n, nll, loss) in zip(among, totals.tolist(), strict=True)]
