@@ -310,6 +310,22 @@ def test_temperatures_at_the_bounds_are_reported(monkeypatch: pytest.MonkeyPatch
     assert 1.0 <= report.details["temperature"] <= 1.3
 
 
+def test_a_rough_fit_is_that_of_the_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = heated(12)
+    rough = ContextualTemperatureScaling(CLASSES).fit_roughly(cases)
+    fine = ContextualTemperatureScaling(CLASSES).fit(cases)  # 27,648 pixels: the sample is all of them
+    assert rough.fit_report_.nll_after == pytest.approx(fine.fit_report_.nll_after, rel=1e-6)
+    assert torch.allclose(rough.coefficients, fine.coefficients, atol=1e-3)
+    assert rough.fit_report_.details["raised_share"] == pytest.approx(
+        fine.fit_report_.details["raised_share"], abs=1e-3
+    )
+    monkeypatch.setattr("segcal.calibrators.contextual._SAMPLE", 4096)
+    fewer = ContextualTemperatureScaling(CLASSES).fit_roughly(cases)
+    measured = [summed_nll(cts, heated(4, seed=5)) for cts in (fewer, fine)]
+    assert measured[0][0] == pytest.approx(measured[1][0], rel=0.02)
+    assert measured[0][0] != measured[1][0]
+
+
 def two_of_a_kind(count: int, seed: int) -> list[Case]:
     """Class 0 is far too sure, class 1 far too timid: their true temperatures are 3 and 1/3."""
     random, cases = np.random.default_rng(seed), []

@@ -207,10 +207,16 @@ class AutomaticChoice(Calibrator):
         return candidate.kind(**settings).to(self.fitted.device)
 
     def _fit(
-        self, name: str, cases: Sequence[Case], validation: Sequence[Case] | None, training: Mapping[str, Any]
+        self,
+        name: str,
+        cases: Sequence[Case],
+        validation: Sequence[Case] | None,
+        training: Mapping[str, Any],
+        *,
+        roughly: bool = False,
     ) -> Calibrator:
-        settings = training if _CANDIDATES[name].trained else {}
-        return self._new(name).fit(cases, validation=validation, **settings)
+        settings, new = training if _CANDIDATES[name].trained else {}, self._new(name)
+        return (new.fit_roughly if roughly else new.fit)(cases, validation=validation, **settings)
 
     def _try(
         self,
@@ -226,7 +232,7 @@ class AutomaticChoice(Calibrator):
             rest, held_out = trial.parts(fold)
             apart = None if validation is None else _apart(validation, Part(cases, held_out))
             try:
-                fitted = self._fit(name, Part(cases, rest), apart, training)
+                fitted = self._fit(name, Part(cases, rest), apart, training, roughly=True)
             except InputError as error:
                 if name == FALLBACK:
                     raise

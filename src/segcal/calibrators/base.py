@@ -83,6 +83,10 @@ class Calibrator(nn.Module, ABC):
     def fit(self, cases: Iterable[Case], *, validation: Iterable[Case] | None = None) -> Self:
         """Learn from cases, which are gone through one at a time."""
 
+    def fit_roughly(self, cases: Iterable[Case], **settings: Any) -> Self:
+        """A fit to compare methods by: that of `fit`, or near it and faster where a method knows how."""
+        return self.fit(cases, **settings)
+
     @abstractmethod
     def calibrate(self, logits: Logits, image: Image | None = None) -> Logits:
         """Calibrated logits, in the precision that suits the method; `forward` takes care of the rest."""

@@ -9,7 +9,7 @@ fitted on is the first to be wrong on others.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import product
 from time import perf_counter
@@ -111,6 +111,15 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
 
     def fit(self, cases: Iterable[Case], *, validation: Iterable[Case] | None = None) -> Self:
         """Find strengths by cross-validation among the cases, then the numbers; `validation` is not looked at."""
+        return self._learn(cases, self._fit_all)
+
+    def fit_roughly(self, cases: Iterable[Case], **_: Any) -> Self:
+        """A fit that ends with the sample rather than with all pixels, in one pass."""
+        return self._learn(cases, self._fit_sample)
+
+    def _learn(
+        self, cases: Iterable[Case], finish: Callable[[Collection[Case], _Seen, Choice, float], _Outcome]
+    ) -> Self:
         started = perf_counter()
         kept = reread(cases)
         seen = self._look(kept)
@@ -122,7 +131,7 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
             outcome = self._fit_one(kept)
             floor = min(floor, float(np.exp(outcome.point[0])))
         else:
-            outcome = self._fit_all(kept, seen, choice, floor)
+            outcome = finish(kept, seen, choice, floor)
         self.floor.fill_(floor)
         self.intercept.fill_(float(outcome.point[0]))
         self.coefficients.copy_(torch.from_numpy(outcome.point[1 : 1 + self._many]))
@@ -248,17 +257,29 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
         point[0] = np.log(report.details["temperature"])
         return _Outcome(point, report.nll_after, report.steps, report.converged, report.warnings)
 
+    def _solve_sample(self, seen: _Seen, choice: Choice) -> tuple[Array, Array, Array]:
+        """What is best on the sample, the curvature there, and what squares cost."""
+        penalty = choice.strengths.penalty(self._many, self.num_classes)
+        # not from T = 1, which may lie outside the bounds, where nothing has a slope
+        middle = np.mean(choice.refits, axis=0)
+        return *fit_in_memory([seen.sample], middle, penalty, self.bounds, brier=self._brier), penalty
+
+    def _fit_sample(self, cases: Collection[Case], seen: _Seen, choice: Choice, floor: float) -> _Outcome:
+        """The sample alone, with the floor below."""
+        point, sample = self._solve_sample(seen, choice)[0], seen.sample
+        bounds = (max(floor, self.bounds[0]), self.bounds[1])
+        sums = loss_sums(sample.logits, sample.labels, sample.features, point, bounds, brier=self._brier)
+        found = read_loss(sums, point.size)
+        return _Outcome(point, found.nll / found.pixels, 0, True, (), raised=found.bounded / found.pixels)
+
     def _fit_all(self, cases: Collection[Case], seen: _Seen, choice: Choice, floor: float) -> _Outcome:
         """All pixels, from the solution of the sample on and with its curvature as the metric.
 
         The floor has no part in it, because a pixel at the floor has no slope; it is put below what was found.
         """
-        penalty = choice.strengths.penalty(self._many, self.num_classes)
+        start, curvature, penalty = self._solve_sample(seen, choice)
         free = np.flatnonzero(np.isfinite(penalty))
         cost = penalty[free]
-        # not from T = 1, which may lie outside the bounds, where nothing has a slope
-        middle = np.mean(choice.refits, axis=0)
-        start, curvature = fit_in_memory([seen.sample], middle, penalty, self.bounds, brier=self._brier)
         found: dict[bytes, Loss] = {}
 
         def objective(chosen: Array) -> tuple[float, Array]:
