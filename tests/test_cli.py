@@ -101,10 +101,19 @@ def test_fit_settings_reach_the_calibrator(data: Path, tmp_path: Path) -> None:
     assert (config["ignore_index"], config["background"], config["num_classes"]) == ((2, 7), 0, 3)
 
 
+@pytest.mark.parametrize("method", ["ts", "cts", "lts", "auto"])
+def test_fit_bounds_reach_every_method_with_temperatures(data: Path, tmp_path: Path, method: str) -> None:
+    extra = ("--epochs", "1") if method == "lts" else ()
+    succeed("fit", data, "--method", method, "--bounds", "1", "50", *extra, "--out", tmp_path / method)
+    assert tuple(segcal.load(tmp_path / method).config()["bounds"]) == (1.0, 50.0)
+    assert "bounds must be" in refuse("fit", data, "--method", method, "--bounds", "3", "1", "--out", tmp_path / "none")
+
+
 def test_fit_settings_of_contextual_scaling(data: Path, tmp_path: Path) -> None:
-    options = ("--method", "cts", "--no-features", "--loss", "nll+brier", "--split", "test")
+    options = ("--method", "cts", "--no-features", "--loss", "nll+brier", "--split", "test", "--sharpen")
     found = succeed_json("fit", data, *options, "--out", tmp_path / "cts")
     assert found["details"]["features"] == []
+    assert found["details"]["floor"] == 0
     config = segcal.load(tmp_path / "cts").config()
     assert (config["features"], config["classes"], config["loss"], config["spatial_dims"]) == (
         False,

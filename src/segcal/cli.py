@@ -135,6 +135,10 @@ def fit(
     sharpen: Annotated[
         bool | None, typer.Option("--sharpen", help="cts: let pixels become surer than the network made them.")
     ] = None,
+    bounds: Annotated[
+        tuple[float, float] | None,
+        typer.Option(metavar="LOW HIGH", help="Least and largest temperature; 1 100 makes no pixel surer than it was."),
+    ] = None,
     loss: Annotated[
         str | None, typer.Option(help="cts: nll or nll+brier; ets: cross_entropy or squared_error.")
     ] = None,
@@ -177,6 +181,7 @@ def fit(
         features=features,
         classes=classes,
         sharpen=sharpen,
+        bounds=bounds,
         loss=loss,
         candidates=None if candidates is None else listed(candidates),
     )
