@@ -166,8 +166,7 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
             )
         weights = self.coefficients / self.feature_scale
         intercept = self.intercept - (weights * self.feature_mean).sum()
-        found = context_temperature(logits, weights, intercept, self.class_offsets, self.bounds)
-        return torch.maximum(found, self.floor.to(found.dtype))
+        return context_temperature(logits, weights, intercept, self.class_offsets, self.bounds, self.floor)
 
     @property
     def learned(self) -> int:

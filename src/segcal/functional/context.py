@@ -62,10 +62,13 @@ def context_temperature(
     intercept: Float64[Tensor, ""],
     offsets: Float64[Tensor, " L"],
     bounds: tuple[float, float],
+    floor: Float64[Tensor, ""],
 ) -> Float[Tensor, "B 1 *S"]:
-    """`exp(intercept + weights . features + offsets[predicted class])` at each pixel, within the bounds."""
+    """`exp(intercept + weights . features + offsets[predicted class])`, within the bounds and not below the floor."""
     if may_compile(logits, weights, intercept, offsets) and logits.numel() > 0:
-        found = context_kernels.temperature(logits, weights, intercept, offsets, bounds)
+        low, high = bounds
+        limits = (max(low, float(floor)), max(high, float(floor)))
+        found = context_kernels.temperature(logits, weights, intercept, offsets, limits)
         return found.to(at_least_float32(logits[:0]).dtype)
     exponent = context_portable.log_temperature(logits, weights, intercept, offsets)
-    return torch.exp(exponent).clamp(*bounds)
+    return torch.maximum(torch.exp(exponent).clamp(*bounds), floor.to(exponent.dtype))
