@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from segcal.calibrators import Calibrator, create, methods
-from segcal.cases import slabs_of
-from segcal.types import Case, Labels, Logits
+from segcal.compare import moved_labels
+from segcal.types import Case
 
 NAMES = {
     "isotonic": "IsoReg",
@@ -98,14 +98,7 @@ def count_changes(cases: Iterable[Case], calibrators: Mapping[str, Calibrator]) 
     """For each calibrator: how many of how many pixels have another label than that of the raw logits."""
     counts = dict.fromkeys(calibrators, (0, 0))
     for case in cases:
-        before = torch.cat([_labels(slab.logits) for slab in slabs_of(case, case.logits.shape[0])], dim=1)
         for name, calibrator in calibrators.items():
-            after = torch.cat([_labels(logits) for _, logits in calibrator.calibrate_case(case)], dim=1)
-            changed, pixels = counts[name]
-            counts[name] = changed + int((after.cpu() != before).sum()), pixels + after.numel()
+            moved, (changed, pixels) = moved_labels(calibrator, case), counts[name]
+            counts[name] = changed + int(moved.sum()), pixels + moved.numel()
     return counts
-
-
-def _labels(logits: Logits) -> Labels:
-    """The first class of the largest logit; four times as fast on a CPU as `argmax`, which finds the same."""
-    return logits.float().max(dim=1).indices

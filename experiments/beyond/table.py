@@ -123,7 +123,7 @@ def _difference(rows: pd.DataFrame, method: str, reference: str, metric: str, re
 
 
 def _by_size(rows: pd.DataFrame) -> list[str]:
-    """NLL against that of TS fitted on the same images: mean and worst of the splits."""
+    """NLL against that of TS fitted on the same images: mean and worst of the splits, and how many there are."""
     sizes = sorted(rows["size"].dropna().unique().astype(int))
     if not sizes or "TS" not in set(rows["method"]):
         return []
@@ -134,13 +134,14 @@ def _by_size(rows: pd.DataFrame) -> list[str]:
         [method, *(_mean_and_worst(changes.loc[size, method]) for size in (*sizes, np.inf))]
         for method in _in_order(rows)
     ]
-    body.append(["splits", *(str(changes.loc[size].dropna(how="all").shape[0]) for size in (*sizes, np.inf))])
-    return [lines(["NLL against TS, %: mean (worst)", *(f"{size} images" for size in sizes), "all images"], body)]
+    return [
+        lines(["NLL against TS, %: mean (worst), splits", *(f"{size} images" for size in sizes), "all images"], body)
+    ]
 
 
 def _mean_and_worst(changes: pd.Series) -> str:
     own = changes.dropna()
-    return f"{own.mean():+.2f} ({own.max():+.2f})" if len(own) else "-"
+    return f"{own.mean():+.2f} ({own.max():+.2f}), {len(own)}" if len(own) else "-"
 
 
 def _value(frame: pd.DataFrame, metric: str, region: str) -> float:

@@ -12,7 +12,7 @@ from segcal.calibrators import Calibrator, TemperatureCalibrator
 from segcal.cases import Slab
 from segcal.data.folder import Folder, write_map, write_scores
 from segcal.files import MARKER, staged_folder, write_json
-from segcal.functional.probability import keep_labels, probabilities
+from segcal.functional.probability import keep_labels, predicted_labels, probabilities
 from segcal.types import Case, InputError
 from segcal.version import __version__
 
@@ -72,7 +72,7 @@ def _calibrated(
         raw = slab.logits[:, :, slab.inner]
         probs = probabilities(logits).to(dtype)
         probs = keep_labels(probs, raw) if calibrator.preserves_labels else probs
-        moved += int((probs.argmax(dim=1) != raw.argmax(dim=1)).sum())
+        moved += int((predicted_labels(probs) != predicted_labels(raw)).sum())
         parts.append(probs[0].cpu())
         if temperature is not None:
             heats.append(temperature[0, 0].float().cpu())

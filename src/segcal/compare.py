@@ -11,12 +11,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 
 from segcal.calibrators import Calibrator
 from segcal.cases import labels_of, reread, slabs_of
 from segcal.evaluate import Protocol, evaluate
 from segcal.files import staged_folder, write_json
 from segcal.functional.checks import IGNORED
+from segcal.functional.probability import predicted_labels
 from segcal.memory import memory_growth
 from segcal.regions import boundary, foreground
 from segcal.results import Results
@@ -213,6 +215,15 @@ def _fitted(fits: Mapping[str, Fit]) -> dict[str, Calibrator]:
     return {name: fit.calibrator for name, fit in fits.items() if fit.calibrator is not None}
 
 
+def moved_labels(calibrator: Calibrator, case: Case) -> Mask:
+    """Where a calibrator changes the label that a case's scores predict: `[1, *S]`, on the CPU."""
+    parts = [
+        predicted_labels(logits) != predicted_labels(slab.logits[:, :, slab.inner])
+        for slab, logits in calibrator.calibrate_case(case)
+    ]
+    return torch.cat([part.cpu() for part in parts], dim=1)
+
+
 def _changed(calibrators: Mapping[str, Calibrator], cases: Iterable[Case], settings: Protocol) -> dict[str, float]:
     """Share of the pixels of the region *All* whose label each calibrator changes."""
     if not calibrators:
@@ -222,11 +233,7 @@ def _changed(calibrators: Mapping[str, Calibrator], cases: Iterable[Case], setti
         inside = _inside(case, settings)
         pixels += int(inside.sum())
         for name, calibrator in calibrators.items():
-            for slab, logits in calibrator.calibrate_case(case):
-                raw = slab.logits[:, :, slab.inner]
-                start = slab.rows.start + slab.inner.start
-                counted = inside[:, start : start + raw.shape[2]].to(raw.device)
-                changed[name] += int(((raw.argmax(dim=1) != logits.argmax(dim=1)) & counted).sum())
+            changed[name] += int((moved_labels(calibrator, case) & inside).sum())
     return {name: count / pixels if pixels else float("nan") for name, count in changed.items()}
 
 

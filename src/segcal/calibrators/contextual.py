@@ -21,19 +21,21 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from segcal.calibrators.base import FitReport, TemperatureCalibrator
+from segcal.calibrators.sentences import sentences
 from segcal.calibrators.temperature import TemperatureScaling
 from segcal.cases import reread, slabs_of
 from segcal.folds import folds_of
-from segcal.functional.context import FEATURES, REACH, WORDS, context_features, context_temperature
+from segcal.functional.context import FEATURES, REACH, context_features, context_temperature
 from segcal.functional.log_linear import Loss, Pixels, fit_in_memory, loss_sums, read_loss
 from segcal.functional.newton import Block, Metric, Minimum, minimise
 from segcal.functional.probability import at_least_float32
-from segcal.functional.ridge import Choice, Strengths, choose_ridge
+from segcal.functional.ridge import TEMPERATURE_SCALING, Choice, Strengths, choose_ridge
 from segcal.functional.sampling import Sampler
 from segcal.functional.temperature import likelihood, optimal_inverse_temperature
 from segcal.types import Array, Case, IgnoreIndex, Image, InputError, Logits, Temperature
 
 ContextLoss = Literal["nll", "nll+brier"]
+Bounds = tuple[float, float]
 
 _FEATURE_RIDGES = (np.inf, 10.0, 1.0, 0.1, 1e-3)
 _CLASS_RIDGES = (np.inf, 0.3, 0.1, 0.03, 0.01, 1e-3)
@@ -43,7 +45,6 @@ _SAMPLE_LOGITS = 1 << 23  # and scores, where there are many classes
 _PASSES = 30
 _TOLERANCE = 1e-5  # of the rounded slope: 5e-11 of NLL is left to gain, and each pass goes over all pixels
 _CONTEXT = -(-REACH // 8) * 8  # whole slabs of slices, so that slabs give the same bits as the whole
-_TS = Strengths(np.inf, np.inf)
 
 
 class ContextualTemperatureScaling(TemperatureCalibrator):
@@ -114,24 +115,23 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
         return self._learn(cases, self._fit_all)
 
     def fit_roughly(self, cases: Iterable[Case], **_: Any) -> Self:
-        """A fit that ends with the sample rather than with all pixels, in one pass."""
+        """A fit that ends with the sample, which is drawn in one pass, rather than with all pixels."""
         return self._learn(cases, self._fit_sample)
 
     def _learn(
-        self, cases: Iterable[Case], finish: Callable[[Collection[Case], _Seen, Choice, float], _Outcome]
+        self, cases: Iterable[Case], finish: Callable[[Collection[Case], _Seen, Choice, Bounds], _Outcome]
     ) -> Self:
         started = perf_counter()
         kept = reread(cases)
         seen = self._look(kept)
         one = _one_temperature(seen.sample)
-        floor = 0.0 if self.sharpen else min(1.0, one)
-        choice, doubts = self._choose(seen, one, floor)
-        strengths = _TS if choice is None else choice.strengths
-        if choice is None or strengths == _TS:
-            outcome = self._fit_one(kept)
+        floor, (low, high) = 0.0 if self.sharpen else min(1.0, one), self.bounds
+        applied = (max(low, floor), high)
+        choice, doubts = self._choose(seen, one, applied)
+        outcome = self._fit_one(kept) if choice is None else finish(kept, seen, choice, applied)
+        strengths = TEMPERATURE_SCALING if choice is None else choice.strengths
+        if strengths == TEMPERATURE_SCALING:  # of all pixels, where `one` is of the sample
             floor = min(floor, float(np.exp(outcome.point[0])))
-        else:
-            outcome = finish(kept, seen, choice, floor)
         self.floor.fill_(floor)
         self.intercept.fill_(float(outcome.point[0]))
         self.coefficients.copy_(torch.from_numpy(outcome.point[1 : 1 + self._many]))
@@ -229,7 +229,7 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
         count = len({group or number for number, group in groups.items()})
         return _Seen(tuple(names), pixels, nll, mean, scale, sample, count)
 
-    def _choose(self, seen: _Seen, one: float, floor: float) -> tuple[Choice | None, list[str]]:
+    def _choose(self, seen: _Seen, one: float, applied: Bounds) -> tuple[Choice | None, list[str]]:
         """The strengths of the ridges, or None where only one temperature can be fitted, and why."""
         if not (self.features or self.classes):
             return None, []
@@ -245,7 +245,7 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
         start[0] = np.log(one)
         pairs = product(_FEATURE_RIDGES if self.features else (np.inf,), _CLASS_RIDGES if self.classes else (np.inf,))
         among = [Strengths(*pair) for pair in pairs]
-        return choose_ridge(seen.sample, start, among, self.bounds, floor=floor, brier=self._brier), []
+        return choose_ridge(seen.sample, start, among, self.bounds, applied=applied, brier=self._brier), []
 
     def _fit_one(self, cases: Collection[Case]) -> _Outcome:
         """One temperature for all: temperature scaling itself."""
@@ -263,19 +263,20 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
         middle = np.mean(choice.refits, axis=0)
         return *fit_in_memory([seen.sample], middle, penalty, self.bounds, brier=self._brier), penalty
 
-    def _fit_sample(self, cases: Collection[Case], seen: _Seen, choice: Choice, floor: float) -> _Outcome:
-        """The sample alone, with the floor below."""
+    def _fit_sample(self, cases: Collection[Case], seen: _Seen, choice: Choice, applied: Bounds) -> _Outcome:
+        """The sample alone."""
         point, sample = self._solve_sample(seen, choice)[0], seen.sample
-        bounds = (max(floor, self.bounds[0]), self.bounds[1])
-        sums = loss_sums(sample.logits, sample.labels, sample.features, point, bounds, brier=self._brier)
+        sums = loss_sums(sample.logits, sample.labels, sample.features, point, applied, brier=self._brier)
         found = read_loss(sums, point.size)
         return _Outcome(point, found.nll / found.pixels, 0, True, (), raised=found.bounded / found.pixels)
 
-    def _fit_all(self, cases: Collection[Case], seen: _Seen, choice: Choice, floor: float) -> _Outcome:
+    def _fit_all(self, cases: Collection[Case], seen: _Seen, choice: Choice, applied: Bounds) -> _Outcome:
         """All pixels, from the solution of the sample on and with its curvature as the metric.
 
         The floor has no part in it, because a pixel at the floor has no slope; it is put below what was found.
         """
+        if choice.strengths == TEMPERATURE_SCALING:
+            return self._fit_one(cases)
         start, curvature, penalty = self._solve_sample(seen, choice)
         free = np.flatnonzero(np.isfinite(penalty))
         cost = penalty[free]
@@ -292,18 +293,17 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
         least = minimise(objective, start[free], metric, evaluations=_PASSES, tolerance=_TOLERANCE)
         point, last = np.zeros(penalty.size), found[least.point.tobytes()]
         point[free] = least.point
-        low, high = self.bounds
-        applied = self._loss(cases, seen, point, (floor, high)) if floor > low else last
+        shown = last if applied == self.bounds else self._loss(cases, seen, point, applied)
         return _Outcome(
             point,
-            applied.nll / applied.pixels,
+            shown.nll / shown.pixels,
             least.evaluations,
             least.converged,
             tuple(self._warnings(least, last)),
-            raised=(applied.bounded - last.bounded) / applied.pixels,
+            raised=(shown.bounded - last.bounded) / shown.pixels,
         )
 
-    def _loss(self, cases: Collection[Case], seen: _Seen, point: Array, bounds: tuple[float, float]) -> Loss:
+    def _loss(self, cases: Collection[Case], seen: _Seen, point: Array, bounds: Bounds) -> Loss:
         """Of all pixels at a point for standardised features, which are put into the point rather than computed."""
         many = slice(1, 1 + self._many)
         raw = point.copy()
@@ -328,11 +328,12 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
     def _details(self, outcome: _Outcome, seen: _Seen, choice: Choice | None, strengths: Strengths) -> dict[str, Any]:
         """What was learned, in numbers and in words; a strength of None is infinite."""
         point, floor = outcome.point, float(self.floor)
+        temperature = float(max(np.clip(np.exp(point[0]), *self.bounds), floor))
         spans = np.stack([point, point], axis=1) if choice is None else choice.intervals(point)
         features, classes = slice(1, 1 + self._many), slice(1 + self._many, None)
         tried = () if choice is None else choice.tried
         return {
-            "temperature": float(max(np.clip(np.exp(point[0]), *self.bounds), floor)),
+            "temperature": temperature,
             "floor": floor,
             "raised_share": outcome.raised,
             "features": list(FEATURES[: self._many]),
@@ -356,7 +357,7 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
                 }
                 for row in tried
             ],
-            "words": list(_words(outcome, spans, strengths, self._many, self.bounds, floor)),
+            "words": list(sentences(temperature, point, spans, strengths, self._many, floor, outcome.raised)),
         }
 
 
@@ -418,33 +419,3 @@ def _by_fold(values: Array, classes: int, folds: dict[int, int], mean: Array, sc
 def _told(strength: float) -> float | None:
     """JSON has no infinity."""
     return float(strength) if np.isfinite(strength) else None
-
-
-def _words(
-    outcome: _Outcome, spans: Array, strengths: Strengths, many: int, bounds: tuple[float, float], floor: float
-) -> Iterator[str]:
-    point = outcome.point
-    yield f"an average pixel has the temperature {max(np.clip(np.exp(point[0]), *bounds), floor):.3g}"
-    if strengths == _TS:
-        yield "and so have all others: nothing more could be learned that holds for other groups"
-        return
-    if np.isfinite(strengths.features):
-        for k, words in enumerate(WORDS[:many]):
-            yield f"{words} {_effect(point[1 + k], spans[1 + k])} for one standard deviation"
-    if np.isfinite(strengths.classes):
-        for k in range(point.size - 1 - many):
-            at = 1 + many + k
-            yield f"pixels predicted as class {k}: {_factor(point[at], spans[at])}"
-    if floor > 0:
-        yield f"no temperature is below {floor:.3g}; {outcome.raised:.0%} of the pixels would have a lower one"
-
-
-def _effect(value: float, span: Array) -> str:
-    clear = span[0] > 0 or span[1] < 0
-    what = ("raises" if value > 0 else "lowers") if clear else "does not clearly move"
-    return f"{what} the temperature: {_factor(value, span)}"
-
-
-def _factor(value: float, span: Array) -> str:
-    low, high = np.exp(np.clip(span, -20, 20))
-    return f"x{np.exp(value):.2f} [{low:.2f}, {high:.2f}]"

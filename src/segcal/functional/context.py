@@ -66,9 +66,8 @@ def context_temperature(
 ) -> Float[Tensor, "B 1 *S"]:
     """`exp(intercept + weights . features + offsets[predicted class])`, within the bounds and not below the floor."""
     if may_compile(logits, weights, intercept, offsets) and logits.numel() > 0:
-        low, high = bounds
-        limits = (max(low, float(floor)), max(high, float(floor)))
-        found = context_kernels.temperature(logits, weights, intercept, offsets, limits)
+        applied = (max(bounds[0], float(floor)), bounds[1])
+        found = context_kernels.temperature(logits, weights, intercept, offsets, applied)
         return found.to(at_least_float32(logits[:0]).dtype)
     exponent = context_portable.log_temperature(logits, weights, intercept, offsets)
     return torch.maximum(torch.exp(exponent).clamp(*bounds), floor.to(exponent.dtype))

@@ -27,6 +27,10 @@ class Strengths:
         return np.concatenate([[0.0], np.full(features, self.features), np.full(classes, self.classes)])
 
 
+TEMPERATURE_SCALING = Strengths(np.inf, np.inf)
+"""Neither is free: one temperature is left."""
+
+
 @dataclass(frozen=True)
 class Tried:
     """Strengths, with the mean NLL and loss on groups that were not fitted on."""
@@ -59,17 +63,16 @@ def choose_ridge(
     among: Sequence[Strengths],
     bounds: tuple[float, float],
     *,
-    floor: float = 0.0,
+    applied: tuple[float, float] | None = None,
     brier: float = 0.0,
 ) -> Choice:
     """The strengths of least loss on the folds left out; of equal ones the first, so the strongest comes first.
 
-    Temperatures are fitted within the bounds and, on what is left out, raised to the floor, as they will be applied.
+    Temperatures are fitted within the bounds, and scored within those that will be `applied`, if others.
     Each fit starts where the one before it ended, with 0 for what is not free.
     """
     features, classes = len(pixels.features), len(pixels.logits)
     folds = len(pixels.edges) - 1
-    applied = (max(bounds[0], floor), bounds[1])
     totals = np.zeros((len(among), 3))
     points: list[list[Array]] = [[] for _ in among]
     for fold in range(folds):
@@ -81,7 +84,7 @@ def choose_ridge(
             begin = np.where(np.isfinite(penalty), point, 0.0)
             point, _ = fit_in_memory(parts, begin, penalty, bounds, brier=brier, tolerance=_TOLERANCE)
             points[k].append(point)
-            sums = loss_sums(held_out.logits, held_out.labels, held_out.features, point, applied, brier=brier)
+            sums = loss_sums(held_out.logits, held_out.labels, held_out.features, point, applied or bounds, brier=brier)
             found = read_loss(sums, point.size)
             totals[k] += found.pixels, found.nll, found.value
     tried = [Tried(s, nll / n, loss / n) for s, (n, nll, loss) in zip(among, totals.tolist(), strict=True)]
