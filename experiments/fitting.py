@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
 import torch
 
-from segcal.calibrators import Calibrator, create, methods
+from segcal.calibrators import Calibrator, LocalTemperatureScaling, TemperatureScaling, create, methods
+from segcal.calibrators.local import Preset
 from segcal.compare import moved_labels
 from segcal.types import Case
 
@@ -34,7 +36,8 @@ def fit_methods(
     *,
     about: Mapping[str, Any],
     training: Mapping[str, Any],
-    rates: Sequence[float] = (1e-4,),
+    rates: Sequence[float | None] = (None,),
+    preset: Preset = "default",
     device: str,
     timings: dict[str, float],
 ) -> dict[str, Calibrator]:
@@ -46,7 +49,8 @@ def fit_methods(
         check: What the epoch, and the learning rate where there are several, of the trained ones are chosen by.
         about: What the calibrators must know of the data.
         training: Arguments of the training of IBTS and LTS.
-        rates: Learning rates to try.
+        rates: Learning rates to try; None for that of the preset.
+        preset: Schedule of the training of IBTS and LTS.
         device: Where temperatures are fitted; the other methods are fitted on the CPU.
         timings: Is told how long each took.
     """
@@ -55,8 +59,9 @@ def fit_methods(
         started, home = perf_counter(), device if method in _ON_DEVICE else "cpu"
         moved = (on_device(fit, home), on_device(check, home))
         tries = [{"learning_rate": rate, "device": device, **training} for rate in rates]
+        own: dict[str, Any] = {"preset": preset} if method in _LEARNED else {}
         candidates = [
-            (create(method, **about).to(home).fit(moved[0], validation=moved[1], **arguments), arguments)
+            (create(method, **about, **own).to(home).fit(moved[0], validation=moved[1], **arguments), arguments)
             for arguments in (tries if method in _LEARNED else [{}])
         ]
         best, chosen = min(candidates, key=lambda pair: pair[0].fit_report_.details.get("validation_nll", 0.0))
@@ -66,10 +71,20 @@ def fit_methods(
         print(
             f"  {NAMES[method]} fitted in {perf_counter() - started:.1f} s: "
             f"NLL {report.nll_before:.5f} -> {report.nll_after:.5f}, {report.steps} steps, "
-            f"learning rate {chosen.get('learning_rate', '-')}; {' '.join(report.warnings)}",
+            f"learning rate {chosen.get('learning_rate') or '-'}; {' '.join(report.warnings)}",
             flush=True,
         )
     return fitted
+
+
+def floored(local: LocalTemperatureScaling, one: TemperatureScaling) -> LocalTemperatureScaling:
+    """The same local temperatures, but none below `min(1, T_TS)`, the floor of `ContextualTemperatureScaling`.
+
+    So no pixel becomes surer than the network, or one temperature for all, makes it.
+    """
+    other, (low, high) = deepcopy(local), local.bounds
+    other.bounds = (max(low, min(1.0, one.fit_report_.details["temperature"])), high)
+    return other
 
 
 def available(wanted: Iterable[str]) -> tuple[str, ...]:

@@ -20,11 +20,12 @@ from experiments.camvid.__main__ import main
 from experiments.camvid.augment import Augmentation, look, recolour
 from experiments.camvid.calibrate import Source, calibrate, fit_as_paper, fit_grouped
 from experiments.camvid.grouped import ShrunkTemperature, summed_nll, temperature_pair
-from experiments.camvid.jobs import PRESETS, Job
+from experiments.camvid.jobs import LOSSES, PRESETS, Job
 from experiments.camvid.network import names_of, predict, read_logits, read_quality, train_network
 from experiments.camvid.quality import confusion, fit_statistics, held, logits_of, mean_iou, measure
 from experiments.camvid.table import finished, tables
-from segcal import InputError, evaluate
+from segcal import InputError, evaluate, load
+from segcal.calibrators import LocalTemperatureScaling, TemperatureCalibrator
 from segcal.data.camvid import (
     CLASSES,
     PUBLISHED,
@@ -354,7 +355,7 @@ def test_tables_are_made_of_what_is_there(finished_run: Path, tmp_path: Path) ->
     assert "### Against LTS" in whole
     assert "Video Seq05VD alone (3 frames)" in whole
     assert "LTS shrunk" in whole
-    assert "seed by seed" not in whole
+    assert "seeds 0 / 1" not in whole
     copy = Path(shutil.copytree(finished_run, tmp_path / "copy"))
     shutil.rmtree(copy / "fc-densenettiny-focal-0")
     (copy / "fc-densenettiny-ce-0" / "grouped" / "report.json").unlink()
@@ -363,7 +364,35 @@ def test_tables_are_made_of_what_is_there(finished_run: Path, tmp_path: Path) ->
     assert "LTS is significantly better" in partial
     assert "grouped" not in partial
     shutil.copytree(copy / "fc-densenettiny-ce-0", copy / "fc-densenettiny-ce-1")
-    assert "seed by seed" in tables(copy)
+    shutil.copytree(finished_run / "fc-densenettiny-focal-0", copy / "fc-densenettiny-focal-0")
+    both = tables(copy).split("protocol: paper, seeds 0 / 1\n\n")[1].split("\n\n")[0]
+    cells = {row.split(" | ")[0].strip("| "): row.split(" | ")[1].split(" / ") for row in both.splitlines()[2:]}
+    assert cells["LTS"][0] == cells["LTS"][1]
+    assert cells["FL+LTS"][1] == "-", "of a seed that was not run"
+    assert list(cells)[-4:] == ["FL", "FL+TS", "FL+LTS", "FL+LTS floored"]
+
+
+def test_the_floor_is_that_of_cts(finished_run: Path) -> None:
+    for name, loss in (("LTS floored", "ce"), ("FL+LTS floored", "focal")):
+        folder = finished_run / f"fc-densenettiny-{loss}-0" / "paper"
+        one = json.loads((folder / "report.json").read_text())["fits"][name.replace("LTS floored", "TS")]
+        floored = load(folder / "calibrators" / name)
+        assert isinstance(floored, TemperatureCalibrator)
+        assert floored.bounds == (min(1.0, one["details"]["temperature"]), 100.0)
+
+
+def test_the_schedule_is_the_papers(finished_run: Path) -> None:
+    job = Job("tiny", "ce", 0)
+    for protocol, preset in (("paper", "default"), ("schedule", "paper")):
+        fitted = load(job.folder(finished_run) / protocol / "calibrators" / "LTS")
+        assert isinstance(fitted, LocalTemperatureScaling)
+        assert fitted.preset == preset
+
+
+def test_a_job_is_found_by_its_name() -> None:
+    for loss in LOSSES:
+        job = Job("103", loss, 12)
+        assert Job.of(job.name) == job
 
 
 def test_the_study_of_patch_sizes_and_curves(finished_run: Path, tree: Path) -> None:

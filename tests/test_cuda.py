@@ -122,9 +122,10 @@ def test_describe_ties_like_the_cpu() -> None:
     assert bool((pixels.predicted == 0).all())
 
 
-def test_recorded_passes_are_the_networks_own() -> None:
+@pytest.mark.parametrize("compiled", [False, True])
+def test_recorded_passes_are_the_networks_own(compiled: bool) -> None:
     network = FCDenseNet(5, growth=4, layers=(2, 2), bottleneck=2, first=8, dropout=0.0).cuda().train()
-    plain, recorder = copy.deepcopy(network), Recorder(network)
+    plain, recorder = copy.deepcopy(network), Recorder(network, compiled=compiled)
     optimisers = [torch.optim.SGD(module.parameters(), lr=0.01) for module in (network, plain)]
     for step, size in enumerate((32, 48, 32, 48)):
         image = torch.randn(2, 3, size, size, device="cuda", generator=torch.Generator("cuda").manual_seed(step))
@@ -141,9 +142,10 @@ def test_recorded_passes_are_the_networks_own() -> None:
         torch.testing.assert_close(network.state_dict()[name], value, rtol=1e-3, atol=1e-4, msg=name)
 
 
-def test_recorded_dropout_is_another_each_time_and_follows_the_seed() -> None:
+@pytest.mark.parametrize("compiled", [False, True])
+def test_recorded_dropout_is_another_each_time_and_follows_the_seed(compiled: bool) -> None:
     network = FCDenseNet(5, growth=4, layers=(2, 2), bottleneck=2, first=8, dropout=0.5).cuda().train()
-    recorder, image = Recorder(network), torch.randn(2, 3, 32, 32, device="cuda")
+    recorder, image = Recorder(network, compiled=compiled), torch.randn(2, 3, 32, 32, device="cuda")
     recorder(image)
     found = []
     for seed in (0, 1, 0):

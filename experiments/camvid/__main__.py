@@ -59,7 +59,8 @@ def _run(options: argparse.Namespace) -> None:
         data.require_published()
     for job in jobs:
         if options.stage in ("train", "run"):
-            train_network(job, data, out, recipe, device=options.device, minutes=options.minutes)
+            limits = {"minutes": options.minutes, "compiled": options.compiled}
+            train_network(job, data, out, recipe, device=options.device, **limits)
         if options.stage in ("calibrate", "run"):
             predict(job, data, out, recipe, device=options.device)
             for protocol in options.protocol:
@@ -87,6 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--preset", choices=tuple(PRESETS), default="full")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--minutes", type=float, help="stop training at the next checkpoint after this time")
+    parser.add_argument("--compiled", action="store_true", help="on a GPU: train a compiled network")
     for name, kind in _OVERRIDES.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=kind, help="instead of the preset's")
     parser.add_argument("--scales", type=float, nargs=2, metavar=("LOW", "HIGH"), help="instead of the preset's")

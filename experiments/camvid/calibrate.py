@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from time import perf_counter
@@ -15,18 +15,18 @@ from experiments.beside_paper import joined
 from experiments.camvid.grouped import ShrunkTemperature, choose, temperature_pair
 from experiments.camvid.jobs import Job, Recipe, versions
 from experiments.camvid.network import names_of, read_logits
-from experiments.fitting import NAMES, available, count_changes, fit_methods, on_device
+from experiments.fitting import NAMES, available, count_changes, fit_methods, floored, on_device
 from segcal import evaluate
-from segcal.calibrators import Calibrator
-from segcal.data.camvid import CLASSES, VOID, CamVid, Split, calibration_split
+from segcal.calibrators import Calibrator, LocalTemperatureScaling, TemperatureScaling, create
+from segcal.calibrators.local import Preset
+from segcal.data.camvid import CLASSES, VOID, CamVid, Split, calibration_split, time_blocks
 from segcal.files import staged_file, write_json
 from segcal.results import Results
 from segcal.training import choose_device
 from segcal.types import Case
 
-Protocol = Literal["paper", "grouped"]
-PROTOCOLS: tuple[Protocol, ...] = ("paper", "grouped")
-_OF_JOINT = ("ts", "lts")
+Protocol = Literal["paper", "schedule", "grouped", "beyond"]
+_OF_JOINT, _TRAINED = ("ts", "lts"), ("ts", "ibts", "lts")
 _T = TypeVar("_T")
 
 
@@ -38,9 +38,9 @@ def calibrate(job: Job, data: CamVid, out: Path, recipe: Recipe, protocol: Proto
         return
     print(f"{title}:")
     source = Source(job, data, out, str(choose_device(device)))
-    fit = fit_as_paper if protocol == "paper" else fit_grouped
     timings, notes = dict[str, float](), dict[str, Any]()
-    named = {job.method(name): calibrator for name, calibrator in fit(source, recipe, timings, notes).items()}
+    fitted = _FITS[protocol](source, recipe, timings, notes)
+    named = {job.method(name): calibrator for name, calibrator in fitted.items()}
 
     started, test_names = perf_counter(), names_of(data, "test", recipe)
     methods: dict[str, Calibrator | None] = {job.method("UC"): None, **named}
@@ -106,18 +106,47 @@ def _at_once(work: Callable[[Sequence[str]], _T], methods: Sequence[str]) -> lis
 def fit_as_paper(
     source: Source, recipe: Recipe, timings: dict[str, float], notes: dict[str, Any]
 ) -> dict[str, Calibrator]:
-    """Every method on 90 frames; 11 others choose the epoch of those that are trained."""
+    """Every method on 90 frames; 11 others choose the epoch of those that are trained, by segcal's schedule."""
+    wanted = tuple(NAMES) if source.job.loss == "ce" else _OF_JOINT
+    return _fit_on_most(source, recipe, wanted, timings, notes)
+
+
+def fit_by_schedule(
+    source: Source, recipe: Recipe, timings: dict[str, float], notes: dict[str, Any]
+) -> dict[str, Calibrator]:
+    """Those that are trained, on the same frames, by the paper's own schedule: 100 epochs at 1e-5, then 1e-6."""
+    wanted = _TRAINED if source.job.loss == "ce" else _OF_JOINT
+    epochs = min(100, recipe.calibrator_epochs)
+    return _fit_on_most(source, recipe, wanted, timings, notes, preset="paper", epochs=epochs)
+
+
+def _fit_on_most(
+    source: Source,
+    recipe: Recipe,
+    wanted: Sequence[str],
+    timings: dict[str, float],
+    notes: dict[str, Any],
+    *,
+    preset: Preset = "default",
+    epochs: int | None = None,
+) -> dict[str, Calibrator]:
+    """Methods on 90 of the frames of `val`, with 11 to choose the epoch; LTS with a floor below as well."""
     fit_names, check_names = calibration_split(names_of(source.data, "val", recipe))
     notes |= {"fit": list(fit_names), "validation": list(check_names)}
-    return fit_methods(
-        available(NAMES if source.job.loss == "ce" else _OF_JOINT),
+    fitted = fit_methods(
+        available(wanted),
         list(source.stream("val", fit_names)),
         list(source.stream("val", check_names)),
         about={"num_classes": len(CLASSES), "spatial_dims": 2, "image_channels": 3, "ignore_index": VOID},
-        training={"epochs": recipe.calibrator_epochs, "seed": source.job.seed},
+        training={"epochs": epochs or recipe.calibrator_epochs, "seed": source.job.seed},
+        preset=preset,
         device=source.device,
         timings=timings,
     )
+    one, local = fitted["TS"], fitted["LTS"]
+    assert isinstance(one, TemperatureScaling)
+    assert isinstance(local, LocalTemperatureScaling)
+    return {**fitted, "LTS floored": floored(local, one)}
 
 
 def fit_grouped(
@@ -139,3 +168,24 @@ def fit_grouped(
         flush=True,
     )
     return {"TS": one, "LTS": local, "LTS shrunk": ShrunkTemperature(one, local, choice.share)}
+
+
+def fit_beyond(
+    source: Source, recipe: Recipe, timings: dict[str, float], notes: dict[str, Any]
+) -> dict[str, Calibrator]:
+    """Contextual temperature scaling on all frames, which chooses its strengths by blocks of time left out."""
+    names = names_of(source.data, "val", recipe)
+    groups = {name: str(k) for k, block in enumerate(time_blocks(names, recipe.folds)) for name in block}
+    cases = [replace(case, group=groups[case.name]) for case in source.stream("val", names)]
+    notes |= {"fit": list(names)}
+    fitted = dict[str, Calibrator]()
+    for name, settings in _CONTEXTUAL.items():
+        started = perf_counter()
+        fitted[name] = create("cts", len(CLASSES), ignore_index=VOID, **settings).fit(cases)
+        timings[f"fit {name}"] = perf_counter() - started
+    return fitted
+
+
+_CONTEXTUAL = {"TS by class": {"features": False}, "CTS": {"classes": False}, "CTS with classes": {}}
+_FITS = {"paper": fit_as_paper, "schedule": fit_by_schedule, "grouped": fit_grouped, "beyond": fit_beyond}
+PROTOCOLS: tuple[Protocol, ...] = ("paper", "schedule", "grouped", "beyond")

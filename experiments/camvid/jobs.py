@@ -17,9 +17,9 @@ from segcal.types import InputError
 from segcal.version import __version__
 
 Network = Literal["56", "67", "103", "tiny"]
-Loss = Literal["ce", "focal", "mmce"]
+Loss = Literal["ce", "focal", "mmce", "mmce-unweighted"]
 
-LOSSES: dict[Loss, str] = {"ce": "", "focal": "FL", "mmce": "MMCE"}
+LOSSES: dict[Loss, str] = {"ce": "", "focal": "FL", "mmce": "MMCE", "mmce-unweighted": "MMCE unweighted"}
 """How the paper's table calls a network that was trained with each loss."""
 
 
@@ -102,7 +102,8 @@ class Job:
     @classmethod
     def of(cls, name: str) -> Job:
         """The job that a folder is of."""
-        network, loss, seed = name.removeprefix("fc-densenet").split("-")
+        network, rest = name.removeprefix("fc-densenet").split("-", 1)
+        loss, seed = rest.rsplit("-", 1)
         if loss not in LOSSES:
             raise InputError(f"the loss must be one of {', '.join(LOSSES)}, got '{loss}' in '{name}'")
         return cls(network, loss, int(seed))  # type: ignore[arg-type]
@@ -130,7 +131,9 @@ class Job:
         """The loss of joint training; None for cross-entropy."""
         if self.loss == "ce":
             return None
-        return MMCELoss(2.0, ignore_index=VOID) if self.loss == "mmce" else FocalLoss(3.0, ignore_index=VOID)
+        if self.loss == "focal":
+            return FocalLoss(3.0, ignore_index=VOID)
+        return MMCELoss(2.0, weighted=self.loss == "mmce", ignore_index=VOID)
 
 
 def versions() -> dict[str, Any]:

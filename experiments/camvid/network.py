@@ -58,6 +58,7 @@ def train_network(
     *,
     device: str,
     minutes: float | None = None,
+    compiled: bool = False,
 ) -> None:
     """Train, unless the job's folder holds the trained network already.
 
@@ -70,7 +71,7 @@ def train_network(
     _keep_recipe(folder, recipe)
     place = choose_device(device)
     frames, others = (held(read_frames(data, split, recipe), place) for split in ("train", "val"))
-    objective = _Objective(job).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    objective = _Objective(job, compiled).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if place.type == "cuda":
         torch.backends.cudnn.benchmark_limit = _KERNELS
     settings = Settings(
@@ -103,9 +104,9 @@ def train_network(
     quality = {"train": measure(network, frames), "val": measure(network, others)}
     save_file(_plain(network), folder / WEIGHTS)
     losses = [[epoch.number, epoch.loss, epoch.seconds] for epoch in history.epochs]
-    log = {"job": asdict(job), "recipe": asdict(recipe), "seconds": seconds, "frames": len(frames), **versions()}
+    log = {"job": asdict(job), "recipe": asdict(recipe), "compiled": compiled, "seconds": seconds, **versions()}
     with staged_file(folder / LOG) as file:  # last: its presence says that the training is done
-        write_json(file, {**log, "miou": quality, "epochs": losses})
+        write_json(file, {**log, "frames": len(frames), "miou": quality, "epochs": losses})
     told = ", ".join(f"{value:.4f} on {split}" for split, value in quality.items())
     print(f"{job.name}: trained in {seconds:.0f} s, loss {history.epochs[-1].loss:.4f}, mIoU {told}", flush=True)
 
@@ -180,11 +181,11 @@ def read_frames(data: CamVid, split: Split, recipe: Recipe) -> Sequence[Frame]:
 class _Objective(nn.Module):
     """Summed loss of a batch of frames, and its number of labelled pixels."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, compiled: bool) -> None:
         super().__init__()
         self.network: FCDenseNet = job.build()
         self.criterion: PixelLoss | None = job.criterion()
-        self.recorder = Recorder(self.network)
+        self.recorder = Recorder(self.network, compiled=compiled)
 
     def forward(self, image: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         logits, truth = self.recorder(normalised(image)).float(), labels.long()

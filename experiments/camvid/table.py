@@ -56,7 +56,7 @@ def _of_seed(out: Path, protocol: Protocol, found: Found) -> list[str]:
     parts += [markdown(whole, reference=best, experiment="camvid"), "Over all pixels together:", pooled(whole)]
     for job, results in found.items():
         reference = job.method("LTS")
-        if reference != best:
+        if reference != best and reference in results.methods:
             parts += [f"### Against {reference}", markdown(results, reference=reference)]
     for video in sorted({sequence_of(name) for name in whole.frame.case}):
         own = of_cases(whole, [name for name in whole.frame.case.unique() if sequence_of(name) == video])
@@ -83,19 +83,25 @@ def _over_seeds(found: Found, protocol: Protocol) -> list[str]:
     parts = []
     for network in sorted({job.network for job in found}):
         own = {job: results for job, results in found.items() if job.network == network}
-        if len({job.seed for job in own}) < 2:
+        seeds = sorted({job.seed for job in own})
+        if len(seeds) < 2:
             continue
         columns = [("ece", "all"), ("ece", "boundary"), ("ece", "local-max"), ("nll", "all"), ("nll", "boundary")]
-        methods = dict.fromkeys(name for results in own.values() for name in results.methods)
         rows = []
-        for method in methods:
-            having = [of_methods(results, [method]) for results in own.values() if method in results.methods]
-            rows.append([method, *(" / ".join(_mean(one, *column) for one in having) for column in columns)])
+        for loss in LOSSES:
+            by_seed = {job.seed: results for job, results in own.items() if job.loss == loss}
+            for method in dict.fromkeys(name for results in by_seed.values() for name in results.methods):
+                having = {s: of_methods(one, [method]) for s, one in by_seed.items() if method in one.methods}
+                rows.append([method, *(" / ".join(_mean(having.get(s), *c) for s in seeds) for c in columns)])
         header = ["Method", *(f"{metric} {region}" for metric, region in columns)]
-        parts += [f"## FC-DenseNet{network}, protocol: {protocol}, seed by seed", lines(header, rows)]
+        title = f"## FC-DenseNet{network}, protocol: {protocol}, seeds {' / '.join(map(str, seeds))}"
+        parts += [title, lines(header, rows)]
     return parts
 
 
-def _mean(results: Results, metric: str, region: str) -> str:
+def _mean(results: Results | None, metric: str, region: str) -> str:
+    """The mean over images; a dash where the method was not measured."""
+    if results is None:
+        return "-"
     rows = results.frame[(results.frame.metric == metric) & (results.frame.region == region)]
     return f"{rows['value'].mean():.4f}"
