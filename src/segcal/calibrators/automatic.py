@@ -1,8 +1,8 @@
 """The method that does best on images it was not fitted on, found by cross-validation in groups of images.
 
 Each group of images (a video, a patient: `Case.group`) is left out once, and every method is scored by the NLL of what
-was left out. More complicated methods are chosen only where they are clearly better than temperature scaling, and of
-those that are as good as the best the simplest one (`segcal.statistics.simplest_good`).
+was left out. Of those that are as good as the best the simplest one is taken, which is temperature scaling unless
+another is better by more than one standard error (`segcal.statistics.simplest_good`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from segcal.training import Watch
 from segcal.types import Case, IgnoreIndex, Image, InputError, Logits, Probs, Temperature
 
 _FEWEST_GROUPS = 4
-"""With fewer, an interval has two degrees of freedom at most and one odd image decides; TS is taken as it is."""
+"""With fewer, a standard error has two degrees of freedom at most and one odd image decides; TS is taken as it is."""
 
 
 class _Candidate(NamedTuple):

@@ -15,7 +15,7 @@ from segcal.statistics import Difference, clusters_of, mean_of, paired_differenc
 from segcal.types import Case
 
 FALLBACK = "ts"
-"""The candidate that is taken unless another is clearly better."""
+"""The candidate that is taken unless another is better by more than chance makes it."""
 
 _BEHIND = 0.02
 """A method that is trained is given up if it is behind by this share of the NLL after the first fold."""
@@ -119,8 +119,8 @@ class Trial:
             return f"{told} no other method has a lower NLL"
         gain = self._gain(best)
         return (
-            f"{told} no other method is clearly better; the best of them, {best}, lowers the NLL by "
-            f"{gain.mean:.2g} (95 % interval {gain.mean - gain.reach:.2g} to {gain.mean + gain.reach:.2g})"
+            f"{told} no other method is better by more than one standard error and a thousandth of the NLL; the best "
+            f"of them, {best}, lowers it by {gain.mean:.2g} (standard error {gain.error:.2g})"
         )
 
     def scores(self) -> dict[str, dict[str, Any]]:

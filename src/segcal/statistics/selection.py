@@ -8,8 +8,6 @@ import numpy as np
 from jaxtyping import Float64
 from scipy import stats
 
-from segcal.types import Array
-
 Sums = Float64[np.ndarray, " groups"]
 
 WORTH = 1e-3
@@ -43,18 +41,17 @@ def paired_difference(one: Sums, other: Sums, sizes: Sums) -> Difference:
 
 
 class Selection(NamedTuple):
-    """The model chosen, and the one of least loss among those that could have been."""
+    """The model chosen, and the one of least loss."""
 
     chosen: int
     best: int
 
 
 def simplest_good(sums: Float64[np.ndarray, "models groups"], sizes: Sums) -> Selection:
-    """The simplest model that is as good as the best; the first is the one to fall back on.
+    """The simplest model that is as good as the best: the rule of one standard error.
 
-    Models are in order of simplicity. Only those count that are clearly better than the first: the paired 95 % interval
-    of their gain lies above 0, and the gain is a thousandth of the loss at least. Of these, the simplest one is chosen
-    that is within one standard error (of the paired difference) of the best. A model with a sum that is not finite is
+    Models are in order of simplicity. The first is taken whose loss is within one standard error, of the difference
+    paired over groups, of the least there is, or within a thousandth of it. A model with a sum that is not finite is
     out of the race.
 
     Args:
@@ -62,18 +59,14 @@ def simplest_good(sums: Float64[np.ndarray, "models groups"], sizes: Sums) -> Se
         sizes: The pixels of each group.
     """
     usable = [k for k in range(len(sums)) if np.isfinite(sums[k]).all()]
-    clear = [k for k in usable if k and is_clear(paired_difference(sums[0], sums[k], sizes), mean_of(sums[0], sizes))]
-    least: Array = sums.sum(axis=1)
-    if not clear:
-        return Selection(0, min(usable, key=lambda k: float(least[k])))
-    best = min(clear, key=lambda k: float(least[k]))
-    behind = {k: paired_difference(sums[k], sums[best], sizes) for k in clear}
-    return Selection(next(k for k in clear if behind[k].mean <= behind[k].error), best)
+    best = min(usable, key=lambda k: float(sums[k].sum()))
+    worth = WORTH * mean_of(sums[best], sizes)
 
+    def is_as_good(k: int) -> bool:
+        behind = paired_difference(sums[k], sums[best], sizes)
+        return behind.mean <= max(behind.error, worth)
 
-def is_clear(gain: Difference, loss: float) -> bool:
-    """Whether a gain on this loss is beyond doubt, and worth having."""
-    return gain.mean > gain.reach and gain.mean > WORTH * loss
+    return Selection(next(filter(is_as_good, usable)), best)
 
 
 def mean_of(sums: Sums, sizes: Sums) -> float:
