@@ -18,7 +18,7 @@ from camvid_tree import NAMES, write_camvid
 from experiments.beside_paper import joined, paper_numbers
 from experiments.camvid.__main__ import main
 from experiments.camvid.augment import Augmentation, look, recolour
-from experiments.camvid.calibrate import Source, calibrate, fit_as_paper, fit_grouped
+from experiments.camvid.calibrate import FITS, Source, calibrate
 from experiments.camvid.grouped import ShrunkTemperature, summed_nll, temperature_pair
 from experiments.camvid.jobs import LOSSES, PRESETS, Job
 from experiments.camvid.network import names_of, predict, read_logits, read_quality, train_network
@@ -329,13 +329,11 @@ def test_each_stage_reads_its_own_list_only(tree: Path, tmp_path: Path, monkeypa
     predict(job, data, tmp_path, recipe, device="cpu")
     assert seen == {*list_of("train"), *list_of("val"), *list_of("test")}, "logits are made of both, by one network"
     shutil.rmtree(tmp_path / job.name / "logits" / "test")  # who fits with their help cannot any more
-    seen.clear()
     source = Source(job, data, tmp_path, "cpu")
-    fit_as_paper(source, recipe, {}, {})
-    assert seen == list_of("val")
-    seen.clear()
-    fit_grouped(source, recipe, {}, {})
-    assert seen == list_of("val")
+    for fit in FITS.values():
+        seen.clear()
+        fit(source, recipe, {}, {})
+        assert seen == list_of("val")
 
 
 def test_a_finished_stage_is_not_done_again(finished_run: Path, tree: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -122,6 +122,7 @@ def test_describe_ties_like_the_cpu() -> None:
     assert bool((pixels.predicted == 0).all())
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's compiler uses what PyTorch deprecates
 @pytest.mark.parametrize("compiled", [False, True])
 def test_recorded_passes_are_the_networks_own(compiled: bool) -> None:
     network = FCDenseNet(5, growth=4, layers=(2, 2), bottleneck=2, first=8, dropout=0.0).cuda().train()
@@ -142,6 +143,7 @@ def test_recorded_passes_are_the_networks_own(compiled: bool) -> None:
         torch.testing.assert_close(network.state_dict()[name], value, rtol=1e-3, atol=1e-4, msg=name)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's compiler uses what PyTorch deprecates
 @pytest.mark.parametrize("compiled", [False, True])
 def test_recorded_dropout_is_another_each_time_and_follows_the_seed(compiled: bool) -> None:
     network = FCDenseNet(5, growth=4, layers=(2, 2), bottleneck=2, first=8, dropout=0.5).cuda().train()

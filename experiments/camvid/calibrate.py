@@ -39,7 +39,7 @@ def calibrate(job: Job, data: CamVid, out: Path, recipe: Recipe, protocol: Proto
     print(f"{title}:")
     source = Source(job, data, out, str(choose_device(device)))
     timings, notes = dict[str, float](), dict[str, Any]()
-    fitted = _FITS[protocol](source, recipe, timings, notes)
+    fitted = FITS[protocol](source, recipe, timings, notes)
     named = {job.method(name): calibrator for name, calibrator in fitted.items()}
 
     started, test_names = perf_counter(), names_of(data, "test", recipe)
@@ -187,5 +187,11 @@ def fit_beyond(
 
 
 _CONTEXTUAL = {"TS by class": {"features": False}, "CTS": {"classes": False}, "CTS with classes": {}}
-_FITS = {"paper": fit_as_paper, "schedule": fit_by_schedule, "grouped": fit_grouped, "beyond": fit_beyond}
-PROTOCOLS: tuple[Protocol, ...] = ("paper", "schedule", "grouped", "beyond")
+FITS: dict[Protocol, Callable[[Source, Recipe, dict[str, float], dict[str, Any]], dict[str, Calibrator]]] = {
+    "paper": fit_as_paper,
+    "schedule": fit_by_schedule,
+    "grouped": fit_grouped,
+    "beyond": fit_beyond,
+}
+"""What each protocol fits, on frames of `val` alone."""
+PROTOCOLS = tuple(FITS)
