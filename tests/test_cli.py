@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import pickle
 import re
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from typer.testing import CliRunner, Result
 
 import segcal
@@ -152,6 +154,16 @@ def test_apply_writes_probabilities_that_keep_labels(data: Path, calibrator: Pat
 def test_apply_tells_what_it_did(data: Path, calibrator: Path) -> None:
     shown = succeed("apply", calibrator, data, "--out", data.parent / "probs", "--split", "test").stdout
     assert "2 cases, 448 pixels, every predicted label kept" in shown
+
+
+def test_apply_leaves_out_what_the_fit_left_out(data: Path) -> None:
+    for file in (data / "labels").iterdir():
+        labels = np.array(Image.open(file))
+        labels[0, 0] = 200
+        Image.fromarray(labels).save(file)
+    succeed("fit", data, "--method", "ts", "--ignore-index", 200, "--out", data.parent / "ts200")
+    result = succeed("apply", data.parent / "ts200", data, "--out", data.parent / "probs200")
+    assert "every predicted label kept" in result.stdout
 
 
 def test_apply_needs_no_labels(data: Path, calibrator: Path) -> None:
@@ -644,6 +656,19 @@ def test_bad_usage_has_status_two(arguments: tuple[str, ...]) -> None:
 
 # --------------------------------------------------------------------------------------------------------------------
 # as a program of its own
+
+
+def test_a_reader_that_has_had_enough_is_no_mistake(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with `segcal fit DATA | head -1`, where printing fails."""
+
+    def closed(*_: Any, **__: Any) -> None:
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setattr("segcal.cli.print_report", closed)
+    result = segcal_command("fit", data, "--out", data.parent / "ts")
+    assert result.exit_code == 1
+    assert result.stderr == ""
+    assert segcal.load(data.parent / "ts").fitted
 
 
 def program(*arguments: object, launcher: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:

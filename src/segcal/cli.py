@@ -226,7 +226,12 @@ def apply(
     refuse_overwriting(out, calibrator, data)
     fitted = load(calibrator)
     folder = open_folder(
-        data, split=split, num_classes=fitted.num_classes, scores=scores_of(scores), require_labels=False
+        data,
+        split=split,
+        num_classes=fitted.num_classes,
+        ignore_index=fitted.ignore_index,
+        scores=scores_of(scores),
+        require_labels=False,
     )
     with progress_of("calibrating") as progress:
         written = apply_to_folder(

@@ -36,6 +36,8 @@ class Group(TyperGroup):
             return super().invoke(ctx)
         except InputError as error:
             typer.echo(f"segcal: {error}", err=True)
+        except BrokenPipeError:
+            raise  # whoever reads has had enough, which the caller ends quietly
         except OSError as error:
             typer.echo(
                 f"segcal: {error.strerror or error} ('{error.filename}'); check the path and its rights", err=True
