@@ -48,7 +48,7 @@ def test_agrees_with_the_slow_rule(trial: tuple[np.ndarray, np.ndarray]) -> None
     assert simplest_good(sums, sizes).chosen == slow_choice(sums.tolist(), sizes.tolist())
     for row in sums[1:]:
         found = paired_difference(sums[0], row, sizes)
-        assert found[:2] == pytest.approx(slow_difference(sums[0].tolist(), row.tolist(), sizes.tolist()), abs=1e-12)
+        assert found == pytest.approx(slow_difference(sums[0].tolist(), row.tolist(), sizes.tolist()), abs=1e-12)
 
 
 def test_the_slow_rule_takes_every_way() -> None:
@@ -65,14 +65,13 @@ def test_worked_by_hand() -> None:
     """Gaps 2 and 4 over sizes 1 and 2: mean 6 / 3 = 2, off by 0 and 0; over sizes 1 and 1: mean 3, off by -1 and 1."""
     ones = np.ones(2)
     exact = paired_difference(np.array([3.0, 5.0]), ones, np.array([1.0, 2.0]))
-    assert exact == (2.0, 0.0, 0.0)
+    assert exact == (2.0, 0.0)
     even = paired_difference(np.array([3.0, 5.0]), ones, ones)
-    assert even[:2] == (3.0, math.sqrt(2 * 2) / 2)
-    assert even.reach == pytest.approx(12.7062)  # the table's value for one degree of freedom
+    assert even == (3.0, math.sqrt(2 * 2) / 2)
 
 
 def test_one_group_says_nothing() -> None:
-    assert paired_difference(np.array([3.0]), np.array([1.0]), np.ones(1)) == (2.0, math.inf, math.inf)
+    assert paired_difference(np.array([3.0]), np.array([1.0]), np.ones(1)) == (2.0, math.inf)
     assert simplest_good(np.array([[3.0], [1.0]]), np.ones(1)) == (0, 1)
 
 

@@ -103,11 +103,10 @@ class Trial:
         if chosen == FALLBACK:
             return chosen, self._why_not(best)
         base, gain = self._nll(FALLBACK), self._gain(chosen)
-        low, high = (100 * (gain.mean + side * gain.reach) / base for side in (-1, 1))
         told = (
             f"{chosen} is taken: on the {self.units} left out in turn its NLL is "
             f"{self._nll(chosen):.4f}, {100 * gain.mean / base:.1f} % below that of {FALLBACK} "
-            f"(95 % interval {low:.1f} to {high:.1f} %)"
+            f"(standard error {100 * gain.error / base:.1f} %)"
         )
         if chosen == best:
             return chosen, f"{told}, and nothing simpler comes within one standard error of it"
