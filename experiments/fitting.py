@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from segcal.calibrators import Calibrator, LocalTemperatureScaling, TemperatureScaling, create, methods
+from segcal.calibrators import Calibrator, LocalTemperatureScaling, TemperatureScaling, create
 from segcal.calibrators.local import Preset
 from segcal.compare import moved_labels
 from segcal.types import Case
@@ -85,14 +85,6 @@ def floored(local: LocalTemperatureScaling, one: TemperatureScaling) -> LocalTem
     other, (low, high) = deepcopy(local), local.bounds
     other.bounds = (max(low, min(1.0, one.fit_report_.details["temperature"])), high)
     return other
-
-
-def available(wanted: Iterable[str]) -> tuple[str, ...]:
-    """Those of the wanted methods that this segcal has; says which it has not."""
-    wanted = tuple(wanted)
-    if missing := [name for name in wanted if name not in methods()]:
-        print(f"this segcal has no {', '.join(missing)}: left out")
-    return tuple(name for name in wanted if name in methods())
 
 
 def on_device(cases: Sequence[Case], device: str) -> Sequence[Case]:

@@ -18,10 +18,11 @@ from camvid_tree import NAMES, write_camvid
 from experiments.beside_paper import joined, paper_numbers
 from experiments.camvid.__main__ import main
 from experiments.camvid.augment import Augmentation, look, recolour
-from experiments.camvid.calibrate import FITS, Source, calibrate
+from experiments.camvid.calibrate import calibrate
 from experiments.camvid.grouped import ShrunkTemperature, summed_nll, temperature_pair
 from experiments.camvid.jobs import LOSSES, PRESETS, Job
 from experiments.camvid.network import names_of, predict, read_logits, read_quality, train_network
+from experiments.camvid.protocols import FITS, Source
 from experiments.camvid.quality import confusion, fit_statistics, held, logits_of, mean_iou, measure
 from experiments.camvid.table import finished, tables
 from segcal import InputError, evaluate, load
@@ -246,6 +247,13 @@ def test_logits_are_those_of_each_frame_alone(finished_run: Path, tree: Path) ->
         alone = logits_of(network, held([data.read("test", name)], torch.device("cpu")))[0]
         written = torch.from_numpy(read_logits(job, finished_run, "test", name)).float()
         torch.testing.assert_close(written, alone, rtol=2e-3, atol=2e-3)
+
+
+def test_compiling_needs_a_gpu(tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["train", "--network", "tiny", "--preset", "small", "--device", "cpu", "--data", str(tree)]
+    assert main([*options, "--out", str(tmp_path / "none"), "--compiled"]) == 2
+    assert "got device 'cpu'; leave out --compiled" in capsys.readouterr().err
+    assert not (tmp_path / "none").exists()
 
 
 def test_a_job_begun_in_another_way_is_refused(tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from experiments.camvid.jobs import Job
 from experiments.camvid.network import read_logits
-from segcal.data.camvid import CLASSES, VOID, CamVid, Split, open_camvid, sequence_of, time_blocks
+from segcal.data.camvid import CLASSES, VOID, CamVid, Split, open_camvid, sequence_of, time_groups
 from segcal.data.coarse import open_coarse
 from segcal.data.splits import shuffled_parts
 from segcal.data.voc import BACKGROUND
@@ -71,18 +71,11 @@ def camvid_tasks(root: Path, logits: Path, count: int) -> Iterator[Task]:
 
 def _held(data: CamVid, job: Job, out: Path, split: Split) -> list[Case]:
     """The frames of a split with the logits of a job, in memory; groups are blocks of time."""
-    groups = _groups(list(data.files[split]))
+    groups = time_groups(list(data.files[split]), BLOCKS)
     return [
         replace(data.read(split, name).case(read_logits(job, out, split, name)), group=group)
         for name, group in groups.items()
     ]
-
-
-def _groups(names: Sequence[str]) -> dict[str, str]:
-    """The block of time of each frame, within its video."""
-    videos = {video: [name for name in names if sequence_of(name) == video] for video in map(sequence_of, names)}
-    blocks = {video: time_blocks(own, BLOCKS) for video, own in videos.items()}
-    return {name: f"{video} {k}" for video, parts in blocks.items() for k, part in enumerate(parts) for name in part}
 
 
 def _drawn_blocks(cases: Sequence[Case], share: float, seed: int) -> list[Case]:

@@ -7,9 +7,10 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from experiments.camvid.calibrate import PROTOCOLS, calibrate
+from experiments.camvid.calibrate import calibrate
 from experiments.camvid.jobs import LOSSES, PRESETS, Job, Recipe
 from experiments.camvid.network import OutOfTimeError, predict, train_network
+from experiments.camvid.protocols import PROTOCOLS
 from experiments.camvid.study import draw, study
 from experiments.camvid.table import print_tables
 from segcal.data.camvid import open_camvid
@@ -59,8 +60,9 @@ def _run(options: argparse.Namespace) -> None:
         data.require_published()
     for job in jobs:
         if options.stage in ("train", "run"):
-            limits = {"minutes": options.minutes, "compiled": options.compiled}
-            train_network(job, data, out, recipe, device=options.device, **limits)
+            train_network(
+                job, data, out, recipe, device=options.device, minutes=options.minutes, compiled=options.compiled
+            )
         if options.stage in ("calibrate", "run"):
             predict(job, data, out, recipe, device=options.device)
             for protocol in options.protocol:

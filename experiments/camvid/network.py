@@ -68,8 +68,10 @@ def train_network(
     if (folder / LOG).exists():
         print(f"{job.name}: trained already")
         return
-    _keep_recipe(folder, recipe)
     place = choose_device(device)
+    if compiled and place.type != "cuda":
+        raise InputError(f"a network is compiled for a GPU alone, got device '{place}'; leave out --compiled")
+    _keep_recipe(folder, recipe)
     frames, others = (held(read_frames(data, split, recipe), place) for split in ("train", "val"))
     objective = _Objective(job, compiled).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if place.type == "cuda":

@@ -7,9 +7,9 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from experiments.camvid.calibrate import Source
 from experiments.camvid.jobs import Job, Recipe
 from experiments.camvid.network import names_of
+from experiments.camvid.protocols import Source
 from segcal import CalibrationSuite, evaluate, load
 from segcal.calibrators import Calibrator
 from segcal.data.camvid import CLASSES, VOID, CamVid

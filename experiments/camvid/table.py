@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from experiments.beside_paper import joined, lines, markdown, of_cases, of_methods, pooled
-from experiments.camvid.calibrate import PROTOCOLS, Protocol
 from experiments.camvid.jobs import LOSSES, Job
 from experiments.camvid.network import read_quality
+from experiments.camvid.protocols import PROTOCOLS, Protocol
 from segcal.data.camvid import sequence_of
 from segcal.files import read_json, staged_file
 from segcal.results import Results

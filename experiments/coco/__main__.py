@@ -20,7 +20,7 @@ from PIL import Image
 from experiments.beside_paper import markdown, pooled
 from experiments.camvid.jobs import versions
 from experiments.coco.networks import load_network
-from experiments.fitting import NAMES, available, count_changes, fit_methods
+from experiments.fitting import NAMES, count_changes, fit_methods
 from segcal import evaluate
 from segcal.data.coarse import CoarseFolder, open_coarse
 from segcal.data.coco import SIZES, Coco, open_coco
@@ -75,7 +75,7 @@ def measure(options: argparse.Namespace) -> None:
     training = {"epochs": options.epochs, "crop": options.crop, "seed": options.seed, "cache_bytes": 4 << 30}
     device, timings = str(choose_device(options.device)), dict[str, float]()
     fitted = fit_methods(
-        available(options.methods),
+        options.methods,
         fit,
         check,
         about={**_ABOUT, "spatial_dims": 2, "image_channels": 3},

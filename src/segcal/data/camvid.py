@@ -128,6 +128,17 @@ def time_blocks(names: Sequence[str], count: int) -> tuple[tuple[str, ...], ...]
     return tuple(tuple(str(name) for name in part) for part in np.array_split(sorted(names), count))
 
 
+def time_groups(names: Sequence[str], count: int) -> dict[str, str]:
+    """The block of time, within its video, of each frame: what to give as `Case.group`.
+
+    >>> time_groups(["a_1", "a_2", "b_1"], 2)
+    {'a_1': 'a 0', 'a_2': 'a 1', 'b_1': 'b 0'}
+    """
+    videos = {video: [name for name in names if sequence_of(name) == video] for video in map(sequence_of, names)}
+    blocks = {video: time_blocks(own, count) for video, own in videos.items()}
+    return {name: f"{video} {k}" for video, parts in blocks.items() for k, part in enumerate(parts) for name in part}
+
+
 def _pairs(root: Path, split: Split) -> dict[str, tuple[Path, Path]]:
     images, labels = _by_name(root / split, IMAGES), _by_name(root / f"{split}annot", LABELS)
     for name in sorted(images.keys() ^ labels.keys()):

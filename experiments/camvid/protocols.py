@@ -1,0 +1,131 @@
+"""What each protocol fits, on frames of `val` alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Literal
+
+from experiments.beyond.methods import Training, method_named
+from experiments.camvid.grouped import ShrunkTemperature, choose, temperature_pair
+from experiments.camvid.jobs import Job, Recipe
+from experiments.camvid.network import names_of, read_logits
+from experiments.fitting import NAMES, fit_methods, floored, on_device
+from segcal.calibrators import Calibrator, LocalTemperatureScaling, TemperatureScaling
+from segcal.calibrators.local import Preset
+from segcal.data.camvid import CLASSES, VOID, CamVid, Split, calibration_split, time_groups
+from segcal.types import Case
+
+Protocol = Literal["paper", "schedule", "grouped", "beyond"]
+_OF_JOINT, _TRAINED = ("ts", "lts"), ("ts", "ibts", "lts")
+_PAPER_EPOCHS = 100
+_CONTEXTUAL = ("TS by class", "CTS", "CTS with classes")
+_ABOUT = {"num_classes": len(CLASSES), "ignore_index": VOID}
+
+
+@dataclass(frozen=True)
+class Source:
+    """The cases of a job: each frame with the logits that the job's network gave."""
+
+    job: Job
+    data: CamVid
+    out: Path
+    device: str
+
+    def stream(self, split: Split, names: Sequence[str]) -> Iterator[Case]:
+        """Cases one at a time, on the CPU."""
+        for name in names:
+            yield self.data.read(split, name).case(read_logits(self.job, self.out, split, name))
+
+
+def fit_as_paper(
+    source: Source, recipe: Recipe, timings: dict[str, float], notes: dict[str, Any]
+) -> dict[str, Calibrator]:
+    """Every method on 90 frames; 11 others choose the epoch of those that are trained, by segcal's schedule."""
+    wanted = tuple(NAMES) if source.job.loss == "ce" else _OF_JOINT
+    return _fit_with_validation(source, recipe, wanted, "default", recipe.calibrator_epochs, timings, notes)
+
+
+def fit_by_schedule(
+    source: Source, recipe: Recipe, timings: dict[str, float], notes: dict[str, Any]
+) -> dict[str, Calibrator]:
+    """Those that are trained, on the same frames, by the paper's own schedule: 100 epochs at 1e-5, then 1e-6."""
+    wanted = _TRAINED if source.job.loss == "ce" else _OF_JOINT
+    epochs = min(_PAPER_EPOCHS, recipe.calibrator_epochs)
+    return _fit_with_validation(source, recipe, wanted, "paper", epochs, timings, notes)
+
+
+def _fit_with_validation(
+    source: Source,
+    recipe: Recipe,
+    wanted: Sequence[str],
+    preset: Preset,
+    epochs: int,
+    timings: dict[str, float],
+    notes: dict[str, Any],
+) -> dict[str, Calibrator]:
+    """Methods on 90 of the frames of `val`, with 11 to choose the epoch; LTS with a floor below as well."""
+    fit_names, check_names = calibration_split(names_of(source.data, "val", recipe))
+    notes |= {"fit": list(fit_names), "validation": list(check_names)}
+    fitted = fit_methods(
+        wanted,
+        list(source.stream("val", fit_names)),
+        list(source.stream("val", check_names)),
+        about={**_ABOUT, "spatial_dims": 2, "image_channels": 3},
+        training={"epochs": epochs, "seed": source.job.seed},
+        preset=preset,
+        device=source.device,
+        timings=timings,
+    )
+    one, local = fitted["TS"], fitted["LTS"]
+    assert isinstance(one, TemperatureScaling)
+    assert isinstance(local, LocalTemperatureScaling)
+    return {**fitted, "LTS floored": floored(local, one)}
+
+
+def fit_grouped(
+    source: Source, recipe: Recipe, timings: dict[str, float], notes: dict[str, Any]
+) -> dict[str, Calibrator]:
+    """TS, LTS and what lies between, on all frames, with epochs and share from blocks of time that were left out."""
+    started = perf_counter()
+    names, seed, device = names_of(source.data, "val", recipe), source.job.seed, source.device
+    cases = on_device(list(source.stream("val", names)), device)
+    choice = choose(cases, epochs=recipe.calibrator_epochs, folds=recipe.folds, seed=seed, device=device)
+    timings["cross-validation"] = perf_counter() - started
+    started = perf_counter()
+    one, local = temperature_pair(cases, epochs=choice.epochs, seed=seed, device=device)
+    timings["fit TS and LTS"] = perf_counter() - started
+    notes |= {"fit": list(names), "epochs": choice.epochs, "best_epochs": list(choice.best_epochs)}
+    notes |= {"share": choice.share, "nll": {f"{share:.1f}": nll for share, nll in choice.nll.items()}}
+    print(
+        f"  {choice.epochs} epochs (best {choice.best_epochs}), {choice.share:.1f} of the way from TS to LTS",
+        flush=True,
+    )
+    return {"TS": one, "LTS": local, "LTS shrunk": ShrunkTemperature(one, local, choice.share)}
+
+
+def fit_beyond(
+    source: Source, recipe: Recipe, timings: dict[str, float], notes: dict[str, Any]
+) -> dict[str, Calibrator]:
+    """Contextual temperature scaling on all frames, which chooses its strengths by blocks of time left out."""
+    groups = time_groups(names_of(source.data, "val", recipe), recipe.folds)
+    cases = [replace(case, group=groups[case.name]) for case in source.stream("val", list(groups))]
+    notes |= {"fit": list(groups)}
+    fitted = dict[str, Calibrator]()
+    for name in _CONTEXTUAL:
+        started, fit = perf_counter(), method_named(name)
+        assert fit is not None
+        fitted[name], _ = fit(cases, _ABOUT, Training())
+        timings[f"fit {name}"] = perf_counter() - started
+    return fitted
+
+
+FITS: dict[Protocol, Callable[[Source, Recipe, dict[str, float], dict[str, Any]], dict[str, Calibrator]]] = {
+    "paper": fit_as_paper,
+    "schedule": fit_by_schedule,
+    "grouped": fit_grouped,
+    "beyond": fit_beyond,
+}
+PROTOCOLS = tuple(FITS)
