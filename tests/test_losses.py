@@ -111,7 +111,14 @@ def test_mmce_by_hand() -> None:
     two, right = torch.tensor([0.6, 0.6], dtype=torch.float64), torch.tensor([True, False])
     # one kernel of 1 for all pairs: the forms are |mean of (right - r)| and |(1 - r) - r|
     assert float(mmce(two, right, weighted=False)) == pytest.approx(0.1)
-    assert float(mmce(two, right)) == pytest.approx(0.2)
+    assert float(mmce(two, right, weighted=True)) == pytest.approx(0.2)
+
+
+def test_a_calibrated_network_has_no_mmce_but_a_weighted_one() -> None:
+    """Right three times in four with a confidence of 0.75; weighted, |0.25 - 0.75| is left."""
+    four, right = torch.full((4,), 0.75, dtype=torch.float64), torch.tensor([True, True, True, False])
+    assert float(mmce(four, right)) == 0
+    assert float(mmce(four, right, weighted=True)) == pytest.approx(0.5)
 
 
 def test_the_schedule_changes_at_a_probability_of_one_fifth() -> None:
@@ -120,7 +127,7 @@ def test_the_schedule_changes_at_a_probability_of_one_fifth() -> None:
     assert focal(p.log(), "flsd-53").tolist() == pytest.approx(expected)
 
 
-LOSSES = [FocalLoss(), FocalLoss(0.5), FocalLoss("flsd-53"), MMCELoss(), MMCELoss(weighted=False)]
+LOSSES = [FocalLoss(), FocalLoss(0.5), FocalLoss("flsd-53"), MMCELoss(), MMCELoss(weighted=True)]
 
 
 @pytest.mark.parametrize("dims", [2, 3])
@@ -139,7 +146,7 @@ def test_gradients(loss: PixelLoss, dims: int) -> None:
         loss.ignore_index = None
 
 
-@pytest.mark.parametrize("loss", [FocalLoss(), FocalLoss("flsd-53"), MMCELoss(), MMCELoss(weighted=False)])
+@pytest.mark.parametrize("loss", [FocalLoss(), FocalLoss("flsd-53"), MMCELoss(), MMCELoss(weighted=True)])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_computed_in_float32(loss: PixelLoss, dtype: torch.dtype) -> None:
     logits, labels = batch()

@@ -17,9 +17,9 @@ from segcal.types import InputError
 from segcal.version import __version__
 
 Network = Literal["56", "67", "103", "tiny"]
-Loss = Literal["ce", "focal", "mmce", "mmce-unweighted"]
+Loss = Literal["ce", "focal", "mmce", "mmce-weighted"]
 
-LOSSES: dict[Loss, str] = {"ce": "", "focal": "FL", "mmce": "MMCE", "mmce-unweighted": "MMCE unweighted"}
+LOSSES: dict[Loss, str] = {"ce": "", "focal": "FL", "mmce": "MMCE", "mmce-weighted": "MMCE weighted"}
 """How the paper's table calls a network that was trained with each loss."""
 
 
@@ -133,7 +133,7 @@ class Job:
             return None
         if self.loss == "focal":
             return FocalLoss(3.0, ignore_index=VOID)
-        return MMCELoss(2.0, weighted=self.loss == "mmce", ignore_index=VOID)
+        return MMCELoss(2.0, weighted=self.loss == "mmce-weighted", ignore_index=VOID)
 
 
 def versions() -> dict[str, Any]:

@@ -88,7 +88,8 @@ class MMCELoss(PixelLoss):
 
     Args:
         strength: Lambda.
-        weighted: Whether right and wrong pixels count the same however few the wrong ones are.
+        weighted: Whether right and wrong pixels count the same however few the wrong ones are. Off by default: a
+            calibrated network does not have a weighted error of 0, and a large lambda then costs labels.
         pixels: How many pixels of a batch, drawn at random, the calibration error is taken over; None takes all. Time
             grows as n log n and memory as n, so that a sample is rarely needed.
         seed: Of that draw while the module is in evaluation mode. In training mode the draw is PyTorch's own, which
@@ -100,7 +101,7 @@ class MMCELoss(PixelLoss):
         self,
         strength: float = 2.0,
         *,
-        weighted: bool = True,
+        weighted: bool = False,
         pixels: int | None = None,
         seed: int = 0,
         ignore_index: IgnoreIndex = None,
@@ -135,7 +136,7 @@ def focal(log_probs: Float[Tensor, "*A"], gamma: float | Literal["flsd-53"] = 3.
     return -log_probs * rest**gamma
 
 
-def mmce(confidence: Float[Tensor, " N"], right: Bool[Tensor, " N"], *, weighted: bool = True) -> Float[Tensor, ""]:
+def mmce(confidence: Float[Tensor, " N"], right: Bool[Tensor, " N"], *, weighted: bool = False) -> Float[Tensor, ""]:
     """Maximum mean calibration error: how far right pixels' doubt and wrong pixels' confidence are from each other.
 
     The root of `sum over i, j of a_i a_j exp(-|r_i - r_j| / 0.4)` with confidences r, `a = (right - r) / N`, or
