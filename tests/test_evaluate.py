@@ -461,8 +461,27 @@ def test_measuring_on_fitted_cases_is_told() -> None:
     cases = make_cases()
     calibrator = segcal.create("ts", 3, ignore_index=IGNORED).fit(cases[:2])
     found = evaluate(cases, {"UC": None, "mine": calibrator}, **PROTOCOL)
-    assert found.settings["warnings"] == ["mine was fitted on 2 of these 3 cases: its figures are too good"]
-    assert evaluate(cases[2:], {"mine": calibrator}, **PROTOCOL).settings["warnings"] == []
+    told = "mine was fitted on 2 of these 3 cases: its figures are too good"
+    assert told in found.settings["warnings"]
+    assert not any("fitted" in text for text in evaluate(cases[2:], {"mine": calibrator}, **PROTOCOL).settings["warnings"])
+
+
+@pytest.mark.parametrize(
+    ("images", "groups", "told"),
+    [
+        (1, [None], ["no interval can be drawn from 1 image; measure 10 or more"]),
+        (9, [None], ["95 % intervals from 9 images are too short; measure 10 or more"]),
+        (10, [None], []),
+        (12, ["a", "b"], ["95 % intervals from 2 groups are too short; measure 10 or more"]),
+        (12, ["a"], ["no interval can be drawn from 1 group; measure 10 or more"]),
+        (12, ["a", "a", None], ["95 % intervals from 5 groups are too short; measure 10 or more"]),
+    ],
+)
+def test_intervals_of_few_images_are_told(images: int, groups: list[str | None], told: list[str]) -> None:
+    """An image without a group counts as one."""
+    (case, *_) = make_cases()
+    cases = [replace(case, name=f"image{k}", group=groups[k % len(groups)]) for k in range(images)]
+    assert evaluate(cases, {"UC": None}, **PROTOCOL).settings["warnings"] == told
 
 
 def test_the_baseline_is_the_scores_as_they_are() -> None:
