@@ -75,7 +75,8 @@ def main() -> None:
     expected = truth()
     print(f"truth: {', '.join(f'{name} {value:.4f}' for name, value in zip(NAMES, expected, strict=True))}")
     print(f"| images | drawn | interval | {' | '.join(NAMES)} |\n|---|---|---|{'---:|' * len(NAMES)}")
-    settings = [(2, 1, False), (5, 1, False), (10, 1, False), (15, 1, False), (50, 1, False), (200, 1, False), (100, 4, False), (100, 4, True)]
+    alone = [(images, 1, False) for images in (2, 5, 10, 15, 50, 200)]
+    settings = [*alone, (100, 4, False), (100, 4, True)]
     for groups, size, by_group in settings:
         what = f"{groups}" if size == 1 else f"{groups} groups of {size}"
         kinds: tuple[IntervalKind, ...] = ("percentile", "bca")

@@ -92,14 +92,14 @@ def markdown(
     return "\n\n".join([*parts, table.legend()])
 
 
-def pooled(results: Results) -> str:
-    """Figures over all pixels of all cases together, with 95 % intervals over images."""
+def pooled(results: Results, *, intervals: bool = True) -> str:
+    """Figures over all pixels of all cases together, with 95 % intervals unless too few groups were drawn from."""
     columns = [("ece", "all"), ("ece", "boundary"), ("nll", "all"), ("nll", "boundary"), ("miou", "all")]
     found = {(r.method, r.metric, r.region): r for r in results.pooled().itertuples(index=False)}
     rows = []
     for method in results.methods:
         cells = [found[method, metric, region] for metric, region in columns]
-        rows.append([method, *(f"{c.value:.4f} [{c.low:.4f}, {c.high:.4f}]" for c in cells)])
+        rows.append([method, *(f"{c.value:.4f}" + f" [{c.low:.4f}, {c.high:.4f}]" * intervals for c in cells)])
     return lines(["Method", *(f"{metric} {region}" for metric, region in columns)], rows)
 
 

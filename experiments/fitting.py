@@ -11,7 +11,9 @@ from typing import Any
 import torch
 
 from segcal.calibrators import Calibrator, LocalTemperatureScaling, TemperatureScaling, create
+from segcal.calibrators.base import FitReport
 from segcal.calibrators.local import Preset
+from segcal.calibrators.streaming import summed_nll
 from segcal.compare import moved_labels
 from segcal.types import Case
 
@@ -25,6 +27,7 @@ NAMES = {
     "lts": "LTS",
 }
 """segcal's names and the table's, in the order of its rows."""
+_HELD = 16 << 30  # bytes of cases that are held on a GPU
 _LEARNED = ("ibts", "lts")
 _ON_DEVICE = ("ts", *_LEARNED)
 
@@ -77,19 +80,26 @@ def fit_methods(
     return fitted
 
 
-def floored(local: LocalTemperatureScaling, one: TemperatureScaling) -> LocalTemperatureScaling:
+def floored(local: LocalTemperatureScaling, one: TemperatureScaling, cases: Sequence[Case]) -> LocalTemperatureScaling:
     """The same local temperatures, but none below `min(1, T_TS)`, the floor of `ContextualTemperatureScaling`.
 
-    So no pixel becomes surer than the network, or one temperature for all, makes it.
+    So no pixel becomes surer than the network, or one temperature for all, makes it. Its report is of the cases given.
     """
     other, (low, high) = deepcopy(local), local.bounds
     other.bounds = (max(low, min(1.0, one.fit_report_.details["temperature"])), high)
+    other.fit_report_ = report_of(other, cases)
     return other
 
 
+def report_of(calibrator: Calibrator, cases: Sequence[Case]) -> FitReport:
+    """The report of a calibrator that was made of a fitted one: what it does to the cases that one was fitted on."""
+    nll, pixels = summed_nll(calibrator, cases)
+    return replace(calibrator.fit_report_, nll_after=nll / pixels, warnings=())
+
+
 def on_device(cases: Sequence[Case], device: str) -> Sequence[Case]:
-    """Cases whose logits and images are held on a GPU; those for the CPU stay as they are."""
-    if device == "cpu":
+    """Cases whose logits and images are held on a GPU; those for the CPU, or too many, stay as they are."""
+    if device == "cpu" or not cases or len(cases) * _bytes(cases[0]) > _HELD:
         return cases
     return [
         replace(
@@ -99,6 +109,10 @@ def on_device(cases: Sequence[Case], device: str) -> Sequence[Case]:
         )
         for case in cases
     ]
+
+
+def _bytes(case: Case) -> int:
+    return sum(torch.as_tensor(part).nbytes for part in (case.logits, case.image) if part is not None)
 
 
 def count_changes(cases: Iterable[Case], calibrators: Mapping[str, Calibrator]) -> dict[str, tuple[int, int]]:

@@ -26,7 +26,7 @@ from experiments.camvid.protocols import FITS, Source
 from experiments.camvid.quality import confusion, fit_statistics, held, logits_of, mean_iou, measure
 from experiments.camvid.table import finished, tables
 from segcal import InputError, evaluate, load
-from segcal.calibrators import LocalTemperatureScaling, TemperatureCalibrator
+from segcal.calibrators import LocalTemperatureScaling, TemperatureCalibrator, TemperatureScaling
 from segcal.data.camvid import (
     CLASSES,
     PUBLISHED,
@@ -266,6 +266,58 @@ def test_a_job_begun_in_another_way_is_refused(tree: Path, tmp_path: Path, capsy
     assert main([*options, "--scales", "0.9", "1.1"]) == 3
 
 
+def test_a_finished_job_is_not_taken_for_another(
+    finished_run: Path, tree: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--network", "tiny", "--preset", "small", "--device", "cpu", "--data", str(tree)]
+    for stage in ("run", "train", "calibrate", "study"):
+        assert main([stage, *options, "--out", str(finished_run), "--epochs", "7"]) == 2
+        assert "begun with epochs=3, and now it is 7" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (["--epochs", "0"], "epochs must be 1 or more"),
+        (["--full-epochs", "4"], "full_epochs must be 0 to 3, got 4"),
+        (["--crop", "0"], "crop must be 1 or more"),
+        (["--scales", "0", "1"], "scales must be above 0 and ascend, got 0.0 and 1.0"),
+        (["--scales", "1.5", "0.5"], "scales must be above 0 and ascend"),
+        (["--batch-size", "0"], "batch_size must be 1 or more"),
+        (["--learning-rate", "-1"], "learning_rate"),
+        (["--seed", "-1"], "a seed must be 0 or more, got -1"),
+    ],
+)
+def test_wrong_options_are_refused_and_leave_nothing(
+    tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], wrong: list[str], told: str
+) -> None:
+    options = ["train", "--network", "tiny", "--preset", "small", "--device", "cpu", "--data", str(tree)]
+    assert main([*options, "--out", str(tmp_path / "out"), *wrong]) == 2
+    assert told in capsys.readouterr().err
+    assert not list(tmp_path.glob("out/*/recipe.json"))
+
+
+def test_stages_out_of_turn_are_refused(tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--network", "tiny", "--preset", "small", "--device", "cpu", "--out", str(tmp_path / "out")]
+    assert main(["calibrate", *options, "--data", str(tree)]) == 2
+    assert "holds no trained network (network.safetensors); run the stage `train`" in capsys.readouterr().err
+    assert main(["draw", *options]) == 2
+    assert "run the stage `study` first" in capsys.readouterr().err
+
+
+def test_a_damaged_file_of_logits_is_named(
+    finished_run: Path, tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = Path(shutil.copytree(finished_run, tmp_path / "copy"))
+    (copy / "fc-densenettiny-ce-0" / "paper" / "report.json").unlink()
+    file = next((copy / "fc-densenettiny-ce-0" / "logits" / "val").iterdir())
+    file.write_bytes(file.read_bytes()[:1000])
+    options = ["--network", "tiny", "--preset", "small", "--device", "cpu", "--data", str(tree), "--out", str(copy)]
+    assert main(["calibrate", *options, "--protocol", "paper"]) == 2
+    assert file.name in capsys.readouterr().err
+    assert not (copy / "fc-densenettiny-ce-0" / "paper" / "report.json").exists()
+
+
 def test_the_paper_is_transcribed_whole() -> None:
     numbers = paper_numbers("camvid")
     assert len({method for method, _, _ in numbers}) == 12
@@ -387,6 +439,22 @@ def test_the_floor_is_that_of_cts(finished_run: Path) -> None:
         assert floored.bounds == (min(1.0, one["details"]["temperature"]), 100.0)
 
 
+def test_what_is_made_of_a_fit_reports_its_own_nll(finished_run: Path, tree: Path) -> None:
+    job, data = Job("tiny", "ce", 0), open_camvid(tree)
+    floored = load(job.folder(finished_run) / "paper" / "calibrators" / "LTS floored")
+    source = Source(job, data, finished_run, "cpu")
+    nll, pixels = summed_nll(floored, list(source.stream("val", floored.fit_report_.names)))
+    assert floored.fit_report_.nll_after == pytest.approx(nll / pixels)
+    folder = job.folder(finished_run) / "grouped"
+    report = json.loads((folder / "report.json").read_text())
+    one, local = (load(folder / "calibrators" / name) for name in ("TS", "LTS"))
+    assert isinstance(one, TemperatureScaling)
+    assert isinstance(local, LocalTemperatureScaling)
+    shrunk = ShrunkTemperature(one, local, report["notes"]["share"])
+    nll, pixels = summed_nll(shrunk, list(source.stream("val", report["notes"]["fit"])))
+    assert report["fits"]["LTS shrunk"]["nll_after"] == pytest.approx(nll / pixels)
+
+
 def test_the_schedule_is_the_papers(finished_run: Path) -> None:
     job = Job("tiny", "ce", 0)
     for protocol, preset in (("paper", "default"), ("schedule", "paper")):
@@ -399,6 +467,9 @@ def test_a_job_is_found_by_its_name() -> None:
     for loss in LOSSES:
         job = Job("103", loss, 12)
         assert Job.of(job.name) == job
+    for name in ("notes", "fc-densenet103-ce", "fc-densenet99-ce-0", "fc-densenet103-mse-0"):
+        with pytest.raises(InputError, match=f"got '{name}'; move it elsewhere"):
+            Job.of(name)
 
 
 def test_the_study_of_patch_sizes_and_curves(finished_run: Path, tree: Path) -> None:

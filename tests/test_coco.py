@@ -80,6 +80,11 @@ def test_letters_go_both_ways(rng: np.random.Generator) -> None:
         assert runs_of_letters(letters_of(runs)) == runs
 
 
+def test_an_annotation_without_polygons_holds_no_pixel() -> None:
+    assert not mask_of([], (2, 3)).any()
+    assert mask_of([], (2, 3)).shape == (2, 3)
+
+
 def test_bad_run_lengths_are_refused() -> None:
     with pytest.raises(InputError, match="sum to the 4 pixels"):
         runs_mask([1, 2], (2, 2))
@@ -179,6 +184,8 @@ def test_splits_are_disjoint_and_do_not_depend_on_order() -> None:
         calibration_split(names[:10])
     with pytest.raises(InputError, match="unique"):
         shuffled_parts(["a", "a"], (1,))
+    with pytest.raises(InputError, match="0 names or more, got 4, -2, 2"):
+        shuffled_parts(names, (4, -2, 2))
 
 
 def test_voc_reads_its_list(tmp_path: Path, rng: np.random.Generator) -> None:
@@ -252,6 +259,10 @@ def network() -> nn.Module:
     return Inner()
 
 
+def another() -> nn.Module:
+    return Inner()
+
+
 def test_coarse_scores_are_what_torchvision_interpolates() -> None:
     wrapped, image = OfUnitImages(Inner()).eval(), torch.rand(1, 3, 40, 50)
     with torch.no_grad():
@@ -303,6 +314,22 @@ def test_from_coco_to_the_table(coco: Path, tmp_path: Path, capsys: pytest.Captu
 def test_bad_input_ends_with_status_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["predict", "--network", "test_coco:network", "--out", str(tmp_path)]) == 2
     assert "--coco or" in capsys.readouterr().err
+    assert main(["measure", "--out", str(tmp_path)]) == 2
+    assert "with --data" in capsys.readouterr().err
+    assert main(["predict", "--coco", str(tmp_path), "--out", str(tmp_path)]) == 2
+    assert "with --network" in capsys.readouterr().err
+
+
+def test_scores_of_two_networks_are_not_mixed(coco: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["predict", "--coco", str(coco), "--device", "cpu", "--out", str(tmp_path)]
+    assert main([*options, "--network", "test_coco:network", "--limit", "2"]) == 0
+    assert main([*options, "--network", "test_coco:another"]) == 2
+    assert "holds scores of" in capsys.readouterr().err
+    assert len(list((tmp_path / "logits").iterdir())) == 2
+    assert main([*options, "--network", "test_coco:network", "--limit", "3"]) == 0
+    (tmp_path / "network.json").unlink()
+    assert main([*options, "--network", "test_coco:network"]) == 2
+    assert "does not name" in capsys.readouterr().err
 
 
 @pytest.mark.data

@@ -463,7 +463,9 @@ def test_measuring_on_fitted_cases_is_told() -> None:
     found = evaluate(cases, {"UC": None, "mine": calibrator}, **PROTOCOL)
     told = "mine was fitted on 2 of these 3 cases: its figures are too good"
     assert told in found.settings["warnings"]
-    assert not any("fitted" in text for text in evaluate(cases[2:], {"mine": calibrator}, **PROTOCOL).settings["warnings"])
+    assert not any(
+        "fitted" in text for text in evaluate(cases[2:], {"mine": calibrator}, **PROTOCOL).settings["warnings"]
+    )
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -184,7 +185,8 @@ def test_order_of_pixels_is_irrelevant(loss: PixelLoss) -> None:
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: type(loss).__name__)
 def test_nothing_labelled_is_no_loss(loss: PixelLoss) -> None:
     logits, labels = batch()
-    kind = type(loss)(ignore_index=9)
+    kind = deepcopy(loss)
+    kind.ignore_index = 9
     scores = logits.clone().requires_grad_()
     total, weight = kind.sum_and_weight(scores, torch.full_like(labels, 9))
     assert (total.item(), int(weight)) == (0.0, 0)

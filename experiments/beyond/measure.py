@@ -10,8 +10,8 @@ from typing import Any
 
 from experiments.beyond.methods import Training, method_named
 from experiments.beyond.splits import Task
-from experiments.camvid.jobs import versions
 from experiments.fitting import count_changes
+from experiments.versions import versions
 from segcal import evaluate
 from segcal.files import read_json, staged_file, write_json
 from segcal.results import Results

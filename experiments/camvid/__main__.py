@@ -9,7 +9,7 @@ from pathlib import Path
 
 from experiments.camvid.calibrate import calibrate
 from experiments.camvid.jobs import LOSSES, PRESETS, Job, Recipe
-from experiments.camvid.network import OutOfTimeError, predict, train_network
+from experiments.camvid.network import OutOfTimeError, check_recipe, predict, train_network
 from experiments.camvid.protocols import PROTOCOLS
 from experiments.camvid.study import draw, study
 from experiments.camvid.table import print_tables
@@ -59,6 +59,7 @@ def _run(options: argparse.Namespace) -> None:
     if recipe.frames is None:
         data.require_published()
     for job in jobs:
+        check_recipe(job, out, recipe)
         if options.stage in ("train", "run"):
             train_network(
                 job, data, out, recipe, device=options.device, minutes=options.minutes, compiled=options.compiled

@@ -13,10 +13,11 @@ from typing import Any, TypeVar
 
 from experiments.beside_paper import joined
 from experiments.camvid.grouped import ShrunkTemperature
-from experiments.camvid.jobs import Job, Recipe, versions
+from experiments.camvid.jobs import Job, Recipe
 from experiments.camvid.network import names_of
 from experiments.camvid.protocols import FITS, Protocol, Source
 from experiments.fitting import count_changes
+from experiments.versions import versions
 from segcal import evaluate
 from segcal.calibrators import Calibrator
 from segcal.data.camvid import CLASSES, VOID, CamVid

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import platform
+import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, get_args
 
-import numpy as np
 import torch
 
 from segcal.data.camvid import CLASSES, VOID
 from segcal.losses import FocalLoss, MMCELoss, PixelLoss
 from segcal.networks.fc_densenet import FCDenseNet, fc_densenet
 from segcal.types import InputError
-from segcal.version import __version__
 
 Network = Literal["56", "67", "103", "tiny"]
 Loss = Literal["ce", "focal", "mmce", "mmce-weighted"]
@@ -66,6 +64,18 @@ class Recipe:
     patch_size: int = 72
     repetitions: int = 1000
 
+    def __post_init__(self) -> None:
+        low, high = self.scales
+        required = (
+            (self.epochs >= 1, f"epochs must be 1 or more, got {self.epochs}"),
+            (0 <= self.full_epochs <= self.epochs, f"full_epochs must be 0 to {self.epochs}, got {self.full_epochs}"),
+            (self.crop >= 1, f"crop must be 1 or more, got {self.crop}"),
+            (0 < low <= high, f"scales must be above 0 and ascend, got {low} and {high}"),
+            (self.batch_size >= 1, f"batch_size must be 1 or more, got {self.batch_size}"),
+        )
+        if broken := [text for holds, text in required if not holds]:
+            raise InputError("; ".join(broken))
+
 
 PRESETS = {
     "full": Recipe(),
@@ -94,6 +104,10 @@ class Job:
     loss: Loss
     seed: int
 
+    def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise InputError(f"a seed must be 0 or more, got {self.seed}")
+
     @property
     def name(self) -> str:
         """What its folder is called."""
@@ -102,11 +116,13 @@ class Job:
     @classmethod
     def of(cls, name: str) -> Job:
         """The job that a folder is of."""
-        network, rest = name.removeprefix("fc-densenet").split("-", 1)
-        loss, seed = rest.rsplit("-", 1)
-        if loss not in LOSSES:
-            raise InputError(f"the loss must be one of {', '.join(LOSSES)}, got '{loss}' in '{name}'")
-        return cls(network, loss, int(seed))  # type: ignore[arg-type]
+        found = re.fullmatch(r"fc-densenet(\w+)-([a-z-]+)-(\d+)", name)
+        if found is None or found[1] not in get_args(Network) or found[2] not in LOSSES:
+            raise InputError(
+                f"the folder of a job must be called fc-densenet{{{','.join(get_args(Network))}}}-"
+                f"{{{','.join(LOSSES)}}}-SEED, got '{name}'; move it elsewhere"
+            )
+        return cls(found[1], found[2], int(found[3]))  # type: ignore[arg-type]
 
     def folder(self, out: Path) -> Path:
         """Where all that belongs to the job lies."""
@@ -134,15 +150,3 @@ class Job:
         if self.loss == "focal":
             return FocalLoss(3.0, ignore_index=VOID)
         return MMCELoss(2.0, weighted=self.loss == "mmce-weighted", ignore_index=VOID)
-
-
-def versions() -> dict[str, Any]:
-    """What the numbers were made with."""
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor() or platform.machine()
-    return {
-        "segcal": __version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "device": device,
-    }

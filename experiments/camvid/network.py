@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  (the name it has everywhere)
 
 from experiments.camvid.augment import Augmentation
-from experiments.camvid.jobs import Job, Recipe, versions
+from experiments.camvid.jobs import Job, Recipe
 from experiments.camvid.quality import (
     BATCH,
     Labelled,
@@ -33,7 +33,9 @@ from experiments.camvid.quality import (
     normalised,
 )
 from experiments.camvid.recording import Recorder
+from experiments.versions import versions
 from segcal.data.camvid import VOID, CamVid, Frame, Split
+from segcal.data.formats import read_npy
 from segcal.files import MARKER, read_json, staged_file, staged_folder, write_json
 from segcal.losses import PixelLoss
 from segcal.networks.fc_densenet import FCDenseNet
@@ -48,6 +50,19 @@ _T = TypeVar("_T")
 
 class OutOfTimeError(Exception):
     """The time allowed for this call is over; the next one goes on from the last checkpoint."""
+
+
+def check_recipe(job: Job, out: Path, recipe: Recipe) -> None:
+    """Refuse to go on in another way with what was begun."""
+    folder = job.folder(out)
+    begun = read_json(folder / RECIPE) if (folder / RECIPE).exists() else {}
+    mine = json.loads(json.dumps(asdict(recipe)))
+    for name in begun:
+        if begun[name] != mine.get(name):
+            raise InputError(
+                f"'{folder}' was begun with {name}={begun[name]}, and now it is {mine.get(name)}; "
+                "give the same options or another --out"
+            )
 
 
 def train_network(
@@ -71,7 +86,6 @@ def train_network(
     place = choose_device(device)
     if compiled and place.type != "cuda":
         raise InputError(f"a network is compiled for a GPU alone, got device '{place}'; leave out --compiled")
-    _keep_recipe(folder, recipe)
     frames, others = (held(read_frames(data, split, recipe), place) for split in ("train", "val"))
     objective = _Objective(job, compiled).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if place.type == "cuda":
@@ -92,6 +106,8 @@ def train_network(
         checkpoint=folder / "checkpoints",
         checkpoint_every=max(1, recipe.epochs // 12),
     )
+    with staged_file(folder / RECIPE) as target:
+        write_json(target, asdict(recipe))
     with choosing_kernels(True):
         history = train(
             objective,
@@ -119,6 +135,8 @@ def predict(job: Job, data: CamVid, out: Path, recipe: Recipe, *, device: str) -
     if (folder / LOGITS / MARKER).exists():
         print(f"{job.name}: predicted already")
         return
+    if not (folder / WEIGHTS).exists():
+        raise InputError(f"'{folder}' holds no trained network ({WEIGHTS}); run the stage `train` first")
     place = choose_device(device)
     network = job.build()
     network.load_state_dict(load_file(folder / WEIGHTS))
@@ -158,8 +176,7 @@ def _write_logits(network: nn.Module, frames: Sequence[Frame], folder: Path, dev
 
 def read_logits(job: Job, out: Path, split: Split, name: str) -> Array:
     """What `predict` wrote for a frame."""
-    found: Array = np.load(job.folder(out) / LOGITS / split / f"{name}.npy", allow_pickle=False)
-    return found
+    return np.array(read_npy(job.folder(out) / LOGITS / split / f"{name}.npy"))
 
 
 def read_quality(job: Job, out: Path) -> dict[str, dict[str, float]]:
@@ -196,28 +213,12 @@ class _Objective(nn.Module):
         return F.cross_entropy(logits, truth, ignore_index=VOID, reduction="sum"), (truth != VOID).sum()
 
 
-def _keep_recipe(folder: Path, recipe: Recipe) -> None:
-    """Note how the job is trained, and refuse to go on with what was begun in another way."""
-    mine, file = json.loads(json.dumps(asdict(recipe))), folder / RECIPE
-    if file.exists():
-        begun = read_json(file)
-        for name, value in mine.items():
-            if begun.get(name) != value:
-                raise InputError(
-                    f"'{folder}' was begun with {name}={begun.get(name)}, and now it is {value}; "
-                    "give the same options or another --out"
-                )
-        return
-    with staged_file(file) as target:
-        write_json(target, mine)
-
-
 def _plain(network: nn.Module) -> dict[str, Tensor]:
     return {name: value.cpu().contiguous() for name, value in network.state_dict().items()}
 
 
 def _watch(settings: Settings, minutes: float | None) -> Watch:
-    """Print every tenth epoch; stop after a checkpoint once the time is over."""
+    """Print 25 times or so; stop after a checkpoint once the time is over."""
     started = perf_counter()
 
     def watch(epoch: Epoch) -> None:

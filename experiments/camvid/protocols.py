@@ -12,7 +12,7 @@ from experiments.beyond.methods import Training, method_named
 from experiments.camvid.grouped import ShrunkTemperature, choose, temperature_pair
 from experiments.camvid.jobs import Job, Recipe
 from experiments.camvid.network import names_of, read_logits
-from experiments.fitting import NAMES, fit_methods, floored, on_device
+from experiments.fitting import NAMES, fit_methods, floored, on_device, report_of
 from segcal.calibrators import Calibrator, LocalTemperatureScaling, TemperatureScaling
 from segcal.calibrators.local import Preset
 from segcal.data.camvid import CLASSES, VOID, CamVid, Split, calibration_split, time_groups
@@ -69,9 +69,10 @@ def _fit_with_validation(
     """Methods on 90 of the frames of `val`, with 11 to choose the epoch; LTS with a floor below as well."""
     fit_names, check_names = calibration_split(names_of(source.data, "val", recipe))
     notes |= {"fit": list(fit_names), "validation": list(check_names)}
+    cases = list(source.stream("val", fit_names))
     fitted = fit_methods(
         wanted,
-        list(source.stream("val", fit_names)),
+        cases,
         list(source.stream("val", check_names)),
         about={**_ABOUT, "spatial_dims": 2, "image_channels": 3},
         training={"epochs": epochs, "seed": source.job.seed},
@@ -82,7 +83,7 @@ def _fit_with_validation(
     one, local = fitted["TS"], fitted["LTS"]
     assert isinstance(one, TemperatureScaling)
     assert isinstance(local, LocalTemperatureScaling)
-    return {**fitted, "LTS floored": floored(local, one)}
+    return {**fitted, "LTS floored": floored(local, one, cases)}
 
 
 def fit_grouped(
@@ -103,7 +104,9 @@ def fit_grouped(
         f"  {choice.epochs} epochs (best {choice.best_epochs}), {choice.share:.1f} of the way from TS to LTS",
         flush=True,
     )
-    return {"TS": one, "LTS": local, "LTS shrunk": ShrunkTemperature(one, local, choice.share)}
+    shrunk = ShrunkTemperature(one, local, choice.share)
+    shrunk.fit_report_ = report_of(shrunk, cases)
+    return {"TS": one, "LTS": local, "LTS shrunk": shrunk}
 
 
 def fit_beyond(

@@ -66,12 +66,14 @@ def _curves(source: Source, names: tuple[str, ...], methods: dict[str, Calibrato
 
 def draw(job: Job, out: Path) -> Path:
     """Draw what `study` wrote; needs matplotlib."""
+    folder = job.folder(out) / "paper"
+    if not (folder / "reliability.csv").exists():
+        raise InputError(f"'{folder}' holds nothing to draw; run the stage `study` first")
     import matplotlib as mpl  # noqa: PLC0415
 
     mpl.use("Agg")
     from matplotlib import pyplot as plt  # noqa: PLC0415
 
-    folder = job.folder(out) / "paper"
     curves, patches = pd.read_csv(folder / "reliability.csv"), pd.read_csv(folder / "patch-sizes.csv")
     colours = dict(zip(dict.fromkeys(curves["method"]), _COLOURS, strict=False))
     figure, axes = plt.subplots(1, 3, figsize=(11, 3.4), constrained_layout=True)

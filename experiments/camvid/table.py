@@ -14,7 +14,6 @@ from segcal.files import read_json, staged_file
 from segcal.results import Results
 from segcal.types import InputError
 
-_ORDER = (*LOSSES,)
 Found = Mapping[Job, Results]
 
 
@@ -43,7 +42,7 @@ def tables(out: Path) -> str:
 def finished(out: Path, protocol: Protocol) -> dict[Job, Results]:
     """The results of each job that is done, in the order of the losses."""
     folders = [path.parent.parent for path in sorted(out.glob(f"*/{protocol}/report.json"))]
-    jobs = sorted((Job.of(folder.name) for folder in folders), key=lambda job: (job.seed, _ORDER.index(job.loss)))
+    jobs = sorted((Job.of(folder.name) for folder in folders), key=lambda job: (job.seed, list(LOSSES).index(job.loss)))
     return {job: Results.load(job.folder(out) / protocol / "results") for job in jobs}
 
 
@@ -53,7 +52,11 @@ def _of_seed(out: Path, protocol: Protocol, found: Found) -> list[str]:
     parts += [_facts(out, protocol, job) for job in found]
     whole = joined(list(found.values()))
     best = next((name for name in ("FL+LTS", "LTS", "MMCE+LTS") if name in whole.methods), None)
-    parts += [markdown(whole, reference=best, experiment="camvid"), "Over all pixels together:", pooled(whole)]
+    parts += [
+        markdown(whole, reference=best, experiment="camvid"),
+        "Over all pixels together:",
+        pooled(whole, intervals=False),
+    ]
     for job, results in found.items():
         reference = job.method("LTS")
         if reference != best and reference in results.methods:

@@ -11,22 +11,23 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
 from PIL import Image
 
 from experiments.beside_paper import markdown, pooled
-from experiments.camvid.jobs import versions
 from experiments.coco.networks import load_network
 from experiments.fitting import NAMES, count_changes, fit_methods
+from experiments.versions import versions
 from segcal import evaluate
+from segcal.calibrators.local import Preset
 from segcal.data.coarse import CoarseFolder, open_coarse
 from segcal.data.coco import SIZES, Coco, open_coco
 from segcal.data.splits import shuffled_parts
 from segcal.data.voc import BACKGROUND, CLASSES, VOID, Voc, open_voc
-from segcal.files import staged_file, write_json
+from segcal.files import read_json, staged_file, write_json
 from segcal.models import CalibratedModel
 from segcal.training import choose_device
 from segcal.types import InputError
@@ -49,9 +50,12 @@ def predict(options: argparse.Namespace) -> None:
     """Write the coarse logits and the labels of every picture; one that is there already is not computed again."""
     if (options.coco is None) == (options.voc is None):
         raise InputError("give the folder of COCO with --coco or that of VOC with --voc, one of them")
+    if options.network is None:
+        raise InputError("give the network with --network, such as torchvision:fcn_resnet101")
     data: Coco | Voc = open_coco(options.coco) if options.coco else open_voc(options.voc)
     network, device, out = load_network(options.network, options.weights), choose_device(options.device), options.out
     network.to(device)
+    _keep_network(out, {"network": options.network, "weights": options.weights})
     for part in ("logits", "labels"):
         (out / part).mkdir(parents=True, exist_ok=True)
     for name in data.names[: options.limit]:
@@ -67,8 +71,23 @@ def predict(options: argparse.Namespace) -> None:
     print(f"the scores of {len(data.names[: options.limit])} pictures are in '{out}'")
 
 
+def _keep_network(out: Path, mine: dict[str, str | None]) -> None:
+    """Note whose scores a folder holds, and refuse to put those of another network beside them."""
+    file = out / "network.json"
+    if file.exists():
+        if (begun := read_json(file)) != mine:
+            raise InputError(f"'{out}' holds scores of {begun}, and now it is {mine}; give another --out")
+        return
+    if any((out / "logits").glob("*")):
+        raise InputError(f"'{out}' holds scores of a network that it does not name; give another --out")
+    with staged_file(file) as target:
+        write_json(target, mine)
+
+
 def measure(options: argparse.Namespace) -> None:
     """Fit every method on one part of the cases, choose by a second, measure on a third, and print the table."""
+    if options.data is None:
+        raise InputError("give the folder that holds logits, labels and images with --data")
     cases = open_coarse(options.data, images=options.images)
     names = shuffled_parts(cases.names, options.sizes, seed=options.seed)
     fit, check, test = (cases.subset(part) for part in names)
@@ -80,7 +99,8 @@ def measure(options: argparse.Namespace) -> None:
         check,
         about={**_ABOUT, "spatial_dims": 2, "image_channels": 3},
         training=training,
-        rates=options.learning_rate,
+        rates=options.learning_rate or (None,),
+        preset=options.preset,
         device=device,
         timings=timings,
     )
@@ -91,6 +111,7 @@ def measure(options: argparse.Namespace) -> None:
     changed = count_changes(test, fitted)
     reports = {name: asdict(calibrator.fit_report_) for name, calibrator in fitted.items()}
     facts = {"sizes": options.sizes, "seed": options.seed, "training": training, "rates": options.learning_rate}
+    facts["preset"] = options.preset
     for name, calibrator in fitted.items():
         calibrator.save(options.out / "calibrators" / name)
     parts = {"fit": names[0], "validation": names[1], "test": names[2]}
@@ -130,7 +151,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--sizes", type=int, nargs=3, default=SIZES, help="measure: pictures to fit, choose, measure")
     parser.add_argument("--methods", nargs="+", choices=tuple(NAMES), default=tuple(NAMES))
     parser.add_argument("--epochs", type=int, default=200, help="measure: of IBTS and LTS")
-    parser.add_argument("--learning-rate", type=float, nargs="+", default=[1e-4], help="measure: several are tried")
+    parser.add_argument(
+        "--learning-rate", type=float, nargs="+", help="measure: instead of the preset's; several are tried"
+    )
+    parser.add_argument(
+        "--preset", choices=get_args(Preset), default="default", help="measure: schedule of IBTS and LTS"
+    )
     parser.add_argument("--crop", type=int, help="measure: train IBTS and LTS on random crops of this side")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--beside", choices=("coco",), help="measure: print the paper's numbers beside")

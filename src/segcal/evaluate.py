@@ -168,7 +168,7 @@ def _seen(calibrators: Mapping[str, Calibrator | None], cases: Sequence[str]) ->
 
 
 def _too_few(groups: Sequence[str]) -> list[str]:
-    """A warning where intervals are drawn from too few images or groups; docs/results/statistics.md has the coverage."""
+    """A warning where intervals are drawn from too few images or groups (docs/results/statistics.md)."""
     many = int(clusters_of(groups).max()) + 1
     if many >= _FEW:
         return []

@@ -2,7 +2,7 @@
 
 Each is an ordinary loss, `loss(logits, labels)`, the mean over the labelled pixels. `sum_and_weight` gives it as a
 sum with its number of pixels, which is what an objective of `segcal.training.train` returns: batches of unequal size,
-and the shares of several processes, then add up to the mean over all their pixels.
+and the shares of several processes, then count by their pixels. MMCE is one number of a batch, not a sum over pixels.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ def mask_of(outline: Any, size: tuple[int, int]) -> Array:
     """The pixels `[H, W]` of an annotation: polygons, or run lengths as numbers or as COCO's letters."""
     if isinstance(outline, list):
         parts = [polygon_mask(np.array(part, np.float64).reshape(-1, 2), size) for part in outline]
-        return np.asarray(np.any(np.stack(parts), axis=0))
+        return np.asarray(np.any(np.stack([np.zeros(size, bool), *parts]), axis=0))
     counts = outline["counts"]
     if tuple(outline["size"]) != size:
         raise InputError(f"run lengths must be of a picture of size {size}, got {tuple(outline['size'])}")

@@ -18,6 +18,8 @@ def shuffled_parts(names: Sequence[str], sizes: Sequence[int], *, seed: int = 0)
     """
     if len(set(names)) < len(names):
         raise InputError("names must be unique to be split, got some twice; rename them")
+    if min(sizes, default=0) < 0:
+        raise InputError(f"parts must have 0 names or more, got {', '.join(map(str, sizes))}")
     if sum(sizes) > len(names):
         raise InputError(f"parts of {', '.join(map(str, sizes))} need {sum(sizes)} names, got {len(names)}")
     order = np.random.default_rng(seed).permutation(len(names))
