@@ -18,6 +18,7 @@ from contracts import CHECKS, Check, Subject
 from segcal.calibrators import AutomaticChoice, Calibrator, create
 from segcal.calibrators import automatic as module
 from segcal.calibrators.streaming import summed_nll
+from segcal.calibrators.trial import Score, Trial
 from segcal.data.simulate import simulate
 from segcal.export import export_onnx
 from segcal.types import Case, InputError
@@ -56,7 +57,8 @@ def test_one_temperature_for_all_is_ts() -> None:
     found = auto(cases)
     details = found.fit_report_.details
     assert details["chosen"] == "ts"
-    assert details["why"].startswith("ts is taken: on the 8 images left out in turn no other method")
+    assert details["why"].startswith("ts is taken: on the 8 images left out in turn its NLL is ")
+    assert "within one standard error of the best, ets, which lowers it by " in details["why"]
     assert torch.equal(found.applied.inverse_temperature, create("ts", 5).fit(cases).inverse_temperature)
     assert details["chosen_details"] == create("ts", 5).fit(cases).fit_report_.details
 
@@ -216,12 +218,66 @@ def test_a_candidate_that_cannot_be_fitted_is_told_of() -> None:
         ({"candidates": ("ts", "magic")}, "candidates must be among ts, .*, got 'magic'"),
         ({"candidates": ("ets",)}, "candidates must hold 'ts'"),
         ({"bounds": (2.0, 1.0)}, "bounds must be positive"),
+        ({"bounds": (1.0, 2.0, 3.0)}, "bounds must be two numbers"),
         ({"spatial_dims": 4}, "spatial_dims must be "),
     ],
 )
 def test_bad_settings_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         AutomaticChoice(5, **settings)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"epochs": 0}, "epochs and batch_size must be at least 1"),
+        ({"batch_size": 0}, "epochs and batch_size must be at least 1"),
+        ({"learning_rate": -1.0}, "learning_rate positive"),
+        ({"seed": -1}, "seed must be at least 0, got -1"),
+        ({"patience": 0}, "patience must be at least 1"),
+        ({"crop": 0}, "crop must be at least 1"),
+        ({"device": "nowhere"}, "device 'nowhere' cannot be used"),
+    ],
+)
+def test_wrong_options_are_no_failure_of_a_candidate(options: dict[str, Any], message: str) -> None:
+    for method, settings in (("auto", {"candidates": ("ts", "lts")}), ("lts", {})):
+        calibrator = create(method, 5, spatial_dims=2, image_channels=1, **settings)
+        with pytest.raises(InputError, match=message):
+            calibrator.fit(scenes(5), **options)
+        assert not calibrator.fitted
+
+
+def trial_of(**sums: list[float]) -> Trial:
+    cases = np.arange(4)
+    return Trial(cases, cases, np.full(4, 10.0), {name: Score(np.array(row)) for name, row in sums.items()})
+
+
+@pytest.mark.parametrize(
+    ("sums", "chosen", "why"),
+    [
+        ({"ts": [5.0] * 4, "ets": [5.1] * 4}, "ts", "no other method has a lower NLL"),
+        ({"ts": [5.0] * 4, "ets": [4.996] * 4}, "ts", "0.5000, within a thousandth of the best, ets, which lowers"),
+        ({"ts": [5.0] * 4, "ets": [4.7, 5.2, 4.7, 5.2]}, "ts", "within one standard error of the best, ets"),
+        ({"ts": [5.0] * 4, "ets": [4.5] * 4}, "ets", "10.0 % below that of ts .*no worse than ts comes near it"),
+        ({"ts": [5.0] * 4, "ets": [4.5] * 4, "cts": [4.499] * 4}, "ets", "within a thousandth of the best, cts"),
+        (
+            {"ts": [5.0] * 4, "ets": [4.5] * 4, "cts": [4.2, 4.7, 4.2, 4.7]},
+            "ets",
+            r"within one standard error of the best, cts \(0.4450\)",
+        ),
+        ({"ts": [5.0] * 4, "ets": [5.8, 4.4, 5.8, 4.4], "cts": [4.9] * 4}, "cts", "2.0 % below that of ts"),
+    ],
+)
+def test_why_says_what_decided(sums: dict[str, list[float]], chosen: str, why: str) -> None:
+    name, told = trial_of(**sums).verdict()
+    assert name == chosen
+    assert re.search(why, told), told
+
+
+def test_a_candidate_of_no_finite_score_is_given_up_or_out() -> None:
+    trial = trial_of(ts=[5.0] * 4, lts=[float("inf")] * 4)
+    assert trial.is_far_behind("lts")
+    assert trial.verdict()[0] == "ts"
 
 
 # --------------------------------------------------------------------------------------------------------------------

@@ -287,6 +287,59 @@ def test_one_group_has_one_temperature_and_a_warning() -> None:
     assert report.details["cv_nll"] == []
 
 
+@pytest.mark.parametrize("features", [True, False])
+def test_an_image_of_which_nothing_is_drawn_is_no_fold(features: bool) -> None:
+    """Three pixels in four of the large image are drawn, and the one labelled pixel of the small one is not."""
+    (large,) = heated(1, size=(420, 420))
+    (small,) = heated(1, size=(16, 16), seed=1)
+    labels = np.full((16, 16), 255)
+    cts = ContextualTemperatureScaling(CLASSES, features=features, ignore_index=255)
+    for place in np.ndindex(16, 16):
+        labels[...] = 255
+        labels[place] = 0
+        report = cts.fit([large, replace(small, labels=labels.copy())]).fit_report_
+        if report.details["folds"] == 1:
+            break
+    else:
+        raise AssertionError("every pixel was drawn")
+    assert report.details["groups"] == 2
+    assert any("nearly all, belong to one image or group" in warning for warning in report.warnings)
+    assert report.details["coefficients"] == [0.0] * (len(FEATURES) if features else 0)
+
+
+def test_the_mean_temperature_is_that_of_the_pixels() -> None:
+    cases = heated(8)
+    for sharpen in (True, False):
+        cts = ContextualTemperatureScaling(CLASSES, sharpen=sharpen).fit(cases)
+        logits = torch.stack([torch.as_tensor(case.logits) for case in cases])
+        mean = cts.temperature(logits).double().log().mean().exp()
+        assert cts.fit_report_.details["temperature"] == pytest.approx(float(mean), rel=1e-5)
+        assert cts.fit_report_.details["words"][0] == f"temperatures are {mean:.3g} in the geometric mean"
+
+
+def test_a_class_that_is_never_predicted_is_told_so() -> None:
+    cases = [replace(case, logits=np.insert(np.asarray(case.logits), 2, -50, axis=0)) for case in heated(8)]
+    cases = [replace(case, labels=np.asarray(case.labels) + (np.asarray(case.labels) >= 2)) for case in cases]
+    details = ContextualTemperatureScaling(CLASSES + 1).fit(cases).fit_report_.details
+    assert [share == 0 for share in details["class_shares"]] == [False, False, True, False, False]
+    assert sum(details["class_shares"]) == pytest.approx(1)
+    assert "pixels predicted as class 2: none were seen, so that nothing was learned" in details["words"]
+    assert sum("none were seen" in words for words in details["words"]) == 1
+
+
+def test_narrow_bounds_are_put_around_what_was_found() -> None:
+    cases = two_of_a_kind(12, seed=0)
+    plain, narrow = (ContextualTemperatureScaling(2, bounds=bounds).fit(cases) for bounds in ((0.05, 100), (1, 100)))
+    assert plain.fit_report_.details["floor"] == 1
+    assert torch.equal(plain.class_offsets, narrow.class_offsets)
+    assert narrow.fit_report_.converged
+    assert narrow.fit_report_.nll_after == plain.fit_report_.nll_after
+    free = ContextualTemperatureScaling(2, bounds=(1, 2), sharpen=True).fit(cases)
+    measured = summed_nll(free, cases)
+    assert free.fit_report_.nll_after == pytest.approx(measured[0] / measured[1], rel=1e-6)
+    assert any("are cut off at 1 or 2" in warning for warning in free.fit_report_.warnings)
+
+
 def test_brier_is_lower_when_it_counts() -> None:
     cases = heated(8)
 

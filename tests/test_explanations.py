@@ -68,6 +68,11 @@ def test_what_was_not_learned_is_not_shown() -> None:
     assert choices(results) == []
 
 
+def test_a_class_that_was_never_seen_has_no_factor() -> None:
+    (found,) = influences(results_of(CTS={**DETAILS, "class_shares": [0.0, 1.0]}), ("sky", "tree"))
+    assert [row["name"] for row in found["classes"]] == ["tree"]
+
+
 def test_the_choice_and_what_it_took_are_shown_from_a_folder_too(tmp_path: Path) -> None:
     results = results_of(AUTO=CHOICE)
     results.save(tmp_path / "results")

@@ -24,6 +24,8 @@ def slow_choice(sums: list[list[float]], sizes: list[float]) -> int:
     """The rule as the docs say it."""
     best = sorted(range(len(sums)), key=lambda k: (math.fsum(sums[k]), k))[0]
     for k in range(len(sums)):
+        if np.sum(sums[k]) > np.sum(sums[0]):
+            continue
         behind, error = slow_difference(sums[k], sums[best], sizes)
         if behind <= error or behind <= math.fsum(sums[best]) / math.fsum(sizes) / 1000:
             return k
@@ -59,6 +61,13 @@ def test_the_slow_rule_takes_every_way() -> None:
     for best, chosen in ((base - 0.001, 0), (near - 0.01, 1), (near - 0.5, 2)):
         sums = np.stack([base, near if chosen else base, best + 0.03 * noise])
         assert simplest_good(sums, sizes).chosen == slow_choice(sums.tolist(), sizes.tolist()) == chosen
+
+
+def test_what_is_worse_than_the_simplest_is_not_taken() -> None:
+    """Its noise makes it as good as the best by its own standard error, which says nothing for it."""
+    noise = np.array([1.0, -1.0, 1.0, -1.0])
+    sums = np.stack([np.full(4, 5.0), 5.1 + 0.7 * noise, 4.9 + 0.01 * noise])
+    assert simplest_good(sums, np.full(4, 10.0)) == (2, 2)
 
 
 def test_worked_by_hand() -> None:

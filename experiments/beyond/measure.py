@@ -15,6 +15,7 @@ from experiments.versions import versions
 from segcal import evaluate
 from segcal.files import read_json, staged_file, write_json
 from segcal.results import Results
+from segcal.types import InputError
 
 REPORT = "report.json"
 _REPETITIONS = 200
@@ -39,6 +40,7 @@ def measure(task: Task, images: int, method: str, out: Path, training: Training)
     item = Item(task.data, task.number, images, method)
     folder = item.folder(out)
     if (folder / REPORT).exists():
+        _check_training(folder, training)
         return
     started, fit = perf_counter(), method_named(method)
     calibrator, notes, report = None, dict[str, Any](), None
@@ -50,6 +52,7 @@ def measure(task: Task, images: int, method: str, out: Path, training: Training)
     results.save(folder / "results")
     changed = count_changes(task.test, {method: calibrator})[method] if calibrator is not None else (0, 0)
     content = {**asdict(item), "notes": notes, "changed": changed, "fit": report, "seconds": fitted - started}
+    content |= {"training": asdict(training)}
     parts = {case: task.part_of(case) for case in results.cases()["case"]}
     with staged_file(folder / REPORT) as file:  # last: its presence says that all is done
         write_json(file, {**content, "parts": parts, **versions()})
@@ -59,6 +62,17 @@ def measure(task: Task, images: int, method: str, out: Path, training: Training)
         f"measured in {perf_counter() - fitted:.1f} s, mean NLL {mean:.4f}, labels changed {changed[0]:,}",
         flush=True,
     )
+
+
+def _check_training(folder: Path, training: Training) -> None:
+    """Refuse to take what was trained in another way for what is asked for."""
+    done = read_json(folder / REPORT).get("training", {})
+    for name in ("epochs", "crop"):
+        if name in done and done[name] != getattr(training, name):
+            raise InputError(
+                f"'{folder}' was measured with {name}={done[name]}, and now it is {getattr(training, name)}; "
+                "give the same options or another --out"
+            )
 
 
 def finished(out: Path) -> Iterator[tuple[Item, dict[str, Any], Results]]:

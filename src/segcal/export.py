@@ -110,8 +110,15 @@ def _write(module: nn.Module, examples: tuple[Tensor, ...], names: list[str], fi
 
 
 def _examples(shapes: Sequence[tuple[str, int]], batch: int, size: tuple[int, ...]) -> tuple[Tensor, ...]:
+    """Noise on blocks of eight pixels a side, so that there are regions with an inside and a border."""
     generator = torch.Generator().manual_seed(0)
-    return tuple(3 * torch.randn(batch, channels, *size, generator=generator) for _, channels in shapes)
+
+    def example(channels: int) -> Tensor:
+        blocks = 3 * torch.randn(batch, channels, *(-(-side // 8) for side in size), generator=generator)
+        whole = torch.nn.functional.interpolate(blocks, size, mode="nearest")
+        return whole + torch.randn(batch, channels, *size, generator=generator)
+
+    return tuple(example(channels) for _, channels in shapes)
 
 
 def _difference(module: nn.Module, session: Any, names: list[str], inputs: tuple[Tensor, ...]) -> float:

@@ -91,6 +91,9 @@ class Settings:
                 "epochs and batch_size must be at least 1 and learning_rate positive, "
                 f"got {self.epochs}, {self.batch_size} and {self.learning_rate}"
             )
+        for name, least in (("seed", 0), ("patience", 1), ("crop", 1)):
+            if (value := getattr(self, name)) is not None and value < least:
+                raise InputError(f"{name} must be at least {least}, got {value}")
         if self.precision not in ("float32", "bfloat16"):
             raise InputError(f"precision must be 'float32' or 'bfloat16', got '{self.precision}'")
         if self.optimiser not in _OPTIMISERS:

@@ -26,7 +26,7 @@ from segcal.calibrators.streaming import summed_nll
 from segcal.calibrators.temperature import TemperatureScaling
 from segcal.calibrators.trial import FALLBACK, Trial
 from segcal.cases import Part, Slab, reread
-from segcal.training import Watch
+from segcal.training import Watch, choose_device
 from segcal.types import Case, IgnoreIndex, Image, InputError, Logits, Probs, Temperature
 
 _FEWEST_GROUPS = 4
@@ -120,7 +120,7 @@ class AutomaticChoice(Calibrator):
         All arguments but the cases are for candidates that are trained, as in `LocalTemperatureScaling.fit`.
         """
         started = perf_counter()
-        training = {
+        training: dict[str, Any] = {
             "epochs": epochs,
             "learning_rate": learning_rate,
             "batch_size": batch_size,
@@ -132,8 +132,11 @@ class AutomaticChoice(Calibrator):
             "flips": flips,
             "precision": precision,
             "cache_bytes": cache_bytes,
-            "watch": watch,
         }
+        for name in self.candidates:  # a wrong option is the caller's, and no candidate's, failure
+            if isinstance(trained := self._new(name), LocalTemperatureScaling):
+                choose_device(trained.settings(**training).device)
+        training["watch"] = watch
         kept = _in_order(cases)
         checked = None if validation is None else _in_order(validation)
         simplest = self._new(FALLBACK).fit(kept)  # goes through all cases, so that bad ones are refused by name

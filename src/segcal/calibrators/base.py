@@ -187,6 +187,8 @@ class TemperatureCalibrator(Calibrator):
         bounds: tuple[float, float] = (0.05, 100.0),
     ) -> None:
         super().__init__(num_classes, ignore_index=ignore_index, background=background)
+        if len(bounds) != 2:
+            raise InputError(f"bounds must be two numbers, got {tuple(bounds)}")
         low, high = (float(bound) for bound in bounds)
         if not 0 < low <= high < float("inf"):
             raise InputError(f"bounds must be positive, finite and in order, got {tuple(bounds)}")

@@ -42,6 +42,7 @@ _CLASS_RIDGES = (np.inf, 0.3, 0.1, 0.03, 0.01, 1e-3)
 """Strengths to choose from, the strongest first."""
 _SAMPLE = 1 << 17  # pixels that strengths are chosen on
 _SAMPLE_LOGITS = 1 << 23  # and scores, where there are many classes
+_SEARCHED = (0.05, 100.0)
 _PASSES = 30
 _TOLERANCE = 1e-5  # of the rounded slope: 5e-11 of NLL is left to gain, and each pass goes over all pixels
 _CONTEXT = -(-REACH // 8) * 8  # whole slabs of slices, so that slabs give the same bits as the whole
@@ -72,7 +73,7 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
 
     method = "cts"
     intercept: Float64[Tensor, ""]
-    """The logarithm of the temperature of an average pixel; NaN until fitted."""
+    """log T where every feature is at its mean, of a class without offset; NaN until fitted."""
     coefficients: Float64[Tensor, " F"]
     """What a standard deviation of each feature adds to it."""
     class_offsets: Float64[Tensor, " L"]
@@ -178,6 +179,12 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
         return len(FEATURES) if self.features else 0
 
     @property
+    def _searched(self) -> Bounds:
+        """Temperatures among which numbers are sought; those applied may be fewer."""
+        low, high = self.bounds
+        return min(low, _SEARCHED[0]), max(high, _SEARCHED[1])
+
+    @property
     def _brier(self) -> float:
         return 1.0 if self.loss == "nll+brier" else 0.0
 
@@ -233,19 +240,19 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
         """The strengths of the ridges, or None where only one temperature can be fitted, and why."""
         if not (self.features or self.classes):
             return None, []
-        low, high = self.bounds
+        low, high = self._searched
         if not low < one < high:
             return None, ["one temperature is all that these scores can have"]  # why is what its own fit says
-        if seen.groups == 1:
+        if len(seen.sample.edges) == 2:
             return None, [
-                "all pixels belong to one image or group, so that nothing tells how far to trust more than one "
-                "temperature; one is used: fit on more images or groups"
+                "all pixels, or nearly all, belong to one image or group, so that nothing tells how far to trust more "
+                "than one temperature; one is used: fit on more images or groups"
             ]
         start = np.zeros(1 + self._many + self.num_classes)
         start[0] = np.log(one)
         pairs = product(_FEATURE_RIDGES if self.features else (np.inf,), _CLASS_RIDGES if self.classes else (np.inf,))
         among = [Strengths(*pair) for pair in pairs]
-        return choose_ridge(seen.sample, start, among, self.bounds, applied=applied, brier=self._brier), []
+        return choose_ridge(seen.sample, start, among, self._searched, applied=applied, brier=self._brier), []
 
     def _fit_one(self, cases: Collection[Case]) -> _Outcome:
         """One temperature for all: temperature scaling itself."""
@@ -261,7 +268,7 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
         penalty = choice.strengths.penalty(self._many, self.num_classes)
         # not from T = 1, which may lie outside the bounds, where nothing has a slope
         middle = np.mean(choice.refits, axis=0)
-        return *fit_in_memory([seen.sample], middle, penalty, self.bounds, brier=self._brier), penalty
+        return *fit_in_memory([seen.sample], middle, penalty, self._searched, brier=self._brier), penalty
 
     def _fit_sample(self, cases: Collection[Case], seen: _Seen, choice: Choice, applied: Bounds) -> _Outcome:
         """The sample alone."""
@@ -273,7 +280,8 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
     def _fit_all(self, cases: Collection[Case], seen: _Seen, choice: Choice, applied: Bounds) -> _Outcome:
         """All pixels, from the solution of the sample on and with its curvature as the metric.
 
-        The floor has no part in it, because a pixel at the floor has no slope; it is put below what was found.
+        Neither the floor nor narrow bounds have a part in it, because a pixel at them has no slope; they are put around
+        what was found.
         """
         if choice.strengths == TEMPERATURE_SCALING:
             return self._fit_one(cases)
@@ -285,7 +293,7 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
         def objective(chosen: Array) -> tuple[float, Array]:
             point = np.zeros(penalty.size)
             point[free] = chosen
-            loss = found[chosen.tobytes()] = self._loss(cases, seen, point, self.bounds)
+            loss = found[chosen.tobytes()] = self._loss(cases, seen, point, self._searched)
             value = loss.value / loss.pixels + float((cost * chosen**2).sum()) / 2
             return value, loss.gradient[free] / loss.pixels + cost * chosen
 
@@ -293,14 +301,15 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
         least = minimise(objective, start[free], metric, evaluations=_PASSES, tolerance=_TOLERANCE)
         point, last = np.zeros(penalty.size), found[least.point.tobytes()]
         point[free] = least.point
-        shown = last if applied == self.bounds else self._loss(cases, seen, point, applied)
+        bounded = last if self.bounds == self._searched else self._loss(cases, seen, point, self.bounds)
+        shown = bounded if applied == self.bounds else self._loss(cases, seen, point, applied)
         return _Outcome(
             point,
             shown.nll / shown.pixels,
             least.evaluations,
             least.converged,
-            tuple(self._warnings(least, last)),
-            raised=(shown.bounded - last.bounded) / shown.pixels,
+            tuple(self._warnings(least, bounded)),
+            raised=(shown.bounded - bounded.bounded) / shown.pixels,
         )
 
     def _loss(self, cases: Collection[Case], seen: _Seen, point: Array, bounds: Bounds) -> Loss:
@@ -328,7 +337,9 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
     def _details(self, outcome: _Outcome, seen: _Seen, choice: Choice | None, strengths: Strengths) -> dict[str, Any]:
         """What was learned, in numbers and in words; a strength of None is infinite."""
         point, floor = outcome.point, float(self.floor)
-        temperature = float(max(np.clip(np.exp(point[0]), *self.bounds), floor))
+        predicted = seen.sample.logits.argmax(dim=0).numpy()
+        shares = np.bincount(predicted, minlength=self.num_classes) / predicted.size
+        temperature = self._mean_temperature(point, seen.sample, predicted)
         spans = np.stack([point, point], axis=1) if choice is None else choice.intervals(point)
         features, classes = slice(1, 1 + self._many), slice(1 + self._many, None)
         tried = () if choice is None else choice.tried
@@ -342,6 +353,7 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
             "feature_means": seen.mean.tolist(),
             "feature_scales": seen.scale.tolist(),
             "intercept": float(point[0]),
+            "class_shares": shares.tolist(),
             "class_offsets": point[classes].tolist(),
             "class_offset_intervals": spans[classes].tolist(),
             "ridge_features": _told(strengths.features),
@@ -357,8 +369,15 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
                 }
                 for row in tried
             ],
-            "words": list(sentences(temperature, point, spans, strengths, self._many, floor, outcome.raised)),
+            "words": list(sentences(temperature, point, spans, strengths, shares, floor, outcome.raised)),
         }
+
+    def _mean_temperature(self, point: Array, sample: Pixels, predicted: Array) -> float:
+        """The geometric mean of what is applied to the sample."""
+        exponent = point[0] + point[1 : 1 + self._many] @ sample.features.numpy() + point[1 + self._many :][predicted]
+        low, high = np.log(self.bounds)
+        lowest = max(low, np.log(self.floor.item())) if self.floor > 0 else low
+        return float(np.exp(np.maximum(np.clip(exponent, low, high), lowest).mean()))
 
 
 class _Origin(NamedTuple):
@@ -403,8 +422,12 @@ def _moments(values: Array) -> Array:
 
 
 def _by_fold(values: Array, classes: int, folds: dict[int, int], mean: Array, scale: Array) -> Pixels:
-    """The sample with the pixels of each fold side by side, and its features standardised."""
-    fold = np.array([folds.get(k, 0) for k in range(max(folds) + 1)])[values[-1].astype(np.int64)]
+    """The sample with the pixels of each fold side by side, and its features standardised.
+
+    A fold of which nothing was drawn, since its images have very few pixels, is none.
+    """
+    planned = np.array([folds.get(k, 0) for k in range(max(folds) + 1)])[values[-1].astype(np.int64)]
+    fold = np.unique(planned, return_inverse=True)[1]
     order = np.argsort(fold, kind="stable")
     many = slice(classes, classes + len(mean))
     known = (values[many] - mean[:, np.newaxis]) / scale[:, np.newaxis]

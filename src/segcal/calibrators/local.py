@@ -117,8 +117,7 @@ class LocalTemperatureScaling(TemperatureCalibrator):
         started = perf_counter()
         kept = _CaseSource(reread(cases), self)
         checked = None if validation is None else _CaseSource(reread(validation), self)
-        settings = override(
-            _preset(self.preset, self.spatial_dims),
+        settings = self.settings(
             epochs=epochs,
             learning_rate=learning_rate,
             batch_size=batch_size,
@@ -131,7 +130,6 @@ class LocalTemperatureScaling(TemperatureCalibrator):
             precision=precision,
             checkpoint=checkpoint,
             cache_bytes=cache_bytes,
-            spatial_dims=self.spatial_dims,
         )
         home = self.fitted.device
         # goes through all cases, so that bad ones are found before hours pass, and before what was learned is forgotten
@@ -143,6 +141,10 @@ class LocalTemperatureScaling(TemperatureCalibrator):
         found = _Outcome.of(self, kept.cases)
         self.to(home)
         return self._finish(self._report(before, names, found, history, perf_counter() - started))
+
+    def settings(self, **changes: Any) -> Settings:
+        """How it is trained: by its preset, but for what is not None."""
+        return override(_preset(self.preset, self.spatial_dims), **changes, spatial_dims=self.spatial_dims)
 
     def temperature(self, logits: Logits, image: Image | None = None) -> Temperature:
         """The temperature of each pixel, within the bounds."""

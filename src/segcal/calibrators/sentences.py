@@ -17,31 +17,34 @@ def sentences(
     point: Float64[np.ndarray, " P"],
     spans: Float64[np.ndarray, "P 2"],
     strengths: Strengths,
-    features: int,
+    shares: Float64[np.ndarray, " L"],
     floor: float,
     raised: float,
 ) -> Iterator[str]:
-    """One for the temperature of an average pixel, each feature, each predicted class, and the floor.
+    """One for the mean temperature, each feature, each predicted class, and the floor.
 
     Args:
-        temperature: Of an average pixel.
+        temperature: The geometric mean over pixels.
         point: Intercept, what each feature adds to log T, and what each predicted class adds.
         spans: Their 95 % intervals.
         strengths: Of the ridges that they were fitted with.
-        features: How many there are.
+        shares: Of the pixels that are predicted as each class.
         floor: The least temperature that is applied; 0 for none.
         raised: Share of the pixels that it raises.
     """
-    yield f"an average pixel has the temperature {temperature:.3g}"
     if strengths == TEMPERATURE_SCALING:
-        yield "and so have all others: nothing more could be learned that holds for other groups"
+        yield f"all pixels have the temperature {temperature:.3g}"
+        yield "nothing more could be learned that holds for other groups"
         return
+    features = point.size - 1 - shares.size
+    yield f"temperatures are {temperature:.3g} in the geometric mean"
     if np.isfinite(strengths.features):
         for k, words in enumerate(WORDS[:features], start=1):
             yield f"{words} {_effect(point[k], spans[k])} for one standard deviation"
     if np.isfinite(strengths.classes):
         for number, k in enumerate(range(1 + features, point.size)):
-            yield f"pixels predicted as class {number}: {_factor(point[k], spans[k])}"
+            told = _factor(point[k], spans[k]) if shares[number] else "none were seen, so that nothing was learned"
+            yield f"pixels predicted as class {number}: {told}"
     if floor > 0:
         yield f"no temperature is below {floor:.3g}; {raised:.0%} of the pixels would have a lower one"
 

@@ -21,6 +21,11 @@ _BEHIND = 0.02
 """A method that is trained is given up if it is behind by this share of the NLL after the first fold."""
 
 
+def _nearness(behind: Difference) -> str:
+    """By which part of the rule a method that is so far behind the best counts as good as it."""
+    return "within one standard error" if behind.mean <= behind.error else "within a thousandth"
+
+
 @dataclass
 class Score:
     """What came of one candidate: its NLL summed over each group left out."""
@@ -87,7 +92,8 @@ class Trial:
     def is_far_behind(self, name: str) -> bool:
         """Whether the first fold says that a candidate is hopeless; that is noted."""
         inside = np.isin(np.arange(self.groups), self.group[self.fold == 0])
-        mean = {other: mean_of(score.sums[inside], self.pixels[inside]) for other, score in self._usable().items()}
+        rivals = {name: self.tried[name], **self._usable()}
+        mean = {other: mean_of(score.sums[inside], self.pixels[inside]) for other, score in rivals.items()}
         best = min((other for other in mean if other != name), key=lambda other: mean[other])
         if mean[name] <= (1 + _BEHIND) * mean[best]:
             return False
@@ -109,8 +115,9 @@ class Trial:
             f"(standard error {100 * gain.error / base:.1f} %)"
         )
         if chosen == best:
-            return chosen, f"{told}, and nothing simpler comes within one standard error of it"
-        return chosen, f"{told}, within one standard error of the best, {best} ({self._nll(best):.4f})"
+            return chosen, f"{told}, and nothing simpler that is no worse than {FALLBACK} comes near it"
+        behind = paired_difference(self.tried[chosen].sums, self.tried[best].sums, self.pixels)
+        return chosen, f"{told}, {_nearness(behind)} of the best, {best} ({self._nll(best):.4f})"
 
     def _why_not(self, best: str) -> str:
         told = f"{FALLBACK} is taken: on the {self.units} left out in turn"
@@ -118,8 +125,8 @@ class Trial:
             return f"{told} no other method has a lower NLL"
         gain = self._gain(best)
         return (
-            f"{told} no other method is better by more than one standard error and a thousandth of the NLL; the best "
-            f"of them, {best}, lowers it by {gain.mean:.2g} (standard error {gain.error:.2g})"
+            f"{told} its NLL is {self._nll(FALLBACK):.4f}, {_nearness(gain)} of the best, {best}, "
+            f"which lowers it by {gain.mean:.2g} (standard error {gain.error:.2g})"
         )
 
     def scores(self) -> dict[str, dict[str, Any]]:

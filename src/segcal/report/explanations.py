@@ -30,7 +30,10 @@ def influences(results: Results, class_names: Sequence[str]) -> list[dict[str, A
         own = details.get("chosen_details", details)
         if "coefficients" in own or "class_offsets" in own:
             features = _factors(own.get("features"), own.get("coefficients"), own.get("coefficient_intervals"))
-            classes = _factors(class_names, own.get("class_offsets"), own.get("class_offset_intervals"))
+            shares = own.get("class_shares") or ()
+            unseen = {label for label, share in zip(class_names, shares, strict=False) if not share}
+            offsets = _factors(class_names, own.get("class_offsets"), own.get("class_offset_intervals"))
+            classes = [row for row in offsets if row["name"] not in unseen]
             words = [_sentence(str(words), class_names) for words in own.get("words") or ()]
             if features or classes or words:
                 found.append({"method": name, "features": features, "classes": classes, "words": words})

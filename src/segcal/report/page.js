@@ -221,7 +221,7 @@ function influenceSection() {
       found.features.length ? node('div', { class: 'card' }, node('h3', { class: 'head' }, 'What is around the pixel', node('span', null, 'factor for one standard deviation more')), factors(found.features, `${found.method}: factors of the features`)) : null,
       found.classes.length ? node('div', { class: 'card' }, node('h3', { class: 'head' }, 'The class predicted', node('span', null, 'factor of its own')), node('div', { class: 'tall' }, factors(found.classes, `${found.method}: factors of the classes`))) : null),
     found.words.length ? node('details', { open: found.words.length < 16 }, node('summary', null, 'In words'), node('ul', { class: 'words' }, found.words.map(words => node('li', null, words)))) : null);
-  return section('influence', 'What raises and lowers the temperature', 'Factors on the temperature with 95 % intervals from refits that leave out groups of images; grey where the interval holds 1. A higher temperature softens the scores, a lower one sharpens them.',
+  return section('influence', 'What raises and lowers the temperature', 'Factors on the temperature with 95 % intervals from refits that leave out groups of images; grey where the interval holds 1. A higher temperature makes scores more modest, a lower one surer, down to the floor.',
     DATA.influences.map(part));
 }
 

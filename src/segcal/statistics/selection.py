@@ -49,7 +49,7 @@ def simplest_good(sums: Float64[np.ndarray, "models groups"], sizes: Sums) -> Se
 
     Models are in order of simplicity. The first is taken whose loss is within one standard error, of the difference
     paired over groups, of the least there is, or within a thousandth of it. A model with a sum that is not finite is
-    out of the race.
+    out of the race, and so is one with more loss than the simplest, whose standard error may be large.
 
     Args:
         sums: The loss of each model, summed over the pixels of each group left out.
@@ -57,13 +57,14 @@ def simplest_good(sums: Float64[np.ndarray, "models groups"], sizes: Sums) -> Se
     """
     usable = [k for k in range(len(sums)) if np.isfinite(sums[k]).all()]
     best = min(usable, key=lambda k: float(sums[k].sum()))
+    rivals = [k for k in usable if sums[k].sum() <= sums[usable[0]].sum()]
     worth = WORTH * mean_of(sums[best], sizes)
 
     def is_as_good(k: int) -> bool:
         behind = paired_difference(sums[k], sums[best], sizes)
         return behind.mean <= max(behind.error, worth)
 
-    return Selection(next(filter(is_as_good, usable)), best)
+    return Selection(next(filter(is_as_good, rivals)), best)
 
 
 def mean_of(sums: Sums, sizes: Sums) -> float:
