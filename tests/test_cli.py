@@ -127,7 +127,7 @@ def test_fit_settings_of_contextual_scaling(data: Path, tmp_path: Path) -> None:
     assert len(found["details"]["coefficients"]) == 9
     assert found["details"]["class_offsets"] == [0.0] * 3
     printed = succeed("fit", data, "--method", "cts", "--split", "test", "--out", tmp_path / "other").stdout
-    assert "\n  temperatures are " in printed
+    assert "\n  all pixels have the temperature 1.3" in printed
     assert "cv_nll" not in printed
 
 
