@@ -701,16 +701,23 @@ def test_program_refuses(data: Path, tmp_path: Path) -> None:
     assert everything(tmp_path) == before
 
 
-def test_two_processes_fit_what_one_does(learned: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("method", "settings"), [("lts", QUICK), ("cts", ()), ("auto", ("--candidates", "ts,cts,lts", *QUICK))]
+)
+def test_two_processes_fit_what_one_does(tmp_path: Path, method: str, settings: tuple[str, ...]) -> None:
+    cases = [scene.case for scene in simulate(6, num_classes=3, size=(12, 14), contrast=2.0)]
+    write_folder(tmp_path / "data", {"fit": cases[:5], "validation": cases[5:]})
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    options = ("fit", learned, "--method", "lts", *QUICK)
+    options = ("fit", tmp_path / "data", "--method", method, *settings)
     done = program(*options, "--out", tmp_path / "two", launcher=launcher)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
-    assert done.stdout.count("lts: NLL") == done.stdout.count("saved in") == 1
+    assert done.stdout.count(f"{method}: NLL") == done.stdout.count("saved in") == 1
     succeed(*options, "--out", tmp_path / "one")
     two, one = (segcal.load(tmp_path / name) for name in ("two", "one"))
     for name, value in one.state_dict().items():
         assert torch.allclose(two.state_dict()[name].float(), value.float(), rtol=0, atol=1e-5), name
     assert two.fit_report_.nll_after == pytest.approx(one.fit_report_.nll_after, abs=1e-6)
     assert set(two.fit_report_.names) == set(one.fit_report_.names)
+    if method == "auto":
+        assert two.fit_report_.details["scores"]["lts"]["seconds"] > 0, "it was tried"
