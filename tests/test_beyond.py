@@ -92,7 +92,7 @@ def test_results_accumulate(voc: Path, tmp_path: Path, capsys: pytest.CaptureFix
     assert {names[:3] for names in all_of_them} == few, "fewer images are the first of more"
     capsys.readouterr()
     assert main([*common[:-1], "3", "--methods", "LTS"]) == 2
-    assert "was measured with epochs=2, and now it is 3" in capsys.readouterr().err
+    assert "was begun with epochs=2, and now it is 3" in capsys.readouterr().err
     assert main(["table", "--out", str(tmp_path)]) == 0
     text = capsys.readouterr().out
     assert "## voc: 6 images to fit on, 6 to measure, 2 splits" in text

@@ -283,9 +283,9 @@ def test_a_finished_job_is_not_taken_for_another(
         (["--crop", "0"], "crop must be 1 or more"),
         (["--scales", "0", "1"], "scales must be above 0 and ascend, got 0.0 and 1.0"),
         (["--scales", "1.5", "0.5"], "scales must be above 0 and ascend"),
-        (["--batch-size", "0"], "batch_size must be 1 or more"),
+        (["--batch-size", "0"], "batch_size must be at least 1"),
         (["--learning-rate", "-1"], "learning_rate"),
-        (["--seed", "-1"], "a seed must be 0 or more, got -1"),
+        (["--seed", "-1"], "seed must be at least 0, got -1"),
     ],
 )
 def test_wrong_options_are_refused_and_leave_nothing(

@@ -324,7 +324,7 @@ def test_scores_of_two_networks_are_not_mixed(coco: Path, tmp_path: Path, capsys
     options = ["predict", "--coco", str(coco), "--device", "cpu", "--out", str(tmp_path)]
     assert main([*options, "--network", "test_coco:network", "--limit", "2"]) == 0
     assert main([*options, "--network", "test_coco:another"]) == 2
-    assert "holds scores of" in capsys.readouterr().err
+    assert "begun with network=test_coco:network, and now it is test_coco:another" in capsys.readouterr().err
     assert len(list((tmp_path / "logits").iterdir())) == 2
     assert main([*options, "--network", "test_coco:network", "--limit", "3"]) == 0
     (tmp_path / "network.json").unlink()

@@ -8,6 +8,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from experiments.begun import check_unchanged
 from experiments.beyond.methods import Training, method_named
 from experiments.beyond.splits import Task
 from experiments.fitting import count_changes
@@ -15,7 +16,6 @@ from experiments.versions import versions
 from segcal import evaluate
 from segcal.files import read_json, staged_file, write_json
 from segcal.results import Results
-from segcal.types import InputError
 
 REPORT = "report.json"
 _REPETITIONS = 200
@@ -40,7 +40,7 @@ def measure(task: Task, images: int, method: str, out: Path, training: Training)
     item = Item(task.data, task.number, images, method)
     folder = item.folder(out)
     if (folder / REPORT).exists():
-        _check_training(folder, training)
+        check_unchanged(folder, read_json(folder / REPORT).get("training", {}), _options(training))
         return
     started, fit = perf_counter(), method_named(method)
     calibrator, notes, report = None, dict[str, Any](), None
@@ -51,11 +51,10 @@ def measure(task: Task, images: int, method: str, out: Path, training: Training)
     results = evaluate(task.test, {method: calibrator}, **task.about, repetitions=_REPETITIONS)
     results.save(folder / "results")
     changed = count_changes(task.test, {method: calibrator})[method] if calibrator is not None else (0, 0)
-    content = {**asdict(item), "notes": notes, "changed": changed, "fit": report, "seconds": fitted - started}
-    content |= {"training": asdict(training)}
+    content = {**asdict(item), "training": _options(training), "notes": notes, "changed": changed, "fit": report}
     parts = {case: task.part_of(case) for case in results.cases()["case"]}
     with staged_file(folder / REPORT) as file:  # last: its presence says that all is done
-        write_json(file, {**content, "parts": parts, **versions()})
+        write_json(file, {**content, "seconds": fitted - started, "parts": parts, **versions()})
     mean = results.to_frame().query("metric == 'nll' and region == 'all'")["value"].mean()
     print(
         f"{task.data} split {task.number}, {images} images, {method}: fitted in {fitted - started:.1f} s, "
@@ -64,15 +63,9 @@ def measure(task: Task, images: int, method: str, out: Path, training: Training)
     )
 
 
-def _check_training(folder: Path, training: Training) -> None:
-    """Refuse to take what was trained in another way for what is asked for."""
-    done = read_json(folder / REPORT).get("training", {})
-    for name in ("epochs", "crop"):
-        if name in done and done[name] != getattr(training, name):
-            raise InputError(
-                f"'{folder}' was measured with {name}={done[name]}, and now it is {getattr(training, name)}; "
-                "give the same options or another --out"
-            )
+def _options(training: Training) -> dict[str, int | None]:
+    """What must not change between one call and the next."""
+    return {"epochs": training.epochs, "crop": training.crop}
 
 
 def finished(out: Path) -> Iterator[tuple[Item, dict[str, Any], Results]]:

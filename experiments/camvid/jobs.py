@@ -71,7 +71,6 @@ class Recipe:
             (0 <= self.full_epochs <= self.epochs, f"full_epochs must be 0 to {self.epochs}, got {self.full_epochs}"),
             (self.crop >= 1, f"crop must be 1 or more, got {self.crop}"),
             (0 < low <= high, f"scales must be above 0 and ascend, got {low} and {high}"),
-            (self.batch_size >= 1, f"batch_size must be 1 or more, got {self.batch_size}"),
         )
         if broken := [text for holds, text in required if not holds]:
             raise InputError("; ".join(broken))
@@ -103,10 +102,6 @@ class Job:
     network: Network
     loss: Loss
     seed: int
-
-    def __post_init__(self) -> None:
-        if self.seed < 0:
-            raise InputError(f"a seed must be 0 or more, got {self.seed}")
 
     @property
     def name(self) -> str:

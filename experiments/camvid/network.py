@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
@@ -17,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  (the name it has everywhere)
 
+from experiments.begun import check_unchanged
 from experiments.camvid.augment import Augmentation
 from experiments.camvid.jobs import Job, Recipe
 from experiments.camvid.quality import (
@@ -55,14 +55,8 @@ class OutOfTimeError(Exception):
 def check_recipe(job: Job, out: Path, recipe: Recipe) -> None:
     """Refuse to go on in another way with what was begun."""
     folder = job.folder(out)
-    begun = read_json(folder / RECIPE) if (folder / RECIPE).exists() else {}
-    mine = json.loads(json.dumps(asdict(recipe)))
-    for name in begun:
-        if begun[name] != mine.get(name):
-            raise InputError(
-                f"'{folder}' was begun with {name}={begun[name]}, and now it is {mine.get(name)}; "
-                "give the same options or another --out"
-            )
+    if (folder / RECIPE).exists():
+        check_unchanged(folder, read_json(folder / RECIPE), asdict(recipe))
 
 
 def train_network(

@@ -5,16 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pandas as pd
-import torch
 
 from experiments.camvid.jobs import Job, Recipe
 from experiments.camvid.network import names_of
 from experiments.camvid.protocols import Source
-from segcal import CalibrationSuite, evaluate, load
+from segcal import evaluate, load
 from segcal.calibrators import Calibrator
 from segcal.data.camvid import CLASSES, VOID, CamVid
 from segcal.files import staged_file
-from segcal.regions import boundary, labelled
 from segcal.training import choose_device
 from segcal.types import InputError
 
@@ -38,30 +36,14 @@ def study(job: Job, data: CamVid, out: Path, recipe: Recipe, *, device: str) -> 
         raise InputError(f"'{folder}' holds no calibrators; run the stage `calibrate` first")
     source, names = Source(job, data, out, str(place)), names_of(data, "test", recipe)
 
-    parts = []
-    for size in SIZES:
-        settings = {"num_classes": len(CLASSES), "ignore_index": VOID, "patch_size": size, "repetitions": 2}
-        patches = evaluate(source.stream("test", names), found, **settings).patches()  # type: ignore[arg-type]
-        parts.append(patches[patches.metric == "ece"].groupby("method")["value"].agg(["mean", "std"]).assign(size=size))
-    _write(pd.concat(parts).reset_index(), folder / "patch-sizes.csv")
-    _write(_curves(source, names, found), folder / "reliability.csv")
-
-
-def _curves(source: Source, names: tuple[str, ...], methods: dict[str, Calibrator | None]) -> pd.DataFrame:
-    suites = {name: CalibrationSuite(len(CLASSES), VOID, regions=_REGIONS) for name in methods}
-    for case in source.stream("test", names):
-        labels = torch.as_tensor(case.labels).clone().unsqueeze(0)
-        masks = {"all": labelled(labels, VOID), "boundary": boundary(labels, VOID)}
-        for name, method in methods.items():
-            raw = torch.as_tensor(case.logits).unsqueeze(0)
-            logits = raw if method is None else torch.cat([part for _, part in method.calibrate_case(case)], dim=2)
-            suites[name].update(logits.cpu(), labels, masks)
-    rows = []
-    for name, suite in suites.items():
-        for region, curve in suite.compute_curves().items():
-            values = {key: value.tolist() for key, value in curve.items()}
-            rows.append(pd.DataFrame(values).assign(method=name, region=region))
-    return pd.concat(rows, ignore_index=True)
+    settings = {"num_classes": len(CLASSES), "ignore_index": VOID, "patch_sizes": SIZES, "repetitions": 2}
+    results = evaluate(source.stream("test", names), found, **settings)  # type: ignore[arg-type]
+    sizes = results.patch_sizes().query("metric == 'ece' and region == 'local-avg'")
+    _write(sizes.groupby(["method", "size"])["value"].agg(["mean", "std"]).reset_index(), folder / "patch-sizes.csv")
+    curves = results.curves().query("label == '' and region in @_REGIONS")
+    shares = {"accuracy": curves["hit"] / curves["count"], "confidence": curves["confidence"] / curves["count"]}
+    told = curves[["method", "region"]].assign(pixels=curves["count"], **shares)
+    _write(told, folder / "reliability.csv")  # last: its presence says that all is done
 
 
 def draw(job: Job, out: Path) -> Path:

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from experiments.begun import check_unchanged
 from experiments.beside_paper import markdown, pooled
 from experiments.coco.networks import load_network
 from experiments.fitting import NAMES, count_changes, fit_methods
@@ -75,8 +76,7 @@ def _keep_network(out: Path, mine: dict[str, str | None]) -> None:
     """Note whose scores a folder holds, and refuse to put those of another network beside them."""
     file = out / "network.json"
     if file.exists():
-        if (begun := read_json(file)) != mine:
-            raise InputError(f"'{out}' holds scores of {begun}, and now it is {mine}; give another --out")
+        check_unchanged(out, read_json(file), mine)
         return
     if any((out / "logits").glob("*")):
         raise InputError(f"'{out}' holds scores of a network that it does not name; give another --out")
@@ -110,8 +110,8 @@ def measure(options: argparse.Namespace) -> None:
     timings["evaluate"] = perf_counter() - started
     changed = count_changes(test, fitted)
     reports = {name: asdict(calibrator.fit_report_) for name, calibrator in fitted.items()}
-    facts = {"sizes": options.sizes, "seed": options.seed, "training": training, "rates": options.learning_rate}
-    facts["preset"] = options.preset
+    facts = {name: getattr(options, name) for name in ("sizes", "seed", "preset")}
+    facts |= {"training": training, "rates": options.learning_rate}
     for name, calibrator in fitted.items():
         calibrator.save(options.out / "calibrators" / name)
     parts = {"fit": names[0], "validation": names[1], "test": names[2]}

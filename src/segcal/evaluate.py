@@ -23,12 +23,11 @@ from segcal.functional.probability import probabilities
 from segcal.pooling import ece_of_bins, empty_cells, first_regions, pooled_curves, pooled_readings
 from segcal.regions import Box, boundary, box_index, foreground, local_patches
 from segcal.results import Results
-from segcal.statistics import IntervalKind, bootstrap_intervals, clusters_of
+from segcal.statistics import IntervalKind, bootstrap_doubts, bootstrap_intervals, clusters_of
 from segcal.types import Case, IgnoreIndex, InputError, Labels, Mask
 from segcal.version import __version__
 
 MaskOf = Callable[[Case, Labels], Mask]
-_FEW = 10  # images or groups, below which a bootstrap says too little
 
 
 @dataclass(frozen=True)
@@ -143,7 +142,7 @@ def evaluate(
                 redrawn.add(case.name, method, places, perfect)
     if not found.cases:
         raise InputError("at least one case is needed, got none; is the folder or the split empty?")
-    results = found.results([*_seen(calibrators, list(found.cases)), *_too_few(list(found.cases.values()))])
+    results = found.results([*_seen(calibrators, list(found.cases)), *bootstrap_doubts(list(found.cases.values()))])
     as_they_are = [name for name, calibrator in calibrators.items() if calibrator is None]
     told = {"baseline": [*as_they_are, *calibrators][0], "fits": _fits(calibrators)}
     results = replace(results, settings={**results.settings, **told})
@@ -165,17 +164,6 @@ def _seen(calibrators: Mapping[str, Calibrator | None], cases: Sequence[str]) ->
         if both := set(report.names if report else ()) & set(cases):
             warnings.append(f"{name} was fitted on {len(both)} of these {len(cases)} cases: its figures are too good")
     return warnings
-
-
-def _too_few(groups: Sequence[str]) -> list[str]:
-    """A warning where intervals are drawn from too few images or groups (docs/results/statistics.md)."""
-    many = int(clusters_of(groups).max()) + 1
-    if many >= _FEW:
-        return []
-    what = f"{many} {'group' if any(groups) else 'image'}{'s' if many > 1 else ''}"
-    if many == 1:
-        return [f"no interval can be drawn from {what}; measure {_FEW} or more"]
-    return [f"95 % intervals from {what} are too short; measure {_FEW} or more"]
 
 
 @dataclass(frozen=True)

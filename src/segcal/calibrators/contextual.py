@@ -20,8 +20,8 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
+from segcal.calibrators.account import account
 from segcal.calibrators.base import FitReport, TemperatureCalibrator
-from segcal.calibrators.sentences import sentences
 from segcal.calibrators.temperature import TemperatureScaling
 from segcal.cases import reread, slabs_of
 from segcal.folds import folds_of
@@ -42,7 +42,7 @@ _CLASS_RIDGES = (np.inf, 0.3, 0.1, 0.03, 0.01, 1e-3)
 """Strengths to choose from, the strongest first."""
 _SAMPLE = 1 << 17  # pixels that strengths are chosen on
 _SAMPLE_LOGITS = 1 << 23  # and scores, where there are many classes
-_SEARCHED = (0.05, 100.0)
+_SEARCHED = (0.05, 100.0)  # temperatures, unless the bounds are wider
 _PASSES = 30
 _TOLERANCE = 1e-5  # of the rounded slope: 5e-11 of NLL is left to gain, and each pass goes over all pixels
 _CONTEXT = -(-REACH // 8) * 8  # whole slabs of slices, so that slabs give the same bits as the whole
@@ -126,7 +126,8 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
         kept = reread(cases)
         seen = self._look(kept)
         one = _one_temperature(seen.sample)
-        floor, (low, high) = 0.0 if self.sharpen else min(1.0, one), self.bounds
+        low, high = self.bounds
+        floor = 0.0 if self.sharpen else min(1.0, one, high)
         applied = (max(low, floor), high)
         choice, doubts = self._choose(seen, one, applied)
         outcome = self._fit_one(kept) if choice is None else finish(kept, seen, choice, applied)
@@ -149,7 +150,17 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
             converged=outcome.converged,
             warnings=(*doubts, *outcome.warnings),
             names=seen.names,
-            details=self._details(outcome, seen, choice, strengths),
+            details=account(
+                outcome.point,
+                seen.sample,
+                choice,
+                strengths,
+                bounds=self.bounds,
+                floor=floor,
+                raised=outcome.raised,
+                standardisation=(seen.mean, seen.scale),
+                groups=seen.groups,
+            ),
         )
         return self._finish(report)
 
@@ -334,51 +345,6 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
         if not least.converged:
             yield f"the search stopped after {least.evaluations} passes before it converged"
 
-    def _details(self, outcome: _Outcome, seen: _Seen, choice: Choice | None, strengths: Strengths) -> dict[str, Any]:
-        """What was learned, in numbers and in words; a strength of None is infinite."""
-        point, floor = outcome.point, float(self.floor)
-        predicted = seen.sample.logits.argmax(dim=0).numpy()
-        shares = np.bincount(predicted, minlength=self.num_classes) / predicted.size
-        temperature = self._mean_temperature(point, seen.sample, predicted)
-        spans = np.stack([point, point], axis=1) if choice is None else choice.intervals(point)
-        features, classes = slice(1, 1 + self._many), slice(1 + self._many, None)
-        tried = () if choice is None else choice.tried
-        return {
-            "temperature": temperature,
-            "floor": floor,
-            "raised_share": outcome.raised,
-            "features": list(FEATURES[: self._many]),
-            "coefficients": point[features].tolist(),
-            "coefficient_intervals": spans[features].tolist(),
-            "feature_means": seen.mean.tolist(),
-            "feature_scales": seen.scale.tolist(),
-            "intercept": float(point[0]),
-            "class_shares": shares.tolist(),
-            "class_offsets": point[classes].tolist(),
-            "class_offset_intervals": spans[classes].tolist(),
-            "ridge_features": _told(strengths.features),
-            "ridge_classes": _told(strengths.classes),
-            "groups": seen.groups,
-            "folds": len(seen.sample.edges) - 1,
-            "cv_nll": [
-                {
-                    "ridge_features": _told(row.strengths.features),
-                    "ridge_classes": _told(row.strengths.classes),
-                    "nll": row.nll,
-                    "loss": row.loss,
-                }
-                for row in tried
-            ],
-            "words": list(sentences(temperature, point, spans, strengths, shares, floor, outcome.raised)),
-        }
-
-    def _mean_temperature(self, point: Array, sample: Pixels, predicted: Array) -> float:
-        """The geometric mean of what is applied to the sample."""
-        exponent = point[0] + point[1 : 1 + self._many] @ sample.features.numpy() + point[1 + self._many :][predicted]
-        low, high = np.log(self.bounds)
-        lowest = max(low, np.log(self.floor.item())) if self.floor > 0 else low
-        return float(np.exp(np.maximum(np.clip(exponent, low, high), lowest).mean()))
-
 
 class _Origin(NamedTuple):
     name: str
@@ -437,8 +403,3 @@ def _by_fold(values: Array, classes: int, folds: dict[int, int], mean: Array, sc
         torch.from_numpy(np.ascontiguousarray(known[:, order], dtype=np.float32)),
         (0, *np.cumsum(np.bincount(fold)).tolist()),
     )
-
-
-def _told(strength: float) -> float | None:
-    """JSON has no infinity."""
-    return float(strength) if np.isfinite(strength) else None

@@ -3,6 +3,7 @@
 from segcal.statistics.bootstrap import (
     Interval,
     IntervalKind,
+    bootstrap_doubts,
     bootstrap_interval,
     bootstrap_intervals,
     bootstrap_weights,
@@ -27,6 +28,7 @@ __all__ = [
     "Selection",
     "Test",
     "adjusted_p",
+    "bootstrap_doubts",
     "bootstrap_interval",
     "bootstrap_intervals",
     "bootstrap_weights",

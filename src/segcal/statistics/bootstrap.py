@@ -17,6 +17,7 @@ from segcal.types import Array
 
 IntervalKind = Literal["percentile", "bca"]
 _ROWS = 256  # repetitions whose statistic is computed at a time
+_FEW = 10  # clusters, below which intervals are too short (docs/results/statistics.md)
 
 
 class Interval(NamedTuple):
@@ -40,6 +41,20 @@ def clusters_of(groups: Sequence[str]) -> Array:
     """
     known: dict[object, int] = {}
     return np.array([known.setdefault(group or (k,), len(known)) for k, group in enumerate(groups)], dtype=np.int64)
+
+
+def bootstrap_doubts(groups: Sequence[str]) -> list[str]:
+    """What is to be said of intervals over images with these groups, if they are drawn from too few clusters.
+
+    >>> bootstrap_doubts(["a", "b", "a"])
+    ['95 % intervals from 2 groups are too short; measure 10 or more']
+    """
+    many = len(set(clusters_of(groups).tolist()))
+    if many >= _FEW:
+        return []
+    what = f"{many} {'group' if any(groups) else 'image'}{'s' if many > 1 else ''}"
+    told = f"95 % intervals from {what} are too short" if many > 1 else f"no interval can be drawn from {what}"
+    return [f"{told}; measure {_FEW} or more"]
 
 
 def bootstrap_interval(
