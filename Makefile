@@ -16,7 +16,7 @@ test: $(VENV)/installed-dev check
 test-browser: $(VENV)/installed-dev
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,browser]"
 	@command -v chromium > /dev/null || command -v chromium-browser > /dev/null || { echo "no browser: apt-get install chromium"; exit 1; }
-	$(BIN)/python -m pytest -q tests/browser
+	$(BIN)/python -m pytest -q tests/report/test_browser.py
 
 check: $(VENV)/installed-dev
 	$(BIN)/ruff check .

@@ -9,7 +9,7 @@ import torch
 
 from benchmarks.timing import console, table
 from segcal import CalibrationSuite, create
-from segcal.data.simulate import simulate
+from segcal.data.datasets.simulate import simulate
 
 SHAPES = {
     "11 x 360 x 480, batch 8": (8, 11, 3, (360, 480)),

@@ -12,7 +12,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from benchmarks.timing import console, milliseconds, scene, table
 from segcal.calibrators.local import LocalTemperatureScaling
-from segcal.calibrators.tree import TemperatureTree
+from segcal.calibrators.shared.tree import TemperatureTree
 
 
 class NineConvolutions(nn.Module):

@@ -14,7 +14,7 @@ import torch
 from benchmarks.timing import console, scene
 from segcal import Case, Results, create, evaluate
 from segcal.calibrators import Calibrator
-from segcal.portraits import portray, save_portraits
+from segcal.evaluation.portraits import portray, save_portraits
 from segcal.report import write_page_of_folder
 
 IMAGES, METHODS, MEASURED = 233, 8, 6

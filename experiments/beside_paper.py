@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from segcal.results import Results
+from segcal.evaluation.results import Results
 from segcal.tables import CALIBRATION, QUALITY, REGIONS
 from segcal.types import InputError
 

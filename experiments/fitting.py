@@ -13,8 +13,8 @@ import torch
 from segcal.calibrators import Calibrator, LocalTemperatureScaling, TemperatureScaling, create
 from segcal.calibrators.base import FitReport
 from segcal.calibrators.local import Preset
-from segcal.calibrators.streaming import summed_nll
-from segcal.compare import moved_labels
+from segcal.calibrators.shared.streaming import summed_nll
+from segcal.evaluation.compare import moved_labels
 from segcal.types import Case
 
 NAMES = {

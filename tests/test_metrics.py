@@ -16,11 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-import references
-from distributed_worker import everything, run, scenario_batches, scenario_suite, uniform_updates
 from segcal import CalibrationSuite
 from segcal.functional.binning import METRICS, Form
 from segcal.types import InputError
+from support import references
+from support.distributed_worker import everything, run, scenario_batches, scenario_suite, uniform_updates
 
 FORMS: tuple[Form, ...] = get_args(Form)
 POOLED_EXACTLY = tuple(name for name in METRICS if name != "ace")  # pooled ACE has a stated error instead

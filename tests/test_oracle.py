@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-import references
 from segcal import oracle_temperature
 from segcal.oracle import Level
 from segcal.types import InputError
+from support import references
 
 LEVELS: tuple[Level, ...] = get_args(Level)
 

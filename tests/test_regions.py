@@ -10,9 +10,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-import references
 from segcal.regions import boundary, box_index, foreground, labelled, local_patches
 from segcal.types import InputError
+from support import references
 
 SIDES = st.lists(st.integers(1, 200), min_size=1, max_size=3).map(tuple)
 

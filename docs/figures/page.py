@@ -11,7 +11,7 @@ from typing import Any
 from PIL import Image
 
 from segcal import create, evaluate, load_sample
-from segcal.portraits import portray
+from segcal.evaluation.portraits import portray
 from segcal.report import write_page
 
 VIEWS = (("light", "#summary", -64), ("dark", "#cases", -64))

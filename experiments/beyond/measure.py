@@ -14,8 +14,8 @@ from experiments.beyond.splits import Task
 from experiments.fitting import count_changes
 from experiments.versions import versions
 from segcal import evaluate
+from segcal.evaluation.results import Results
 from segcal.files import read_json, staged_file, write_json
-from segcal.results import Results
 
 REPORT = "report.json"
 _REPETITIONS = 200

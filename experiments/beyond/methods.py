@@ -11,8 +11,8 @@ import numpy as np
 from experiments.fitting import on_device
 from segcal.calibrators import Calibrator, LocalTemperatureScaling, create
 from segcal.cases import Part
-from segcal.folds import folds_of
-from segcal.training import choose_device
+from segcal.statistics.folds import folds_of
+from segcal.training.loop import choose_device
 from segcal.types import Case, InputError
 
 RATES = (1e-4, 1e-3)

@@ -14,12 +14,12 @@ from typing import Any
 
 from experiments.camvid.jobs import Job
 from experiments.camvid.network import read_logits
-from segcal.data.camvid import CLASSES, VOID, CamVid, Split, open_camvid, sequence_of, time_groups
-from segcal.data.coarse import open_coarse
-from segcal.data.splits import shuffled_parts
-from segcal.data.voc import BACKGROUND
-from segcal.data.voc import CLASSES as VOC_CLASSES
-from segcal.data.voc import VOID as VOC_VOID
+from segcal.data.datasets.camvid import CLASSES, VOID, CamVid, Split, open_camvid, sequence_of, time_groups
+from segcal.data.datasets.coarse import open_coarse
+from segcal.data.datasets.splits import shuffled_parts
+from segcal.data.datasets.voc import BACKGROUND
+from segcal.data.datasets.voc import CLASSES as VOC_CLASSES
+from segcal.data.datasets.voc import VOID as VOC_VOID
 from segcal.types import Case, InputError
 
 VIDEOS = ("0001TP", "Seq05VD")

@@ -20,10 +20,10 @@ from experiments.fitting import count_changes
 from experiments.versions import versions
 from segcal import evaluate
 from segcal.calibrators import Calibrator
-from segcal.data.camvid import CLASSES, VOID, CamVid
+from segcal.data.datasets.camvid import CLASSES, VOID, CamVid
+from segcal.evaluation.results import Results
 from segcal.files import staged_file, write_json
-from segcal.results import Results
-from segcal.training import choose_device
+from segcal.training.loop import choose_device
 
 _T = TypeVar("_T")
 

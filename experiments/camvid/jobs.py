@@ -9,7 +9,7 @@ from typing import Literal, get_args
 
 import torch
 
-from segcal.data.camvid import CLASSES, VOID
+from segcal.data.datasets.camvid import CLASSES, VOID
 from segcal.losses import FocalLoss, MMCELoss, PixelLoss
 from segcal.networks.fc_densenet import FCDenseNet, fc_densenet
 from segcal.types import InputError
@@ -39,7 +39,7 @@ class Recipe:
         batch_size: Frames in a step.
         learning_rate: Of AdamW, at its height.
         weight_decay: Of AdamW.
-        average: Of the weights, see `segcal.training.Settings`.
+        average: Of the weights, see `segcal.training.loop.Settings`.
         precision: Of the network's training.
         frames: How many frames of each split are used; None for all.
         calibrator_epochs: Of LTS and IBTS.

@@ -34,12 +34,12 @@ from experiments.camvid.quality import (
 )
 from experiments.camvid.recording import Recorder
 from experiments.versions import versions
-from segcal.data.camvid import VOID, CamVid, Frame, Split
-from segcal.data.formats import read_npy
+from segcal.data.datasets.camvid import VOID, CamVid, Frame, Split
+from segcal.data.io.formats import read_npy
 from segcal.files import MARKER, read_json, staged_file, staged_folder, write_json
 from segcal.losses import PixelLoss
 from segcal.networks.fc_densenet import FCDenseNet
-from segcal.training import Epoch, Inspect, Settings, Watch, choose_device, train
+from segcal.training.loop import Epoch, Inspect, Settings, Watch, choose_device, train
 from segcal.types import Array, InputError
 
 WEIGHTS, RECIPE, LOG, LOGITS = "network.safetensors", "recipe.json", "training.json", "logits"

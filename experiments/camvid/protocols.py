@@ -15,7 +15,7 @@ from experiments.camvid.network import names_of, read_logits
 from experiments.fitting import NAMES, fit_methods, floored, on_device, report_of
 from segcal.calibrators import Calibrator, LocalTemperatureScaling, TemperatureScaling
 from segcal.calibrators.local import Preset
-from segcal.data.camvid import CLASSES, VOID, CamVid, Split, calibration_split, time_groups
+from segcal.data.datasets.camvid import CLASSES, VOID, CamVid, Split, calibration_split, time_groups
 from segcal.types import Case
 
 Protocol = Literal["paper", "schedule", "grouped", "beyond"]

@@ -11,9 +11,9 @@ from experiments.camvid.network import names_of
 from experiments.camvid.protocols import Source
 from segcal import evaluate, load
 from segcal.calibrators import Calibrator
-from segcal.data.camvid import CLASSES, VOID, CamVid
+from segcal.data.datasets.camvid import CLASSES, VOID, CamVid
 from segcal.files import staged_file
-from segcal.training import choose_device
+from segcal.training.loop import choose_device
 from segcal.types import InputError
 
 SIZES = (24, 48, 72, 96, 144)

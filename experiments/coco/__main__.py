@@ -24,13 +24,13 @@ from experiments.fitting import NAMES, count_changes, fit_methods
 from experiments.versions import versions
 from segcal import evaluate
 from segcal.calibrators.local import Preset
-from segcal.data.coarse import CoarseFolder, open_coarse
-from segcal.data.coco import SIZES, Coco, open_coco
-from segcal.data.splits import shuffled_parts
-from segcal.data.voc import BACKGROUND, CLASSES, VOID, Voc, open_voc
+from segcal.data.datasets.coarse import CoarseFolder, open_coarse
+from segcal.data.datasets.coco import SIZES, Coco, open_coco
+from segcal.data.datasets.splits import shuffled_parts
+from segcal.data.datasets.voc import BACKGROUND, CLASSES, VOID, Voc, open_voc
 from segcal.files import read_json, staged_file, write_json
-from segcal.models import CalibratedModel
-from segcal.training import choose_device
+from segcal.integrations.calibrated_model import CalibratedModel
+from segcal.training.loop import choose_device
 from segcal.types import InputError
 
 _ABOUT: dict[str, Any] = {"num_classes": len(CLASSES), "ignore_index": VOID, "background": BACKGROUND}

@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from segcal.data.voc import CLASSES
-from segcal.models import import_network
+from segcal.data.datasets.voc import CLASSES
+from segcal.integrations.calibrated_model import import_network
 from segcal.types import Image, InputError
 
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from segcal.calibrators import Calibrator, TemperatureCalibrator
 from segcal.cases import Slab
-from segcal.data.folder import Folder, write_map, write_scores
+from segcal.data.folders.folder import Folder, write_map, write_scores
 from segcal.files import MARKER, staged_folder, write_json
 from segcal.functional.probability import keep_labels, predicted_labels, probabilities
 from segcal.types import Case, InputError

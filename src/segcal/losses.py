@@ -1,8 +1,9 @@
 """Losses that train a network to be calibrated: focal loss and MMCE (paragraph "Joint Prediction and Calibration").
 
 Each is an ordinary loss, `loss(logits, labels)`, the mean over the labelled pixels. `sum_and_weight` gives it as a
-sum with its number of pixels, which is what an objective of `segcal.training.train` returns: batches of unequal size,
-and the shares of several processes, then count by their pixels. MMCE is one number of a batch, not a sum over pixels.
+sum with its number of pixels, which is what an objective of `segcal.training.loop.train` returns: batches of unequal
+size, and the shares of several processes, then count by their pixels. MMCE is one number of a batch, not a sum over
+pixels.
 """
 
 from __future__ import annotations

@@ -10,9 +10,10 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from segcal.functional import binning
-from segcal.functional.binning import CELLS, Evidence, Form, Histogram, Pixels
+from segcal.functional.binning import Evidence, Form, Histogram, Pixels
 from segcal.functional.checks import check_labels, check_logits, check_same_space
 from segcal.functional.probability import probabilities
+from segcal.kernels.constants import CELLS
 from segcal.types import IgnoreIndex, InputError, Labels, Logits, Mask
 
 _CHUNK = 1 << 22  # pixels described at a time

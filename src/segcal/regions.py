@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from segcal.functional import kernels
 from segcal.functional.checks import ignored_labels
 from segcal.functional.geometry import near_boundary
+from segcal.kernels import cpu as kernels
 from segcal.types import IgnoreIndex, InputError, Labels, Mask
 
 Box = tuple[slice, ...]

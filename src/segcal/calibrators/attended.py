@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from segcal.calibrators.base import FitReport
-from segcal.calibrators.streaming import pixels_of, survey
+from segcal.calibrators.shared.streaming import pixels_of, survey
 from segcal.calibrators.temperature import TemperatureScaling
 from segcal.cases import reread
 from segcal.functional.scaling import attended_likelihood

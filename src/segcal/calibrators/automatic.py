@@ -22,11 +22,11 @@ from segcal.calibrators.base import Calibrator, TemperatureCalibrator
 from segcal.calibrators.contextual import ContextualTemperatureScaling
 from segcal.calibrators.ensemble import EnsembleTemperatureScaling
 from segcal.calibrators.local import LocalTemperatureScaling
-from segcal.calibrators.streaming import summed_nll
+from segcal.calibrators.shared.streaming import summed_nll
+from segcal.calibrators.shared.trial import FALLBACK, Trial
 from segcal.calibrators.temperature import TemperatureScaling
-from segcal.calibrators.trial import FALLBACK, Trial
 from segcal.cases import Part, Slab, reread
-from segcal.training import Watch, choose_device
+from segcal.training.loop import Watch, choose_device
 from segcal.types import Case, IgnoreIndex, Image, InputError, Logits, Probs, Temperature
 
 _FEWEST_GROUPS = 4

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from segcal.cases import Slab, labels_of, slabs_of
 from segcal.files import MARKER, staged_folder, write_json
-from segcal.functional import kernels
 from segcal.functional.checks import IGNORED, ignored_labels
 from segcal.functional.probability import at_least_float32, keep_labels, probabilities
+from segcal.kernels import cpu as kernels
 from segcal.regions import foreground
 from segcal.types import Case, IgnoreIndex, Image, InputError, Logits, Probs, Temperature
 from segcal.version import __version__

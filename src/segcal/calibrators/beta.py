@@ -11,7 +11,7 @@ from jaxtyping import Float64
 from scipy.special import expit
 from torch import Tensor
 
-from segcal.calibrators.scores import Lesson, ScoreCalibrator
+from segcal.calibrators.shared.scores import Lesson, ScoreCalibrator
 from segcal.functional.scores import NEAREST, ScoreHistogram, beta_log_probabilities, mean_distances
 from segcal.types import Array, IgnoreIndex, Logits
 

@@ -11,7 +11,7 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from segcal.calibrators.base import FitReport, TemperatureCalibrator
-from segcal.calibrators.streaming import pixels_of, survey
+from segcal.calibrators.shared.streaming import pixels_of, survey
 from segcal.cases import reread
 from segcal.functional.binning import describe
 from segcal.functional.probability import probabilities

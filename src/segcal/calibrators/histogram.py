@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from segcal.calibrators.scores import Lesson, PiecewiseCalibrator
+from segcal.calibrators.shared.scores import Lesson, PiecewiseCalibrator
 from segcal.functional.scores import PiecewiseMap, ScoreHistogram, joined_maps, largest_of_cells
 from segcal.types import IgnoreIndex, InputError
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from scipy.optimize import isotonic_regression
 
-from segcal.calibrators.scores import Lesson, PiecewiseCalibrator
+from segcal.calibrators.shared.scores import Lesson, PiecewiseCalibrator
 from segcal.functional.scores import PiecewiseMap, ScoreHistogram, joined_maps, mean_distances
 from segcal.types import Array, IgnoreIndex, InputError
 

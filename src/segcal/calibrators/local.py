@@ -17,14 +17,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  (the name it has everywhere)
 
 from segcal.calibrators.base import FitReport, TemperatureCalibrator
-from segcal.calibrators.streaming import pixels_of, summed_nll
-from segcal.calibrators.tree import Condition, Init, Positivity, TemperatureTree, clamped
+from segcal.calibrators.shared.streaming import pixels_of, summed_nll
+from segcal.calibrators.shared.tree import Condition, Init, Positivity, TemperatureTree, clamped
 from segcal.cases import Slab, reread, slabs_of
 from segcal.functional.checks import IGNORED
 from segcal.functional.probability import at_least_float32
 from segcal.functional.temperature import likelihood
-from segcal.samples import Sample
-from segcal.training import History, Settings, Watch, choose_device, override, train
+from segcal.training.batches import Sample
+from segcal.training.loop import History, Settings, Watch, choose_device, override, train
 from segcal.types import Case, IgnoreIndex, Image, InputError, Logits, Temperature
 
 Preset = Literal["default", "paper"]
@@ -110,7 +110,7 @@ class LocalTemperatureScaling(TemperatureCalibrator):
         cache_bytes: int = 2 << 30,
         watch: Watch | None = None,
     ) -> Self:
-        """Train the tree to least NLL; see `segcal.training.Settings` for the arguments.
+        """Train the tree to least NLL; see `segcal.training.loop.Settings` for the arguments.
 
         Without `validation` the weights of the last epoch are kept.
         """

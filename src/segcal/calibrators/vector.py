@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from segcal.calibrators.convex import AffineCalibrator
+from segcal.calibrators.shared.affine import AffineCalibrator
 from segcal.types import IgnoreIndex
 
 

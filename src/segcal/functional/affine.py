@@ -7,11 +7,12 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from segcal.functional import affine_kernels, affine_portable
+from segcal.functional import affine_portable
 from segcal.functional.affine_portable import features
-from segcal.functional.newton import Block
+from segcal.functional.lbfgs import Block
+from segcal.functional.pixel_sample import Sample
 from segcal.functional.probability import at_least_float32
-from segcal.functional.sampling import Sample
+from segcal.kernels.cpu import affine as affine_kernels
 from segcal.types import Array
 
 _WHOLE = 1200  # variables up to which the curvature is found whole; beyond, class by class

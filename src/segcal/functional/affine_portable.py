@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
-SMALLEST_LOG_PROBABILITY = math.log(torch.finfo(torch.float32).tiny)
-"""Log-probabilities below that of the smallest float32 (-87.3) count as this much, as in `logits_from_probabilities`:
-a probability of 0 is then the same whether it came as logits or as a number, and no product with it is infinite."""
+from segcal.kernels.constants import SMALLEST_LOG_PROBABILITY
 
 
 def features(logits: Tensor, *, of_log: bool, dim: int) -> Tensor:

@@ -22,14 +22,15 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int, Int32, Int64
 from torch import Tensor
 
-from segcal.functional import kernels, portable
+from segcal.functional import portable
+from segcal.kernels import cpu as kernels
+from segcal.kernels.constants import CELLS
 
 Form = Literal["tables", "equations", "marginal"]
 METRICS = ("ece", "mce", "sce", "ace", "nll", "brier", "entropy", "accuracy", "miou")
 """The names of the readings; all but accuracy and miou are better when lower."""
 
 HIGHER_IS_BETTER = frozenset({"accuracy", "miou"})
-CELLS = portable.CELLS
 
 
 class Pixels(NamedTuple):

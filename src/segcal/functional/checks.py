@@ -10,7 +10,8 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from segcal.functional import kernels, portable
+from segcal.functional import portable
+from segcal.kernels import cpu as kernels
 from segcal.types import IgnoreIndex, InputError
 
 IGNORED = -1

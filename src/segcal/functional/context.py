@@ -17,10 +17,11 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from segcal.functional import context_kernels, context_portable
-from segcal.functional.compiling import may_compile
-from segcal.functional.context_portable import DOUBLINGS, WINDOWS
+from segcal.functional import context_portable
 from segcal.functional.probability import at_least_float32
+from segcal.kernels.constants import DOUBLINGS, WINDOWS
+from segcal.kernels.cpu import context as context_kernels
+from segcal.kernels.cpu.compiling import may_compile
 
 FEATURES = (
     "entropy",

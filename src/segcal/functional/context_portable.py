@@ -7,15 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812  (the name it has everywhere)
 
 from segcal.functional.probability import at_least_float32
-
-WINDOWS = (9, 25)
-"""Sides of the boxes whose means are features, in pixels."""
-MARGIN_CAP = 10.0
-"""Nats beyond which a larger margin says nothing more, and would only carry the size of the logits."""
-DOUBLINGS = 4
-"""Of the distance within which a boundary is looked for: 0, 1, 3, 7 and 15 pixels."""
-LOWEST = -80.0
-"""What a logit counts as if it lies further below the largest: no sum notices, and nothing overflows."""
+from segcal.kernels.constants import DOUBLINGS, LOWEST, MARGIN_CAP, WINDOWS
 
 
 def features(logits: Tensor) -> Tensor:

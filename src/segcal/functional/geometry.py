@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Integer
 from torch import Tensor
 
-from segcal.functional import kernels
+from segcal.kernels import cpu as kernels
 
 
 def near_boundary(labels: Integer[Tensor, "B *S"], *, width: int = 2, ball: bool = False) -> Bool[Tensor, "B *S"]:

@@ -18,8 +18,8 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from segcal.functional import log_linear_kernels
-from segcal.functional.log_linear_kernels import HEAD
+from segcal.kernels.cpu import log_linear as log_linear_kernels
+from segcal.kernels.cpu.log_linear import HEAD
 from segcal.types import Array
 
 _STEPS = 20

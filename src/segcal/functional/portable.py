@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-CELLS = 1 << 16
-LOW_OCTAVES = 12  # of 1,024 cells, for confidences below 1/2; the other 52 are for 1 - confidence
+from segcal.kernels.constants import CELLS, LOW_OCTAVES
 
 
 def describe(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:

@@ -9,7 +9,8 @@ import numpy as np
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from segcal.functional import scaling_kernels, scaling_portable
+from segcal.functional import scaling_portable
+from segcal.kernels.cpu import scaling as scaling_kernels
 from segcal.types import Array
 
 

@@ -15,8 +15,9 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from segcal.functional import score_kernels
-from segcal.functional.score_kernels import CELLS, OCTAVES, SMALLEST, TIE_BREAK
+from segcal.kernels.constants import CELLS
+from segcal.kernels.cpu import scores as score_kernels
+from segcal.kernels.cpu.scores import OCTAVES, SMALLEST, TIE_BREAK
 
 __all__ = [
     "CELLS",

@@ -15,7 +15,8 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from segcal.functional import kernels, portable
+from segcal.functional import portable
+from segcal.kernels import cpu as kernels
 
 State = Literal["overconfident", "underconfident", "balanced"]
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+from segcal.evaluation.portraits import Portrait, load_portraits
+from segcal.evaluation.results import Results
 from segcal.files import staged_file
-from segcal.portraits import Portrait, load_portraits
 from segcal.report.content import page_content
-from segcal.results import Results
 
 _SCRIPTS = ("dom.js", "charts.js", "tables.js", "maps.js", "page.js")
 

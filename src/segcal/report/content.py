@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from segcal.evaluation.portraits import LEVELS, NOTHING, Portrait
+from segcal.evaluation.results import Results
 from segcal.functional.binning import HIGHER_IS_BETTER, METRICS
-from segcal.portraits import LEVELS, NOTHING, Portrait
 from segcal.report.explanations import choices, influences
 from segcal.report.pictures import portrait_content
 from segcal.report.words import best_method, headline
-from segcal.results import Results
 from segcal.tables import CALIBRATION, QUALITY
 from segcal.tables.paper import REGION_TITLES
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from segcal.results import Results
+from segcal.evaluation.results import Results
 
 
 def choices(results: Results) -> list[dict[str, Any]]:

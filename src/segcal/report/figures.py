@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from segcal.evaluation.portraits import Portrait
+from segcal.evaluation.results import Results
 from segcal.files import staged_file
-from segcal.portraits import Portrait
 from segcal.report.words import curve_of
-from segcal.results import Results
 from segcal.tables.paper import REGION_TITLES
 from segcal.types import Array, InputError
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from PIL import Image
 
-from segcal.portraits import Curve, Layer, Portrait
+from segcal.evaluation.portraits import Curve, Layer, Portrait
 from segcal.types import Array
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from segcal.results import Results
+from segcal.evaluation.results import Results
 
 _BALANCED = 0.005  # of mean confidence minus accuracy
 

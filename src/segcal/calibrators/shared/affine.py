@@ -1,0 +1,185 @@
+"""Calibration by an affine map of the scores: a convex problem, solved on a sample and finished on all pixels.
+
+`softmax(W x + b)` has a convex NLL in `W` and `b`. A sample drawn by class (`functional.sampling`) is solved first, in
+memory; its solution is the start, and its curvature the metric, of L-BFGS on gradients that are summed over all cases.
+Five to ten passes over the cases are usual, and no more than one slab of pixels is held at a time.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
+from time import perf_counter
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from segcal.calibrators.base import Calibrator, FitReport
+from segcal.calibrators.shared.streaming import Survey, pixels_of, survey
+from segcal.cases import reread
+from segcal.functional.affine import affine_curvature, affine_map, affine_nll
+from segcal.functional.lbfgs import Metric, Minimum, Objective, minimise
+from segcal.functional.pixel_sample import Sample, Sampler
+from segcal.functional.temperature import Likelihood, likelihood, optimal_inverse_temperature
+from segcal.types import Array, Case, IgnoreIndex, Image, InputError, Logits
+
+_ROUNDS = 3  # of finding the curvature of the sample anew
+_SAMPLE_EVALUATIONS = 100
+_PASSES = 100
+_STARTS = (0.05, 20.0)  # smallest and largest inverse temperature to start from
+_ANCHOR = 1e-7
+"""What the squared distance of the numbers from those that change nothing costs, in nats: where the data leave a number
+free or would send it to infinity (a class that is never true, pixels that are all right), it has an answer still.
+On other data this moves the NLL by less than a millionth."""
+
+
+class AffineCalibrator(Calibrator):
+    """A map `W x + b` of the scores of each pixel, of least mean NLL plus penalties.
+
+    Beside those of the method there is a very small one on the distance from the identity, which makes the answer
+    unique.
+
+    Args:
+        num_classes: L.
+        ignore_index: Label, or labels, left out of the fit.
+        background: Class left out of the fit but for its pixels near a boundary; None fits on every labelled pixel.
+    """
+
+    preserves_labels = False
+    of_log: ClassVar[bool] = False
+    """Whether the map is applied to log-probabilities rather than to logits."""
+
+    weights: Float64[Tensor, "L K"]
+    """`[L, L]`, or `[L, 1]` for one scale for each class; NaN until fitted."""
+    bias: Float64[Tensor, " L"]
+
+    def __init__(
+        self, num_classes: int, *, ignore_index: IgnoreIndex = None, background: int | None = None, width: int
+    ) -> None:
+        super().__init__(num_classes, ignore_index=ignore_index, background=background)
+        unknown = torch.full((num_classes, width + 1), torch.nan, dtype=torch.float64)
+        self.register_buffer("weights", unknown[:, :width].clone())
+        self.register_buffer("bias", unknown[:, width].clone())
+
+    @abstractmethod
+    def _penalties(self) -> tuple[Float64[Tensor, "L K"], Float64[Tensor, " L"]]:
+        """What the squared difference of each weight and bias from the identity costs."""
+
+    @abstractmethod
+    def _details(self) -> dict[str, Any]:
+        """What the report tells of the learned map."""
+
+    def fit(self, cases: Iterable[Case], *, validation: Iterable[Case] | None = None) -> Self:
+        """Find the map of least NLL plus penalties on the cases; a convex problem needs no validation."""
+        started = perf_counter()
+        kept, sampler = reread(cases), Sampler(self.num_classes)
+        seen = survey(self, kept, sampler)
+        start, metric = self._solve_sample(sampler.sample(), seen.pixels)
+        everyone = torch.ones(self.num_classes, dtype=torch.float64)
+        objective = self._objective(lambda: pixels_of(self, kept), everyone, seen.pixels)
+        found = minimise(objective, start, metric, evaluations=_PASSES)
+        weights, bias = self._split(found.point)
+        self.weights.copy_(weights)
+        self.bias.copy_(bias)
+        return self._finish(self._report(seen, found, perf_counter() - started))
+
+    def calibrate(self, logits: Logits, image: Image | None = None) -> Logits:
+        """The affine map of the scores."""
+        return affine_map(logits, self.weights, self.bias, of_log=self.of_log)
+
+    def mean_nll(self, cases: Iterable[Case]) -> float:
+        """Of the calibrated pixels of these cases, in nats."""
+        self._check_fitted()
+        nll, pixels, everyone = 0.0, 0, torch.ones(self.num_classes, dtype=torch.float64)
+        for _, logits, labels in pixels_of(self, reread(cases)):
+            nll += float(affine_nll(logits, labels, everyone, self.weights, self.bias, of_log=self.of_log)[0])
+            pixels += int((labels >= 0).sum())
+        if pixels == 0:
+            raise InputError("no labelled pixel to measure; check ignore_index, background and the labels")
+        return nll / pixels
+
+    def _solve_sample(self, sample: Sample, pixels: int) -> tuple[Array, Metric]:
+        """The solution of a sample that stands for `pixels`, from the best temperature on, and the metric there."""
+        objective = self._objective(lambda: iter([("", sample.logits, sample.labels)]), sample.importance, pixels)
+        alpha = float(np.clip(_inverse_temperature(sample), *_STARTS))
+        point = alpha * self._identity()
+        for _ in range(_ROUNDS):
+            found = minimise(objective, point, self._metric(sample, point), evaluations=_SAMPLE_EVALUATIONS)
+            point = found.point
+            if found.evaluations <= 2:
+                break
+        return point, self._metric(sample, point)
+
+    def _objective(
+        self, slabs: Callable[[], Iterator[tuple[str, Tensor, Tensor]]], importance: Tensor, pixels: int
+    ) -> Objective:
+        """Mean NLL plus penalties of what each call of `slabs` goes through."""
+        penalty, identity = self._costs(), self._identity()
+
+        def value(point: Array) -> tuple[float, Array]:
+            weights, bias = self._split(point)
+            total = np.zeros(1 + point.size)
+            for _, logits, labels in slabs():
+                total += affine_nll(logits, labels, importance, weights, bias, of_log=self.of_log).numpy()
+            mean, off = total / pixels, point - identity
+            return float(mean[0] + (penalty * off**2).sum()), mean[1:] + 2 * penalty * off
+
+        return value
+
+    def _metric(self, sample: Sample, point: Array) -> Metric:
+        weights, bias = self._split(point)
+        return Metric(affine_curvature(sample, weights, bias, self._costs(), of_log=self.of_log))
+
+    def _costs(self) -> Array:
+        return _joined(*self._penalties()) + _ANCHOR
+
+    def _identity(self) -> Array:
+        """The weights and the bias that change nothing."""
+        classes, width = self.weights.shape
+        weights = torch.ones(classes, 1) if width == 1 else torch.eye(classes)
+        return _joined(weights.double(), torch.zeros(classes, dtype=torch.float64))
+
+    def _split(self, point: Array) -> tuple[Tensor, Tensor]:
+        values = torch.from_numpy(np.array(point))
+        size = self.weights.numel()
+        return values[:size].view(self.weights.shape), values[size:]
+
+    def _report(self, seen: Survey, found: Minimum, seconds: float) -> FitReport:
+        penalty = float((self._costs() * (found.point - self._identity()) ** 2).sum())
+        return FitReport(
+            cases=seen.cases,
+            pixels=seen.pixels,
+            nll_before=seen.nll,
+            nll_after=found.value - penalty,
+            steps=found.evaluations,
+            seconds=seconds,
+            converged=found.converged,
+            warnings=(*seen.doubts(found.point.size), *_unfinished(found)),
+            names=seen.names,
+            details={**self._details(), "penalty": penalty, "gradient": found.gradient},
+        )
+
+
+def _unfinished(found: Minimum) -> Iterator[str]:
+    if not found.converged:
+        yield f"the search stopped after {found.evaluations} passes before it converged"
+
+
+def _joined(weights: Tensor, bias: Tensor) -> Array:
+    return np.concatenate([weights.reshape(-1).numpy(), bias.numpy()])
+
+
+def _inverse_temperature(sample: Sample) -> float:
+    """The inverse temperature of least NLL of a sample."""
+    bounds = list(pairwise(sample.starts.tolist()))
+    classes = [(sample.logits[:, start:stop].contiguous(), sample.labels[start:stop]) for start, stop in bounds]
+
+    def at(alpha: float) -> Likelihood:
+        parts = torch.tensor([likelihood(logits, labels, alpha) for logits, labels in classes], dtype=torch.float64)
+        return Likelihood(*(sample.importance @ parts).tolist())
+
+    return optimal_inverse_temperature(at).inverse_temperature

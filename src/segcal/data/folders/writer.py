@@ -1,0 +1,151 @@
+"""Cases in memory -> a data folder, which `segcal.data.folders.folder.open_folder` reads back as they were."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from PIL import Image
+
+from segcal.data.folders.case_files import Expected, as_numpy
+from segcal.data.folders.settings import Settings, check_background, write_settings
+from segcal.data.io.formats import plain, whole_numbers
+from segcal.data.io.nifti import Spacing
+from segcal.files import MARKER, staged_folder, write_json
+from segcal.functional.checks import ignored_labels
+from segcal.types import Array, Case, IgnoreIndex, InputError
+
+
+class _Entry(NamedTuple):
+    """What is said of a case outside its arrays."""
+
+    name: str
+    group: str | None
+    spacing: Spacing | None
+
+
+def write_folder(
+    path: str | Path,
+    splits: Mapping[str, Sequence[Case]],
+    *,
+    class_names: Sequence[str] | None = None,
+    ignore_index: IgnoreIndex = None,
+    background: int | None = None,
+) -> None:
+    """Write cases as a data folder that appears whole or not at all, replacing one that segcal wrote before.
+
+    Logits and images become `.npy` in their own precision (bfloat16, which NumPy lacks, as float32); labels become
+    `.png` where they are two-dimensional and in 0..255, and `.npy` otherwise. A case without labels has no such file.
+
+    Args:
+        path: The folder; its parents are made.
+        splits: The cases of each split, taken one by one, so that they may be loaded as they are asked for.
+        class_names: One name for each class.
+        ignore_index: Label, or labels, to be left out.
+        background: The class that the *All* region leaves out.
+    """
+    with staged_folder(path) as folder:
+        expected = _expected(splits, ignored_labels(ignore_index) or None)
+        settings = Settings(
+            classes=_checked_names(class_names, expected.num_classes),
+            ignore_index=expected.ignore_index,
+            background=check_background(background, expected.num_classes),
+            scores="logits",
+        )
+        written = {split: [_write_case(folder, case, expected) for case in cases] for split, cases in splits.items()}
+        _write_remarks(folder, written, settings, expected)
+
+
+def _expected(splits: Mapping[str, Sequence[Case]], ignore_index: tuple[int, ...] | None) -> Expected:
+    """What all cases must agree with: the first one."""
+    first = next((case for cases in splits.values() for case in cases), None)
+    if first is None:
+        raise InputError(f"splits must hold a case, got none in {list(splits)}; give some")
+    if first.logits.ndim not in (3, 4):
+        raise InputError(
+            f"logits must have shape [L, H, W] or [L, D, H, W], got {tuple(first.logits.shape)} "
+            f"of case '{first.name}'; give each case without a batch axis"
+        )
+    channels = 0 if first.image is None else first.image.shape[0]
+    return Expected(int(first.logits.shape[0]), ignore_index, first.logits.ndim - 1, int(channels))
+
+
+def _checked_names(class_names: Sequence[str] | None, num_classes: int) -> tuple[str, ...] | None:
+    if class_names is not None and len(class_names) != num_classes:
+        raise InputError(
+            f"class_names must have one name for each of the {num_classes} classes of the logits, "
+            f"got {len(class_names)}; mend them or leave them out"
+        )
+    return None if class_names is None else tuple(class_names)
+
+
+def _write_case(folder: Path, case: Case, expected: Expected) -> _Entry:
+    """Write the arrays of a case, checked as a reader would check them."""
+    name = _checked_name(case.name, folder)
+    logits = plain(as_numpy(case.logits), Path(name))
+    labels = None if case.labels is None else whole_numbers(plain(as_numpy(case.labels), Path(name)), Path(name))
+    image = None if case.image is None else plain(as_numpy(case.image), Path(name))
+    spacing = _checked_spacing(case)
+    if (image is None) != (expected.image_channels == 0):
+        raise InputError(f"all cases must have an image or none, got both with case '{name}'; add or remove images")
+    expected.check(name, "logits", logits, labels, image, spacing)
+    _save(folder / "logits" / f"{name}.npy", logits)
+    if labels is not None:
+        _save(folder / "labels" / f"{name}{'.png' if _fits_png(labels) else '.npy'}", labels)
+    if image is not None:
+        _save(folder / "images" / f"{name}.npy", image)
+    return _Entry(name, case.group, spacing)
+
+
+def _checked_name(name: str, folder: Path) -> str:
+    if not name or name.startswith(".") or any(character in name for character in "/\\\0"):
+        raise InputError(
+            f"the name of a case must serve as a file name, got {name!r}; leave out slashes and dots at the beginning"
+        )
+    if (folder / "logits" / f"{name}.npy").exists():
+        raise InputError(f"each case must have a name of its own, got '{name}' twice; rename one or write it once")
+    return name
+
+
+def _checked_spacing(case: Case) -> Spacing | None:
+    if case.spacing is None:
+        return None
+    spacing = tuple(float(length) for length in case.spacing)
+    if not all(0 < length < math.inf for length in spacing):
+        raise InputError(f"spacing must be lengths above 0, got {spacing} of case '{case.name}'; mend it")
+    return spacing
+
+
+def _fits_png(labels: Array) -> bool:
+    return labels.ndim == 2 and labels.size > 0 and labels.min() >= 0 and labels.max() <= 255
+
+
+def _save(path: Path, array: Array) -> None:
+    path.parent.mkdir(exist_ok=True)
+    if path.suffix == ".png":
+        Image.fromarray(array.astype(np.uint8)).save(path)
+    else:
+        np.save(path, array)
+
+
+def _write_remarks(folder: Path, written: dict[str, list[_Entry]], settings: Settings, expected: Expected) -> None:
+    """Write `segcal.toml`, `splits.json` and the file that tells that segcal wrote this folder."""
+    entries = [entry for split in written.values() for entry in split]
+    told = replace(
+        settings,
+        group={entry.name: entry.group for entry in entries if entry.group is not None} or None,
+        spacing={entry.name: entry.spacing for entry in entries if entry.spacing is not None} or None,
+    )
+    write_settings(folder / "segcal.toml", told)
+    write_json(folder / "splits.json", {split: [entry.name for entry in part] for split, part in written.items()})
+    data = {
+        "cases": len(entries),
+        "num_classes": expected.num_classes,
+        "spatial_dims": expected.spatial_dims,
+        "image_channels": expected.image_channels,
+    }
+    write_json(folder / MARKER, {"format": 1, "data": data})

@@ -1,0 +1,1 @@
+"""Cases and calibrators in, results out: the protocol, the run, pooled figures, comparison and diagnosis."""

@@ -1,0 +1,1 @@
+"""segcal inside other packages; each module imports only what it needs."""

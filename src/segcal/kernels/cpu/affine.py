@@ -1,0 +1,190 @@
+"""One fused pass over the pixels of an image on the CPU: NLL of an affine map of the scores, and its gradient.
+
+A block of pixels is widened to float64, mapped, and multiplied with its own residuals while it is in the cache, so that
+neither scores nor probabilities of an image are ever written out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import numba
+import numpy as np
+import torch
+from torch import Tensor
+
+from segcal.kernels.constants import SMALLEST_LOG_PROBABILITY
+from segcal.kernels.cpu.compiling import BLOCK, as_numpy, compiled, exp_below_zero, log_above_one, over_pixels
+from segcal.types import Array
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_ROOM = 1 << 20  # sums of blocks kept before they are added up (8 MiB)
+
+
+def summed(function: F) -> F:
+    """As `compiled`, for sums whose order is left to the compiler: without that, it does not use the vector units."""
+    return cast(F, numba.njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract", "reassoc"})(function))
+
+
+@summed
+def _products(one: Array, rows: Array, n: int, out: Array) -> None:
+    """Dot products of `one` with each row."""
+    a = one[:n]
+    last = rows.shape[0] - rows.shape[0] % 4
+    for k in range(0, last, 4):  # four rows at a time need a quarter of the loads
+        p, q, r, s = rows[k, :n], rows[k + 1, :n], rows[k + 2, :n], rows[k + 3, :n]
+        first, second, third, fourth = 0.0, 0.0, 0.0, 0.0
+        for i in range(n):
+            first += a[i] * p[i]
+            second += a[i] * q[i]
+            third += a[i] * r[i]
+            fourth += a[i] * s[i]
+        out[k], out[k + 1], out[k + 2], out[k + 3] = first, second, third, fourth
+    for k in range(last, rows.shape[0]):
+        p = rows[k, :n]
+        total = 0.0
+        for i in range(n):
+            total += a[i] * p[i]
+        out[k] = total
+
+
+@summed
+def _sum(values: Array, n: int) -> float:
+    total = 0.0
+    for i in range(n):
+        total += values[i]
+    return total
+
+
+@compiled
+def widen(logits: Array, at: int, n: int, x: Array) -> None:
+    """The logits of `n` pixels from `at` on, as float64."""
+    for c in range(logits.shape[0]):
+        row, wide = logits[c, at : at + n], x[c]
+        for i in range(n):
+            wide[i] = np.float64(row[i])
+
+
+@compiled
+def exponentials(scores: Array, n: int, top: Array, total: Array, powers: Array) -> None:
+    """The largest score of each pixel, the exponentials below it, and their sum."""
+    # written elsewhere than read: in place, the compiler would not use the vector units
+    first = scores[0]
+    for i in range(n):
+        top[i] = first[i]
+        total[i] = 0.0
+    for c in range(1, scores.shape[0]):
+        row = scores[c]
+        for i in range(n):
+            top[i] = max(top[i], row[i])
+    for c in range(scores.shape[0]):
+        row, out = scores[c], powers[c]
+        for i in range(n):
+            power = exp_below_zero(row[i] - top[i])
+            total[i] += power
+            out[i] = power
+
+
+@compiled
+def _features(logits: Array, at: int, n: int, of_log: bool, x: Array, top: Array, total: Array, spare: Array) -> None:
+    """Logits as float64, or their log-probabilities down to the smallest; `spare` is overwritten."""
+    widen(logits, at, n, x)
+    if of_log:
+        exponentials(x, n, top, total, spare)
+        for i in range(n):
+            top[i] += log_above_one(total[i])
+        for c in range(logits.shape[0]):
+            wide = x[c]
+            for i in range(n):
+                wide[i] = max(wide[i] - top[i], SMALLEST_LOG_PROBABILITY)
+
+
+@compiled
+def _map(weights: Array, bias: Array, x: Array, n: int, u: Array) -> None:
+    classes, width = weights.shape
+    for c in range(classes):
+        out, shift = u[c], bias[c]
+        if width == 1:
+            row, scale = x[c], weights[c, 0]
+            for i in range(n):
+                out[i] = scale * row[i] + shift
+            continue
+        for i in range(n):
+            out[i] = shift
+        last = width - width % 4
+        for k in range(0, last, 4):
+            p, q, r, s = x[k], x[k + 1], x[k + 2], x[k + 3]
+            e, f, g, h = weights[c, k], weights[c, k + 1], weights[c, k + 2], weights[c, k + 3]
+            for i in range(n):
+                out[i] += e * p[i] + f * q[i] + g * r[i] + h * s[i]
+        for k in range(last, width):
+            p, e = x[k], weights[c, k]
+            for i in range(n):
+                out[i] += e * p[i]
+
+
+@compiled
+def _affine(
+    logits: Array,
+    labels: Array,
+    importance: Array,
+    weights: Array,
+    bias: Array,
+    of_log: bool,
+    partial: Array,
+    first: int,
+    start: int,
+    stop: int,
+) -> None:
+    classes, width = weights.shape
+    x, u, residual = np.empty((classes, BLOCK)), np.empty((classes, BLOCK)), np.empty((classes, BLOCK))
+    top, total, share, loss = np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK)
+    for at in range(start, stop, BLOCK):
+        n = min(BLOCK, stop - at)
+        here = first + at
+        truth = labels[here : here + n]
+        labelled = 0
+        for i in range(n):
+            labelled += int(truth[i] >= 0)
+            share[i] = importance[max(truth[i], 0)] if truth[i] >= 0 else 0.0
+        if labelled == 0:
+            continue
+        _features(logits, here, n, of_log, x, top, total, u)
+        _map(weights, bias, x, n, u)
+        for i in range(n):
+            loss[i] = u[max(truth[i], 0), i]
+        exponentials(u, n, top, total, residual)
+        for i in range(n):
+            loss[i] = share[i] * (top[i] - loss[i] + log_above_one(total[i]))
+            total[i] = share[i] / total[i]
+        out = partial[at // BLOCK]
+        out[0] = _sum(loss, n)
+        for c in range(classes):  # residuals: probability minus truth
+            row = residual[c]
+            for i in range(n):
+                row[i] *= total[i]
+        for i in range(n):
+            residual[max(truth[i], 0), i] -= share[i]
+        for c in range(classes):
+            out[1 + classes * width + c] = _sum(residual[c], n)
+            own = out[1 + c * width : 1 + (c + 1) * width]
+            _products(residual[c], x[c : c + 1] if width == 1 else x, n, own)
+
+
+def affine(
+    logits: Tensor, labels: Tensor, importance: Tensor, weights: Tensor, bias: Tensor, *, of_log: bool
+) -> Tensor:
+    """Summed NLL and its gradient in weights and bias, in one row; see `affine_portable.affine`."""
+    z, y = as_numpy(logits), as_numpy(labels)
+    settings = (as_numpy(importance), as_numpy(weights), as_numpy(bias), of_log)
+    size = 1 + weights.numel() + bias.numel()
+    step = max(1, _ROOM // size) * BLOCK
+    result = np.zeros(size)
+    for first in range(0, z.shape[1], step):
+        n = min(step, z.shape[1] - first)
+        partial = np.zeros((-(-n // BLOCK), size))
+        over_pixels(_affine, n, z, y, *settings, partial, first)
+        result += partial.sum(axis=0)
+    return torch.from_numpy(result)

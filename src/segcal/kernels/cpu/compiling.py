@@ -1,0 +1,150 @@
+"""What the compiled kernels share: the compiler, vector forms of exp and log, the cells of confidence, threads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache, partial
+from typing import Any, TypeVar, cast
+
+import numba
+import numpy as np
+import torch
+from torch import Tensor
+
+from segcal.kernels.constants import CELLS, LOW_OCTAVES
+from segcal.types import Array
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+BLOCK = 256  # pixels whose intermediate results stay in the first-level cache
+
+
+def compiled(function: F) -> F:
+    """Compile to machine code on first use and keep it on disk; contraction to fused multiply-add is allowed."""
+    return _compile(function)
+
+
+def summing(function: F) -> F:
+    """The same for sums along a block, whose terms the vector units may add in an order of their own."""
+    return _compile(function, "reassoc")
+
+
+def inlined(function: F) -> F:
+    """The same, put into the caller before it is compiled, so that arguments that are constants are known as such."""
+    return _compile(function, inline="always")
+
+
+def _compile(function: F, *liberties: str, **options: Any) -> F:
+    math = {"contract", *liberties}
+    return cast(F, numba.njit(nogil=True, cache=True, error_model="numpy", fastmath=math, **options)(function))
+
+
+@compiled
+def exp_below_zero(x: float) -> float:
+    """e**x for x <= 0, to 2 units in the last place; below -700 the value at -700, which no sum notices."""
+    x = max(x, -700.0)
+    shifted = x * 1.4426950408889634 + 6755399441055744.0  # 1.5 * 2**52: rounds to an integer held in the low bits
+    k = shifted - 6755399441055744.0
+    r = (x - k * 6.93147180369123816490e-01) - k * 1.90821492927058770002e-10
+    p = 1.0 / 479001600.0
+    p = p * r + 1.0 / 39916800.0
+    p = p * r + 1.0 / 3628800.0
+    p = p * r + 1.0 / 362880.0
+    p = p * r + 1.0 / 40320.0
+    p = p * r + 1.0 / 5040.0
+    p = p * r + 1.0 / 720.0
+    p = p * r + 1.0 / 120.0
+    p = p * r + 1.0 / 24.0
+    p = p * r + 1.0 / 6.0
+    p = p * r + 0.5
+    p = p * r + 1.0
+    p = p * r + 1.0
+    bits = np.float64(p).view(np.int64) + (np.float64(shifted).view(np.int64) << 52)
+    return np.int64(bits).view(np.float64)
+
+
+@compiled
+def exp_float32(x: float) -> float:
+    """e**x in float32, to about 1e-7; beyond +-87 the value there."""
+    x = min(max(x, np.float32(-87)), np.float32(87))  # type: ignore[assignment]
+    shifted = x * np.float32(1.44269504) + np.float32(12582912)  # 1.5 * 2**23: as above
+    k = shifted - np.float32(12582912)
+    r = (x - k * np.float32(0.693359375)) + k * np.float32(2.12194440e-4)
+    p = np.float32(1.9875691e-4)
+    p = p * r + np.float32(1.3981999e-3)
+    p = p * r + np.float32(8.3334519e-3)
+    p = p * r + np.float32(4.1665796e-2)
+    p = p * r + np.float32(1.6666666e-1)
+    p = p * r + np.float32(0.5)
+    p = p * r * r + r + np.float32(1)
+    bits = np.float32(p).view(np.int32) + (np.float32(shifted).view(np.int32) << np.int32(23))
+    return np.int32(bits).view(np.float32)  # type: ignore[return-value]
+
+
+@compiled
+def log_above_one(x: float) -> float:
+    """Natural logarithm for x >= 1, to an absolute error of about 1e-16 times the result's magnitude."""
+    bits = np.float64(x).view(np.int64)
+    high = (bits - 0x3FE6A09E667F3BCD) >> 52  # exponent such that the mantissa lies in [sqrt(1/2), sqrt(2))
+    f = np.int64(bits - (high << 52)).view(np.float64)
+    t = (f - 1.0) / (f + 1.0)
+    u = t * t
+    p = 1.0 / 21.0
+    p = p * u + 1.0 / 19.0
+    p = p * u + 1.0 / 17.0
+    p = p * u + 1.0 / 15.0
+    p = p * u + 1.0 / 13.0
+    p = p * u + 1.0 / 11.0
+    p = p * u + 1.0 / 9.0
+    p = p * u + 1.0 / 7.0
+    p = p * u + 1.0 / 5.0
+    p = p * u + 1.0 / 3.0
+    p = p * u + 1.0
+    return float(high) * 0.6931471805599453 + 2.0 * t * p
+
+
+@compiled
+def cell_of(confidence: float) -> int:
+    """Which of the 65,536 cells a confidence falls into; see `cells`. Without branches, for the vector units."""
+    rest = 1.0 - confidence
+    low = (np.float64(confidence).view(np.int64) >> 42) - ((1022 - LOW_OCTAVES) << 10)
+    high = CELLS - 1 - (np.float64(rest).view(np.int64) >> 42) + ((958 + LOW_OCTAVES) << 10)
+    return max(low, 0) if confidence < 0.5 else min(high, CELLS - 1)  # type: ignore[return-value]
+
+
+@lru_cache(maxsize=1)
+def _pool(process: int, threads: int) -> ThreadPoolExecutor:
+    """One pool for each process (a forked child does not inherit threads) and thread count."""
+    return ThreadPoolExecutor(threads, thread_name_prefix="segcal")
+
+
+def run_all(tasks: list[Callable[[], Any]]) -> list[Any]:
+    """Run tasks on the thread pool and return their results in order."""
+    threads = torch.get_num_threads()
+    if threads == 1 or len(tasks) <= 1:
+        return [task() for task in tasks]
+    futures = [_pool(os.getpid(), threads).submit(task) for task in tasks[1:]]
+    return [tasks[0](), *(future.result() for future in futures)]
+
+
+def over_pixels(kernel: Callable[..., None], n: int, *arguments: Any) -> None:
+    """Run `kernel(*arguments, start, stop)` over ranges of pixels, one for each thread, on whole blocks."""
+    parts = min(torch.get_num_threads(), max(1, n // (8 * BLOCK)))
+    size = max(-(-n // (parts * BLOCK)) * BLOCK, 1)
+    ranges = [(start, min(start + size, n)) for start in range(0, n, size)]
+    run_all([partial(kernel, *arguments, start, stop) for start, stop in ranges])
+
+
+def may_compile(*tensors: Tensor) -> bool:
+    """Whether compiled kernels may stand in for PyTorch: on the CPU, with no gradient wanted and no graph exported."""
+    learning = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    return not learning and not torch.compiler.is_compiling() and all(t.device.type == "cpu" for t in tensors)
+
+
+def as_numpy(values: Tensor) -> Array:
+    """Without a copy where memory order and precision allow."""
+    if values.dtype in (torch.float16, torch.bfloat16):
+        values = values.float()
+    return values.detach().contiguous().numpy()

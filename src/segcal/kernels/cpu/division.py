@@ -1,0 +1,112 @@
+"""Logits divided by temperatures on the CPU, as logits or as probabilities, in one pass that keeps every label.
+
+Plain PyTorch reads the logits five times for it: maximum, quotient, softmax, and twice for the guard of the labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from segcal.kernels.cpu.compiling import BLOCK, as_numpy, compiled, exp_float32, over_pixels
+from segcal.types import Array
+
+_LARGEST = np.float32(torch.finfo(torch.float32).max * (1 - torch.finfo(torch.float32).eps))
+
+
+@compiled
+def _top(logits: Array, at: int, n: int, top: Array) -> None:
+    first = logits[0, at : at + n]
+    for i in range(n):
+        top[i] = first[i]
+    for c in range(1, logits.shape[0]):
+        row = logits[c, at : at + n]
+        for i in range(n):
+            top[i] = max(top[i], row[i])
+
+
+@compiled
+def _spread(temperature: Array, at: int, n: int, heat: Array) -> None:
+    """The temperatures of `n` pixels from `at` on; one may stand for all."""
+    if temperature.shape[0] == 1:
+        heat[:n] = temperature[0]
+    else:
+        heat[:n] = temperature[at : at + n]
+
+
+@compiled
+def _probabilities(logits: Array, temperature: Array, probs: Array, start: int, stop: int) -> None:
+    """Softmax of the quotients; a rival that rounding lets reach the winner is moved to the next number below."""
+    classes = logits.shape[0]
+    top, inverse, total = np.empty(BLOCK, np.float32), np.empty(BLOCK, np.float32), np.empty(BLOCK, np.float32)
+    for at in range(start, stop, BLOCK):
+        n = min(BLOCK, stop - at)
+        _top(logits, at, n, top)
+        _spread(temperature, at, n, inverse)
+        for i in range(n):
+            inverse[i] = np.float32(1) / inverse[i]
+        total[:] = np.float32(0)
+        for c in range(classes):
+            row, out = logits[c, at : at + n], probs[c, at : at + n]
+            for i in range(n):
+                below = (row[i] - top[i]) * inverse[i]
+                e = exp_float32(below) if below > np.float32(-87) else np.float32(0)
+                out[i] = e
+                total[i] += e
+        for i in range(n):
+            total[i] = np.float32(1) / total[i]
+        for c in range(classes):
+            row, out = logits[c, at : at + n], probs[c, at : at + n]
+            for i in range(n):
+                p = out[i] * total[i]
+                rival = np.int32((p >= total[i]) & (row[i] < top[i]))
+                out[i] = np.int32(np.float32(p).view(np.int32) - rival).view(np.float32)
+
+
+@compiled
+def _next_below(x: float) -> float:
+    bits = np.float32(x + np.float32(0)).view(np.int32)
+    below = bits - np.int32(1) if bits > 0 else bits + np.int32(1)
+    below = np.int32(-2147483647) if bits == 0 else below
+    return np.int32(below).view(np.float32)  # type: ignore[return-value]
+
+
+@compiled
+def _quotients(logits: Array, temperature: Array, scaled: Array, start: int, stop: int) -> None:
+    """The quotients, within what float32 holds, with the same guard."""
+    top, heat = np.empty(BLOCK, np.float32), np.empty(BLOCK, np.float32)
+    for at in range(start, stop, BLOCK):
+        n = min(BLOCK, stop - at)
+        _top(logits, at, n, top)
+        _spread(temperature, at, n, heat)
+        for c in range(logits.shape[0]):
+            row, out = logits[c, at : at + n], scaled[c, at : at + n]
+            for i in range(n):
+                x = min(max(row[i] / heat[i], -_LARGEST), _LARGEST)
+                largest = min(max(top[i] / heat[i], -_LARGEST), _LARGEST)
+                out[i] = _next_below(x) if (x >= largest) & (row[i] < top[i]) else x
+
+
+def scaled_probabilities(logits: Tensor, temperature: Tensor) -> Tensor:
+    """Softmax of `logits / temperature`, both float32, `[B, L, *S]` and `[B, 1, *S]`, with the argmax of the logits."""
+    return _run(_probabilities, logits, temperature)
+
+
+def scaled_logits(logits: Tensor, temperature: Tensor) -> Tensor:
+    """`logits / temperature`, both float32, `[B, L, *S]` and `[B, 1, *S]`, with the argmax of the logits."""
+    return _run(_quotients, logits, temperature)
+
+
+def _run(kernel: Callable[..., None], logits: Tensor, temperature: Tensor) -> Tensor:
+    z: Any = as_numpy(logits).reshape(*logits.shape[:2], -1)
+    found = np.empty(z.shape, np.float32)
+    for k in range(len(z)):
+        own = temperature[k]
+        one = all(stride == 0 or length == 1 for stride, length in zip(own.stride(), own.shape, strict=True))
+        heat = as_numpy(own[(slice(0, 1),) * own.ndim] if one else own).reshape(-1)
+        over_pixels(kernel, z.shape[2], z[k], heat, found[k])
+    return torch.from_numpy(found).view(logits.shape)

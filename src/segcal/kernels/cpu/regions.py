@@ -1,0 +1,342 @@
+"""Fused passes over the regions of an image on the CPU: percentiles by counting, histograms, sums."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from operator import itemgetter
+from typing import Any
+
+import numba
+import numpy as np
+import torch
+from torch import Tensor
+
+from segcal.kernels.constants import CELLS
+from segcal.kernels.cpu.compiling import BLOCK, as_numpy, cell_of, compiled, run_all
+from segcal.types import Array
+
+
+@compiled
+def _is_run(index: Array) -> bool:
+    """Whether ascending positions have no gap between them: then slices serve, which the vector units can load."""
+    n = index.shape[0]
+    return n > 0 and bool(index[n - 1] - index[0] == n - 1)
+
+
+@compiled
+def _order_statistics(confidence: Array, index: Array, ranks: Array, found: Array) -> None:
+    """Values of ascending ranks by counting: only the cells that hold a wanted rank are sorted."""
+    n = index.shape[0]
+    shift = 0 if n > 1 << 16 else 4  # few pixels: fewer cells to look through
+    cell = np.empty(n, np.int32)
+    counts = np.zeros(CELLS >> shift, np.int32)
+    if _is_run(index):
+        run = confidence[index[0] : index[0] + n]
+        for i in range(n):
+            cell[i] = cell_of(run[i]) >> shift
+    else:
+        for i in range(n):
+            cell[i] = cell_of(confidence[index[i]]) >> shift
+    for i in range(n):
+        counts[cell[i]] += 1
+    wanted = np.zeros(counts.shape[0], np.bool_)
+    places = np.empty(ranks.shape[0], np.int64)  # position of each rank among the values of the wanted cells
+    passed, kept, q = 0, 0, 0
+    for c in range(counts.shape[0]):
+        first = q
+        while q < ranks.shape[0] and ranks[q] < passed + counts[c]:
+            places[q] = kept + ranks[q] - passed
+            q += 1
+        if q > first:
+            wanted[c] = True
+            kept += counts[c]
+        passed += counts[c]
+    values = np.empty(kept)
+    k = 0
+    for i in range(n):
+        if wanted[cell[i]]:
+            values[k] = confidence[index[i]]
+            k += 1
+    values.sort()
+    for q in range(ranks.shape[0]):
+        found[q] = values[places[q]]
+
+
+@compiled
+def _product(a: float, b: float) -> float:
+    """A product of numbers that are not negative, rounded: the maximum keeps it from a fused multiply-add."""
+    return max(a * b, 0.0)
+
+
+@compiled
+def _between(low: float, high: float, share: float) -> float:
+    """What `np.percentile` makes of the values on either side, to the last bit."""
+    return high - _product(high - low, 1.0 - share) if share >= 0.5 else low + _product(high - low, share)
+
+
+@compiled
+def _percentiles(confidence: Array, index: Array, shares: Array, edges: Array) -> None:
+    """`np.percentile` of the confidences at `index`, to the last bit; NaN where there is none."""
+    n, many = index.shape[0], shares.shape[0]
+    if n == 0:
+        edges[:] = np.nan
+        return
+    ranks, found = np.empty(2 * many, np.int64), np.empty(2 * many)
+    for q in range(many):
+        ranks[2 * q] = np.int64(_product(n - 1, shares[q]))
+        ranks[2 * q + 1] = min(ranks[2 * q] + 1, n - 1)
+    order = np.argsort(ranks)
+    _order_statistics(confidence, index, ranks[order], found)
+    values = np.empty(2 * many)
+    for k in range(2 * many):
+        values[order[k]] = found[k]
+    for q in range(many):
+        edges[q] = _between(values[2 * q], values[2 * q + 1], _product(n - 1, shares[q]) - ranks[2 * q])
+
+
+def _shares(bins: int) -> Array:
+    return np.linspace(0, 100, bins + 1) / 100
+
+
+def quantile_edges(confidence: Tensor, index: Tensor, bins: int) -> Tensor:
+    """`np.percentile` of the confidences at `index` for `bins + 1` equally spaced shares; NaN where there is none."""
+    edges = np.empty(bins + 1)
+    _percentiles(as_numpy(confidence), as_numpy(index), _shares(bins), edges)
+    return torch.from_numpy(edges)
+
+
+@compiled
+def _bins_between(values: Array, n: int, edges: Array, found: Array) -> None:
+    for i in range(n):
+        found[i] = 0
+    for q in range(1, edges.shape[0] - 1):
+        edge = edges[q]
+        for i in range(n):
+            found[i] += values[i] > edge
+
+
+@compiled
+def _flush(words: Array, sums: Array, count: Array, hit: Array, total: Array) -> None:
+    """Add what was counted in four copies to the tables, and start anew."""
+    keys = words.shape[0] // 4
+    for key in range(keys):
+        for copy in range(4):
+            word = words[copy * keys + key]
+            count[key] += word & 0xFFFFFFFF
+            hit[key] += word >> 32
+            total[key] += sums[copy * keys + key]
+    words[:] = 0
+    sums[:] = 0.0
+
+
+@compiled
+def _prepare(
+    confidence: Array, predicted: Array, labels: Array, bins: int, keys: int, value: Array, base: Array, one: Array
+) -> None:
+    """What `_count_between` wants of each pixel of a run."""
+    for i in range(confidence.shape[0]):
+        c = np.int64(predicted[i])
+        value[i] = confidence[i]
+        base[i] = c * bins + (i & 3) * keys
+        one[i] = 1 + (np.int64(labels[i] == c) << 32)
+
+
+@compiled
+def _count_between(
+    edges: Array, index: Array, confidence: Array, predicted: Array, labels: Array,
+    count: Array, hit: Array, total: Array,
+) -> None:  # fmt: skip
+    """Add to histograms `[G, L * R]` for G sets of edges at once."""
+    sets, bins = edges.shape[0], edges.shape[1] - 1
+    keys = count.shape[1]
+    value, found = np.empty(BLOCK), np.empty(BLOCK, np.int64)
+    base, one = np.empty(BLOCK, np.int64), np.empty(BLOCK, np.int64)
+    # pixels and right pixels share a word, and four copies take turns, since neighbours mostly meet in one cell
+    words, sums = np.zeros((sets, 4 * keys), np.int64), np.zeros((sets, 4 * keys))
+    for at in range(0, index.shape[0], BLOCK):
+        n = min(BLOCK, index.shape[0] - at)
+        where = index[at : at + n]
+        if _is_run(where):
+            run = slice(where[0], where[0] + n)
+            _prepare(confidence[run], predicted[run], labels[run], bins, keys, value, base, one)
+        else:
+            for i in range(n):
+                pixel = where[i]
+                c = predicted[pixel]
+                value[i] = confidence[pixel]
+                base[i] = c * bins + (i & 3) * keys
+                one[i] = 1 + (np.int64(labels[pixel] == c) << 32)
+        for s in range(sets):
+            _bins_between(value, n, edges[s], found)
+            words_here, sums_here = words[s], sums[s]
+            for i in range(n):
+                key = base[i] + found[i]
+                words_here[key] += one[i]
+                sums_here[key] += value[i]
+        if at % (64 * BLOCK) == 63 * BLOCK:  # partial sums keep the rounding error small, and words from overflowing
+            for s in range(sets):
+                _flush(words[s], sums[s], count[s], hit[s], total[s])
+    for s in range(sets):
+        _flush(words[s], sums[s], count[s], hit[s], total[s])
+
+
+def count_between(
+    edges: Tensor, index: Tensor, confidence: Tensor, predicted: Tensor, labels: Tensor, num_classes: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Pixels, right pixels and summed confidence `[G, L, R]` by predicted class and interval, for G sets of edges.
+
+    Intervals are open on the left and closed on the right; what lies outside the edges goes to the nearest interval.
+    """
+    sets, bins = edges.shape[0], edges.shape[1] - 1
+    shape = (sets, num_classes * bins)
+    tables = np.zeros(shape, np.int64), np.zeros(shape, np.int64), np.zeros(shape)
+    fields = [as_numpy(values) for values in (edges, index, confidence, predicted, labels)]
+    _count_between(fields[0], fields[1], fields[2], fields[3], fields[4], *tables)
+    count, hit, total = (torch.from_numpy(table.reshape(sets, num_classes, bins)) for table in tables)
+    return count, hit, total
+
+
+@compiled
+def _measure(
+    index: Array, offsets: Array, confidence: Array, predicted: Array, labels: Array, nll: Array, brier: Array,
+    entropy: Array, edges: Array, shares: Array, count: Array, hit: Array, total: Array, support: Array, sums: Array,
+    jobs: Array,
+) -> None:  # fmt: skip
+    """Do jobs, each a region and two flags: its equal bins and sums, its equal-mass bins."""
+    for job in range(jobs.shape[0]):
+        g = jobs[job, 0]
+        part = index[offsets[g] : offsets[g + 1]]
+        if jobs[job, 1]:
+            _sum(part, labels, nll, brier, entropy, support[g], sums[g])
+        if jobs[job, 2] and shares.shape[0]:
+            _percentiles(confidence, part, shares, edges[g, 1])
+        sets = slice(1 - jobs[job, 1], 1 + jobs[job, 2])
+        _count_between(
+            edges[g, sets], part, confidence, predicted, labels, count[g, sets], hit[g, sets], total[g, sets]
+        )
+
+
+def measure(
+    regions: Sequence[Tensor], pixels: Sequence[Tensor], edges: Tensor, adaptive: Tensor | None, num_classes: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Everything that is kept of each of G regions, in one call for each thread.
+
+    Args:
+        regions: Positions of the pixels of each.
+        pixels: Confidence, predicted class, label, NLL, Brier score and entropy `[N]`.
+        edges: Of the equal bins.
+        adaptive: Of the equal-mass bins; by default the percentiles within each region.
+        num_classes: L.
+
+    Returns:
+        Pixels, right pixels and summed confidence `[G, 2, L, R]` in equal and equal-mass bins, pixels of each true
+        class `[G, L]` and the sums of NLL, Brier score and entropy `[G, 3]`.
+    """
+    many, bins = len(regions), edges.shape[0] - 1
+    index = np.concatenate([as_numpy(region) for region in regions]) if many > 1 else as_numpy(regions[0])
+    offsets = np.cumsum([0, *(len(region) for region in regions)])
+    both = np.empty((many, 2, bins + 1))
+    both[:, 0] = as_numpy(edges)
+    if adaptive is not None:
+        both[:, 1] = as_numpy(adaptive)
+    shares = _shares(bins) if adaptive is None else np.empty(0)
+    shape = (many, 2, num_classes * bins)
+    tables = np.zeros(shape, np.int64), np.zeros(shape, np.int64), np.zeros(shape)
+    support, totals = np.zeros((many, num_classes), np.int64), np.zeros((many, 3))
+    fields: list[Any] = [index, offsets, *(as_numpy(field) for field in pixels), both, shares, *tables, support, totals]
+    kernel: Callable[..., None] = _measure
+    run_all([partial(kernel, *fields, jobs) for jobs in _shared_out(np.diff(offsets), torch.get_num_threads())])
+    count, hit, total = (torch.from_numpy(table.reshape(many, 2, num_classes, bins)) for table in tables)
+    return count, hit, total, torch.from_numpy(support), torch.from_numpy(totals)
+
+
+def _shared_out(pixels: Array, threads: int) -> list[Array]:
+    """The jobs of `_measure` for each thread: the longest first, each to the thread that has least to do."""
+    fair = pixels.sum() / threads
+    jobs = list[tuple[float, tuple[int, int, int]]]()
+    for g, size in enumerate(pixels.tolist()):
+        if size <= fair:
+            jobs.append((size, (g, 1, 1)))
+        else:  # too long for one thread, so two share it
+            jobs += [(0.55 * size, (g, 1, 0)), (0.65 * size, (g, 0, 1))]
+    loads, own = [0.0] * threads, [list[tuple[int, int, int]]() for _ in range(threads)]
+    for size, job in sorted(jobs, key=itemgetter(0), reverse=True):
+        least = loads.index(min(loads))
+        loads[least] += size
+        own[least].append(job)
+    return [np.array(part, np.int64).reshape(-1, 3) for part in own if part]
+
+
+@compiled
+def _count_cells(
+    index: Array, confidence: Array, predicted: Array, labels: Array, count: Array, hit: Array, total: Array
+) -> None:
+    for i in range(index.shape[0]):
+        at = index[i]
+        c, cell = predicted[at], cell_of(confidence[at])
+        count[c, cell] += 1
+        hit[c, cell] += int(labels[at] == c)
+        total[c, cell] += confidence[at]
+
+
+def count_cells(
+    index: Tensor, confidence: Tensor, predicted: Tensor, labels: Tensor, count: Tensor, hit: Tensor, total: Tensor
+) -> None:
+    """Add pixels, right pixels and confidences by predicted class and cell to `[L, 65536]` tables, in place."""
+    _count_cells(*(as_numpy(values) for values in (index, confidence, predicted, labels, count, hit, total)))
+
+
+@numba.njit(nogil=True, cache=True, fastmath={"contract", "reassoc"})
+def _total(values: Array) -> float:
+    """The sum of a few thousand values, in any order."""
+    total = 0.0
+    for i in range(values.shape[0]):
+        total += values[i]
+    return total
+
+
+@compiled
+def _sum(index: Array, labels: Array, nll: Array, brier: Array, entropy: Array, support: Array, sums: Array) -> None:
+    for start in range(0, index.shape[0], BLOCK):  # partial sums keep the rounding error small
+        where = index[start : start + BLOCK]
+        if _is_run(where):
+            run = slice(where[0], where[0] + where.shape[0])
+            _count_labels(labels[run], support)
+            sums[0] += _total(nll[run])
+            sums[1] += _total(brier[run])
+            sums[2] += _total(entropy[run])
+            continue
+        a, b, c = 0.0, 0.0, 0.0
+        for i in range(where.shape[0]):
+            at = where[i]
+            support[labels[at]] += 1
+            a += nll[at]
+            b += brier[at]
+            c += entropy[at]
+        sums[0] += a
+        sums[1] += b
+        sums[2] += c
+
+
+@compiled
+def _count_labels(labels: Array, support: Array) -> None:
+    """Add to the count of each label; neighbours mostly have the same."""
+    first, others = labels[0], 0
+    for i in range(labels.shape[0]):
+        others += int(labels[i] != first)
+    support[first] += labels.shape[0] - others
+    if others:
+        for i in range(labels.shape[0]):
+            if labels[i] != first:
+                support[labels[i]] += 1
+
+
+def sums(
+    index: Tensor, labels: Tensor, nll: Tensor, brier: Tensor, entropy: Tensor, num_classes: int
+) -> tuple[Tensor, Tensor]:
+    """Pixels of each true class, and the sums of NLL, Brier score and entropy."""
+    support, totals = np.zeros(num_classes, np.int64), np.zeros(3)
+    fields = [as_numpy(values) for values in (index, labels, nll, brier, entropy)]
+    _sum(fields[0], fields[1], fields[2], fields[3], fields[4], support, totals)
+    return torch.from_numpy(support), torch.from_numpy(totals)

@@ -1,0 +1,207 @@
+"""Fused passes over the pixels of an image on the CPU for the relatives of temperature scaling: ETS, BTS and ATS."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from segcal.kernels.cpu.affine import exponentials, widen
+from segcal.kernels.cpu.compiling import BLOCK, as_numpy, compiled, exp_below_zero, log_above_one, over_pixels
+from segcal.types import Array
+
+
+@compiled
+def _mixture(
+    logits: Array,
+    labels: Array,
+    importance: Array,
+    alpha: float,
+    weights: Array,
+    partial: Array,
+    start: int,
+    stop: int,
+) -> None:
+    classes = logits.shape[0]
+    x, powers = np.empty((classes, BLOCK)), np.empty((classes, BLOCK))
+    top, raw, scaled = np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK)
+    one, both, other = np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK)
+    for at in range(start, stop, BLOCK):
+        n = min(BLOCK, stop - at)
+        widen(logits, at, n, x)
+        exponentials(x, n, top, raw, powers)
+        scaled[:] = 0.0
+        one[:] = 0.0
+        both[:] = 0.0
+        other[:] = 0.0
+        for c in range(classes):
+            row, power = x[c], powers[c]
+            for i in range(n):
+                e = exp_below_zero(alpha * (row[i] - top[i]))
+                scaled[i] += e
+                one[i] += e * e
+                both[i] += e * power[i]
+                other[i] += power[i] * power[i]
+        out = partial[at // BLOCK]
+        for i in range(n):
+            label = labels[at + i]
+            if label < 0:
+                continue
+            share = importance[label]
+            below = x[label, i] - top[i]
+            first = exp_below_zero(alpha * below) / scaled[i]
+            second = powers[label, i] / raw[i]
+            third = 1.0 / classes
+            mixed = weights[0] * first + weights[1] * second + weights[2] * third
+            a, b, c = first / mixed, second / mixed, third / mixed
+            out[0] -= share * np.log(mixed)
+            out[1] -= share * a
+            out[2] -= share * b
+            out[3] -= share * c
+            out[4] += share * a * a
+            out[5] += share * a * b
+            out[6] += share * a * c
+            out[8] += share * b * b
+            out[9] += share * b * c
+            out[12] += share * c * c
+            out[13] += share * one[i] / (scaled[i] * scaled[i])
+            out[14] += share * both[i] / (scaled[i] * raw[i])
+            out[15] += share * other[i] / (raw[i] * raw[i])
+            out[16] += share * first
+            out[17] += share * second
+            out[18] += share
+
+
+def mixture(logits: Tensor, labels: Tensor, importance: Tensor, alpha: float, weights: Tensor) -> Tensor:
+    """See `scaling_portable.mixture`."""
+    total = _summed(_mixture, logits, labels, 19, as_numpy(importance), float(alpha), as_numpy(weights))
+    total[7], total[10], total[11] = total[5], total[6], total[9]  # the second derivatives are symmetric
+    return total
+
+
+@compiled
+def _binned_likelihood(
+    logits: Array, labels: Array, edges: Array, alphas: Array, partial: Array, start: int, stop: int
+) -> None:
+    classes = logits.shape[0]
+    x, powers = np.empty((classes, BLOCK)), np.empty((classes, BLOCK))
+    top, total, alpha = np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK)
+    first, second, mean = np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK)
+    place = np.empty(BLOCK, np.int64)
+    for at in range(start, stop, BLOCK):
+        n = min(BLOCK, stop - at)
+        widen(logits, at, n, x)
+        exponentials(x, n, top, total, powers)
+        for i in range(n):
+            place[i] = np.searchsorted(edges, 1.0 / total[i])
+            alpha[i] = alphas[place[i]]
+            total[i], first[i], second[i], mean[i] = 0.0, 0.0, 0.0, 0.0
+        for c in range(classes):
+            row = x[c]
+            for i in range(n):
+                below = row[i] - top[i]
+                e = exp_below_zero(alpha[i] * below)
+                total[i] += e
+                first[i] += e * below
+                second[i] += e * below * below
+                mean[i] += below
+        out = partial[at // BLOCK]
+        for i in range(n):
+            label = labels[at + i]
+            if label < 0:
+                continue
+            truth = x[label, i] - top[i]
+            average = first[i] / total[i]
+            sums = out[6 * place[i] : 6 * place[i] + 6]
+            sums[0] += 1.0
+            sums[1] += log_above_one(total[i]) - alpha[i] * truth
+            sums[2] += average - truth
+            sums[3] += max(second[i] / total[i] - average * average, 0.0)
+            sums[4] += mean[i] / classes - truth
+            sums[5] -= truth
+
+
+def binned_likelihood(logits: Tensor, labels: Tensor, edges: Tensor, alphas: Tensor) -> Tensor:
+    """See `scaling_portable.binned_likelihood`."""
+    total = _summed(_binned_likelihood, logits, labels, 6 * alphas.numel(), as_numpy(edges), as_numpy(alphas))
+    return total.view(-1, 6)
+
+
+@compiled
+def _moments(z: Array, without: int, alpha: float, result: Array) -> None:
+    """Of one pixel: largest logit, log of summed exponentials, their mean and variance, and the plain mean."""
+    classes = z.shape[0]
+    top = -np.inf
+    for c in range(classes):
+        if c != without:
+            top = max(top, z[c])
+    total, first, second, mean = 0.0, 0.0, 0.0, 0.0
+    for c in range(classes):
+        if c != without:
+            below = z[c] - top
+            e = exp_below_zero(alpha * below)
+            total += e
+            first += e * below
+            second += e * below * below
+            mean += below
+    first /= total
+    result[0] = top
+    result[1] = alpha * top + log_above_one(total)
+    result[2] = top + first
+    result[3] = max(second / total - first * first, 0.0)
+    result[4] = top + mean / (classes if without < 0 else classes - 1)
+
+
+@compiled
+def _attended(
+    logits: Array, labels: Array, threshold: float, alpha: float, partial: Array, start: int, stop: int
+) -> None:
+    classes = logits.shape[0]
+    x, powers = np.empty((classes, BLOCK)), np.empty((classes, BLOCK))
+    top, raw, z = np.empty(BLOCK), np.empty(BLOCK), np.empty(classes)
+    whole, rest = np.empty(5), np.empty(5)
+    for at in range(start, stop, BLOCK):
+        n = min(BLOCK, stop - at)
+        widen(logits, at, n, x)
+        exponentials(x, n, top, raw, powers)
+        out = partial[at // BLOCK]
+        for i in range(n):
+            label = labels[at + i]
+            if label < 0:
+                continue
+            for c in range(classes):
+                z[c] = x[c, i] - top[i]
+            _moments(z, -1, alpha, whole)
+            truth = z[label]
+            out[0] += 1.0
+            out[1] += whole[1] - alpha * truth
+            out[2] += whole[2] - truth
+            out[3] += whole[3]
+            out[4] += whole[4] - truth
+            out[5] -= truth
+            if classes == 1:
+                continue
+            for k in range(classes):
+                if k != label and powers[k, i] / raw[i] >= threshold:
+                    _moments(z, k, alpha, rest)
+                    out[1] += whole[1] - rest[1]
+                    out[2] += whole[2] - rest[2]
+                    out[3] += whole[3] - rest[3]
+                    out[4] += whole[4] - rest[4]
+                    out[5] -= rest[0]
+                    out[6] += 1.0
+
+
+def attended_likelihood(logits: Tensor, labels: Tensor, threshold: float, alpha: float) -> Tensor:
+    """See `scaling_portable.attended_likelihood`."""
+    return _summed(_attended, logits, labels, 7, float(threshold), float(alpha))
+
+
+def _summed(kernel: Any, logits: Tensor, labels: Tensor, size: int, *settings: Any) -> Tensor:
+    """Run a kernel that fills one row of sums for each block, and add the rows."""
+    z = as_numpy(logits)
+    partial = np.zeros((-(-z.shape[1] // BLOCK), size))
+    over_pixels(kernel, z.shape[1], z, as_numpy(labels), *settings, partial)
+    return torch.from_numpy(partial.sum(axis=0))

@@ -1,0 +1,337 @@
+"""The automatic choice: what it takes on scenes whose truth is known, and that groups are never split."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.ndimage import uniform_filter
+
+import segcal
+from segcal.calibrators import AutomaticChoice, Calibrator, create
+from segcal.calibrators import automatic as module
+from segcal.calibrators.shared.streaming import summed_nll
+from segcal.calibrators.shared.trial import Score, Trial
+from segcal.data.datasets.simulate import simulate
+from segcal.integrations.onnx import export_onnx
+from segcal.types import Case, InputError
+from support.contracts import CHECKS, Check, Subject
+
+QUICK = ("ts", "ets")
+
+
+def scenes(count: int, variation: Any = "global", **settings: Any) -> list[Case]:
+    return [scene.case for scene in simulate(count, size=(32, 32), variation=variation, **settings)]
+
+
+def heavy_tailed(count: int) -> list[Case]:
+    """A tenth of the pixels is labelled at random however sure the network is, which ETS can say and TS cannot."""
+    rng = np.random.default_rng(0)
+    cases = []
+    for case in scenes(count, temperatures=(1.0, 1.0)):
+        chance = rng.uniform(size=(32, 32)) < 0.1
+        cases.append(replace(case, labels=np.where(chance, rng.integers(0, 5, (32, 32)), np.asarray(case.labels))))
+    return cases
+
+
+def grouped(cases: Iterable[Case], size: int) -> list[Case]:
+    return [replace(case, group=f"video {k // size}") for k, case in enumerate(cases)]
+
+
+def auto(cases: Any, *, candidates: tuple[str, ...] = QUICK, **settings: Any) -> AutomaticChoice:
+    return AutomaticChoice(5, image_channels=1, candidates=candidates).fit(cases, **settings)
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# what it takes
+
+
+def test_one_temperature_for_all_is_ts() -> None:
+    cases = scenes(8)
+    found = auto(cases)
+    details = found.fit_report_.details
+    assert details["chosen"] == "ts"
+    assert details["why"].startswith("ts is taken: on the 8 images left out in turn its NLL is ")
+    assert "within one standard error of the best, ets, which lowers it by " in details["why"]
+    assert torch.equal(found.applied.inverse_temperature, create("ts", 5).fit(cases).inverse_temperature)
+    assert details["chosen_details"] == create("ts", 5).fit(cases).fit_report_.details
+
+
+def test_heavy_tails_are_ets() -> None:
+    cases = heavy_tailed(8)
+    found, alone = auto(cases), create("ets", 5).fit(cases)
+    details = found.fit_report_.details
+    assert details["chosen"] == "ets"
+    assert "below that of ts (standard error" in details["why"]
+    assert torch.equal(found.applied.weights, alone.weights)  # fitted anew on all cases
+    assert found.fit_report_.nll_after == alone.fit_report_.nll_after
+    assert details["scores"]["ets"]["numbers"] == alone.learned == found.learned == 4
+
+
+def scaled(count: int, temperature: Callable[[np.ndarray], np.ndarray]) -> list[Case]:
+    """Calibrated scenes multiplied by a temperature that depends on the true logits."""
+    found = []
+    for scene in simulate(count, size=(32, 32), variation="global"):
+        logits = np.asarray(scene.true_logits)
+        found.append(replace(scene.case, logits=(logits * temperature(logits)).astype(np.float32)))
+    return found
+
+
+def of_class(logits: np.ndarray) -> np.ndarray:
+    return np.array([0.6, 1.0, 1.6, 2.2, 3.0])[logits.argmax(axis=0)]
+
+
+def near_borders(logits: np.ndarray) -> np.ndarray:
+    """Higher the more pixels within 4 steps have another label to their right or below."""
+    labels = logits.argmax(axis=0)
+    border = np.zeros(labels.shape)
+    border[:-1] += labels[:-1] != labels[1:]
+    border[:, :-1] += labels[:, :-1] != labels[:, 1:]
+    near = uniform_filter((border > 0).astype(float), 9)
+    return np.asarray(np.exp(0.2 + 0.64 * (near - near.mean()) / near.std()))
+
+
+SECONDS = ("ts", "ets", "classwise", "cts", "cts+classes")
+
+
+@pytest.mark.parametrize(("temperature", "chosen"), [(of_class, "classwise"), (near_borders, "cts")])
+def test_what_the_temperature_follows_is_found(temperature: Callable[[np.ndarray], np.ndarray], chosen: str) -> None:
+    found = auto(scaled(8, temperature), candidates=SECONDS)
+    details = found.fit_report_.details
+    assert details["chosen"] == chosen
+    assert details["scores"][chosen]["difference"] < -5 * details["scores"][chosen]["difference_error"] < 0
+    assert (details["chosen_details"]["features"] != []) == (chosen == "cts")
+    assert any(details["chosen_details"]["class_offsets"]) == (chosen == "classwise")
+
+
+def test_one_temperature_for_all_is_ts_among_all_that_take_seconds() -> None:
+    assert auto(scenes(8), candidates=SECONDS).fit_report_.details["chosen"] == "ts"
+
+
+def test_scores_are_the_nll_of_what_was_left_out() -> None:
+    """With as many folds as cases, leaving out by hand is one loop."""
+    cases = heavy_tailed(5)
+    scores = auto(cases).fit_report_.details["scores"]
+    for name in QUICK:
+        sums = np.array(
+            [summed_nll(create(name, 5).fit([c for c in cases if c is not left]), [left])[0] for left in cases]
+        )
+        assert scores[name]["nll"] == pytest.approx(sums.sum() / (5 * 1024), rel=1e-9)
+        assert scores[name]["error"] == pytest.approx((sums / 1024).std(ddof=1) / np.sqrt(5), rel=1e-9)
+    assert scores["ts"]["difference"] == scores["ts"]["difference_error"] == 0
+    assert scores["ets"]["difference"] == pytest.approx(scores["ets"]["nll"] - scores["ts"]["nll"], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("cases", "why"),
+    [
+        (heavy_tailed(1), "with one group of images none can be left out"),
+        (grouped(heavy_tailed(8), 8), "with one group of images none can be left out"),
+        (heavy_tailed(3), "3 images are too few .* give 4 or more"),
+        (grouped(heavy_tailed(8), 4), "2 groups of images are too few .* give 4 or more"),
+    ],
+)
+def test_too_few_groups_are_ts(cases: list[Case], why: str) -> None:
+    details = auto(cases).fit_report_.details
+    assert (details["chosen"], details["scores"]) == ("ts", {})
+    assert re.search(why, details["why"])
+
+
+def test_groups_are_never_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = grouped(heavy_tailed(12), 2)
+    group_of, seen = {case.name: case.group for case in cases}, []
+
+    def spy(calibrator: Calibrator, held_out: list[Case]) -> tuple[float, int]:
+        seen.extend((calibrator.method, calibrator.fit_report_.names, case) for case in held_out)
+        return summed_nll(calibrator, held_out)
+
+    monkeypatch.setattr(module, "summed_nll", spy)
+    ours = auto(cases, validation=cases, candidates=("ts", "lts"), epochs=1)
+    assert ours.fit_report_.details["groups"] == 6
+    assert sorted(case.name for name, _, case in seen if name == "ts") == sorted(group_of)  # each once
+    for _, fitted_on, case in seen:
+        assert fitted_on
+        assert case.group not in {group_of[name] for name in fitted_on}
+
+
+def test_validation_cases_of_a_group_left_out_are_not_looked_at() -> None:
+    cases = grouped(scenes(6), 2)
+    kept = module._apart(cases, cases[2:3])
+    assert kept is not None
+    assert [case.name for case in kept] == [case.name for case in cases if case.group != "video 1"]
+    assert module._apart(cases[:2], cases[1:3]) is None
+    alone = scenes(3)
+    assert len(module._apart(alone, alone) or ()) == 3  # without a group nothing says that they belong together
+
+
+def test_pixels_of_no_group_and_ignored_cases() -> None:
+    """A case without a labelled pixel neither counts as a group nor disturbs the choice."""
+    cases = heavy_tailed(5)
+    empty = replace(cases[0], name="empty", labels=np.full((32, 32), 9))
+    one = AutomaticChoice(5, candidates=QUICK, ignore_index=9).fit([empty, *cases])
+    other = AutomaticChoice(5, candidates=QUICK, ignore_index=9).fit(cases)
+    assert timeless(one) == timeless(other)
+    assert one.fit_report_.cases == 6
+
+
+def timeless(calibrator: Calibrator) -> dict[str, Any]:
+    details = dict(calibrator.fit_report_.details)
+    scores = {name: {**score, "seconds": None} for name, score in details["scores"].items()}
+    return {**details, "scores": scores}
+
+
+def test_the_same_every_time() -> None:
+    cases = scenes(5, "local")
+    one, other = (auto(cases, candidates=("ts", "ets", "lts"), epochs=2) for _ in range(2))
+    assert timeless(one) == timeless(other)
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# the race, and what goes wrong
+
+
+def test_what_is_hopeless_is_given_up_after_the_first_fold() -> None:
+    found = auto(scenes(5), candidates=("ts", "lts"), epochs=1, learning_rate=0.3)
+    score = found.fit_report_.details["scores"]["lts"]
+    assert score["note"].startswith("given up after the first of 5 folds: NLL ")
+    assert score["nll"] is None
+    assert score["numbers"] > 1000
+    assert found.fit_report_.details["chosen"] == "ts"
+
+
+def test_a_candidate_that_cannot_be_fitted_is_told_of() -> None:
+    cases = [replace(case, image=None) for case in scenes(5)]
+    found = auto(cases, candidates=("ts", "lts"), epochs=1)
+    assert found.fit_report_.details["chosen"] == "ts"
+    assert any("lts could not be fitted: images need 1 channels" in text for text in found.fit_report_.warnings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"candidates": ("ts", "magic")}, "candidates must be among ts, .*, got 'magic'"),
+        ({"candidates": ("ets",)}, "candidates must hold 'ts'"),
+        ({"bounds": (2.0, 1.0)}, "bounds must be positive"),
+        ({"bounds": (1.0, 2.0, 3.0)}, "bounds must be two numbers"),
+        ({"spatial_dims": 4}, "spatial_dims must be "),
+    ],
+)
+def test_bad_settings_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        AutomaticChoice(5, **settings)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"epochs": 0}, "epochs and batch_size must be at least 1"),
+        ({"batch_size": 0}, "epochs and batch_size must be at least 1"),
+        ({"learning_rate": -1.0}, "learning_rate positive"),
+        ({"seed": -1}, "seed must be at least 0, got -1"),
+        ({"patience": 0}, "patience must be at least 1"),
+        ({"crop": 0}, "crop must be at least 1"),
+        ({"device": "nowhere"}, "device 'nowhere' cannot be used"),
+    ],
+)
+def test_wrong_options_are_no_failure_of_a_candidate(options: dict[str, Any], message: str) -> None:
+    for method, settings in (("auto", {"candidates": ("ts", "lts")}), ("lts", {})):
+        calibrator = create(method, 5, spatial_dims=2, image_channels=1, **settings)
+        with pytest.raises(InputError, match=message):
+            calibrator.fit(scenes(5), **options)
+        assert not calibrator.fitted
+
+
+def trial_of(**sums: list[float]) -> Trial:
+    cases = np.arange(4)
+    return Trial(cases, cases, np.full(4, 10.0), {name: Score(np.array(row)) for name, row in sums.items()})
+
+
+@pytest.mark.parametrize(
+    ("sums", "chosen", "why"),
+    [
+        ({"ts": [5.0] * 4, "ets": [5.1] * 4}, "ts", "no other method has a lower NLL"),
+        ({"ts": [5.0] * 4, "ets": [4.996] * 4}, "ts", "0.5000, within a thousandth of the best, ets, which lowers"),
+        ({"ts": [5.0] * 4, "ets": [4.7, 5.2, 4.7, 5.2]}, "ts", "within one standard error of the best, ets"),
+        ({"ts": [5.0] * 4, "ets": [4.5] * 4}, "ets", "10.0 % below that of ts .*no worse than ts comes near it"),
+        ({"ts": [5.0] * 4, "ets": [4.5] * 4, "cts": [4.499] * 4}, "ets", "within a thousandth of the best, cts"),
+        (
+            {"ts": [5.0] * 4, "ets": [4.5] * 4, "cts": [4.2, 4.7, 4.2, 4.7]},
+            "ets",
+            r"within one standard error of the best, cts \(0.4450\)",
+        ),
+        ({"ts": [5.0] * 4, "ets": [5.8, 4.4, 5.8, 4.4], "cts": [4.9] * 4}, "cts", "2.0 % below that of ts"),
+    ],
+)
+def test_why_says_what_decided(sums: dict[str, list[float]], chosen: str, why: str) -> None:
+    name, told = trial_of(**sums).verdict()
+    assert name == chosen
+    assert re.search(why, told), told
+
+
+def test_a_candidate_of_no_finite_score_is_given_up_or_out() -> None:
+    trial = trial_of(ts=[5.0] * 4, lts=[float("inf")] * 4)
+    assert trial.is_far_behind("lts")
+    assert trial.verdict()[0] == "ts"
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# whatever it takes, it keeps the contract
+
+
+def taking(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every trial end with this candidate, untried."""
+    monkeypatch.setattr(module, "_FEWEST_GROUPS", 1)
+    monkeypatch.setattr(AutomaticChoice, "_try", lambda *_: None)
+    monkeypatch.setattr(module.Trial, "verdict", lambda _: (name, "told so"))
+
+
+def subject(name: str) -> Subject:
+    def make(**settings: Any) -> Calibrator:
+        return create("auto", 3, spatial_dims=2, image_channels=1, candidates=("ts", name), **settings)
+
+    cases = [scene.case for scene in simulate(3, num_classes=3, size=(20, 14), contrast=2.0, seed=3)]
+    return Subject(make, cases, {"epochs": 2})
+
+
+@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS.keys())
+@pytest.mark.parametrize("name", ["ets", "cts+classes", "lts"])  # one of each kind
+def test_contract_of_every_choice(name: str, check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    taking(name, monkeypatch)
+    check(subject(name), tmp_path)
+
+
+@pytest.mark.parametrize("name", module.CANDIDATES)
+def test_temperatures_and_reach_are_those_of_the_chosen(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taking(name, monkeypatch)
+    ours = subject(name)
+    ours.fitted.save(tmp_path / "saved")
+    loaded = segcal.load(tmp_path / "saved")
+    assert isinstance(loaded, AutomaticChoice)
+    logits, image = ours.batch()
+    for calibrator in (ours.fitted, loaded):
+        assert isinstance(calibrator, AutomaticChoice)
+        assert calibrator.context == calibrator.applied.context
+        if name == "ets":
+            with pytest.raises(InputError, match="'ets' was chosen, which has no temperature"):
+                calibrator.temperature(logits, image)
+        else:
+            assert torch.equal(calibrator.temperature(logits, image), calibrator.applied.temperature(logits, image))
+
+
+@pytest.mark.parametrize("name", ["ts", "ets", "cts+classes", "lts"])
+def test_what_is_exported_is_the_chosen(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    taking(name, monkeypatch)
+    assert export_onnx(subject(name).fitted, tmp_path / "file.onnx", size=(16, 16)) < 1e-4
+    session = onnxruntime.InferenceSession(str(tmp_path / "file.onnx"), providers=["CPUExecutionProvider"])
+    needed = ["logits", "image"] if name == "lts" else ["logits"]
+    assert [entry.name for entry in session.get_inputs()] == needed  # no image where none is looked at

@@ -1,0 +1,448 @@
+"""Contextual temperature scaling: scenes whose temperature follows their context, and what it may and may not learn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from segcal.calibrators import ContextualTemperatureScaling, TemperatureScaling, create
+from segcal.calibrators.shared.streaming import summed_nll
+from segcal.data.datasets.simulate import simulate
+from segcal.functional import context_portable, log_linear
+from segcal.functional.context import FEATURES, context_features
+from segcal.functional.log_linear import Pixels, fit_in_memory, loss_sums, read_loss
+from segcal.functional.ridge import Strengths, choose_ridge
+from segcal.types import Case, InputError
+
+CLASSES = 4
+WEIGHTS = {"entropy": 0.3, "boundary in 25": -2.0}
+OFFSETS = np.array([0.4, -0.4, 0.0, 0.0])
+
+
+def heated(count: int, size: tuple[int, ...] = (48, 48), seed: int = 0, **settings: Any) -> list[Case]:
+    """Scenes with labels drawn from the softmax of their logits divided by a temperature of known weights."""
+    random = np.random.default_rng(seed)
+    cases = []
+    for scene in simulate(count, num_classes=CLASSES, size=size, variation="global", seed=seed, **settings):
+        logits = torch.from_numpy(scene.case.logits)[None]
+        features = dict(zip(FEATURES, context_features(logits)[0].numpy(), strict=True))
+        exponent = 0.5 + sum(weight * features[name] for name, weight in WEIGHTS.items())
+        exponent = exponent + OFFSETS[logits[0].argmax(0).numpy()]
+        true = scene.case.logits / np.exp(exponent)
+        labels = (true + random.gumbel(size=true.shape)).argmax(0).astype(np.uint8)
+        cases.append(replace(scene.case, labels=labels))
+    return cases
+
+
+def pixels_of(count: int = 600, features: int = 2, folds: int = 3, seed: int = 0) -> Pixels:
+    generator = torch.Generator().manual_seed(seed)
+    logits = (3 * torch.randn(CLASSES, count, generator=generator)).float()
+    known = torch.randn(features, count, generator=generator)
+    heat = torch.exp(0.3 * known[0] + 0.2)
+    labels = torch.multinomial(torch.softmax((logits / heat).T, 1), 1, generator=generator).squeeze(1)
+    return Pixels(logits, labels, known, tuple(count * k // folds for k in range(folds + 1)))
+
+
+def test_what_made_the_scenes_is_found() -> None:
+    cases = heated(24)
+    cts = ContextualTemperatureScaling(CLASSES, sharpen=True).fit(cases)
+    details = cts.fit_report_.details
+    raw = dict(zip(FEATURES, (cts.coefficients / cts.feature_scale).tolist(), strict=True))
+    logits = torch.stack([torch.as_tensor(case.logits) for case in heated(4, seed=9)])
+    found = cts.temperature(logits).log()
+    features = context_features(logits)
+    true = 0.5 + torch.from_numpy(OFFSETS)[logits.argmax(1, keepdim=True)]
+    for name, weight in WEIGHTS.items():
+        true = true + weight * features[:, FEATURES.index(name)].unsqueeze(1)
+    assert float((found - true).square().mean().sqrt()) < 0.1
+    assert float(true.std()) > 0.25
+    assert raw["boundary in 25"] < -0.5
+    offsets = cts.class_offsets - cts.class_offsets.mean()
+    np.testing.assert_allclose(offsets.numpy(), OFFSETS, atol=0.1)
+    for interval, value in zip(details["class_offset_intervals"], details["class_offsets"], strict=True):
+        assert interval[0] < value < interval[1]
+    assert any(words.startswith("pixels predicted as class 0: x1.") for words in details["words"])
+    assert any("raises the temperature" in words for words in details["words"])
+
+
+def test_it_beats_one_temperature_on_other_scenes() -> None:
+    fitted, others = heated(12), heated(6, seed=5)
+
+    def nll(calibrator: Any) -> float:
+        logits = torch.stack([torch.as_tensor(case.logits) for case in others])
+        labels = torch.stack([torch.as_tensor(case.labels) for case in others]).long()
+        return float(torch.nn.functional.cross_entropy(calibrator(logits), labels))
+
+    scores = {
+        name: nll(create("cts", CLASSES, features=features, classes=classes).fit(fitted))
+        for name, features, classes in (
+            ("both", True, True),
+            ("classes", False, True),
+            ("features", True, False),
+            ("ts", False, False),
+        )
+    }
+    assert scores["both"] < min(scores["classes"], scores["features"])
+    assert max(scores["classes"], scores["features"]) < scores["ts"]
+
+
+@pytest.mark.parametrize("dims", [2, 3])
+def test_without_features_and_classes_it_is_temperature_scaling(dims: int) -> None:
+    cases = heated(3, size={2: (24, 20), 3: (9, 10, 8)}[dims])
+    plain = TemperatureScaling(CLASSES).fit(cases)
+    ours = ContextualTemperatureScaling(CLASSES, spatial_dims=dims, features=False, classes=False).fit(cases)
+    assert float(ours.intercept.exp()) == pytest.approx(plain.fit_report_.details["temperature"], rel=1e-12)
+    assert ours.fit_report_.warnings == ()
+
+
+def test_infinite_ridges_are_temperature_scaling(monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = heated(6, size=(24, 20))
+    plain = TemperatureScaling(CLASSES).fit(cases)
+    for name in ("_FEATURE_RIDGES", "_CLASS_RIDGES"):
+        monkeypatch.setattr(f"segcal.calibrators.contextual.{name}", (np.inf,))
+    ours = ContextualTemperatureScaling(CLASSES).fit(cases)
+    logits = torch.as_tensor(cases[0].logits)[None]
+    torch.testing.assert_close(ours.temperature(logits), plain.temperature(logits), rtol=1e-6, atol=0)
+    for name in ("_FEATURE_RIDGES", "_CLASS_RIDGES"):
+        monkeypatch.setattr(f"segcal.calibrators.contextual.{name}", (1e7,))
+    nearly = ContextualTemperatureScaling(CLASSES).fit(cases)
+    torch.testing.assert_close(nearly.temperature(logits), plain.temperature(logits), rtol=1e-6, atol=0)
+    assert nearly.fit_report_.details["ridge_features"] == 1e7
+
+
+@pytest.mark.parametrize("brier", [0.0, 1.0])
+@pytest.mark.parametrize("bounds", [(0.05, 100.0), (0.9, 1.5)])
+def test_gradient_and_curvature(brier: float, bounds: tuple[float, float]) -> None:
+    """The gradient by finite differences; both against plain PyTorch."""
+    pixels = pixels_of(500)
+    labels = pixels.labels.clone()
+    labels[::7] = -1
+    point = np.array([0.1, 0.2, -0.15, 0.1, -0.1, 0.3, 0.0])
+    data = pixels.logits, labels, pixels.features
+
+    def value(at: np.ndarray) -> float:
+        return read_loss(loss_sums(*data, at, bounds, brier=brier), at.size).value
+
+    sums = loss_sums(*data, point, bounds, brier=brier, curvature=True)
+    portable = log_linear._loss_sums(*data, point, bounds, brier, True)
+    np.testing.assert_allclose(sums, portable, rtol=1e-9, atol=1e-9)
+    found = read_loss(sums, point.size)
+    assert found.pixels == int((labels >= 0).sum())
+    assert (found.bounded > 0) == (bounds[0] == 0.9)
+    steps = 1e-5 * np.eye(point.size)
+    slopes = [(value(point + step) - value(point - step)) / 2e-5 for step in steps]
+    np.testing.assert_allclose(found.gradient, slopes, rtol=1e-4, atol=1e-4)
+    assert np.linalg.eigvalsh(found.curvature).min() > -1e-9
+    np.testing.assert_array_equal(found.curvature, found.curvature.T)
+
+
+def test_the_curvature_is_that_of_expected_labels() -> None:
+    """Fisher's: the mean of the squared slopes over labels drawn from the model is the curvature of the NLL."""
+    pixels = pixels_of(300)
+    point = np.array([0.1, 0.2, -0.15, 0.1, -0.1, 0.3, 0.0])
+    expected = np.zeros((point.size, point.size))
+    for k in range(300):
+        z, known = pixels.logits[:, k : k + 1], pixels.features[:, k : k + 1]
+        exponent = point[0] + point[1:3] @ known.numpy()[:, 0] + point[3 + int(z.argmax())]
+        probs = torch.softmax(z[:, 0].double() / np.exp(exponent), 0)
+        for label in range(CLASSES):
+            one = read_loss(loss_sums(z, torch.tensor([label]), known, point, (0.05, 100.0)), point.size).gradient
+            expected += float(probs[label]) * np.outer(one, one)
+    data = pixels.logits, pixels.labels, pixels.features
+    found = read_loss(loss_sums(*data, point, (0.05, 100.0), curvature=True), point.size)
+    np.testing.assert_allclose(found.curvature, expected, rtol=1e-6, atol=1e-8)
+
+
+def test_newton_ends_where_the_slope_is_zero() -> None:
+    pixels, penalty = pixels_of(3000), Strengths(0.01, 0.1).penalty(2, CLASSES)
+    point, _ = fit_in_memory([pixels], np.zeros(7), penalty, (0.05, 100.0))
+    data = pixels.logits, pixels.labels, pixels.features
+    found = read_loss(loss_sums(*data, point, (0.05, 100.0)), 7)
+    np.testing.assert_allclose(found.gradient / found.pixels + penalty * point, 0, atol=1e-7)
+    assert point[1] == pytest.approx(0.3, abs=0.1)
+
+
+def test_a_rare_class_is_drawn_more_to_the_common_temperature() -> None:
+    random = np.random.default_rng(0)
+    predicted = (random.uniform(size=40_000) < 0.02).astype(int)
+    logits = np.zeros((2, predicted.size), np.float32)
+    logits[predicted, np.arange(predicted.size)] = 3.0
+    right = random.uniform(size=predicted.size) < 1 / (1 + np.exp(-3.0 / 2))  # both are twice too sure
+    labels = torch.from_numpy(np.where(right, predicted, 1 - predicted))
+    pixels = Pixels(torch.from_numpy(logits), labels, torch.empty(0, predicted.size), (0, predicted.size))
+    penalty = np.array([np.inf, 0.02, 0.02])  # the common temperature stays at 1, so that the offsets must do it
+    point, _ = fit_in_memory([pixels], np.zeros(3), penalty, (0.05, 100.0))
+    assert 0 < point[2] < point[1] / 2
+
+
+def test_groups_are_never_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twelve images of four groups, told apart by their logits: no fold holds pixels of a group that another holds."""
+    cases = [replace(case, name=f"{k}", group=f"group-{k % 4}") for k, case in enumerate(heated(12, size=(12, 12)))]
+    of_pixel = {
+        tuple(column): case.group for case in cases for column in np.asarray(case.logits).reshape(CLASSES, -1).T
+    }
+    seen = []
+
+    def spy(pixels: Pixels, *arguments: Any, **settings: Any) -> Any:
+        columns = pixels.logits.numpy().T
+        for start, stop in zip(pixels.edges, pixels.edges[1:], strict=False):
+            seen.append({of_pixel[tuple(column)] for column in columns[start:stop]})
+        return choose_ridge(pixels, *arguments, **settings)
+
+    monkeypatch.setattr("segcal.calibrators.contextual.choose_ridge", spy)
+    details = ContextualTemperatureScaling(CLASSES).fit(cases).fit_report_.details
+    assert sorted(group for fold in seen for group in fold) == [f"group-{k}" for k in range(4)]
+    assert (details["groups"], details["folds"]) == (4, 4)
+
+
+def test_groups_decide_how_much_is_learned() -> None:
+    """Offsets that hold within each video but not between them: without the groups they look real."""
+    random, cases = np.random.default_rng(0), []
+    signs = random.choice([-1, 1], size=(4, CLASSES))
+    for k, case in enumerate(heated(20, size=(16, 16))):
+        logits = np.asarray(case.logits)
+        true = logits / np.exp(0.6 + 0.6 * signs[k // 5][logits.argmax(0)])
+        labels = (true + random.gumbel(size=true.shape)).argmax(0).astype(np.uint8)
+        cases.append(replace(case, labels=labels, group=f"video-{k // 5}"))
+    alone = [replace(case, group=None) for case in cases]
+    grouped, apart = (
+        ContextualTemperatureScaling(CLASSES, features=False).fit(chosen).fit_report_.details
+        for chosen in (cases, alone)
+    )
+    strengths = [np.inf if found["ridge_classes"] is None else found["ridge_classes"] for found in (grouped, apart)]
+    assert strengths[0] > strengths[1]
+
+
+def test_cross_validation_takes_the_least_loss_and_of_equals_the_strongest() -> None:
+    among = [Strengths(ridge, np.inf) for ridge in (np.inf, 0.1, 1e-3)]
+    choice = choose_ridge(pixels_of(3000), np.zeros(7), among, (0.05, 100.0))
+    assert [row.strengths for row in choice.tried] == among
+    assert choice.strengths == min(choice.tried, key=lambda row: row.loss).strengths != among[0]
+    assert len(choice.refits) == 3
+    equal = [Strengths(1e9, np.inf), Strengths(1e8, np.inf)]
+    assert choose_ridge(pixels_of(300), np.zeros(7), equal, (0.05, 100.0)).strengths is equal[0]
+    assert choose_ridge(pixels_of(300), np.zeros(7), equal[::-1], (0.05, 100.0)).strengths is equal[1]
+
+
+def test_held_out_nll_is_that_of_refits() -> None:
+    pixels = pixels_of(900)
+    strengths = Strengths(0.01, 0.1)
+    choice = choose_ridge(pixels, np.zeros(7), [strengths], (0.05, 100.0))
+    total = 0.0
+    for fold in range(3):
+        others = [pixels.part(k, k + 1) for k in range(3) if k != fold]
+        point, _ = fit_in_memory(others, np.zeros(7), strengths.penalty(2, CLASSES), (0.05, 100.0))
+        np.testing.assert_allclose(choice.refits[fold], point, atol=1e-4)
+        held = pixels.part(fold, fold + 1)
+        exponent = point[0] + point[1:3] @ held.features.double().numpy() + point[3:][held.logits.argmax(0)]
+        scaled = held.logits.double() / torch.from_numpy(np.exp(exponent))
+        total += float(torch.nn.functional.cross_entropy(scaled.T, held.labels, reduction="sum"))
+    assert choice.tried[0].nll == pytest.approx(total / 900, rel=1e-5)
+    spread = np.sqrt(2 / 3 * ((np.stack(choice.refits) - np.mean(choice.refits, axis=0)) ** 2).sum(0))
+    spans = choice.intervals(np.zeros(7))
+    np.testing.assert_allclose(spans[:, 1], 4.302652729911275 * spread, rtol=1e-9)  # Student's t, 2 degrees
+
+
+def test_it_is_deterministic_on_one_and_two_threads() -> None:
+    cases, threads, found = heated(4, size=(24, 24)), torch.get_num_threads(), []
+    try:
+        for count in (1, 2, 2):
+            torch.set_num_threads(count)
+            found.append(ContextualTemperatureScaling(CLASSES).fit(cases))
+    finally:
+        torch.set_num_threads(threads)
+    for one in found[1:]:
+        assert all(torch.equal(value, found[0].state_dict()[name]) for name, value in one.state_dict().items())
+
+
+@pytest.mark.parametrize("dims", [2, 3])
+def test_plain_pytorch_fits_the_same(dims: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a GPU computes, on the CPU: portable features and portable sums."""
+    cases = heated(3, size={2: (20, 18), 3: (12, 10, 11)}[dims])
+    logits = torch.stack([torch.as_tensor(case.logits) for case in cases])
+    for name in ("_FEATURE_RIDGES", "_CLASS_RIDGES"):
+        monkeypatch.setattr(f"segcal.calibrators.contextual.{name}", (0.1, 0.01))
+    compiled = ContextualTemperatureScaling(CLASSES, spatial_dims=dims).fit(cases)
+    expected = compiled(logits)
+    monkeypatch.setattr("segcal.calibrators.contextual.context_features", context_portable.features)
+    monkeypatch.setattr("segcal.kernels.cpu.log_linear.loss_sums", log_linear._loss_sums)
+    plain = ContextualTemperatureScaling(CLASSES, spatial_dims=dims).fit(cases)
+    monkeypatch.setattr("segcal.functional.context.may_compile", lambda *tensors: False)
+    torch.testing.assert_close(plain(logits), expected, rtol=1e-4, atol=1e-4)
+    assert plain.fit_report_.details["ridge_features"] == compiled.fit_report_.details["ridge_features"]
+
+
+def test_one_group_has_one_temperature_and_a_warning() -> None:
+    cases = [replace(case, group="only") for case in heated(3, size=(16, 16))]
+    report = ContextualTemperatureScaling(CLASSES).fit(cases).fit_report_
+    assert any("one image or group" in warning for warning in report.warnings)
+    assert report.details["coefficients"] == [0.0] * len(FEATURES)
+    assert report.details["class_offset_intervals"] == [[0.0, 0.0]] * CLASSES
+    assert report.details["cv_nll"] == []
+
+
+@pytest.mark.parametrize("features", [True, False])
+def test_an_image_of_which_nothing_is_drawn_is_no_fold(features: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("segcal.calibrators.contextual._SAMPLE", 128)
+    large, small = heated(2)
+    labels = np.full((48, 48), 255)
+    labels[20, 20] = 0
+    cts = ContextualTemperatureScaling(CLASSES, features=features, ignore_index=255)
+    report = cts.fit([large, replace(small, labels=labels)]).fit_report_
+    assert (report.details["groups"], report.details["folds"]) == (2, 1)
+    assert any("nearly all, belong to one image or group" in warning for warning in report.warnings)
+    assert report.details["coefficients"] == [0.0] * (len(FEATURES) if features else 0)
+
+
+def test_the_mean_temperature_is_that_of_the_pixels() -> None:
+    cases = heated(8)
+    for sharpen in (True, False):
+        cts = ContextualTemperatureScaling(CLASSES, sharpen=sharpen).fit(cases)
+        logits = torch.stack([torch.as_tensor(case.logits) for case in cases])
+        mean = cts.temperature(logits).double().log().mean().exp()
+        assert cts.fit_report_.details["temperature"] == pytest.approx(float(mean), rel=1e-5)
+        assert cts.fit_report_.details["words"][0] == f"temperatures are {mean:.3g} in the geometric mean"
+
+
+def test_a_class_that_is_never_predicted_is_told_so() -> None:
+    cases = [replace(case, logits=np.insert(np.asarray(case.logits), 2, -50, axis=0)) for case in heated(8)]
+    cases = [replace(case, labels=np.asarray(case.labels) + (np.asarray(case.labels) >= 2)) for case in cases]
+    details = ContextualTemperatureScaling(CLASSES + 1).fit(cases).fit_report_.details
+    assert [share == 0 for share in details["class_shares"]] == [False, False, True, False, False]
+    assert sum(details["class_shares"]) == pytest.approx(1)
+    assert "pixels predicted as class 2: none were seen, so that nothing was learned" in details["words"]
+    assert sum("none were seen" in words for words in details["words"]) == 1
+
+
+def test_narrow_bounds_are_put_around_what_was_found() -> None:
+    cases = two_of_a_kind(12, seed=0)
+    plain, narrow = (ContextualTemperatureScaling(2, bounds=bounds).fit(cases) for bounds in ((0.05, 100), (1, 100)))
+    assert plain.fit_report_.details["floor"] == 1
+    assert torch.equal(plain.class_offsets, narrow.class_offsets)
+    assert narrow.fit_report_.converged
+    assert narrow.fit_report_.nll_after == plain.fit_report_.nll_after
+    free = ContextualTemperatureScaling(2, bounds=(1, 2), sharpen=True).fit(cases)
+    measured = summed_nll(free, cases)
+    assert free.fit_report_.nll_after == pytest.approx(measured[0] / measured[1], rel=1e-6)
+    assert any("are cut off at 1 or 2" in warning for warning in free.fit_report_.warnings)
+    low = ContextualTemperatureScaling(2, bounds=(0.05, 0.5)).fit(cases)
+    logits = torch.from_numpy(np.stack([case.logits for case in cases]))
+    assert low.temperature(logits).max() <= 0.5, "no floor is above the bounds"
+
+
+def test_brier_is_lower_when_it_counts() -> None:
+    cases = heated(8)
+
+    def brier(loss: Any) -> float:
+        cts, total = ContextualTemperatureScaling(CLASSES, loss=loss).fit(cases), 0.0
+        for case in cases:
+            probs = cts.predict_proba(torch.as_tensor(case.logits)[None])
+            truth = torch.nn.functional.one_hot(torch.as_tensor(case.labels).long(), CLASSES).movedim(-1, 0)
+            total += float((probs[0] - truth).square().sum())
+        return total
+
+    assert brier("nll+brier") < brier("nll")
+
+
+def test_temperatures_at_the_bounds_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_FEATURE_RIDGES", "_CLASS_RIDGES"):
+        monkeypatch.setattr(f"segcal.calibrators.contextual.{name}", (0.01,))
+    report = ContextualTemperatureScaling(CLASSES, bounds=(1.0, 1.3)).fit(heated(6, size=(32, 32))).fit_report_
+    assert any("are cut off at 1 or 1.3" in warning for warning in report.warnings)
+    assert report.nll_after < report.nll_before  # T = 1, at the bound, is no place to be stuck in
+    assert 1.0 <= report.details["temperature"] <= 1.3
+
+
+def test_a_rough_fit_is_that_of_the_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = heated(12)
+    rough = ContextualTemperatureScaling(CLASSES).fit_roughly(cases)
+    fine = ContextualTemperatureScaling(CLASSES).fit(cases)  # 27,648 pixels: the sample is all of them
+    assert rough.fit_report_.nll_after == pytest.approx(fine.fit_report_.nll_after, rel=1e-6)
+    assert torch.allclose(rough.coefficients, fine.coefficients, atol=1e-3)
+    assert rough.fit_report_.details["raised_share"] == pytest.approx(
+        fine.fit_report_.details["raised_share"], abs=1e-3
+    )
+    monkeypatch.setattr("segcal.calibrators.contextual._SAMPLE", 4096)
+    fewer = ContextualTemperatureScaling(CLASSES).fit_roughly(cases)
+    measured = [summed_nll(cts, heated(4, seed=5)) for cts in (fewer, fine)]
+    assert measured[0][0] == pytest.approx(measured[1][0], rel=0.02)
+    assert measured[0][0] != measured[1][0]
+
+
+def two_of_a_kind(count: int, seed: int) -> list[Case]:
+    """Class 0 is far too sure, class 1 far too timid: their true temperatures are 3 and 1/3."""
+    random, cases = np.random.default_rng(seed), []
+    for k in range(count):
+        shown = random.integers(0, 2, (24, 24))
+        true = random.gamma(2, 0.5, shown.shape)
+        right = random.random(shown.shape) < 1 / (1 + np.exp(-true))
+        margin = true * np.where(shown == 0, 3.0, 1 / 3)
+        logits = np.stack([np.where(shown == 0, margin, 0.0), np.where(shown == 1, margin, 0.0)]).astype(np.float32)
+        cases.append(Case(str(k), logits, np.where(right, shown, 1 - shown)))
+    return cases
+
+
+def test_no_pixel_becomes_surer_than_the_network_made_it() -> None:
+    cases = two_of_a_kind(12, seed=0)
+    held, free = (ContextualTemperatureScaling(2, features=False, sharpen=s).fit(cases) for s in (False, True))
+    logits = torch.from_numpy(np.stack([case.logits for case in two_of_a_kind(3, seed=1)]))
+    sure = logits.argmax(1, keepdim=True) == 0
+    for cts, timid in ((held, 1.0), (free, 1 / 3)):
+        temperature = cts.temperature(logits)
+        assert temperature[sure].median() == pytest.approx(3, rel=0.15)
+        assert temperature[~sure].median() == pytest.approx(timid, rel=0.15)
+    assert held.temperature(logits).min() == 1
+    assert held.fit_report_.details["floor"] == 1
+    assert free.fit_report_.details["floor"] == free.fit_report_.details["raised_share"] == 0
+    assert held.fit_report_.details["raised_share"] == pytest.approx(0.5, abs=0.05)
+    assert (held.predict_proba(logits).amax(1) <= torch.softmax(logits, 1).amax(1) + 1e-6).all()
+    assert "no temperature is below 1; " in held.fit_report_.details["words"][-1]
+    for cts in (held, free):
+        measured = summed_nll(cts, cases)
+        assert cts.fit_report_.nll_after == pytest.approx(measured[0] / measured[1], rel=1e-6), "as it is applied"
+
+
+def test_the_floor_is_the_one_temperature_where_that_sharpens_too() -> None:
+    cases = [replace(case, logits=case.logits / 8) for case in heated(8)]
+    one = TemperatureScaling(CLASSES).fit(cases).fit_report_.details["temperature"]
+    cts = ContextualTemperatureScaling(CLASSES).fit(cases)
+    assert one < 0.5
+    assert cts.fit_report_.details["floor"] == pytest.approx(one, rel=1e-3)
+    logits = torch.stack([torch.as_tensor(case.logits) for case in cases])
+    assert cts.temperature(logits).min() == pytest.approx(one, rel=1e-3)
+    alone = ContextualTemperatureScaling(CLASSES, features=False, classes=False).fit(cases)
+    assert torch.equal(alone.temperature(logits), TemperatureScaling(CLASSES).fit(cases).temperature(logits))
+
+
+def test_a_shift_of_the_logits_changes_nothing() -> None:
+    def shifted(cases: Sequence[Case]) -> list[Case]:
+        return [replace(case, logits=np.asarray(case.logits) + 8.0) for case in cases]
+
+    cases = heated(4, size=(24, 24))
+    one, other = (ContextualTemperatureScaling(CLASSES).fit(chosen) for chosen in (cases, shifted(cases)))
+    logits: Tensor = torch.as_tensor(cases[0].logits)[None]
+    torch.testing.assert_close(one.temperature(logits), other.temperature(logits + 8.0), rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [({"spatial_dims": 4}, "spatial_dims must be 2 or 3"), ({"loss": "ece"}, "loss must be one of nll, nll\\+brier")],
+)
+def test_settings_are_checked(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        ContextualTemperatureScaling(CLASSES, **settings)
+
+
+def test_the_number_of_axes_is_checked() -> None:
+    cases = heated(2, size=(9, 10, 8))
+    with pytest.raises(InputError, match="set spatial_dims=3"):
+        ContextualTemperatureScaling(CLASSES).fit(cases)
+    fitted = ContextualTemperatureScaling(CLASSES).fit(heated(2, size=(16, 16)))
+    with pytest.raises(InputError, match="2 axes in S"):
+        fitted.temperature(torch.zeros(1, CLASSES, 4, 4, 4))

@@ -1,0 +1,206 @@
+"""Temperature scaling: the exact optimum, against known temperatures, scikit-learn, netcal and scipy."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax, softmax
+
+import segcal
+from segcal.calibrators import TemperatureScaling
+from segcal.data.datasets.simulate import simulate
+from segcal.types import Case
+
+
+def scenes(count: int, temperature: float, size: tuple[int, ...] = (96, 96), seed: int = 0) -> list[Case]:
+    found = simulate(count, size=size, variation="global", temperatures=(temperature, temperature), seed=seed)
+    return [scene.case for scene in found]
+
+
+def fitted(cases: Sequence[Case], classes: int = 5) -> TemperatureScaling:
+    calibrator = segcal.create("ts", num_classes=classes).fit(cases)
+    assert isinstance(calibrator, TemperatureScaling)
+    return calibrator
+
+
+def table(cases: Sequence[Case]) -> tuple[np.ndarray, np.ndarray]:
+    """All pixels as rows: float64 logits `[N, L]` and labels `[N]`."""
+    logits = [np.asarray(case.logits, np.float64).reshape(len(case.logits), -1).T for case in cases]
+    return np.concatenate(logits), np.concatenate([np.asarray(case.labels).ravel() for case in cases])
+
+
+def mean_nll(logits: np.ndarray, labels: np.ndarray) -> float:
+    return float(-log_softmax(logits, axis=1)[np.arange(len(labels)), labels].mean())
+
+
+@pytest.mark.parametrize(("temperature", "size"), [(0.4, (224, 224)), (1.0, (224, 224)), (2.5, (24, 48, 48))])
+def test_recovers_a_known_temperature(temperature: float, size: tuple[int, ...]) -> None:
+    report = fitted(scenes(6, temperature, size)).fit_report_
+    assert report.details["temperature"] == pytest.approx(temperature, rel=0.005)
+    assert report.converged
+    assert report.warnings == ()
+    assert report.steps <= 8
+
+
+@pytest.fixture(scope="module")
+def sample() -> list[Case]:
+    return scenes(3, 1.7, (40, 32))
+
+
+def test_agrees_with_scipy(sample: list[Case]) -> None:
+    logits, labels = table(sample)
+    found = minimize_scalar(
+        lambda a: mean_nll(a * logits, labels), bounds=(0.01, 10), method="bounded", options={"xatol": 1e-12}
+    )
+    calibrator = fitted(sample)
+    # a minimum is known to the root of the precision at best; the root of the slope to all digits
+    assert float(calibrator.inverse_temperature) == pytest.approx(found.x, rel=1e-7)
+    assert calibrator.fit_report_.nll_before == pytest.approx(mean_nll(logits, labels), rel=1e-12)
+    assert calibrator.fit_report_.nll_after == pytest.approx(found.fun, rel=1e-12)
+
+
+def test_agrees_with_scikit_learn(sample: list[Case]) -> None:
+    from sklearn.base import BaseEstimator, ClassifierMixin
+    from sklearn.calibration import CalibratedClassifierCV
+    from sklearn.frozen import FrozenEstimator
+
+    logits, labels = table(sample)
+
+    class Network(ClassifierMixin, BaseEstimator):
+        """Its scores are its input."""
+
+        def __init__(self) -> None:
+            self.classes_ = np.arange(logits.shape[1])
+
+        def fit(self, x: np.ndarray, y: np.ndarray) -> Network:
+            return self
+
+        def decision_function(self, x: np.ndarray) -> np.ndarray:
+            return x
+
+        def predict(self, x: np.ndarray) -> np.ndarray:
+            return x.argmax(axis=1)
+
+    peer = CalibratedClassifierCV(FrozenEstimator(Network()), method="temperature").fit(logits, labels)
+    ours = fitted(sample)
+    (scaling,) = peer.calibrated_classifiers_[0].calibrators
+    assert ours.fit_report_.details["temperature"] == pytest.approx(1 / float(scaling.beta_), rel=1e-4)
+    probs = ours.predict_proba(torch.as_tensor(logits)).numpy()
+    np.testing.assert_allclose(probs, peer.predict_proba(logits), atol=1e-5)
+
+
+def test_agrees_with_netcal(sample: list[Case]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from netcal.scaling import TemperatureScaling as Peer
+
+        logits, labels = table(sample)
+        peer = Peer().fit(softmax(logits, axis=1), labels)
+        theirs = peer.transform(softmax(logits, axis=1))
+    ours = fitted(sample).predict_proba(torch.as_tensor(logits)).numpy()
+    np.testing.assert_allclose(ours, theirs, atol=1e-4)
+    assert float(peer.temperature[0]) == pytest.approx(float(fitted(sample).inverse_temperature), rel=1e-4)
+
+
+def test_likelihood_equals_entropy_after_the_fit(sample: list[Case]) -> None:
+    """Theorem 4; before the fit they are far apart."""
+    logits, labels = table(sample)
+    scaled = logits * float(fitted(sample).inverse_temperature)
+
+    def entropy(z: np.ndarray) -> float:
+        return float(-(softmax(z, axis=1) * log_softmax(z, axis=1)).sum(axis=1).mean())
+
+    assert mean_nll(scaled, labels) == pytest.approx(entropy(scaled), abs=1e-9)
+    assert abs(mean_nll(logits, labels) - entropy(logits)) > 0.05
+
+
+def test_worked_by_hand() -> None:
+    """Two classes one apart, three pixels of four right: softmax(1/T) = 3/4, so 1/T = log 3."""
+    logits = np.zeros((2, 1, 4), np.float32)
+    logits[1] = 1.0
+    calibrator = fitted([Case("a", logits, np.array([[1, 1, 1, 0]]))], classes=2)
+    assert float(calibrator.inverse_temperature) == pytest.approx(np.log(3), rel=1e-12)
+    assert calibrator.fit_report_.nll_after == pytest.approx(-(3 * np.log(3 / 4) + np.log(1 / 4)) / 4, rel=1e-12)
+
+
+def separable() -> list[Case]:
+    return [Case(case.name, case.logits, np.asarray(case.logits).argmax(0)) for case in scenes(2, 1.0, (12, 10))]
+
+
+def inverted() -> list[Case]:
+    return [Case(case.name, case.logits, np.asarray(case.logits).argmin(0)) for case in scenes(2, 1.0, (12, 10))]
+
+
+def flat() -> list[Case]:
+    return [Case("flat", np.ones((5, 3, 3), np.float32), np.zeros((3, 3), int))]
+
+
+@pytest.mark.parametrize(
+    ("cases", "inverse", "used", "words"),
+    [
+        (separable, np.inf, 0.05, "every pixel is predicted right.*0.05 is used"),
+        (inverted, 0.0, 100.0, "no better than chance.*100.0 is used"),
+        (flat, 0.0, 100.0, "no better than chance.*100.0 is used"),
+    ],
+)
+def test_bounds_where_there_is_no_optimum(cases, inverse: float, used: float, words: str) -> None:
+    calibrator = fitted(cases())
+    report = calibrator.fit_report_
+    logits = torch.as_tensor(np.asarray(cases()[0].logits))[None]
+    assert float(calibrator.inverse_temperature) == inverse
+    assert report.details["temperature"] == used
+    assert report.converged
+    assert len(report.warnings) == 1
+    np.testing.assert_array_equal(calibrator.temperature(logits), np.full((1, 1, *logits.shape[2:]), np.float32(used)))
+    assert re.search(words, report.warnings[0])
+    assert np.isfinite(report.nll_after)
+    torch.testing.assert_close(calibrator(logits), logits / used)
+
+
+def test_own_bounds_are_used_and_told(sample: list[Case]) -> None:
+    calibrator = segcal.create("ts", num_classes=5, bounds=(0.5, 1.25)).fit(sample)
+    (warning,) = calibrator.fit_report_.warnings
+    assert "out of bounds, 1.25 is used" in warning
+    assert calibrator.fit_report_.details["temperature"] == 1.25
+    logits, labels = table(sample)
+    assert calibrator.fit_report_.nll_after == pytest.approx(mean_nll(logits / 1.25, labels), rel=1e-12)
+
+
+@pytest.mark.parametrize("slab", [1, 5 * 32, 5 * 32 * 7])
+def test_slabs_equal_the_whole(sample: list[Case], slab: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = fitted(sample)
+    monkeypatch.setattr("segcal.cases._SLAB", slab)
+    by_slabs = fitted(sample)
+    assert float(by_slabs.inverse_temperature) == pytest.approx(float(whole.inverse_temperature), rel=1e-11)
+    assert by_slabs.fit_report_.pixels == whole.fit_report_.pixels == 3 * 40 * 32
+    assert by_slabs.fit_report_.nll_after == pytest.approx(whole.fit_report_.nll_after, rel=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_logits_of_any_precision_are_fitted_as_they_are(sample: list[Case], dtype: torch.dtype) -> None:
+    """Half precision is widened, never computed in: the optimum is that of the rounded values in float64."""
+    rounded = [Case(case.name, torch.as_tensor(case.logits).to(dtype), case.labels) for case in sample]
+    wide = [Case(case.name, case.logits.double(), case.labels) for case in rounded]
+    assert float(fitted(rounded).inverse_temperature) == pytest.approx(
+        float(fitted(wide).inverse_temperature), rel=1e-12
+    )
+
+
+def test_shift_of_all_logits_changes_nothing(sample: list[Case]) -> None:
+    shifted = [Case(case.name, np.asarray(case.logits, np.float64) + 1000, case.labels) for case in sample]
+    assert float(fitted(shifted).inverse_temperature) == pytest.approx(float(fitted(sample).inverse_temperature))
+
+
+def test_one_temperature_everywhere(sample: list[Case]) -> None:
+    calibrator = fitted(sample)
+    logits = torch.randn(2, 5, 4, 3)
+    assert calibrator.temperature(logits).unique().tolist() == [
+        pytest.approx(calibrator.fit_report_.details["temperature"])
+    ]
+    torch.testing.assert_close(calibrator(logits), logits * calibrator.inverse_temperature.float())

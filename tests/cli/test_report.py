@@ -1,0 +1,115 @@
+"""segcal report, figure, evaluate --page and diagnose --maps as users type them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from typer.testing import CliRunner, Result
+
+from segcal.cli.app import app
+from segcal.data.datasets.simulate import simulate
+from segcal.data.folders.folder import open_folder
+from segcal.data.folders.writer import write_folder
+from segcal.evaluation.portraits import load_portraits
+from segcal.evaluation.results import Results
+from segcal.functional.probability import entropy, negative_log_likelihood
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def succeed(*arguments: object) -> str:
+    result = run(*arguments)
+    assert result.exit_code == 0, (result.output, result.exception)
+    return result.stdout
+
+
+def refuse(*arguments: object) -> str:
+    result = run(*arguments)
+    assert result.exit_code == 2, (result.output, result.exception)
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("segcal: ")
+    return line
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder, a calibrator, results and their page."""
+    folder = tmp_path_factory.mktemp("home")
+    cases = [scene.case for scene in simulate(4, num_classes=3, size=(20, 18), contrast=2.0)]
+    write_folder(folder / "data", {"fit": cases[:1], "test": cases[1:]}, class_names=("sky", "road", "tree"))
+    succeed("fit", folder / "data", "--out", folder / "ts")
+    options = ["--patch-size", 8, "--patches", 3, "--patch-sizes", 4, 8, "--out", folder / "results"]
+    data, page = folder / "data", folder / "page.html"
+    told = succeed("evaluate", data, "--calibrators", folder / "ts", *options, "--page", page)
+    assert f"shown in {page}" in told.replace("\n", "")
+    return folder
+
+
+def test_evaluate_keeps_results_portraits_and_page(home: Path) -> None:
+    assert {portrait.why for portrait in load_portraits(home / "results")} == {"worst", "second worst", "third worst"}
+    assert sorted(set(Results.load(home / "results").patch_sizes()["size"])) == [4, 8]
+    assert "sky" in (home / "page.html").read_text()
+
+
+def test_report_makes_the_same_page_from_the_folder_alone(home: Path, tmp_path: Path) -> None:
+    told = json.loads(succeed("report", home / "results", "--out", tmp_path / "again.html", "--json"))
+    assert told == {"out": str(tmp_path / "again.html"), "bytes": (home / "page.html").stat().st_size}
+    assert (tmp_path / "again.html").read_bytes() == (home / "page.html").read_bytes()
+
+
+def test_named_cases_are_portrayed_in_their_order(home: Path, tmp_path: Path) -> None:
+    named = ["scene-003", "scene-001"]
+    succeed("evaluate", home / "data", "--patch-size", 8, "--cases", *named, "--out", tmp_path / "results")
+    assert [portrait.name for portrait in load_portraits(tmp_path / "results")] == named
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("reliability", ["--class", "road", "--methods", "TS", "UC"]),
+        ("temperature", ["--case", "scene-002"]),
+        ("regions", ["--metric", "nll"]),
+        ("patch-size", ["--region", "local-max"]),
+    ],
+)
+def test_figures(home: Path, tmp_path: Path, kind: str, options: list[Any]) -> None:
+    told = succeed("figure", kind, home / "results", "--out", tmp_path / "figure.png", *options)
+    assert "written to" in told
+    with Image.open(tmp_path / "figure.png") as picture:
+        assert picture.size[0] > 300
+
+
+def test_mistakes_are_told_before_anything_is_measured_or_written(home: Path, tmp_path: Path) -> None:
+    data, results = home / "data", home / "results"
+    assert "'nobody'" in refuse("evaluate", data, "--cases", "nobody", "--out", tmp_path / "r")
+    assert "is a folder" in refuse("evaluate", data, "--page", tmp_path)
+    assert "is missing" in refuse("report", tmp_path, "--out", tmp_path / "page.html")
+    assert "holds no results" in refuse("report", home / "ts", "--out", tmp_path / "page.html")
+    assert "is a folder" in refuse("report", results, "--out", tmp_path)
+    assert "one of reliability" in refuse("figure", "pie", results, "--out", tmp_path / "a.pdf")
+    assert "ends in .pdf" in refuse("figure", "regions", results, "--out", tmp_path / "a.bmp")
+    assert "cannot be written to" in refuse("diagnose", data, "--maps", data)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_maps_of_overconfidence(home: Path, tmp_path: Path) -> None:
+    succeed("diagnose", home / "data", "--split", "test", "--maps", tmp_path / "maps")
+    for case in open_folder(home / "data", split="test"):
+        found = np.load(tmp_path / "maps" / f"{case.name}.npy")
+        logits, labels = (np.asarray(array) for array in (case.logits, case.labels))
+        z, y = torch.from_numpy(logits)[None].double(), torch.from_numpy(labels)[None].long()
+        expected = (negative_log_likelihood(z, y) - entropy(z))[0].numpy()
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+        picture = np.asarray(Image.open(tmp_path / "maps" / f"{case.name}.png")).astype(int)
+        over, under = expected > 0.1, expected < -0.1
+        assert (picture[over][:, 0] > picture[over][:, 2]).all()  # orange
+        assert (picture[under][:, 2] > picture[under][:, 0]).all()  # blue
+    assert (tmp_path / "maps" / "segcal.json").exists()

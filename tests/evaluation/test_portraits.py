@@ -1,0 +1,225 @@
+"""Portraits: the right cases, the right pixels, values that come back, curves that agree with the results."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from segcal import Case, InputError, create, evaluate
+from segcal.calibrators import Calibrator
+from segcal.data.datasets.simulate import simulate
+from segcal.evaluation.portraits import (
+    LEVELS,
+    NOTHING,
+    Layer,
+    Portrait,
+    choose_cases,
+    load_portraits,
+    local_gap,
+    portray,
+    save_portraits,
+)
+from segcal.evaluation.results import Results
+
+VOID = 9
+
+
+def scenes(count: int = 6, size: tuple[int, ...] = (30, 26)) -> list[Case]:
+    return [scene.case for scene in simulate(count, num_classes=3, size=size, temperatures=(0.5, 4.0), contrast=3.0)]
+
+
+def measured(cases: list[Case], methods: dict[str, Any] | None = None, **options: Any) -> tuple[Results, Any]:
+    methods = methods or {"UC": None, "TS": create("ts", num_classes=3, ignore_index=VOID).fit(cases)}
+    options = {"patch_size": 10, "patches": 5, "repetitions": 5, "ignore_index": VOID, **options}
+    return evaluate(cases, methods, num_classes=3, **options), methods
+
+
+def one(portrait: Portrait, kind: str, method: str = "") -> Layer:
+    (layer,) = [layer for layer in portrait.layers if (layer.kind, layer.method) == (kind, method)]
+    return layer
+
+
+def softmax(logits: Any) -> Any:
+    exponential = np.exp(logits - logits.max(axis=0))
+    return exponential / exponential.sum(axis=0)
+
+
+def test_worst_typical_and_best_are_chosen() -> None:
+    results, _ = measured(scenes(7))
+    frame = results.to_frame()
+    rows = frame[(frame.method == "UC") & (frame.metric == "ece") & (frame.region == "local-max")]
+    ranked = rows.sort_values("value", ascending=False)["case"].tolist()
+    whys = ("worst", "second worst", "third worst", "typical", "best")
+    assert choose_cases(results) == dict(zip([*ranked[:3], ranked[3], ranked[-1]], whys, strict=True))
+    assert choose_cases(results, [ranked[4]]) == {ranked[4]: "named"}
+    with pytest.raises(InputError, match="got 'nobody'"):
+        choose_cases(results, ["nobody"])
+
+
+def test_few_cases_are_not_chosen_twice_and_none_without_values() -> None:
+    results, _ = measured(scenes(2), patches=0)  # no patches: by ECE in All
+    assert sorted(choose_cases(results)) == ["scene-000", "scene-001"]
+    assert choose_cases(replace(results, frame=results.frame.assign(value=np.nan))) == {}
+
+
+def test_the_maps_are_those_of_the_pixels() -> None:
+    case = scenes(1, (20, 24))[0]
+    labels = np.asarray(case.labels).copy()
+    labels[:4] = VOID
+    case = replace(case, labels=labels)
+    results, methods = measured([case])
+    (portrait,) = portray([case], methods, results)
+    probs = softmax(np.asarray(case.logits, dtype=np.float64))
+    step = (1 - 1 / 3) / LEVELS
+    np.testing.assert_allclose(one(portrait, "confidence", "UC").numbers()[0], probs.max(axis=0), atol=step / 2 + 1e-9)
+    heat = methods["TS"].fit_report_.details["temperature"]
+    np.testing.assert_allclose(one(portrait, "temperature", "TS").numbers(), heat, rtol=0.02)
+    scaled = softmax(np.asarray(case.logits, dtype=np.float64) / heat).max(axis=0)
+    np.testing.assert_allclose(one(portrait, "confidence", "TS").numbers()[0], scaled, atol=step / 2 + 1e-5)
+    truth, predicted = one(portrait, "truth").values[0], one(portrait, "prediction").values[0]
+    assert (truth[:4] == NOTHING).all()
+    classes = np.array(portrait.classes)
+    assert (classes[truth[4:]] == labels[4:]).all()
+    assert (classes[predicted] == probs.argmax(axis=0)).all()
+    assert np.isnan(one(portrait, "gap", "UC").numbers()[0, :4]).all()
+    assert [layer.method for layer in portrait.layers if layer.kind == "temperature"] == ["TS"]
+
+
+def test_the_gap_is_that_of_a_slow_window(rng: np.random.Generator) -> None:
+    confidence, hit, inside = rng.random((7, 9)), rng.random((7, 9)) < 0.6, rng.random((7, 9)) < 0.7
+    found = local_gap(confidence, hit, inside, 5)
+    for i, j in np.ndindex(7, 9):
+        window = (slice(max(0, i - 2), i + 3), slice(max(0, j - 2), j + 3))
+        kept = inside[window]
+        expected = (confidence[window][kept] - hit[window][kept]).mean() if inside[i, j] else np.nan
+        assert found[i, j] == pytest.approx(expected, nan_ok=True)
+
+
+def test_the_curves_agree_with_the_results() -> None:
+    cases = scenes(3)
+    results, methods = measured(cases)
+    frame, patches = results.to_frame(), results.patches()
+    for portrait in portray(cases, methods, results):
+        for method in methods:
+            curve = portrait.curves[method]
+            ece = np.abs(np.subtract(curve.hit, curve.confidence)).sum() / sum(curve.count)
+            row = frame[(frame.case == portrait.name) & (frame.method == method) & (frame.region == "all")]
+            assert ece == pytest.approx(row[row.metric == "ece"]["value"].item())
+            own = patches[(patches.case == portrait.name) & (patches.method == method) & (patches.metric == "ece")]
+            for patch in portrait.patches:
+                curve, row = patch.curves[method], own[own.patch == patch.number]
+                ece = np.abs(np.subtract(curve.hit, curve.confidence)).sum() / sum(curve.count)
+                assert ece == pytest.approx(row["value"].item())
+                assert " ".join(map(str, patch.start)) == row["origin"].item()
+        assert len(portrait.patches) == 3
+    uc = patches[(patches.case == portrait.name) & (patches.method == "UC") & (patches.metric == "ece")]
+    ranked = uc.sort_values("value", ascending=False)["patch"].tolist()
+    assert [patch.number for patch in portrait.patches] == [ranked[0], ranked[2], ranked[4]]
+
+
+def test_large_images_and_volumes_are_thinned() -> None:
+    case = scenes(1, (7, 500, 12))[0]
+    results, methods = measured([case], {"UC": None}, patch_size=5)
+    (portrait,) = portray([case], methods, results)
+    assert (portrait.stride, portrait.shape) == (2, (7, 500, 12))
+    assert portrait.slices == tuple(range(7))
+    truth = np.array(portrait.classes)[one(portrait, "truth").values]
+    assert (truth == np.asarray(case.labels)[:, ::2, ::2]).all()
+    assert one(portrait, "image").values.shape == (7, 250, 6)
+
+
+def test_images_in_colour_and_without() -> None:
+    plain = scenes(1)[0]
+    rgb = np.random.default_rng(0).integers(0, 256, (3, 30, 26), dtype=np.uint8)
+    standardised = (rgb / 255 - 0.5) / 0.2
+    for image, shape in ((rgb, (1, 30, 26, 3)), (standardised, (1, 30, 26, 3)), (rgb[:2], (1, 30, 26)), (None, None)):
+        case = replace(plain, image=image)
+        results, methods = measured([case], {"UC": None})
+        (portrait,) = portray([case], methods, results)
+        found = [layer.values for layer in portrait.layers if layer.kind == "image"]
+        assert [values.shape for values in found] == ([] if shape is None else [shape])
+        if image is rgb:
+            assert (found[0][0] == np.moveaxis(rgb, 0, -1)).all()
+        if image is standardised:
+            assert np.abs(found[0][0].astype(int) - np.moveaxis(rgb, 0, -1)).max() <= 2
+
+
+class Shuffle(Calibrator):
+    """Changes every label."""
+
+    method, preserves_labels = "shuffle", False
+
+    def fit(self, cases: Any, *, validation: Any = None) -> Any:
+        self.fitted.fill_(True)
+        return self
+
+    def calibrate(self, logits: Float[Tensor, "B L *S"], image: Tensor | None = None) -> Float[Tensor, "B L *S"]:
+        return torch.roll(logits, 1, dims=1)
+
+
+def test_slabs_equal_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = scenes(1, (9, 12, 10))
+    lts = create("lts", num_classes=3, spatial_dims=3, image_channels=1)
+    lts.fit(cases, epochs=2, learning_rate=1e-2, seed=0)
+    results, methods = measured(cases, {"UC": None, "LTS": lts}, patch_size=4)
+    (whole,) = portray(cases, methods, results)
+    monkeypatch.setattr("segcal.cases._SLAB", 2 * 3 * 12 * 10)
+    (parts,) = portray(cases, methods, results)
+    for layer, same in zip(whole.layers, parts.layers, strict=True):
+        assert np.abs(layer.values.astype(int) - same.values).max() <= 1, (layer.kind, layer.method)
+    assert len({*one(whole, "temperature", "LTS").values.ravel().tolist()}) > 2
+
+
+def test_methods_that_change_labels_have_their_own_prediction() -> None:
+    cases = scenes(1)
+    results, methods = measured(cases, {"UC": None, "odd": Shuffle(3).fit(cases)})
+    (portrait,) = portray(cases, methods, results)
+    usual, own = one(portrait, "prediction"), one(portrait, "prediction", "odd")
+    classes = np.array(portrait.classes)
+    assert (classes[own.values] == (classes[usual.values] + 1) % 3).all()
+
+
+def test_the_way_to_disk_and_back(tmp_path: Path) -> None:
+    cases = scenes(3, (4, 12, 10))
+    results, methods = measured(cases, patch_size=4)
+    portraits = portray(cases, methods, results)
+    results.save(tmp_path / "results")
+    assert load_portraits(tmp_path / "results") == []
+    save_portraits(portraits, tmp_path / "results")
+    found = load_portraits(tmp_path / "results")
+    assert len(found) == 3
+    for one_way, back in zip(portraits, found, strict=True):
+        assert replace(one_way, layers=()) == replace(back, layers=())
+        for layer, same in zip(one_way.layers, back.layers, strict=True):
+            assert (layer.values == same.values).all()
+            assert (layer.kind, layer.method, layer.low, layer.high) == (same.kind, same.method, same.low, same.high)
+    assert Results.load(tmp_path / "results").methods == ("UC", "TS")
+
+
+def test_broken_portraits_are_told(tmp_path: Path) -> None:
+    cases = scenes(1)
+    results, methods = measured(cases)
+    save_portraits(portray(cases, methods, results), tmp_path)
+    marker = tmp_path / "portraits" / "segcal.json"
+    content = json.loads(marker.read_text())
+    marker.write_text(json.dumps({**content, "format": 99}))
+    with pytest.raises(InputError, match="newer segcal"):
+        load_portraits(tmp_path)
+    for broken in ([], {"format": 1}, {**content, "portraits": [{"layers": []}]}):
+        marker.write_text(json.dumps(broken))
+        with pytest.raises(InputError, match="cannot be read"):
+            load_portraits(tmp_path)
+    marker.write_text(json.dumps(content))
+    whole = (tmp_path / "portraits" / "000.npz").read_bytes()
+    for broken in (b"", b"PK", whole[: len(whole) // 2]):
+        (tmp_path / "portraits" / "000.npz").write_bytes(broken)
+        with pytest.raises(InputError, match="cannot be read"):
+            load_portraits(tmp_path)

@@ -1,0 +1,318 @@
+"""Results: readings of the rows, and the way to disk and back."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from pandas.testing import assert_frame_equal
+
+from segcal.evaluation.results import Results
+from segcal.types import InputError
+
+NAN = math.nan
+
+
+def make(
+    methods: tuple[str, ...] = ("UC", "TS"), cases: tuple[str, ...] = ("a", "b", "c"), patches: int = 2
+) -> Results:
+    """Values that tell where they come from; the last case has neither a boundary nor a second patch."""
+    random = np.random.default_rng(1)
+    rows, patch_rows = [], []
+    for case in cases:
+        for method in methods:
+            for metric in ("ece", "nll"):
+                for region in ("all", "boundary", "local-avg", "local-max"):
+                    empty = case == cases[-1] and region == "boundary"
+                    value, pixels = (NAN, 0) if empty else (random.random() / 3, 10)
+                    rows.append((case, method, region, metric, value, pixels))
+                for k in range(patches):
+                    empty = case == cases[-1] and k == 1
+                    value, pixels = (NAN, 0) if empty else (random.random() / 3, 5)
+                    patch_rows.append((case, method, k, f"{k} 7", metric, value, pixels))
+    pooled = [(method, "all", metric, 0.1, NAN, 0.2, 3, 30) for method in methods for metric in ("ece", "ace")]
+    settings = {"methods": list(methods), "num_classes": 3, "ignore_index": [9], "warnings": []}
+    return Results(
+        pd.DataFrame(rows, columns=["case", "method", "region", "metric", "value", "pixels"]),
+        pd.DataFrame(patch_rows, columns=["case", "method", "patch", "origin", "metric", "value", "pixels"]),
+        pd.DataFrame(pooled, columns=["method", "region", "metric", "value", "low", "high", "images", "pixels"]),
+        settings,
+    )
+
+
+def make_whole(floor: bool = False, **options: Any) -> Results:
+    """With the tables that came later, and with the floor."""
+    old = make(**options)
+    cases, method = list(dict.fromkeys(old.frame.case)), old.methods[0]
+    curves = [
+        (method, "all", label, j, j / 3, (j + 1) / 3, j, 0, j / 7, NAN, 0.1 * j)
+        for label in ("", "7")
+        for j in range(3)
+    ]
+    edges = ["low_edge", "high_edge", "count", "hit", "confidence", "low", "high"]
+    whole = replace(
+        old,
+        case_frame=pd.DataFrame({"case": cases, "group": ["", *("007" for _ in cases[1:])]}),
+        curve_frame=pd.DataFrame(curves, columns=["method", "region", "label", "bin", *edges]),
+        sensitivity_frame=pd.DataFrame({"method": method, "region": "all", "bins": [5, 6], "ece": [1 / 3, NAN]}),
+        volume_frame=pd.DataFrame({"case": cases, "method": method, "label": "NA", "predicted": 1 / 3, "true": 4}),
+    )
+    settings = {**whole.settings, "floor": floor}
+    return replace(whole, settings=settings, redrawn=make_whole(**options) if floor else None)
+
+
+def test_local_avg_is_over_patches_and_the_rest_over_images() -> None:
+    found = make()
+    cells = found.table().cells
+    for method in found.methods:
+        images, patches = found.frame, found.patch_frame
+        own = images[(images.method == method) & (images.metric == "ece")]
+        each = patches[(patches.method == method) & (patches.metric == "ece")].value.dropna()
+        assert len(each) == 5
+        assert cells[(method, "ece", "local-avg")].mean == pytest.approx(each.mean())
+        assert cells[(method, "ece", "local-avg")].std == pytest.approx(each.std(ddof=0))
+        for region in ("all", "boundary", "local-max"):
+            sample = own[own.region == region].value.dropna()
+            assert cells[(method, "ece", region)].mean == pytest.approx(sample.mean())
+            assert cells[(method, "ece", region)].std == pytest.approx(sample.std(ddof=0))
+
+
+def test_quality_is_shown_in_the_region_all_alone() -> None:
+    assert {region for _, metric, region in make().table().cells if metric == "nll"} == {"all"}
+
+
+def test_skipped_counts_regions_and_patches_once() -> None:
+    assert make().skipped() == {"all": 0, "boundary": 1, "local-avg": 0, "local-max": 0, "patches": 1}
+    assert "patches" not in make(patches=0).skipped()
+
+
+def test_unknown_reference_is_refused() -> None:
+    with pytest.raises(InputError, match="reference must be one of UC, TS, got 'LTS'"):
+        make().table(reference="LTS")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"patches": 0},
+        {"cases": ("001", "NA", 'x, "y"', "ü")},  # names that look like numbers, like nothing, like two cells
+        {"methods": ("None", "2", "nan")},
+    ],
+    ids=str,
+)
+def test_saved_is_what_is_loaded(tmp_path: Path, options: dict[str, Any]) -> None:
+    found = make(**options)
+    found.save(tmp_path / "results")
+    loaded = Results.load(tmp_path / "results")
+    dtypes = len(found.patch_frame) > 0  # a table without rows has no types
+    assert_frame_equal(loaded.to_frame(), found.to_frame(), check_exact=True)
+    assert_frame_equal(loaded.patches(), found.patches(), check_exact=True, check_dtype=dtypes)
+    assert_frame_equal(loaded.pooled(), found.pooled(), check_exact=True)
+    assert loaded.settings == found.settings
+    assert loaded.methods == found.methods
+    assert loaded.skipped() == found.skipped()
+    assert str(loaded.table(reference=found.methods[0])) == str(found.table(reference=found.methods[0]))
+    assert sorted(path.name for path in (tmp_path / "results").iterdir()) == [
+        "images.csv",
+        "patches.csv",
+        "pooled.csv",
+        "segcal.json",
+    ]
+
+
+TABLES = (
+    Results.to_frame,
+    Results.patches,
+    Results.pooled,
+    Results.cases,
+    Results.curves,
+    Results.sensitivity,
+    Results.volumes,
+)
+
+
+@pytest.mark.parametrize("floor", [False, True])
+def test_later_tables_come_back_to_the_last_bit(tmp_path: Path, floor: bool) -> None:
+    found = make_whole(floor)
+    found.save(tmp_path / "floor")
+    loaded = Results.load(tmp_path / "floor")
+    for read in TABLES:
+        assert_frame_equal(read(loaded), read(found), check_exact=True)
+    assert loaded.settings == found.settings
+    if floor:
+        assert_frame_equal(loaded.floor(), found.floor(), check_exact=True)
+        assert_frame_equal(loaded.redrawn.patches(), found.redrawn.patches(), check_exact=True)
+    else:
+        with pytest.raises(InputError, match=r"the floor was not measured; evaluate with floor=True"):
+            loaded.floor()
+
+
+def test_results_of_an_older_version_are_read(tmp_path: Path) -> None:
+    make().save(tmp_path / "old")
+    assert json.loads((tmp_path / "old" / "segcal.json").read_text())["format"] == 1
+    loaded = Results.load(tmp_path / "old")
+    assert loaded.cases().to_dict("list") == {"case": ["a", "b", "c"], "group": ["", "", ""]}
+    for read in (Results.curves, Results.sensitivity, Results.volumes):
+        with pytest.raises(InputError, match="saved by an older segcal, without this table; evaluate anew"):
+            read(loaded)
+
+
+def test_saving_replaces_own_results_and_nothing_else(tmp_path: Path) -> None:
+    make().save(tmp_path / "results")
+    make(cases=("z",)).save(tmp_path / "results")
+    assert set(Results.load(tmp_path / "results").frame.case) == {"z"}
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "note.txt").write_text("mine")
+    with pytest.raises(InputError, match="did not write"):
+        make().save(tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "is missing"),
+        ("[]", "holds no results"),
+        ('{"format": 1, "method": "ts"}', "holds no results"),
+        ('{"format": 99, "results": {}}', "newer segcal"),
+    ],
+)
+def test_what_is_no_result_is_refused(tmp_path: Path, content: str | None, message: str) -> None:
+    if content is not None:
+        (tmp_path / "segcal.json").write_text(content)
+    with pytest.raises(InputError, match=message):
+        Results.load(tmp_path)
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_text("")])
+def test_damaged_tables_are_told(tmp_path: Path, damage: Any) -> None:
+    make().save(tmp_path / "results")
+    damage(tmp_path / "results" / "patches.csv")
+    with pytest.raises(InputError, match=r"the results in .* cannot be read"):
+        Results.load(tmp_path / "results")
+
+
+def test_settings_are_plain_json(tmp_path: Path) -> None:
+    make().save(tmp_path / "results")
+    assert json.loads((tmp_path / "results" / "segcal.json").read_text())["results"]["num_classes"] == 3
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# tests of significance, summaries, export
+
+
+def paired(groups: tuple[str, ...] = ("",) * 20) -> Results:
+    """Twenty images of very different difficulty, on each of which TS is a little better."""
+    hard = np.linspace(0.05, 0.5, 20)
+    rows = [
+        (f"{k:02d}", method, region, "ece", hard[k] - (0.01 if method == "TS" else 0), 10)
+        for k in range(20)
+        for method in ("UC", "TS")
+        for region in ("all", "boundary", "local-avg", "local-max")
+    ]
+    whole = make_whole()
+    return replace(
+        whole,
+        frame=pd.DataFrame(rows, columns=list(whole.frame)),
+        patch_frame=whole.patch_frame.iloc[:0],
+        case_frame=pd.DataFrame({"case": [f"{k:02d}" for k in range(20)], "group": groups}),
+    )
+
+
+def test_paired_test_sees_what_the_other_does_not() -> None:
+    usual, by_pairs = (paired().table("TS", test=test) for test in ("mann-whitney", "wilcoxon"))
+    assert not usual.cells[("UC", "ece", "all")].beaten
+    assert by_pairs.cells[("UC", "ece", "all")].beaten
+    assert "paired Wilcoxon" in by_pairs.legend()
+    assert "Mann-Whitney U" in usual.legend()
+
+
+def test_images_of_one_group_are_one_pair() -> None:
+    """Twenty images of four patients are four pairs, too few for a difference to be significant."""
+    of_patients = paired(tuple(f"patient {k % 4}" for k in range(20)))
+    assert not of_patients.table("TS", test="wilcoxon").cells[("UC", "ece", "all")].beaten
+
+
+def test_unknown_test_is_refused() -> None:
+    with pytest.raises(InputError, match="test must be one of mann-whitney, wilcoxon, got 't'"):
+        make().table("TS", test="t")
+
+
+def test_summary_is_the_table_with_intervals() -> None:
+    found = make_whole(floor=True)
+    table, floors = found.table(floor=True), found.table(floor=True).floors
+    rows = found.summary()
+    assert list(rows) == ["method", "region", "metric", "mean", "std", "low", "high", "count", "floor"]
+    shown = rows[rows.metric == "ece"]
+    assert len(shown) == 8
+    for row in shown.itertuples():
+        cell = table.cells[(row.method, "ece", row.region)]
+        assert (row.mean, row.std) == pytest.approx((cell.mean, cell.std))
+        assert row.floor == pytest.approx(floors[(row.method, "ece", row.region)].mean)
+        assert row.low <= row.mean <= row.high
+    assert make_whole().summary().floor.isna().all()
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".CSV", ".parquet"])
+def test_rows_are_exported(tmp_path: Path, suffix: str) -> None:
+    if suffix == ".parquet":
+        pytest.importorskip("pyarrow")
+    found = make(cases=("001", "NA", "ü"))
+    found.export(tmp_path / f"rows{suffix}")
+    if suffix == ".parquet":
+        back = pd.read_parquet(tmp_path / "rows.parquet")
+    else:
+        back = pd.read_csv(
+            tmp_path / f"rows{suffix}", dtype={"case": str}, keep_default_na=False, na_values={"value": ""}
+        )
+    assert_frame_equal(back, found.to_frame(), check_dtype=False)
+
+
+def test_json_holds_everything_but_patches(tmp_path: Path) -> None:
+    found = make_whole(floor=True)
+    found.export(tmp_path / "all.json")
+    content = json.loads((tmp_path / "all.json").read_text(), parse_constant=pytest.fail)
+    names = {"settings", "skipped", "images", "pooled", "cases", "curves", "bins", "volumes"}
+    assert set(content) == names | {"floor"}
+    assert set(content["floor"]) == names
+    assert content["curves"] == json.loads(found.curves().to_json(orient="records", double_precision=15))
+    assert content["images"][0]["value"] == pytest.approx(found.frame.value[0], rel=1e-14)
+
+
+@pytest.mark.parametrize(("suffix", "start"), [(".tex", "% \\usepackage{graphicx}"), (".md", "| Method |")])
+def test_the_table_is_exported(tmp_path: Path, suffix: str, start: str) -> None:
+    make_whole(floor=True).export(tmp_path / f"table{suffix}", "TS", test="wilcoxon", floor=True)
+    text = (tmp_path / f"table{suffix}").read_text()
+    assert text.startswith(start)
+    assert "TS is significantly better (paired Wilcoxon" in text
+    assert text.count("floor") >= 4
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("table.docx", {}, r"must end in one of .csv, .parquet, .json, .tex, .md, got '.*table.docx'"),
+        ("table", {}, "must end in one of"),
+        ("table.md", {"reference": "LTS"}, "reference must be one of UC, TS"),
+        ("table.md", {"floor": True}, "the floor was not measured"),
+    ],
+)
+def test_what_cannot_be_exported_leaves_nothing(
+    tmp_path: Path, name: str, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        make().export(tmp_path / name, **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_parquet_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"pip install segcal\[parquet\]"):
+        make().export(tmp_path / "rows.parquet")
+    assert list(tmp_path.iterdir()) == []

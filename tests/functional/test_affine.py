@@ -1,0 +1,184 @@
+"""The compiled sums of the convex fits and their portable twins; the curvature, the sample and the search."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from segcal.functional import affine_portable, scaling_portable
+from segcal.functional.affine import affine_curvature, affine_map, affine_nll
+from segcal.functional.lbfgs import Block, Metric, minimise
+from segcal.functional.pixel_sample import Sample, Sampler
+from segcal.kernels.cpu import affine as affine_kernels
+from segcal.kernels.cpu import scaling as scaling_kernels
+
+SIZES = (1, 255, 257, 3000)
+CLASSES = (1, 2, 3, 4, 7)
+DTYPES = (torch.float16, torch.float32, torch.float64)
+CLOSE = {"rtol": 1e-11, "atol": 1e-10}
+
+
+def scene(classes: int, n: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
+    """Logits, some of them huge, labels with every tenth pixel ignored, and the importance of each class."""
+    rng = np.random.default_rng([classes, n])
+    z = rng.normal(scale=4, size=(classes, n))
+    z[:, ::7] *= 50
+    labels = rng.integers(0, classes, n)
+    labels[::10] = -1
+    return torch.from_numpy(z).to(dtype), torch.from_numpy(labels), torch.from_numpy(rng.uniform(1, 3, classes))
+
+
+@pytest.mark.parametrize("classes", CLASSES)
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("of_log", [False, True])
+def test_affine_sums_are_those_of_pytorch(classes: int, n: int, full: bool, of_log: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    weights = torch.randn(classes, classes if full else 1, generator=generator, dtype=torch.float64)
+    bias = torch.randn(classes, generator=generator, dtype=torch.float64)
+    for dtype in DTYPES:
+        logits, labels, importance = scene(classes, n, dtype)
+        sums = [
+            engine.affine(logits, labels, importance, weights, bias, of_log=of_log)
+            for engine in (affine_kernels, affine_portable)
+        ]
+        torch.testing.assert_close(*sums, **CLOSE)
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_the_gradient_is_that_of_autograd(full: bool) -> None:
+    logits, labels, importance = scene(4, 300, torch.float64)
+    weights = torch.randn(4, 4 if full else 1, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    bias = torch.linspace(-1, 1, 4, dtype=torch.float64)
+    leaves = [weights.clone().requires_grad_(), bias.clone().requires_grad_()]
+    keep = labels >= 0
+    scores = affine_map(logits.T[keep], leaves[0], leaves[1], of_log=False)
+    each = torch.nn.functional.cross_entropy(scores, labels[keep], reduction="none")
+    loss = (importance[labels[keep]] * each).sum()
+    loss.backward()
+    found = affine_nll(logits, labels, importance, weights, bias, of_log=False)
+    expected = torch.cat(
+        [loss.detach().reshape(1), *(leaf.grad.reshape(-1) for leaf in leaves if leaf.grad is not None)]
+    )
+    torch.testing.assert_close(found, expected, **CLOSE)
+
+
+def test_many_sums_are_added_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits, labels, importance = scene(3, 3000)
+    settings = (importance, torch.eye(3, dtype=torch.float64), torch.zeros(3, dtype=torch.float64))
+    whole = affine_kernels.affine(logits, labels, *settings, of_log=True)
+    monkeypatch.setattr(affine_kernels, "_ROOM", 1)
+    torch.testing.assert_close(affine_kernels.affine(logits, labels, *settings, of_log=True), whole, **CLOSE)
+
+
+MIXED = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
+EDGES = torch.tensor([0.3, 0.3, 0.7, 0.999], dtype=torch.float64)
+ALPHAS = torch.tensor([0.5, 9.0, 1.0, 2.0, 0.3], dtype=torch.float64)
+SUMS: dict[str, Callable[..., Tensor]] = {
+    "mixture": lambda engine, z, y, importance: engine.mixture(z, y, importance, 0.6, MIXED),
+    "bins": lambda engine, z, y, importance: engine.binned_likelihood(z, y, EDGES, ALPHAS),
+    "attended": lambda engine, z, y, importance: engine.attended_likelihood(z, y, 0.05, 0.7),
+}
+
+
+@pytest.mark.parametrize("classes", CLASSES)
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("name", SUMS)
+def test_scaling_sums_are_those_of_pytorch(name: str, n: int, classes: int) -> None:
+    for dtype in DTYPES:
+        logits, labels, importance = scene(classes, n, dtype)
+        sums = [SUMS[name](engine, logits, labels, importance) for engine in (scaling_kernels, scaling_portable)]
+        torch.testing.assert_close(*sums, **CLOSE)
+
+
+def sample_of(classes: int, n: int) -> Sample:
+    logits, labels, importance = scene(classes, n, torch.float64)
+    order = labels[labels >= 0].argsort(stable=True)
+    chosen = labels[labels >= 0][order]
+    starts = torch.cat([torch.zeros(1, dtype=torch.int64), torch.bincount(chosen, minlength=classes).cumsum(0)])
+    return Sample(logits[:, labels >= 0][:, order] / 5, chosen, importance, starts)
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("whole", [False, True])
+def test_the_curvature_is_the_slope_of_the_gradient(full: bool, whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("segcal.functional.affine._WHOLE", 1000 if whole else 0)
+    monkeypatch.setattr("segcal.functional.affine._ROOM", 64)
+    sample = sample_of(3, 200)
+    width = 3 if full else 1
+    size = 3 * (width + 1)
+    point = torch.linspace(-1, 1, size, dtype=torch.float64)
+    penalty = np.linspace(0, 1, size)
+    total = float(sample.importance[sample.labels].sum())
+
+    def gradient(theta: Tensor) -> np.ndarray:
+        weights, bias = theta[: 3 * width].view(3, width), theta[3 * width :]
+        found = affine_nll(sample.logits, sample.labels, sample.importance, weights, bias, of_log=True)
+        return found[1:].numpy() / total + 2 * penalty * theta.numpy()
+
+    steps = 1e-6 * torch.eye(size, dtype=torch.float64)
+    expected = np.stack([(gradient(point + step) - gradient(point - step)) / 2e-6 for step in steps])
+    weights, bias = point[: 3 * width].view(3, width), point[3 * width :]
+    blocks = affine_curvature(sample, weights, bias, penalty, of_log=True)
+    assert len(blocks) == (1 if whole else 3)
+    assert sorted(np.concatenate([block.index for block in blocks])) == list(range(size))
+    for block in blocks:
+        np.testing.assert_allclose(block.curvature, expected[np.ix_(block.index, block.index)], atol=1e-7)
+
+
+def test_a_sample_keeps_rare_classes_whole_and_weighs_the_rest() -> None:
+    rng = np.random.default_rng(0)
+    labels = torch.from_numpy(rng.choice([-1, 0, 1, 2], size=50_000, p=[0.1, 0.8, 0.099, 0.001]))
+    logits = torch.from_numpy(rng.normal(size=(3, 50_000)))
+    sampler = Sampler(3, pixels=3000)
+    for part in torch.arange(50_000).split(7_001):  # type: ignore[no-untyped-call]
+        sampler.add(logits[:, part], labels[part])
+    sample = sampler.sample()
+    counts = torch.bincount(labels[labels >= 0], minlength=3)
+    kept = torch.bincount(sample.labels, minlength=3)
+    assert kept[2] == counts[2]
+    assert ((kept[:2] > 350) & (kept[:2] <= 1000)).all()
+    torch.testing.assert_close(sample.importance * kept, counts.double())
+    assert sample.starts.tolist() == [0, *kept.cumsum(0).tolist()]
+    assert (sample.labels.diff() >= 0).all()
+    # a fair draw: the mean of each class is that of the stream, within four standard errors
+    for c in range(3):
+        mine, theirs = sample.logits[:, sample.labels == c].mean(1), logits[:, labels == c].mean(1)
+        assert (mine - theirs).abs().max() < 4 / float(kept[c]) ** 0.5
+
+
+def test_a_sample_does_not_depend_on_how_the_stream_is_cut() -> None:
+    logits, labels, _ = scene(3, 3000)
+    samples = []
+    for step in (3000, 100):
+        sampler = Sampler(3, pixels=300)
+        for start in range(0, 3000, step):
+            sampler.add(logits[:, start : start + step], labels[start : start + step])
+        samples.append(sampler.sample())
+    for one, other in zip(*samples, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_few_evaluations_lead_to_the_minimum_of_a_long_valley() -> None:
+    """A quadratic with curvatures from 1 to 1e6: one Newton step, where the curvature is known."""
+    rng = np.random.default_rng(0)
+    turn = np.linalg.qr(rng.normal(size=(8, 8)))[0]
+    curvature = turn @ np.diag(np.logspace(0, 6, 8)) @ turn.T
+    target = rng.normal(size=8)
+
+    def objective(x: np.ndarray) -> tuple[float, np.ndarray]:
+        slope = curvature @ (x - target)
+        return float(slope @ (x - target) / 2), slope
+
+    found = minimise(objective, np.zeros(8), Metric([Block(np.arange(8), curvature)]), evaluations=20)
+    assert found.converged
+    assert found.evaluations <= 4
+    np.testing.assert_allclose(found.point, target, atol=1e-3)
+    again = minimise(objective, target, Metric([Block(np.arange(8), curvature)]), evaluations=20)
+    assert again.evaluations == 1
+    stopped = minimise(objective, np.zeros(8), Metric([Block(np.arange(8), np.eye(8))]), evaluations=3)
+    assert not stopped.converged

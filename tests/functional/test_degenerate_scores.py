@@ -1,0 +1,85 @@
+"""Isotonic regression, histogram binning and beta calibration on data that say little: a defined answer, and a word."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from segcal import Case, create
+from segcal.functional import scores
+
+KINDS: list[tuple[str, dict[str, Any]]] = [
+    ("isotonic", {}),
+    ("isotonic", {"scope": "one-vs-rest"}),
+    ("histogram", {}),
+    ("histogram", {"equal": "mass"}),
+    ("beta", {}),
+]
+RANDOM = np.random.default_rng(0)
+LOGITS = RANDOM.normal(size=(3, 12, 10)).astype(np.float32) * 2
+DATA: dict[str, tuple[np.ndarray, np.ndarray, str | None]] = {
+    "one class only": (LOGITS, np.zeros((12, 10), int), "there is no pixel of class 1, 2 to learn from"),
+    "a class never present": (LOGITS, RANDOM.integers(0, 2, (12, 10)), "there is no pixel of class 2 to learn from"),
+    "all right": (LOGITS, LOGITS.argmax(0), "every pixel is predicted right"),
+    "all wrong": (LOGITS, LOGITS.argmin(0), "every pixel is predicted wrong"),
+    "two pixels": (LOGITS[:, :2, :1], np.array([[0], [1]]), "there is no pixel of class 2 to learn from"),
+    "one score everywhere": (np.zeros((3, 4, 5), np.float32), RANDOM.integers(0, 3, (4, 5)), None),
+    "no doubt at all": (1e4 * LOGITS, LOGITS.argmax(0), "every pixel is predicted right"),
+}
+
+
+@pytest.mark.parametrize(("method", "settings"), KINDS, ids=str)
+@pytest.mark.parametrize("name", DATA)
+def test_the_answer_is_defined(method: str, settings: dict[str, Any], name: str) -> None:
+    logits, labels, warning = DATA[name]
+    calibrator = create(method, 3, **settings).fit([Case("a", logits, labels)])
+    report = calibrator.fit_report_
+    assert report.converged
+    assert np.isfinite([report.nll_before, report.nll_after]).all()
+    probs = calibrator.predict_proba(torch.from_numpy(LOGITS)[None])
+    assert probs.isfinite().all()
+    torch.testing.assert_close(probs.sum(1), torch.ones(1, 12, 10))
+    if warning is not None:
+        assert any(re.search(warning, line) for line in report.warnings), report.warnings
+    if name == "one class only" and (method, settings) != ("isotonic", {}):  # the pooled function knows no classes
+        assert (probs[:, 0] > 0.9).all()
+    if name == "all right" and method != "histogram":
+        assert (probs.amax(1) > 0.75).float().mean() > 0.9
+    if name == "a class never present" and (method, settings) != ("isotonic", {}):
+        assert probs[:, 2].max() < 0.05
+
+
+@pytest.mark.parametrize(("method", "settings"), KINDS, ids=str)
+def test_plain_pytorch_learns_the_same(method: str, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What runs on a GPU, here on the CPU: counting and mapping without kernels."""
+    case = Case("a", LOGITS, RANDOM.integers(-1, 3, (12, 10)))
+    compiled = create(method, 3, ignore_index=-1, **settings).fit([case])
+    monkeypatch.setattr("segcal.functional.scores._may_compile", lambda _: False)
+    plain = create(method, 3, ignore_index=-1, **settings)
+    monkeypatch.setattr(
+        "segcal.calibrators.shared.scores.count_scores",
+        lambda z, y, into, edges: scores._count_scores(z.flatten(1), y.flatten(), edges, into),
+    )
+    plain.fit([case])
+    logits = torch.from_numpy(LOGITS)[None]
+    torch.testing.assert_close(plain(logits), compiled(logits), rtol=1e-5, atol=1e-5)
+    for name in ("pixels", "nll_before", "nll_after", "warnings"):
+        here, there = getattr(plain.fit_report_, name), getattr(compiled.fit_report_, name)
+        assert here == (there if name == "warnings" else pytest.approx(there)), name
+
+
+def test_more_pixels_than_are_calibrated_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case("a", LOGITS, LOGITS.argmax(0) % 2)
+    logits = torch.from_numpy(LOGITS)[None].repeat(2, 1, 1, 1)
+    for method, settings in KINDS:
+        whole = create(method, 3, **settings).fit([case])
+        expected = whole(logits)
+        monkeypatch.setattr("segcal.calibrators.shared.scores._PART", 50)
+        parts = create(method, 3, **settings).fit([case])
+        assert torch.equal(parts(logits), expected)
+        assert parts.fit_report_.nll_after == pytest.approx(whole.fit_report_.nll_after)
+        monkeypatch.undo()

@@ -1,0 +1,161 @@
+"""Probabilities, NLL, Brier score and entropy against loops; the label guarantee in every precision."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from segcal.functional.probability import (
+    at_least_float32,
+    brier_score,
+    entropy,
+    keep_labels,
+    log_probabilities,
+    logits_from_probabilities,
+    negative_log_likelihood,
+    next_below,
+    probabilities,
+)
+from support import references
+
+HALVES = (torch.float16, torch.bfloat16)
+DTYPES = (*HALVES, torch.float32, torch.float64)
+TOLERANCE = {torch.float16: 1e-5, torch.bfloat16: 1e-5, torch.float32: 1e-5, torch.float64: 1e-12}
+SPACES = [(), (7,), (3, 4), (2, 3, 4)]
+
+
+def scores(rng: np.random.Generator, *shape: int, dtype: torch.dtype = torch.float64, spread: float = 4.0) -> Tensor:
+    return torch.from_numpy(rng.normal(scale=spread, size=shape)).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("space", SPACES, ids=str)
+@pytest.mark.parametrize("classes", [1, 2, 5])
+def test_pixel_values_agree_with_loops(
+    rng: np.random.Generator, dtype: torch.dtype, space: tuple[int, ...], classes: int
+) -> None:
+    logits = scores(rng, 2, classes, *space, dtype=dtype)
+    labels = torch.from_numpy(rng.integers(0, classes, (2, *space)))
+    z, y = references.flat(logits.double(), labels)
+    probs = references.softmax(z)
+    close = {"rtol": TOLERANCE[dtype], "atol": TOLERANCE[dtype]}
+    assert probabilities(logits).dtype == (torch.float32 if dtype in HALVES else dtype)
+    np.testing.assert_allclose(references.flat(probabilities(logits), labels)[0], probs, **close)
+    np.testing.assert_allclose(references.flat(log_probabilities(logits).exp(), labels)[0], probs, **close)
+    truth = np.eye(classes)[y].T
+    for found, expected in (
+        (negative_log_likelihood(logits, labels), -np.log((truth * probs).sum(0))),
+        (brier_score(logits, labels), ((probs - truth) ** 2).sum(0)),
+        (entropy(logits), -(probs * np.log(probs)).sum(0)),
+    ):
+        assert found.shape == (2, *space)
+        np.testing.assert_allclose(found.reshape(-1), expected, **close)
+
+
+def test_a_pixel_by_hand() -> None:
+    logits = torch.tensor([[0.0, math.log(3.0)]], dtype=torch.float64)  # probabilities 1/4 and 3/4
+    for label, nll, brier in ((0, math.log(4), 9 / 8), (1, math.log(4 / 3), 1 / 8)):
+        assert negative_log_likelihood(logits, torch.tensor([label])).item() == pytest.approx(nll, abs=1e-15)
+        assert brier_score(logits, torch.tensor([label])).item() == pytest.approx(brier, abs=1e-15)
+    assert entropy(logits).item() == pytest.approx(math.log(4) - 3 / 4 * math.log(3), abs=1e-15)
+
+
+def test_an_ignored_pixel_has_no_nll_and_no_brier_score() -> None:
+    logits, labels = torch.zeros(1, 2, 3), torch.tensor([[0, -1, 1]])
+    for values in (negative_log_likelihood(logits, labels), brier_score(logits, labels)):
+        assert values.isnan().tolist() == [[False, True, False]]
+    assert entropy(logits).isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_logits_of_ten_thousand_are_no_problem(dtype: torch.dtype) -> None:
+    logits = torch.tensor([[[1e4, -1e4, 1e4], [-1e4, 1e4, 1e4]]], dtype=dtype)
+    labels = torch.zeros(1, 3, dtype=torch.int64)
+    gap = float(logits[0, 0, 0] - logits[0, 1, 0].double())  # bfloat16 rounds 10,000
+    assert probabilities(logits).tolist() == [[[1, 0, 0.5], [0, 1, 0.5]]]
+    np.testing.assert_allclose(negative_log_likelihood(logits, labels)[0], [0, gap, math.log(2)], rtol=1e-6)
+    np.testing.assert_allclose(brier_score(logits, labels)[0], [0, 2, 0.5], rtol=1e-6)
+    np.testing.assert_allclose(entropy(logits)[0], [0, 0, math.log(2)], rtol=1e-6)
+
+
+@given(shift=st.floats(-1e4, 1e4), seed=st.integers(0, 99))
+def test_adding_a_number_to_all_logits_changes_nothing(shift: float, seed: int) -> None:
+    logits = scores(np.random.default_rng(seed), 2, 4, 3)
+    torch.testing.assert_close(probabilities(logits + shift), probabilities(logits), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(entropy(logits + shift), entropy(logits), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_probabilities_survive_the_way_to_logits_and_back(rng: np.random.Generator, dtype: torch.dtype) -> None:
+    probs = probabilities(scores(rng, 2, 5, 50)).to(dtype)
+    probs[:, :, 0] = torch.tensor([1.0, 0, 0, 0, 0], dtype=dtype)
+    back = probabilities(logits_from_probabilities(probs))
+    # half-precision probabilities do not sum to 1, and softmax makes them
+    wide = at_least_float32(probs)
+    tolerance = 1e-12 if dtype == torch.float64 else 1e-6
+    torch.testing.assert_close(back, wide / wide.sum(1, keepdim=True), rtol=tolerance, atol=tolerance)
+    assert logits_from_probabilities(probs).isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    temperature=st.one_of(st.floats(0.05, 100), st.just(100.0)),
+    spread=st.sampled_from([1e-6, 1e-3, 0.1, 1.0, 30.0]),
+    stored=st.sampled_from(DTYPES),
+)
+def test_the_winner_stays_the_winner(
+    dtype: torch.dtype, seed: int, temperature: float, spread: float, stored: torch.dtype
+) -> None:
+    """Logits divided by a temperature, and their probabilities, in any precision that they are written in."""
+    logits = scores(np.random.default_rng(seed), 1, 7, 200, dtype=dtype, spread=spread) + 1
+    winner = logits.argmax(1)
+    scaled = at_least_float32(logits) / temperature
+    for values in (scaled.to(stored), probabilities(scaled).to(stored)):
+        kept = keep_labels(values, logits)
+        assert kept.dtype == stored
+        assert torch.equal(kept.argmax(1), winner)
+        moved = kept != values
+        assert torch.equal(kept[moved], next_below(values)[moved])
+
+
+def test_without_a_rival_nothing_moves(rng: np.random.Generator) -> None:
+    logits = scores(rng, 1, 5, 100)
+    assert torch.equal(keep_labels(logits / 3, logits), logits / 3)
+
+
+def test_rivals_of_a_tie_by_hand() -> None:
+    """Classes 1 and 2 share the largest logit, so class 1 wins; class 0 only seems to have reached them."""
+    logits = torch.tensor([[1.0, 1.0 + 2**-23, 1.0 + 2**-23]])
+    tied = torch.full((1, 3), 0.5, dtype=torch.float16)
+    kept = keep_labels(tied, logits)
+    assert kept.argmax(1).item() == 1
+    assert kept.tolist() == [[0.5 - 2**-12, 0.5, 0.5]]
+
+
+@pytest.mark.parametrize(("torch_type", "numpy_type"), [(torch.float32, np.float32), (torch.float64, np.float64)])
+@given(data=st.data())
+def test_next_below_is_that_of_numpy(torch_type: torch.dtype, numpy_type: type, data: st.DataObject) -> None:
+    width = 32 if torch_type == torch.float32 else 64
+    finite = st.floats(allow_nan=False, allow_infinity=False, width=width).filter(
+        lambda x: x > np.finfo(numpy_type).min
+    )
+    values = [0.0, -0.0, 1.0, -1.0, 0.5, *data.draw(st.lists(finite, max_size=20))]
+    found = next_below(torch.tensor(values, dtype=torch_type)).numpy()
+    np.testing.assert_array_equal(found, np.nextafter(np.array(values, numpy_type), numpy_type(-np.inf)))
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_next_below_goes_through_all_half_precision_numbers_in_order(dtype: torch.dtype) -> None:
+    every = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
+    finite = every[every.isfinite()].double().unique().to(dtype)  # ascending; 0 and -0 are one
+    below = next_below(finite[1:])
+    assert torch.equal(below.double(), finite[:-1].double())
+    assert all(a < b for a, b in pairwise(below.double().tolist()))

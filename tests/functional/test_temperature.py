@@ -1,0 +1,263 @@
+"""Theorem 1 (the temperature of least NLL), Theorem 4 (NLL equals entropy there) and the state of confidence."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from segcal.functional.temperature import (
+    Likelihood,
+    Root,
+    confidence_excess,
+    confidence_state,
+    likelihood,
+    optimal_inverse_temperature,
+    pixel_inverse_temperature,
+    root_of_increasing,
+)
+from support import references
+
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+Images = list[tuple[Tensor, Tensor]]
+
+
+def summed(images: Images, alpha: float) -> Likelihood:
+    return Likelihood(*(sum(terms) for terms in zip(*(likelihood(z, y, alpha) for z, y in images), strict=True)))
+
+
+def optimum(images: Images) -> Root:
+    return optimal_inverse_temperature(partial(summed, images))
+
+
+def laid_flat(images: Images) -> tuple[np.ndarray, np.ndarray]:
+    return (
+        np.concatenate([z.double().reshape(len(z), -1).numpy() for z, _ in images], axis=1),
+        np.concatenate([y.reshape(-1).numpy() for _, y in images]),
+    )
+
+
+def draw(classes: int, shape: Sequence[int], *, seed: int = 0, temperature: float = 2.0) -> Images:
+    """Three images whose labels are drawn from the softmax of the logits divided by a temperature."""
+    rng = np.random.default_rng(seed)
+    images = []
+    for _ in range(3):
+        z = rng.normal(scale=3, size=(classes, *shape))
+        y = (z / temperature + rng.gumbel(size=z.shape)).argmax(0)
+        y[rng.random(shape) < 0.1] = -1
+        images.append((torch.from_numpy(z), torch.from_numpy(y)))
+    return images
+
+
+LEVELS = {"dataset": slice(0, 3), "image": slice(1, 2)}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("classes", [2, 5, 13])
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
+@pytest.mark.parametrize("shape", [(40,), (6, 7), (3, 4, 5)], ids=str)
+def test_the_root_has_least_nll_and_equals_entropy(
+    level: str, classes: int, temperature: float, shape: tuple[int, ...]
+) -> None:
+    images = draw(classes, shape, temperature=temperature)[LEVELS[level]]
+    root = optimum(images)
+    alpha = root.inverse_temperature
+    assert root.converged
+    z, y = laid_flat(images)
+    assert alpha == pytest.approx(references.optimal_inverse_temperature(z, y), rel=1e-6)
+    probs, kept = references.softmax(alpha * z), y >= 0
+    assert (probs * z).sum(0)[kept].sum() == pytest.approx(z[y, np.arange(len(y))][kept].sum(), rel=1e-9, abs=1e-9)
+    nll, entropy = (total(z, y, alpha) / kept.sum() for total in (references.total_nll, references.total_entropy))
+    assert nll == pytest.approx(entropy, abs=1e-6)
+
+
+def test_each_pixel_has_least_nll_and_equals_entropy() -> None:
+    z, y = draw(5, (150,), seed=3, temperature=4.0)[0]
+    alpha = pixel_inverse_temperature(z, y)
+    rooted = 0
+    for n in range(150):
+        one = z[:, [n]].numpy(), y[[n]].numpy()
+        if y[n] < 0:
+            assert alpha[n].isnan()
+        elif z[y[n], n] <= z[:, n].mean():
+            assert alpha[n] == 0
+        elif y[n] == z[:, n].argmax():
+            assert alpha[n] == torch.inf
+        else:
+            rooted += 1
+            a = alpha[n].item()
+            assert references.total_nll(*one, a) == pytest.approx(references.total_entropy(*one, a), abs=1e-6)
+            # where the optimum is flat, golden sections find its value rather than its place
+            best = references.total_nll(*one, references.optimal_inverse_temperature(*one))
+            assert references.total_nll(*one, a) <= best + 1e-9
+    assert rooted > 20
+
+
+# one pixel of three classes for each case of Theorem 1, the label's logit being below the mean, the largest, between
+CASES = {
+    "zero": ([3.0, 0.0, 2.0], 1, 0.0),
+    "at the mean": ([3.0, 1.0, 2.0], 2, 0.0),
+    "all equal": ([2.0, 2.0, 2.0], 0, 0.0),
+    "infinite": ([3.0, 0.0, 2.0], 0, math.inf),
+    "tied at the top": ([3.0, 0.0, 3.0], 2, math.inf),
+    # with x = e^a the slope is 0 where 3 x^3 + 2 x^2 = 2 (x^3 + 1 + x^2), so x^3 = 2
+    "root": ([3.0, 0.0, 2.0], 2, math.log(2) / 3),
+}
+
+
+@pytest.mark.parametrize("level", ["pixel", "image", "dataset"])
+@pytest.mark.parametrize(("pixel", "label", "expected"), CASES.values(), ids=CASES)
+def test_the_cases_of_theorem_1(level: str, pixel: list[float], label: int, expected: float) -> None:
+    logits = torch.tensor(pixel, dtype=torch.float64).view(3, 1, 1).expand(3, 4, 5)
+    labels = torch.full((4, 5), label)
+    if level == "pixel":
+        found = pixel_inverse_temperature(logits, labels)
+        assert found.shape == (4, 5)
+        assert len(found.unique()) == 1
+        alpha = found[0, 0].item()
+    else:
+        alpha = optimum([(logits, labels)] * (3 if level == "dataset" else 1)).inverse_temperature
+    assert alpha == pytest.approx(expected, rel=1e-9)
+
+
+def test_one_certain_image_does_not_decide_for_the_data_set() -> None:
+    """Infinite for one image, zero for another, between for both."""
+    right = torch.tensor([[2.0], [0.0]]).double(), torch.tensor([0])
+    wrong = torch.tensor([[1.0], [0.0]]).double(), torch.tensor([1])
+    assert optimum([right]).inverse_temperature == math.inf
+    assert optimum([wrong]).inverse_temperature == 0
+    both = optimum([right, wrong]).inverse_temperature
+    # the slope is 1 / (1 + e^-a) - 2 / (1 + e^(2 a))
+    assert 1 / (1 + math.exp(-both)) == pytest.approx(2 / (1 + math.exp(2 * both)), rel=1e-9)
+
+
+@given(seed=st.integers(0, 10**6), scale=st.floats(1e-3, 1e4), shift=st.floats(-1e3, 1e3))
+def test_scaled_logits_scale_the_temperature_and_a_shift_does_not(seed: int, scale: float, shift: float) -> None:
+    images = draw(4, (30,), seed=seed)
+    changed = [(scale * (z + shift), y) for z, y in images]
+    one, other = optimum(images), optimum(changed)
+    assert other.converged
+    assert other.inverse_temperature * scale == pytest.approx(one.inverse_temperature, rel=1e-6)
+    pixels, scaled = pixel_inverse_temperature(*images[0]), pixel_inverse_temperature(*changed[0])
+    close = {"rtol": 1e-4, "atol": 1e-9, "equal_nan": True}  # a root next to 0 or infinity feels the rounded shift
+    torch.testing.assert_close(scaled * scale, pixels, **close)
+
+
+@given(seed=st.integers(0, 10**6))
+def test_likelihoods_add_and_the_order_does_not_matter(seed: int) -> None:
+    images = draw(3, (20,), seed=seed)
+    z, y = torch.cat([z for z, _ in images], 1), torch.cat([y for _, y in images])
+    order = torch.from_numpy(np.random.default_rng(seed).permutation(60))
+    np.testing.assert_allclose(summed(images, 0.8), likelihood(z, y, 0.8), rtol=1e-12)
+    np.testing.assert_allclose(likelihood(z[:, order], y[order], 0.8), likelihood(z, y, 0.8), rtol=1e-12)
+    torch.testing.assert_close(
+        pixel_inverse_temperature(z[:, order], y[order]), pixel_inverse_temperature(z, y)[order], equal_nan=True
+    )
+
+
+def test_ignored_pixels_count_for_nothing() -> None:
+    z, y = draw(4, (50,))[0]
+    kept = y >= 0
+    assert 0 < kept.sum() < 50
+    np.testing.assert_allclose(likelihood(z, y, 1.3), likelihood(z[:, kept], y[kept], 1.3), rtol=1e-13)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_every_precision_gives_the_answer_of_its_own_values(dtype: torch.dtype) -> None:
+    images = [(z.to(dtype), y) for z, y in draw(5, (80,))]
+    z, y = laid_flat(images)
+    assert optimum(images).inverse_temperature == pytest.approx(references.optimal_inverse_temperature(z, y), rel=1e-6)
+    wide = pixel_inverse_temperature(images[0][0].double(), images[0][1])
+    assert torch.equal(pixel_inverse_temperature(*images[0]).nan_to_num(-1), wide.nan_to_num(-1))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_logits_of_ten_thousand(dtype: torch.dtype) -> None:
+    z = torch.tensor([[1e4, 1e4, 1e4], [-1e4, 6e3, -1e4], [0, 0, 0]], dtype=dtype)
+    y = torch.tensor([0, 1, 2])
+    found = pixel_inverse_temperature(z, y)
+    assert found[[0, 2]].tolist() == [torch.inf, 0]
+    root = optimum([(z, y)])
+    assert root.converged
+    for alpha, pixels in ((found[1].item(), slice(1, 2)), (root.inverse_temperature, slice(0, 3))):
+        one = z[:, pixels].double().numpy(), y[pixels].numpy()
+        assert 0 < alpha < 1
+        assert references.total_nll(*one, alpha) == pytest.approx(references.total_entropy(*one, alpha), abs=1e-6)
+
+
+def test_no_pixels_have_no_temperature_map() -> None:
+    assert pixel_inverse_temperature(torch.zeros(3, 0), torch.zeros(0, dtype=torch.int64)).shape == (0,)
+    assert likelihood(torch.zeros(3, 0), torch.zeros(0, dtype=torch.int64), 1.0).pixels == 0
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# root finding
+
+
+@given(roots=st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=5))
+def test_roots_of_cubes_are_found(roots: list[float]) -> None:
+    wanted = torch.tensor(roots, dtype=torch.float64)
+    found, steps, converged = root_of_increasing(
+        lambda x: ((x / wanted) ** 3 - 1, 3 * x**2 / wanted**3), torch.ones_like(wanted)
+    )
+    assert converged
+    assert steps < 100
+    torch.testing.assert_close(found, wanted, rtol=1e-9, atol=0)
+
+
+def test_a_function_without_a_root_is_said_not_to_have_converged() -> None:
+    _, steps, converged = root_of_increasing(lambda x: (-1 / x, 1 / x**2), torch.ones(1).double())
+    assert not converged
+    assert steps == 200
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the state of confidence
+
+
+@pytest.mark.parametrize(
+    ("nll", "entropy", "tolerance", "expected"),
+    [
+        (0.5, 0.2, 1e-6, "overconfident"),
+        (0.2, 0.5, 1e-6, "underconfident"),
+        (0.3, 0.3, 0.0, "balanced"),
+        (0.3, 0.3 + 9e-7, 1e-6, "balanced"),
+        (0.3, 0.3 + 2e-6, 1e-6, "underconfident"),
+        (0.3, 0.2, 0.2, "balanced"),
+    ],
+)
+def test_the_definitions_of_confidence(nll: float, entropy: float, tolerance: float, expected: str) -> None:
+    assert confidence_state(nll, entropy, tolerance=tolerance) == expected
+
+
+@pytest.mark.parametrize(("temperature", "state"), [(3.0, "overconfident"), (0.3, "underconfident")])
+def test_overconfident_means_a_temperature_above_one(temperature: float, state: str) -> None:
+    images = draw(5, (200,), temperature=temperature)
+    at_one, root = summed(images, 1.0), optimum(images)
+    nll, entropy = at_one.nll / at_one.pixels, at_one.entropy / at_one.pixels
+    z, y = laid_flat(images)
+    assert nll * at_one.pixels == pytest.approx(references.total_nll(z, y, 1.0), rel=1e-12)
+    assert entropy * at_one.pixels == pytest.approx(references.total_entropy(z, y, 1.0), rel=1e-12)
+    assert confidence_state(nll, entropy) == state
+    assert (1 / root.inverse_temperature > 1) == (state == "overconfident")
+    scaled = summed([(root.inverse_temperature * z, y) for z, y in images], 1.0)
+    assert confidence_state(scaled.nll / scaled.pixels, scaled.entropy / scaled.pixels) == "balanced"
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_the_excess_of_each_pixel_agrees_with_loops(dtype: torch.dtype) -> None:
+    z, y = draw(4, (5, 6))[0]
+    z = z.to(dtype)
+    found = confidence_excess(z, y)
+    assert found.shape == (5, 6)
+    for at in np.ndindex(5, 6):
+        one = z[(slice(None), *at)].double().numpy()[:, None], y[at].numpy()[None]
+        expected = references.total_nll(*one, 1.0) - references.total_entropy(*one, 1.0) if y[at] >= 0 else math.nan
+        assert found[at].item() == pytest.approx(expected, abs=1e-12, nan_ok=True)

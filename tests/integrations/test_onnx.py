@@ -1,0 +1,159 @@
+"""ONNX files and exported programs do what PyTorch does, at sizes they were not made with, or are not kept."""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from segcal.calibrators import Calibrator, ContextualTemperatureScaling, create
+from segcal.data.datasets.simulate import simulate
+from segcal.integrations.calibrated_model import CalibratedModel
+from segcal.integrations.onnx import export_onnx
+from segcal.types import InputError
+
+onnxruntime = pytest.importorskip("onnxruntime")
+for package in ("onnx", "onnxscript"):
+    pytest.importorskip(package)
+
+CLASSES = 3
+TRACED = {2: (16, 16), 3: (8, 8, 8)}
+OTHERS = {2: (13, 22), 3: (9, 7, 12)}
+KINDS = [("ts", 2, 0), ("lts", 2, 0), ("lts", 2, 1), ("ibts", 2, 1), ("lts", 3, 1)]
+KINDS += [("isotonic", 2, 0), ("histogram", 3, 0), ("beta", 2, 0), ("cts", 2, 0), ("cts", 3, 0)]
+
+
+@cache
+def fitted(method: str, dims: int = 2, channels: int = 1) -> Calibrator:
+    cases = [scene.case for scene in simulate(2, num_classes=CLASSES, size=TRACED[dims])]
+    options = {"epochs": 2, "learning_rate": 1e-2} if method in ("lts", "ibts") else {}
+    settings = {"spatial_dims": dims, "image_channels": channels}
+    calibrator = create(method, CLASSES, **settings).fit(cases, **options)
+    if isinstance(calibrator, ContextualTemperatureScaling):
+        steep(calibrator)
+    return calibrator
+
+
+def steep(calibrator: ContextualTemperatureScaling) -> None:
+    """Weights that make every feature and class count, whatever was learned."""
+    many = len(calibrator.coefficients)
+    calibrator.coefficients.copy_(torch.linspace(0.2, 0.4, many) * (-1) ** torch.arange(many))
+    calibrator.class_offsets.copy_(torch.linspace(-0.5, 0.8, CLASSES))
+    calibrator.intercept.fill_(0.7)
+
+
+class Network(nn.Module):
+    """Scores at half the size of the image, which has two channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv = nn.Conv2d(2, CLASSES, 3, stride=2, padding=1)
+        self.norm = nn.BatchNorm2d(CLASSES)
+
+    def forward(self, image: Tensor) -> dict[str, Tensor]:
+        return {"out": 5 * self.norm(self.conv(image))}
+
+
+def inputs_of(batch: int, dims: int, *channels: int) -> tuple[Tensor, ...]:
+    """Blocks, so that there are predicted borders, near and far."""
+    generator = torch.Generator().manual_seed(1)
+
+    def blocks(many: int) -> Tensor:
+        coarse = 3 * torch.randn(batch, many, *(-(-side // 5) for side in OTHERS[dims]), generator=generator)
+        whole = coarse
+        for axis, side in enumerate(OTHERS[dims], start=2):
+            whole = whole.repeat_interleave(5, axis).narrow(axis, 0, side)
+        return whole + 0.3 * torch.randn(whole.shape, generator=generator)
+
+    return tuple(blocks(many) for many in channels if many)
+
+
+def run_file(path: Path, **inputs: Tensor) -> Tensor:
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return torch.from_numpy(session.run(None, {name: value.numpy() for name, value in inputs.items()})[0])
+
+
+@pytest.mark.parametrize(("method", "dims", "channels"), KINDS)
+def test_the_file_does_what_the_calibrator_does(tmp_path: Path, method: str, dims: int, channels: int) -> None:
+    calibrator, path = fitted(method, dims, channels), tmp_path / "new" / "file.onnx"
+    precision = {2: 1e-5, 3: 3e-5}[dims]  # of the compiled tree, which the calibrator itself uses
+    assert export_onnx(calibrator, path, size=TRACED[dims]) < precision
+    assert [entry.name for entry in path.parent.iterdir()] == ["file.onnx"]
+    inputs = inputs_of(3, dims, CLASSES, channels)
+    found = run_file(path, **dict(zip(("logits", "image"), inputs, strict=False)))
+    with torch.no_grad():
+        expected = calibrator.predict_proba(*inputs)
+    assert torch.allclose(found, expected, rtol=0, atol=precision)
+    assert not calibrator.preserves_labels or torch.equal(found.argmax(1), inputs[0].argmax(1))
+
+
+def test_network_and_calibrator_in_one_file(tmp_path: Path) -> None:
+    network, calibrator = Network().train(), fitted("ts")
+    assert export_onnx(calibrator, tmp_path / "file.onnx", network=network, image_channels=2, size=(16, 16)) < 1e-5
+    assert network.training  # the network is as it was
+    (image,) = inputs_of(3, 2, 2)
+    model = CalibratedModel(network, calibrator).eval()
+    found = run_file(tmp_path / "file.onnx", image=image)
+    with torch.no_grad():
+        assert torch.allclose(found, model(image), rtol=0, atol=1e-5)
+        assert (found.argmax(1) == model.logits(image).argmax(1)).float().mean() > 0.999  # scores differ by rounding
+
+
+def test_a_file_that_differs_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file.onnx").write_text("older")
+    monkeypatch.setattr("segcal.integrations.onnx.TOLERANCE", -1.0)
+    with pytest.raises(InputError, match=r"differs from PyTorch by .*, more than -1\.0; it was not kept"):
+        export_onnx(fitted("ts"), tmp_path / "file.onnx", size=(16, 16))
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("file.onnx", "older")]
+
+
+@pytest.mark.parametrize("package", ["onnx", "onnxruntime", "onnxscript"])
+def test_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(InputError, match=rf"export needs {package}; pip install segcal\[onnx\]$"):
+        export_onnx(fitted("ts"), tmp_path / "file.onnx")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("calibrator", "options", "words"),
+    [
+        (lambda: create("ts", CLASSES), {}, "has not been fitted"),
+        (lambda: create("lts", CLASSES), {}, "has not been fitted"),
+        (lambda: fitted("ts"), {"network": Network()}, "give image_channels"),
+        (lambda: fitted("lts"), {"size": (8, 8, 8)}, r"size must have 2 numbers.*got \(8, 8, 8\)"),
+    ],
+)
+def test_what_cannot_be_exported_is_refused(tmp_path: Path, calibrator: Any, options: Any, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        export_onnx(calibrator(), tmp_path / "file.onnx", **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("method", "dims", "channels"), KINDS)
+def test_torch_export_with_dynamic_shapes(method: str, dims: int, channels: int) -> None:
+    calibrator = fitted(method, dims, channels)
+    examples = tuple(torch.randn(2, many, *TRACED[dims]) for many in (CLASSES, channels) if many)
+    dynamic = dict.fromkeys((0, *range(2, dims + 2)), torch.export.Dim.AUTO)
+    program = torch.export.export(calibrator, examples, dynamic_shapes=[dynamic] * len(examples))
+    inputs = inputs_of(3, dims, CLASSES, channels)
+    with torch.no_grad():
+        found, expected = program.module()(*inputs), calibrator(*inputs)
+    # the compiled tree, which the calibrator itself uses, is less precise in 3D than the convolutions of the program
+    np.testing.assert_allclose(found, expected, rtol={2: 1e-5, 3: 1e-4}[dims], atol=1e-5)
+
+
+def test_torch_export_of_a_whole_model() -> None:
+    model = CalibratedModel(Network(), fitted("ts")).eval()
+    dynamic = dict.fromkeys((0, 2, 3), torch.export.Dim.AUTO)
+    program = torch.export.export(model, (torch.randn(2, 2, 16, 16),), dynamic_shapes=[dynamic])
+    (image,) = inputs_of(3, 2, 2)
+    with torch.no_grad():
+        np.testing.assert_allclose(program.module()(image), model(image), rtol=1e-5, atol=1e-5)

@@ -1,0 +1,397 @@
+"""The compiled kernels and their portable twins: the same numbers on every size, class count, precision and tie."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from segcal.functional import portable
+from segcal.kernels import cpu as kernels
+from segcal.kernels.cpu import compiling
+from support import references
+
+SIZES = (0, 1, 255, 256, 257, 5000)
+CLASSES = tuple(range(1, 14))
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+ENGINES = pytest.mark.parametrize("engine", [kernels, portable], ids=["kernels", "portable"])
+EXACT = {"rtol": 1e-13, "atol": 1e-14}
+
+
+def scene(classes: int, n: int, dtype: torch.dtype = torch.float32, *, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Random logits, a third of them whole numbers (ties) and some huge, with every tenth pixel ignored."""
+    rng = np.random.default_rng([seed, classes, n])
+    z = rng.normal(scale=4, size=(classes, n))
+    z[:, ::3] = z[:, ::3].round()
+    z[:, ::7] *= 1000
+    labels = rng.integers(0, classes, n)
+    labels[::10] = -1
+    return torch.from_numpy(z).to(dtype), torch.from_numpy(labels)
+
+
+def described(classes: int, n: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Confidence, predicted class, labels and the positions of the labelled pixels, in another order."""
+    logits, labels = scene(classes, n)
+    confidence, predicted, *_ = kernels.describe(logits, labels)
+    index = (labels >= 0).nonzero().squeeze(1)
+    return confidence, predicted, labels, index.flip(0).contiguous()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# elementary functions
+
+
+def relative_error(found: list[float], expected: np.ndarray) -> float:
+    return float(np.max(np.abs(np.array(found) - expected) / expected))
+
+
+def test_exp_is_accurate(rng: np.random.Generator) -> None:
+    x = -np.concatenate([[0.0, 1e-300, 1e-17, 700.0], np.linspace(0, 700, 5001), 10 ** rng.uniform(-18, 2.8, 5000)])
+    x = np.maximum(x, -700.0)
+    assert relative_error([compiling.exp_below_zero(v) for v in x], np.exp(x)) < 2e-15
+    assert compiling.exp_below_zero(0.0) == 1.0
+
+
+@pytest.mark.parametrize("x", [-701.0, -1e4, -1e38, -np.inf])
+def test_exp_far_below_is_next_to_nothing(x: float) -> None:
+    assert 0 <= compiling.exp_below_zero(x) < 1e-300
+
+
+def test_log_is_accurate(rng: np.random.Generator) -> None:
+    # 1 + tiny: the sum of exponentials of a confident pixel
+    x = np.concatenate([1 + 10.0 ** np.arange(-15, 1), rng.uniform(1, 200, 5000), 2.0 ** np.arange(1, 60)])
+    assert relative_error([compiling.log_above_one(v) for v in x], np.log(x)) < 2e-15
+    assert compiling.log_above_one(1.0) == 0.0
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# per pixel
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("classes", CLASSES)
+def test_describe_agrees(classes: int, n: int, dtype: torch.dtype) -> None:
+    logits, labels = scene(classes, n, dtype)
+    fast, plain = kernels.describe(logits, labels), portable.describe(logits, labels)
+    assert [v.dtype for v in fast] == [v.dtype for v in plain]
+    assert torch.equal(fast[1], plain[1])
+    valid = labels >= 0
+    for a, b in zip(fast, plain, strict=True):
+        torch.testing.assert_close(a[valid].double(), b[valid].double(), **EXACT)
+
+
+@ENGINES
+@pytest.mark.parametrize("classes", [1, 2, 3, 8, 13])
+def test_describe_agrees_with_loops(engine: object, classes: int) -> None:
+    logits, labels = scene(classes, 300, torch.float64)
+    valid = labels.numpy() >= 0
+    z, y = logits.numpy()[:, valid], labels.numpy()[valid]
+    probs, predicted, confidence = references.confidences(z)
+    entropy = [references.total_entropy(z[:, [n]], y[[n]], 1.0) for n in range(len(y))]
+    nll = [references.total_nll(z[:, [n]], y[[n]], 1.0) for n in range(len(y))]
+    brier = ((probs - np.eye(classes)[y].T) ** 2).sum(axis=0)
+    found = engine.describe(logits, labels)
+    for values, expected in zip(found, (confidence, predicted, nll, brier, entropy), strict=True):
+        np.testing.assert_allclose(values.numpy()[valid], expected, rtol=1e-13, atol=1e-14)
+
+
+@ENGINES
+@pytest.mark.parametrize("classes", range(1, 41))
+def test_equal_logits_give_exactly_one_over_their_number(engine: object, classes: int) -> None:
+    confidence, predicted, *_ = engine.describe(torch.full((classes, 3), 7.25), torch.zeros(3, dtype=torch.int64))
+    assert confidence.tolist() == [1 / classes] * 3
+    assert predicted.tolist() == [0] * 3
+
+
+@ENGINES
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_huge_logits_by_hand(engine: object, dtype: torch.dtype) -> None:
+    logits = torch.tensor([[1e4, -1e4, 1e4], [-1e4, 1e4, 1e4]], dtype=dtype)
+    gap = float(logits[0, 0].double() - logits[1, 0].double())
+    confidence, predicted, nll, brier, entropy = engine.describe(logits, torch.zeros(3, dtype=torch.int64))
+    assert confidence.tolist() == [1, 1, 0.5]
+    assert predicted.tolist() == [0, 1, 0]
+    np.testing.assert_allclose(nll, [0, gap, np.log(2)], **EXACT)
+    np.testing.assert_allclose(brier, [0, 2, 0.5], **EXACT)
+    np.testing.assert_allclose(entropy, [0, 0, np.log(2)], **EXACT)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# percentiles
+
+unit = st.floats(0, 1)
+VALUES = st.one_of(
+    st.lists(unit, min_size=1, max_size=60),
+    st.lists(st.sampled_from([0.0, 0.1, 0.2, 0.5, 1.0, 1 - 2**-53, 5e-324]), min_size=1, max_size=60),
+    st.builds(lambda value, n: [value] * n, unit, st.integers(1, 60)),
+)
+
+
+@ENGINES
+@example(values=[0.25, 0.5, 0.5, 0.5], bins=3)
+@example(values=list(np.linspace(0, 1, 20)), bins=19)
+@given(values=VALUES, bins=st.integers(1, 40))
+def test_edges_are_those_of_numpy_to_the_last_bit(engine: object, values: list[float], bins: int) -> None:
+    confidence = torch.tensor([0.5, *values], dtype=torch.float64)
+    found = engine.quantile_edges(confidence, torch.arange(1, len(confidence)), bins)
+    np.testing.assert_array_equal(found, references.equal_mass_edges(np.array(values), bins))
+
+
+@ENGINES
+@pytest.mark.parametrize("n", [1, 2, 257, 5000, (1 << 16) + 7])
+@pytest.mark.parametrize("rounded", [False, True], ids=["continuous", "tied"])
+@pytest.mark.parametrize("bins", [1, 7, 10, 15])
+def test_edges_of_many_values(rng: np.random.Generator, engine: object, n: int, rounded: bool, bins: int) -> None:
+    """Beyond 65,536 values the kernel counts in finer cells."""
+    values = 1 - rng.random(n) ** 4
+    values = values.round(2) if rounded else values
+    found = engine.quantile_edges(torch.from_numpy(values), torch.arange(n), bins)
+    np.testing.assert_array_equal(found, references.equal_mass_edges(values, bins))
+
+
+@ENGINES
+def test_no_pixels_have_no_edges(engine: object) -> None:
+    edges = engine.quantile_edges(torch.ones(3).double(), torch.empty(0, dtype=torch.int64), 4)
+    assert edges.shape == (5,)
+    assert edges.isnan().all()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# per region
+
+
+def edges_for(confidence: Tensor, index: Tensor, bins: int) -> Tensor:
+    fixed = torch.arange(bins + 1, dtype=torch.float64) / bins
+    return torch.stack([fixed, kernels.quantile_edges(confidence, index, bins).nan_to_num(0.5)])
+
+
+@pytest.mark.parametrize("n", [*SIZES, 40_000])
+@pytest.mark.parametrize("classes", CLASSES)
+def test_histograms_agree(classes: int, n: int) -> None:
+    confidence, predicted, labels, index = described(classes, n)
+    arguments = (edges_for(confidence, index, 10), index, confidence, predicted, labels, classes)
+    fast, plain = kernels.count_between(*arguments), portable.count_between(*arguments)
+    assert torch.equal(fast[0], plain[0])
+    assert torch.equal(fast[1], plain[1])
+    torch.testing.assert_close(fast[2], plain[2], **EXACT)
+    assert fast[0].sum() == 2 * len(index)
+
+
+@ENGINES
+@pytest.mark.parametrize("bins", [1, 2, 10, 13])
+def test_histograms_agree_with_loops(engine: object, bins: int) -> None:
+    confidence, predicted, labels, index = described(3, 257)
+    confidence[index[:40:2]] = torch.arange(20).double() / bins % 1.0  # on edges, and 0
+    confidence[index[1:9:2]] = 1.0
+    edges = edges_for(confidence, index, bins)
+    found = engine.count_between(edges, index, confidence, predicted, labels, 3)
+    values, winners = confidence[index].numpy(), predicted[index].numpy()
+    for g in range(2):
+        cells = references.fill(values, winners == labels[index].numpy(), winners, edges[g].numpy())
+        for c, j in np.ndindex(3, bins):
+            members = cells.get((c, j), [])
+            expected = (len(members), sum(hit for _, hit in members), sum(value for value, _ in members))
+            assert [t[g, c, j].item() for t in found] == pytest.approx(expected, rel=1e-13)
+
+
+def test_a_long_sum_of_equal_confidences_stays_exact() -> None:
+    """Each addition of the same number to a growing sum rounds the same way; partial sums keep that small."""
+    n, value = 4_000_000, 0.7310585786300049
+    confidence = torch.full((n,), value, dtype=torch.float64)
+    zeros = torch.zeros(n, dtype=torch.int64)
+    edges = torch.tensor([[0.0, 1.0]]).double()
+    count, hit, total = kernels.count_between(edges, torch.arange(n), confidence, zeros.int(), zeros, 1)
+    assert (count.item(), hit.item()) == (n, n)
+    assert total.item() == pytest.approx(n * value, rel=1e-12)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+@pytest.mark.parametrize("known", [False, True])
+def test_measuring_many_regions_at_once_agrees(threads: int, known: bool, set_threads: Callable[[int], None]) -> None:
+    logits, labels = scene(4, 5000)
+    pixels = (*kernels.describe(logits, labels)[:2], labels, *kernels.describe(logits, labels)[2:])
+    valid = (labels >= 0).nonzero().squeeze(1)
+    regions = [valid, valid[:0], valid[::7], valid[10:11], valid[2000:]]
+    edges = torch.arange(11, dtype=torch.float64) / 10
+    adaptive = kernels.quantile_edges(pixels[0], valid, 10) if known else None
+    set_threads(threads)
+    fast = kernels.measure(regions, pixels, edges, adaptive, 4)
+    for a, b in zip(fast, portable.measure(regions, pixels, edges, adaptive, 4), strict=True):
+        assert a.dtype == b.dtype
+        torch.testing.assert_close(a, b, **EXACT)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32, torch.int64])
+@pytest.mark.parametrize("ignored", [(), (3,), (-1, 200), (300,)])
+def test_relabelling_agrees(dtype: torch.dtype, ignored: tuple[int, ...]) -> None:
+    for values in ([0, 1, 2], [0, 3, 1], [2, 200, 0], [1, 0, -1] if dtype != torch.uint8 else [1, 0, 255], []):
+        labels = torch.tensor(values, dtype=torch.int64).to(dtype)
+        fast, plain = (engine.relabel(labels, ignored, 3) for engine in (kernels, portable))
+        assert torch.equal(fast[0], plain[0])
+        assert fast[1] == plain[1]
+
+
+@pytest.mark.parametrize("bad", [None, float("nan"), float("inf"), -float("inf")])
+def test_entropy_shows_what_is_not_finite(bad: float | None) -> None:
+    logits = torch.randn(5, 700)
+    if bad is not None:
+        for c, at in ((0, 3), (4, 511)):
+            spoilt = logits.clone()
+            spoilt[c, at] = bad
+            assert not kernels.sum_is_finite(spoilt)
+            for engine in (kernels, portable):
+                entropy = engine.describe(spoilt, torch.zeros(700, dtype=torch.int64))[4]
+                assert (~torch.isfinite(entropy)).nonzero().flatten().tolist() == [at]
+    else:
+        assert kernels.sum_is_finite(logits)
+        assert bool(torch.isfinite(kernels.describe(logits, torch.zeros(700, dtype=torch.int64))[4]).all())
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("classes", CLASSES)
+def test_sums_agree(classes: int, n: int) -> None:
+    logits, labels = scene(classes, n)
+    _, _, nll, brier, entropy = kernels.describe(logits, labels)
+    index = (labels >= 0).nonzero().squeeze(1)
+    fast, plain = (engine.sums(index, labels, nll, brier, entropy, classes) for engine in (kernels, portable))
+    assert torch.equal(fast[0], plain[0])
+    assert fast[0].tolist() == [int((labels == c).sum()) for c in range(classes)]
+    torch.testing.assert_close(fast[1], plain[1], **EXACT)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# cells
+
+
+def empty_cells(classes: int) -> tuple[Tensor, Tensor, Tensor]:
+    shape = (classes, portable.CELLS)
+    return torch.zeros(shape, dtype=torch.int64), torch.zeros(shape, dtype=torch.int64), torch.zeros(shape).double()
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("classes", [1, 2, 13])
+def test_cells_agree_and_add_up(classes: int, n: int) -> None:
+    confidence, predicted, labels, index = described(classes, n)
+    fast, plain = empty_cells(classes), empty_cells(classes)
+    for _ in range(2):
+        kernels.count_cells(index, confidence, predicted, labels, *fast)
+        portable.count_cells(index, confidence, predicted, labels, *plain)
+    assert torch.equal(fast[0], plain[0])
+    assert torch.equal(fast[1], plain[1])
+    torch.testing.assert_close(fast[2], plain[2], **EXACT)
+    assert fast[0].sum() == 2 * len(index)
+    assert fast[1].sum() == 2 * (predicted[index] == labels[index]).sum()
+    assert fast[2].sum().item() == pytest.approx(2 * confidence[index].sum().item(), rel=1e-13)
+
+
+def special_confidences(rng: np.random.Generator) -> np.ndarray:
+    near = [2.0**-k for k in range(1, 60)]
+    values = np.concatenate([near, np.subtract(1, near), [0, 1, 5e-324], rng.random(3000), 1 - rng.random(3000) ** 9])
+    values = np.concatenate([values, np.nextafter(values, 0), np.nextafter(values, 1)])
+    return np.sort(values)
+
+
+def test_cells_ascend_with_the_confidence(rng: np.random.Generator) -> None:
+    values = special_confidences(rng)
+    cells = np.array([compiling.cell_of(v) for v in values])
+    assert (np.diff(cells) >= 0).all()
+    assert (cells[0], cells[-1]) == (0, portable.CELLS - 1)
+    np.testing.assert_array_equal(portable.cell_of(torch.from_numpy(values)), cells)
+
+
+def test_cells_are_as_narrow_as_promised(rng: np.random.Generator) -> None:
+    """At most 2**-11 wide, and 0.1 % of 1 - confidence near 1."""
+    values = special_confidences(rng)
+    cells = portable.cell_of(torch.from_numpy(values)).numpy()
+    for cell in np.unique(cells):
+        members = values[cells == cell]
+        width = members[-1] - members[0]
+        assert width <= 2.0**-11
+        if members[0] > 0.5 and cell < portable.CELLS - 1:
+            assert width <= 0.001 * (1 - members[0])
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# likelihood
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("classes", CLASSES)
+def test_likelihood_agrees(classes: int, n: int, dtype: torch.dtype) -> None:
+    logits, labels = scene(classes, n, dtype)
+    for alpha in (0.0, 0.01, 1.0, 7.0):
+        fast, plain = kernels.likelihood(logits, labels, alpha), portable.likelihood(logits, labels, alpha)
+        # curvature is a difference of squares of logits up to 20,000
+        torch.testing.assert_close(fast, plain, rtol=1e-10, atol=1e-6 if n else 0)
+
+
+@ENGINES
+@pytest.mark.parametrize("alpha", [0.3, 1.0, 2.5])
+def test_likelihood_agrees_with_differences(rng: np.random.Generator, engine: object, alpha: float) -> None:
+    """The slope and the curvature are those of the NLL that loops compute."""
+    z, y = rng.normal(scale=2, size=(4, 60)), rng.integers(-1, 4, 60)
+    pixels, nll, slope, curvature, at_zero, at_infinity = engine.likelihood(
+        torch.from_numpy(z), torch.from_numpy(y), alpha
+    ).tolist()
+    below, middle, above = (references.total_nll(z, y, alpha + h) for h in (-1e-4, 0, 1e-4))
+    assert pixels == (y >= 0).sum()
+    assert nll == pytest.approx(middle, rel=1e-13)
+    assert slope == pytest.approx((above - below) / 2e-4, abs=1e-5)
+    assert curvature == pytest.approx((above - 2 * middle + below) / 1e-8, rel=1e-4)
+    kept = [(z[:, n], label) for n, label in enumerate(y) if label >= 0]
+    assert at_zero == pytest.approx(sum(v.mean() - v[label] for v, label in kept), rel=1e-12)
+    assert at_infinity == pytest.approx(sum(v.max() - v[label] for v, label in kept), rel=1e-12)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# threads
+
+
+def run_everything() -> list[Tensor]:
+    logits, labels = scene(5, 20_000)
+    confidence, predicted, nll, brier, entropy = kernels.describe(logits, labels)
+    index = (labels >= 0).nonzero().squeeze(1)
+    arguments = (edges_for(confidence, index, 10), index, confidence, predicted, labels, 5)
+    return [
+        confidence, predicted, nll, brier, entropy,
+        kernels.quantile_edges(confidence, index, 10),
+        *kernels.count_between(*arguments),
+        *kernels.sums(index, labels, nll, brier, entropy, 5),
+        kernels.likelihood(logits, labels, 0.7),
+    ]  # fmt: skip
+
+
+def test_the_thread_count_changes_no_bit(set_threads: Callable[[int], None]) -> None:
+    results = []
+    for threads in (1, 2, 3):
+        set_threads(threads)
+        results.append(run_everything())
+    for one, *others in zip(*results, strict=True):
+        assert all(torch.equal(one, other) for other in others)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("many", [0, 1, 5])
+def test_results_come_back_in_order(set_threads: Callable[[int], None], threads: int, many: int) -> None:
+    set_threads(threads)
+    assert compiling.run_all([lambda k=k: k * k for k in range(many)]) == [k * k for k in range(many)]
+
+
+def test_an_error_in_a_thread_is_raised(set_threads: Callable[[int], None]) -> None:
+    set_threads(2)
+    with pytest.raises(ZeroDivisionError):
+        compiling.run_all([lambda: 1, lambda: 1 // 0])
+
+
+def test_logits_that_are_no_block_of_memory(rng: np.random.Generator) -> None:
+    logits, labels = scene(3, 600)
+    strided = logits.T.contiguous().T
+    for a, b in zip(kernels.describe(strided, labels), kernels.describe(logits, labels), strict=True):
+        assert torch.equal(a, b)

@@ -1,0 +1,285 @@
+"""The page in a real browser, opened from a file: quiet, offline, and every control does what it says."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from segcal import create, evaluate
+from segcal.calibrators import Calibrator
+from segcal.data.datasets.simulate import simulate
+from segcal.evaluation.portraits import portray
+from segcal.report import write_page
+
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
+FLAGS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+EVIL_CASE = "<img src=x onerror=alert(1)>"
+EVIL_CLASS = "</script><script>alert(2)</script>"
+EVIL_METHOD = "<b onmouseover=alert(3)>TS</b>"
+
+pytestmark = [
+    pytest.mark.skipif(not importlib.util.find_spec("playwright"), reason="no playwright: make test-browser"),
+    pytest.mark.skipif(BROWSER is None, reason="no browser: apt-get install chromium"),
+]
+
+
+@dataclass
+class Opened:
+    """A page, and what it should never do."""
+
+    page: Any
+    errors: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+    dialogs: list[str] = field(default_factory=list)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The page of some images with names that try to break out of it, of some volumes, and of fits that explain."""
+    folder = tmp_path_factory.mktemp("pages")
+    made = {}
+    for kind, size in (("images", (40, 48)), ("volumes", (12, 20, 24))):
+        cases = [scene.case for scene in simulate(4, num_classes=3, size=size, temperatures=(0.5, 4.0), contrast=3.0)]
+        cases[0] = replace(cases[0], name=EVIL_CASE)
+        methods = {"UC": None, EVIL_METHOD: create("ts", num_classes=3).fit(cases)}
+        names = ("sky", EVIL_CLASS, "<i>&amp;</i>")
+        options = {"patch_size": 12, "patches": 4, "patch_sizes": (6, 12), "class_names": names, "floor": True}
+        results = evaluate(cases, methods, num_classes=3, repetitions=20, **options)
+        made[kind] = folder / f"{kind}.html"
+        named = [EVIL_CASE, "scene-001"] if kind == "images" else ()
+        write_page(results, made[kind], portray(cases, methods, results, named))
+    names = ("sky", EVIL_CLASS, "water")
+    explained = explaining(methods[EVIL_METHOD])
+    results = evaluate(cases, {"UC": None, "AUTO": explained}, num_classes=3, repetitions=5, class_names=names)
+    made["explained"] = folder / "explained.html"
+    write_page(results, made["explained"], portray(cases, {"UC": None, "AUTO": explained}, results))
+    return made
+
+
+def explaining(fitted: Calibrator) -> Calibrator:
+    """The calibrator with the report of a choice that took features and classes."""
+    none = dict.fromkeys(("nll", "error", "difference", "difference_error"))
+    scores = {
+        "ts": {"nll": 0.5, "error": 0.02, "difference": 0.0, "difference_error": 0.0, "note": None},
+        "cts": {"nll": 0.4, "error": 0.02, "difference": -0.1, "difference_error": 0.01, "note": None},
+        "lts": {**none, "note": "given up"},
+    }
+    own = {
+        "features": ["entropy", "margin", EVIL_CLASS],
+        "coefficients": [0.2, -0.3, 0.0],
+        "coefficient_intervals": [[0.1, 0.3], [-0.5, -0.1], [-0.1, 0.1]],
+        "class_offsets": [0.0, 0.5, -0.1],
+        "class_offset_intervals": [[-0.1, 0.1], [0.4, 0.6], [-0.2, -0.05]],
+        "words": ["More entropy raises the temperature.", EVIL_METHOD],
+    }
+    told = {name: {**score, "seconds": 1.5, "numbers": 3} for name, score in scores.items()}
+    details = {"chosen": "cts", "why": "it is better", "groups": 4, "scores": told, "chosen_details": own}
+    explained = copy.deepcopy(fitted)
+    explained.fit_report_ = replace(fitted.fit_report_, details=details)
+    return explained
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=BROWSER, args=list(FLAGS))
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def opened(browser: Any, written: dict[str, Path], request: pytest.FixtureRequest) -> Iterator[Opened]:
+    kind = getattr(request, "param", "images")
+    found = Opened(browser.new_page(viewport={"width": 1200, "height": 900}, reduced_motion="reduce"))
+    page = found.page
+    page.on("console", lambda message: message.type == "error" and found.errors.append(message.text))
+    page.on("pageerror", lambda error: found.errors.append(str(error)))
+    page.on("request", lambda request: found.requests.append(request.url))
+    page.on("dialog", lambda dialog: (found.dialogs.append(dialog.message), dialog.dismiss()))
+    page.goto(written[kind].as_uri())
+    page.wait_for_selector("#cases canvas")
+    yield found
+    assert found.errors == []
+    assert found.dialogs == []
+    assert [url for url in found.requests if not url.startswith(("data:", written[kind].as_uri()))] == []
+    page.close()
+
+
+def column(page: Any, place: str, number: int) -> list[float]:
+    """The numbers that the cells of a column begin with."""
+    cells = page.locator(f"{place} tbody tr:not(.floor) td:nth-child({number})").all_inner_texts()
+    return [float(re.match(r"[\d.]+", text).group()) for text in cells]
+
+
+def point_at(page: Any, place: Any) -> None:
+    place.scroll_into_view_if_needed()
+    page.wait_for_timeout(100)  # the page hides what it tells when it is scrolled
+    place.hover()
+
+
+@pytest.mark.parametrize("opened", ["images", "volumes"], indirect=True)
+def test_the_whole_page_is_there_and_nothing_is_fetched(opened: Opened) -> None:
+    sections = opened.page.locator("main > section").evaluate_all("all => all.map(one => one.id)")
+    assert sections == ["summary", "table", "reliability", "cases", "worst", "sizes", "likelihood", "trust", "how"]
+    assert opened.page.locator("h1").inner_text().startswith("The network is")
+    assert opened.page.locator("#nav a").count() == len(sections)
+    assert opened.page.locator(".reliability").count() >= 2 * (1 + 4)  # for each method: all images, a case, 3 patches
+
+
+@pytest.mark.parametrize("opened", ["explained"], indirect=True)
+def test_a_fit_explains_itself(opened: Opened) -> None:
+    page = opened.page
+    choice, influence = page.locator("#choice"), page.locator("#influence")
+    assert "it is better." in choice.inner_text()
+    assert "lts: given up." in choice.inner_text()
+    assert choice.locator("td.best").inner_text() == "cts"
+    assert choice.locator("tbody tr").nth(1).inner_text().split("\t")[2].startswith("\u22120.1000")
+    assert "More entropy raises the temperature." in influence.inner_text()
+    assert influence.locator("svg").count() == 2
+    names = influence.locator("svg").first.locator(".column text:first-of-type").all_text_contents()
+    assert names[::2] == ["entropy", "margin"]  # from the largest factor to the least
+    middle, grey = influence.locator("svg").first.locator(".column circle").nth(1), "var(--faint)"
+    assert middle.get_attribute("fill") == grey  # its interval holds 1
+    point_at(page, influence.locator("svg").nth(1).locator(".column").first)
+    told = page.locator("#tip").inner_text()
+    assert EVIL_CLASS in told
+    assert "\u00d71.649" in told
+
+
+def test_a_page_that_fetches_or_fails_would_be_noticed(browser: Any, tmp_path: Path) -> None:
+    (tmp_path / "bad.html").write_text("<img src='other.png'><script>alert(1); broken(</script><script>gone()</script>")
+    page, seen = browser.new_page(), []
+    page.on("pageerror", lambda error: seen.append("error"))
+    page.on("request", lambda request: seen.append(request.url.rpartition("/")[2]))
+    page.goto((tmp_path / "bad.html").as_uri())
+    page.wait_for_timeout(100)
+    assert {"error", "other.png"} <= set(seen)
+    page.close()
+
+
+def test_no_name_becomes_markup(opened: Opened) -> None:
+    page = opened.page
+    assert page.locator("main img, main b[onmouseover], main i").count() == 0
+    assert page.locator("script").count() == 2
+    assert page.get_by_role("button", name=EVIL_CASE).first.is_visible()
+    assert EVIL_CLASS in page.locator("#classes").inner_text()
+    assert EVIL_METHOD in page.locator("#table").inner_text()
+    page.get_by_label("Class").select_option(EVIL_CLASS)
+    for text in page.get_by_text(EVIL_METHOD).all():
+        if text.is_visible():
+            text.hover(timeout=2000)
+    page.locator("#reliability .column").last.hover()
+
+
+def test_tables_sort_both_ways(opened: Opened) -> None:
+    page = opened.page
+    head = page.locator("#worst table").first.locator("th").nth(1)
+    before = column(page, "#worst > .card", 2)
+    assert before == sorted(before, reverse=True)
+    assert head.get_attribute("aria-sort") == "descending"
+    head.get_by_role("button").click()
+    assert head.get_attribute("aria-sort") == "ascending"
+    assert column(page, "#worst > .card", 2) == sorted(before)
+    page.locator("#table th").nth(2).get_by_role("button").click()
+    values = column(page, "#table > .card", 3)
+    assert values == sorted(values)
+    assert page.locator("#table > .card tr.floor").count() == 1
+
+
+def test_metric_region_and_class_can_be_chosen(opened: Opened) -> None:
+    page = opened.page
+    assert "MCE" not in page.locator("#table > .card th").nth(1).inner_text()
+    page.locator("#table").get_by_role("button", name="MCE").click()
+    assert "MCE" in page.locator("#table > .card th").nth(1).inner_text()
+    page.locator("#table").get_by_role("button", name="pixels", exact=True).click()
+    assert "[" in page.locator("#table > .card td").nth(1).inner_text()
+    whole = page.locator("#reliability h4").first.inner_text()
+    assert "floor" in page.locator("#reliability .diagram").first.inner_text()
+    page.locator("#reliability").get_by_role("button", name="Boundary").click()
+    near = page.locator("#reliability h4").first.inner_text()
+    page.get_by_label("Class").select_option("sky")
+    assert len({whole, near, page.locator("#reliability h4").first.inner_text()}) == 3
+
+
+def test_values_are_told_to_mouse_and_keyboard(opened: Opened) -> None:
+    page, tip = opened.page, opened.page.locator("#tip")
+    assert not tip.is_visible()
+    point_at(page, page.locator("#reliability .column").last)
+    assert tip.is_visible()
+    told = tip.inner_text()
+    assert "mean confidence" in told
+    assert "95 % interval" in told
+    page.mouse.move(2, 2)
+    assert not tip.is_visible()
+    page.get_by_label("Class").focus()
+    page.keyboard.press("Tab")  # the first diagram is the next stop
+    first = tip.inner_text()
+    page.keyboard.press("ArrowRight")
+    assert tip.inner_text() != first
+    page.keyboard.press("Escape")
+    assert not tip.is_visible()
+
+
+def test_a_pixel_tells_its_value_in_every_map(opened: Opened) -> None:
+    page = opened.page
+    readouts = page.locator("#cases .maps output")
+    assert set(readouts.all_inner_texts()) == {""}
+    point_at(page, page.locator("#cases canvas[aria-label=truth]"))
+    told = page.locator("#cases .maps.three output").all_inner_texts()
+    assert len(told) == 2 * 2 + 1  # confidence and gap of both methods, the temperature of one
+    assert all(float(text) for text in told)
+    heat = float(told[3])
+    assert f"{heat:.2f}" == told[3]
+    assert 1.0 < heat < 4.0  # temperature scaling, the same at every pixel, of scenes made with 0.5 to 4
+
+
+def test_worst_images_lead_to_their_portraits(opened: Opened) -> None:
+    page = opened.page
+    chips = page.locator("#cases .chips button")
+    assert [chip.get_attribute("aria-pressed") for chip in chips.all()] == ["true", "false"]
+    page.locator("#worst .link", has_text="scene-001").first.click()
+    assert [chip.get_attribute("aria-pressed") for chip in chips.all()] == ["false", "true"]
+    page.wait_for_function("document.querySelector('#cases').getBoundingClientRect().top < 200")
+
+
+@pytest.mark.parametrize("opened", ["volumes"], indirect=True)
+def test_the_slider_moves_through_the_slices(opened: Opened) -> None:
+    page = opened.page
+    slider, label = page.get_by_label("slice"), page.locator("output.slice")
+    pixels = "document.querySelector('#cases canvas[aria-label=image]').toDataURL()"
+    before, picture = label.inner_text(), page.evaluate(pixels)
+    slider.press("ArrowRight")
+    assert label.inner_text() != before
+    assert page.evaluate(pixels) != picture
+    slider.press("ArrowLeft")
+    assert (label.inner_text(), page.evaluate(pixels)) == (before, picture)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_follows_the_system_and_the_button(browser: Any, written: dict[str, Path], scheme: Any) -> None:
+    page = browser.new_page(color_scheme=scheme, viewport={"width": 400, "height": 800})
+    page.goto(written["images"].as_uri())
+    shade = "getComputedStyle(document.body).backgroundColor.match(/\\d+/g)[0] < 128 ? 'dark' : 'light'"
+    assert page.evaluate(shade) == scheme
+    page.locator("#theme").click()
+    assert page.evaluate(shade) != scheme
+    assert page.evaluate("document.documentElement.scrollWidth") == 400  # nothing sticks out on a phone
+    page.close()

@@ -1,0 +1,16 @@
+"""A paper table of random numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from segcal.tables import CALIBRATION, QUALITY, REGIONS, PaperTable, paper_table
+
+
+def build(
+    methods: tuple[str, ...] = ("UC", "LTS"), regions: tuple[str, ...] = REGIONS, floor: bool = False
+) -> PaperTable:
+    random = np.random.default_rng(0)
+    columns = [*((m, r) for m in CALIBRATION for r in regions), *((m, "all") for m in QUALITY)]
+    samples = {(m, *c): random.random(9) / (1 + 9 * k) for k, m in enumerate(methods) for c in columns}
+    return paper_table(samples, methods, methods[-1], test="wilcoxon", floors=samples if floor else None)
