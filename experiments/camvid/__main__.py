@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from experiments.archive import unpack
 from experiments.camvid.calibrate import calibrate
 from experiments.camvid.jobs import LOSSES, PRESETS, Job, Recipe
 from experiments.camvid.network import OutOfTimeError, check_recipe, predict, train_network
@@ -16,7 +17,8 @@ from experiments.camvid.table import print_tables
 from segcal.data.datasets.camvid import open_camvid
 from segcal.types import InputError
 
-_STAGES = ("run", "train", "calibrate", "table", "study", "draw")
+_STAGES = ("run", "train", "calibrate", "table", "study", "draw", "unpack")
+_MEASURED = Path(__file__).with_name("measured")
 _OVERRIDES = {
     "epochs": int,
     "full_epochs": int,
@@ -47,6 +49,10 @@ def _run(options: argparse.Namespace) -> None:
     out = Path(options.out)
     if options.stage == "table":
         print_tables(out)
+        return
+    if options.stage == "unpack":
+        for archive in sorted(_MEASURED.glob("*.zip")):
+            unpack(archive, out / archive.stem)
         return
     jobs = [Job(options.network, loss, seed) for seed in options.seed for loss in options.loss]
     if options.stage == "draw":
@@ -81,7 +87,7 @@ def _recipe(options: argparse.Namespace) -> Recipe:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m experiments.camvid", description=__doc__)
-    parser.add_argument("stage", choices=_STAGES, help="run: train, then calibrate")
+    parser.add_argument("stage", choices=_STAGES, help="run: train, then calibrate; unpack: the published measurements")
     parser.add_argument("--data", help="folder with train, trainannot, val, valannot, test and testannot")
     parser.add_argument("--out", required=True, help="folder of the results; each job has one of its own in it")
     parser.add_argument("--network", choices=("56", "67", "103", "tiny"), default="103", help="layers of FC-DenseNet")
