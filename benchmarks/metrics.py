@@ -15,6 +15,7 @@ from torch import Tensor
 from benchmarks.timing import console, milliseconds, scene, table
 from segcal import CalibrationSuite
 from segcal.functional import binning
+from segcal.functional.catalogue import readings
 from segcal.functional.checks import IGNORED, check_labels, check_logits
 from segcal.regions import boundary, box_index, foreground, local_patches
 
@@ -30,7 +31,7 @@ def suite_of_one_image(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
     boxes = local_patches(truth.shape[1:], name="image")
     regions = [binning.index_of(inside), binning.index_of(near), *(box_index(box, inside[0]) for box in boxes)]
     pixels = binning.describe(logits[0], truth[0])
-    return binning.readings(binning.region_evidence(pixels, regions, num_classes=CLASSES))
+    return readings(binning.region_evidence(pixels, regions, num_classes=CLASSES))
 
 
 def against_peers() -> None:

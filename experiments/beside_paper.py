@@ -14,7 +14,7 @@ from segcal.tables import CALIBRATION, QUALITY, REGIONS
 from segcal.types import InputError
 
 _PAPER = Path(__file__).with_name("paper.csv")
-_REGION_TITLES = ("All", "Boundary", "Local-Avg", "Local-Max")
+_REGION_TITLES = tuple(region.title for region in REGIONS.values())
 
 
 @cache

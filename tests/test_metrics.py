@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from segcal import CalibrationSuite
-from segcal.functional.binning import METRICS, Form
+from segcal.functional.binning import Form
+from segcal.functional.catalogue import METRICS
 from segcal.types import InputError
 from support import references
 from support.distributed_worker import everything, run, scenario_batches, scenario_suite, uniform_updates

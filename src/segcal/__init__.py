@@ -1,19 +1,24 @@
-"""segcal: probabilities of semantic segmentation that can be trusted, per pixel and per voxel."""
+"""segcal: probability calibration for semantic segmentation, per pixel and per voxel.
 
-from typing import TYPE_CHECKING, Any
+Names are imported on first use, so that `import segcal` is fast.
+"""
 
-from segcal.calibrators import create, load, methods
-from segcal.data.datasets.simulate import load_sample
-from segcal.evaluation.compare import compare
-from segcal.evaluation.results import Results
-from segcal.evaluation.run import evaluate
-from segcal.integrations.calibrated_model import CalibratedModel, predict_cases
-from segcal.oracle import oracle_temperature
-from segcal.types import Case, InputError
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
 from segcal.version import __version__
 
 if TYPE_CHECKING:
+    from segcal.calibrators import create, load, methods
+    from segcal.data.datasets.simulate import load_sample
+    from segcal.evaluation.compare import compare
+    from segcal.evaluation.results import Results
+    from segcal.evaluation.run import evaluate
+    from segcal.integrations.calibrated_model import CalibratedModel, predict_cases
     from segcal.metrics import CalibrationSuite
+    from segcal.oracle import oracle_temperature
+    from segcal.types import Case, InputError
 
 __all__ = [
     "CalibratedModel",
@@ -32,10 +37,35 @@ __all__ = [
     "predict_cases",
 ]
 
+_HOMES = {
+    "CalibratedModel": "integrations.calibrated_model",
+    "CalibrationSuite": "metrics",
+    "Case": "types",
+    "InputError": "types",
+    "Results": "evaluation.results",
+    "compare": "evaluation.compare",
+    "create": "calibrators",
+    "evaluate": "evaluation.run",
+    "load": "calibrators",
+    "load_sample": "data.datasets.simulate",
+    "methods": "calibrators",
+    "oracle_temperature": "oracle",
+    "predict_cases": "integrations.calibrated_model",
+}
+"""Module of each public name; its definition there is marked with `segcal.types.public`."""
 
-def __getattr__(name: str) -> Any:
-    if name == "CalibrationSuite":  # torchmetrics is slow to import, and brings matplotlib along where there is one
-        from segcal.metrics import CalibrationSuite  # noqa: PLC0415
+if not TYPE_CHECKING:  # type checkers read the imports above, and report names that do not exist
 
-        return CalibrationSuite
-    raise AttributeError(f"module 'segcal' has no attribute '{name}'")
+    def __getattr__(name: str) -> object:
+        """Import a public name or a submodule on first use (PEP 562)."""
+        if name in _HOMES:
+            value = getattr(import_module(f"segcal.{_HOMES[name]}"), name)
+        elif not name.startswith("_") and find_spec(f"segcal.{name}") is not None:
+            value = import_module(f"segcal.{name}")
+        else:
+            raise AttributeError(f"module 'segcal' has no attribute '{name}'")
+        globals()[name] = value
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

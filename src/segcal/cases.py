@@ -14,16 +14,20 @@ from segcal.functional.checks import check_labels, check_logits, check_same_spac
 from segcal.types import Array, Case, IgnoreIndex, InputError
 
 _SLAB = 1 << 25
-"""Scores read at a time (128 MiB in float32)."""
+"""Number of scores read at a time (128 MiB in float32)."""
 
 _WHOLE = 8
-"""Slabs begin at multiples of this many slices, so that what is computed in tiles is the same in slabs."""
+"""Slabs start at multiples of this many slices, so that results computed in tiles do not depend on the slabs."""
 
 
 class Slab(NamedTuple):
     """Consecutive slices of a case along its first spatial axis, with a batch axis of one.
 
-    `rows` says which slices of the case these are; `inner` which of them are not there only as context.
+    Attributes:
+        logits: Scores `[1, L, *S]` of the slices.
+        image: Their image `[1, C, *S]`, if the case has one.
+        rows: Position of the slices in the case.
+        inner: Position, in the slab, of the slices that are not only context.
     """
 
     logits: Tensor
@@ -31,9 +35,14 @@ class Slab(NamedTuple):
     rows: slice
     inner: slice
 
+    @property
+    def inner_rows(self) -> slice:
+        """Position of the inner slices in the case."""
+        return slice(self.rows.start + self.inner.start, self.rows.start + self.inner.stop)
+
 
 def reread(cases: Iterable[Case]) -> Collection[Case]:
-    """The cases as something that can be gone through many times; a one-way iterator is kept as a list."""
+    """Return the cases as a collection that can be iterated many times; an iterator is kept as a list."""
     kept = cases if isinstance(cases, Collection) else list(cases)
     if not len(kept):
         raise InputError("at least one case is needed, got none; is the folder or the split empty?")
@@ -41,7 +50,7 @@ def reread(cases: Iterable[Case]) -> Collection[Case]:
 
 
 class Part(Sequence[Case]):
-    """Some of the cases, by their places; each is read when it is asked for."""
+    """Some of the cases, by index; each is read on access."""
 
     def __init__(self, cases: Sequence[Case], places: Sequence[int]) -> None:
         self._cases, self._places = cases, list(places)
@@ -54,16 +63,16 @@ class Part(Sequence[Case]):
     @overload
     def __getitem__(self, index: slice) -> Part: ...
     def __getitem__(self, index: int | slice) -> Case | Part:
-        """One case, or a part of this part."""
+        """Return one case, or a part of this part."""
         if isinstance(index, slice):
             return Part(self._cases, self._places[index])
         return self._cases[self._places[index]]
 
 
 def labels_of(case: Case, num_classes: int, ignore_index: IgnoreIndex) -> Tensor:
-    """The labels `[1, *S]` of a case as int64, -1 where ignored, checked against its logits."""
+    """Return the labels `[1, *S]` of a case as int64, -1 where ignored, checked against its logits."""
     if case.labels is None:
-        raise InputError(f"labels are needed to fit and to measure, and case '{case.name}' has none; add them")
+        raise InputError(f"fitting and measuring need labels, and case '{case.name}' has none; add them")
     labels, name = to_tensor(case.labels), f"case '{case.name}'"
     if len(case.logits.shape) != labels.ndim + 1 or tuple(case.logits.shape[1:]) != tuple(labels.shape):
         check_same_space(torch.empty(tuple(case.logits.shape), device="meta"), labels, class_axis=0, of=name)
@@ -76,12 +85,12 @@ def labels_of(case: Case, num_classes: int, ignore_index: IgnoreIndex) -> Tensor
 
 
 def slabs_of(case: Case, num_classes: int, *, context: int = 0, device: torch.device | None = None) -> Iterator[Slab]:
-    """Go through a case in slabs of bounded size, each with up to `context` more slices on either side."""
+    """Yield a case in slabs of bounded size, each with up to `context` more slices on either side."""
     shape = tuple(case.logits.shape)
     if len(shape) < 2 or shape[0] != num_classes or 0 in shape:
         raise InputError(
             f"logits must have shape ({num_classes}, *S) with num_classes={num_classes}, "
-            f"got {shape} of case '{case.name}'; set num_classes or mend the logits"
+            f"got {shape} of case '{case.name}'; set num_classes or fix the logits"
         )
     step = max(1, _SLAB // math.prod((shape[0], *shape[2:])) // _WHOLE) * _WHOLE
     for start in range(0, shape[1], step):
@@ -94,7 +103,7 @@ def slabs_of(case: Case, num_classes: int, *, context: int = 0, device: torch.de
 
 
 def to_tensor(values: Array | Tensor) -> Tensor:
-    """A tensor of an array, in native byte order; arrays on disk are read here, and only here."""
+    """Return an array as a tensor in native byte order; memory-mapped arrays are read here, and only here."""
     if isinstance(values, Tensor):
         return values.detach()
     if values.dtype.kind not in "biuf":

@@ -1,4 +1,4 @@
-"""Calibration metrics that stream: exact counts in constant memory, merged by addition, also between processes."""
+"""Streaming calibration metrics: exact counts in constant memory, merged by addition, also between processes."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from torchmetrics import Metric
 
 from segcal.functional import binning
 from segcal.functional.binning import Evidence, Form, Histogram, Pixels
+from segcal.functional.catalogue import METRICS, readings
 from segcal.functional.checks import check_labels, check_logits, check_same_space
 from segcal.functional.probability import probabilities
 from segcal.kernels.constants import CELLS
-from segcal.types import IgnoreIndex, InputError, Labels, Logits, Mask
+from segcal.types import IgnoreIndex, InputError, Labels, Logits, Mask, public
 
 _CHUNK = 1 << 22  # pixels described at a time
 _FIELDS = ("count", "hit", "confidence")
 
 
+@public
 class CalibrationSuite(Metric):
     """ECE, MCE, SCE, ACE, NLL, Brier score, entropy, accuracy and mIoU, pooled over all pixels shown.
 
@@ -29,16 +31,16 @@ class CalibrationSuite(Metric):
     {'ece': 0.575, 'accuracy': 0.5}
 
     Counts are int64 and sums float64. ACE needs equal-mass bins, which are read from a fine histogram of 65,536 cells
-    (24 bytes a cell, class and region); `ace_error_bound` says how exactly.
+    (24 bytes per cell, class and region); `ace_error_bound` returns a bound of the error.
 
     Args:
-        num_classes: L.
-        ignore_index: Label, or labels, left out.
-        regions: Names of what is measured apart; `update` takes a mask for each.
-        bins: R.
-        form: Of SCE and ACE, see `segcal.functional.binning`.
-        per_image: Keep every image's own readings too, with exact equal-mass bins; `compute_images` gives them.
-        kwargs: Passed on to `torchmetrics.Metric`.
+        num_classes: Number of classes L.
+        ignore_index: Label, or labels, to ignore.
+        regions: Names of the regions that are measured separately; `update` takes a mask for each.
+        bins: Number of confidence bins R.
+        form: Form of SCE and ACE: "tables", "equations" or "marginal" (see `segcal.functional.binning`).
+        per_image: Whether to keep the metrics of every image too, with exact equal-mass bins, for `compute_images`.
+        kwargs: Arguments of `torchmetrics.Metric`.
     """
 
     full_state_update = False
@@ -85,7 +87,7 @@ class CalibrationSuite(Metric):
         Args:
             logits: Scores `[B, L, *S]`.
             labels: True classes `[B, *S]`.
-            mask: The pixels to look at, or those of each region; by default every pixel that is not ignored.
+            mask: Pixels to measure, or those of each region; by default every pixel that is not ignored.
         """
         check_logits(logits, self.num_classes, class_axis=1)
         check_same_space(logits, labels, class_axis=1)
@@ -95,45 +97,45 @@ class CalibrationSuite(Metric):
             self._add_image(image, truth, inside)
 
     def compute(self) -> dict[str, dict[str, Tensor]]:
-        """Every reading of each region, pooled: `compute()["all"]["ece"]`; NaN for a region without pixels."""
-        found = binning.readings(self._evidence(), self.form)
+        """Return every metric of each region, pooled: `compute()["all"]["ece"]`; NaN for a region without pixels."""
+        found = readings(self._evidence(), self.form)
         return {region: {name: values[k] for name, values in found.items()} for k, region in enumerate(self.regions)}
 
     def compute_images(self) -> dict[str, dict[str, Tensor]]:
-        """The same for each image apart: `compute_images()["all"]["ece"]` has one value an image, in order shown."""
+        """Return every metric of each image: `compute_images()["all"]["ece"]` has one value per image, in order."""
         if not self.per_image:
-            raise InputError("readings of each image are kept only with per_image=True; build the suite so")
-        names = (*binning.METRICS, "pixels")
+            raise InputError("metrics of single images are kept only with per_image=True; pass it to CalibrationSuite")
+        names = (*METRICS, "pixels")
         with self.sync_context(should_sync=self._to_sync, should_unsync=self._should_unsync):
             kept = self.images if isinstance(self.images, Tensor) else _cat(self.images, len(self.regions), len(names))
         return {region: {name: kept[:, k, m] for m, name in enumerate(names)} for k, region in enumerate(self.regions)}
 
     def compute_classes(self) -> dict[str, dict[str, Tensor]]:
-        """What is known of each class in each region: `compute_classes()["all"]["ece"]` has one value a class."""
+        """Return figures of each class in each region: `compute_classes()["all"]["ece"]` has one value per class."""
         with self.sync_context(should_sync=self._to_sync, should_unsync=self._should_unsync):
             table = binning.class_table(self._evidence())
         return {region: {name: values[k] for name, values in table.items()} for k, region in enumerate(self.regions)}
 
     def compute_curves(self) -> dict[str, dict[str, Tensor]]:
-        """The reliability diagram of each region: confidence, accuracy and pixels of each bin."""
+        """Return the reliability diagram of each region: confidence, accuracy and pixels of each bin."""
         with self.sync_context(should_sync=self._to_sync, should_unsync=self._should_unsync):
             curve = binning.reliability_curve(self._histogram(""))
         return {region: {name: values[k] for name, values in curve.items()} for k, region in enumerate(self.regions)}
 
     def ace_error_bound(self) -> dict[str, float]:
-        """How far ACE in the form `tables` may be from the one with exact equal-mass bins, for each region."""
+        """Return, for each region, a bound of the error of ACE (form `tables`) against exact equal-mass bins."""
         with self.sync_context(should_sync=self._to_sync, should_unsync=self._should_unsync):
             bounds = [float(binning.cells_error_bound(cells, bins=self.bins)) for cells in self._cells()]
         return dict(zip(self.regions, bounds, strict=True))
 
     def _sync_dist(self, *args: Any, **kwargs: Any) -> None:
         if not len(self.images):
-            # a process that saw no image still takes part, and torchmetrics would gather float32 without axes from it
-            self.images = [_cat([], len(self.regions), len(binning.METRICS) + 1).to(self.device)]
+            # a process without images must gather the same dtype and axes as the others
+            self.images = [_cat([], len(self.regions), len(METRICS) + 1).to(self.device)]
         super()._sync_dist(*args, **kwargs)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], *args: Any, **kwargs: Any) -> Self:
-        """Move to another device, but never to another precision, which `Module.to` would do to sums and images."""
+        """Move to another device but keep the precision, which `Module.to` would change for sums and images."""
 
         def keeping_precision(values: Tensor) -> Tensor:
             return values.to(fn(values).device)
@@ -156,14 +158,14 @@ class CalibrationSuite(Metric):
                 bins=self.bins,
                 form=self.form,
                 class_probs=probs,
-                # pooled ACE is read from the cells, so the percentiles of a part are wanted only for its own readings
+                # pooled ACE is read from the cells, so percentiles are needed only for the metrics of single images
                 adaptive_edges=None if self.per_image else binning.equal_edges(self.bins, pixels.confidence),
             )
             self._add_evidence(evidence)
             self._add_cells(pixels, probs, index)
             if self.per_image:
-                found = binning.readings(evidence, self.form)
-                rows = torch.stack([found[name].double() for name in (*binning.METRICS, "pixels")], dim=-1)
+                found = readings(evidence, self.form)
+                rows = torch.stack([found[name].double() for name in (*METRICS, "pixels")], dim=-1)
                 self.images.append(rows.unsqueeze(0))  # type: ignore[union-attr]
 
     def _add_evidence(self, evidence: Evidence) -> None:
@@ -185,7 +187,7 @@ class CalibrationSuite(Metric):
     def _masks(self, mask: Mask | Mapping[str, Mask] | None, labels: Tensor) -> Tensor:
         named = mask if isinstance(mask, Mapping) else dict.fromkeys(self.regions, mask)
         if isinstance(mask, Mapping) and set(mask) != set(self.regions):
-            raise InputError(f"update needs a mask for each of {self.regions}, got {tuple(mask)}; build with regions=")
+            raise InputError(f"update needs a mask for each of {self.regions}, got {tuple(mask)}; set regions=")
         kept = labels >= 0
         result = []
         for region in self.regions:

@@ -1,20 +1,20 @@
-"""The temperatures that the labels themselves ask for (Fig. 1, right): the bound to which a calibrator is compared."""
+"""Oracle temperatures, computed from the labels (Fig. 1, right): the bound that calibrators are compared with."""
 
 from __future__ import annotations
 
 from typing import Literal
 
 import torch
-from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
 from segcal.functional.checks import check_labels, check_logits, check_same_space
 from segcal.functional.temperature import Likelihood, likelihood, optimal_inverse_temperature, pixel_inverse_temperature
-from segcal.types import IgnoreIndex, InputError, Labels, Logits, Temperature
+from segcal.types import IgnoreIndex, InputError, Labels, Logits, Temperature, public
 
 Level = Literal["pixel", "image", "dataset"]
 
 
+@public
 def oracle_temperature(
     logits: Logits,
     labels: Labels,
@@ -24,18 +24,18 @@ def oracle_temperature(
     smoothing: float = 0.0,
     bounds: tuple[float, float] = (0.05, 100.0),
 ) -> Temperature:
-    """The temperature of least NLL for each pixel, each image or all images together (Theorem 1), in float64.
+    """Return the temperature of lowest NLL for each pixel, each image or all images together (Theorem 1), in float64.
 
-    It is infinite where the label's logit is not above the mean of all logits, 0 where the label has the largest
-    logit, and NaN at ignored pixels of the level "pixel". No calibrator can know it; it needs the labels.
+    It is infinite where the logit of the label is not above the mean of all logits, 0 where the label has the largest
+    logit, and NaN at ignored pixels of the level "pixel". It needs the labels, so no calibrator can compute it.
 
     Args:
         logits: Scores `[B, L, *S]`.
         labels: True classes `[B, *S]`.
-        level: What shares a temperature.
-        ignore_index: Label, or labels, left out.
+        level: Whether each "pixel", each "image" or the whole "dataset" has one temperature.
+        ignore_index: Label, or labels, to ignore.
         smoothing: For display: width in pixels of a Gaussian that smooths the logarithm of the bounded temperature.
-        bounds: Where the temperature is cut off before smoothing.
+        bounds: Smallest and largest temperature before smoothing.
     """
     check_logits(logits, logits.shape[1] if logits.ndim > 1 else 0, class_axis=1)
     check_same_space(logits, labels, class_axis=1)
@@ -63,13 +63,15 @@ def _image_inverse(logits: Tensor, labels: Tensor) -> float:
 
 
 def _spread(values: list[float], like: Tensor) -> Tensor:
-    """One value an image, at each of its pixels."""
+    """Expand one value per image to all of its pixels."""
     column = torch.tensor(values, dtype=torch.float64, device=like.device)
     return column.view(-1, *[1] * (like.ndim - 1)).expand(like.shape)
 
 
 def _smooth(temperature: Tensor, width: float, bounds: tuple[float, float]) -> Tensor:
-    """Gaussian mean of the logarithm over the pixels that have one; NaN where none is near."""
+    """Return the Gaussian mean of the logarithm over the pixels that have one; NaN where none is near."""
+    from scipy.ndimage import gaussian_filter  # noqa: PLC0415  slow to import, and only needed for display
+
     logs = temperature.clamp(*bounds).log().cpu()
     known = ~logs.isnan()
     sigma = [0.0, 0.0, *[width] * (logs.ndim - 2)]

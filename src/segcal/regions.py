@@ -1,28 +1,136 @@
 """Where calibration is measured (Sec. 4, "Evaluation Regions"): *All*, *Boundary*, *Local* patches, in 2D and 3D.
 
-A region is a Bool tensor of the labels' shape, or a box; any mask of the user's own will do as well. Ignored pixels
-belong to no region.
+A region is a Bool tensor with the shape of the labels; a patch is a box. Ignored pixels belong to no region.
+
+`REGIONS` is the registry. A new region is a function from `LabelledCase` to a mask and one line there; it is then
+measured by `segcal.evaluate` and shown in every table and page.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from segcal.functional.checks import ignored_labels
+from segcal.functional.checks import IGNORED, ignored_labels
 from segcal.functional.geometry import near_boundary
 from segcal.kernels import cpu as kernels
-from segcal.types import IgnoreIndex, InputError, Labels, Mask
+from segcal.types import Case, IgnoreIndex, InputError, Labels, Mask
 
 Box = tuple[slice, ...]
 
 
+@dataclass(frozen=True)
+class LabelledCase:
+    """A case and its checked labels: what regions are computed from.
+
+    Attributes:
+        case: The case.
+        labels: Its labels `[1, *S]`, -1 where ignored.
+        background: Class outside *All*; None if there is none.
+        boundary_width: How far *Boundary* reaches, in pixels.
+        boundary_ball: Whether it reaches in every direction instead of along the axes.
+    """
+
+    case: Case
+    labels: Labels
+    background: int | None = None
+    boundary_width: int = 2
+    boundary_ball: bool = False
+
+    @cached_property
+    def boundary(self) -> Mask:
+        """The region *Boundary*."""
+        return boundary(self.labels, IGNORED, width=self.boundary_width, ball=self.boundary_ball)
+
+    @cached_property
+    def all(self) -> Mask:
+        """The region *All*."""
+        near = None if self.background is None else self.boundary
+        return foreground(self.labels, IGNORED, background=self.background, near=near)
+
+
+RegionFunction = Callable[[Case, Labels], Mask]
+"""A region of a user: from a case and its labels `[1, *S]` (-1 where ignored) to a mask `[1, *S]`."""
+
+
+@dataclass(frozen=True)
+class Region:
+    """A region of the registry.
+
+    Attributes:
+        name: Name in results.
+        title: Name in tables and figures.
+        mask: Function that computes it; None for the regions that summarise the *Local* patches of an image.
+    """
+
+    name: str
+    title: str
+    mask: Callable[[LabelledCase], Mask] | None = None
+
+
+REGIONS: Mapping[str, Region] = {
+    region.name: region
+    for region in (
+        Region("all", "All", lambda labelled: labelled.all),
+        Region("boundary", "Boundary", lambda labelled: labelled.boundary),
+        Region("local-avg", "Local-Avg"),
+        Region("local-max", "Local-Max"),
+    )
+}
+"""Every region by name, in the order of tables."""
+
+
+def chosen_regions(regions: Sequence[str] | Mapping[str, RegionFunction] | None) -> dict[str, Region]:
+    """Return the regions to measure by name: all of the registry, some of it, or all of it and those of a user.
+
+    *All* is always among them, because the Local patches and the headline figures are taken inside it.
+    """
+    if regions is None:
+        return dict(REGIONS)
+    if isinstance(regions, Mapping):
+        if taken := [name for name in regions if name in REGIONS]:
+            raise InputError(f"a region cannot be called '{taken[0]}', which segcal defines; choose another name")
+        own = {name: Region(name, name, _own_mask(name, function)) for name, function in regions.items()}
+        masked = {name: region for name, region in REGIONS.items() if region.mask is not None}
+        return {**masked, **own, **REGIONS}
+    names = [regions] if isinstance(regions, str) else regions
+    if unknown := [name for name in names if name not in REGIONS]:
+        known = ", ".join(REGIONS)
+        raise InputError(f"regions must be names among {known}, or functions by name, got '{unknown[0]}'")
+    return {name: region for name, region in REGIONS.items() if name == "all" or name in names}
+
+
+def region_title(name: str) -> str:
+    """Return the title of a region; that of a user's own region is its name."""
+    return REGIONS[name].title if name in REGIONS else name
+
+
+def in_table_order(names: Sequence[str]) -> list[str]:
+    """Return names of regions in the order of the registry, followed by a user's own."""
+    return [*(name for name in REGIONS if name in names), *(name for name in names if name not in REGIONS)]
+
+
+def _own_mask(name: str, function: RegionFunction) -> Callable[[LabelledCase], Mask]:
+    def mask(labelled: LabelledCase) -> Mask:
+        found, labels = function(labelled.case, labelled.labels), labelled.labels
+        if found.dtype != torch.bool or found.shape != labels.shape:
+            raise InputError(
+                f"the function of region '{name}' must return a Bool mask of shape {tuple(labels.shape)}, "
+                f"got {found.dtype} of shape {tuple(found.shape)}"
+            )
+        return found & (labels >= 0)
+
+    return mask
+
+
 def labelled(labels: Labels, ignore_index: IgnoreIndex = None) -> Mask:
-    """Every pixel whose label is not ignored."""
+    """Return the pixels whose label is not ignored."""
     ignored = ignored_labels(ignore_index)
     if labels.device.type == "cpu":  # numpy, because small operations wake PyTorch's threads, which then spin
         return torch.from_numpy(np.isin(labels.numpy(), ignored, invert=True, kind="sort"))
@@ -30,9 +138,9 @@ def labelled(labels: Labels, ignore_index: IgnoreIndex = None) -> Mask:
 
 
 def boundary(labels: Labels, ignore_index: IgnoreIndex = None, *, width: int = 2, ball: bool = False) -> Mask:
-    """Pixels whose label differs from a neighbour up to `width` steps away along an axis (or within a ball).
+    """*Boundary*: pixels whose label differs from a neighbour up to `width` steps away along an axis or in a ball.
 
-    A neighbour that is ignored counts as different: the edge of a labelled area is a boundary too.
+    An ignored neighbour counts as different: the edge of a labelled area is a boundary too.
     """
     return _both(near_boundary(labels, width=width, ball=ball), labelled(labels, ignore_index))
 
@@ -45,8 +153,8 @@ def foreground(
     Args:
         labels: True classes.
         ignore_index: Labels that belong to no region.
-        background: The class that is left out; None keeps every labelled pixel.
-        near: The *Boundary* region, where it is at hand.
+        background: Class outside the region; None keeps every labelled pixel.
+        near: The *Boundary* region, if it is already known; by default that of width 2.
     """
     kept = labelled(labels, ignore_index)
     if background is None:
@@ -66,10 +174,10 @@ def _both(one: Mask, other: Mask) -> Mask:
 def local_patches(
     shape: Sequence[int], *, name: str, size: int = 72, count: int = 10, margin: int = 0, seed: int = 0
 ) -> list[Box]:
-    """Boxes at random places of an image, the same for every method: the generator is seeded by `seed` and `name`.
+    """Return boxes at random places of an image, the same for every method.
 
-    A box spans the whole axis where the axis is shorter than `size`. `margin` keeps boxes that far from the edge,
-    where there is room.
+    The generator is seeded by `seed` and `name`. A box spans the whole axis where the axis is shorter than `size`.
+    `margin` keeps boxes that far from the edge where there is room.
 
     >>> [(box[0].start, box[1].stop) for box in local_patches((100, 50), name="a", count=2)]
     [(22, 50), (1, 50)]
@@ -89,5 +197,5 @@ def _interval(length: int, size: int, margin: int, random: np.random.Generator) 
 
 
 def box_index(box: Box, inside: Mask) -> Tensor:
-    """Positions of the pixels of a box that lie inside a mask `[*S]`, in an image laid flat."""
+    """Return the flat positions of the pixels of a box that lie inside a mask `[*S]`."""
     return kernels.inside_box(inside.cpu(), box).to(inside.device)

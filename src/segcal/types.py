@@ -1,14 +1,15 @@
-"""The shapes and names that every other module speaks in.
+"""Shapes, types and errors that every module uses.
 
-`B` images, `L` classes, `C` image channels, `*S` = `H W` or `D H W`. Logits and probabilities are never told apart by
-their values: they have different names here and explicit converters in `segcal.functional.probability`.
+`B` images, `L` classes, `C` image channels, `*S` = `H W` or `D H W`. Logits and probabilities are never distinguished
+by their values: they have different names here and explicit converters in `segcal.functional.probability`.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from dataclasses import dataclass, fields
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -25,19 +26,35 @@ Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 IgnoreIndex: TypeAlias = int | Sequence[int] | None
 
 
+Public = TypeVar("Public")
+
+
+def public(thing: Public) -> Public:
+    """Mark a public class or function, which then calls itself `segcal.X` in tracebacks, reprs and pickles."""
+    if isinstance(thing, type):  # typing.get_type_hints would look for the names of the annotations in segcal
+        thing.__annotations__ = inspect.get_annotations(thing, eval_str=True)
+    thing.__module__ = "segcal"
+    return thing
+
+
+@public
 class InputError(ValueError):
-    """Data or settings that no right answer can be computed from; the message says what to do."""
+    """Data or settings that give no correct answer; the message says what to do."""
 
 
-@dataclass(frozen=True, slots=True)
+@public
+@dataclass(frozen=True, slots=True, repr=False)
 class Case:
-    """One image or volume with its scores and truth, without the batch axis.
+    """One image or volume with its scores and labels, without the batch axis.
+
+    >>> Case("scan", logits=np.zeros((2, 8, 8), np.float32), labels=np.zeros((8, 8), np.uint8), group="patient 1")
+    Case('scan', logits=float32[2, 8, 8], labels=uint8[8, 8], group='patient 1')
 
     Args:
-        name: What messages, tables and files call it.
+        name: Name in messages, tables and files.
         logits: Scores `[L, *S]`; a memory-mapped array stays on disk until it is needed.
-        labels: True classes `[*S]`; None where nobody labelled it, which is enough to apply a calibrator.
-        image: The picture `[C, *S]` that the scores were computed from, for methods that look at it.
+        labels: True classes `[*S]`; None if there are none, which is enough to apply a calibrator.
+        image: Image `[C, *S]` that the scores were computed from, for methods that use it.
         spacing: Size of a pixel along each axis of `*S`.
         group: Cases of one group (a video, a patient) are never split between fitting and validation.
     """
@@ -48,3 +65,16 @@ class Case:
     image: Array | Tensor | None = None
     spacing: tuple[float, ...] | None = None
     group: str | None = None
+
+    def __repr__(self) -> str:
+        """Shapes and dtypes instead of values."""
+        given = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "name"}
+        shown = [f"{name}={_short(value)}" for name, value in given.items() if value is not None or name == "labels"]
+        return f"Case({', '.join([repr(self.name), *shown])})"
+
+
+def _short(value: object) -> str:
+    """An array or tensor as `float32[3, 64, 64]`, anything else as its repr."""
+    if isinstance(value, np.ndarray | Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    return repr(value)

@@ -87,6 +87,16 @@ def test_quality_is_shown_in_the_region_all_alone() -> None:
     assert {region for _, metric, region in make().table().cells if metric == "nll"} == {"all"}
 
 
+def test_repr_is_a_small_table() -> None:
+    """Values of `make` are 0.1 pooled; a metric that was not pooled has no column."""
+    assert repr(make()).splitlines() == [
+        "Results of 3 cases, region All, pooled over all pixels:",
+        "    ECE(%)↓",
+        "UC    10.00",
+        "TS    10.00",
+    ]
+
+
 def test_skipped_counts_regions_and_patches_once() -> None:
     assert make().skipped() == {"all": 0, "boundary": 1, "local-avg": 0, "local-max": 0, "patches": 1}
     assert "patches" not in make(patches=0).skipped()
@@ -160,7 +170,7 @@ def test_results_of_an_older_version_are_read(tmp_path: Path) -> None:
     loaded = Results.load(tmp_path / "old")
     assert loaded.cases().to_dict("list") == {"case": ["a", "b", "c"], "group": ["", "", ""]}
     for read in (Results.curves, Results.sensitivity, Results.volumes):
-        with pytest.raises(InputError, match="saved by an older segcal, without this table; evaluate anew"):
+        with pytest.raises(InputError, match="saved by an older segcal, without this table; evaluate again"):
             read(loaded)
 
 

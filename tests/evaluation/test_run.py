@@ -15,7 +15,7 @@ from pandas.testing import assert_frame_equal
 import segcal
 from segcal import CalibrationSuite, evaluate
 from segcal.evaluation.results import Results
-from segcal.functional.binning import METRICS
+from segcal.functional.catalogue import METRICS
 from segcal.regions import boundary, foreground
 from segcal.types import Case, InputError
 from support import references
@@ -54,8 +54,7 @@ def test_frame_is_as_designed(results: Results, dims: int) -> None:
     frame = results.to_frame()
     assert list(frame.columns) == ["case", "method", "region", "metric", "value", "pixels"]
     assert list(frame.region.unique()) == ["all", "boundary", "local-avg", "local-max"]
-    designed = {"ece", "mce", "sce", "ace", "nll", "brier", "accuracy", "miou"}
-    assert set(frame.metric) == designed | {"entropy"} == set(METRICS)
+    assert set(frame.metric) == set(METRICS) >= {"ece", "mce", "sce", "ace", "nll", "brier", "accuracy", "miou"}
     assert list(frame.method.unique()) == list(results.methods) == ["UC", "TS"]
     assert list(frame.case.unique()) == [case.name for case in make_cases(dims)]
     assert len(frame) == 3 * 2 * 4 * len(METRICS)
@@ -379,21 +378,44 @@ def test_some_patches_of_an_image_are_empty() -> None:
     assert value_of(found.to_frame(), region="local-max", metric="ece")[0] == held.value.max()
 
 
-def test_own_masks_are_regions(dims: int) -> None:
-    def left_half(case: Case, labels: torch.Tensor) -> torch.Tensor:
-        assert labels.shape == (1, *case.labels.shape)
-        mask = torch.zeros_like(labels, dtype=torch.bool)
-        mask[:, : labels.shape[1] // 2] = True
-        return mask
+def left_half(case: Case, labels: torch.Tensor) -> torch.Tensor:
+    assert labels.shape == (1, *case.labels.shape)
+    mask = torch.zeros_like(labels, dtype=torch.bool)
+    mask[:, : labels.shape[1] // 2] = True
+    return mask
 
+
+def test_regions_of_a_user(dims: int) -> None:
     cases = make_cases(dims)
-    found = evaluate(cases, methods(), masks={"left": left_half}, **PROTOCOL)
+    found = evaluate(cases, methods(), regions={"left": left_half}, **PROTOCOL)
+    assert found.regions == ("all", "boundary", "local-avg", "local-max", "left")
+    assert "ECE(%)↓ left" in str(found.table())
     assert list(found.to_frame().region.unique()) == ["all", "boundary", "left", "local-avg", "local-max"]
     assert "left" in set(found.pooled().region)
     for case in cases:
         mask = np.asarray(case.labels) != IGNORED
         mask[len(mask) // 2 :] = False
         assert_readings(found.to_frame(), slow(case, 2.5, mask), case=case.name, method="TS", region="left")
+
+
+def test_masks_is_the_old_name_of_regions() -> None:
+    case = make_cases(count=1)
+    with pytest.warns(DeprecationWarning, match="use regions=") as seen:
+        old = evaluate(case, {"UC": None}, masks={"left": left_half}, **PROTOCOL)
+    assert seen[0].filename == __file__
+    assert_frame_equal(old.to_frame(), evaluate(case, {"UC": None}, regions={"left": left_half}, **PROTOCOL).to_frame())
+
+
+@pytest.mark.parametrize("chosen", [(), ("boundary",), ("local-max",), ("all", "local-avg", "boundary")])
+def test_regions_are_chosen_by_name(results: Results, dims: int, chosen: tuple[str, ...]) -> None:
+    """The figures are those of measuring every region; All is always measured."""
+    found = evaluate(make_cases(dims), methods(), regions=chosen, **PROTOCOL)
+    assert set(found.regions) == {"all", *chosen}
+    frame = results.to_frame()
+    expected = frame[frame.region.isin(found.regions)].reset_index(drop=True)
+    assert_frame_equal(found.to_frame(), expected)
+    assert found.patches().empty == (not any("local" in name for name in chosen))
+    assert {region for _, _, region in found.table().cells} == {"all", *chosen}
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -414,11 +436,11 @@ def test_measuring_on_fitted_cases_is_told() -> None:
 @pytest.mark.parametrize(
     ("images", "groups", "told"),
     [
-        (1, [None], ["no interval can be drawn from 1 image; measure 10 or more"]),
+        (1, [None], ["1 image gives no 95 % interval; measure 10 or more"]),
         (9, [None], ["95 % intervals from 9 images are too short; measure 10 or more"]),
         (10, [None], []),
         (12, ["a", "b"], ["95 % intervals from 2 groups are too short; measure 10 or more"]),
-        (12, ["a"], ["no interval can be drawn from 1 group; measure 10 or more"]),
+        (12, ["a"], ["1 group gives no 95 % interval; measure 10 or more"]),
         (12, ["a", "a", None], ["95 % intervals from 5 groups are too short; measure 10 or more"]),
     ],
 )
@@ -456,9 +478,12 @@ def test_settings_are_kept(results: Results) -> None:
         ({"class_names": ["a", "b"]}, "class_names must be 3 different names"),
         ({"class_names": ["a", "b", "a"]}, "class_names must be 3 different names"),
         ({"class_names": ["a", "b", ""]}, "class_names must be 3 different names"),
-        ({"masks": {"all": lambda case, labels: labels > 0}}, "a mask cannot be called 'all'"),
-        ({"masks": {"own": lambda case, labels: labels}}, "the mask 'own' must be Bool of shape"),
-        ({"masks": {"own": lambda case, labels: labels[0] > 0}}, "the mask 'own' must be Bool of shape"),
+        ({"regions": {"all": lambda case, labels: labels > 0}}, "a region cannot be called 'all', which segcal"),
+        ({"regions": {"own": lambda case, labels: labels}}, "region 'own' must return a Bool mask of shape"),
+        ({"regions": {"own": lambda case, labels: labels[0] > 0}}, "region 'own' must return a Bool mask of shape"),
+        ({"regions": ["all", "edge"]}, "names among all, boundary, local-avg, local-max, or functions .* got 'edge'"),
+        ({"regions": "edge"}, "got 'edge'"),
+        ({"regions": ["all"], "masks": {"own": lambda case, labels: labels > 0}}, "give regions only"),
         ({"calibrators": {"TS": segcal.create("ts", 4)}}, "calibrator 'TS' was built for num_classes=4"),
         ({"calibrators": {"TS": segcal.create("ts", 3)}}, "not been fitted"),
     ],

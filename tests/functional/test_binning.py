@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from segcal.functional import binning
+from segcal.functional import binning, catalogue
 from segcal.functional.binning import Evidence, Form, Histogram, Pixels
 from support import references
 
@@ -75,7 +75,7 @@ def assert_readings(found: dict[str, Tensor], scene: Scene, *, at: int = 0, **op
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES)
 def test_readings_agree_with_loops(scene: Scene, form: Form, bins: int) -> None:
-    found = binning.readings(measure(scene, bins=bins, form=form), form)
+    found = catalogue.readings(measure(scene, bins=bins, form=form), form)
     assert all(value.dtype == (torch.int64 if name == "pixels" else torch.float64) for name, value in found.items())
     assert_readings(found, scene, bins=bins, form=form)
 
@@ -92,18 +92,18 @@ def test_readings_agree_with_loops_on_anything(
     classes: int, n: int, seed: int, bins: int, form: Form, make: object
 ) -> None:
     scene = make(classes, n, seed)
-    assert_readings(binning.readings(measure(scene, bins=bins, form=form), form), scene, bins=bins, form=form)
+    assert_readings(catalogue.readings(measure(scene, bins=bins, form=form), form), scene, bins=bins, form=form)
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_regions_are_measured_apart_and_an_empty_one_is_nan(form: Form) -> None:
     logits, labels = scene = SCENES["random"]
     regions = [torch.arange(0, 200, 3), torch.arange(0), torch.arange(5, 6), torch.arange(200).flip(0)]
-    found = binning.readings(measure(scene, *regions, form=form), form)
+    found = catalogue.readings(measure(scene, *regions, form=form), form)
     for k, index in enumerate(regions):
         assert_readings(found, (logits[:, index], labels[index]), at=k, form=form)
     assert found["pixels"].tolist() == [67, 0, 1, 200]
-    assert all(found[name][1].isnan() for name in binning.METRICS)
+    assert all(found[name][1].isnan() for name in catalogue.METRICS)
 
 
 def test_every_reading_by_hand() -> None:
@@ -133,7 +133,7 @@ def test_every_reading_by_hand() -> None:
         "pixels": 4,
     }
     for form in FORMS:
-        found = binning.readings(measure(scene, form=form), form)
+        found = catalogue.readings(measure(scene, form=form), form)
         for name, value in {**everywhere, **expected[form]}.items():
             assert found[name].item() == pytest.approx(value, abs=1e-14), (form, name)
 
@@ -173,7 +173,7 @@ def test_the_order_of_pixels_does_not_matter(form: Form, seed: int) -> None:
     logits, labels = random_scene(4, 50, seed)
     order = torch.from_numpy(np.random.default_rng(seed).permutation(50))
     one, other = measure((logits, labels), form=form), measure((logits[:, order], labels[order]), form=form)
-    for a, b in zip(binning.readings(one, form).values(), binning.readings(other, form).values(), strict=True):
+    for a, b in zip(catalogue.readings(one, form).values(), catalogue.readings(other, form).values(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-13, atol=1e-14)
 
 

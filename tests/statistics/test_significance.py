@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from segcal.statistics import (
+    TESTS,
+    Test,
     bootstrap_interval,
     bootstrap_weights,
     mann_whitney_p,
     mean_std,
     significantly_better,
+    describe_tests,
     wilcoxon_p,
 )
 
@@ -97,7 +102,8 @@ def test_benjamini_hochberg_by_hand() -> None:
     p_of = {0: 0.04, 1: 0.01, 2: 0.03, 3: 0.02}
     pairs = [(np.array([float(k)]), np.array([9.0])) for k in p_of]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("segcal.statistics.significance.mann_whitney_p", lambda ours, theirs: p_of[int(ours[0])])
+        known = replace(TESTS["mann-whitney"], p_value=lambda ours, theirs: p_of[int(ours[0])])
+        patch.setattr("segcal.statistics.significance.TESTS", {"mann-whitney": known})
         assert significantly_better(pairs, lower_is_better=[True] * 4, rate=0.04) == [True] * 4
         assert significantly_better(pairs, lower_is_better=[True] * 4, rate=0.039) == [False] * 4
         p_of.update({0: 0.5, 1: 0.012, 2: 0.03, 3: 0.02})  # adjusted: 0.5, 0.04, 0.04, 0.04
@@ -159,3 +165,18 @@ def test_pairs_are_seen_where_images_differ_more_than_methods() -> None:
     assert significantly_better([pair], lower_is_better=[True], test="mann-whitney") == [False]
     assert significantly_better([pair], lower_is_better=[False], test="wilcoxon") == [False]
     assert significantly_better([pair[::-1]], lower_is_better=[False], test="wilcoxon") == [True]
+
+
+def test_the_registry_is_complete() -> None:
+    assert get_args(Test) == tuple(TESTS)
+    assert all(name in describe_tests() and test.about in describe_tests() for name, test in TESTS.items())
+    assert len({test.title for test in TESTS.values()}) == len(TESTS)
+
+
+@pytest.mark.parametrize("test", TESTS)
+def test_every_test_finds_a_clear_difference_and_no_other(test: Test, rng: np.random.Generator) -> None:
+    values = rng.normal(size=30)
+    pairs = [(values - 9, values), (values, values - 9), (values, values)]
+    assert significantly_better(pairs, lower_is_better=[True] * 3, test=test) == [True, False, False]
+    assert significantly_better(pairs, lower_is_better=[False] * 3, test=test) == [False, True, False]
+    assert TESTS[test].p_value(values, values) == 1.0

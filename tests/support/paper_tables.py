@@ -8,7 +8,7 @@ from segcal.tables import CALIBRATION, QUALITY, REGIONS, PaperTable, paper_table
 
 
 def build(
-    methods: tuple[str, ...] = ("UC", "LTS"), regions: tuple[str, ...] = REGIONS, floor: bool = False
+    methods: tuple[str, ...] = ("UC", "LTS"), regions: tuple[str, ...] = tuple(REGIONS), floor: bool = False
 ) -> PaperTable:
     random = np.random.default_rng(0)
     columns = [*((m, r) for m in CALIBRATION for r in regions), *((m, "all") for m in QUALITY)]

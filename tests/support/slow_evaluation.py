@@ -12,7 +12,7 @@ import pytest
 import segcal
 from segcal.calibrators import Calibrator
 from segcal.data.datasets.simulate import simulate
-from segcal.functional.binning import METRICS
+from segcal.functional.catalogue import METRICS
 from segcal.types import Case
 from support import references
 

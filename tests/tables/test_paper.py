@@ -31,11 +31,11 @@ def beaten(table: PaperTable, metric: str, region: str = "all") -> set[str]:
 @pytest.mark.parametrize(
     ("cell", "text"),
     [
-        (Cell(0.12345, 0.01, False, False, True), "12.35(1.00)"),
-        (Cell(0.12345, 0.01, True, False, True), "**12.35(1.00)**"),
-        (Cell(0.12345, 0.01, False, True, True), "12.35(1.00)*"),
-        (Cell(0.12345, 0.01, False, False, False), "0.1235(0.0100)"),
-        (Cell(NAN, NAN, False, False, True), "-"),
+        (Cell(0.12345, 0.01, False, False, "ece"), "12.35(1.00)"),
+        (Cell(0.12345, 0.01, True, False, "ece"), "**12.35(1.00)**"),
+        (Cell(0.12345, 0.01, False, True, "ece"), "12.35(1.00)*"),
+        (Cell(0.12345, 0.01, False, False, "nll"), "0.1235(0.0100)"),
+        (Cell(NAN, NAN, False, False, "ece"), "-"),
     ],
 )
 def test_cell(cell: Cell, text: str) -> None:
@@ -46,7 +46,7 @@ def test_cell(cell: Cell, text: str) -> None:
 def test_mean_and_std_over_the_sample() -> None:
     cell = build({("ece", "all"): {"A": [0.1, 0.3, NAN], "B": [0.5, 0.5, 0.5]}}).cells[("A", "ece", "all")]
     assert (cell.mean, cell.std) == pytest.approx((0.2, 0.1))
-    assert cell.in_percent
+    assert cell.number() == "20.00(10.00)"
 
 
 @pytest.mark.parametrize("metric", ["ece", "mce", "sce", "ace", "nll", "brier"])

@@ -24,7 +24,7 @@ from segcal.calibrators.matrix import MatrixScaling
 from segcal.calibrators.temperature import TemperatureScaling
 from segcal.calibrators.vector import VectorScaling
 from segcal.files import MARKER, read_json
-from segcal.types import InputError
+from segcal.types import InputError, public
 
 __all__ = [
     "AttendedTemperatureScaling",
@@ -74,6 +74,7 @@ _DATA_SETTINGS = ("spatial_dims", "image_channels")
 _SAVED = {"format": int, "method": str, "config": dict, "report": dict | None}
 
 
+@public
 def methods() -> tuple[str, ...]:
     """The names that `create` knows.
 
@@ -83,6 +84,7 @@ def methods() -> tuple[str, ...]:
     return tuple(_METHODS)
 
 
+@public
 def create(method: str, num_classes: int, **settings: Any) -> Calibrator:
     """Build a calibrator by name.
 
@@ -101,6 +103,7 @@ def create(method: str, num_classes: int, **settings: Any) -> Calibrator:
     return kind(num_classes, **wanted)
 
 
+@public
 def load(path: str | Path) -> Calibrator:
     """Read a calibrator that was saved."""
     folder = Path(path)

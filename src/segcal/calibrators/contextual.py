@@ -210,9 +210,8 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
                     f"of case '{case.name}'; set spatial_dims={labels.ndim}"
                 )
             for slab in slabs_of(case, self.num_classes, context=self.context or 0, device=labels.device):
-                rows = slice(slab.rows.start + slab.inner.start, slab.rows.start + slab.inner.stop)
                 scores = at_least_float32(slab.logits)  # once, for all that looks at them
-                logits, truth = scores[0, :, slab.inner], labels[rows].reshape(-1)
+                logits, truth = scores[0, :, slab.inner], labels[slab.inner_rows].reshape(-1)
                 known = torch.empty(0, truth.numel(), device=truth.device)
                 if self.features:
                     with torch.no_grad():

@@ -1,9 +1,9 @@
-"""A fair fight: methods fitted on the same images and measured on the same others, with what each of them costs."""
+"""`segcal.compare`: methods fitted on the same images and measured on the same other images, with their costs."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,13 +16,15 @@ import torch
 from segcal.calibrators import Calibrator
 from segcal.cases import labels_of, reread, slabs_of
 from segcal.evaluation.memory import memory_growth
+from segcal.evaluation.protocol import AceEdges, Protocol
 from segcal.evaluation.results import Results
-from segcal.evaluation.run import Protocol, evaluate
+from segcal.evaluation.run import evaluate
 from segcal.files import staged_folder, write_json
-from segcal.functional.checks import IGNORED
+from segcal.functional.binning import Form
 from segcal.functional.probability import predicted_labels
-from segcal.regions import boundary, foreground
-from segcal.types import Case, IgnoreIndex, InputError, Mask
+from segcal.regions import RegionFunction
+from segcal.statistics import IntervalKind
+from segcal.types import Case, IgnoreIndex, InputError, Mask, public
 
 PAPER = ("ts", "ibts", "lts", "isotonic", "vector", "ets", "dirichlet")
 """The methods of the paper's tables."""
@@ -31,17 +33,17 @@ UNCALIBRATED = "UC"
 _TAKEN = ("floor", "portraits")  # folders beside those of the calibrators
 _NOT_SETTINGS = ("cases", "validation", "watch")
 _FAILURES = (InputError, ArithmeticError, MemoryError, RuntimeError, np.linalg.LinAlgError)
-"""What data, numbers and machines can do to one method; a slip in a program is not among them."""
+"""Failures of one method that data, numerics or the machine can cause; programming errors are not caught."""
 
 
 @dataclass(frozen=True)
 class Fit:
-    """What came of fitting one method.
+    """The outcome of fitting one method.
 
     Attributes:
         calibrator: The fitted calibrator, or None if the fit failed.
-        memory: How far the resident memory of the process rose meanwhile, in bytes; None where it cannot be told.
-        failure: Why there is no calibrator.
+        memory: Growth of the resident memory of the process during the fit, in bytes; None if it cannot be measured.
+        failure: Why the fit failed, or None.
     """
 
     calibrator: Calibrator | None
@@ -51,12 +53,12 @@ class Fit:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The outcome of `segcal.evaluation.compare`.
+    """The outcome of `segcal.compare`.
 
     Attributes:
-        results: Of the uncalibrated scores (UC) and of every method that could be fitted.
-        fits: What came of fitting each method, also of those that could not be fitted.
-        changed: Share of the measured pixels (region *All*) whose predicted label each method changed.
+        results: Results of the uncalibrated scores (UC) and of every method that could be fitted.
+        fits: Outcome of each fit, failures included.
+        changed: Share of the pixels in *All* whose predicted label each method changed.
     """
 
     results: Results
@@ -69,11 +71,11 @@ class Comparison:
         return _fitted(self.fits)
 
     def to_frame(self) -> pd.DataFrame:
-        """What each method costs and does to the labels, one row per method.
+        """Return the costs of each method and its effect on the labels, one row per method.
 
-        Columns `method parameters seconds memory keeps_labels changed accuracy miou failure`: the number of learned
-        values, the seconds and the memory of the fit, whether labels are guaranteed to stay, the share of them that did
-        not, and by how much accuracy and mIoU (mean over images, region *All*) rose; NaN for a method that failed.
+        Columns `method parameters seconds memory keeps_labels changed accuracy miou failure`: number of learned values,
+        seconds and memory of the fit, whether labels are guaranteed to stay the same, the share of labels that changed,
+        and the gain in accuracy and mIoU (mean over images, region *All*); NaN for a method that failed.
         """
         return pd.DataFrame([self._row(name, fit) for name, fit in self.fits.items()])
 
@@ -86,7 +88,7 @@ class Comparison:
             write_json(folder / "comparison.json", self.records())
 
     def records(self) -> list[dict[str, Any]]:
-        """The rows of `to_frame` in plain values, None for NaN."""
+        """Return the rows of `to_frame` in plain values, None for NaN."""
         rows = self.to_frame().astype(object).to_dict(orient="records")
         return [{str(name): _plain(value) for name, value in row.items()} for row in rows]
 
@@ -107,12 +109,13 @@ class Comparison:
         return row
 
     def _gain(self, name: str, metric: str) -> float:
-        """By how much the mean over images rose above that of the uncalibrated scores."""
+        """Return the gain of the mean over images above that of the uncalibrated scores."""
         frame = self.results.frame
         means = frame[(frame.region == "all") & (frame.metric == metric)].groupby("method").value.mean()
         return float(means[name] - means[UNCALIBRATED])
 
 
+@public
 def compare(
     fit_cases: Iterable[Case],
     test_cases: Iterable[Case],
@@ -120,39 +123,76 @@ def compare(
     *,
     validation: Iterable[Case] | None = None,
     fit_settings: Mapping[str, Any] | None = None,
-    **protocol: Any,
+    num_classes: int,
+    ignore_index: IgnoreIndex = None,
+    background: int | None = None,
+    bins: int = 10,
+    form: Form = "tables",
+    ace_edges: AceEdges = "region",
+    boundary_width: int = 2,
+    boundary_ball: bool = False,
+    patch_size: int = 72,
+    patches: int = 10,
+    patch_margin: int = 0,
+    patch_sizes: Sequence[int] = (),
+    seed: int = 0,
+    repetitions: int = 1000,
+    interval: IntervalKind = "percentile",
+    floor: bool = False,
+    class_names: Sequence[str] | None = None,
+    regions: Sequence[str] | Mapping[str, RegionFunction] | None = None,
 ) -> Comparison:
-    """Fit every calibrator on the same cases, and measure all of them, and the scores as they are, on the same others.
+    """Fit every calibrator on the same cases; measure all of them and the uncalibrated scores on the same other cases.
 
-    A calibrator that cannot be fitted to these data is reported as such, and the others go on; it is an error only if
-    none is left.
+    A calibrator that cannot be fitted to these data is reported as such, and the others continue; it is an error only
+    if none is left.
 
     Args:
-        fit_cases: What to learn from.
-        test_cases: What to measure on.
-        calibrators: Not yet fitted, by the name they have in the tables; they are fitted in place.
-        validation: What methods that choose among weights choose them on.
-        fit_settings: Arguments of `fit` (epochs, learning_rate, ...), given to those methods that know them.
-        protocol: How to measure: the fields of `segcal.evaluation.run.Protocol`; `num_classes` is needed.
+        fit_cases: Cases to fit on.
+        test_cases: Cases to measure on.
+        calibrators: Unfitted calibrators by their name in the tables; they are fitted in place.
+        validation: Cases on which trained methods choose their weights.
+        fit_settings: Arguments of `fit` (epochs, learning_rate, ...), passed to the methods that have them.
+        num_classes: Number of classes L.
+        ignore_index: Label, or labels, that belong to no region.
+        background: Class outside the region *All*; None if there is none.
+        bins: Number of confidence bins R.
+        form: Form of SCE and ACE: "tables", "equations" or "marginal" (see `segcal.functional.binning`).
+        ace_edges: Whether the equal-mass bins of ACE hold equal shares of the pixels of the "region" or of the "image".
+        boundary_width: How far *Boundary* reaches, in pixels.
+        boundary_ball: Whether *Boundary* reaches in every direction instead of along the axes.
+        patch_size: Side of the *Local* patches, in pixels.
+        patches: Number of *Local* patches per image.
+        patch_margin: Distance of the patches from the edge of the image, where there is room.
+        patch_sizes: Further sides for which Local-Avg and Local-Max are measured, to see how they depend on the side.
+        seed: Seed of the places of the patches, of the bootstrap and of the floor.
+        repetitions: Number of bootstrap repetitions.
+        interval: Bootstrap interval: "percentile", or "bca" for bias-corrected and accelerated intervals.
+        floor: Whether to measure also what each method would score if it were perfectly calibrated: with labels drawn
+            from its own probabilities.
+        class_names: Names of the classes; their numbers by default.
+        regions: Regions to measure. By default all of `segcal.regions.REGIONS`; a sequence of names selects among them
+            (*All* is always measured); a mapping from names to functions adds regions of your own. A function takes a
+            case and its labels `[1, *S]` (-1 where ignored) and returns a Bool mask `[1, *S]`.
     """
+    protocol = Protocol.of(locals())  # must stay the first statement: the arguments are the only local names here
     settings = dict(fit_settings or {})
     check_names(calibrators)
     check_fit_settings(calibrators.values(), settings)
-    measured_by = Protocol(**protocol)
     kept, tested = reread(fit_cases), reread(test_cases)
     checked = None if validation is None else reread(validation)
-    look_through(tested, measured_by.num_classes, measured_by.ignore_index)
+    look_through(tested, num_classes, ignore_index)
     fits = {
         name: measured_fit(
             calibrator, partial(calibrator.fit, kept, validation=checked, **known_settings(calibrator, settings))
         )
         for name, calibrator in calibrators.items()
     }
-    return measured(fits, tested, **protocol)
+    return measured(fits, tested, regions=regions, **vars(protocol))
 
 
 def measured_fit(calibrator: Calibrator, fit: Callable[[], object]) -> Fit:
-    """Fit a calibrator by calling `fit`; a failure, and how far memory grew, are noted."""
+    """Fit a calibrator by calling `fit`, and record a failure and the growth of memory."""
     failure = None
     with memory_growth() as growth:
         try:
@@ -163,32 +203,32 @@ def measured_fit(calibrator: Calibrator, fit: Callable[[], object]) -> Fit:
 
 
 def measured(fits: Mapping[str, Fit], cases: Collection[Case], **protocol: Any) -> Comparison:
-    """Measure the scores as they are and every method that could be fitted; refuse if there is none."""
+    """Measure the uncalibrated scores and every method that could be fitted; raise if there is none."""
     calibrators = _fitted(fits)
     if not calibrators:
         failures = [str(fit.failure) for fit in fits.values()]
         raise InputError(f"none of {len(fits)} methods could be fitted; {next(iter(fits))} says: {failures[0]}")
     results = evaluate(cases, {UNCALIBRATED: None, **calibrators}, **protocol)
     moving = {name: calibrator for name, calibrator in calibrators.items() if not calibrator.preserves_labels}
-    changed = {**dict.fromkeys(calibrators, 0.0), **_changed(moving, cases, Protocol(**protocol))}
+    changed = {**dict.fromkeys(calibrators, 0.0), **_changed(moving, cases, Protocol.of(protocol))}
     return Comparison(results, fits, changed)
 
 
 def known_settings(calibrator: Calibrator, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the settings that this calibrator's `fit` takes."""
+    """Return the settings that this calibrator's `fit` takes."""
     known = set(inspect.signature(calibrator.fit).parameters).difference(_NOT_SETTINGS)
     return {name: value for name, value in settings.items() if name in known}
 
 
 def check_fit_settings(calibrators: Iterable[Calibrator], settings: Mapping[str, Any]) -> None:
-    """Raise if a setting is known to none of the calibrators."""
+    """Raise if no calibrator has one of the settings."""
     known = {name for calibrator in calibrators for name in known_settings(calibrator, settings)}
     if unknown := [name for name in settings if name not in known]:
         raise InputError(f"none of the methods has the setting '{unknown[0]}' of fit; leave it out")
 
 
 def check_names(names: Collection[str]) -> None:
-    """Raise unless there are methods, whose names are neither that of the uncalibrated scores nor that of a file."""
+    """Raise unless there are methods, with names that clash neither with the uncalibrated scores nor with folders."""
     if not names:
         raise InputError("at least one method is needed to compare, got none; name some")
     for name in names:
@@ -198,13 +238,13 @@ def check_names(names: Collection[str]) -> None:
                 f"the uncalibrated scores, got '{name}'; rename it"
             )
         if name.lower() in _TAKEN:
-            raise InputError(f"a method cannot be called '{name}', as results have a folder of that name; rename it")
+            raise InputError(f"a method cannot be called '{name}', which is a folder in saved results; rename it")
     if len({name.lower() for name in names}) < len(names):
         raise InputError(f"methods must have different names, got {', '.join(names)}; rename one")
 
 
 def look_through(cases: Iterable[Case], num_classes: int, ignore_index: IgnoreIndex) -> None:
-    """Read every case once, so that a bad one is found now and not after hours of fitting."""
+    """Read every case once, so that a bad one is found before hours of fitting."""
     for case in cases:
         labels_of(case, num_classes, ignore_index)
         for _ in slabs_of(case, num_classes):
@@ -216,7 +256,7 @@ def _fitted(fits: Mapping[str, Fit]) -> dict[str, Calibrator]:
 
 
 def moved_labels(calibrator: Calibrator, case: Case) -> Mask:
-    """Where a calibrator changes the label that a case's scores predict: `[1, *S]`, on the CPU."""
+    """Return the mask `[1, *S]` of pixels whose predicted label a calibrator changes, on the CPU."""
     parts = [
         predicted_labels(logits) != predicted_labels(slab.logits[:, :, slab.inner])
         for slab, logits in calibrator.calibrate_case(case)
@@ -224,24 +264,17 @@ def moved_labels(calibrator: Calibrator, case: Case) -> Mask:
     return torch.cat([part.cpu() for part in parts], dim=1)
 
 
-def _changed(calibrators: Mapping[str, Calibrator], cases: Iterable[Case], settings: Protocol) -> dict[str, float]:
-    """Share of the pixels of the region *All* whose label each calibrator changes."""
+def _changed(calibrators: Mapping[str, Calibrator], cases: Iterable[Case], protocol: Protocol) -> dict[str, float]:
+    """Return the share of the pixels in *All* whose predicted label each calibrator changes."""
     if not calibrators:
         return {}
     changed, pixels = dict.fromkeys(calibrators, 0), 0
     for case in cases:
-        inside = _inside(case, settings)
+        inside = protocol.labelled(case).all
         pixels += int(inside.sum())
         for name, calibrator in calibrators.items():
             changed[name] += int((moved_labels(calibrator, case) & inside).sum())
     return {name: count / pixels if pixels else float("nan") for name, count in changed.items()}
-
-
-def _inside(case: Case, settings: Protocol) -> Mask:
-    """The region *All* of a case, as `evaluate` takes it."""
-    labels = labels_of(case, settings.num_classes, settings.ignore_index)
-    near = boundary(labels, IGNORED, width=settings.boundary_width, ball=settings.boundary_ball)
-    return foreground(labels, IGNORED, background=settings.background, near=near)
 
 
 def _plain(value: Any) -> Any:

@@ -1,7 +1,7 @@
-"""How much memory a piece of work takes: the peak of this process's resident memory, as the kernel counts it.
+"""Memory use of a block of code: the growth of this process's peak resident memory, as the kernel counts it.
 
-Linux keeps a high-water mark of the resident memory, exact between two resets, so that no peak is missed as it would be
-by looking every few milliseconds. Elsewhere nothing is measured, and the answer is None.
+Linux keeps a high-water mark of the resident memory, which is exact between two resets; polling every few milliseconds
+would miss peaks. On other systems nothing is measured, and the growth is None.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ _RESET_PEAK = "5"
 
 
 class Growth:
-    """How far memory grew, in bytes; None until the block is left, and where the system does not tell."""
+    """Growth of memory in bytes; None inside the block, and on systems that do not report it."""
 
     peak: int | None = None
 
 
 @contextmanager
 def memory_growth() -> Iterator[Growth]:
-    """Measure how far the resident memory of this process rises above where it was; blocks must not be nested.
+    """Measure how far the resident memory of this process rises inside the block; blocks must not be nested.
 
-    It counts all that the process holds: pages of files that are mapped into memory, and what is compiled on first use.
+    It counts everything the process holds, including pages of memory-mapped files and code compiled on first use.
 
     >>> with memory_growth() as growth:
     ...     held = bytearray(50_000_000)
@@ -46,9 +46,9 @@ def memory_growth() -> Iterator[Growth]:
 
 
 def _give_back() -> None:
-    """Return freed memory to the system: taken up again unseen, it would be missing from the next growth."""
+    """Return freed memory to the system; reused without being counted, it would be missing from the next growth."""
     gc.collect()
-    with suppress(OSError, AttributeError):  # only the GNU library has it
+    with suppress(OSError, AttributeError):  # only glibc has it
         ctypes.CDLL(None).malloc_trim(0)
 
 

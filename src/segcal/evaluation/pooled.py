@@ -1,4 +1,4 @@
-"""Figures and curves over all pixels of all cases, with intervals of a bootstrap over images or groups."""
+"""Metrics and reliability curves over all pixels of all cases, with bootstrap intervals over images or groups."""
 
 from __future__ import annotations
 
@@ -11,62 +11,60 @@ from torch import Tensor
 
 from segcal.functional import binning
 from segcal.functional.binning import Evidence, Form, Histogram
-from segcal.functional.decomposition import FURTHER, further_readings
+from segcal.functional.catalogue import POOLED_METRICS, WITHOUT_INTERVAL, pooled_readings
 from segcal.functional.fine import ece_by_bins, smooth_ece
 from segcal.kernels.constants import CELLS
 from segcal.types import Array
 
 Draw = Callable[[Callable[[Array], Array], int], tuple[Array, Array]]
-"""Intervals `[K]` of a statistic of weights over so many images; see `segcal.statistics.bootstrap_intervals`."""
+"""Intervals `[K]` of a statistic of weights over a number of images; see `segcal.statistics.bootstrap_intervals`."""
 
 BINS = range(5, 101)
-"""Numbers of bins for which ECE is told."""
-
-_WITHOUT_INTERVAL = ("ace", "ece-smooth")  # what is kept of each image does not hold them
+"""Numbers of bins for which ECE is computed."""
 
 
 def empty_cells(num_classes: int) -> Histogram:
-    """A fine histogram of zeros; numpy leaves pages that are never counted into out of memory."""
+    """Return a fine histogram of zeros; numpy allocates no memory for pages that are never written to."""
     shape = (num_classes, CELLS)
     count, hit, total = np.zeros(shape, np.int64), np.zeros(shape, np.int64), np.zeros(shape)
     return Histogram(torch.from_numpy(count), torch.from_numpy(hit), torch.from_numpy(total))
 
 
 def first_regions(evidence: Evidence, many: int) -> Evidence:
-    """The evidence of the named regions, without that of the patches."""
+    """Return the evidence of the first `many` regions, without that of the patches."""
     top, static, adaptive = (Histogram(*(part[:many].clone() for part in histogram)) for histogram in evidence[:3])
     return Evidence(top, static, adaptive, evidence.support[:many].clone(), evidence.sums[:many].clone())
 
 
-def pooled_readings(
+def pooled_rows(
     kept: Sequence[Evidence], region: int, cells: Histogram, top_cells: Histogram, *, bins: int, form: Form, draw: Draw
 ) -> Iterator[tuple[str, float, float, float, int]]:
-    """Each metric with its value, the ends of its interval and the number of pixels.
+    """Yield each metric with its value, the ends of its interval and the number of pixels.
 
     Args:
-        kept: The evidence of each case.
-        region: Which of its regions.
-        cells: The fine histogram that pooled ACE is read from.
-        top_cells: The fine histogram of top confidences, which is the same unless the form is marginal.
-        bins: R.
-        form: Of SCE and ACE.
-        draw: Makes intervals.
+        kept: Evidence of each case.
+        region: Index of the region.
+        cells: Fine histogram that pooled ACE is read from.
+        top_cells: Fine histogram of top confidences, which is the same unless the form is marginal.
+        bins: Number of bins R.
+        form: Form of SCE and ACE.
+        draw: Bootstrap that gives the intervals.
     """
     flat = [_flat(evidence, region) for evidence in kept]
     table, like = np.stack([row for row, _ in flat]), flat[0][1]
     total = _unflat(table.sum(axis=0), like)
-    values = _all_readings(total._replace(adaptive=binning.adaptive_from_cells(cells, bins=bins, form=form)), form)
+    values = pooled_readings(total._replace(adaptive=binning.adaptive_from_cells(cells, bins=bins, form=form)), form)
     pixels = int(values.pop("pixels"))
     numbers = {**{name: float(value) for name, value in values.items()}, "ece-smooth": smooth_ece(top_cells)}
-    drawn = [name for name in numbers if name not in _WITHOUT_INTERVAL]
+    drawn = [name for name in numbers if name not in WITHOUT_INTERVAL]
 
     def resample(weights: Array) -> Array:
-        found = _all_readings(_unflat(weights @ table, like), form)
+        found = pooled_readings(_unflat(weights @ table, like), form)
         return torch.stack([found[name] for name in drawn], dim=-1).numpy()
 
     ends = draw(resample, len(kept)) if pixels else (np.full(len(drawn), np.nan),) * 2
     interval = dict(zip(drawn, zip(*ends, strict=True), strict=True))
-    for name in (*binning.METRICS, *FURTHER, "ece-smooth"):
+    for name in POOLED_METRICS:
         low, high = interval.get(name, (np.nan, np.nan))
         yield name, numbers[name], float(low), float(high), pixels
 
@@ -74,9 +72,9 @@ def pooled_readings(
 def pooled_curves(
     kept: Sequence[Evidence], region: int, names: Sequence[str], *, draw: Draw
 ) -> Iterator[tuple[str, int, float, float, int, int, float, float, float]]:
-    """The reliability diagram of all pixels ("") and of those predicted as each class, bin by bin.
+    """Yield the reliability diagram of all pixels ("") and of those predicted as each class, bin by bin.
 
-    Each row has label, bin, its edges, pixels, right pixels, summed confidence and the interval of the accuracy.
+    Each row has label, bin, its edges, pixels, correct pixels, summed confidence and the interval of the accuracy.
     """
     fields = [torch.stack([evidence.top[f][region] for evidence in kept]).numpy() for f in range(3)]
     # all pixels first, then by class: [cases, 1 + L, R]
@@ -100,23 +98,19 @@ def pooled_curves(
 
 
 def ece_of_bins(top_cells: Histogram) -> Iterator[tuple[int, float]]:
-    """ECE for each number of bins in `BINS`."""
+    """Yield ECE for each number of bins in `BINS`."""
     yield from zip(BINS, ece_by_bins(top_cells, BINS).tolist(), strict=True)
 
 
-def _all_readings(evidence: Evidence, form: Form) -> dict[str, Tensor]:
-    return {**binning.readings(evidence, form), **further_readings(evidence)}
-
-
 def _flat(evidence: Evidence, region: int) -> tuple[Array, list[Tensor]]:
-    """The evidence of one region as a vector that adds, and its parts, which tell shapes and types."""
+    """Return the evidence of one region as a vector that can be added, and its parts for their shapes and types."""
     parts = [*evidence.top, *evidence.static, *evidence.adaptive, evidence.support, evidence.sums]
     own = [part[region] for part in parts]
     return np.concatenate([part.double().numpy().ravel() for part in own]), own
 
 
 def _unflat(vectors: Array, like: Sequence[Any]) -> Evidence:
-    """The inverse of `_flat`, for one vector or many; counts are exact in float64 up to 2**53."""
+    """Invert `_flat` for one vector or many; counts are exact in float64 up to 2**53."""
     ends = np.cumsum([part.numel() for part in like])
     pieces = np.split(vectors, ends[:-1], axis=-1)
     parts = [

@@ -18,14 +18,13 @@ from scipy.ndimage import uniform_filter
 from torch import Tensor
 
 from segcal.calibrators import Calibrator, TemperatureCalibrator
-from segcal.cases import labels_of
+from segcal.evaluation.measure import calibrated_slabs
+from segcal.evaluation.protocol import Protocol
 from segcal.evaluation.results import Results
-from segcal.evaluation.run import calibrated_slabs
 from segcal.files import MARKER, read_json, staged_folder, write_json
 from segcal.functional import binning
 from segcal.functional.binning import Pixels
-from segcal.functional.checks import IGNORED
-from segcal.regions import Box, boundary, box_index, foreground, local_patches
+from segcal.regions import Box, box_index
 from segcal.types import Array, Case, InputError
 from segcal.version import __version__
 
@@ -178,17 +177,10 @@ def load_portraits(results_folder: str | Path) -> list[Portrait]:
 
 def _portrait(case: Case, why: str, calibrators: Mapping[str, Calibrator | None], results: Results) -> Portrait:
     settings = results.settings
-    labels = labels_of(case, settings["num_classes"], settings["ignore_index"])
-    inside = _inside(labels, settings)
+    protocol = Protocol.of(settings)
+    labelled = protocol.labelled(case)
+    labels, inside, boxes = labelled.labels, labelled.all[0], protocol.boxes(labelled)
     shape = tuple(int(length) for length in labels.shape[1:])
-    boxes = local_patches(
-        shape,
-        name=case.name,
-        size=settings["patch_size"],
-        count=settings["patches"],
-        margin=settings["patch_margin"],
-        seed=settings["seed"],
-    )
     shown = _three(results, case.name, len(boxes))
     regions = [binning.index_of(inside), *(box_index(boxes[k], inside) for k in shown)]
     view = _View.of(shape)
@@ -261,11 +253,6 @@ def local_gap(confidence: Array, hit: Array, inside: Array, window: int) -> Arra
     return np.where(inside, total / np.maximum(share, 1e-12), np.nan)
 
 
-def _inside(labels: Tensor, settings: Mapping[str, Any]) -> Tensor:
-    near = boundary(labels, IGNORED, width=settings["boundary_width"], ball=settings["boundary_ball"])
-    return foreground(labels, IGNORED, background=settings["background"], near=near)[0]
-
-
 def _described(
     case: Case, calibrator: Calibrator | None, labels: Tensor, num_classes: int
 ) -> tuple[Pixels, Array | None]:
@@ -284,9 +271,7 @@ def _slabs(
     calibrator = None if calibrator is None else calibrator.applied
     if isinstance(calibrator, TemperatureCalibrator):
         for slab, temperature in calibrator.temperature_case(case):
-            start = slab.rows.start + slab.inner.start
-            rows = slice(start, start + temperature.shape[2])
-            yield rows, calibrator.scale(slab.logits[:, :, slab.inner], temperature), temperature
+            yield slab.inner_rows, calibrator.scale(slab.logits[:, :, slab.inner], temperature), temperature
     else:
         for rows, logits in calibrated_slabs(case, calibrator, num_classes):
             yield rows, logits, None

@@ -1,4 +1,4 @@
-"""What an evaluation found: one row per case, method, region and metric, and the readings that people want of it."""
+"""The results of an evaluation: one row per case, method, region and metric, and everything derived from the rows."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
 
 from segcal.files import MARKER, read_json, staged_file, staged_folder, write_json
+from segcal.functional.catalogue import CALIBRATION, CATALOGUE, QUALITY
+from segcal.regions import in_table_order
 from segcal.statistics import TESTS, Test
 from segcal.tables import (
-    CALIBRATION,
-    QUALITY,
-    REGIONS,
     Drawing,
     PaperTable,
     image_means,
@@ -27,10 +26,10 @@ from segcal.tables import (
     summary,
     volume_bias,
 )
-from segcal.types import Array, InputError
+from segcal.types import Array, InputError, public
 
 FORMAT = 2
-"""Version of the saved form: 2 adds the tables of `_FURTHER`, without which results of version 1 are read."""
+"""Version of the saved format: 2 adds the tables of `_FURTHER`; results of version 1 are read without them."""
 
 _TABLES = {"frame": "images.csv", "patch_frame": "patches.csv", "pooled_frame": "pooled.csv"}
 _FURTHER = {
@@ -43,25 +42,25 @@ _SIZES = "sizes.csv"
 _FLOOR = "floor"
 _SUFFIXES = (".csv", ".parquet", ".json", ".tex", ".md")
 _NAMES = dict.fromkeys(("case", "group", "method", "region", "metric", "origin", "label"), str)
+_MAIN_METRICS = ("ece", "nll", "brier", "accuracy", "miou")
 
-_VALUES = ("value", "low", "high", "low_edge", "high_edge", "confidence", "ece", "predicted")
 
-
-@dataclass(frozen=True)
+@public
+@dataclass(frozen=True, repr=False)
 class Results:
-    """The outcome of `segcal.evaluation.run`.
+    """The results of `segcal.evaluate`.
 
     Attributes:
         frame: One row per case, method, region and metric; values are fractions, NaN where the region is empty.
-        patch_frame: The same for each Local patch, with its place.
-        pooled_frame: Figures over all pixels of all cases, with bootstrap intervals over images.
+        patch_frame: The same for each Local patch, with its position.
+        pooled_frame: Metrics over all pixels of all cases, with bootstrap intervals over images.
         settings: How it was measured.
         case_frame: The cases and their groups.
         curve_frame: Reliability diagrams over all pixels of all cases.
         sensitivity_frame: Pooled ECE for other numbers of bins.
         volume_frame: Expected and true volume of each class in each case.
-        size_frame: Local-Avg and Local-Max for further sizes of the patches, where they were measured.
-        redrawn: The same with labels drawn from each method's own probabilities, where the floor was measured.
+        size_frame: Local-Avg and Local-Max for further patch sizes; None if they were not measured.
+        redrawn: The results with labels drawn from each method's own probabilities; None without the floor.
     """
 
     frame: pd.DataFrame
@@ -73,77 +72,97 @@ class Results:
     sensitivity_frame: pd.DataFrame | None = None
     volume_frame: pd.DataFrame | None = None
     size_frame: pd.DataFrame | None = None
-    redrawn: Results | None = None
+    redrawn: Self | None = None
+
+    def __repr__(self) -> str:
+        """A small table: the main metrics of each method in *All*, over all pixels."""
+        values = self.pooled_frame.query("region == 'all'").set_index(["method", "metric"])["value"]
+        shown = [CATALOGUE[name] for name in _MAIN_METRICS if name in set(self.pooled_frame["metric"])]
+        lines = [["", *(metric.heading for metric in shown)]]
+        for method in self.methods:
+            found = [values.get((method, metric.name), np.nan) for metric in shown]
+            numbers = [metric.number(value) for metric, value in zip(shown, found, strict=True)]
+            lines.append([method, *numbers])
+        widths = [max(len(line[k]) for line in lines) for k in range(len(lines[0]))]
+        table = ["  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]) for line in lines]
+        cases = len(self.cases())
+        title = f"Results of {cases} case{'s' if cases != 1 else ''}, region All, pooled over all pixels:"
+        return "\n".join([title, *table])
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """The methods compared, in the order given."""
+        """Names of the methods, in the order given."""
         return tuple(self.settings["methods"])
 
     @property
     def baseline(self) -> str:
-        """What the other methods are to improve on: the scores as they are, else the first method."""
+        """Name of the method that the others should improve on: the uncalibrated scores, else the first method."""
         return str(self.settings.get("baseline", "UC" if "UC" in self.methods else self.methods[0]))
 
+    @property
+    def regions(self) -> tuple[str, ...]:
+        """Names of the regions, in the order of tables."""
+        return tuple(in_table_order([str(region) for region in dict.fromkeys(self.frame["region"])]))
+
     def to_frame(self) -> pd.DataFrame:
-        """Columns `case method region metric value pixels`, one row per case, method, region and metric."""
+        """Return the columns `case method region metric value pixels`, one row per case, method, region and metric."""
         return self.frame.copy()
 
     def patches(self) -> pd.DataFrame:
-        """The rows of each Local patch: columns `case method patch origin metric value pixels`."""
+        """Return the rows of the Local patches: columns `case method patch origin metric value pixels`."""
         return self.patch_frame.copy()
 
     def pooled(self) -> pd.DataFrame:
-        """Figures over all pixels together: columns `method region metric value low high images pixels`.
+        """Return metrics over all pixels together: columns `method region metric value low high images pixels`.
 
-        The metrics of `to_frame`, those of `segcal.functional.decomposition` and `ece-smooth`. `low` and `high` bound
-        the 95 % interval of a bootstrap over images, or over groups where there are any. ACE and smooth ECE have none:
-        they depend on all pixels at once, and what is kept of each image does not hold them.
+        These are the metrics of `to_frame`, those of `segcal.functional.decomposition` and `ece-smooth`. `low` and
+        `high` bound the 95 % bootstrap interval over images, or over groups if there are any. ACE and smooth ECE have
+        no interval: they depend on all pixels at once, which the evidence kept for each image does not hold.
         """
         return self.pooled_frame.copy()
 
     def cases(self) -> pd.DataFrame:
-        """The cases in order: columns `case group`; the group is "" where there is none."""
+        """Return the cases in order: columns `case group`; the group is "" if there is none."""
         if self.case_frame is None:
             return pd.DataFrame({"case": list(dict.fromkeys(self.frame["case"])), "group": ""})
         return self.case_frame.copy()
 
     def curves(self) -> pd.DataFrame:
-        """Reliability diagrams over all pixels: a row for each method, region, label and bin.
+        """Return reliability diagrams over all pixels: one row per method, region, label and bin.
 
-        Columns `method region label bin low_edge high_edge count hit confidence low high`. The label is "" for all
-        pixels and else the class predicted; `hit` and `confidence` are sums, and `low` and `high` bound the 95 %
-        bootstrap interval of the accuracy `hit / count`.
+        Columns `method region label bin low_edge high_edge count hit confidence low high`. The label is the predicted
+        class, or "" for all pixels; `hit` and `confidence` are sums, and `low` and `high` bound the 95 % bootstrap
+        interval of the accuracy `hit / count`.
         """
         return self._further("curve_frame")
 
     def sensitivity(self) -> pd.DataFrame:
-        """Pooled ECE for 5 to 100 bins: columns `method region bins ece`."""
+        """Return pooled ECE for 5 to 100 bins: columns `method region bins ece`."""
         return self._further("sensitivity_frame")
 
     def volumes(self) -> pd.DataFrame:
-        """Volumes of each class over all labelled pixels of each case: columns `case method label predicted true`.
+        """Return the volume of each class over all labelled pixels: columns `case method label predicted true`.
 
-        `predicted` is the sum of the class's probability, `true` the number of its pixels; calibrated probabilities
-        give the right volume on average.
+        `predicted` is the sum of the probability of the class, `true` the number of its pixels; calibrated
+        probabilities give the correct volume on average.
         """
         return self._further("volume_frame")
 
     def patch_sizes(self) -> pd.DataFrame:
-        """Local-Avg and Local-Max for further sizes: columns `case method size region metric value pixels`."""
+        """Return Local-Avg and Local-Max for further sizes: columns `case method size region metric value pixels`."""
         if self.size_frame is None:
             raise InputError("no further patch sizes were measured; evaluate with patch_sizes (--patch-sizes 24 48 72)")
         return self.size_frame.copy()
 
     def floor(self) -> pd.DataFrame:
-        """What each method would score if it were perfectly calibrated; the columns of `to_frame`.
+        """Return what each method would score if it were perfectly calibrated, in the columns of `to_frame`.
 
-        The labels were drawn from the method's own probabilities, and scored in the same regions, patches and bins.
+        The labels are drawn from the method's own probabilities and scored in the same regions, patches and bins.
         """
         return self._measured_floor().to_frame()
 
     def skipped(self) -> dict[str, int]:
-        """How many regions and patches had no pixel, and so no value, by region."""
+        """Return the number of empty regions and patches, which have no value, by region."""
         first = self.frame[(self.frame.method == self.methods[0]) & (self.frame.metric == "ece")]
         counts = {region: int((rows.pixels == 0).sum()) for region, rows in first.groupby("region", sort=False)}
         patches = self.patch_frame
@@ -153,10 +172,10 @@ class Results:
         return {str(region): count for region, count in counts.items()}
 
     def summary(self) -> pd.DataFrame:
-        """Means over images with intervals: columns `method region metric mean std low high count floor`.
+        """Return means over images with intervals: columns `method region metric mean std low high count floor`.
 
-        As in the paper's table, Local-Avg is over patches. `low` and `high` bound the 95 % interval of the mean from a
-        bootstrap over images or groups; `floor` is the mean of the floor, NaN where that was not measured.
+        As in the paper's table, Local-Avg is over patches. `low` and `high` bound the 95 % bootstrap interval of the
+        mean over images or groups; `floor` is the mean of the floor, NaN if it was not measured.
         """
         found = summary(self.frame, self.patch_frame, self._drawing())
         if self.redrawn is None:
@@ -166,19 +185,19 @@ class Results:
         return found.merge(floor[[*keys, "mean"]].rename(columns={"mean": "floor"}), on=keys, how="left")
 
     def volume_bias(self) -> pd.DataFrame:
-        """How far expected volumes are off over all cases: columns `method label predicted true bias low high`.
+        """Return the bias of expected volumes over all cases: columns `method label predicted true bias low high`.
 
-        `bias` is predicted / true - 1, and `low` and `high` bound its 95 % bootstrap interval.
+        `bias` is predicted / true - 1; `low` and `high` bound its 95 % bootstrap interval.
         """
         return volume_bias(self.volumes(), self._drawing())
 
     def table(self, reference: str | None = None, *, test: Test = "mann-whitney", floor: bool = False) -> PaperTable:
-        """The paper's table; marks where `reference` is significantly better than another method.
+        """Return the paper's table, which marks where `reference` is significantly better than another method.
 
         Args:
-            reference: The method that the others are tested against.
+            reference: Method that the others are tested against.
             test: "mann-whitney" over images (Local-Avg: patches), as in the paper; or "wilcoxon", which compares the
-                methods image by image, or group by group where there are groups, and sees smaller differences.
+                methods image by image, or group by group if there are groups, and detects smaller differences.
             floor: Whether to show below each method what it would score if it were perfectly calibrated.
         """
         check_reference(reference, self.methods)
@@ -188,12 +207,12 @@ class Results:
             self.methods,
             reference,
             test=test,
-            tested=image_means(self.frame, self._drawing()) if test == "wilcoxon" else None,
+            tested=image_means(self.frame, self._drawing()) if TESTS[test].paired else None,
             floors=self._measured_floor()._samples() if floor else None,
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything but the patches, as JSON can hold it: settings, counts, and each table as a list of rows."""
+        """Return everything except the patches in values that JSON can hold: settings, counts, tables as rows."""
         tables = {"images": self.frame, "pooled": self.pooled_frame, "cases": self.cases()}
         later = {"curves": self.curve_frame, "bins": self.sensitivity_frame, "volumes": self.volume_frame}
         content: dict[str, Any] = {"settings": dict(self.settings), "skipped": self.skipped()}
@@ -203,9 +222,9 @@ class Results:
     def export(
         self, path: str | Path, reference: str | None = None, *, test: Test = "mann-whitney", floor: bool = False
     ) -> None:
-        """Write one file, of the kind that its name ends in.
+        """Write one file in the format of its suffix.
 
-        .csv and .parquet hold the rows of `to_frame`, .json what `to_dict` gives, .tex and .md the paper's table.
+        .csv and .parquet hold the rows of `to_frame`, .json the content of `to_dict`, .tex and .md the paper's table.
         """
         suffix = check_suffix(path)
         if suffix == ".parquet":
@@ -223,13 +242,13 @@ class Results:
                 staging.write_text(text, encoding="utf-8")
 
     def save(self, path: str | Path) -> None:
-        """Write the folder `path`: a CSV file for each table, and the settings; the floor in a folder of its own."""
+        """Write the folder `path`: a CSV file for each table, and the settings; the floor in its own folder."""
         with staged_folder(path) as folder:
             self._write(folder)
 
     @classmethod
-    def load(cls, path: str | Path) -> Results:
-        """Read results that were saved."""
+    def load(cls, path: str | Path) -> Self:
+        """Read saved results."""
         folder = Path(path)
         content = read_json(folder / MARKER)
         if not isinstance(content, dict) or not isinstance(content.get("results"), dict):
@@ -241,7 +260,7 @@ class Results:
         try:
             tables = {attribute: _read(folder / name) for attribute, name in wanted.items()}
         except (OSError, ValueError) as error:
-            raise InputError(f"the results in '{folder}' cannot be read ({error}); evaluate anew") from error
+            raise InputError(f"the results in '{folder}' cannot be read ({error}); evaluate again") from error
         redrawn = cls.load(folder / _FLOOR) if content["results"].get("floor") else None
         return cls(settings=content["results"], redrawn=redrawn, **tables)
 
@@ -258,23 +277,23 @@ class Results:
     def _further(self, attribute: str) -> pd.DataFrame:
         table: pd.DataFrame | None = getattr(self, attribute)
         if table is None:
-            raise InputError("these results were saved by an older segcal, without this table; evaluate anew")
+            raise InputError("these results were saved by an older segcal, without this table; evaluate again")
         return table.copy()
 
-    def _measured_floor(self) -> Results:
+    def _measured_floor(self) -> Self:
         if self.redrawn is None:
             raise InputError("the floor was not measured; evaluate with floor=True (segcal evaluate --floor)")
         return self.redrawn
 
     def _drawing(self) -> Drawing:
         cases = self.cases()
-        told = {"kind": "interval", "repetitions": "repetitions", "seed": "seed"}
-        options = {name: self.settings[key] for name, key in told.items() if key in self.settings}
+        keys = {"kind": "interval", "repetitions": "repetitions", "seed": "seed"}
+        options = {name: self.settings[key] for name, key in keys.items() if key in self.settings}
         return Drawing(cases["case"].tolist(), cases["group"].tolist(), **options)
 
     def _samples(self) -> dict[tuple[str, str, str], Array]:
-        """The values that each mean(std) of the paper's table is taken over."""
-        columns = [(metric, region) for metric in CALIBRATION for region in REGIONS]
+        """Return the values that each mean(std) of the paper's table is taken over."""
+        columns = [(metric, region) for metric in CALIBRATION for region in self.regions]
         columns += [(metric, "all") for metric in QUALITY]
         return {
             (method, *column): values
@@ -284,7 +303,7 @@ class Results:
         }
 
     def _sample(self, method: str, metric: str, region: str) -> Array:
-        """The values that mean(std) is taken over: patches for Local-Avg, images for all others."""
+        """Return the values that one mean(std) is taken over: of patches for Local-Avg, else of images."""
         local = region == "local-avg"
         rows = self.patch_frame if local else self.frame[self.frame.region == region]
         chosen = rows[(rows.method == method) & (rows.metric == metric)] if len(rows) else rows
@@ -292,7 +311,7 @@ class Results:
 
 
 def _read(path: Path) -> pd.DataFrame:
-    """A table in which names are what they were ("007", "NA") and values come back to the last bit."""
+    """Read a table; names stay strings ("007", "NA") and values are restored to the last bit."""
     values = dict.fromkeys(
         ("value", "low", "high", "confidence", "ece", "predicted"), lambda text: float(text or "nan")
     )
@@ -300,19 +319,19 @@ def _read(path: Path) -> pd.DataFrame:
 
 
 def check_reference(reference: str | None, methods: Sequence[str]) -> None:
-    """Raise unless the reference is one of the methods, or none is asked for."""
+    """Raise unless the reference is None or one of the methods."""
     if reference is not None and reference not in methods:
         raise InputError(f"reference must be one of {', '.join(methods)}, got '{reference}'")
 
 
 def check_test(test: str) -> None:
-    """Raise unless the test is known."""
+    """Raise unless the test is one of `TESTS`."""
     if test not in TESTS:
         raise InputError(f"test must be one of {', '.join(TESTS)}, got '{test}'")
 
 
 def check_suffix(path: str | Path) -> str:
-    """The end of a file's name, which must be one of a kind that results are written in."""
+    """Return the suffix of a file's name; raise unless results can be written in that format."""
     suffix = Path(path).suffix.lower()
     if suffix not in _SUFFIXES:
         raise InputError(f"the name of the file must end in one of {', '.join(_SUFFIXES)}, got '{path}'")
@@ -321,7 +340,7 @@ def check_suffix(path: str | Path) -> str:
 
 def _need_pyarrow() -> None:
     if importlib.util.find_spec("pyarrow") is None:
-        raise InputError("Parquet files need pyarrow, which is not there; pip install segcal[parquet]")
+        raise InputError("Parquet files need pyarrow, which is not installed; pip install segcal[parquet]")
 
 
 def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:

@@ -27,10 +27,6 @@ from segcal.kernels import cpu as kernels
 from segcal.kernels.constants import CELLS
 
 Form = Literal["tables", "equations", "marginal"]
-METRICS = ("ece", "mce", "sce", "ace", "nll", "brier", "entropy", "accuracy", "miou")
-"""The names of the readings; all but accuracy and miou are better when lower."""
-
-HIGHER_IS_BETTER = frozenset({"accuracy", "miou"})
 
 
 class Pixels(NamedTuple):
@@ -187,12 +183,12 @@ def ece(h: Histogram) -> Float64[Tensor, "*G"]:
     >>> float(ece(one_bin))  # accuracy 1/2 at a mean confidence of 3/4
     0.25
     """
-    return _excess(_merge_classes(h)).sum(dim=(-2, -1)) / _pixels(h)
+    return _excess(merge_classes(h)).sum(dim=(-2, -1)) / _pixels(h)
 
 
 def mce(h: Histogram) -> Float64[Tensor, "*G"]:
     """Maximum calibration error: the largest gap of all bins that hold pixels."""
-    largest = _gaps(_merge_classes(h)).amax(dim=(-2, -1))
+    largest = _gaps(merge_classes(h)).amax(dim=(-2, -1))
     return largest.where(_pixels(h) > 0, torch.nan)
 
 
@@ -221,27 +217,14 @@ def intersection_over_union(h: Histogram, support: Int64[Tensor, "*G L"]) -> Flo
     return hit / (h.pixels.sum(dim=-1) + support - hit)
 
 
-def readings(evidence: Evidence, form: Form = "tables") -> dict[str, Float64[Tensor, "*G"]]:
-    """Every metric of `METRICS`, and `pixels`; NaN for a region without pixels."""
-    pixels, merged = _pixels(evidence.top), _merge_classes(evidence.top)
-    nll, brier, entropy = (evidence.sums / pixels.unsqueeze(-1)).unbind(-1)
-    return {
-        "ece": ece(merged),
-        "mce": mce(merged),
-        "sce": sce(evidence.static, form),
-        "ace": ace(evidence.adaptive, form),
-        "nll": nll,
-        "brier": brier,
-        "entropy": entropy,
-        "accuracy": accuracy(merged),
-        "miou": intersection_over_union(evidence.top, evidence.support).nanmean(dim=-1),
-        "pixels": pixels.long(),
-    }
+def mean_iou(evidence: Evidence) -> Float64[Tensor, "*G"]:
+    """Mean IoU of the classes that are predicted or true somewhere."""
+    return intersection_over_union(evidence.top, evidence.support).nanmean(dim=-1)
 
 
 def reliability_curve(h: Histogram) -> dict[str, Tensor]:
     """Mean confidence, accuracy and pixels of each bin `[*G, R]`, classes merged; NaN in a bin without pixels."""
-    merged = _merge_classes(h)
+    merged = merge_classes(h)
     count = merged.pixels.squeeze(-2).double()
     return {
         "confidence": merged.confidence.squeeze(-2) / count,
@@ -285,7 +268,8 @@ def _stack(histograms: Sequence[Histogram]) -> Histogram:
     return Histogram(*(torch.stack(fields) for fields in zip(*histograms, strict=True)))
 
 
-def _merge_classes(h: Histogram) -> Histogram:
+def merge_classes(h: Histogram) -> Histogram:
+    """Add up the histograms of all classes: `[*G, 1, R]`."""
     if h.pixels.shape[-2] == 1:
         return h
     return Histogram(*(field.sum(dim=-2, keepdim=True) for field in h))

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  (the name it has everywhere)
 
 from segcal.calibrators import Calibrator
-from segcal.types import Case, Image, InputError, Labels, Logits, Probs
+from segcal.types import Case, Image, InputError, Labels, Logits, Probs, public
 
 
+@public
 class CalibratedModel(nn.Module):
     """Image to calibrated probabilities; the labels are those of the network alone.
 
@@ -58,6 +59,7 @@ def logits_of(output: Any, image: Image) -> Logits:
     return F.interpolate(output, size=image.shape[2:], mode=mode, align_corners=False)
 
 
+@public
 def predict_cases(
     network: nn.Module, batches: Iterable[tuple[Image, Labels]], *, device: str | torch.device | None = None
 ) -> Iterator[Case]:

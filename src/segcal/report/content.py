@@ -11,15 +11,11 @@ import pandas as pd
 
 from segcal.evaluation.portraits import LEVELS, NOTHING, Portrait
 from segcal.evaluation.results import Results
-from segcal.functional.binning import HIGHER_IS_BETTER, METRICS
+from segcal.functional.catalogue import CALIBRATION, CATALOGUE, HIGHER_IS_BETTER, METRICS, QUALITY
+from segcal.regions import region_title
 from segcal.report.explanations import choices, influences
 from segcal.report.pictures import portrait_content
 from segcal.report.words import best_method, headline
-from segcal.tables import CALIBRATION, QUALITY
-from segcal.tables.paper import REGION_TITLES
-
-_TITLES = {"nll": "NLL", "brier": "Brier", "entropy": "Entropy", "accuracy": "Accuracy", "miou": "mIoU"}
-_IN_UNITS = frozenset({"nll", "brier", "entropy"})
 
 _WORST_PATCHES = 50
 _DIGITS = 5
@@ -55,7 +51,7 @@ def page_content(results: Results, portraits: Sequence[Portrait] = ()) -> dict[s
         "cases": cases,
         "classes": names,
         "regions": regions,
-        "region_names": {region: REGION_TITLES.get(region, region) for region in regions},
+        "region_names": {region: region_title(region) for region in regions},
         "metrics": _metrics(frame),
         "calibration": [metric for metric in CALIBRATION if metric in set(frame["metric"])],
         "quality": [metric for metric in QUALITY if metric in set(frame["metric"])],
@@ -85,8 +81,8 @@ def _metrics(frame: pd.DataFrame) -> dict[str, dict[str, Any]]:
     present = set(frame["metric"])
     return {
         metric: {
-            "title": _TITLES.get(metric, metric.upper()),
-            "percent": metric not in _IN_UNITS,
+            "title": CATALOGUE[metric].title,
+            "percent": CATALOGUE[metric].unit == "%",
             "higher": metric in HIGHER_IS_BETTER,
         }
         for metric in METRICS
@@ -228,9 +224,7 @@ def _units(results: Results) -> str:
 
 def _settings(results: Results) -> list[tuple[str, str]]:
     settings = results.settings
-    skipped = ", ".join(
-        f"{count} in {REGION_TITLES.get(name, name)}" for name, count in results.skipped().items() if count
-    )
+    skipped = ", ".join(f"{count} in {region_title(name)}" for name, count in results.skipped().items() if count)
     entries = [
         ("Bins", settings.get("bins")),
         ("Form of SCE and ACE", settings.get("form")),

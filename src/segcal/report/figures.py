@@ -11,8 +11,9 @@ import numpy as np
 from segcal.evaluation.portraits import Portrait
 from segcal.evaluation.results import Results
 from segcal.files import staged_file
+from segcal.functional.catalogue import CATALOGUE
+from segcal.regions import region_title
 from segcal.report.words import curve_of
-from segcal.tables.paper import REGION_TITLES
 from segcal.types import Array, InputError
 
 KINDS = ("reliability", "temperature", "regions", "patch-size")
@@ -179,7 +180,7 @@ def _regions(pyplot: Any, results: Results, methods: Sequence[str], metric: str)
         at = np.arange(len(regions)) + (k - (len(methods) - 1) / 2) * width
         axis.bar(at, means, 0.92 * width, color=_style(results, method)["color"], label=_literal(method))
         axis.vlines(at, *np.stack(quarters, axis=1), color="black", lw=0.8)
-    axis.set_xticks(range(len(regions)), [REGION_TITLES.get(region, region) for region in regions])
+    axis.set_xticks(range(len(regions)), [region_title(region) for region in regions])
     axis.tick_params(axis="x", length=0)
     axis.set_ylabel(_title(metric))
     _name_above(figure, len(methods))
@@ -203,7 +204,7 @@ def _patch_size(pyplot: Any, results: Results, methods: Sequence[str], metric: s
             label=_literal(method),
             **_style(results, method),
         )
-    axis.set(xlabel="patch size (pixels)", ylabel=f"{_title(metric)}, {REGION_TITLES.get(region, region)}")
+    axis.set(xlabel="patch size (pixels)", ylabel=f"{_title(metric)}, {region_title(region)}")
     axis.set_xticks(sorted(set(rows["size"])))
     axis.set_ylim(bottom=0)
     _name_above(figure, len(methods))
@@ -240,12 +241,11 @@ def _values(rows: Any, method: str, region: str) -> Array:
 
 
 def _unit(metric: str) -> int:
-    return 1 if metric in ("nll", "brier", "entropy") else 100
+    return CATALOGUE[metric].scale
 
 
 def _title(metric: str) -> str:
-    name = {"nll": "NLL", "brier": "Brier", "entropy": "entropy", "accuracy": "accuracy", "miou": "mIoU"}
-    return f"{name.get(metric, metric.upper())}{' (%)' if _unit(metric) == 100 else ''}"
+    return f"{CATALOGUE[metric].title}{' (%)' if CATALOGUE[metric].unit == '%' else ''}"
 
 
 def _chosen(methods: Sequence[str], results: Results) -> Sequence[str]:

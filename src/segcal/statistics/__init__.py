@@ -1,4 +1,4 @@
-"""Numbers one can defend: mean(std), bootstrap intervals over images or groups, tests with a bounded discovery rate."""
+"""Mean(std), bootstrap intervals over images or groups, and tests of significance with a false discovery rate."""
 
 from segcal.statistics.bootstrap import (
     Interval,
@@ -12,11 +12,13 @@ from segcal.statistics.bootstrap import (
 from segcal.statistics.selection import Difference, Selection, mean_of, paired_difference, simplest_good
 from segcal.statistics.significance import (
     TESTS,
+    SignificanceTest,
     Test,
     adjusted_p,
     mann_whitney_p,
     mean_std,
     significantly_better,
+    describe_tests,
     wilcoxon_p,
 )
 
@@ -26,6 +28,7 @@ __all__ = [
     "Interval",
     "IntervalKind",
     "Selection",
+    "SignificanceTest",
     "Test",
     "adjusted_p",
     "bootstrap_doubts",
@@ -39,5 +42,6 @@ __all__ = [
     "paired_difference",
     "significantly_better",
     "simplest_good",
+    "describe_tests",
     "wilcoxon_p",
 ]

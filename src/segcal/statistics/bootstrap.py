@@ -1,8 +1,8 @@
-"""Bootstrap intervals: whole images, or whole groups of images, are drawn again with replacement.
+"""Bootstrap intervals: whole images, or whole groups of images, are resampled with replacement.
 
-Pixels of one image are not independent, and neither are frames of one video or scans of one patient; what is drawn must
-be what was sampled. Two intervals are read from the draws: the percentile interval, and Efron's BCa interval (1987),
-which corrects it for bias and for a spread that changes with the value.
+Pixels of one image are not independent, and neither are frames of one video or scans of one patient, so the units of
+resampling must be the units that were sampled. Two intervals are read from the repetitions: the percentile interval,
+and Efron's BCa interval (1987), which corrects it for bias and for a variance that changes with the value.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
-from scipy.special import ndtr, ndtri
 
 from segcal.types import Array
 
 IntervalKind = Literal["percentile", "bca"]
 _ROWS = 256  # repetitions whose statistic is computed at a time
-_FEW = 10  # clusters, below which intervals are too short (docs/results/statistics.md)
+_FEW = 10  # with fewer clusters, intervals are too short (docs/results/statistics.md)
 
 
 class Interval(NamedTuple):
@@ -28,13 +27,13 @@ class Interval(NamedTuple):
 
 
 def bootstrap_weights(units: int, repetitions: int, seed: int) -> Array:
-    """How often each unit is drawn in each repetition: Int64[repetitions, units], rows summing to `units`."""
+    """Return how often each unit is drawn in each repetition: Int64[repetitions, units], rows summing to `units`."""
     random = np.random.default_rng(seed)
     return random.multinomial(units, np.full(units, 1 / units), size=repetitions)
 
 
 def clusters_of(groups: Sequence[str]) -> Array:
-    """The cluster of each image, numbered as they appear; an image without a group ("") is a cluster of its own.
+    """Return the cluster of each image, by first appearance; an image without a group ("") is its own cluster.
 
     >>> clusters_of(["a", "", "b", "a", ""]).tolist()
     [0, 1, 2, 0, 3]
@@ -44,7 +43,7 @@ def clusters_of(groups: Sequence[str]) -> Array:
 
 
 def bootstrap_doubts(groups: Sequence[str]) -> list[str]:
-    """What is to be said of intervals over images with these groups, if they are drawn from too few clusters.
+    """Return a warning if intervals over images with these groups come from too few clusters, or nothing.
 
     >>> bootstrap_doubts(["a", "b", "a"])
     ['95 % intervals from 2 groups are too short; measure 10 or more']
@@ -53,8 +52,8 @@ def bootstrap_doubts(groups: Sequence[str]) -> list[str]:
     if many >= _FEW:
         return []
     what = f"{many} {'group' if any(groups) else 'image'}{'s' if many > 1 else ''}"
-    told = f"95 % intervals from {what} are too short" if many > 1 else f"no interval can be drawn from {what}"
-    return [f"{told}; measure {_FEW} or more"]
+    doubt = f"95 % intervals from {what} are too short" if many > 1 else f"{what} gives no 95 % interval"
+    return [f"{doubt}; measure {_FEW} or more"]
 
 
 def bootstrap_interval(
@@ -67,7 +66,7 @@ def bootstrap_interval(
     seed: int = 0,
     clusters: Array | None = None,
 ) -> Interval:
-    """The interval of one number; see `bootstrap_intervals`."""
+    """Return the interval of one number; see `bootstrap_intervals`."""
     low, high = bootstrap_intervals(
         lambda weights: statistic(weights)[:, np.newaxis],
         units,
@@ -90,21 +89,21 @@ def bootstrap_intervals(
     seed: int = 0,
     clusters: Array | None = None,
 ) -> tuple[Array, Array]:
-    """Lower and upper ends `[K]` of the intervals of K numbers when whole units (images) are drawn again.
+    """Return the lower and upper ends `[K]` of the intervals of K numbers when whole units (images) are resampled.
 
     Args:
         statistic: Maps weights `[repetitions, units]` to the numbers of each repetition `[repetitions, K]`; a
-            repetition in which a number is NaN is left out of that number's interval.
-        units: How many images there are.
-        kind: "percentile", or "bca", which needs the statistic of the weights 1 and of those that leave one cluster
-            out as well.
-        level: Share of repetitions that the interval holds.
-        repetitions: How often to draw.
-        seed: Of the drawing.
-        clusters: The cluster of each image (see `clusters_of`); clusters are drawn whole. By default each image is one.
+            repetition in which a number is NaN is skipped in that number's interval.
+        units: Number of images.
+        kind: "percentile", or "bca", which also needs the statistic of weights 1 and of weights that leave one cluster
+            out.
+        level: Share of repetitions inside the interval.
+        repetitions: Number of repetitions.
+        seed: Seed of the resampling.
+        clusters: Cluster of each image (see `clusters_of`); clusters are drawn whole. By default each image is its own.
 
     Returns:
-        NaN where nothing can be said: with fewer than two clusters, or where every repetition is NaN.
+        The ends; NaN with fewer than two clusters, or where every repetition is NaN.
     """
     member = np.arange(units) if clusters is None else np.asarray(clusters)
     many = int(member.max()) + 1 if units else 0
@@ -113,7 +112,7 @@ def bootstrap_intervals(
         return unknown, unknown
 
     def of(weights: Array) -> Array:
-        exact = weights.astype(np.float64)  # products of whole numbers and floats are slow
+        exact = weights.astype(np.float64)  # products of integers and floats are slow
         parts = [statistic(exact[k : k + _ROWS, member]) for k in range(0, len(exact), _ROWS)]
         return np.concatenate(parts).astype(np.float64)
 
@@ -132,12 +131,14 @@ def bootstrap_intervals(
 
 
 def _bca_shares(drawn: Array, value: float, without_one: Array, shares: Array) -> Array:
-    """The shares of the draws at which a BCa interval ends (Efron 1987, Eq. 4.4 and 7.3)."""
+    """Return the quantiles at which a BCa interval ends (Efron 1987, Eq. 4.4 and 7.3)."""
+    from scipy.special import ndtr, ndtri  # noqa: PLC0415  slow to import, and the percentile interval needs neither
+
     draws, left = _finite(drawn), _finite(without_one)
     if not draws.size or not left.size or np.isnan(value):
         return np.full_like(shares, np.nan)
     below = ((draws < value).mean() + (draws <= value).mean()) / 2
-    # all draws on one side say only that the bias is large; half a draw keeps it finite
+    # if all repetitions lie on one side, half a repetition keeps the bias finite
     bias = ndtri(np.clip(below, 0.5 / draws.size, 1 - 0.5 / draws.size))
     off = left.mean() - left
     spread = np.sum(off**2)

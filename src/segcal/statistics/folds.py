@@ -1,4 +1,4 @@
-"""Folds for cross-validation that never split a group: a video or a patient is left out whole."""
+"""Folds for cross-validation that never split a group, such as a video or a patient."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from segcal.statistics import clusters_of
 from segcal.types import Array, InputError
 
 FOLDS = 5
-"""How many are usual; fewer where there are fewer groups."""
+"""Default number of folds; there are fewer if there are fewer groups."""
 
 
 def folds_of(
     groups: Sequence[str | None], count: int = FOLDS, sizes: Sequence[float] | None = None
 ) -> Int64[np.ndarray, " cases"]:
-    """The fold of each case, 0 to K - 1, where K is `count` or, if that is less, the number of groups.
+    """Return the fold of each case, 0 to K - 1, where K is the smaller of `count` and the number of groups.
 
-    A case without a group is a group of its own. Groups go to the smallest fold so far, the largest group first and
-    equal ones in the order in which they appear, so that the folds are balanced and the same on every machine.
+    A case without a group is its own group. Each group goes to the smallest fold so far, in order of decreasing size
+    and then of appearance, so that the folds are balanced and the same on every machine.
 
     Args:
-        groups: The group of each case.
-        count: Folds wanted.
-        sizes: Of each case, such as its pixels; without them every case counts one.
+        groups: Group of each case.
+        count: Number of folds.
+        sizes: Size of each case, such as its number of pixels; 1 by default.
 
     >>> folds_of(["a", "b", "a", None, None], 2).tolist()
     [0, 1, 0, 1, 0]
@@ -37,7 +37,7 @@ def folds_of(
         raise InputError(f"sizes must have one number for each of the {len(groups)} cases, got {len(weights)}")
     clusters: Array = clusters_of([group or "" for group in groups])
     totals = np.bincount(clusters, weights=weights)
-    loads = np.zeros((min(count, len(totals)), 2))  # size, and groups: those of no size must not leave a fold empty
+    loads = np.zeros((min(count, len(totals)), 2))  # size and groups, so that groups of size 0 leave no fold empty
     fold_of_cluster = np.zeros(len(totals), dtype=np.int64)
     for cluster in np.argsort(-totals, kind="stable"):
         fold = np.lexsort((loads[:, 1], loads[:, 0]))[0]

@@ -1,4 +1,4 @@
-"""Which of several models to trust: differences paired over groups left out, and the rule of one standard error."""
+"""Model selection: paired differences over held-out groups, and the one-standard-error rule."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from jaxtyping import Float64
 Sums = Float64[np.ndarray, " groups"]
 
 WORTH = 1e-3
-"""Share of the loss that a more complicated model must gain at least."""
+"""Smallest relative gain in loss for which a more complex model is chosen."""
 
 
 class Difference(NamedTuple):
-    """A mean over all pixels, and its standard error over groups."""
+    """Mean difference over all pixels, and its standard error over groups."""
 
     mean: float
     error: float
 
 
 def paired_difference(one: Sums, other: Sums, sizes: Sums) -> Difference:
-    """By how much the mean of one exceeds that of another, from their sums over the same groups.
+    """Return by how much the mean of one exceeds that of another, from their sums over the same groups.
 
-    Groups are the units: `d = sum(one - other) / sum(sizes)` is a ratio of sums over G groups, its squared standard
-    error `G / (G - 1) * sum((one_g - other_g - d * sizes_g) ** 2) / sum(sizes) ** 2`. Of one group there is no error,
-    and it is taken as infinite.
+    Groups are the units: `d = sum(one - other) / sum(sizes)` is a ratio of sums over G groups, with squared standard
+    error `G / (G - 1) * sum((one_g - other_g - d * sizes_g) ** 2) / sum(sizes) ** 2`. With one group the error is
+    infinite.
 
     >>> paired_difference(np.array([3.0, 5.0]), np.array([1.0, 1.0]), np.array([1.0, 1.0]))
     Difference(mean=3.0, error=1.0)
@@ -38,22 +38,22 @@ def paired_difference(one: Sums, other: Sums, sizes: Sums) -> Difference:
 
 
 class Selection(NamedTuple):
-    """The model chosen, and the one of least loss."""
+    """Index of the chosen model, and of the model with the lowest loss."""
 
     chosen: int
     best: int
 
 
 def simplest_good(sums: Float64[np.ndarray, "models groups"], sizes: Sums) -> Selection:
-    """The simplest model that is as good as the best: the rule of one standard error.
+    """Return the simplest model that is as good as the best: the one-standard-error rule.
 
-    Models are in order of simplicity. The first is taken whose loss is within one standard error, of the difference
-    paired over groups, of the least there is, or within a thousandth of it. A model with a sum that is not finite is
-    out of the race, and so is one with more loss than the simplest, whose standard error may be large.
+    Models are ordered from simple to complex. The choice is the first whose loss exceeds the lowest by at most one
+    standard error of the difference paired over groups, or by at most a thousandth. Models with a sum that is not
+    finite are excluded, and so are models with a higher loss than the simplest, whose standard error may be large.
 
     Args:
-        sums: The loss of each model, summed over the pixels of each group left out.
-        sizes: The pixels of each group.
+        sums: Loss of each model, summed over the pixels of each held-out group.
+        sizes: Number of pixels of each group.
     """
     usable = [k for k in range(len(sums)) if np.isfinite(sums[k]).all()]
     best = min(usable, key=lambda k: float(sums[k].sum()))
@@ -68,5 +68,5 @@ def simplest_good(sums: Float64[np.ndarray, "models groups"], sizes: Sums) -> Se
 
 
 def mean_of(sums: Sums, sizes: Sums) -> float:
-    """The mean over all pixels."""
+    """Return the mean over all pixels."""
     return float(sums.sum() / sizes.sum())

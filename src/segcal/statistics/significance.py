@@ -1,26 +1,46 @@
-"""Which differences are real: Mann-Whitney U (the paper's test), the paired Wilcoxon test, Benjamini and Hochberg.
+"""Tests of significance: Mann-Whitney U (the paper's), the paired Wilcoxon test, Benjamini-Hochberg correction.
 
-Every method is measured on the same images, so the values of two methods come in pairs. Mann-Whitney U does not know of
-the pairs: what makes an image hard for all methods counts as noise. Wilcoxon's signed-rank test looks at the difference
-within each pair, in which that noise is gone, and so finds smaller differences.
+Every method is measured on the same images, so the values of two methods come in pairs. Mann-Whitney U ignores the
+pairs: differences in difficulty between images count as noise. Wilcoxon's signed-rank test looks at the difference
+within each pair, from which that noise is gone, and so detects smaller differences.
+
+A new test is its two functions, one line in `TESTS` and its name in `Test`; tables, messages and help follow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from scipy import stats
 
 from segcal.types import Array
 
 Test = Literal["mann-whitney", "wilcoxon"]
-TESTS: dict[Test, str] = {"mann-whitney": "Mann-Whitney U", "wilcoxon": "paired Wilcoxon"}
+
+
+@dataclass(frozen=True)
+class SignificanceTest:
+    """A test of whether ours and theirs differ.
+
+    Attributes:
+        title: Name in tables.
+        about: What to know when choosing it, in a few words.
+        p_value: Two-sided p-value of (ours, theirs); 1 where nothing differs.
+        tends_lower: Whether ours tend to be lower than theirs, in the ranks that the test is about.
+        paired: Whether values are compared image by image; images of one group then count once.
+    """
+
+    title: str
+    about: str
+    p_value: Callable[[Array, Array], float]
+    tends_lower: Callable[[Array, Array], bool]
+    paired: bool = False
 
 
 def mean_std(values: Sequence[float] | Array) -> tuple[float, float]:
-    """Mean and standard deviation (of the sample itself, not of a population behind it), without the NaNs.
+    """Return mean and standard deviation (of the sample, without Bessel's correction), ignoring NaN.
 
     >>> mean_std([1.0, 3.0, float("nan")])
     (2.0, 1.0)
@@ -30,29 +50,34 @@ def mean_std(values: Sequence[float] | Array) -> tuple[float, float]:
 
 
 def mann_whitney_p(ours: Sequence[float] | Array, theirs: Sequence[float] | Array) -> float:
-    """Two-sided p-value of the Mann-Whitney U test; 1 where there is nothing to tell apart."""
+    """Return the two-sided p-value of the Mann-Whitney U test; 1 where nothing differs."""
+    from scipy.stats import mannwhitneyu  # noqa: PLC0415  scipy.stats is slow to import
+
     a, b = _finite(ours), _finite(theirs)
     if not a.size or not b.size or np.ptp(np.concatenate([a, b])) == 0:
         return 1.0
-    return float(stats.mannwhitneyu(a, b, alternative="two-sided").pvalue)
+    return float(mannwhitneyu(a, b, alternative="two-sided").pvalue)
 
 
 def wilcoxon_p(ours: Sequence[float] | Array, theirs: Sequence[float] | Array) -> float:
-    """Two-sided p-value of Wilcoxon's signed-rank test of pairs; 1 where there is nothing to tell apart.
+    """Return the two-sided p-value of Wilcoxon's signed-rank test; 1 where nothing differs.
 
-    Pairs of which one value is NaN are left out, and pairs of equal values too, as Wilcoxon did.
+    Pairs in which a value is NaN are skipped, and so are pairs of equal values, as in Wilcoxon's original test.
     """
-    off = _differences(ours, theirs)
-    off = off[off != 0]
-    return float(stats.wilcoxon(off).pvalue) if off.size else 1.0
+    from scipy.stats import wilcoxon  # noqa: PLC0415  as above
+
+    difference = _differences(ours, theirs)
+    difference = difference[difference != 0]
+    return float(wilcoxon(difference).pvalue) if difference.size else 1.0
 
 
 def adjusted_p(pairs: Sequence[tuple[Array, Array]], test: Test = "mann-whitney") -> Array:
-    """P-values of pairs (ours, theirs), adjusted by Benjamini and Hochberg for a false discovery rate over all."""
+    """Return the p-values of pairs (ours, theirs), adjusted by Benjamini-Hochberg over all pairs."""
+    from scipy.stats import false_discovery_control  # noqa: PLC0415  as above
+
     if not pairs:
         return np.empty(0)
-    p_of = {"mann-whitney": mann_whitney_p, "wilcoxon": wilcoxon_p}[test]
-    return np.asarray(stats.false_discovery_control([p_of(*pair) for pair in pairs], method="bh"))
+    return np.asarray(false_discovery_control([TESTS[test].p_value(*pair) for pair in pairs], method="bh"))
 
 
 def significantly_better(
@@ -62,12 +87,12 @@ def significantly_better(
     rate: float = 0.05,
     test: Test = "mann-whitney",
 ) -> list[bool]:
-    """For each pair (ours, theirs): are ours better, at a false discovery rate of `rate` over all pairs?
+    """Return for each pair (ours, theirs) whether ours are better, at a false discovery rate over all pairs.
 
-    Differences are told by the test with Benjamini and Hochberg's correction (Sec. 4, "Statistical Considerations"),
-    their direction by the ranks that the test is about.
+    The test with Benjamini-Hochberg correction decides whether there is a difference (Sec. 4, "Statistical
+    Considerations"), and the ranks that it is about decide the direction.
     """
-    tends_lower = {"mann-whitney": _tends_lower, "wilcoxon": _pairs_lower}[test]
+    tends_lower = TESTS[test].tends_lower
     return [
         bool(p <= rate) and (tends_lower(*pair) if wanted else tends_lower(*pair[::-1]))
         for p, pair, wanted in zip(adjusted_p(pairs, test), pairs, lower_is_better, strict=True)
@@ -75,15 +100,19 @@ def significantly_better(
 
 
 def _tends_lower(ours: Array, theirs: Array) -> bool:
+    from scipy.stats import rankdata  # noqa: PLC0415  as above
+
     a, b = _finite(ours), _finite(theirs)
-    ranks = stats.rankdata(np.concatenate([a, b]))
+    ranks = rankdata(np.concatenate([a, b]))
     return bool(a.size and b.size and ranks[: a.size].mean() < ranks[a.size :].mean())
 
 
 def _pairs_lower(ours: Array, theirs: Array) -> bool:
-    off = _differences(ours, theirs)
-    off = off[off != 0]
-    return bool(off.size and np.sum(np.sign(off) * stats.rankdata(np.abs(off))) < 0)
+    from scipy.stats import rankdata  # noqa: PLC0415  as above
+
+    difference = _differences(ours, theirs)
+    difference = difference[difference != 0]
+    return bool(difference.size and np.sum(np.sign(difference) * rankdata(np.abs(difference))) < 0)
 
 
 def _differences(ours: Sequence[float] | Array, theirs: Sequence[float] | Array) -> Array:
@@ -93,3 +122,19 @@ def _differences(ours: Sequence[float] | Array, theirs: Sequence[float] | Array)
 def _finite(values: Sequence[float] | Array) -> Array:
     array = np.asarray(values, dtype=np.float64)
     return array[~np.isnan(array)]
+
+
+TESTS: Mapping[Test, SignificanceTest] = {
+    "mann-whitney": SignificanceTest("Mann-Whitney U", "the paper's", mann_whitney_p, _tends_lower),
+    "wilcoxon": SignificanceTest("paired Wilcoxon", "image by image", wilcoxon_p, _pairs_lower, paired=True),
+}
+"""Every test by name, the default first."""
+
+
+def describe_tests() -> str:
+    """Return the tests with a few words about each, for help texts.
+
+    >>> describe_tests()
+    "mann-whitney (the paper's), wilcoxon (image by image)"
+    """
+    return ", ".join(f"{name} ({test.about})" for name, test in TESTS.items())

@@ -1,8 +1,10 @@
 """Results as tables: the paper's, in the terminal, in LaTeX and in Markdown, and means with their intervals."""
 
+from segcal.functional.catalogue import CALIBRATION, QUALITY
+from segcal.regions import REGIONS
 from segcal.tables.latex import latex_table
 from segcal.tables.markdown import markdown_table
-from segcal.tables.paper import CALIBRATION, QUALITY, REGIONS, Cell, PaperTable, paper_table
+from segcal.tables.paper import Cell, PaperTable, paper_table
 from segcal.tables.summaries import Drawing, image_means, summary, volume_bias
 
 __all__ = [

@@ -6,7 +6,9 @@ import unicodedata
 from collections.abc import Sequence
 from itertools import groupby
 
-from segcal.tables.paper import CALIBRATION, QUALITY, REGION_TITLES, Cell, PaperTable, title
+from segcal.functional.catalogue import CALIBRATION, CATALOGUE, QUALITY
+from segcal.regions import region_title
+from segcal.tables.paper import Cell, PaperTable, title
 
 BOLD, MARK = r"\textbf{%s}", "$^{*}$"
 _SPECIAL = {
@@ -29,7 +31,7 @@ _ACCENTS = dict(
 
 
 def latex_table(table: PaperTable) -> str:
-    r"""A `table*` for a document that loads graphicx, in plain ASCII; no other package is needed."""
+    r"""Return a `table*` in plain ASCII for a document that loads graphicx; no other package is needed."""
     lines = ["% \\usepackage{graphicx}", "\\begin{table*}[t]", "\\centering"]
     if columns := table.columns(CALIBRATION):
         lines += ["\\resizebox{\\textwidth}{!}{%", *_calibration(table, columns), "}"]
@@ -41,15 +43,15 @@ def latex_table(table: PaperTable) -> str:
 
 
 def _calibration(table: PaperTable, columns: Sequence[tuple[str, str]]) -> list[str]:
-    """Three columns a metric at most: *All*, *Boundary*, and *Local-Avg* above *[Local-Max]*."""
+    """Columns of each metric: one per region, with *[Local-Max]* below *Local-Avg*."""
     shown = [column for column in columns if column[1] != "local-max"]
     heads, rules, at = [], [], 2
     for metric, own in groupby(shown, key=lambda column: column[0]):
         many = len(list(own))
-        heads.append(f"\\multicolumn{{{many}}}{{c}}{{{metric.upper()}(\\%)$\\downarrow$}}")
+        heads.append(f"\\multicolumn{{{many}}}{{c}}{{{latex_text(CATALOGUE[metric].heading)}}}")
         rules.append(f"\\cline{{{at}-{at + many - 1}}}")
         at += many
-    regions = [f"\\textit{{{REGION_TITLES[region]}}}" for _, region in shown]
+    regions = [f"\\textit{{{latex_text(region_title(region))}}}" for _, region in shown]
     below = ["\\textit{Local-Max}" if (m, "local-max") in columns and r == "local-avg" else "" for m, r in shown]
     body = []
     for method, floor, cells in table.rows(columns):
@@ -85,7 +87,7 @@ def _quality(table: PaperTable, columns: Sequence[tuple[str, str]]) -> list[str]
 
 
 def _two_lines(upper: Sequence[str], lower: Sequence[str]) -> list[str]:
-    """A line, and in brackets what stands below its entries but the first, if anything does."""
+    """A line and, if there are any, the entries below it in brackets; the first column has none below."""
     if not any(lower):
         return [_line(upper)]
     return [_line(upper), f"{_line(['', *(f'[{entry}]' if entry else '' for entry in lower)])}[2pt]"]
@@ -107,7 +109,7 @@ def _number(cell: Cell) -> str:
 
 
 def latex_text(text: str) -> str:
-    r"""Text that LaTeX prints as it is, in ASCII: accents as commands, and what has none by its number.
+    r"""Return text that LaTeX prints verbatim, in ASCII: accents as commands, other characters as code points.
 
     >>> print(latex_text("50% of A_1 & Zürich, α"))
     50\% of A\_1 \& Z\"{u}rich, [U+03B1]

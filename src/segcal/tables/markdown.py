@@ -1,16 +1,17 @@
-"""The paper's table in Markdown (GitHub's tables, which most renderers know)."""
+"""The paper's table in Markdown, in GitHub's table syntax."""
 
 from __future__ import annotations
 
 import re
 
-from segcal.tables.paper import CALIBRATION, QUALITY, Cell, PaperTable, title
+from segcal.functional.catalogue import CALIBRATION, QUALITY
+from segcal.tables.paper import Cell, PaperTable, title
 
 MARK = r"\*"
 
 
 def markdown_table(table: PaperTable) -> str:
-    """Two tables, of calibration and of quality, and what the marks mean."""
+    """Return two tables, of calibration and of quality, and what the marks mean."""
     parts = [_part(table, columns) for metrics in (CALIBRATION, QUALITY) if (columns := table.columns(metrics))]
     return "\n\n".join([*parts, "\n".join(_escaped(note) for note in table.notes("bold", "*"))]) + "\n"
 
@@ -33,7 +34,7 @@ def _number(cell: Cell) -> str:
 
 
 def _escaped(text: str) -> str:
-    r"""Text that Markdown shows as it is, on one line.
+    r"""Return text that Markdown shows verbatim, on one line.
 
     >>> print(_escaped("a|b *c* <d>"))
     a\|b \*c\* \<d\>

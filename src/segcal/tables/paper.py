@@ -1,4 +1,4 @@
-"""The paper's table: methods by metric and region, mean(std), best in bold, marks of significance."""
+"""The paper's table: methods by metric and region, mean(std), best in bold, significance marked."""
 
 from __future__ import annotations
 
@@ -11,35 +11,39 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from segcal.functional.binning import HIGHER_IS_BETTER
+from segcal.functional.catalogue import CALIBRATION, CATALOGUE, HIGHER_IS_BETTER, QUALITY
+from segcal.regions import REGIONS, in_table_order, region_title
 from segcal.statistics import TESTS, Test, mean_std, significantly_better
 from segcal.types import Array
 
-CALIBRATION = ("ece", "mce", "sce", "ace")
-QUALITY = ("accuracy", "miou", "nll", "brier")
-REGIONS = ("all", "boundary", "local-avg", "local-max")
-_TITLES = {"accuracy": "Accuracy(%)↑", "miou": "mIoU(%)↑", "nll": "NLL↓", "brier": "Brier↓"}
-REGION_TITLES = {"all": "All", "boundary": "Boundary", "local-avg": "Local-Avg", "local-max": "Local-Max"}
-_METRIC_WIDTH = 60
-_IN_UNITS = frozenset({"nll", "brier"})
+REGION_TITLES = {name: region.title for name, region in REGIONS.items()}
+_COLUMN_WIDTH = 15
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One number of the table: over how many images or patches, and what the marks say."""
+    """One entry of the table.
+
+    Attributes:
+        mean: Mean over images or patches.
+        std: Standard deviation over them.
+        best: Whether it is the best of its column.
+        beaten: Whether the reference is significantly better.
+        metric: Name of the metric, which decides how the numbers are shown.
+    """
 
     mean: float
     std: float
     best: bool
     beaten: bool
-    in_percent: bool
+    metric: str
 
     def number(self) -> str:
-        """Mean(std) without marks."""
+        """Return mean(std) without marks."""
         if np.isnan(self.mean):
             return "-"
-        scale, digits = (100, 2) if self.in_percent else (1, 4)
-        return f"{scale * self.mean:.{digits}f}({scale * self.std:.{digits}f})"
+        shown = CATALOGUE[self.metric].number
+        return f"{shown(self.mean)}({shown(self.std)})"
 
     def __str__(self) -> str:
         text = self.number()
@@ -55,8 +59,8 @@ class Cell:
 class PaperTable:
     """A table that prints itself: as text with `print`, in colour with rich.
 
-    Bold (`**`) is the best of a column; `*` (green) says that the reference is significantly better there. Below each
-    method stands its floor, where that is shown: what it would score if it were perfectly calibrated.
+    Bold (`**`) is the best of a column; `*` (green) marks where the reference is significantly better. The floor of a
+    method, what it would score if it were perfectly calibrated, is shown below it if it was measured.
     """
 
     methods: tuple[str, ...]
@@ -66,40 +70,46 @@ class PaperTable:
     floors: Mapping[tuple[str, str, str], Cell] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        return "\n\n".join([*(self._text(*part) for part in self._parts(None)), self.legend()])
+        return "\n\n".join([*(self._text(part) for part in self._parts(None)), self.legend()])
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for metrics, regions in self._parts(options.max_width):
-            yield self._rich(metrics, regions)
+        for columns in self._parts(options.max_width):
+            yield self._rich(columns)
         yield Text(" ".join(self.notes("bold", "*")), style="dim")
 
     def legend(self) -> str:
-        """What the marks mean."""
+        """Return what the marks mean."""
         return " ".join(self.notes("**bold**", "*"))
 
     def notes(self, bold: str, mark: str) -> list[str]:
-        """What the marks mean, in sentences; `bold` and `mark` are how they look."""
+        """Return what the marks mean, in sentences; `bold` and `mark` are how the marks look."""
         notes = [f"mean(std) over images, Local-Avg over patches; {bold}: best."]
         if self.reference is not None:
-            test = f"{TESTS[self.test]}, Benjamini-Hochberg at 0.05"
+            test = f"{TESTS[self.test].title}, Benjamini-Hochberg at 0.05"
             notes.append(f"{mark}: {self.reference} is significantly better ({test}).")
         if self.floors:
             notes.append("floor: what the method would score if it were perfectly calibrated.")
         return notes
 
-    def _parts(self, width: int | None) -> list[tuple[Sequence[str], Sequence[str]]]:
-        """What stands side by side: all of ECE to ACE in a wide terminal, one of them at a time in a narrow one."""
-        together = 4 if width is None else max(1, min(4, width // _METRIC_WIDTH))
-        parts = [(CALIBRATION[start : start + together], REGIONS) for start in range(0, 4, together)]
-        return [*parts, (QUALITY, REGIONS[:1])]
+    def _parts(self, width: int | None) -> list[list[tuple[str, str]]]:
+        """Columns shown side by side: all calibration metrics if the terminal is wide enough, else fewer at a time."""
+        calibration = [own for metric in CALIBRATION if (own := self.columns([metric]))]
+        widest = max((len(own) for own in calibration), default=1) * _COLUMN_WIDTH
+        together = len(calibration) if width is None else max(1, width // widest)
+        parts = [
+            [column for own in calibration[start : start + together] for column in own]
+            for start in range(0, len(calibration), together or 1)
+        ]
+        return [part for part in (*parts, self.columns(QUALITY)) if part]
 
-    def columns(self, metrics: Sequence[str], regions: Sequence[str] = REGIONS) -> list[tuple[str, str]]:
-        """The metrics and regions, of those named, that there are numbers of."""
-        present = {(metric, region) for _, metric, region in self.cells}
+    def columns(self, metrics: Sequence[str]) -> list[tuple[str, str]]:
+        """Return the columns (metric, region) of these metrics, in the order of the table."""
+        present = dict.fromkeys((metric, region) for _, metric, region in self.cells)
+        regions = in_table_order([*dict.fromkeys(region for _, region in present)])
         return [(metric, region) for metric in metrics for region in regions if (metric, region) in present]
 
     def rows(self, columns: Sequence[tuple[str, str]]) -> list[tuple[str, bool, list[Cell]]]:
-        """Of each line: the method, whether it is its floor, and the numbers."""
+        """Return the method of each line, whether the line is its floor, and the entries."""
         lines = []
         for method in self.methods:
             lines.append((method, False, [self.cells[(method, *column)] for column in columns]))
@@ -107,8 +117,7 @@ class PaperTable:
                 lines.append((method, True, [self.floors[(method, *column)] for column in columns]))
         return lines
 
-    def _text(self, metrics: Sequence[str], regions: Sequence[str]) -> str:
-        columns = self.columns(metrics, regions)
+    def _text(self, columns: Sequence[tuple[str, str]]) -> str:
         header = ["Method", *(title(*column) for column in columns)]
         body = [
             [
@@ -124,8 +133,7 @@ class PaperTable:
         rule = "  ".join("-" * width for width in widths)
         return "\n".join(line.rstrip() for line in [lines[0], rule, *lines[1:]])
 
-    def _rich(self, metrics: Sequence[str], regions: Sequence[str]) -> Table:
-        columns = self.columns(metrics, regions)
+    def _rich(self, columns: Sequence[tuple[str, str]]) -> Table:
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
         table.add_column("Method", no_wrap=True)
         for column in columns:
@@ -145,17 +153,17 @@ def paper_table(
     tested: Mapping[tuple[str, str, str], Array] | None = None,
     floors: Mapping[tuple[str, str, str], Array] | None = None,
 ) -> PaperTable:
-    """Build the table from the values of each (method, metric, region), one for each image or patch.
+    """Build the table from the values of each (method, metric, region), one per image or patch.
 
     Args:
-        samples: What mean(std) is taken over.
-        methods: In the order of the lines.
-        reference: The method that the others are tested against.
-        test: Which test.
-        tested: What is tested, where that is not the samples; in the order of the images, as pairs are by place.
+        samples: Values that mean(std) is taken over.
+        methods: Methods in the order of the lines.
+        reference: Method that the others are tested against.
+        test: Name of the test.
+        tested: Values that are tested, if not the samples; in the order of the images, because pairs are by position.
         floors: Samples of the floor.
     """
-    columns = sorted({(metric, region) for _, metric, region in samples})
+    columns = [*dict.fromkeys((metric, region) for _, metric, region in samples)]
     compared = [(m, c) for m in methods for c in columns if reference is not None and m != reference]
     units = samples if tested is None else tested
     marks = significantly_better(
@@ -173,19 +181,17 @@ def paper_table(
         for method, (mean, std) in found.items():
             best = mean == top and not all_equal
             mark = (method, column) in beaten
-            cells[(method, *column)] = Cell(mean, std, best, mark, column[0] not in _IN_UNITS)
+            cells[(method, *column)] = Cell(mean, std, best, mark, column[0])
     plain = {
-        key: Cell(*mean_std(sample), best=False, beaten=False, in_percent=key[1] not in _IN_UNITS)
-        for key, sample in (floors or {}).items()
+        key: Cell(*mean_std(sample), best=False, beaten=False, metric=key[1]) for key, sample in (floors or {}).items()
     }
     return PaperTable(tuple(methods), cells, reference, test, plain)
 
 
 def title(metric: str, region: str) -> str:
-    """The heading of a column."""
-    if metric in _TITLES:
-        return _TITLES[metric]
-    return f"{metric.upper()}(%)↓ {REGION_TITLES[region]}"
+    """Return the heading of a column; metrics of quality are shown in *All* only, which goes without saying."""
+    heading = CATALOGUE[metric].heading
+    return heading if metric in QUALITY else f"{heading} {region_title(region)}"
 
 
 def _bracketed(text: str, column: tuple[str, str]) -> str:

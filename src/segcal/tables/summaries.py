@@ -1,4 +1,4 @@
-"""Means over images with their intervals, and what is tested: one value for each image, or for each group of images."""
+"""Means over images with their intervals, and the values that paired tests compare: one per image or group."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from segcal.types import Array
 
 @dataclass(frozen=True)
 class Drawing:
-    """How images are drawn again: which there are, the group of each ("" for none), the settings of the bootstrap."""
+    """Settings of the bootstrap: the cases, the group of each ("" for none), kind, repetitions and seed."""
 
     cases: Sequence[str]
     groups: Sequence[str]
@@ -24,16 +24,16 @@ class Drawing:
     seed: int = 0
 
     def intervals(self, statistic: Callable[[Array], Array]) -> tuple[Array, Array]:
-        """Ends of the 95 % intervals of numbers that are functions of the images' weights."""
+        """Return the ends of the 95 % intervals of numbers that are functions of the weights of the images."""
         draw = partial(bootstrap_intervals, kind=self.kind, repetitions=self.repetitions, seed=self.seed)
         return draw(statistic, len(self.cases), clusters=clusters_of(self.groups))
 
 
 def summary(frame: pd.DataFrame, patches: pd.DataFrame, drawing: Drawing) -> pd.DataFrame:
-    """Mean, standard deviation and the interval of the mean: columns `method region metric mean std low high count`.
+    """Return mean, standard deviation and interval: columns `method region metric mean std low high count`.
 
-    As in the paper's table, Local-Avg is over patches (and `count` counts them), all else over images; the bootstrap
-    draws images, with all their patches.
+    As in the paper's table, Local-Avg is over patches (and `count` counts them), every other region over images; the
+    bootstrap resamples images, with all their patches.
     """
     local = patches.assign(region="local-avg") if len(patches) else patches
     rows = pd.concat([frame[frame.region != "local-avg"], local]) if len(local) else frame
@@ -61,9 +61,9 @@ def summary(frame: pd.DataFrame, patches: pd.DataFrame, drawing: Drawing) -> pd.
 
 
 def volume_bias(volumes: pd.DataFrame, drawing: Drawing) -> pd.DataFrame:
-    """How far expected volumes are off, over all cases: columns `method label predicted true bias low high`.
+    """Return the bias of expected volumes over all cases: columns `method label predicted true bias low high`.
 
-    `bias` is predicted / true - 1: 0.1 where a class is expected to be a tenth larger than it is.
+    `bias` is predicted / true - 1: 0.1 where the expected volume of a class is 10 % too large.
     """
     keys = volumes[["method", "label"]].drop_duplicates()
     index = pd.MultiIndex.from_frame(keys)
@@ -86,9 +86,9 @@ def volume_bias(volumes: pd.DataFrame, drawing: Drawing) -> pd.DataFrame:
 
 
 def image_means(frame: pd.DataFrame, drawing: Drawing) -> dict[tuple[str, str, str], Array]:
-    """One value for each cluster of images by (method, metric, region), in order: what paired tests compare.
+    """Return one value per cluster of images by (method, metric, region), in order, for paired tests.
 
-    Images of one group are not independent, and count once, with their mean.
+    Images of one group are not independent, so they count once, with their mean.
     """
     cluster = pd.Series(clusters_of(drawing.groups), index=list(drawing.cases))
     rows = frame.assign(cluster=frame["case"].map(cluster))

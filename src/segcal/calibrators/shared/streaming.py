@@ -33,8 +33,7 @@ def summed_nll(calibrator: Calibrator, cases: Iterable[Case]) -> tuple[float, in
     for case in cases:
         labels = calibrator.fit_labels(case)[0]
         for slab, logits in calibrator.calibrate_case(case):
-            start = slab.rows.start + slab.inner.start
-            part = likelihood(logits[0], labels[start : start + logits.shape[2]], 1.0)
+            part = likelihood(logits[0], labels[slab.inner_rows], 1.0)
             nll, pixels = nll + part.nll, pixels + int(part.pixels)
     return nll, pixels
 

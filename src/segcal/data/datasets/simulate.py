@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 from scipy.ndimage import gaussian_filter
 
-from segcal.types import Array, Case, InputError
+from segcal.types import Array, Case, InputError, public
 
 Variation = Literal["local", "image", "global"]
 
@@ -104,6 +104,7 @@ def _smooth_noise(size: tuple[int, ...], random: np.random.Generator) -> Array:
     return (noise - noise.mean()) / max(float(noise.std()), 1e-12)  # type: ignore[no-any-return]
 
 
+@public
 def load_sample() -> dict[str, list[Case]]:
     """A small data set to try things on: simulated scenes, split into "fit", "validation" and "test".
 

@@ -1,0 +1,97 @@
+"""One case measured with one method: evidence of every region and patch, fine histograms and volumes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from segcal.calibrators import Calibrator
+from segcal.cases import slabs_of
+from segcal.evaluation.places import Places
+from segcal.evaluation.protocol import Protocol
+from segcal.functional import binning
+from segcal.functional.binning import Evidence, Histogram, Pixels
+from segcal.functional.probability import probabilities
+from segcal.functional.random_labels import class_mass, draw_labels, generator_of
+from segcal.types import Case
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The findings for one case, one method and one set of labels.
+
+    Attributes:
+        evidence: Of the regions, then of the patches, as in `Places.all_positions`.
+        pixels: What the metrics need to know about each pixel.
+        class_probs: Probabilities of all classes `[L, N]`; None unless the form is marginal.
+        mass: Sum of the probability of each class, its expected volume in pixels.
+        support: Pixels of each true class.
+    """
+
+    evidence: Evidence
+    pixels: Pixels
+    class_probs: Tensor | None
+    mass: Tensor
+    support: list[int]
+
+    @classmethod
+    def of(
+        cls, parts: Sequence[Pixels], class_probs: Tensor | None, mass: Tensor, places: Places, protocol: Protocol
+    ) -> Measured:
+        """Collect the evidence of every region and patch from the pixels of the slabs."""
+        pixels, adaptive_edges = binning.join(parts), None
+        if protocol.ace_edges == "image":
+            adaptive_edges = binning.quantile_edges(pixels, binning.index_of(places.labels >= 0), bins=protocol.bins)
+        evidence = binning.region_evidence(
+            pixels,
+            places.all_positions,
+            num_classes=protocol.num_classes,
+            bins=protocol.bins,
+            form=protocol.form,
+            class_probs=class_probs,
+            adaptive_edges=adaptive_edges,
+        )
+        # numpy, because small operations wake PyTorch's threads; ignored pixels are counted first and dropped
+        support = np.bincount(pixels.labels.numpy() + 1, minlength=protocol.num_classes + 1)[1:]
+        return cls(evidence, pixels, class_probs, mass, support.tolist())
+
+    def add_cells(self, region: Tensor, top: Histogram, marginal: Histogram | None) -> None:
+        """Add a region's pixels to fine histograms: of top confidences and, if given, of every class."""
+        binning.count_cells(self.pixels, region, top)
+        if self.class_probs is not None and marginal is not None:
+            binning.count_marginal_cells(self.class_probs, self.pixels.labels, region, marginal)
+
+
+def measure(
+    case: Case, calibrator: Calibrator | None, places: Places, protocol: Protocol
+) -> tuple[Measured, Measured | None]:
+    """Measure a case with its labels and, for the floor, with labels drawn from the probabilities."""
+    parts, redrawn, probs = [], [], []
+    mass = torch.zeros(protocol.num_classes, dtype=torch.float64)
+    random = generator_of(protocol.seed, case.name)
+    for rows, slab in calibrated_slabs(case, calibrator, protocol.num_classes):
+        logits, labels = slab[0].cpu(), places.labels[rows]
+        parts.append(binning.describe(logits, labels))
+        mass += class_mass(logits, labels)
+        if protocol.floor:
+            redrawn.append(binning.describe(logits, draw_labels(logits, labels, random)))
+        if protocol.form == "marginal":
+            probs.append(probabilities(slab.double())[0].reshape(protocol.num_classes, -1).cpu())
+    class_probs = torch.cat(probs, dim=1) if probs else None
+    measured = partial(Measured.of, class_probs=class_probs, mass=mass, places=places, protocol=protocol)
+    return measured(parts), measured(redrawn) if redrawn else None
+
+
+def calibrated_slabs(case: Case, calibrator: Calibrator | None, num_classes: int) -> Iterator[tuple[slice, Tensor]]:
+    """Yield the logits of a case slab by slab with their position, calibrated if there is a calibrator."""
+    if calibrator is None:
+        for slab in slabs_of(case, num_classes):
+            yield slab.rows, slab.logits
+    else:
+        for slab, logits in calibrator.calibrate_case(case):
+            yield slab.inner_rows, logits

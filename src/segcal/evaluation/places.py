@@ -1,0 +1,55 @@
+"""The pixels of one case that each region and each *Local* patch consists of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from segcal.evaluation.protocol import Protocol
+from segcal.functional.binning import index_of
+from segcal.regions import Box, Region, box_index
+from segcal.types import Case
+
+
+@dataclass(frozen=True)
+class Places:
+    """Flat positions of the pixels of every region and patch of one case.
+
+    Attributes:
+        labels: The labels `[*S]` of the case, -1 where ignored.
+        regions: Positions of each region's pixels, in the order of the regions.
+        boxes: The Local patches.
+        patches: Positions of each patch's pixels that lie in *All*.
+        studied: The same for each further patch size.
+    """
+
+    labels: Tensor
+    regions: Sequence[Tensor]
+    boxes: Sequence[Box]
+    patches: Sequence[Tensor]
+    studied: Mapping[int, Sequence[Tensor]]
+
+    @classmethod
+    def of(cls, case: Case, protocol: Protocol, regions: Iterable[Region]) -> Places:
+        """Compute them; there are patches only if a region summarises them."""
+        labelled, chosen = protocol.labelled(case), list(regions)
+        masks = [region.mask(labelled) for region in chosen if region.mask is not None]
+        inside = labelled.all[0]
+        local = any(region.mask is None for region in chosen)
+        sizes = (protocol.patch_size, *protocol.patch_sizes) if local else ()
+        boxes = {size: protocol.boxes(labelled, size) for size in sizes}
+        patches = {size: [box_index(box, inside) for box in own] for size, own in boxes.items()}
+        return cls(
+            labelled.labels[0],
+            [index_of(mask) for mask in masks],
+            boxes.get(protocol.patch_size, []),
+            patches.get(protocol.patch_size, []),
+            {size: patches[size] for size in sizes[1:]},
+        )
+
+    @property
+    def all_positions(self) -> list[Tensor]:
+        """Positions of the regions, then of the patches, then of the patches of each further size."""
+        return [*self.regions, *self.patches, *(patch for patches in self.studied.values() for patch in patches)]

@@ -1,0 +1,89 @@
+"""The evaluation protocol (Sec. 4): everything that decides how calibration is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal, Self, get_args
+
+from segcal.cases import labels_of
+from segcal.functional.binning import Form
+from segcal.regions import Box, LabelledCase, local_patches
+from segcal.statistics import IntervalKind
+from segcal.types import Case, IgnoreIndex, InputError
+
+AceEdges = Literal["region", "image"]
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """The measuring keywords of `segcal.evaluate` and `segcal.compare`, checked; both functions document them.
+
+    The defaults are those of the paper. A test keeps the two signatures and these fields the same.
+    """
+
+    num_classes: int
+    ignore_index: IgnoreIndex = None
+    background: int | None = None
+    bins: int = 10
+    form: Form = "tables"
+    ace_edges: AceEdges = "region"
+    boundary_width: int = 2
+    boundary_ball: bool = False
+    patch_size: int = 72
+    patches: int = 10
+    patch_margin: int = 0
+    patch_sizes: Sequence[int] = ()
+    seed: int = 0
+    repetitions: int = 1000
+    interval: IntervalKind = "percentile"
+    floor: bool = False
+    class_names: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        if self.num_classes < 1 or self.bins < 1:
+            raise InputError(f"num_classes and bins must be at least 1, got {self.num_classes} and {self.bins}")
+        for name, value, known in (
+            ("form", self.form, get_args(Form)),
+            ("ace_edges", self.ace_edges, get_args(AceEdges)),
+            ("interval", self.interval, get_args(IntervalKind)),
+        ):
+            if value not in known:
+                raise InputError(f"{name} must be one of {', '.join(known)}, got '{value}'")
+        if self.form == "marginal" and self.ace_edges == "image":
+            raise InputError(
+                "ace_edges='image' are edges of top confidences, and form='marginal' bins each class by its own "
+                "probability; use ace_edges='region' or another form"
+            )
+        if self.class_names is not None and len({*self.class_names} - {""}) != self.num_classes:
+            raise InputError(
+                f"class_names must be {self.num_classes} different names, got {list(self.class_names)}; "
+                "correct or omit them"
+            )
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> Self:
+        """Return the protocol in a mapping that may hold more, such as `Results.settings`."""
+        return cls(**{field.name: settings[field.name] for field in fields(cls) if field.name in settings})
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the classes; their numbers by default."""
+        numbers = tuple(str(k) for k in range(self.num_classes))
+        return numbers if self.class_names is None else tuple(self.class_names)
+
+    def labelled(self, case: Case) -> LabelledCase:
+        """Return a case with its checked labels, from which its regions are computed."""
+        labels = labels_of(case, self.num_classes, self.ignore_index)
+        return LabelledCase(case, labels, self.background, self.boundary_width, self.boundary_ball)
+
+    def boxes(self, case: LabelledCase, size: int | None = None) -> list[Box]:
+        """Return the *Local* patches of a case, of side `patch_size` or another."""
+        return local_patches(
+            case.labels.shape[1:],
+            name=case.case.name,
+            size=self.patch_size if size is None else size,
+            count=self.patches,
+            margin=self.patch_margin,
+            seed=self.seed,
+        )

@@ -1,0 +1,171 @@
+"""The catalogue of metrics: name, title, unit, direction and digits of each, and how it is read from the evidence.
+
+Tables, pages and figures take everything they show about a metric from here. A new metric is one line in `_METRICS`
+and the function that reads it from `Readable`; it then appears in the results of every case, patch and region.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from jaxtyping import Float64
+from torch import Tensor
+
+from segcal.functional import binning
+from segcal.functional.binning import Evidence, Form, Histogram
+from segcal.functional.decomposition import PARTS, SCORES, further_readings
+
+Unit = Literal["%", "nats", ""]
+Better = Literal["lower", "higher", "near zero", "neither"]
+Section = Literal["calibration", "quality"]
+Reading = Float64[Tensor, "*G"]
+
+
+@dataclass(frozen=True)
+class Readable:
+    """The evidence of any number of regions, with the quantities that several metrics share computed once."""
+
+    evidence: Evidence
+    form: Form = "tables"
+
+    @cached_property
+    def merged(self) -> Histogram:
+        """The reliability histogram with all predicted classes merged into one."""
+        return binning.merge_classes(self.evidence.top)
+
+    @cached_property
+    def pixels(self) -> Reading:
+        """The number of pixels."""
+        return self.merged.pixels.sum(dim=(-2, -1)).double()
+
+    @cached_property
+    def means(self) -> Float64[Tensor, "*G 3"]:
+        """Mean NLL, Brier score and entropy."""
+        return self.evidence.sums / self.pixels.unsqueeze(-1)
+
+    @cached_property
+    def further(self) -> dict[str, Reading]:
+        """Debiased errors and the decompositions of NLL and Brier score."""
+        return further_readings(self.evidence)
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What is known about a metric.
+
+    Attributes:
+        name: Name in results, such as "ece".
+        title: Name in tables and figures.
+        unit: "%" for fractions that are shown in percent.
+        read: Function that reads it from the evidence; None for a metric that is computed elsewhere.
+        better: Which values are better.
+        section: Part of the paper's table in which it is shown: "calibration" in every region, "quality" in *All* only.
+        pooled_only: Whether it is computed only over all pixels of all cases, because it is too noisy for one image.
+        interval: Whether the bootstrap gives it an interval. ACE and smooth ECE have none: they depend on all pixels
+            at once, which the evidence of single images does not hold.
+    """
+
+    name: str
+    title: str
+    unit: Unit
+    read: Callable[[Readable], Reading] | None = None
+    better: Better = "lower"
+    section: Section | None = None
+    pooled_only: bool = False
+    interval: bool = True
+
+    @property
+    def digits(self) -> int:
+        """Digits shown after the decimal point."""
+        return 2 if self.unit == "%" else 4
+
+    @property
+    def scale(self) -> int:
+        """Factor from the value to the number shown."""
+        return 100 if self.unit == "%" else 1
+
+    @property
+    def heading(self) -> str:
+        """Title with unit and direction, as in the paper: `ECE(%)↓`."""
+        arrow = {"lower": "↓", "higher": "↑"}.get(self.better, "")
+        return f"{self.title}{'(%)' if self.unit == '%' else ''}{arrow}"
+
+    def number(self, value: float) -> str:
+        """The value as it is shown, without its unit.
+
+        >>> CATALOGUE["ece"].number(0.12345), CATALOGUE["nll"].number(0.12345)
+        ('12.35', '0.1235')
+        """
+        return f"{self.scale * value:.{self.digits}f}"
+
+
+def _part(score: str, part: str) -> Metric:
+    """A part of the decomposition of NLL or Brier score."""
+    name, title = f"{score}-{part}", {"nll": "NLL", "brier": "Brier"}[score]
+    better: dict[str, Better] = {"resolution": "higher", "uncertainty": "neither"}
+    return Metric(
+        name,
+        f"{title} {part}",
+        "nats" if score == "nll" else "",
+        lambda seen: seen.further[name],
+        better.get(part, "lower"),
+        pooled_only=True,
+    )
+
+
+_METRICS = (
+    Metric("ece", "ECE", "%", lambda seen: binning.ece(seen.merged), section="calibration"),
+    Metric("mce", "MCE", "%", lambda seen: binning.mce(seen.merged), section="calibration"),
+    Metric("sce", "SCE", "%", lambda seen: binning.sce(seen.evidence.static, seen.form), section="calibration"),
+    Metric(
+        "ace",
+        "ACE",
+        "%",
+        lambda seen: binning.ace(seen.evidence.adaptive, seen.form),
+        section="calibration",
+        interval=False,
+    ),
+    Metric("accuracy", "Accuracy", "%", lambda seen: binning.accuracy(seen.merged), "higher", "quality"),
+    Metric("miou", "mIoU", "%", lambda seen: binning.mean_iou(seen.evidence), "higher", "quality"),
+    Metric("nll", "NLL", "nats", lambda seen: seen.means[..., 0], section="quality"),
+    Metric("brier", "Brier", "", lambda seen: seen.means[..., 1], section="quality"),
+    Metric("entropy", "Entropy", "nats", lambda seen: seen.means[..., 2], "neither"),
+    Metric("ece-debiased", "debiased ECE", "%", lambda seen: seen.further["ece-debiased"], pooled_only=True),
+    Metric("rms-debiased", "debiased RMS error", "%", lambda seen: seen.further["rms-debiased"], pooled_only=True),
+    *(_part(score, part) for score in SCORES for part in PARTS),
+    Metric("ece-smooth", "smooth ECE", "%", pooled_only=True, interval=False),  # from the fine histogram
+    Metric("volume-bias", "Volume bias", "%", better="near zero", pooled_only=True),  # from the volumes of the cases
+)
+
+CATALOGUE: Mapping[str, Metric] = {metric.name: metric for metric in _METRICS}
+"""Every metric by name, in the order of tables."""
+
+METRICS = tuple(metric.name for metric in _METRICS if not metric.pooled_only)
+"""Metrics of every case, patch and region."""
+
+POOLED_METRICS = tuple(metric.name for metric in _METRICS if metric.name != "volume-bias")
+"""Metrics over all pixels of all cases."""
+
+HIGHER_IS_BETTER = frozenset(metric.name for metric in _METRICS if metric.better == "higher")
+CALIBRATION = tuple(metric.name for metric in _METRICS if metric.section == "calibration")
+QUALITY = tuple(metric.name for metric in _METRICS if metric.section == "quality")
+WITHOUT_INTERVAL = frozenset(metric.name for metric in _METRICS if not metric.interval)
+
+
+def readings(evidence: Evidence, form: Form = "tables") -> dict[str, Reading]:
+    """Return every metric of `METRICS`, and `pixels`; NaN for a region without pixels."""
+    seen = Readable(evidence, form)
+    return {**_read(seen, METRICS), "pixels": seen.pixels.long()}
+
+
+def pooled_readings(evidence: Evidence, form: Form = "tables") -> dict[str, Reading]:
+    """Return every metric of `POOLED_METRICS` that is read from the evidence, and `pixels`."""
+    seen = Readable(evidence, form)
+    return {**_read(seen, POOLED_METRICS), "pixels": seen.pixels.long()}
+
+
+def _read(seen: Readable, names: Sequence[str]) -> dict[str, Reading]:
+    return {name: read(seen) for name in names if (read := CATALOGUE[name].read) is not None}
