@@ -162,8 +162,15 @@ def loaded_by(statement: str) -> set[str]:
 
 
 @pytest.mark.parametrize("statement", ["import segcal", "import segcal.cli.app"])
-def test_importing_segcal_is_light(statement: str) -> None:
+def test_importing_segcal_does_not_import_torch(statement: str) -> None:
+    heavy = {"torch", "numba", "pandas", "numpy", "scipy", *HEAVY}
     loaded = loaded_by(statement)
+    assert "segcal" in loaded
+    assert loaded.isdisjoint(heavy), loaded.intersection(heavy)
+
+
+def test_importing_the_library_is_light() -> None:
+    loaded = loaded_by("from segcal import create, evaluate, load_sample")
     assert "torch" in loaded
     assert loaded.isdisjoint(HEAVY), loaded.intersection(HEAVY)
 

@@ -1,5 +1,5 @@
 """`python -m segcal`, which torchrun needs."""
 
-from segcal.cli.app import main
+from segcal.cli import main
 
 main()

@@ -20,13 +20,12 @@ from typer.testing import CliRunner, Result
 
 import segcal
 from segcal.calibrators import Calibrator
-from segcal.cli.app import app
+from segcal.cli.app import COMMANDS, app
 from segcal.data.datasets.simulate import simulate
 from segcal.data.folders.folder import open_folder
 from segcal.data.folders.writer import write_folder
 from segcal.evaluation.results import Results
 
-COMMANDS = ("fit", "apply", "evaluate", "compare", "table", "report", "figure", "diagnose", "export", "demo")
 BAD = "scene-001"  # the case that is spoilt
 
 
@@ -305,7 +304,7 @@ def test_demo_tells_the_whole_story(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert command in COMMANDS
     small = [scene.case for scene in simulate(4, size=(12, 12))]
     parts = {"fit": small[:1], "validation": small[3:], "test": small[1:3]}
-    monkeypatch.setattr("segcal.cli.app.load_sample", lambda: parts)
+    monkeypatch.setattr("segcal.data.datasets.simulate.load_sample", lambda: parts)
     succeed("demo", "--out", tmp_path / "demo")  # a second time replaces the first
     assert set(Results.load(tmp_path / "demo" / "results").frame.case) == {"scene-001", "scene-002"}
 
@@ -370,7 +369,7 @@ def test_auto_tells_what_it_took(tmp_path: Path) -> None:
     words = refuse("fit", tmp_path / "data", "--method", "auto", "--out", tmp_path / "auto", "--candidates", "best")
     assert "candidates must be among ts, ets" in words
     words = refuse("fit", tmp_path / "data", "--method", "auto", "--out", tmp_path / "auto", "--checkpoint", tmp_path)
-    assert "'auto' has no --checkpoint; leave it out" in words
+    assert "'auto' has no --checkpoint, which is an option of ibts, lts; 'auto' has --bounds" in words
 
 
 def mean_nll(calibrator: Calibrator, case: segcal.Case) -> float:
@@ -398,9 +397,9 @@ def test_bad_learning_in_one_sentence(learned: Path) -> None:
     before = everything(learned.parent)
     out = ("--out", learned.parent / "out")
     for arguments, words in (
-        (("ts", "--epochs", 3), "'ts' is not trained and has no --epochs; leave it out"),
-        (("ts", "--cosine"), "'ts' is not trained and has no --cosine"),
-        (("ts", "--positivity", "exp"), "'ts' has no setting 'positivity'"),
+        (("ts", "--epochs", 3), "'ts' has no --epochs, which is an option of ibts, lts, auto; 'ts' has --bounds"),
+        (("vector", "--cosine"), "'vector' has no --cosine, which is an option of ibts, lts, auto; 'vector' has no op"),
+        (("ts", "--positivity", "exp"), "'ts' has no --positivity, which is an option of ibts, lts"),
         (("lts", "--positivity", "tanh"), "positivity must be one of relu, softplus, exp, got tanh"),
         (("lts", "--epochs", 0), "epochs and batch_size must be at least 1"),
         (("lts", "--validation", "dev"), "got 'dev'; present: 'fit', 'validation', 'test'"),
@@ -411,7 +410,7 @@ def test_bad_learning_in_one_sentence(learned: Path) -> None:
 
 
 def test_reference_is_checked_before_measuring(data: Path, calibrator: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("segcal.cli.app.evaluate", lambda *_, **__: pytest.fail("it was measured"))
+    monkeypatch.setattr("segcal.evaluation.run.evaluate", lambda *_, **__: pytest.fail("it was measured"))
     line = refuse("evaluate", data, "--calibrators", calibrator, "--reference", "LTS")
     assert "reference must be one of UC, TS, got 'LTS'" in line
 
@@ -468,9 +467,14 @@ def test_help_has_an_example(command: str) -> None:
 
 def test_help_lists_every_command() -> None:
     shown = succeed("--help").stdout
-    listed = {info.name or info.callback.__name__ for info in app.registered_commands}
-    assert listed == set(COMMANDS)
+    assert [info.name for info in app.registered_commands] == list(COMMANDS)
     assert all(command in shown for command in COMMANDS)
+    assert "--install-completion" in shown
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_prints_json(command: str) -> None:
+    assert "--json" in succeed(command, "--help").stdout
 
 
 def test_version() -> None:
@@ -646,12 +650,32 @@ def test_bad_settings_in_one_sentence(data: Path, calibrator: Path, arguments: t
 
 
 @pytest.mark.parametrize(
-    "arguments", [(), ("fit",), ("fit", "DATA"), ("fly",), ("fit", "DATA", "--out", "x", "--bins")]
+    ("arguments", "words"),
+    [
+        (("fit",), "missing argument 'data'"),
+        (("fit", "DATA"), "missing option '--out'"),
+        (("fti", "DATA"), "no such command 'fti'. Did you mean 'fit'?"),
+        (("fit", "DATA", "--out", "x", "--bins"), "option '--bins' requires an argument"),
+        (("fit", "DATA", "--out", "x", "--epoch", "3"), "no such option: --epoch; did you mean --epochs?"),
+        (("fit", "DATA", "--out", "x", "--epochs", "x"), "invalid value for '--epochs': "),
+        (("fit", "DATA", "--out", "x", "--method", "lst"), "got 'lst'; did you mean 'lts'?"),
+        (("compare", "DATA", "--methods", "ts,isotonc"), "got 'isotonc'; did you mean 'isotonic'?"),
+        (("compare", "DATA", "--methods", "ts,beta", "--epochs", "3"), "none of ts, beta has --epochs"),
+    ],
 )
-def test_bad_usage_has_status_two(arguments: tuple[str, ...]) -> None:
-    result = segcal_command(*arguments)
+def test_bad_usage_in_one_sentence(arguments: tuple[str, ...], words: str) -> None:
+    assert words in refuse(*arguments)
+
+
+def test_no_command_shows_help() -> None:
+    result = segcal_command()
     assert result.exit_code == 2
-    assert "Traceback" not in result.output
+    assert "Usage:" in result.output
+
+
+def test_paths_are_not_markup(data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "x[red]"
+    assert str(out) in succeed("fit", data, "--out", out).stdout.replace("\n", "")
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -664,7 +688,7 @@ def test_a_reader_that_has_had_enough_is_no_mistake(data: Path, monkeypatch: pyt
     def closed(*_: Any, **__: Any) -> None:
         raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
-    monkeypatch.setattr("segcal.cli.app.print_report", closed)
+    monkeypatch.setattr("segcal.cli.fit.print_report", closed)
     result = segcal_command("fit", data, "--out", data.parent / "ts")
     assert result.exit_code == 1
     assert result.stderr == ""

@@ -252,7 +252,7 @@ def test_the_command_tells_everything(data: Path) -> None:
         cell = results.table(reference="LTS").cells[(method, "ece", "all")]
         assert f"{100 * cell.mean:.2f}({100 * cell.std:.2f})" in shown
     assert "LTS is significantly better" in " ".join(shown.split())
-    costs = shown[shown.index("what they cost") :]
+    costs = shown[shown.index("cost, and effect on labels") :]
     for record in json.loads((out / "comparison.json").read_text()):
         line = re.search(rf"^{record['method']} .*$", costs, re.MULTILINE)
         assert line is not None
@@ -360,7 +360,7 @@ def test_a_failure_has_its_row_and_the_rest_is_saved(data: Path, monkeypatch: py
 
 
 def test_mistakes_in_one_sentence(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("segcal.cli.app.measured_fit", lambda *_: pytest.fail("it was fitted"))
+    monkeypatch.setattr("segcal.evaluation.compare.measured_fit", lambda *_: pytest.fail("it was fitted"))
     foreign = data.parent / "foreign"
     foreign.mkdir()
     (foreign / "mine.txt").touch()
@@ -368,7 +368,7 @@ def test_mistakes_in_one_sentence(data: Path, monkeypatch: pytest.MonkeyPatch) -
         (("--methods", "ts,telepathy"), "method must be one of ts"),
         (("--methods", "ts,ts"), "methods must have different names, got ts, ts"),
         (("--methods", "uc"), "UC, which stands for the uncalibrated scores"),
-        (("--methods", "ts", "--epochs", 3), "none of the methods has the setting 'epochs' of fit; leave it out"),
+        (("--methods", "ts", "--epochs", 3), "'ts' has no --epochs, which is an option of"),
         (("--methods", "ts", "--reference", "LTS"), "reference must be one of UC, TS, got 'LTS'"),
         (("--methods", "ts", "--test-split", "dev"), "got 'dev'"),
         (("--methods", "ts", "--bins", 0), "bins must be at least 1"),

@@ -1,47 +1,113 @@
-"""The options that several commands have, in the words of their help."""
+"""The options that several commands share, in the words of their help. Imports nothing heavy: help must be quick."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-Data = Annotated[Path, typer.Argument(help="Folder with logits/ and labels/, or nnU-Net predictions.")]
-LabelFolder = Annotated[Path | None, typer.Option("--labels", help="Folder of the true labels, if not DATA/labels.")]
-Split = Annotated[str | None, typer.Option(help="Only the cases that splits.json lists under this name.")]
-Classes = Annotated[int | None, typer.Option("--num-classes", help="Number of classes, if segcal.toml does not say.")]
-Ignore = Annotated[list[int] | None, typer.Option("--ignore-index", help="Label(s) left out everywhere.")]
-Background = Annotated[int | None, typer.Option(help="Class outside the region All.")]
-Scores = Annotated[str | None, typer.Option(help="What the files hold: logits or probabilities.")]
-Reference = Annotated[str | None, typer.Option(help="Method that the others are tested against.")]
-SignificanceTest = Annotated[str, typer.Option("--test", help="mann-whitney (the paper's) or wilcoxon (paired).")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+from segcal.cli.groups import OptionGroup
 
+DATA, MEASURING, OUTPUT = "Data", "Measuring", "Output"
+"""Titles of the panels in the help. Those of the calibrators are in `segcal.cli.method_options`."""
+
+Data = Annotated[
+    Path, typer.Argument(help="Folder with logits/ and labels/, or predictions of nnU-Net or TotalSegmentator.")
+]
+SavedCalibrator = Annotated[Path, typer.Argument(help="Folder of a saved calibrator.")]
+ResultsFolder = Annotated[Path, typer.Argument(help="Folder that 'segcal evaluate' or 'segcal compare' wrote.")]
+
+Split = Annotated[
+    str | None, typer.Option(help="Only the cases that splits.json lists under this name.", rich_help_panel=DATA)
+]
+Scores = Annotated[str | None, typer.Option(help="What the files hold: logits or probabilities.", rich_help_panel=DATA)]
+LogitsOnly = Annotated[bool, typer.Option("--logits-only", help="Ignore the images.", rich_help_panel=DATA)]
 ValidationSplit = Annotated[
-    str | None, typer.Option(help="Split that the best weights are chosen on; 'validation' where there is one.")
+    str | None,
+    typer.Option(
+        help="Split on which the best weights are chosen; 'validation' if there is one.", rich_help_panel=DATA
+    ),
 ]
-LogitsOnly = Annotated[bool, typer.Option("--logits-only", help="Do not look at the images.")]
-Epochs = Annotated[int | None, typer.Option(help="Learned methods: passes over the data.")]
-LearningRate = Annotated[float | None, typer.Option(help="Learned methods: of Adam.")]
-BatchSize = Annotated[int | None, typer.Option(help="Learned methods: images in a step.")]
-Patience = Annotated[int | None, typer.Option(help="Learned methods: stop after so many epochs without gain.")]
-Cosine = Annotated[bool | None, typer.Option("--cosine", help="Learned methods: let the rate fall to 0.")]
-Crop = Annotated[int | None, typer.Option(help="Learned methods: side of random crops.")]
-Flips = Annotated[bool | None, typer.Option("--flips", help="Learned methods: random flips.")]
-Precision = Annotated[str | None, typer.Option(help="Learned methods: float32 or bfloat16.")]
-Device = Annotated[str | None, typer.Option(help="Learned methods: auto, cpu, cuda.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text and tables.", rich_help_panel=OUTPUT)]
 
-Page = Annotated[Path | None, typer.Option(help="HTML file to show the results in.")]
-ShownCases = Annotated[
-    list[str] | None, typer.Option(help="Cases to show on the page; else the worst, a typical one and the best.")
-]
-Bins = Annotated[int, typer.Option(help="Number of bins.")]
-Form = Annotated[str, typer.Option(help="Of SCE and ACE: tables, equations or marginal.")]
-PatchSize = Annotated[int, typer.Option(help="Side of the Local patches.")]
-PatchSizes = Annotated[list[int] | None, typer.Option(help="Further sides, to see what they change.")]
-Patches = Annotated[int, typer.Option(help="Local patches in each image.")]
-Interval = Annotated[str, typer.Option(help="Of the bootstrap: percentile or bca.")]
-Floor = Annotated[
-    bool, typer.Option("--floor", help="Show what each method would score if it were perfectly calibrated.")
-]
+
+@dataclass(frozen=True)
+class FolderOptions(OptionGroup):
+    """How the data folder is read. What is given here overrides `segcal.toml`."""
+
+    labels: Annotated[
+        Path | None, typer.Option(help="Folder of the true labels, if not DATA/labels.", rich_help_panel=DATA)
+    ] = None
+    num_classes: Annotated[
+        int | None, typer.Option(help="Number of classes, if segcal.toml does not name them.", rich_help_panel=DATA)
+    ] = None
+    ignore_index: Annotated[
+        list[int] | None, typer.Option(help="Label(s) ignored everywhere.", rich_help_panel=DATA)
+    ] = None
+    background: Annotated[
+        int | None, typer.Option(help="Class that the region All leaves out.", rich_help_panel=DATA)
+    ] = None
+    scores: Scores = None
+
+
+@dataclass(frozen=True)
+class MeasureOptions(OptionGroup):
+    """How calibration is measured."""
+
+    bins: Annotated[int, typer.Option(help="Number of confidence bins.", rich_help_panel=MEASURING)] = 10
+    form: Annotated[
+        str, typer.Option(help="Form of SCE and ACE: tables, equations or marginal.", rich_help_panel=MEASURING)
+    ] = "tables"
+    patch_size: Annotated[int, typer.Option(help="Side of the Local patches.", rich_help_panel=MEASURING)] = 72
+    patch_sizes: Annotated[
+        list[int] | None, typer.Option(help="Further sides, to show their influence.", rich_help_panel=MEASURING)
+    ] = None
+    patches: Annotated[int, typer.Option(help="Local patches per image.", rich_help_panel=MEASURING)] = 10
+    interval: Annotated[
+        str, typer.Option(help="Bootstrap intervals: percentile or bca.", rich_help_panel=MEASURING)
+    ] = "percentile"
+    floor: Annotated[
+        bool,
+        typer.Option(
+            "--floor",
+            help="Also measure what each method would score if it were perfectly calibrated.",
+            rich_help_panel=MEASURING,
+        ),
+    ] = False
+    seed: Annotated[
+        int,
+        typer.Option(
+            help="Random seed of patches, bootstrap and floor, and of training in 'compare'.", rich_help_panel=MEASURING
+        ),
+    ] = 0
+
+
+@dataclass(frozen=True)
+class ReferenceOptions(OptionGroup):
+    """Which method the others are tested against, and how."""
+
+    reference: Annotated[
+        str | None, typer.Option(help="Method that the others are tested against.", rich_help_panel=MEASURING)
+    ] = None
+    test: Annotated[
+        str,
+        typer.Option(
+            help="Significance test: mann-whitney (the paper's) or wilcoxon (paired).", rich_help_panel=MEASURING
+        ),
+    ] = "mann-whitney"
+
+
+@dataclass(frozen=True)
+class PageOptions(OptionGroup):
+    """Where results are saved and shown."""
+
+    out: Annotated[Path | None, typer.Option(help="Folder to save the results in.", rich_help_panel=OUTPUT)] = None
+    page: Annotated[Path | None, typer.Option(help="HTML file to show the results in.", rich_help_panel=OUTPUT)] = None
+    cases: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Cases to show on the page; by default the worst, a typical one and the best.", rich_help_panel=OUTPUT
+        ),
+    ] = None

@@ -1,116 +1,26 @@
-"""The commands that show results: the page, and figures for papers."""
+"""`segcal report`: the page of an evaluation."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich import filesize
 
-from segcal.calibrators import Calibrator
-from segcal.cli.console import OUT, ManyValues, Tracked, progress_of
-from segcal.data.folders.folder import Folder
-from segcal.evaluation.compare import Comparison
-from segcal.evaluation.portraits import choose_cases, load_portraits, portray, save_portraits
-from segcal.evaluation.results import Results
-from segcal.files import refuse_foreign
-from segcal.report import write_page, write_page_of_folder
-from segcal.report.figures import KINDS, write_figure
-from segcal.types import InputError
-
-ResultsFolder = Annotated[Path, typer.Argument(help="Folder that 'segcal evaluate' or 'segcal compare' wrote.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of words.")]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands to the others."""
-    app.command("report", cls=ManyValues)(report)
-    app.command("figure", cls=ManyValues)(figure)
+from segcal.cli.console import say_file
+from segcal.cli.options import OUTPUT, AsJson, ResultsFolder
 
 
 def report(
     results: ResultsFolder,
-    out: Annotated[Path, typer.Option(help="The HTML file to write.")],
+    out: Annotated[Path, typer.Option(help="The HTML file to write.", rich_help_panel=OUTPUT)],
     as_json: AsJson = False,
 ) -> None:
     """Write the page of an evaluation: one HTML file that opens in any browser and loads nothing from elsewhere.
 
     Example: segcal report results/ --out page.html
     """
+    from segcal.report import write_page_of_folder
+
     write_page_of_folder(results, out)
-    _say_written(out, as_json)
-
-
-def figure(
-    kind: Annotated[str, typer.Argument(help=f"One of: {', '.join(KINDS)}.")],
-    results: ResultsFolder,
-    out: Annotated[Path, typer.Option(help="The file to write: .pdf, .png or .svg.")],
-    methods: Annotated[list[str] | None, typer.Option(help="Only these methods, in this order.")] = None,
-    metric: Annotated[str, typer.Option(help="regions, patch-size: which metric.")] = "ece",
-    region: Annotated[str | None, typer.Option(help="reliability: all, boundary; patch-size: local-avg.")] = None,
-    label: Annotated[str, typer.Option("--class", help="reliability: only pixels predicted as this class.")] = "",
-    case: Annotated[str | None, typer.Option(help="temperature: whose; one of those portrayed.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Draw a figure for a paper: reliability diagrams, temperature maps, errors by region or by patch size.
-
-    Example: segcal figure reliability results/ --out reliability.pdf
-    """
-    found = Results.load(results)
-    portraits = load_portraits(results) if kind == "temperature" else ()
-    write_figure(
-        kind,
-        found,
-        out,
-        portraits=portraits,
-        methods=methods or (),
-        metric=metric,
-        region=region,
-        label=label,
-        case=case,
-    )
-    _say_written(out, as_json)
-
-
-def check(folder: Folder, out: Path | None, page: Path | None, cases: Sequence[str]) -> None:
-    """Raise now, rather than after measuring, if folder or page could not be written or a case is not there."""
-    if out is not None:
-        refuse_foreign(out)
-    if page is not None and page.is_dir():
-        raise InputError(f"'{page}' is a folder, and a file is to be written there; choose another name")
-    for name in cases:
-        folder.find(name)
-
-
-def keep(
-    found: Results | Comparison,
-    folder: Folder,
-    calibrators: Mapping[str, Calibrator | None],
-    *,
-    out: Path | None,
-    page: Path | None,
-    cases: Sequence[str],
-) -> None:
-    """Save what was found with portraits of the chosen cases, and write the page of it, where either is wanted."""
-    if out is None and page is None:
-        return
-    results = found.results if isinstance(found, Comparison) else found
-    chosen = folder.subset(choose_cases(results, cases))
-    with progress_of("portraying") as progress:
-        portraits = portray(Tracked(chosen, progress), calibrators, results, cases)
-    if out is not None:
-        found.save(out)
-        save_portraits(portraits, out)
-    if page is not None:
-        write_page(results, page, portraits)
-
-
-def _say_written(out: Path, as_json: bool) -> None:
-    size = out.stat().st_size
-    if as_json:
-        typer.echo(json.dumps({"out": str(out), "bytes": size}))
-    else:
-        OUT.print(f"written to {out} ({filesize.decimal(size)})", highlight=False)
+    say_file(out, as_json)

@@ -1,52 +1,64 @@
-"""What several commands do: open a folder, build a calibrator for it, fit with a bar, say how to measure."""
+"""What several commands do once they run: open a folder, fit with a progress bar, save and show results."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from segcal.calibrators import Calibrator, create, load
 from segcal.cli.console import Tracked, progress_of
+from segcal.cli.options import FolderOptions, MeasureOptions, PageOptions
 from segcal.data.folders.folder import Folder, open_folder
+from segcal.evaluation.compare import Comparison
+from segcal.evaluation.portraits import choose_cases, portray, save_portraits
 from segcal.evaluation.protocol import Protocol
+from segcal.evaluation.results import Results
+from segcal.files import refuse_foreign
+from segcal.report import write_page
 from segcal.training.loop import progress_bar
 from segcal.types import InputError
 
 
-def open_at(
-    data: Path,
-    split: str | None,
-    preferred: str | None,
-    labels: Path | None,
-    num_classes: int | None,
-    ignore_index: Sequence[int] | None,
-    background: int | None,
-    scores: str | None,
-) -> Folder:
-    """Open a folder at the split asked for, else at the preferred one where it exists."""
+def open_at(data: Path, options: FolderOptions, split: str | None, preferred: str | None = None) -> Folder:
+    """Open a folder at the split asked for, else at the preferred one if it exists."""
     folder = open_folder(
         data,
-        labels=labels,
+        labels=options.labels,
         split=split,
-        num_classes=num_classes,
-        ignore_index=ignore_index or None,
-        background=background,
-        scores=scores_of(scores),
+        num_classes=options.num_classes,
+        ignore_index=options.ignore_index or None,
+        background=options.background,
+        scores=scores_of(options.scores),
     )
     return folder.select(preferred) if split is None and preferred in folder.splits else folder
 
 
 def scores_of(text: str | None) -> Literal["logits", "probabilities"] | None:
-    """The option --scores, checked."""
+    """Return the option --scores; raise if it is neither of the two kinds."""
     if text not in (None, "logits", "probabilities"):
         raise InputError(f"--scores must be logits or probabilities, got '{text}'")
     return text  # type: ignore[return-value]
 
 
-def create_for(method: str, folder: Folder, logits_only: bool = False, **options: Any) -> Calibrator:
-    """An unfitted calibrator for the data of a folder, with the options that were set."""
+def validation_of(data: Path, options: FolderOptions, split: str | None, folder: Folder) -> Folder | None:
+    """Return the cases on which the best weights are chosen, if there are any."""
+    if split is None and "validation" not in folder.splits:
+        return None
+    return open_folder(
+        data,
+        labels=options.labels,
+        split=split or "validation",
+        num_classes=folder.num_classes,
+        ignore_index=folder.ignore_index,
+        background=folder.background,
+        scores=scores_of(options.scores),
+    )
+
+
+def create_for(method: str, folder: Folder, logits_only: bool, settings: Mapping[str, Any]) -> Calibrator:
+    """Return an unfitted calibrator for the data of a folder."""
     return create(
         method,
         num_classes=folder.num_classes,
@@ -54,83 +66,36 @@ def create_for(method: str, folder: Folder, logits_only: bool = False, **options
         image_channels=0 if logits_only else folder.image_channels,
         ignore_index=folder.ignore_index,
         background=folder.background,
-        **given(**options),
+        **settings,
     )
 
 
-def fit_shown(calibrator: Calibrator, folder: Folder, validation: Folder | None, options: dict[str, Any]) -> None:
-    """Fit with a progress bar: of epochs for methods that are trained, of cases for the others."""
-    known = inspect.signature(calibrator.fit).parameters
-    if unknown := [name for name in options if name not in known]:
-        untrained = "" if "epochs" in known else "is not trained and "
-        raise InputError(f"'{calibrator.method}' {untrained}has no --{unknown[0].replace('_', '-')}; leave it out")
-    if "watch" in known:
+def fit_shown(calibrator: Calibrator, folder: Folder, validation: Folder | None, settings: Mapping[str, Any]) -> None:
+    """Fit with a progress bar: over epochs for methods that are trained, over cases for the others."""
+    if "watch" in inspect.signature(calibrator.fit).parameters:
         with progress_bar(description=f"training {calibrator.method}") as watch:
-            calibrator.fit(folder, validation=validation, watch=watch, **options)  # type: ignore[call-arg]
+            calibrator.fit(folder, validation=validation, watch=watch, **settings)  # type: ignore[call-arg]
     else:
         with progress_of(f"fitting {calibrator.method}") as progress:
-            calibrator.fit(Tracked(folder, progress), validation=validation, **options)
+            calibrator.fit(Tracked(folder, progress), validation=validation, **settings)
 
 
-def validation_of(
-    data: Path, split: str | None, folder: Folder, labels: Path | None, scores: str | None
-) -> Folder | None:
-    """The cases that the best weights are chosen on, if there are any."""
-    if split is None and "validation" not in folder.splits:
-        return None
-    return open_folder(
-        data,
-        labels=labels,
-        split=split or "validation",
-        num_classes=folder.num_classes,
-        ignore_index=folder.ignore_index,
-        background=folder.background,
-        scores=scores_of(scores),
-    )
-
-
-def protocol_of(
-    folder: Folder,
-    bins: int,
-    form: str,
-    patch_size: int,
-    patch_sizes: list[int] | None,
-    patches: int,
-    interval: str,
-    floor: bool,
-    seed: int,
-) -> dict[str, Any]:
-    """How a folder is measured; says now what is wrong with it, not after an hour of fitting."""
+def protocol_of(folder: Folder, options: MeasureOptions) -> dict[str, Any]:
+    """Return how a folder is measured; raise now if an option is wrong, not after an hour of fitting."""
     protocol: dict[str, Any] = {
+        **vars(options),
+        "patch_sizes": options.patch_sizes or (),
         "num_classes": folder.num_classes,
         "ignore_index": folder.ignore_index,
         "background": folder.background,
-        "bins": bins,
-        "form": form,
-        "patch_size": patch_size,
-        "patch_sizes": patch_sizes or (),
-        "patches": patches,
-        "seed": seed,
-        "interval": interval,
-        "floor": floor,
         "class_names": folder.class_names,
     }
     Protocol(**protocol)
     return protocol
 
 
-def listed(parts: Sequence[str]) -> list[str]:
-    """Names that are given one by one or separated by commas."""
-    return [name for part in parts for name in part.split(",") if name]
-
-
-def given(**options: Any) -> dict[str, Any]:
-    """The options that were set."""
-    return {name: value for name, value in options.items() if value is not None}
-
-
 def load_all(paths: Sequence[Path]) -> dict[str, Calibrator]:
-    """Calibrators by method, or by folder where two have the same method."""
+    """Return calibrators by method, or by folder where two have the same method."""
     loaded = [(path, load(path)) for path in paths]
     kinds = [calibrator.method.upper() for _, calibrator in loaded]
     names = [
@@ -139,3 +104,31 @@ def load_all(paths: Sequence[Path]) -> dict[str, Calibrator]:
     if len(set(names)) < len(names):
         raise InputError(f"calibrators must have different names, got {', '.join(names)}; rename a folder")
     return {name: calibrator for name, (_, calibrator) in zip(names, loaded, strict=True)}
+
+
+def check_outputs(folder: Folder, options: PageOptions) -> None:
+    """Raise now, rather than after measuring, if folder or page cannot be written or a case does not exist."""
+    if options.out is not None:
+        refuse_foreign(options.out)
+    if options.page is not None and options.page.is_dir():
+        raise InputError(f"'{options.page}' is a folder, and a file is to be written there; choose another name")
+    for name in options.cases or ():
+        folder.find(name)
+
+
+def keep(
+    found: Results | Comparison, folder: Folder, calibrators: Mapping[str, Calibrator | None], options: PageOptions
+) -> None:
+    """Save results with portraits of the chosen cases, and write their page, where either is wanted."""
+    if options.out is None and options.page is None:
+        return
+    results = found.results if isinstance(found, Comparison) else found
+    cases = options.cases or ()
+    chosen = folder.subset(choose_cases(results, cases))
+    with progress_of("drawing cases") as progress:
+        portraits = portray(Tracked(chosen, progress), calibrators, results, cases)
+    if options.out is not None:
+        found.save(options.out)
+        save_portraits(portraits, options.out)
+    if options.page is not None:
+        write_page(results, options.page, portraits)

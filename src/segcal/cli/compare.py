@@ -1,0 +1,164 @@
+"""`segcal compare`: fit several methods on the same images and measure them on the same others."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from segcal.cli.console import OUT, Tracked, progress_of, say, say_json, say_where, warn
+from segcal.cli.method_options import MethodOptions, method_names
+from segcal.cli.options import (
+    DATA,
+    AsJson,
+    Data,
+    FolderOptions,
+    LogitsOnly,
+    MeasureOptions,
+    PageOptions,
+    ReferenceOptions,
+    ValidationSplit,
+)
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from segcal.evaluation.compare import Comparison
+
+
+def compare(
+    data: Data,
+    page_options: PageOptions,
+    folder_options: FolderOptions,
+    reference_options: ReferenceOptions,
+    measure_options: MeasureOptions,
+    method_options: MethodOptions,
+    methods: Annotated[
+        list[str] | None,
+        typer.Option(
+            help=f"Of {', '.join(method_names())}; those of the paper's tables by default.",
+            autocompletion=lambda: list(method_names()),
+        ),
+    ] = None,
+    fit_split: Annotated[
+        str | None, typer.Option(help="Split to fit on; 'fit' if there is one.", rich_help_panel=DATA)
+    ] = None,
+    validation: ValidationSplit = None,
+    test_split: Annotated[
+        str | None, typer.Option(help="Split to measure on; 'test' if there is one.", rich_help_panel=DATA)
+    ] = None,
+    logits_only: LogitsOnly = False,
+    as_json: AsJson = False,
+) -> None:
+    """Fit several methods on the same images and measure them on the same other images, with the cost of each.
+
+    Prints the paper's table, and for each method its parameters, the time and memory of its fit and its effect on the
+    labels. A method that cannot be fitted to the data says so in its row, and the others continue.
+
+    Example: segcal compare DATA --methods ts,lts,isotonic --reference lts --out results/ --page page.html
+    """
+    from segcal.cli.steps import check_outputs, create_for, fit_shown, keep, open_at, protocol_of, validation_of
+    from segcal.evaluation.compare import (
+        PAPER,
+        UNCALIBRATED,
+        check_names,
+        known_settings,
+        look_through,
+        measured,
+        measured_fit,
+    )
+    from segcal.evaluation.results import check_reference, check_test
+    from segcal.files import refuse_overwriting
+    from segcal.training.loop import is_first_process
+
+    refuse_overwriting(page_options.out, data, folder_options.labels)
+    names = [name for part in methods or PAPER for name in part.split(",") if name]
+    check_names(names)
+    chosen = method_options.checked(names)
+    folder = open_at(data, folder_options, fit_split, "fit")
+    tested = open_at(data, folder_options, test_split, "test")
+    checked = validation_of(data, folder_options, validation, folder)
+    settings = {name.upper(): chosen.split(name) for name in names}
+    calibrators = {name.upper(): create_for(name, folder, logits_only, settings[name.upper()][0]) for name in names}
+    reference = reference_options.reference and reference_options.reference.upper()
+    check_reference(reference, (UNCALIBRATED, *calibrators))
+    check_test(reference_options.test)
+    check_outputs(tested, page_options)
+    protocol = protocol_of(folder, measure_options)
+    with progress_of("checking") as progress:
+        look_through(Tracked(tested, progress), folder.num_classes, folder.ignore_index)
+    fits = {}
+    for name, calibrator in calibrators.items():
+        training = known_settings(calibrator, {**settings[name][1], "seed": measure_options.seed})
+        fits[name] = measured_fit(calibrator, partial(fit_shown, calibrator, folder, checked, training))
+    if not is_first_process():
+        return
+    with progress_of("measuring") as progress:
+        comparison = measured(fits, Tracked(tested, progress), **protocol)
+    keep(comparison, tested, {UNCALIBRATED: None, **comparison.calibrators}, page_options)
+    _print_comparison(
+        comparison,
+        reference,
+        reference_options.test,
+        measure_options.floor,
+        page_options.out,
+        as_json,
+        page_options.page,
+    )
+
+
+def _print_comparison(
+    comparison: Comparison,
+    reference: str | None,
+    test: str,
+    floor: bool,
+    out: Path | None,
+    as_json: bool,
+    page: Path | None,
+) -> None:
+    """Print the paper's table and, below it, what each method costs and does to labels; or everything as JSON."""
+    results = comparison.results
+    warnings = [f"{name}: {text}" for name, c in comparison.calibrators.items() for text in c.fit_report_.warnings]
+    failures = [f"{name} could not be fitted: {fit.failure}" for name, fit in comparison.fits.items() if fit.failure]
+    if reference is not None and reference not in results.methods:
+        failures.append(f"the reference {reference} could not be fitted, so nothing is tested against it")
+        reference = None
+    for warning in (*results.settings["warnings"], *warnings, *failures):
+        warn(warning)
+    if as_json:
+        say_json({**results.to_dict(), "methods": comparison.records()})
+        return
+    OUT.print(results.table(reference, test=test, floor=floor))  # type: ignore[arg-type]
+    OUT.print(_cost_table(comparison))
+    say(
+        "memory: growth of this process's resident memory while fitting; kept: no label can change; "
+        "accuracy, mIoU: change against UC in points, mean over images of All",
+        style="dim",
+    )
+    say_where(out, page)
+
+
+def _cost_table(comparison: Comparison) -> Table:
+    from rich.table import Table
+
+    table = Table(title="cost, and effect on labels", title_justify="left", box=None, pad_edge=False)
+    headings = ("method", "parameters", "fit, s", "memory, MB", "labels changed", "accuracy", "mIoU")
+    for k, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if k == 0 else "right", no_wrap=True)
+    for row in comparison.records():
+        if row["failure"] is not None:
+            table.add_row(row["method"], "could not be fitted")
+            continue
+        moves = not row["keeps_labels"]
+        table.add_row(
+            row["method"],
+            f"{row['parameters']:,}",
+            f"{row['seconds']:.1f}",
+            "-" if row["memory"] is None else f"{row['memory'] / 1e6:.0f}",
+            f"{row['changed']:.2%}" if moves else "kept",
+            f"{100 * row['accuracy']:+.2f}" if moves else "",
+            f"{100 * row['miou']:+.2f}" if moves else "",
+        )
+    return table

@@ -1,0 +1,91 @@
+"""`segcal diagnose`: over-, under- or balanced confidence of a data set, each image, each pixel."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from segcal.cli.console import OUT, Tracked, progress_of, say, say_json
+from segcal.cli.options import OUTPUT, AsJson, Data, FolderOptions, Split
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from segcal.evaluation.diagnosis import Diagnosis
+
+_SHOWN = 20
+"""Images in the table; --json has all."""
+
+
+def diagnose(
+    data: Data,
+    folder_options: FolderOptions,
+    split: Split = None,
+    maps: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for a map of each case: NLL minus entropy, above 0 where overconfident.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Report whether the scores are over-, under- or balanced in confidence: data set, each image, each pixel.
+
+    Example: segcal diagnose DATA --maps maps/
+    """
+    from segcal.cli.steps import open_at
+    from segcal.evaluation.diagnosis import diagnose as examine
+    from segcal.evaluation.diagnosis import write_maps
+    from segcal.files import refuse_overwriting
+
+    refuse_overwriting(maps, data, folder_options.labels)
+    folder = open_at(data, folder_options, split)
+    with progress_of("diagnosing") as progress:
+        found = examine(
+            Tracked(folder, progress),
+            num_classes=folder.num_classes,
+            ignore_index=folder.ignore_index,
+            background=folder.background,
+        )
+        if maps is not None:
+            write_maps(Tracked(folder, progress), like=folder, out=maps)
+    if as_json:
+        say_json(found.to_dict())
+        return
+    OUT.print(_table(found))
+    say(found.advice())
+    if maps is not None:
+        say(f"maps in {maps}")
+
+
+def _table(found: Diagnosis) -> Table:
+    """Return the state of the data set and of the images that are furthest from balance."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    headings = ("image", "state", "NLL", "entropy", "best T", "T varies", "pixels over", "under")
+    for k, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if k < 2 else "right", no_wrap=k > 0, overflow="fold")
+    shown = sorted(found.images, key=lambda image: -_imbalance(image.nll - image.entropy))
+    for finding in (found.dataset, *shown[:_SHOWN]):
+        table.add_row(
+            finding.name,
+            finding.state if finding.pixels else "no pixels",
+            f"{finding.nll:.4f}",
+            f"{finding.entropy:.4f}",
+            f"{finding.temperature:.3f}",
+            "-" if finding.spread is None else f"{math.expm1(finding.spread):.0%}",
+            f"{finding.overconfident_share:.1%}",
+            f"{finding.underconfident_share:.1%}",
+        )
+    if len(shown) > _SHOWN:
+        table.caption, table.caption_justify = f"... and {len(shown) - _SHOWN} more (--json shows all)", "left"
+    return table
+
+
+def _imbalance(gap: float) -> float:
+    return 0.0 if math.isnan(gap) else abs(gap)

@@ -1,0 +1,51 @@
+"""`segcal evaluate`: measure the calibration of a folder of cases, before and after."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from segcal.cli.console import Tracked, progress_of
+from segcal.cli.options import AsJson, Data, FolderOptions, MeasureOptions, PageOptions, ReferenceOptions, Split
+
+
+def evaluate(
+    data: Data,
+    page_options: PageOptions,
+    folder_options: FolderOptions,
+    reference_options: ReferenceOptions,
+    measure_options: MeasureOptions,
+    calibrators: Annotated[
+        list[Path] | None, typer.Option(help="Folders of saved calibrators, to compare with the scores as they are.")
+    ] = None,
+    split: Split = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure calibration: the paper's table by region, mean(std), best in bold, with significance.
+
+    Uses the split "test" of splits.json if there is one, else all cases.
+
+    Example: segcal evaluate DATA --calibrators ts/ --reference TS --out results/ --page page.html
+    """
+    from segcal.cli.results_view import print_results
+    from segcal.cli.steps import check_outputs, keep, load_all, open_at, protocol_of
+    from segcal.evaluation.compare import UNCALIBRATED
+    from segcal.evaluation.results import check_reference, check_test
+    from segcal.evaluation.run import evaluate as measure
+    from segcal.files import refuse_overwriting
+
+    out, reference, test = page_options.out, reference_options.reference, reference_options.test
+    refuse_overwriting(out, data, folder_options.labels, *(calibrators or []))
+    folder = open_at(data, folder_options, split, "test")
+    compared = {UNCALIBRATED: None, **load_all(calibrators or [])}
+    check_reference(reference, tuple(compared))  # now, not after an hour of measuring
+    check_test(test)
+    check_outputs(folder, page_options)
+    protocol = protocol_of(folder, measure_options)
+    with progress_of("measuring") as progress:
+        results = measure(Tracked(folder, progress), compared, **protocol)
+    table = results.table(reference=reference, test=test, floor=measure_options.floor)  # type: ignore[arg-type]
+    keep(results, folder, compared, page_options)
+    print_results(results, table, out, as_json, page_options.page)

@@ -1,0 +1,44 @@
+"""`segcal export`: a calibrator, perhaps behind its network, as ONNX."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from segcal.cli.console import say, say_json
+from segcal.cli.options import OUTPUT, AsJson, SavedCalibrator
+
+
+def export(
+    calibrator: SavedCalibrator,
+    out: Annotated[Path, typer.Option(help="The ONNX file to write.", rich_help_panel=OUTPUT)],
+    network: Annotated[
+        str | None, typer.Option(help="Put this network first: MODULE:FUNCTION that returns an nn.Module.")
+    ] = None,
+    image_channels: Annotated[int | None, typer.Option(help="Channels of the network's input.")] = None,
+    size: Annotated[list[int] | None, typer.Option(help="Spatial size to check with; others work too.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write an ONNX file from logits (or, with a network, from images) to calibrated probabilities.
+
+    The file is kept only if onnxruntime agrees with PyTorch, at a size other than the one it was made with.
+
+    Example: segcal export lts/ --out lts.onnx
+    """
+    from segcal.calibrators import load
+    from segcal.integrations.calibrated_model import import_network
+    from segcal.integrations.onnx import export_onnx
+
+    worst = export_onnx(
+        load(calibrator),
+        out,
+        network=None if network is None else import_network(network),
+        image_channels=image_channels,
+        size=size or None,
+    )
+    if as_json:
+        say_json({"out": str(out), "difference": worst})
+    else:
+        say(f"written to {out}; differs from PyTorch by at most {worst:.1e}")

@@ -1,0 +1,45 @@
+"""`segcal figure`: figures for papers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from segcal.cli.console import say_file
+from segcal.cli.options import OUTPUT, AsJson, ResultsFolder
+
+
+def figure(
+    kind: Annotated[str, typer.Argument(help="What to draw: reliability, temperature, regions or patch-size.")],
+    results: ResultsFolder,
+    out: Annotated[Path, typer.Option(help="The file to write: .pdf, .png or .svg.", rich_help_panel=OUTPUT)],
+    methods: Annotated[list[str] | None, typer.Option(help="Only these methods, in this order.")] = None,
+    metric: Annotated[str, typer.Option(help="regions, patch-size: the metric.")] = "ece",
+    region: Annotated[str | None, typer.Option(help="reliability: all, boundary; patch-size: local-avg.")] = None,
+    label: Annotated[str, typer.Option("--class", help="reliability: only pixels predicted as this class.")] = "",
+    case: Annotated[str | None, typer.Option(help="temperature: the case, one of those shown on the page.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Draw a figure for a paper: reliability diagrams, temperature maps, errors by region or by patch size.
+
+    Example: segcal figure reliability results/ --out reliability.pdf
+    """
+    from segcal.evaluation.portraits import load_portraits
+    from segcal.evaluation.results import Results
+    from segcal.report.figures import write_figure
+
+    found = Results.load(results)
+    write_figure(
+        kind,
+        found,
+        out,
+        portraits=load_portraits(results) if kind == "temperature" else (),
+        methods=methods or (),
+        metric=metric,
+        region=region,
+        label=label,
+        case=case,
+    )
+    say_file(out, as_json)

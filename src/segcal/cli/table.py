@@ -1,0 +1,40 @@
+"""`segcal table`: show saved results again, or write them as one file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from segcal.cli.options import OUTPUT, AsJson, ReferenceOptions, ResultsFolder
+
+
+def table(
+    results: ResultsFolder,
+    reference_options: ReferenceOptions,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="File to write: .tex or .md for the table; .csv, .parquet or .json for all rows.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    floor: Annotated[bool, typer.Option("--floor", help="Show the floors, if they were measured.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show saved results again, with another reference or another test, and write them as one file.
+
+    Example: segcal table results/ --reference LTS --out table.tex
+    """
+    from segcal.cli.results_view import print_results
+    from segcal.evaluation.results import Results
+    from segcal.files import refuse_overwriting
+
+    found = Results.load(results)
+    reference, test = reference_options.reference, reference_options.test
+    shown = found.table(reference, test=test, floor=floor)  # type: ignore[arg-type]
+    if out is not None:
+        refuse_overwriting(out, results)
+        found.export(out, reference, test=test, floor=floor)  # type: ignore[arg-type]
+    print_results(found, shown, out, as_json)
