@@ -16,6 +16,7 @@ from segcal.calibrators.shared.streaming import summed_nll
 from segcal.data.datasets.simulate import simulate
 from segcal.functional import context_portable, log_linear
 from segcal.functional.context import FEATURES, context_features
+from segcal.functional.floor import NO_FLOOR, Floor
 from segcal.functional.log_linear import Pixels, fit_in_memory, loss_sums, read_loss
 from segcal.functional.ridge import Strengths, choose_ridge
 from segcal.types import Case, InputError
@@ -104,21 +105,22 @@ def test_without_features_and_classes_it_is_temperature_scaling(dims: int) -> No
 def test_infinite_ridges_are_temperature_scaling(monkeypatch: pytest.MonkeyPatch) -> None:
     cases = heated(6, size=(24, 20))
     plain = TemperatureScaling(CLASSES).fit(cases)
-    for name in ("_FEATURE_RIDGES", "_CLASS_RIDGES"):
-        monkeypatch.setattr(f"segcal.calibrators.contextual.{name}", (np.inf,))
+    for name in ("FEATURE_RIDGES", "CLASS_RIDGES"):
+        monkeypatch.setattr(f"segcal.calibrators.shared.context_fit.{name}", (np.inf,))
     ours = ContextualTemperatureScaling(CLASSES).fit(cases)
     logits = torch.as_tensor(cases[0].logits)[None]
     torch.testing.assert_close(ours.temperature(logits), plain.temperature(logits), rtol=1e-6, atol=0)
-    for name in ("_FEATURE_RIDGES", "_CLASS_RIDGES"):
-        monkeypatch.setattr(f"segcal.calibrators.contextual.{name}", (1e7,))
-    nearly = ContextualTemperatureScaling(CLASSES).fit(cases)
+    for name in ("FEATURE_RIDGES", "CLASS_RIDGES"):
+        monkeypatch.setattr(f"segcal.calibrators.shared.context_fit.{name}", (1e7,))
+    nearly = ContextualTemperatureScaling(CLASSES, sharpen=True).fit(cases)
     torch.testing.assert_close(nearly.temperature(logits), plain.temperature(logits), rtol=1e-6, atol=0)
     assert nearly.fit_report_.details["ridge_features"] == 1e7
 
 
 @pytest.mark.parametrize("brier", [0.0, 1.0])
 @pytest.mark.parametrize("bounds", [(0.05, 100.0), (0.9, 1.5)])
-def test_gradient_and_curvature(brier: float, bounds: tuple[float, float]) -> None:
+@pytest.mark.parametrize("floor", [NO_FLOOR, Floor(1.0, 0.2)])
+def test_gradient_and_curvature(brier: float, bounds: tuple[float, float], floor: Floor) -> None:
     """The gradient by finite differences; both against plain PyTorch."""
     pixels = pixels_of(500)
     labels = pixels.labels.clone()
@@ -127,14 +129,16 @@ def test_gradient_and_curvature(brier: float, bounds: tuple[float, float]) -> No
     data = pixels.logits, labels, pixels.features
 
     def value(at: np.ndarray) -> float:
-        return read_loss(loss_sums(*data, at, bounds, brier=brier), at.size).value
+        return read_loss(loss_sums(*data, at, bounds, floor=floor, brier=brier), at.size).value
 
-    sums = loss_sums(*data, point, bounds, brier=brier, curvature=True)
-    portable = log_linear._loss_sums(*data, point, bounds, brier, True)
+    sums = loss_sums(*data, point, bounds, floor=floor, brier=brier, curvature=True)
+    portable = log_linear._loss_sums(*data, point, bounds, floor, brier, True)
     np.testing.assert_allclose(sums, portable, rtol=1e-9, atol=1e-9)
     found = read_loss(sums, point.size)
     assert found.pixels == int((labels >= 0).sum())
     assert (found.bounded > 0) == (bounds[0] == 0.9)
+    exponent = point[0] + point[1:3] @ pixels.features.double().numpy() + point[3:][pixels.logits.argmax(0)]
+    assert found.raised == (int((exponent[labels.numpy() >= 0] < 0).sum()) if floor.softness else 0)
     steps = 1e-5 * np.eye(point.size)
     slopes = [(value(point + step) - value(point - step)) / 2e-5 for step in steps]
     np.testing.assert_allclose(found.gradient, slopes, rtol=1e-4, atol=1e-4)
@@ -195,7 +199,7 @@ def test_groups_are_never_split(monkeypatch: pytest.MonkeyPatch) -> None:
             seen.append({of_pixel[tuple(column)] for column in columns[start:stop]})
         return choose_ridge(pixels, *arguments, **settings)
 
-    monkeypatch.setattr("segcal.calibrators.contextual.choose_ridge", spy)
+    monkeypatch.setattr("segcal.calibrators.shared.context_fit.choose_ridge", spy)
     details = ContextualTemperatureScaling(CLASSES).fit(cases).fit_report_.details
     assert sorted(group for fold in seen for group in fold) == [f"group-{k}" for k in range(4)]
     assert (details["groups"], details["folds"]) == (4, 4)
@@ -266,15 +270,15 @@ def test_plain_pytorch_fits_the_same(dims: int, monkeypatch: pytest.MonkeyPatch)
     """What a GPU computes, on the CPU: portable features and portable sums."""
     cases = heated(3, size={2: (20, 18), 3: (12, 10, 11)}[dims])
     logits = torch.stack([torch.as_tensor(case.logits) for case in cases])
-    for name in ("_FEATURE_RIDGES", "_CLASS_RIDGES"):
-        monkeypatch.setattr(f"segcal.calibrators.contextual.{name}", (0.1, 0.01))
+    for name in ("FEATURE_RIDGES", "CLASS_RIDGES"):
+        monkeypatch.setattr(f"segcal.calibrators.shared.context_fit.{name}", (0.1, 0.01))
     compiled = ContextualTemperatureScaling(CLASSES, spatial_dims=dims).fit(cases)
     expected = compiled(logits)
-    monkeypatch.setattr("segcal.calibrators.contextual.context_features", context_portable.features)
+    monkeypatch.setattr("segcal.calibrators.shared.context_sample.context_features", context_portable.features)
     monkeypatch.setattr("segcal.kernels.cpu.log_linear.loss_sums", log_linear._loss_sums)
     plain = ContextualTemperatureScaling(CLASSES, spatial_dims=dims).fit(cases)
     monkeypatch.setattr("segcal.functional.context.may_compile", lambda *tensors: False)
-    torch.testing.assert_close(plain(logits), expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(plain(logits), expected, rtol=1e-3, atol=1e-2)
     assert plain.fit_report_.details["ridge_features"] == compiled.fit_report_.details["ridge_features"]
 
 
@@ -289,7 +293,7 @@ def test_one_group_has_one_temperature_and_a_warning() -> None:
 
 @pytest.mark.parametrize("features", [True, False])
 def test_an_image_of_which_nothing_is_drawn_is_no_fold(features: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("segcal.calibrators.contextual._SAMPLE", 128)
+    monkeypatch.setattr("segcal.calibrators.shared.context_sample._SAMPLE", 128)
     large, small = heated(2)
     labels = np.full((48, 48), 255)
     labels[20, 20] = 0
@@ -316,7 +320,7 @@ def test_a_class_that_is_never_predicted_is_told_so() -> None:
     details = ContextualTemperatureScaling(CLASSES + 1).fit(cases).fit_report_.details
     assert [share == 0 for share in details["class_shares"]] == [False, False, True, False, False]
     assert sum(details["class_shares"]) == pytest.approx(1)
-    assert "pixels predicted as class 2: none were seen, so that nothing was learned" in details["words"]
+    assert "pixels predicted as class 2: none were seen, so nothing was learned" in details["words"]
     assert sum("none were seen" in words for words in details["words"]) == 1
 
 
@@ -351,8 +355,8 @@ def test_brier_is_lower_when_it_counts() -> None:
 
 
 def test_temperatures_at_the_bounds_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("_FEATURE_RIDGES", "_CLASS_RIDGES"):
-        monkeypatch.setattr(f"segcal.calibrators.contextual.{name}", (0.01,))
+    for name in ("FEATURE_RIDGES", "CLASS_RIDGES"):
+        monkeypatch.setattr(f"segcal.calibrators.shared.context_fit.{name}", (0.01,))
     report = ContextualTemperatureScaling(CLASSES, bounds=(1.0, 1.3)).fit(heated(6, size=(32, 32))).fit_report_
     assert any("are cut off at 1 or 1.3" in warning for warning in report.warnings)
     assert report.nll_after < report.nll_before  # T = 1, at the bound, is no place to be stuck in
@@ -368,7 +372,7 @@ def test_a_rough_fit_is_that_of_the_sample(monkeypatch: pytest.MonkeyPatch) -> N
     assert rough.fit_report_.details["raised_share"] == pytest.approx(
         fine.fit_report_.details["raised_share"], abs=1e-3
     )
-    monkeypatch.setattr("segcal.calibrators.contextual._SAMPLE", 4096)
+    monkeypatch.setattr("segcal.calibrators.shared.context_sample._SAMPLE", 4096)
     fewer = ContextualTemperatureScaling(CLASSES).fit_roughly(cases)
     measured = [summed_nll(cts, heated(4, seed=5)) for cts in (fewer, fine)]
     assert measured[0][0] == pytest.approx(measured[1][0], rel=0.02)
@@ -397,7 +401,7 @@ def test_no_pixel_becomes_surer_than_the_network_made_it() -> None:
         temperature = cts.temperature(logits)
         assert temperature[sure].median() == pytest.approx(3, rel=0.15)
         assert temperature[~sure].median() == pytest.approx(timid, rel=0.15)
-    assert held.temperature(logits).min() == 1
+    assert 1 < held.temperature(logits).min() < 1.01
     assert held.fit_report_.details["floor"] == 1
     assert free.fit_report_.details["floor"] == free.fit_report_.details["raised_share"] == 0
     assert held.fit_report_.details["raised_share"] == pytest.approx(0.5, abs=0.05)

@@ -140,20 +140,23 @@ def test_the_compiled_temperature_is_the_portable_one(size: tuple[int, ...]) -> 
     settings: Any = (weights, intercept, offsets)
     free = context_portable.log_temperature(logits.double(), *settings).exp()
     low, high = (float(free.quantile(share)) for share in (0.1, 0.9))
-    found = context_temperature(logits, *settings, (low, high), torch.tensor(0.0).double())
+    found = context_temperature(logits, *settings, (low, high), *2 * [torch.tensor(0.0).double()])
     assert found.dtype == torch.float32
     torch.testing.assert_close(found.double(), free.clamp(low, high), rtol=3e-6, atol=0)
     floor = free.median()
     for scores in (logits, logits.requires_grad_(True)):  # compiled and not
-        found = context_temperature(scores, *settings, (low, high), floor)
+        found = context_temperature(scores, *settings, (low, high), floor, 0 * floor)
         torch.testing.assert_close(found.double(), free.clamp(low, high).clamp(min=floor), rtol=1e-5, atol=0)
+        soft = context_temperature(scores, *settings, (low, high), floor, 0 * floor + 0.1)
+        expected = (floor * (1 + (free / floor) ** 10) ** 0.1).clamp(low, high)  # a softplus of log T is this of T
+        torch.testing.assert_close(soft.double(), expected, rtol=1e-5, atol=0)
 
 
 def test_gradients_reach_the_logits() -> None:
     logits = logits_of((9, 8)).requires_grad_(True)
     zero = torch.zeros((), dtype=torch.float64)
     heat = context_temperature(
-        logits, torch.ones(len(FEATURES)).double() / 50, zero, zero.repeat(4), (0.05, 100.0), zero
+        logits, torch.ones(len(FEATURES)).double() / 50, zero, zero.repeat(4), (0.05, 100.0), zero, zero
     )
     heat.sum().backward()
     assert logits.grad is not None

@@ -1,6 +1,6 @@
-"""Features of a pixel and its surroundings that tell how far its confidence can be trusted.
+"""Features of a pixel and its surroundings that predict how reliable its confidence is.
 
-None of them changes when a constant is added to all logits of a pixel, and none depends on what the classes are called:
+None of them changes when a constant is added to all logits of a pixel, and none depends on the order of the classes:
 
 - of the pixel: entropy, margin of the two largest logits (up to 10), and its distance from the nearest predicted
   boundary, in doublings: how many of the boxes that reach 0, 1, 3, 7 and 15 pixels around it hold none;
@@ -18,6 +18,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from segcal.functional import context_portable
+from segcal.functional.floor import soft_floor
 from segcal.functional.probability import at_least_float32
 from segcal.kernels.constants import DOUBLINGS, WINDOWS
 from segcal.kernels.cpu import context as context_kernels
@@ -41,14 +42,18 @@ WORDS = (
         for name in ("entropy of", "margin in", "share of predicted boundaries in")
     ),
 )
-"""What they are, in words."""
+"""The features in words."""
 
 REACH = max(max(WINDOWS) // 2, (1 << DOUBLINGS) - 1) + 1
 """How far they look, in pixels: half a window or the largest distance, and the neighbour of the last pixel."""
 
 
+_LEAST = 1e-30
+"""A temperature that no bound reaches."""
+
+
 def context_features(logits: Float[Tensor, "B L *S"]) -> Float[Tensor, "B F *S"]:
-    """All features of each pixel, in the order of `FEATURES`.
+    """Return all features of each pixel, in the order of `FEATURES`.
 
     >>> context_features(torch.zeros(1, 4, 1, 1)).flatten()
     tensor([1.3863, 0.0000, 5.0000, 1.3863, 0.0000, 0.0000, 1.3863, 0.0000, 0.0000])
@@ -64,11 +69,20 @@ def context_temperature(
     offsets: Float64[Tensor, " L"],
     bounds: tuple[float, float],
     floor: Float64[Tensor, ""],
+    softness: Float64[Tensor, ""],
 ) -> Float[Tensor, "B 1 *S"]:
-    """`exp(intercept + weights . features + offsets[predicted class])`, within the bounds and not below the floor."""
+    """Return `exp(intercept + weights . features + offsets[predicted class])` above the floor and within the bounds.
+
+    A floor of 0 is none.
+    """
+    least = floor.clamp(min=_LEAST)
     if may_compile(logits, weights, intercept, offsets) and logits.numel() > 0:
-        applied = (max(bounds[0], float(floor)), bounds[1])
+        hard = float(softness) == 0
+        applied = (max(bounds[0], float(floor)), bounds[1]) if hard else (_LEAST, 1 / _LEAST)
         found = context_kernels.temperature(logits, weights, intercept, offsets, applied)
+        if not hard:
+            found = soft_floor(found.log(), least.float(), softness.float()).exp().clamp(*bounds)
         return found.to(at_least_float32(logits[:0]).dtype)
     exponent = context_portable.log_temperature(logits, weights, intercept, offsets)
-    return torch.maximum(torch.exp(exponent).clamp(*bounds), floor.to(exponent.dtype))
+    raised = soft_floor(exponent, least.to(exponent.dtype), softness.to(exponent.dtype))
+    return torch.exp(raised).clamp(*bounds)

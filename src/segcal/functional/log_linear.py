@@ -1,4 +1,4 @@
-"""Temperatures whose logarithm is linear in what is known of a pixel: their loss, its gradient and its curvature.
+"""Temperatures whose logarithm is linear in the features of a pixel: their loss, its gradient and its curvature.
 
 With `u = log T = point . (1, features, class indicator)`, `a = 1 / T`, `p = softmax(a z)` and the mean `m = p . z`,
 
@@ -6,24 +6,26 @@ With `u = log T = point . (1, features, class indicator)`, `a = 1 / T`, `p = sof
     d p_k / d u = -a p_k (z_k - m),     so that for the Brier score |p - y|^2 both follow by the chain rule.
 
 The curvatures are those of Gauss and Newton (Fisher's for the NLL), which are never negative. Where a bound cuts the
-temperature off, slope and curvature are 0.
+temperature off, slope and curvature are 0. A floor is soft (`functional.floor`), so that pixels below it keep a slope.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
+from segcal.functional.floor import NO_FLOOR, Floor, soft_floor
 from segcal.kernels.cpu import log_linear as log_linear_kernels
 from segcal.kernels.cpu.log_linear import HEAD
 from segcal.types import Array
 
 _STEPS = 20
-_HALVINGS = 6  # of a step that leads up, as it can where bounds cut many temperatures off
+_HALVINGS = 6  # of a step that raises the loss, as can happen where bounds cut many temperatures off
 
 
 @dataclass(frozen=True)
@@ -33,16 +35,18 @@ class Loss:
     pixels: int
     nll: float
     value: float
-    """NLL plus the Brier score as often as it was asked for."""
+    """NLL plus the weighted Brier score."""
     bounded: int
     """Pixels whose temperature a bound cuts off."""
+    raised: int
+    """Pixels whose temperature would be below the floor without it."""
     gradient: Array
     curvature: Array
 
 
 @dataclass(frozen=True)
 class Pixels:
-    """Pixels with their features, in memory; those of a fold lie side by side, and `edges` says where."""
+    """Pixels with their features, in memory; fold k is the range from `edges[k]` to `edges[k + 1]`."""
 
     logits: Float[Tensor, "L N"]
     labels: Int64[Tensor, " N"]
@@ -50,7 +54,7 @@ class Pixels:
     edges: tuple[int, ...]
 
     def part(self, first: int, last: int) -> Pixels:
-        """The folds from `first` to before `last`, as one."""
+        """Return the folds `first` to `last - 1` as one."""
         at = slice(self.edges[first], self.edges[last])
         return Pixels(
             self.logits[:, at].contiguous(),
@@ -67,22 +71,25 @@ def loss_sums(
     point: Float64[np.ndarray, " P"],
     bounds: tuple[float, float],
     *,
+    floor: Floor = NO_FLOOR,
     brier: float = 0.0,
     curvature: bool = False,
 ) -> Array:
-    """One row of sums, to be added up and read by `read_loss`; pixels with a negative label are left out.
+    """Return one row of sums, to be added up and read by `read_loss`; pixels with a negative label are left out.
 
-    The point holds the intercept, a weight for each feature and an offset for each predicted class.
+    The point holds the intercept, a weight for each feature and an offset for each predicted class. A floor is applied
+    where it is soft; a hard one is a bound.
     """
     if logits.device.type == "cpu":
-        return log_linear_kernels.loss_sums(logits, labels, features, point, bounds, brier, curvature)
-    return _loss_sums(logits, labels, features, point, bounds, brier, curvature)
+        return log_linear_kernels.loss_sums(logits, labels, features, point, bounds, floor, brier, curvature)
+    return _loss_sums(logits, labels, features, point, bounds, floor, brier, curvature)
 
 
 def read_loss(sums: Array, numbers: int) -> Loss:
-    """What a row of sums says, for a point of so many numbers."""
+    """Read a row of sums for a point of so many numbers."""
     gradient, curvature = sums[HEAD : HEAD + numbers], sums[HEAD + numbers :]
-    return Loss(int(sums[0]), float(sums[1]), float(sums[2]), int(sums[3]), gradient, curvature.reshape(-1, numbers))
+    pixels, nll, value, bounded, raised = sums[:HEAD].tolist()
+    return Loss(int(pixels), nll, value, int(bounded), int(raised), gradient, curvature.reshape(-1, numbers))
 
 
 def _loss_sums(
@@ -91,6 +98,7 @@ def _loss_sums(
     features: Tensor,
     point: Array,
     bounds: tuple[float, float],
+    floor: Floor,
     brier: float,
     curvature: bool,
 ) -> Array:
@@ -106,6 +114,11 @@ def _loss_sums(
         ]
     )
     exponent = torch.from_numpy(np.asarray(point)).to(z.device) @ known
+    under, gate = torch.zeros_like(exponent), torch.ones_like(exponent)
+    if floor.softness > 0:
+        above = exponent - float(np.log(floor.value))
+        under, gate = (above < 0).double(), torch.sigmoid(above / floor.softness)
+        exponent = soft_floor(exponent, *exponent.new_tensor(floor))
     low, high = (float(np.log(bound)) for bound in bounds)
     inside = ((exponent > low) & (exponent < high)).double()
     cold = (-exponent.clamp(low, high)).exp()
@@ -119,9 +132,9 @@ def _loss_sums(
     moved = -cold * probs * apart
     off = probs.scatter_add(0, truth, -torch.ones_like(truth, dtype=z.dtype))
     value = nll + brier * off.square().sum(dim=0)
-    slope = inside * (slope + 2 * brier * (off * moved).sum(dim=0))
-    bend = inside * (bend + 2 * brier * moved.square().sum(dim=0))
-    head = [torch.ones_like(nll).sum(), nll.sum(), value.sum(), (1 - inside).sum()]
+    slope = gate * inside * (slope + 2 * brier * (off * moved).sum(dim=0))
+    bend = gate.square() * inside * (bend + 2 * brier * moved.square().sum(dim=0))
+    head = [torch.ones_like(nll).sum(), nll.sum(), value.sum(), (1 - inside).sum(), under.sum()]
     parts = [torch.stack(head), known @ slope]
     if curvature:
         parts.append(((known * bend) @ known.T).reshape(-1))
@@ -134,22 +147,21 @@ def fit_in_memory(
     penalty: Float64[np.ndarray, " P"],
     bounds: tuple[float, float],
     *,
+    floor: Floor = NO_FLOOR,
     brier: float = 0.0,
     tolerance: float = 1e-12,
 ) -> tuple[Array, Array]:
-    """The point of least mean loss plus `penalty / 2` times squares, and the curvature there, by Newton's method.
+    """Return the point of least mean loss plus `penalty / 2` times squares, and the curvature there (Newton's method).
 
-    A penalty of infinity keeps a number where it starts. A step that does not lead down is halved; when one promises
-    less than twice the `tolerance` of the mean loss, it is the last.
+    A penalty of infinity keeps a number at its start. A step that does not lower the loss is halved; the search ends
+    with the first step that promises less than twice the `tolerance` of the mean loss.
     """
     free = np.flatnonzero(np.isfinite(penalty))
     cost = np.where(np.isfinite(penalty), penalty, 0.0)
 
     def at(point: Array) -> tuple[float, Array, Array]:
-        sums = [
-            loss_sums(part.logits, part.labels, part.features, point, bounds, brier=brier, curvature=True)
-            for part in parts
-        ]
+        settings: dict[str, Any] = {"floor": floor, "brier": brier, "curvature": True}
+        sums = [loss_sums(part.logits, part.labels, part.features, point, bounds, **settings) for part in parts]
         found = read_loss(np.sum(sums, axis=0), point.size)
         value = found.value / found.pixels + (cost * point**2).sum() / 2
         gradient = found.gradient / found.pixels + cost * point
@@ -169,7 +181,7 @@ def fit_in_memory(
             if found[0] < value:
                 break
         else:
-            break  # nothing to be gained any more
+            break  # nothing left to gain
         point, (value, gradient, curvature) = trial, found
         if last:
             break

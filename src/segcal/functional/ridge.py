@@ -1,4 +1,4 @@
-"""How strongly to shrink towards one temperature: ridges chosen by cross-validation in folds of whole groups."""
+"""The strength of ridge penalties towards one temperature, chosen by cross-validation in folds of whole groups."""
 
 from __future__ import annotations
 
@@ -6,34 +6,36 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from jaxtyping import Bool, Float64
 from scipy.stats import t as student
 
+from segcal.functional.floor import NO_FLOOR, Floor
 from segcal.functional.log_linear import Pixels, fit_in_memory, loss_sums, read_loss
 from segcal.types import Array
 
-_TOLERANCE = 1e-8  # of the loss that a last step may promise
-_EQUAL = 1e-6  # nats by which losses may differ and count as equal
+_TOLERANCE = 1e-8  # nats that the last step may still promise
+_EQUAL = 1e-6  # nats within which two losses count as equal
 
 
 @dataclass(frozen=True)
 class Strengths:
-    """What the squares of the features' weights and of the classes' offsets cost; infinity keeps them at 0."""
+    """Penalties on the squares of the feature weights and the class offsets; infinity keeps them at 0."""
 
     features: float
     classes: float
 
     def penalty(self, features: int, classes: int) -> Array:
-        """Of the intercept, each weight and each offset."""
+        """Return the penalty of the intercept, each weight and each offset."""
         return np.concatenate([[0.0], np.full(features, self.features), np.full(classes, self.classes)])
 
 
 TEMPERATURE_SCALING = Strengths(np.inf, np.inf)
-"""Neither is free: one temperature is left."""
+"""Neither is free: one temperature remains."""
 
 
 @dataclass(frozen=True)
 class Tried:
-    """Strengths, with the mean NLL and loss on groups that were not fitted on."""
+    """Strengths, with their mean NLL and loss on the folds left out."""
 
     strengths: Strengths
     nll: float
@@ -42,14 +44,14 @@ class Tried:
 
 @dataclass(frozen=True)
 class Choice:
-    """The best strengths, all that were tried, and what was fitted without each fold at the best."""
+    """The chosen strengths, all that were tried, and the fits without each fold at the chosen ones."""
 
     strengths: Strengths
     tried: tuple[Tried, ...]
     refits: tuple[Array, ...]
 
     def intervals(self, point: Array) -> Array:
-        """95 % intervals `[P, 2]` of a point, by the jackknife over folds."""
+        """Return 95 % intervals `[P, 2]` of a point, by the jackknife over folds."""
         refits = np.stack(self.refits)
         folds = len(refits)
         spread = np.sqrt((folds - 1) / folds * ((refits - refits.mean(axis=0)) ** 2).sum(axis=0))
@@ -64,16 +66,19 @@ def choose_ridge(
     bounds: tuple[float, float],
     *,
     applied: tuple[float, float] | None = None,
+    floor: Floor = NO_FLOOR,
     brier: float = 0.0,
+    cautious: bool = False,
 ) -> Choice:
-    """The strengths of least loss on the folds left out; of equal ones the first, so the strongest comes first.
+    """Return the strengths of least loss on the folds left out; of equal ones the first, so the strongest comes first.
 
-    Temperatures are fitted within the bounds, and scored within those that will be `applied`, if others.
-    Each fit starts where the one before it ended, with 0 for what is not free.
+    Temperatures are fitted within the bounds, and scored within those that will be `applied`, if others. Each fit
+    starts from the one before it, with 0 for what is not free. A `cautious` choice takes the strongest ridge on class
+    offsets whose loss is within one standard error, over folds, of the least.
     """
     features, classes = len(pixels.features), len(pixels.logits)
     folds = len(pixels.edges) - 1
-    totals = np.zeros((len(among), 3))
+    totals = np.zeros((len(among), folds, 3))
     points: list[list[Array]] = [[] for _ in among]
     for fold in range(folds):
         parts = [pixels.part(0, fold), pixels.part(fold + 1, folds)]
@@ -82,12 +87,41 @@ def choose_ridge(
         for k, strengths in enumerate(among):
             penalty = strengths.penalty(features, classes)
             begin = np.where(np.isfinite(penalty), point, 0.0)
-            point, _ = fit_in_memory(parts, begin, penalty, bounds, brier=brier, tolerance=_TOLERANCE)
+            point, _ = fit_in_memory(parts, begin, penalty, bounds, floor=floor, brier=brier, tolerance=_TOLERANCE)
             points[k].append(point)
-            sums = loss_sums(held_out.logits, held_out.labels, held_out.features, point, applied or bounds, brier=brier)
-            found = read_loss(sums, point.size)
-            totals[k] += found.pixels, found.nll, found.value
-    tried = [Tried(s, nll / n, loss / n) for s, (n, nll, loss) in zip(among, totals.tolist(), strict=True)]
-    least = min(row.loss for row in tried)
-    best = next(k for k, row in enumerate(tried) if row.loss <= least + _EQUAL)
+            data = held_out.logits, held_out.labels, held_out.features
+            found = read_loss(loss_sums(*data, point, applied or bounds, floor=floor, brier=brier), point.size)
+            totals[k, fold] = found.pixels, found.nll, found.value
+    sums = totals.sum(axis=1).tolist()
+    tried = [Tried(strengths, nll / n, loss / n) for strengths, (n, nll, loss) in zip(among, sums, strict=True)]
+    best = first_least([row.loss for row in tried])
+    if cautious:
+        best = _fewest_offsets(tried, totals, best)
     return Choice(among[best], tuple(tried), tuple(points[best]))
+
+
+def first_least(losses: Sequence[float]) -> int:
+    """Return the first place whose loss counts as equal to the least."""
+    return next(k for k, loss in enumerate(losses) if loss <= min(losses) + _EQUAL)
+
+
+def within_one_error(totals: Float64[np.ndarray, "K folds 3"], best: int) -> Bool[np.ndarray, " K"]:
+    """Return which choices lose at most one standard error, over folds, against the best; totals as pixels, NLL, loss.
+
+    With G folds of n pixels and differences d, the squared error of the mean is `G / (G - 1) sum((d - mean n)^2)`.
+    """
+    pixels, loss = totals[0, :, 0], totals[:, :, 2]
+    gap, folds = loss - loss[best], len(pixels)
+    mean = gap.sum(axis=1) / pixels.sum()
+    spread = ((gap - mean[:, np.newaxis] * pixels) ** 2).sum(axis=1)
+    near: Array = mean <= np.sqrt(folds / max(folds - 1, 1) * spread) / pixels.sum() + _EQUAL
+    return near
+
+
+def _fewest_offsets(tried: Sequence[Tried], totals: Array, best: int) -> int:
+    """Return the best of the strongest class ridge among those that are as good as the best."""
+    near = within_one_error(totals, best)
+    strongest = max(row.strengths.classes for row, good in zip(tried, near, strict=True) if good)
+    losses = [row.loss if good and row.strengths.classes == strongest else np.inf
+              for row, good in zip(tried, near, strict=True)]  # fmt: skip
+    return first_least(losses)

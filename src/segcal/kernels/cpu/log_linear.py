@@ -17,8 +17,8 @@ from segcal.kernels.cpu.compiling import (
 from segcal.kernels.cpu.pixels import largest
 from segcal.types import Array
 
-HEAD = 4
-"""Of a row of sums: pixels, NLL, loss, and pixels whose temperature a bound cuts off; then come the derivatives."""
+HEAD = 5
+"""Of a row of sums: pixels, NLL, loss, pixels at a bound and pixels below the floor; then come the derivatives."""
 
 
 @compiled
@@ -103,13 +103,25 @@ def _curve(bend: Array, known: Array, winner: Array, n: int, classes: int, squar
 
 
 @compiled
+def _soften(heat: Array, n: int, least: float, softness: float, below: Array, gate: Array) -> None:
+    """Apply the soft floor to log-temperatures in place; `gate` is its slope, `below` marks those under the floor."""
+    for i in range(n):
+        x = (heat[i] - least) / softness
+        power = exp_below_zero(-abs(x))
+        below[i] = 1.0 if x < 0 else 0.0
+        gate[i] = (power if x < 0 else 1.0) / (1.0 + power)
+        heat[i] = least + softness * (max(x, 0.0) + log_above_one(1.0 + power))
+
+
+@compiled
 def _sums(
-    logits: Array, labels: Array, features: Array, point: Array, low: float, high: float, brier: float,
-    curvature: bool, partial: Array, start: int, stop: int,
+    logits: Array, labels: Array, features: Array, point: Array, low: float, high: float, least: float,
+    softness: float, brier: float, curvature: bool, partial: Array, start: int, stop: int,
 ) -> None:  # fmt: skip
     many, numbers, classes = 1 + features.shape[0], point.shape[0], logits.shape[0]
     top, winner = np.empty(BLOCK, logits.dtype), np.empty(BLOCK, np.int32)
     heat, cold, inside = np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK)
+    below, gate = np.zeros(BLOCK), np.ones(BLOCK)
     found, scratch, known = np.empty((4, BLOCK)), np.empty((6, BLOCK)), np.ones((many, BLOCK))
     offsets, coldest = point[many:], np.exp(-low)
     for at in range(start, stop, BLOCK):
@@ -122,6 +134,8 @@ def _sums(
             for i in range(n):
                 copy[i] = np.float64(row[i])
                 heat[i] += weight * copy[i]
+        if softness > 0:
+            _soften(heat, n, least, softness, below, gate)
         for i in range(n):
             inside[i] = 1.0 if (heat[i] > low) & (heat[i] < high) else 0.0
             cold[i] = exp_below_zero(low - min(max(heat[i], low), high)) * coldest
@@ -129,12 +143,13 @@ def _sums(
         out = partial[at // BLOCK]
         for i in range(n):
             counts = 1.0 if labels[at + i] >= 0 else 0.0
-            found[2, i] *= inside[i] * counts
-            found[3, i] *= inside[i] * counts
+            found[2, i] *= gate[i] * inside[i] * counts
+            found[3, i] *= gate[i] * gate[i] * inside[i] * counts
             out[0] += counts
             out[1] += counts * found[0, i]
             out[2] += counts * found[1, i]
             out[3] += counts * (1.0 - inside[i])
+            out[4] += counts * below[i]
             out[HEAD + many + winner[i]] += found[2, i]
         for j in range(many):
             out[HEAD + j] += _dot(found[2], known[j], n)
@@ -148,6 +163,7 @@ def loss_sums(
     features: Tensor,
     point: Array,
     bounds: tuple[float, float],
+    floor: tuple[float, float],
     brier: float,
     curvature: bool,
 ) -> Array:
@@ -155,10 +171,11 @@ def loss_sums(
     z, known = as_numpy(logits), as_numpy(features)
     count, numbers = z.shape[1], len(point)
     low, high = (float(np.log(bound)) for bound in bounds)
+    softness = float(floor[1])
+    least = float(np.log(floor[0])) if softness > 0 else 0.0
     partial = np.zeros((-(-count // BLOCK), HEAD + numbers + (numbers**2 if curvature else 0)))
-    over_pixels(
-        _sums, count, z, as_numpy(labels), known, np.asarray(point), low, high, float(brier), curvature, partial
-    )
+    settings = (low, high, least, softness, float(brier), curvature)
+    over_pixels(_sums, count, z, as_numpy(labels), known, np.asarray(point), *settings, partial)
     total = partial.sum(axis=0)  # numpy sums pairwise
     if curvature:
         square = total[HEAD + numbers :].reshape(numbers, numbers)

@@ -1,0 +1,234 @@
+"""The fit of contextual temperature scaling: penalties by cross-validation on a sample, then all pixels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float64
+from torch import Tensor
+
+from segcal.calibrators.base import Calibrator
+from segcal.calibrators.shared.context_sample import ContextSample, context_slabs
+from segcal.functional.floor import Floor, soft_floor
+from segcal.functional.lbfgs import Block, Metric, Minimum, minimise
+from segcal.functional.log_linear import Loss, Pixels, fit_in_memory, loss_sums, read_loss
+from segcal.functional.pairs import PairChoice, PairFit, PairPixels, PairSums, choose_pair_ridge, fit_pairs
+from segcal.functional.ridge import Choice, Strengths, choose_ridge
+from segcal.statistics.grouping import FEW_GROUPS
+from segcal.types import Array, Case
+
+Bounds = tuple[float, float]
+
+FEATURE_RIDGES = (np.inf, 10.0, 1.0, 0.1, 1e-3)
+CLASS_RIDGES = (np.inf, 0.3, 0.1, 0.03, 0.01, 1e-3)
+PAIR_RIDGES = (np.inf, 0.1, 0.03, 0.01, 3e-3, 1e-3, 3e-4, 1e-4)
+"""Strengths to choose from, the strongest first."""
+
+_SEARCHED = (0.05, 100.0)  # temperatures, unless the bounds are wider
+_PASSES = 30
+_TOLERANCE = 1e-5  # of the rounded slope: 5e-11 of NLL is left to gain, and each pass goes over all pixels
+_PAIR_TOLERANCE = 1e-8  # nats; each step is a pass over all pixels
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Intercept, feature weights and class offsets that were found, and how."""
+
+    point: Float64[np.ndarray, " P"]
+    nll: float
+    steps: int
+    converged: bool
+    warnings: tuple[str, ...]
+    raised: float = 0.0
+    """Share of the pixels whose temperature would be below the floor without it."""
+
+
+@dataclass(frozen=True)
+class ContextFit:
+    """A problem to solve: the sample, all cases (None where the sample is enough), the floor and the settings."""
+
+    calibrator: Calibrator
+    sample: ContextSample
+    cases: Collection[Case] | None
+    floor: Floor
+    bounds: Bounds
+    spatial_dims: int
+    brier: float = 0.0
+
+    @cached_property
+    def data(self) -> Pixels:
+        """The pixels of the sample, with standardised features."""
+        return self.sample.standardised
+
+    @property
+    def many(self) -> int:
+        """How many features there are."""
+        return len(self.sample.mean)
+
+    @property
+    def searched(self) -> Bounds:
+        """Temperatures among which numbers are sought; those applied may be fewer."""
+        low, high = self.bounds
+        return min(low, _SEARCHED[0]), max(high, _SEARCHED[1])
+
+    @property
+    def cautious(self) -> bool:
+        """Whether the groups are too few to trust cross-validation to a fraction of its error."""
+        return self.sample.grouping.count < FEW_GROUPS
+
+    def choose(self, one: float, *, classes: bool) -> Choice:
+        """Return the strengths of least loss on the folds left out, from the one temperature of all pixels."""
+        start = np.zeros(1 + self.many + self.calibrator.num_classes)
+        start[0] = self.floor.inverse(float(np.log(one)))
+        both = product(FEATURE_RIDGES if self.many else (np.inf,), CLASS_RIDGES if classes else (np.inf,))
+        return choose_ridge(
+            self.data,
+            start,
+            [Strengths(*strengths) for strengths in both],
+            self.searched,
+            applied=self.bounds,
+            floor=self.floor,
+            brier=self.brier,
+            cautious=self.cautious,
+        )
+
+    def solve(self, choice: Choice) -> Outcome:
+        """Return the numbers of least loss on all cases, or on the sample where there are none."""
+        return self._fit_sample(choice) if self.cases is None else self._fit_all(choice)
+
+    def _solve_sample(self, choice: Choice) -> tuple[Array, Array, Array]:
+        """Return the solution of the sample, the curvature there, and the penalties."""
+        penalty = choice.strengths.penalty(self.many, self.calibrator.num_classes)
+        # not from T = 1, which may lie outside the bounds, where nothing has a slope
+        middle = np.mean(choice.refits, axis=0)
+        found = fit_in_memory([self.data], middle, penalty, self.searched, floor=self.floor, brier=self.brier)
+        return *found, penalty
+
+    def _fit_sample(self, choice: Choice) -> Outcome:
+        point, data = self._solve_sample(choice)[0], self.data
+        values = data.logits, data.labels, data.features
+        found = read_loss(loss_sums(*values, point, self.bounds, floor=self.floor, brier=self.brier), point.size)
+        return Outcome(point, found.nll / found.pixels, 0, True, (), raised=found.raised / found.pixels)
+
+    def _fit_all(self, choice: Choice) -> Outcome:
+        """Fit all pixels, from the solution of the sample and with its curvature as the metric.
+
+        Narrow bounds have no part in it, because a pixel at them has no slope; they are applied to the result.
+        """
+        start, curvature, penalty = self._solve_sample(choice)
+        free = np.flatnonzero(np.isfinite(penalty))
+        cost = penalty[free]
+        found: dict[bytes, Loss] = {}
+
+        def objective(chosen: Array) -> tuple[float, Array]:
+            point = np.zeros(penalty.size)
+            point[free] = chosen
+            loss = found[chosen.tobytes()] = self._loss(point, self.searched)
+            value = loss.value / loss.pixels + float((cost * chosen**2).sum()) / 2
+            return value, loss.gradient[free] / loss.pixels + cost * chosen
+
+        metric = Metric([Block(np.arange(free.size), curvature[np.ix_(free, free)])])
+        least = minimise(objective, start[free], metric, evaluations=_PASSES, tolerance=_TOLERANCE)
+        point, last = np.zeros(penalty.size), found[least.point.tobytes()]
+        point[free] = least.point
+        shown = last if self.bounds == self.searched else self._loss(point, self.bounds)
+        return Outcome(
+            point,
+            shown.nll / shown.pixels,
+            least.evaluations,
+            least.converged,
+            tuple(self._warnings(least, shown)),
+            raised=shown.raised / shown.pixels,
+        )
+
+    def _raw(self, point: Array) -> Array:
+        """Return a point for standardised features as one for features as they are."""
+        many = slice(1, 1 + self.many)
+        raw = point.copy()
+        raw[many] = point[many] / self.sample.scale
+        raw[0] -= float(raw[many] @ self.sample.mean)
+        return raw
+
+    def _slabs(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Yield logits, labels and features of all pixels."""
+        assert self.cases is not None
+        slabs = context_slabs(
+            self.calibrator, self.cases, spatial_dims=self.spatial_dims, features=self.many > 0, layouts=False
+        )
+        return ((logits, labels, known) for _, logits, labels, known, _ in slabs)
+
+    def _loss(self, point: Array, bounds: Bounds) -> Loss:
+        """Return the loss of all pixels at a point for standardised features."""
+        raw, many = self._raw(point), slice(1, 1 + self.many)
+        rows = (loss_sums(*values, raw, bounds, floor=self.floor, brier=self.brier) for values in self._slabs())
+        loss = read_loss(sum(rows, start=np.zeros(1)), point.size)
+        loss.gradient[many] = (loss.gradient[many] - self.sample.mean * loss.gradient[0]) / self.sample.scale
+        return loss
+
+    def _warnings(self, least: Minimum, last: Loss) -> Iterator[str]:
+        if last.bounded:
+            low, high = self.bounds
+            share = last.bounded / last.pixels
+            yield f"the temperatures of {share:.2%} of the pixels are cut off at {low:.3g} or {high:.3g}"
+        if not least.converged:
+            yield f"the search stopped after {least.evaluations} passes before it converged"
+
+    def choose_pairs(self, choice: Choice) -> PairChoice:
+        """Return the ridge on pairs of least NLL on the folds left out, each at temperatures fitted without it."""
+        fitted, held_out = [], []
+        for fold, point in enumerate(choice.refits):
+            parts = [
+                self.data.part(fold, fold + 1),
+                self.data.part(0, fold),
+                self.data.part(fold + 1, self.sample.folds),
+            ]
+            left, *others = [self._pairs_of(part, point) for part in parts if part.edges[-1]]
+            fitted.append(others)
+            held_out.append(left)
+        return choose_pair_ridge(fitted, held_out, PAIR_RIDGES, cautious=self.cautious)
+
+    def solve_pairs(self, ridge: float, outcome: Outcome) -> PairFit:
+        """Return the pair offsets of least NLL at the temperatures that were found."""
+        classes = self.calibrator.num_classes
+        zero = torch.zeros(classes, classes, dtype=torch.float64)
+        if not np.isfinite(ridge):
+            return PairFit(zero, outcome.nll, 0, True)
+        fit = fit_pairs(self._pairs_of(self.data, outcome.point).sums, zero, ridge)
+        if self.cases is None:
+            return fit
+        return fit_pairs(self._pair_sums(outcome.point), fit.offsets, ridge, tolerance=_PAIR_TOLERANCE)
+
+    def _pairs_of(self, data: Pixels, point: Array) -> PairPixels:
+        inverse = self._inverse(data.logits, data.features, point)
+        return PairPixels.of(data.logits, data.labels, inverse, self.floor.value)
+
+    def _inverse(
+        self, logits: Float[Tensor, "L N"], known: Float[Tensor, "F N"], point: Array
+    ) -> Float64[Tensor, " N"]:
+        """Return the inverse temperature of each pixel."""
+        weights, many = torch.from_numpy(point).to(logits.device), 1 + self.many
+        exponent = weights[0] + weights[1:many] @ known.double() + weights[many:][logits.argmax(dim=0)]
+        if self.floor.value > 0:
+            exponent = soft_floor(exponent, *exponent.new_tensor(self.floor))
+        return exponent.exp().clamp(*self.bounds).reciprocal()
+
+    def _pair_sums(self, point: Array) -> Callable[[Tensor], PairSums]:
+        """Return the function that sums up all pixels at pair offsets."""
+        raw = self._raw(point)
+
+        def at(offsets: Tensor) -> PairSums:
+            parts = (
+                PairPixels.of(logits, labels, self._inverse(logits, known, raw), self.floor.value).sums(offsets)
+                for logits, labels, known in self._slabs()
+            )
+            total = next(parts)
+            for part in parts:
+                total = total + part
+            return total
+
+        return at

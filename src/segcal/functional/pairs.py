@@ -1,0 +1,229 @@
+"""Margins between pairs of classes: what the predicted class says about each of its rivals.
+
+With k the predicted class, `m_j = z_k - z_j >= 0` its margin over class j and `a = 1 / T`, the calibrated margin is
+
+    m'_j = log(1 + exp(b_kj) (exp(a m_j) - 1)),
+
+a softplus of `a m_j + b_kj` shifted to pass through 0: it is `a m_j` where `b_kj = 0`, it tends to `a m_j + b_kj` for
+large margins, and it is 0 only where `m_j` is, so that the label stays. A negative b says "where it predicts k, it is
+j more often than the scores say". The odds of j against k are a ratio without logarithms: with `q = exp(-a m_j)` and
+`c = exp(b_kj)`,
+
+    exp(-m'_j) = q / (q + c (1 - q)).
+
+A limit keeps margins from growing past `m_j / floor`, the margin at the least temperature. The NLL separates over the
+predicted classes; with `g_j = d m'_j / d b_kj = c (1 - q) / (q + c (1 - q))` its gradient is `g_j ([y = j] - p_j)` and
+its curvature, by Gauss and Newton, `g_i g_j (p_i [i = j] - p_i p_j)`, which is never negative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Float64, Int64
+from torch import Tensor
+
+from segcal.functional.ridge import first_least, within_one_error
+from segcal.types import Array
+
+_SMALLEST = 1e-300
+_LARGEST = 1e30  # margins beyond are all the same, and must not become infinite
+_STEPS = 50
+_TOLERANCE = 1e-8  # nats that the last step may still promise, in cross-validation
+
+
+def pair_margins(
+    logits: Float[Tensor, "B L *S"],
+    temperature: Float[Tensor, "B 1 *S"],
+    offsets: Float[Tensor, "L L"],
+    floor: Float[Tensor, ""],
+) -> Float[Tensor, "B L *S"]:
+    """Return `z / T`, with each margin of the predicted class replaced by its calibrated one.
+
+    A floor of 0 sets no limit.
+    """
+    winner = logits.max(dim=1).indices
+    top = logits.amax(dim=1, keepdim=True)
+    margin = (top - logits).clamp(max=_LARGEST)
+    scaled = margin / temperature
+    rest = torch.exp(-scaled)
+    factor = offsets.exp()[winner].movedim(-1, 1)
+    shift = torch.log(rest + factor * -torch.expm1(-scaled))
+    limit = margin / floor.clamp(min=1 / _LARGEST) - scaled
+    return logits / temperature - torch.minimum(shift, limit.clamp(min=0))
+
+
+@dataclass(frozen=True)
+class PairSums:
+    """Sums over the pixels predicted as each class; those of two sets of pixels add."""
+
+    pixels: int
+    nll: Float64[Tensor, " L"]
+    gradient: Float64[Tensor, "L L"]
+    curvature: Float64[Tensor, "L L L"]
+
+    def __add__(self, other: PairSums) -> PairSums:
+        """Return the sums over both."""
+        return PairSums(
+            self.pixels + other.pixels,
+            self.nll + other.nll,
+            self.gradient + other.gradient,
+            self.curvature + other.curvature,
+        )
+
+
+@dataclass(frozen=True)
+class PairPixels:
+    """Labelled pixels by predicted class: `exp(-a m)`, its least value under the limit, and the labels."""
+
+    rest: tuple[Float64[Tensor, "L N"], ...]
+    least: tuple[Float64[Tensor, "L N"], ...]
+    labels: tuple[Int64[Tensor, " N"], ...]
+
+    @classmethod
+    def of(
+        cls, logits: Float[Tensor, "L N"], labels: Int64[Tensor, " N"], inverse: Float[Tensor, " N"], floor: float
+    ) -> PairPixels:
+        """Sort pixels by predicted class, given the inverse temperature of each; a floor of 0 sets no limit."""
+        kept = labels >= 0
+        z, y, cold = logits[:, kept].double(), labels[kept], inverse[kept].double()
+        top, winner = z.max(dim=0)
+        margin = (top - z).clamp(max=_LARGEST)
+        rest, least, truth = [], [], []
+        for k in range(len(z)):
+            own = (winner == k).nonzero().squeeze(1)
+            m = margin[:, own]
+            rest.append(torch.exp(-cold[own] * m).clamp(min=_SMALLEST))
+            least.append(torch.exp(-m / floor).clamp(min=_SMALLEST) if floor > 0 else torch.zeros_like(m))
+            truth.append(y[own])
+        return cls(tuple(rest), tuple(least), tuple(truth))
+
+    def sums(self, offsets: Float64[Tensor, "L L"]) -> PairSums:
+        """Return the sums at some offsets."""
+        parts = [_sums_of(k, *part, offsets[k]) for k, part in enumerate(zip(self.rest, self.least, self.labels,
+                                                                             strict=True))]  # fmt: skip
+        nll, gradient, curvature = (torch.stack(column).cpu() for column in zip(*parts, strict=True))
+        return PairSums(sum(len(labels) for labels in self.labels), nll, gradient, curvature)
+
+
+def _sums_of(k: int, rest: Tensor, least: Tensor, labels: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return NLL, gradient and curvature of the pixels predicted as one class."""
+    grown = offsets.to(rest.device).exp().unsqueeze(1) * (1 - rest)
+    total = rest + grown
+    free = rest / total
+    inside = free >= least * (1 - 1e-12)  # at the limit too: a negative offset leads away from it
+    odds = torch.maximum(free, least)
+    odds[k] = 1.0
+    probs = odds / odds.sum(dim=0)
+    slope = grown / total * inside
+    slope[k] = 0.0
+    truth = labels.unsqueeze(0)
+    nll = odds.sum(dim=0).log().sum() - odds.gather(0, truth).clamp(min=_SMALLEST).log().sum()
+    moved = slope * probs
+    gradient = torch.zeros_like(offsets, device=rest.device).scatter_add(
+        0, labels, slope.gather(0, truth).squeeze(0)
+    ) - moved.sum(dim=1)
+    curvature = torch.diag((slope * moved).sum(dim=1)) - moved @ moved.T
+    return nll, gradient, curvature
+
+
+@dataclass(frozen=True)
+class PairFit:
+    """Offsets of least mean NLL plus `ridge / 2` times squares, and how they were found."""
+
+    offsets: Float64[Tensor, "L L"]
+    nll: float
+    steps: int
+    converged: bool
+
+
+def fit_pairs(
+    at: Callable[[Float64[Tensor, "L L"]], PairSums],
+    start: Float64[Tensor, "L L"],
+    ridge: float,
+    *,
+    tolerance: float = _TOLERANCE,
+    steps: int = _STEPS,
+) -> PairFit:
+    """Return the offsets of least mean NLL plus penalty, by Newton's method for all predicted classes at once.
+
+    `at` sums up all pixels at some offsets. The classes share no number, so each takes its own steps, halved until
+    its part of the objective falls. From the same start the same offsets are found, whatever the order of pixels.
+    """
+    point, found = start, at(start)
+    pixels = max(found.pixels, 1)
+
+    def objective(sums: PairSums, offsets: Tensor) -> Tensor:
+        return sums.nll / pixels + ridge / 2 * offsets.square().sum(dim=1)
+
+    unit = torch.eye(len(start), dtype=torch.float64)
+    value, share = objective(found, point), torch.ones(len(start), dtype=torch.float64)
+    for step in range(1, steps + 1):
+        gradient = found.gradient / pixels + ridge * point
+        move = -torch.linalg.solve(found.curvature / pixels + (ridge + 1e-12) * unit, gradient.unsqueeze(2)).squeeze(2)
+        promised = -(share * (gradient * move).sum(dim=1)) / 2
+        if float(promised.sum()) <= tolerance:
+            return PairFit(point, float(found.nll.sum()) / pixels, step, True)
+        trial = point + share.unsqueeze(1) * move
+        sums = at(trial)
+        new = objective(sums, trial)
+        better: Bool[Tensor, " L"] = (new < value) | (promised <= 0)
+        point = torch.where(better.unsqueeze(1), trial, point)
+        value = torch.where(better, new, value)
+        found = PairSums(
+            sums.pixels,
+            torch.where(better, sums.nll, found.nll),
+            torch.where(better.unsqueeze(1), sums.gradient, found.gradient),
+            torch.where(better.view(-1, 1, 1), sums.curvature, found.curvature),
+        )
+        share = torch.where(better, torch.ones_like(share), share / 2)
+    return PairFit(point, float(found.nll.sum()) / pixels, steps, False)
+
+
+@dataclass(frozen=True)
+class PairChoice:
+    """The ridge chosen, infinity for no offsets, and the mean NLL of each on the folds left out."""
+
+    ridge: float
+    tried: tuple[tuple[float, float], ...]
+
+
+def choose_pair_ridge(
+    fitted: Sequence[Sequence[PairPixels]], held_out: Sequence[PairPixels], among: Sequence[float], *, cautious: bool
+) -> PairChoice:
+    """Return the ridge of least NLL on the folds left out, the strongest first and infinity among them.
+
+    Of each fold `fitted` holds the others and `held_out` the fold itself, at temperatures fitted without it. A
+    `cautious` choice takes the strongest ridge within one standard error, over folds, of the best.
+    """
+    totals = np.zeros((len(among), len(held_out), 3))
+    for fold, (parts, left) in enumerate(zip(fitted, held_out, strict=True)):
+        zero = point = torch.zeros(len(left.rest), len(left.rest), dtype=torch.float64)
+        for k, ridge in enumerate(among):
+            if np.isfinite(ridge):
+                point = fit_pairs(lambda b, parts=parts: _total(p.sums(b) for p in parts), point, ridge).offsets  # type: ignore[misc]
+            sums = left.sums(point if np.isfinite(ridge) else zero)
+            nll = float(sums.nll.sum())
+            totals[k, fold] = sums.pixels, nll, nll
+    means = (totals[:, :, 1].sum(axis=1) / totals[:, :, 0].sum(axis=1)).tolist()
+    best = first_least(means)
+    if cautious:
+        best = int(np.flatnonzero(within_one_error(totals, best))[0])
+    return PairChoice(float(among[best]), tuple(zip(map(float, among), means, strict=True)))
+
+
+def strongest_pairs(offsets: Array, count: int) -> list[tuple[int, int, float]]:
+    """Return the predicted class, its rival and the offset of the largest offsets in size."""
+    order = np.argsort(-np.abs(offsets), axis=None, kind="stable")[:count]
+    places = zip(*np.unravel_index(order, offsets.shape), strict=True)
+    return [(int(k), int(j), float(offsets[k, j])) for k, j in places if offsets[k, j] != 0]
+
+
+def _total(parts: Iterator[PairSums]) -> PairSums:
+    total = next(parts)
+    for part in parts:
+        total = total + part
+    return total
