@@ -89,7 +89,7 @@ from segcal.files import refuse_foreign, refuse_overwriting
 from segcal.integrations.calibrated_model import import_network
 from segcal.integrations.onnx import export_onnx
 from segcal.statistics import Test
-from segcal.training.loop import is_first_process
+from segcal.training.processes import is_first_process
 from segcal.version import __version__
 
 app = typer.Typer(

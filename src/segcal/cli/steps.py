@@ -11,7 +11,7 @@ from segcal.calibrators import Calibrator, create, load
 from segcal.cli.console import Tracked, progress_of
 from segcal.data.folders.folder import Folder, open_folder
 from segcal.evaluation.run import Protocol
-from segcal.training.loop import progress_bar
+from segcal.training.progress import progress_bar
 from segcal.types import InputError
 
 
