@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from segcal.losses import FocalLoss, MMCELoss, PixelLoss, focal, mmce
-from segcal.training.loop import Settings, train
+from segcal.training.loop import train
+from segcal.training.settings import Settings
 from segcal.types import InputError
 
 SIZES = {2: (6, 5), 3: (4, 3, 5)}

@@ -12,7 +12,7 @@ from experiments.fitting import on_device
 from segcal.calibrators import Calibrator, LocalTemperatureScaling, create
 from segcal.cases import Part
 from segcal.statistics.folds import folds_of
-from segcal.training.loop import choose_device
+from segcal.training.processes import choose_device
 from segcal.types import Case, InputError
 
 RATES = (1e-4, 1e-3)

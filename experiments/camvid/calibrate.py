@@ -23,7 +23,7 @@ from segcal.calibrators import Calibrator
 from segcal.data.datasets.camvid import CLASSES, VOID, CamVid
 from segcal.evaluation.results import Results
 from segcal.files import staged_file, write_json
-from segcal.training.loop import choose_device
+from segcal.training.processes import choose_device
 
 _T = TypeVar("_T")
 

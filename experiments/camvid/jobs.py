@@ -39,7 +39,7 @@ class Recipe:
         batch_size: Frames in a step.
         learning_rate: Of AdamW, at its height.
         weight_decay: Of AdamW.
-        average: Of the weights, see `segcal.training.loop.Settings`.
+        average: Of the weights, see `segcal.training.settings.Settings`.
         precision: Of the network's training.
         frames: How many frames of each split are used; None for all.
         calibrator_epochs: Of LTS and IBTS.

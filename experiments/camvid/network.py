@@ -32,14 +32,17 @@ from experiments.camvid.quality import (
     measure,
     normalised,
 )
-from experiments.camvid.recording import Recorder
 from experiments.versions import versions
 from segcal.data.datasets.camvid import VOID, CamVid, Frame, Split
 from segcal.data.io.formats import read_npy
 from segcal.files import MARKER, read_json, staged_file, staged_folder, write_json
 from segcal.losses import PixelLoss
 from segcal.networks.fc_densenet import FCDenseNet
-from segcal.training.loop import Epoch, Inspect, Settings, Watch, choose_device, train
+from segcal.training.loop import train
+from segcal.training.processes import choose_device
+from segcal.training.progress import Epoch, Inspect, Watch
+from segcal.training.recording import Recorder
+from segcal.training.settings import Settings
 from segcal.types import Array, InputError
 
 WEIGHTS, RECIPE, LOG, LOGITS = "network.safetensors", "recipe.json", "training.json", "logits"

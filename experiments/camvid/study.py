@@ -13,7 +13,7 @@ from segcal import evaluate, load
 from segcal.calibrators import Calibrator
 from segcal.data.datasets.camvid import CLASSES, VOID, CamVid
 from segcal.files import staged_file
-from segcal.training.loop import choose_device
+from segcal.training.processes import choose_device
 from segcal.types import InputError
 
 SIZES = (24, 48, 72, 96, 144)

@@ -30,7 +30,7 @@ from segcal.data.datasets.splits import shuffled_parts
 from segcal.data.datasets.voc import BACKGROUND, CLASSES, VOID, Voc, open_voc
 from segcal.files import read_json, staged_file, write_json
 from segcal.integrations.calibrated_model import CalibratedModel
-from segcal.training.loop import choose_device
+from segcal.training.processes import choose_device
 from segcal.types import InputError
 
 _ABOUT: dict[str, Any] = {"num_classes": len(CLASSES), "ignore_index": VOID, "background": BACKGROUND}

@@ -8,13 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from experiments.camvid.recording import Recorder
 from segcal import CalibratedModel, CalibrationSuite, create, oracle_temperature
 from segcal.data.datasets.simulate import simulate
 from segcal.functional import binning, geometry, portable, temperature
 from segcal.kernels import cpu as kernels
 from segcal.networks.fc_densenet import FCDenseNet
-from segcal.training.loop import Settings, train
+from segcal.training.loop import train
+from segcal.training.recording import Recorder
+from segcal.training.settings import Settings
 
 pytestmark = [
     pytest.mark.cuda,

@@ -16,7 +16,8 @@ from safetensors.torch import save_file
 
 from segcal.calibrators.local import LocalTemperatureScaling
 from segcal.data.datasets.simulate import simulate
-from segcal.training.loop import Epoch, is_first_process
+from segcal.training.processes import is_first_process
+from segcal.training.progress import Epoch
 from segcal.types import Case
 
 

@@ -17,7 +17,10 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from segcal import InputError
-from segcal.training.loop import Epoch, Settings, choose_device, train
+from segcal.training.loop import train
+from segcal.training.processes import choose_device
+from segcal.training.progress import Epoch
+from segcal.training.settings import Settings
 
 SCRIPT = Path(__file__).parents[1] / "support" / "fit_in_process.py"
 
@@ -157,7 +160,7 @@ def run(
         *(["-m", "torch.distributed.run", "--nproc-per-node", str(processes)] if processes > 1 else []),
     ]
     command = [*python, str(SCRIPT), str(out), str(checkpoint), str(kill_after)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(SCRIPT.parents[1] / "src")}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(SCRIPT.parents[2] / "src")}
     return subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=300)
 
 

@@ -26,7 +26,8 @@ from segcal.calibrators.shared.streaming import summed_nll
 from segcal.calibrators.shared.trial import FALLBACK, Trial
 from segcal.calibrators.temperature import TemperatureScaling
 from segcal.cases import Part, Slab, reread
-from segcal.training.loop import Watch, choose_device
+from segcal.training.processes import choose_device
+from segcal.training.progress import Watch
 from segcal.types import Case, IgnoreIndex, Image, InputError, Logits, Probs, Temperature
 
 _FEWEST_GROUPS = 4

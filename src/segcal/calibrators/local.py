@@ -24,7 +24,10 @@ from segcal.functional.checks import IGNORED
 from segcal.functional.probability import at_least_float32
 from segcal.functional.temperature import likelihood
 from segcal.training.batches import Sample
-from segcal.training.loop import History, Settings, Watch, choose_device, override, train
+from segcal.training.loop import train
+from segcal.training.processes import choose_device
+from segcal.training.progress import History, Watch
+from segcal.training.settings import Settings, override
 from segcal.types import Case, IgnoreIndex, Image, InputError, Logits, Temperature
 
 Preset = Literal["default", "paper"]
@@ -110,7 +113,7 @@ class LocalTemperatureScaling(TemperatureCalibrator):
         cache_bytes: int = 2 << 30,
         watch: Watch | None = None,
     ) -> Self:
-        """Train the tree to least NLL; see `segcal.training.loop.Settings` for the arguments.
+        """Train the tree to least NLL; see `segcal.training.settings.Settings` for the arguments.
 
         Without `validation` the weights of the last epoch are kept.
         """

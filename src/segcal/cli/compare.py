@@ -71,7 +71,7 @@ def compare(
     )
     from segcal.evaluation.results import check_reference, check_test
     from segcal.files import refuse_overwriting
-    from segcal.training.loop import is_first_process
+    from segcal.training.processes import is_first_process
 
     refuse_overwriting(page_options.out, data, folder_options.labels)
     names = [name for part in methods or PAPER for name in part.split(",") if name]

@@ -15,7 +15,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from segcal.calibrators import Calibrator, create, methods
 from segcal.cli.method_options import TABLE
-from segcal.training.loop import Settings
+from segcal.training.settings import Settings
 
 _DATA = ("self", "num_classes", "spatial_dims", "image_channels", "ignore_index", "background")
 _CASES = ("self", "cases", "validation", "watch")

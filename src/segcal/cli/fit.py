@@ -39,7 +39,7 @@ def fit(
     """
     from segcal.cli.steps import create_for, fit_shown, open_at, validation_of
     from segcal.files import refuse_foreign, refuse_overwriting
-    from segcal.training.loop import is_first_process
+    from segcal.training.processes import is_first_process
 
     refuse_foreign(out)
     refuse_overwriting(out, data, folder_options.labels)

@@ -17,7 +17,7 @@ from segcal.evaluation.protocol import Protocol
 from segcal.evaluation.results import Results
 from segcal.files import refuse_foreign
 from segcal.report import write_page
-from segcal.training.loop import progress_bar
+from segcal.training.progress import progress_bar
 from segcal.types import InputError
 
 

@@ -1,1 +1,1 @@
-"""The one training loop, its batches and its checkpoints."""
+"""Training: settings, batches, the one loop, validation, progress and checkpoints."""

@@ -177,7 +177,7 @@ def context_slabs(
                 f"of case '{case.name}'; set spatial_dims={labels.ndim}"
             )
         for slab in slabs_of(case, calibrator.num_classes, context=CONTEXT if features else 0, device=labels.device):
-            rows = slice(slab.rows.start + slab.inner.start, slab.rows.start + slab.inner.stop)
+            rows = slab.inner_rows
             scores = at_least_float32(slab.logits)  # once, for all that looks at them
             logits, truth = scores[0, :, slab.inner], labels[rows].reshape(-1)
             known = torch.empty(0, truth.numel(), device=truth.device)

@@ -1,0 +1,106 @@
+"""How to train: one frozen record of settings, checked when it is built."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from segcal.types import InputError
+
+OPTIMISERS = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to train.
+
+    Args:
+        epochs: Passes over the data.
+        learning_rate: Initial learning rate of the optimiser.
+        batch_size: Samples per step, summed over all processes.
+        whole_batches: Drop the samples that do not fill the last batch of an epoch (different ones each epoch).
+        milestones: Epochs after which the learning rate is multiplied by `gamma`.
+        gamma: See `milestones`.
+        decay: Factor on the learning rate after every epoch.
+        cosine: Decay the learning rate to 0 along a cosine.
+        warmup: Epochs over which the learning rate rises linearly at the start.
+        optimiser: "adam" or "adamw" (decoupled weight decay).
+        weight_decay: Weight decay of the optimiser.
+        average: EMA decay of the weights, for example 0.99. The averaged weights, including batch-norm statistics, are
+            the ones that are validated and kept. None: no averaging.
+        patience: Stop after this many epochs without a lower validation loss.
+        crop: Side of the random crops; None trains on whole samples.
+        flips: Flip samples along random axes.
+        spatial_dims: Number of spatial axes; needed for crops and flips.
+        precision: "float32", or "bfloat16" for mixed precision.
+        seed: Random seed.
+        device: "auto", "cpu", "cuda", ...
+        cache_bytes: Host memory in which samples may be kept. Large memory-mapped arrays are never copied: their crops
+            are read from the map.
+        checkpoint: Folder of checkpoints from which an interrupted run resumes.
+        checkpoint_every: Epochs between checkpoints.
+    """
+
+    epochs: int = 200
+    learning_rate: float = 1e-4
+    batch_size: int = 4
+    whole_batches: bool = False
+    milestones: tuple[int, ...] = ()
+    gamma: float = 0.1
+    decay: float = 1.0
+    cosine: bool = False
+    warmup: int = 0
+    optimiser: Literal["adam", "adamw"] = "adam"
+    weight_decay: float = 0.0
+    average: float | None = None
+    patience: int | None = None
+    crop: int | None = None
+    flips: bool = False
+    spatial_dims: int = 2
+    precision: Literal["float32", "bfloat16"] = "float32"
+    seed: int = 0
+    device: str = "auto"
+    cache_bytes: int = 2 << 30
+    checkpoint: str | Path | None = None
+    checkpoint_every: int = 1
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1 or self.batch_size < 1 or not self.learning_rate > 0:
+            raise InputError(
+                "epochs and batch_size must be at least 1 and learning_rate positive, "
+                f"got {self.epochs}, {self.batch_size} and {self.learning_rate}"
+            )
+        for name, least in (("seed", 0), ("patience", 1), ("crop", 1)):
+            if (value := getattr(self, name)) is not None and value < least:
+                raise InputError(f"{name} must be at least {least}, got {value}")
+        if self.precision not in ("float32", "bfloat16"):
+            raise InputError(f"precision must be 'float32' or 'bfloat16', got '{self.precision}'")
+        if self.optimiser not in OPTIMISERS:
+            raise InputError(f"optimiser must be one of {', '.join(OPTIMISERS)}, got '{self.optimiser}'")
+        if self.average is not None and not 0 < self.average < 1:
+            raise InputError(f"average must be between 0 and 1, got {self.average}")
+
+    def rate(self, epoch: int) -> float:
+        """Return the learning rate of an epoch, counted from 0."""
+        steps = sum(epoch >= milestone for milestone in self.milestones)
+        wave = 0.5 * (1 + np.cos(np.pi * epoch / self.epochs)) if self.cosine else 1.0
+        rise = min(1.0, (epoch + 1) / (self.warmup + 1))
+        return float(self.learning_rate * self.gamma**steps * self.decay**epoch * wave * rise)
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Return the settings that must be equal for a checkpoint to belong to the same run."""
+        places = ("device", "cache_bytes", "checkpoint", "checkpoint_every")
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in vars(self).items()
+            if name not in places
+        }
+
+
+def override(settings: Settings, **changes: Any) -> Settings:
+    """Return the settings with every change that is not None applied."""
+    return replace(settings, **{name: value for name, value in changes.items() if value is not None})
