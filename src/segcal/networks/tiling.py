@@ -1,0 +1,101 @@
+"""Predict a volume patch by patch, keeping the centre of each patch (appendix "Implementation": 72^3 and 40^3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from segcal.types import Array, Image, InputError, Logits
+
+PATCH, CENTRE = 72, 40
+"""Sides of a patch and of the part of its logits that is kept, in the paper."""
+
+
+class Tile(NamedTuple):
+    """One patch of a volume.
+
+    Attributes:
+        read: Box of the volume that the network sees.
+        kept: Box of the volume that is written.
+        inner: The same box as `kept`, relative to `read`.
+    """
+
+    read: tuple[slice, ...]
+    kept: tuple[slice, ...]
+    inner: tuple[slice, ...]
+
+
+def tiles_of(space: Sequence[int], *, patch: int = PATCH, centre: int = CENTRE) -> Iterator[Tile]:
+    """Yield tiles whose kept boxes cover a volume exactly once.
+
+    A patch that would reach beyond the volume is moved inside, so that every network input has the full size `patch`
+    along each axis, or that of the axis where it is shorter. An axis no longer than `patch` is one tile.
+
+    >>> [(tile.read[0].start, tile.kept[0].start, tile.kept[0].stop) for tile in tiles_of((100,))]
+    [(0, 0, 56), (28, 56, 100)]
+    """
+    if not 1 <= centre <= patch or (patch - centre) % 2:
+        raise InputError(f"centre must be at most patch and differ from it by an even number, got {centre} and {patch}")
+    for parts in product(*(_along_axis(length, patch, centre) for length in space)):
+        read, kept = zip(*parts, strict=True)
+        inner = tuple(slice(k.start - r.start, k.stop - r.start) for r, k in parts)
+        yield Tile(read, kept, inner)
+
+
+def _along_axis(length: int, patch: int, centre: int) -> list[tuple[slice, slice]]:
+    """Pairs of what is read and what is kept along one axis."""
+    if length <= patch:
+        return [(slice(0, length), slice(0, length))]
+    margin, pairs, start = (patch - centre) // 2, list[tuple[slice, slice]](), 0
+    while start < length:
+        first = min(max(start - margin, 0), length - patch)
+        # at the end of the volume there is nothing left to see, so the margin is kept as well
+        last = first == length - patch and start + centre + margin >= length
+        stop = length if last else min(first + margin + centre, length)
+        pairs.append((slice(first, first + patch), slice(start, stop)))
+        start = stop
+    return pairs
+
+
+def predict_tiled(
+    network: Callable[[Image], Logits],
+    image: Array | Tensor,
+    out: Array,
+    *,
+    patch: int = PATCH,
+    centre: int = CENTRE,
+    batch_size: int = 1,
+    device: torch.device | str = "cpu",
+) -> None:
+    """Write the logits `[L, *S]` of an image `[C, *S]` into `out`, which may be a memory-mapped array on disk.
+
+    Only `batch_size` patches are in memory at a time, so neither a large volume nor many classes exhaust it.
+
+    Args:
+        network: Maps `[B, C, *S]` to `[B, L, *S]`; switch it to evaluation mode first.
+        image: What the network sees; arrays on disk are read patch by patch.
+        out: Where the logits go, in its own dtype.
+        patch: Side of the patches.
+        centre: Side of the part of each patch that is kept.
+        batch_size: Patches in one call of the network.
+        device: Where the network is.
+    """
+    if tuple(out.shape[1:]) != tuple(image.shape[1:]):
+        raise InputError(f"out must have shape (L, {', '.join(map(str, image.shape[1:]))}), got {tuple(out.shape)}")
+    tiles = list(tiles_of(image.shape[1:], patch=patch, centre=centre))
+    for start in range(0, len(tiles), batch_size):
+        part = tiles[start : start + batch_size]
+        patches = torch.stack([_tensor(image[(slice(None), *tile.read)]) for tile in part])
+        with torch.inference_mode():
+            logits = network(patches.to(device)).float().cpu().numpy()
+        for tile, own in zip(part, logits, strict=True):
+            out[(slice(None), *tile.kept)] = own[(slice(None), *tile.inner)]
+
+
+def _tensor(values: Array | Tensor) -> Tensor:
+    return values if isinstance(values, Tensor) else torch.from_numpy(np.array(values))
