@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from segcal.version import __version__
 
 if TYPE_CHECKING:
-    from segcal.calibrators import create, load, methods
+    from segcal.calibrators import Calibrator, create, load, methods, register
     from segcal.data.datasets.simulate import load_sample
     from segcal.evaluation.compare import compare
     from segcal.evaluation.results import Results
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CalibratedModel",
     "CalibrationSuite",
+    "Calibrator",
     "Case",
     "InputError",
     "Results",
@@ -35,11 +36,13 @@ __all__ = [
     "methods",
     "oracle_temperature",
     "predict_cases",
+    "register",
 ]
 
 _HOMES = {
     "CalibratedModel": "integrations.calibrated_model",
     "CalibrationSuite": "metrics",
+    "Calibrator": "calibrators",
     "Case": "types",
     "InputError": "types",
     "Results": "evaluation.results",
@@ -51,6 +54,7 @@ _HOMES = {
     "methods": "calibrators",
     "oracle_temperature": "oracle",
     "predict_cases": "integrations.calibrated_model",
+    "register": "calibrators",
 }
 """Module of each public name; its definition there is marked with `segcal.types.public`."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -47,6 +47,7 @@ __all__ = [
     "create",
     "load",
     "methods",
+    "register",
     "search_dirichlet",
 ]
 
@@ -74,9 +75,26 @@ _DATA_SETTINGS = ("spatial_dims", "image_channels")
 _SAVED = {"format": int, "method": str, "config": dict, "report": dict | None}
 
 
+Kind = TypeVar("Kind", bound=type[Calibrator])
+
+
+@public
+def register(kind: Kind) -> Kind:
+    """Make a calibrator class available by the name in its `method`: a class decorator.
+
+    `create`, `load`, `methods` and `compare` then know it, in the processes that import its module.
+    """
+    if not (isinstance(kind, type) and issubclass(kind, Calibrator) and isinstance(getattr(kind, "method", None), str)):
+        raise InputError(f"register needs a subclass of Calibrator with a class attribute `method`, got {kind!r}")
+    if kind.method in _METHODS and _METHODS[kind.method].__qualname__ != kind.__qualname__:
+        raise InputError(f"the method '{kind.method}' exists already; choose another name")
+    _METHODS[kind.method] = kind
+    return kind
+
+
 @public
 def methods() -> tuple[str, ...]:
-    """The names that `create` knows.
+    """Return the names that `create` knows.
 
     >>> "ts" in methods()
     True

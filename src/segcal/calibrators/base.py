@@ -20,7 +20,7 @@ from segcal.functional.checks import IGNORED, ignored_labels
 from segcal.functional.probability import at_least_float32, keep_labels, probabilities
 from segcal.kernels import cpu as kernels
 from segcal.regions import foreground
-from segcal.types import Case, IgnoreIndex, Image, InputError, Logits, Probs, Temperature
+from segcal.types import Case, IgnoreIndex, Image, InputError, Logits, Probs, Temperature, public
 from segcal.version import __version__
 
 FORMAT = 1
@@ -46,6 +46,7 @@ class FitReport:
     details: dict[str, Any] = field(default_factory=dict)
 
 
+@public
 class Calibrator(nn.Module, ABC):
     """A map from logits to calibrated logits.
 
