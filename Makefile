@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 THREADS ?= 2
 
-.PHONY: demo test test-browser check bench clean
+.PHONY: demo test test-browser check bench docs clean
 
 demo: $(VENV)/installed
 	$(BIN)/segcal demo --out demo
@@ -23,6 +23,11 @@ check: $(VENV)/installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# The site, built strictly: a broken link or an undocumented name is an error.
+docs: $(VENV)/installed-dev
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]"
+	$(BIN)/mkdocs build --strict --quiet
+
 bench: $(VENV)/installed-dev
 	$(BIN)/python -m benchmarks
 
@@ -39,4 +44,4 @@ $(VENV)/installed-dev: $(VENV)/bin/python pyproject.toml constraints.txt
 	touch $@ $(VENV)/installed
 
 clean:
-	rm -rf $(VENV) demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) demo site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -179,8 +179,8 @@ def local_patches(
     The generator is seeded by `seed` and `name`. A box spans the whole axis where the axis is shorter than `size`.
     `margin` keeps boxes that far from the edge where there is room.
 
-    >>> [(box[0].start, box[1].stop) for box in local_patches((100, 50), name="a", count=2)]
-    [(22, 50), (1, 50)]
+    >>> tuple((box[0].start, box[1].stop) for box in local_patches((100, 50), name="a", count=2))
+    ((22, 50), (1, 50))
     """
     if size < 1 or count < 0 or margin < 0:
         raise InputError(f"patches need size >= 1, count >= 0 and margin >= 0, got {size}, {count} and {margin}")

@@ -112,8 +112,8 @@ def calibration_split(names: Sequence[str]) -> tuple[tuple[str, ...], tuple[str,
 
     The paper does not say which; these are every ninth frame from the fifth, so that they are spread evenly.
 
-    >>> [len(part) for part in calibration_split([f"{k:03d}" for k in range(101)])]
-    [90, 11]
+    >>> tuple(len(part) for part in calibration_split([f"{k:03d}" for k in range(101)]))
+    (90, 11)
     """
     chosen = tuple(names[4::9])
     return tuple(name for name in names if name not in chosen), chosen
