@@ -31,6 +31,7 @@ OUTSIDE = 255
 
 _FACTOR = 8  # sides are padded to multiples of it, as the network would
 _TRIES = 20
+_KERNELS = 4  # that cuDNN tries for each layer; every batch has the same shape, so it tries them once
 
 
 def train_network(
@@ -68,7 +69,7 @@ def train_network(
     source = _Repeated(held[:count], recipe.repeats)
     title = f"{job.name}, fold {fold}"
     started = perf_counter()
-    with torch.backends.cudnn.flags(enabled=True, benchmark=True):  # every batch has the same shape
+    with torch.backends.cudnn.flags(enabled=True, benchmark=True, benchmark_limit=_KERNELS):
         history = train(
             objective, source, settings, validation=held[count:], augment=_Patches(recipe), watch=_watch(title)
         )
