@@ -9,7 +9,8 @@ measured by `segcal.evaluate` and shown in every table and page.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -23,6 +24,11 @@ from segcal.kernels import cpu as kernels
 from segcal.types import Case, IgnoreIndex, InputError, Labels, Mask
 
 Box = tuple[slice, ...]
+
+PATCH_SIZE = 72
+"""Side of the Local patches in the paper."""
+
+_MOST_COVERED, _WELL_COVERED = 1 / 4, 1 / 8  # shares of an image
 
 
 @dataclass(frozen=True)
@@ -169,6 +175,28 @@ def _both(one: Mask, other: Mask) -> Mask:
     if one.device.type == "cpu":  # as above
         return torch.from_numpy(one.numpy() & other.numpy())
     return one & other
+
+
+def local_patch_size(shapes: Iterable[Sequence[int]]) -> int:
+    """Return the side of the Local patches that suits images of these shapes.
+
+    It is the paper's 72 unless such a patch covers more than a quarter of the image of median size: Local would then
+    measure nearly the same as *All*. For smaller images it is the largest side that covers at most an eighth.
+
+    >>> local_patch_size([(360, 480)]), local_patch_size([(35, 51, 35)]), local_patch_size([(96, 96)])
+    (72, 19, 33)
+    """
+    ordered = sorted((tuple(shape) for shape in shapes), key=math.prod)
+    if not ordered or 0 in ordered[0]:
+        raise InputError("a patch size needs at least one image, and images of at least one pixel")
+    median = ordered[(len(ordered) - 1) // 2]
+
+    def covered(size: int) -> float:
+        return math.prod(min(size, length) for length in median) / math.prod(median)
+
+    if covered(PATCH_SIZE) <= _MOST_COVERED:
+        return PATCH_SIZE
+    return max((size for size in range(1, max(median) + 1) if covered(size) <= _WELL_COVERED), default=1)
 
 
 def local_patches(
