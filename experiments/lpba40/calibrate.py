@@ -22,7 +22,7 @@ from segcal.data.datasets.splits import NestedFold
 from segcal.evaluation.compare import PAPER, known_settings
 from segcal.files import staged_file, write_json
 from segcal.regions import local_patch_size
-from segcal.training.loop import choose_device
+from segcal.training.processes import choose_device
 from segcal.types import Case, InputError
 
 UNCALIBRATED, SCHEDULE = "uc", "lts-paper"

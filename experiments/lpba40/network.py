@@ -22,7 +22,10 @@ from segcal.files import MARKER, read_json, staged_file, staged_folder, write_js
 from segcal.networks.tiling import predict_tiled
 from segcal.networks.unet3d import unet3d
 from segcal.training.batches import Batch
-from segcal.training.loop import Epoch, Settings, Watch, choose_device, train
+from segcal.training.loop import train
+from segcal.training.processes import choose_device
+from segcal.training.progress import Epoch, Watch
+from segcal.training.settings import Settings
 from segcal.types import Array
 
 LOG, WEIGHTS, LOGITS = "training.json", "network.safetensors", "logits"
