@@ -16,10 +16,10 @@ from segcal.statistics import (
     Test,
     bootstrap_interval,
     bootstrap_weights,
+    describe_tests,
     mann_whitney_p,
     mean_std,
     significantly_better,
-    describe_tests,
     wilcoxon_p,
 )
 

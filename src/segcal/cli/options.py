@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from segcal.statistics import describe_tests
+
 Data = Annotated[Path, typer.Argument(help="Folder with logits/ and labels/, or nnU-Net predictions.")]
 LabelFolder = Annotated[Path | None, typer.Option("--labels", help="Folder of the true labels, if not DATA/labels.")]
 Split = Annotated[str | None, typer.Option(help="Only the cases that splits.json lists under this name.")]
@@ -15,7 +17,7 @@ Ignore = Annotated[list[int] | None, typer.Option("--ignore-index", help="Label(
 Background = Annotated[int | None, typer.Option(help="Class outside the region All.")]
 Scores = Annotated[str | None, typer.Option(help="What the files hold: logits or probabilities.")]
 Reference = Annotated[str | None, typer.Option(help="Method that the others are tested against.")]
-SignificanceTest = Annotated[str, typer.Option("--test", help="mann-whitney (the paper's) or wilcoxon (paired).")]
+SignificanceTest = Annotated[str, typer.Option("--test", help=f"Test of significance: {describe_tests()}.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
 ValidationSplit = Annotated[

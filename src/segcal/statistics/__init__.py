@@ -15,10 +15,10 @@ from segcal.statistics.significance import (
     SignificanceTest,
     Test,
     adjusted_p,
+    describe_tests,
     mann_whitney_p,
     mean_std,
     significantly_better,
-    describe_tests,
     wilcoxon_p,
 )
 
@@ -36,12 +36,12 @@ __all__ = [
     "bootstrap_intervals",
     "bootstrap_weights",
     "clusters_of",
+    "describe_tests",
     "mann_whitney_p",
     "mean_of",
     "mean_std",
     "paired_difference",
     "significantly_better",
     "simplest_good",
-    "describe_tests",
     "wilcoxon_p",
 ]
