@@ -28,7 +28,7 @@ def building() -> None:
     methods: dict[str, Calibrator | None] = {"UC": None}
     for k in range(METHODS - 1):
         lts = create("lts", num_classes=11, image_channels=3)
-        methods[f"LTS {k}"] = lts.fit(cases[:1], epochs=3, learning_rate=1e-2, seed=k)  # type: ignore[call-arg]
+        methods[f"LTS {k}"] = lts.fit(cases[:1], epochs=3, learning_rate=1e-2, seed=k)
     results = evaluate(cases, methods, num_classes=11, patch_sizes=(24, 48, 72, 144))
     with tempfile.TemporaryDirectory() as folder:
         many = _repeated(results)

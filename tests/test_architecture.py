@@ -1,4 +1,4 @@
-"""The floors of the building: a unit imports only from below; nothing heavy or unsafe comes in by the back door."""
+"""Layers: a unit imports only from floors below its own; imports are light, and no file can run code."""
 
 from __future__ import annotations
 
@@ -25,9 +25,13 @@ FLOORS = (
     ("cli",),
     ("__main__",),  # starts cli, so it lies above it
 )
-"""Top-level modules and packages of segcal. A new one must be placed here, above all that it imports."""
+"""Top-level modules and packages of segcal. A new one must be placed here, above everything that it imports."""
 
-HEAVY = ("nibabel", "sklearn", "matplotlib", "plotly", "onnx", "torchvision")
+OPTIONAL = {"nibabel", "sklearn", "matplotlib", "plotly", "onnx", "torchvision"}
+"""Packages that only some functions need."""
+
+HEAVY = OPTIONAL | {"pandas", "scipy", "torchmetrics", "numba", "rich", "typer", "safetensors", "PIL"}
+"""Packages that are not needed to build a case."""
 
 
 def floor_of(unit: str) -> int:
@@ -37,12 +41,12 @@ def floor_of(unit: str) -> int:
 
 
 def modules(root: Path = ROOT) -> dict[str, Path]:
-    """Every module by its name inside segcal: `metrics`, `data.folder`, `data` for `data/__init__.py`."""
+    """Every module by its name inside segcal: `metrics`, `data.io`, `data` for `data/__init__.py`."""
     found = {}
     for path in sorted(root.rglob("*.py")):
         parts = path.relative_to(root).with_suffix("").parts
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        if name:  # segcal/__init__.py is the public face and may import anything
+        if name:  # segcal/__init__.py holds the public names and may import anything
             found[name] = path
     return found
 
@@ -63,28 +67,28 @@ def imports(name: str, path: Path, known: dict[str, Path]) -> Iterator[str]:
 
 
 def longest_module(target: str, known: dict[str, Path]) -> str:
-    """The module that a dotted name lies in; "" for the public face."""
+    """The module that a dotted name lies in; "" for the package itself."""
     while target and target not in known:
         target = target.rpartition(".")[0]
     return target
 
 
 def sideways(known: dict[str, Path]) -> list[str]:
-    """Imports that do not go down, in words."""
+    """Imports that do not go down, one sentence each."""
     wrong = []
     for name, path in known.items():
         unit = name.partition(".")[0]
         for target in imports(name, path, known):
             other = target.partition(".")[0]
             if not target:
-                wrong.append(f"{name} imports the public face, which lies above everything")
+                wrong.append(f"{name} imports the package segcal itself, which lies above everything")
             elif other != unit and floor_of(other) >= floor_of(unit):
                 wrong.append(f"{name} (floor {floor_of(unit)}) imports {target} (floor {floor_of(other)})")
     return wrong
 
 
 def cycle(known: dict[str, Path]) -> list[str] | None:
-    """A circle of modules that import one another, if there is one."""
+    """Modules that import one another in a circle, if there are any."""
     below = {name: sorted(set(imports(name, path, known)) - {name, ""}) for name, path in known.items()}
     done: set[str] = set()
 
@@ -129,7 +133,7 @@ def build(root: Path, texts: dict[str, str]) -> dict[str, Path]:
         "import segcal.evaluation",
         "from segcal import evaluation",
         "from segcal.regions import boundary",  # sideways
-        "from segcal import Case",  # over the roof
+        "from segcal import Case",  # the package itself
         "def late():\n    from segcal.cli.app import app",  # hidden in a function
         "if True:\n    import segcal.cli.app as cli",
     ],
@@ -161,29 +165,21 @@ def loaded_by(statement: str) -> set[str]:
     return set(done.stdout.split())
 
 
-@pytest.mark.parametrize("statement", ["import segcal", "import segcal.cli.app"])
-def test_importing_segcal_does_not_import_torch(statement: str) -> None:
-    heavy = {"torch", "numba", "pandas", "numpy", "scipy", *HEAVY}
-    loaded = loaded_by(statement)
-    assert "segcal" in loaded
-    assert loaded.isdisjoint(heavy), loaded.intersection(heavy)
-
-
-def test_importing_the_library_is_light() -> None:
-    loaded = loaded_by("from segcal import create, evaluate, load_sample")
-    assert "torch" in loaded
-    assert loaded.isdisjoint(HEAVY), loaded.intersection(HEAVY)
-
-
-def test_every_public_name_is_there() -> None:
-    assert {name for name in segcal.__all__ if not hasattr(segcal, name)} == set()
-    assert segcal.CalibrationSuite.__module__ == "segcal.metrics"
-    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        _ = segcal.nothing
+@pytest.mark.parametrize(
+    ("statement", "absent"),
+    [
+        ("import segcal; dir(segcal); segcal.__version__", HEAVY | {"torch", "numpy"}),
+        ("import segcal; segcal.Case; segcal.InputError", HEAVY),
+        ("import segcal; segcal.evaluate; segcal.CalibratedModel; segcal.load_sample", OPTIONAL | {"torchmetrics"}),
+        ("import segcal.cli.app", HEAVY | {"torch", "numpy"}),
+    ],
+)
+def test_imports_are_light(statement: str, absent: set[str]) -> None:
+    assert loaded_by(statement) & absent == set()
 
 
 def unsafe(text: str) -> list[str]:
-    """Ways in which a file could run code: pickle and what is built on it."""
+    """Ways in which reading a file could run code: pickle and everything built on it."""
     found = []
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import | ast.ImportFrom):
@@ -196,8 +192,8 @@ def unsafe(text: str) -> list[str]:
             dotted = ast.unparse(node)
             found += [dotted] if dotted in ("torch.load", "torch.save", "pd.read_pickle", "pandas.read_pickle") else []
         elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("np.load", "numpy.load"):
-            told = any(keyword.arg == "allow_pickle" for keyword in node.keywords)
-            found += [] if told else ["np.load without allow_pickle=False"]
+            given = any(keyword.arg == "allow_pickle" for keyword in node.keywords)
+            found += [] if given else ["np.load without allow_pickle=False"]
         elif isinstance(node, ast.Name) and node.id in ("eval", "exec"):
             found.append(node.id)
     return found

@@ -10,8 +10,20 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segcal.regions import boundary, box_index, foreground, labelled, local_patches
-from segcal.types import InputError
+from segcal.cases import Slab
+from segcal.regions import (
+    REGIONS,
+    LabelledCase,
+    boundary,
+    box_index,
+    chosen_regions,
+    foreground,
+    in_table_order,
+    labelled,
+    local_patches,
+    region_title,
+)
+from segcal.types import Case, InputError
 from support import references
 
 SIDES = st.lists(st.integers(1, 200), min_size=1, max_size=3).map(tuple)
@@ -108,3 +120,49 @@ def test_the_positions_of_a_box_are_its_pixels(shape: tuple[int, ...], seed: int
         inside = torch.from_numpy(image % 3 != 1)
         expected = [position for position in image[box].ravel().tolist() if position % 3 != 1]
         assert box_index(box, inside).tolist() == expected
+
+
+def labelled_case(labels: torch.Tensor, **settings: int | None) -> LabelledCase:
+    return LabelledCase(Case("a", torch.zeros(3, *labels.shape), labels), labels.unsqueeze(0), **settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("background", [None, 0])
+@pytest.mark.parametrize("width", [1, 3])
+def test_the_registry_computes_all_and_boundary(rng: np.random.Generator, background: int | None, width: int) -> None:
+    labels = torch.from_numpy(np.repeat(rng.integers(-1, 3, size=(9, 4)), 4, axis=1))
+    case = labelled_case(labels, background=background, boundary_width=width)
+    near = references.boundary(labels.numpy(), width=width) & (labels.numpy() >= 0)
+    inside = (labels.numpy() >= 0) & (near | (labels.numpy() != background))
+    expected = {"all": inside, "boundary": near}
+    for name, mask in expected.items():
+        np.testing.assert_array_equal(REGIONS[name].mask(case)[0], mask)
+
+
+@pytest.mark.parametrize(
+    "region", [region for region in REGIONS.values() if region.mask], ids=lambda region: region.name
+)
+def test_no_region_holds_ignored_pixels(region: object, rng: np.random.Generator) -> None:
+    labels = torch.from_numpy(rng.integers(-1, 3, size=(12, 12)))
+    mask = region.mask(labelled_case(labels, background=0))  # type: ignore[attr-defined]
+    assert mask.dtype == torch.bool
+    assert mask.shape == (1, 12, 12)
+    assert not mask[0, labels < 0].any()
+
+
+def test_regions_of_a_user_join_those_of_the_registry() -> None:
+    chosen = chosen_regions({"own": lambda case, labels: labels >= -1})
+    assert set(chosen) == {*REGIONS, "own"}
+    labels = torch.tensor([[0, -1, 2]])
+    assert chosen["own"].mask(labelled_case(labels)).tolist() == [[[True, False, True]]]
+    assert region_title("own") == "own"
+    assert region_title("local-avg") == "Local-Avg"
+    assert in_table_order(["own", "boundary", "all"]) == ["all", "boundary", "own"]
+
+
+@pytest.mark.parametrize("context", [0, 3])
+def test_inner_rows_are_places_in_the_case(context: int) -> None:
+    """Slices 8 to 15 of a case, read with `context` more on either side."""
+    rows = slice(8 - context, 16 + context)
+    slab = Slab(torch.zeros(1, 2, 8 + 2 * context), None, rows, slice(context, context + 8))
+    assert slab.inner_rows == slice(8, 16)
+    np.testing.assert_array_equal(np.arange(30)[slab.inner_rows], np.arange(30)[rows][slab.inner])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, get_args, get_overloads, get_type_hints
 
 import pytest
 import torch
@@ -49,6 +50,16 @@ def test_methods_are_named() -> None:
     assert "ts" in segcal.methods()
     for method in segcal.methods():
         assert segcal.create(method, num_classes=3, spatial_dims=2, image_channels=1).method == method
+
+
+def test_the_declared_types_are_those_that_are_built() -> None:
+    """Type checkers know by the name of a method what `fit` takes and whether there is a temperature."""
+    signatures = get_overloads(SimpleNamespace(__module__="segcal.calibrators", __qualname__="create"))
+    assert len(signatures) == 4
+    for signature in signatures:
+        hints = get_type_hints(signature)
+        for method in get_args(hints["method"]) or segcal.methods():
+            assert isinstance(segcal.create(method, num_classes=3, spatial_dims=2), hints["return"])
 
 
 @pytest.mark.parametrize("method", segcal.methods())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, overload
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -102,6 +102,14 @@ def methods() -> tuple[str, ...]:
     return tuple(_METHODS)
 
 
+@overload
+def create(method: Literal["ts", "bts", "ats", "cts"], num_classes: int, **settings: Any) -> TemperatureCalibrator: ...
+@overload
+def create(method: Literal["ibts", "lts"], num_classes: int, **settings: Any) -> LocalTemperatureScaling: ...
+@overload
+def create(method: Literal["auto"], num_classes: int, **settings: Any) -> AutomaticChoice: ...
+@overload
+def create(method: str, num_classes: int, **settings: Any) -> Calibrator: ...
 @public
 def create(method: str, num_classes: int, **settings: Any) -> Calibrator:
     """Build a calibrator by name.

@@ -202,6 +202,9 @@ class AutomaticChoice(Calibrator):
             raise InputError(f"'{applied.method}' was chosen, which has no temperature; use forward or predict_proba")
         return applied.temperature(logits, image)
 
+    def _main_numbers(self) -> dict[str, object]:
+        return {"chosen": self.applied}
+
     def _new(self, name: str) -> Calibrator:
         """An unfitted candidate with the settings of this calibrator."""
         candidate = _CANDIDATES[name]

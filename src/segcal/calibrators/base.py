@@ -134,6 +134,18 @@ class Calibrator(nn.Module, ABC):
         """How many numbers it has learned: all that it saves."""
         return sum(values.numel() for name, values in self.state_dict().items() if name != "fitted")
 
+    def _main_numbers(self) -> dict[str, object]:
+        """What the repr of a fitted calibrator shows; methods override it."""
+        report = getattr(self, "fit_report_", None)
+        return {"nll_before": report.nll_before, "nll_after": report.nll_after} if report else {}
+
+    def __repr__(self) -> str:
+        """Method and main numbers instead of PyTorch's tree of modules."""
+        numbers = self._main_numbers() if self.fitted else {}
+        shown = [f"{k}={f'{v:.4g}' if isinstance(v, float) else v}" for k, v in numbers.items()]
+        state = [] if self.fitted else ["not fitted"]
+        return f"{type(self).__name__}({', '.join([f'num_classes={self.num_classes}', *shown, *state])})"
+
     def config(self) -> dict[str, Any]:
         """The arguments that build an equal, unfitted calibrator."""
         names = [name for name in inspect.signature(type(self).__init__).parameters if name != "self"]

@@ -104,6 +104,9 @@ class EnsembleTemperatureScaling(Calibrator):
         mixed = scaled * tempered + raw * torch.softmax(below, dim=1) + uniform / self.num_classes
         return mixed.clamp(min=torch.finfo(wide.dtype).tiny).log()
 
+    def _main_numbers(self) -> dict[str, object]:
+        return {"temperature": float(self.temperature), "weights": [round(w, 4) for w in self.weights.tolist()]}
+
     def _solve(self, at: Callable[[Array], Mixture], sample: Sample, alpha: float) -> tuple[Array, int, bool]:
         """Weights of least loss, the passes over the cases that they took, and whether they are final."""
         thirds = np.full(3, 1 / 3)

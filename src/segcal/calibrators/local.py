@@ -154,6 +154,10 @@ class LocalTemperatureScaling(TemperatureCalibrator):
         self._check(logits)
         return clamped(self._pool(self.tree(logits, self._image(logits, image))), *self.bounds)
 
+    def _main_numbers(self) -> dict[str, object]:
+        details = self.fit_report_.details if hasattr(self, "fit_report_") else {}
+        return {name: details[name] for name in ("temperature_low", "temperature_high") if name in details}
+
     def _pool(self, temperature: Temperature) -> Temperature:
         return temperature
 

@@ -76,6 +76,9 @@ class TemperatureScaling(TemperatureCalibrator):
         bounded = (1 / self.inverse_temperature).clamp(*self.bounds)
         return bounded.to(at_least_float32(logits[:0]).dtype).expand(shape)
 
+    def _main_numbers(self) -> dict[str, object]:
+        return {"temperature": self._bounded()}
+
     def _bounded(self) -> float:
         return float((1 / self.inverse_temperature).clamp(*self.bounds))
 
