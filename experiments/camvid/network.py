@@ -34,7 +34,7 @@ from experiments.camvid.quality import (
 )
 from experiments.versions import versions
 from segcal.data.datasets.camvid import VOID, CamVid, Frame, Split
-from segcal.data.io.formats import read_npy
+from segcal.data.io.npy import read_npy
 from segcal.files import MARKER, read_json, staged_file, staged_folder, write_json
 from segcal.losses import PixelLoss
 from segcal.networks.fc_densenet import FCDenseNet

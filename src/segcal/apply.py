@@ -1,8 +1,9 @@
-"""A fitted calibrator over a folder: probabilities, and temperature maps, written to disk with every label kept."""
+"""A fitted calibrator over a folder: probabilities and temperature maps, written slab by slab with every label kept."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from segcal.calibrators import Calibrator, TemperatureCalibrator
 from segcal.cases import Slab
-from segcal.data.folders.folder import Folder, write_map, write_scores
+from segcal.data.folders.folder import Folder
 from segcal.files import MARKER, staged_folder, write_json
 from segcal.functional.probability import keep_labels, predicted_labels, probabilities
 from segcal.types import Case, InputError
@@ -33,7 +34,7 @@ def apply_to_folder(
     Args:
         calibrator: A fitted one.
         cases: Those of the folder `like`, perhaps wrapped.
-        like: Says in which form each file is written.
+        like: Determines the format of each file.
         out: Appears when all is written.
         dtype: "float32" or "float16".
         maps: Whether to write temperature maps.
@@ -51,36 +52,39 @@ def apply_to_folder(
         if maps:
             (folder / "temperature").mkdir()
         for case in cases:
-            probs, temperature, moved = _calibrated(calibrator, case, _PRECISIONS[dtype], maps)
-            if moved and calibrator.preserves_labels:
-                raise RuntimeError(f"{moved} labels of case '{case.name}' would change, which must never happen")
-            write_scores(folder, case.name, probs, like)
-            if temperature is not None:
-                write_map(folder / "temperature", case.name, temperature, like)
-            count, pixels, changed = count + 1, pixels + probs[0].numel(), changed + moved
+            written, moved = _write_case(calibrator, case, like, folder, dtype, maps)
+            count, pixels, changed = count + 1, pixels + written, changed + moved
         summary = {"cases": count, "pixels": pixels, "changed": changed}
         write_json(folder / MARKER, {"format": 1, "segcal": __version__, "probabilities": summary})
     return summary
 
 
-def _calibrated(
-    calibrator: Calibrator, case: Case, dtype: torch.dtype, maps: bool
-) -> tuple[Tensor, Tensor | None, int]:
-    """Probabilities `[L, *S]` in the precision of the file, temperatures `[*S]`, and how many labels changed."""
-    parts, heats, moved = [], [], 0
-    for slab, logits, temperature in _slabs(calibrator, case, maps):
-        raw = slab.logits[:, :, slab.inner]
-        probs = probabilities(logits).to(dtype)
-        probs = keep_labels(probs, raw) if calibrator.preserves_labels else probs
-        moved += int((predicted_labels(probs) != predicted_labels(raw)).sum())
-        parts.append(probs[0].cpu())
-        if temperature is not None:
-            heats.append(temperature[0, 0].float().cpu())
-    return torch.cat(parts, dim=1), torch.cat(heats) if heats else None, moved
+def _write_case(
+    calibrator: Calibrator, case: Case, like: Folder, folder: Path, dtype: str, maps: bool
+) -> tuple[int, int]:
+    """Write the files of one case in one pass over it, and return its pixels and how many labels changed."""
+    files, shape = like.find(case.name), tuple(case.logits.shape)
+    pixels, changed = 0, 0
+    with ExitStack() as stack:
+        scores = stack.enter_context(files.create_scores(folder, shape, dtype))
+        heat = stack.enter_context(files.create_map(folder / "temperature", shape[1:], "float32")) if maps else None
+        for slab, logits, temperature in _slabs(calibrator, case, maps):
+            raw = slab.logits[:, :, slab.inner]
+            probs = probabilities(logits).to(_PRECISIONS[dtype])
+            probs = keep_labels(probs, raw) if calibrator.preserves_labels else probs
+            moved = int((predicted_labels(probs) != predicted_labels(raw)).sum())
+            if moved and calibrator.preserves_labels:
+                raise RuntimeError(f"{moved} labels of case '{case.name}' would change, which must never happen")
+            start = slab.rows.start + slab.inner.start
+            scores.write(start, probs[0].cpu().numpy())
+            if heat is not None and temperature is not None:
+                heat.write(start, temperature[0, 0].float().cpu().numpy())
+            pixels, changed = pixels + probs[0, 0].numel(), changed + moved
+    return pixels, changed
 
 
 def _slabs(calibrator: Calibrator, case: Case, maps: bool) -> Iterator[tuple[Slab, Tensor, Tensor | None]]:
-    """Calibrated logits slab by slab, with temperatures where they are wanted."""
+    """Yield calibrated logits slab by slab, with temperatures if they are wanted."""
     if maps and isinstance(calibrator, TemperatureCalibrator):
         for slab, temperature in calibrator.temperature_case(case):
             yield slab, calibrator.scale(slab.logits[:, :, slab.inner], temperature), temperature

@@ -14,7 +14,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from segcal.data.io.formats import IMAGES, LABELS, extension_of, read_image_picture, read_label_picture
+from segcal.data.io.formats import IMAGES, LABELS, extension_of
+from segcal.data.io.pictures import read_image_picture, read_label_picture
 from segcal.types import Array, Case, InputError
 
 Split = Literal["train", "val", "test"]

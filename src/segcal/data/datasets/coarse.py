@@ -11,14 +11,8 @@ import numpy as np
 import torch
 from torch.nn import functional as F  # noqa: N812  (the name it has everywhere)
 
-from segcal.data.io.formats import (
-    IMAGES,
-    extension_of,
-    read_image_picture,
-    read_label_picture,
-    read_npy,
-    read_npz,
-)
+from segcal.data.io.formats import IMAGES, extension_of, format_of
+from segcal.data.io.pictures import read_image_picture, read_label_picture
 from segcal.types import Array, Case, InputError
 
 
@@ -48,7 +42,7 @@ class CoarseFolder(Sequence[Case]):
             return self.subset(self.names[index])
         name = self.names[index]
         path = self.logits[name]
-        coarse = read_npy(path) if path.suffix == ".npy" else read_npz(path, "logits", "probabilities")
+        coarse = format_of(path).read_scores(path, "logits", space=()).values
         labels = read_label_picture(self.labels[name])
         image = read_image_picture(self.images[name])
         return Case(name, interpolated(coarse, labels.shape), labels, image if len(image) == 3 else image.repeat(3, 0))

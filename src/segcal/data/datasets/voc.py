@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from segcal.data.io.formats import read_image_picture, read_label_picture
+from segcal.data.io.pictures import read_image_picture, read_label_picture
 from segcal.types import Array, InputError
 
 CLASSES = (

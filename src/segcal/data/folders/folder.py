@@ -1,8 +1,8 @@
 """A folder of scores and labels as a sequence of Cases, loaded one at a time.
 
-The layout is `logits/`, `labels/`, perhaps `images/`, `segcal.toml` and `splits.json`; or that of a
-prediction folder of nnU-Net. Opening looks at names and at the headers of the first case; everything else is
-read, and checked once, when its case is asked for.
+Layouts are `logits/`, `labels/` and perhaps `images/`, with `segcal.toml` and `splits.json`, or those of nnU-Net and
+TotalSegmentator (`segcal.data.folders.layouts`). Opening looks at names and at the headers of the first case;
+everything else is read, and checked once, when its case is asked for.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from typing import overload
 
 from torch import Tensor
 
-from segcal.data.folders.case_files import CaseFiles, Expected, as_numpy
-from segcal.data.folders.layout import existing, find_cases
+from segcal.data.folders.by_name import existing
+from segcal.data.folders.case_files import CaseFiles, as_numpy
+from segcal.data.folders.expected import Expected
+from segcal.data.folders.layouts import Request, find_cases
 from segcal.data.folders.settings import Scores, Splits, check_background, check_scores, read_settings, read_splits
-from segcal.functional.checks import ignored_labels
+from segcal.functional.checks import IGNORED, ignored_labels
 from segcal.types import Array, Case, IgnoreIndex, InputError
 
 
@@ -63,7 +65,7 @@ class Folder(Sequence[Case]):
     @overload
     def __getitem__(self, index: slice) -> Folder: ...
     def __getitem__(self, index: int | slice) -> Case | Folder:
-        """Load one case, or give the part of the folder that a slice names."""
+        """Load one case, or return the part of the folder that a slice names."""
         if isinstance(index, slice):
             return self.subset(self.names[index])
         name = self.names[index]
@@ -93,7 +95,7 @@ class Folder(Sequence[Case]):
         return self.subset(chosen)
 
     def find(self, name: str) -> CaseFiles:
-        """Where the case called `name` lies."""
+        """Return the files of the case called `name`."""
         if name not in self.files:
             raise InputError(f"'{name}' must be a case of '{self.path}', got one of another folder; look at its names")
         return self.files[name]
@@ -110,12 +112,12 @@ def open_folder(
     scores: Scores | None = None,
     require_labels: bool = True,
 ) -> Folder:
-    """Open a folder in segcal's format, or a prediction folder of nnU-Net.
+    """Open a folder in segcal's layout, or one that nnU-Net or TotalSegmentator wrote.
 
-    What is given here goes before what `segcal.toml` says.
+    Arguments override `segcal.toml`, which overrides nnU-Net's `dataset.json`.
 
     Args:
-        path: The folder that holds `logits/`, or nnU-Net's `NAME.npz`.
+        path: The folder that holds `logits/`, nnU-Net's or TotalSegmentator's `NAME.npz`, or nnU-Net's `fold_k/`.
         labels: Folder of the true labels, instead of `labels/` inside `path`.
         split: Only the cases that `splits.json` lists under this name.
         num_classes: `L`; read from `segcal.toml` or the first case where it is not given.
@@ -126,52 +128,61 @@ def open_folder(
     """
     root = existing(Path(path), "data")
     settings = read_settings(root / "segcal.toml")
-    nnunet = not (root / "logits").is_dir()
-    kind: Scores = scores or settings.scores or ("probabilities" if nnunet else "logits")
-    check_scores(kind)
-    files = find_cases(root, Path(labels) if labels is not None else None, kind, nnunet, settings, require_labels)
-    splits = read_splits(root / "splits.json", tuple(files))
-    first = _first(files, splits, split)
-    told = _class_count(num_classes, settings.classes, root)
-    space = first.space(told)
-    count = told or first.num_classes(space)
+    if scores is not None:
+        check_scores(scores)
+    found = find_cases(Request(root, None if labels is None else Path(labels), scores, settings, require_labels))
+    splits = read_splits(root / "splits.json", tuple(found.files)) or found.splits
+    first = _first(found.files, splits, split)
+    classes = settings.classes or found.classes
+    declared = _class_count(num_classes, settings.classes, root)
+    space = first.space(declared)
+    count = declared or first.num_classes(space)
+    given = next((value for value in (ignore_index, settings.ignore_index) if value is not None), found.ignore_index)
+    # labels outside of nnU-Net's crop become -1
+    ignored = tuple(dict.fromkeys((*ignored_labels(given), *((IGNORED,) if first.archived else ()))))
     folder = Folder(
         path=root,
         num_classes=count,
-        ignore_index=ignored_labels(settings.ignore_index if ignore_index is None else ignore_index) or None,
+        ignore_index=ignored or None,
         background=check_background(settings.background if background is None else background, count),
-        class_names=settings.classes,
+        class_names=classes if classes is not None and len(classes) == count else None,
         spatial_dims=_checked_dims(space, first),
         image_channels=first.image_channels(space),
-        scores=kind,
+        scores=found.scores,
         splits=splits,
-        files=files,
+        files=found.files,
     )
     return folder if split is None else folder.select(split)
 
 
 def write_scores(folder_out: str | Path, case_name: str, array: Array | Tensor, like: Folder) -> Path:
-    """Write scores `[L, *S]` of one case as `like` stores its own, and give the name of the file.
+    """Write scores `[L, *S]` of one case as `like` stores its own, and return the name of the file.
 
     `.npy` and `.npz` become `NAME.npy`; NIfTI stays NIfTI (float32) with its affine, zooms and class axis;
     an archive of nnU-Net stays one.
     """
-    return like.find(case_name).write_scores(Path(folder_out), as_numpy(array))
+    values, files = as_numpy(array), like.find(case_name)
+    with files.create_scores(Path(folder_out), values.shape, values.dtype.str) as writer:
+        writer.write(0, values)
+    return files.score_file(Path(folder_out))
 
 
 def write_map(folder_out: str | Path, case_name: str, array: Array | Tensor, like: Folder) -> Path:
-    """Write one value per pixel `[*S]` (a temperature, say) of one case, and give the name of the file.
+    """Write one value per pixel `[*S]` (a temperature, say) of one case, and return the name of the file.
 
-    NIfTI where the scores, or what lies with those of nnU-Net, are NIfTI, with the affine of the labels, or of
+    NIfTI where the scores, or the files beside those of nnU-Net, are NIfTI, with the affine of the labels, or of
     the scores where there are no labels; `NAME.npy` otherwise.
     """
-    return like.find(case_name).write_map(Path(folder_out), as_numpy(array))
+    values, files = as_numpy(array), like.find(case_name)
+    with files.create_map(Path(folder_out), values.shape, values.dtype.str) as writer:
+        writer.write(0, values)
+    return files.map_file(Path(folder_out))
 
 
 def _first(files: dict[str, CaseFiles], splits: Splits, split: str | None) -> CaseFiles:
-    """The case whose header speaks for all: the first of the split, so that no other file is touched.
+    """Return the case whose header stands for all: the first of the split, so that no other file is touched.
 
-    One with labels goes first, as they tell which axis of the scores is that of the classes.
+    One with labels is preferred, as they tell which axis of the scores is that of the classes.
     """
     names = (splits.get(split) if split is not None else None) or tuple(files)
     return files[next((name for name in names if files[name].labels), names[0])]
@@ -185,15 +196,15 @@ def _class_count(num_classes: int | None, classes: tuple[str, ...] | None, root:
     if len(classes) != num_classes:
         raise InputError(
             f"num_classes must be the number of class names, got {num_classes} while "
-            f"'{root / 'segcal.toml'}' names {len(classes)}; mend one of them"
+            f"'{root / 'segcal.toml'}' names {len(classes)}; correct one of them"
         )
     return num_classes
 
 
 def _checked_dims(space: tuple[int, ...], first: CaseFiles) -> int:
     if len(space) not in (2, 3):
-        what = "labels" if first.labels else "scores, but for their class axis,"
+        what = "labels" if first.labels else "scores, without their class axis,"
         raise InputError(
-            f"{what} must have shape [H, W] or [D, H, W], got {space} in '{first.labels or first.scores}'; mend it"
+            f"{what} must have shape [H, W] or [D, H, W], got {space} in '{first.labels or first.scores}'; correct it"
         )
     return len(space)

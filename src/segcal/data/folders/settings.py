@@ -1,4 +1,4 @@
-"""What a folder says of itself: `segcal.toml` (settings) and `splits.json` (which case serves for what)."""
+"""The files that describe a folder: `segcal.toml` (settings) and `splits.json` (which case belongs to which split)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import re
 import tomllib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -20,9 +21,10 @@ Splits: TypeAlias = dict[str, tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The content of `segcal.toml`; None where it is silent.
+    """The content of `segcal.toml`; None for what it does not set.
 
-    Groups and spacings are told for all cases alike, by an expression or by one list, or in a table by their names.
+    Groups and spacings are given for all cases alike, by an expression or by one list, or in a table by case name.
+    `geometry` is a folder of NIfTI files, by case name, that say where the scores of TotalSegmentator lie.
     """
 
     classes: tuple[str, ...] | None = None
@@ -31,6 +33,18 @@ class Settings:
     scores: Scores | None = None
     group: str | dict[str, str] | None = None
     spacing: tuple[float, ...] | dict[str, tuple[float, ...]] | None = None
+    geometry: str | None = None
+
+    def geometry_folder(self, root: Path) -> Path | None:
+        """Return the folder `geometry`, relative to the folder of the settings; raise if it does not exist."""
+        if self.geometry is None:
+            return None
+        if not (root / self.geometry).is_dir():
+            raise InputError(
+                f"geometry in '{root / 'segcal.toml'}' must be a folder of NIfTI files, got '{self.geometry}', "
+                "which does not exist; give its path relative to the data folder"
+            )
+        return root / self.geometry
 
     def group_of(self, name: str) -> str | None:
         """The group of a case, from the table or its name: group 1 of the expression, or its whole match."""
@@ -46,7 +60,7 @@ class Settings:
         return self.spacing.get(name) if isinstance(self.spacing, dict) else self.spacing
 
     def check_names(self, names: Collection[str]) -> None:
-        """Raise where a table speaks of a case that is none of `names`."""
+        """Raise if a table names a case that is not one of `names`."""
         for key, table in (("group", self.group), ("spacing", self.spacing)):
             stray = [name for name in table if name not in names] if isinstance(table, dict) else []
             if stray:
@@ -57,30 +71,33 @@ class Settings:
 
 
 def read_settings(path: Path) -> Settings:
-    """Read `segcal.toml`, or give empty settings where there is none."""
+    """Return what `segcal.toml` says, or empty settings if there is none."""
     table = _read_toml(path) if path.exists() else {}
-    unknown = sorted(set(table) - set(_REQUIRED))
-    if unknown:
-        raise InputError(f"'{path}' may set {', '.join(_REQUIRED)}, got '{unknown[0]}'; remove it or mend its spelling")
+    if "class_names" in table and "classes" not in table:  # what the arguments of the library call them
+        table["classes"] = table.pop("class_names")
+    for unknown in sorted(set(table) - set(_REQUIRED)):
+        near = get_close_matches(unknown, _REQUIRED, n=1)
+        hint = f"did you mean '{near[0]}'?" if near else "remove it or correct its spelling"
+        raise InputError(f"'{path}' may set {', '.join(_REQUIRED)}, got '{unknown}'; {hint}")
     for key, value in table.items():
         is_right, required = _REQUIRED[key]
         if not is_right(value):
-            raise InputError(f"{key} must be {required}, got {value!r} in '{path}'; mend it")
+            raise InputError(f"{key} must be {required}, got {value!r} in '{path}'; correct it")
     return Settings(**{key: _frozen(value) for key, value in table.items()})
 
 
 def write_settings(path: Path, settings: Settings) -> None:
     """Write what is not None as `segcal.toml`."""
-    told = {key: value for key in _REQUIRED if (value := getattr(settings, key)) is not None}
-    lines = [_entry(key, value) for key, value in told.items() if not isinstance(value, dict)]
-    for key, table in told.items():
+    given = {key: value for key in _REQUIRED if (value := getattr(settings, key)) is not None}
+    lines = [_entry(key, value) for key, value in given.items() if not isinstance(value, dict)]
+    for key, table in given.items():
         if isinstance(table, dict):
             lines += ["", f"[{key}]", *(_entry(_toml(name), value) for name, value in table.items())]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def read_splits(path: Path, names: Sequence[str]) -> Splits:
-    """Read `splits.json`, which may name each of `names` once, or give no splits where there is none."""
+    """Read `splits.json`, which may name each of `names` once, or return no splits if there is none."""
     content = read_json(path) if path.exists() else {}
     if not _is_table_of_names(content):
         raise InputError(
@@ -124,7 +141,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:
-        raise InputError(f"'{path}' must be readable TOML, got an error ({error}); mend it") from error
+        raise InputError(f"'{path}' must be readable TOML, got an error ({error}); correct it") from error
 
 
 def _entry(key: str, value: object) -> str:
@@ -138,7 +155,7 @@ def _toml(value: object) -> str:
     ["say \"no\"", 2.5, "ü"]
     """
     if isinstance(value, str):
-        # JSON escapes what TOML asks for, but for the delete character
+        # JSON escapes what TOML asks for, except the delete character
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, tuple):
         return "[" + ", ".join(_toml(entry) for entry in value) + "]"
@@ -202,5 +219,6 @@ _REQUIRED: dict[str, tuple[Callable[[object], bool], str]] = {
     "background": (_is_int, "a whole number"),
     "scores": (lambda value: isinstance(value, str) and value in get_args(Scores), _KINDS),
     "group": (_is_group, "a regular expression or a table of case names and groups"),
+    "geometry": (_is_name, "the path of a folder"),
     "spacing": (_is_spacing, "a list of lengths above 0, or a table of case names and such lists"),
 }

@@ -1,4 +1,4 @@
-"""Cases in memory -> a data folder, which `segcal.data.folders.folder.open_folder` reads back as they were."""
+"""Write cases in memory as a data folder, which `segcal.data.folders.folder.open_folder` reads back as they were."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
-from segcal.data.folders.case_files import Expected, as_numpy
+from segcal.data.folders.case_files import as_numpy
+from segcal.data.folders.expected import Expected
 from segcal.data.folders.settings import Settings, check_background, write_settings
-from segcal.data.io.formats import plain, whole_numbers
-from segcal.data.io.nifti import Spacing
+from segcal.data.io.base import Spacing, plain, whole_numbers
 from segcal.files import MARKER, staged_folder, write_json
 from segcal.functional.checks import ignored_labels
 from segcal.types import Array, Case, IgnoreIndex, InputError
 
 
 class _Entry(NamedTuple):
-    """What is said of a case outside its arrays."""
+    """What a folder records of a case besides its arrays."""
 
     name: str
     group: str | None
@@ -78,7 +78,7 @@ def _checked_names(class_names: Sequence[str] | None, num_classes: int) -> tuple
     if class_names is not None and len(class_names) != num_classes:
         raise InputError(
             f"class_names must have one name for each of the {num_classes} classes of the logits, "
-            f"got {len(class_names)}; mend them or leave them out"
+            f"got {len(class_names)}; correct them or leave them out"
         )
     return None if class_names is None else tuple(class_names)
 
@@ -116,7 +116,7 @@ def _checked_spacing(case: Case) -> Spacing | None:
         return None
     spacing = tuple(float(length) for length in case.spacing)
     if not all(0 < length < math.inf for length in spacing):
-        raise InputError(f"spacing must be lengths above 0, got {spacing} of case '{case.name}'; mend it")
+        raise InputError(f"spacing must be lengths above 0, got {spacing} of case '{case.name}'; correct it")
     return spacing
 
 
@@ -133,14 +133,14 @@ def _save(path: Path, array: Array) -> None:
 
 
 def _write_remarks(folder: Path, written: dict[str, list[_Entry]], settings: Settings, expected: Expected) -> None:
-    """Write `segcal.toml`, `splits.json` and the file that tells that segcal wrote this folder."""
+    """Write `segcal.toml`, `splits.json` and the marker of folders that segcal wrote."""
     entries = [entry for split in written.values() for entry in split]
-    told = replace(
+    described = replace(
         settings,
         group={entry.name: entry.group for entry in entries if entry.group is not None} or None,
         spacing={entry.name: entry.spacing for entry in entries if entry.spacing is not None} or None,
     )
-    write_settings(folder / "segcal.toml", told)
+    write_settings(folder / "segcal.toml", described)
     write_json(folder / "splits.json", {split: [entry.name for entry in part] for split, part in written.items()})
     data = {
         "cases": len(entries),

@@ -1,99 +1,148 @@
-"""NIfTI files -> arrays in `[z, y, x]` order and back, with their geometry.
+"""NIfTI files as arrays in `[z, y, x]` order and back, with their geometry.
 
 NIfTI and nibabel count axes x, y, z. SimpleITK and nnU-Net, and therefore segcal, give the same voxels as
 `[z, y, x]`. Scores have one more axis for the classes: the first one (`[L, *S]` stored as it is) or, as NIfTI
-tools do, the last.
+tools do, the last. Affine, orientation and units of what is written are those of the file that it was made from.
 """
 
 from __future__ import annotations
 
 import gzip
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
-from segcal.data.io.formats import extension_of, plain, readable
+from segcal.data.io.base import (
+    Format,
+    Key,
+    Shape,
+    Spacing,
+    Stored,
+    Writer,
+    array_in,
+    copy_to,
+    decompressed,
+    plain,
+    readable,
+)
 from segcal.types import Array, InputError
 
-Spacing = tuple[float, ...]
-
-_SAME_PLACE = 1e-3  # what may lie between two entries of affines that mean the same
-_PIECE = 1 << 20
-
-
-def volume_shape(path: Path) -> tuple[int, ...]:
-    """Shape `[z, y, x]` (or `[y, x]`) of a volume without classes or channels, from its header."""
-    return _space(_open(path))[::-1]
+_ENDS = (".nii.gz", ".nii")
+_SAME_PLACE = 1e-3  # by how much two entries of affines that mean the same may differ
+_LEVEL = 1  # of compression, as nibabel's
 
 
-def space_beside_classes(path: Path, num_classes: int | None) -> tuple[int, ...]:
-    """Space `(z, y, x)` of scores that no labels tell it of, from their header.
+class Nifti(Format):
+    """A volume with its place in the world."""
 
-    Classes lie along the first axis if that has `num_classes` entries, else along the last if that has. Where
-    `num_classes` is not known they lie along the last of four, as in most tools, if that is shorter than all others.
-    """
-    shape = tuple(_open(path).shape)
-    axis = _axis_of(num_classes, shape, path) if num_classes is not None else _likely_axis(shape, path)
-    return (shape[1:] if axis == 0 else shape[: min(axis, 3)])[::-1]
+    name = "NIfTI"
+    extensions = {"scores": _ENDS, "labels": _ENDS, "image": _ENDS}  # noqa: RUF012
+    has_geometry = True
+
+    def label_shape(self, path: Path) -> Shape:
+        """Return `[z, y, x]` (or `[y, x]`), from the header."""
+        return _space(_open(path))[::-1]
+
+    def read_labels(self, path: Path) -> Stored:
+        """Return labels `[z, y, x]` and their spacing in the same order."""
+        return read_volume(path)
+
+    def score_shape(self, path: Path, key: Key, *, space: Shape | None, num_classes: int | None) -> Shape:
+        """Return `[L, z, y, x]`, from the header.
+
+        Without labels to tell `space`, the classes lie along the first axis if that has `num_classes` entries, else
+        along the last if that has. If `num_classes` is not known either, they lie along the last of four axes, as in
+        most tools, provided that it is shorter than the others.
+        """
+        shape = tuple(_open(path).shape)
+        if space is not None:
+            return (int(shape[_class_axis(shape, space, path)]), *space)
+        axis = _axis_of(num_classes, shape, path) if num_classes is not None else _likely_axis(shape, path)
+        return (int(shape[axis]), *(shape[1:] if axis == 0 else shape[: min(axis, 3)])[::-1])
+
+    def read_scores(self, path: Path, key: Key, space: Shape) -> Stored:
+        """Return scores `[L, z, y, x]` and their spacing."""
+        return read_channels(path, space)
+
+    def image_channels(self, path: Path, space: Shape) -> int:
+        """Return 1 for a plain volume over `space`, else the length of the channel axis."""
+        image = _open(path)
+        plain_volume = _space(image)[::-1] == tuple(space)
+        return 1 if plain_volume else int(image.shape[_class_axis(image.shape, space, path)])
+
+    def read_image(self, path: Path, space: Shape) -> Stored:
+        """Return a float32 image `[C, z, y, x]` and its spacing."""
+        if self.label_shape(path) == tuple(space):
+            volume = read_volume(path)
+            return Stored(volume.values.astype(np.float32)[None], volume.spacing)
+        channels = read_channels(path, space)
+        return Stored(channels.values.astype(np.float32), channels.spacing)
+
+    @contextmanager
+    def create(
+        self, path: Path, shape: Shape, dtype: str, *, classes: bool, like: Path | None, key: Key
+    ) -> Iterator[Writer]:
+        """Write a float32 file with the geometry of `like`, a volume or scores over the same space."""
+        if like is None:
+            raise InputError(f"NIfTI files such as '{path}' need a geometry; give a NIfTI file to take it from")
+        source = _open(like)
+        header, first = _new_header(source, shape, classes, like)
+        options = {"classes": classes, "classes_last": classes and first}
+        if not path.name.lower().endswith(".gz"):
+            with path.open("w+b") as file:
+                yield Writer(file, _write_header(file, header), shape, "float32", **options)
+            return
+        with tempfile.TemporaryFile(dir=path.parent) as raw:
+            yield Writer(raw, 0, shape, "float32", **options)
+            with gzip.open(path, "wb", compresslevel=_LEVEL) as packed:
+                _write_header(packed, header)  # type: ignore[arg-type]
+                copy_to(packed, raw)  # type: ignore[arg-type]
+
+
+FORMAT = Nifti()
+
+
+def is_nifti(path: Path) -> bool:
+    """Return whether the name of `path` says NIfTI."""
+    return path.name.lower().endswith(_ENDS)
 
 
 def volume_spacing(path: Path) -> Spacing:
-    """The spacing of a volume without classes or channels, from its header."""
+    """Return the spacing of a volume without classes or channels, from its header."""
     image = _open(path)
     return _zooms(image, len(_space(image)))
 
 
 def check_same_place(paths: Sequence[Path], *, of: str) -> None:
     """Raise unless all of these files have the affine of the first one, to a thousandth."""
-    for path in paths[1:]:
-        gap = np.abs(np.asarray(_open(path).affine) - np.asarray(_open(paths[0]).affine)).max()
-        if not gap <= _SAME_PLACE:  # written so that NaN is wrong as well
+    affines = [np.asarray(_open(path).affine) for path in paths]
+    for path, affine in zip(paths[1:], affines[1:], strict=True):
+        gap = np.abs(affine - affines[0]).max()
+        if gap <= _SAME_PLACE:
+            continue
+        ours, theirs = _orientation(affine), _orientation(affines[0])
+        if ours != theirs:
             raise InputError(
-                f"'{path}' and '{paths[0]}' of {of} lie in different places (affines differ), by up to {gap:.4g} "
-                f"where {_SAME_PLACE} is allowed; resample one to the other"
+                f"'{path}' and '{paths[0]}' of {of} must have the same orientation, got {ours} and {theirs}; "
+                "reorient one to the other"
             )
+        raise InputError(
+            f"'{path}' and '{paths[0]}' of {of} lie in different places (affines differ), by up to {gap:.4g} "
+            f"where {_SAME_PLACE} is allowed; resample one to the other"
+        )
 
 
-def read_volume(path: Path) -> tuple[Array, Spacing]:
-    """A volume `[z, y, x]` and its spacing in the same order."""
-    image = _open(path)
-    space = _space(image)
-    return _data(image, path).T.reshape(space[::-1]), _zooms(image, len(space))
+def _orientation(affine: Array) -> str:
+    """Return the directions of the axes, such as RAS (right, anterior, superior)."""
+    from nibabel.orientations import aff2axcodes  # noqa: PLC0415
 
-
-def read_channels(path: Path, space: tuple[int, ...]) -> tuple[Array, Spacing]:
-    """Scores or image `[L, z, y, x]` over `space` = (z, y, x), and the spacing."""
-    image = _open(path)
-    axis = _class_axis(image.shape, space, path)
-    channels = np.moveaxis(_data(image, path).T, -1 - axis, 0)
-    return channels.reshape(channels.shape[0], *space), _spacing_beside_classes(image, axis, len(space))
-
-
-def channel_count(path: Path, space: tuple[int, ...]) -> int:
-    """How many classes or channels a file over `space` = (z, y, x) has, from its header."""
-    shape = _open(path).shape
-    return int(shape[_class_axis(shape, space, path)])
-
-
-def write_channels(target: Path, array: Array, like: Path) -> None:
-    """Write scores `[L, z, y, x]` with the affine, the zooms and the class axis of the file `like`."""
-    source = _open(like)
-    axis = _class_axis(source.shape, array.shape[1:], like)
-    shape = (*source.shape[:axis], array.shape[0], *source.shape[axis + 1 :])
-    data = array.T if axis else np.moveaxis(array, 0, -1).T
-    _save(target, data.reshape(shape), source, source.header.copy())
-
-
-def write_volume(target: Path, array: Array, like: Path) -> None:
-    """Write a map `[z, y, x]` with the geometry of `like`, a volume or scores over the same space."""
-    source = _open(like)
-    if _space(source) == array.shape[::-1]:
-        _save(target, array.T.reshape(source.shape), source, source.header.copy())
-    else:
-        _class_axis(source.shape, array.shape, like)  # raises where `like` covers another space
-        _save(target, array.T, source, None)
+    if not np.isfinite(affine).all():
+        return "unknown"
+    return "".join(code or "?" for code in aff2axcodes(affine))  # type: ignore[no-untyped-call]
 
 
 def _open(path: Path) -> Any:
@@ -107,39 +156,51 @@ def _open(path: Path) -> Any:
         return nibabel.load(path, mmap="r")
 
 
+def read_volume(path: Path) -> Stored:
+    """Return a volume `[z, y, x]` and its spacing in the same order."""
+    image = _open(path)
+    space = _space(image)
+    return Stored(_data(image, path).T.reshape(space[::-1]), _zooms(image, len(space)))
+
+
+def read_channels(path: Path, space: Shape) -> Stored:
+    """Return scores or an image `[L, z, y, x]` over `space` = (z, y, x), and the spacing."""
+    image = _open(path)
+    axis = _class_axis(image.shape, space, path)
+    channels = np.moveaxis(_data(image, path).T, -1 - axis, 0)
+    return Stored(channels.reshape(channels.shape[0], *space), _spacing_beside_classes(image, axis, len(space)))
+
+
 def _data(image: Any, path: Path) -> Array:
-    """The values, memory-mapped where the file is neither compressed nor scaled."""
+    """Return the values, memory-mapped where the file is neither compressed nor scaled."""
     with readable(path):
-        compressed = extension_of(path, (".nii.gz",))
+        compressed = path.name.lower().endswith(".nii.gz")
         return plain(_decompress(image.dataobj, path) if compressed else np.asanyarray(image.dataobj), path)
 
 
 def _decompress(stored: Any, path: Path) -> Array:
-    """The values of a compressed file, read to its end: only there does gzip compare the checksum.
+    """Return the values of a compressed file, read to its end: only there does gzip compare the checksum.
 
     nibabel would stop at the last value, and would first set aside as much memory as a damaged header asks for.
     """
     from nibabel.volumeutils import apply_read_scaling  # noqa: PLC0415
 
-    content = bytearray()
     with gzip.open(path) as stream:
-        while piece := stream.read(_PIECE):
-            content += piece
-    values: Array = np.ndarray(stored.shape, stored.dtype, buffer=content, offset=stored.offset, order="F")
+        values = array_in(decompressed(stream), stored.shape, stored.dtype, stored.offset, "F")  # type: ignore[arg-type]
     scaled: Array = apply_read_scaling(values, stored.slope, stored.inter)
     return scaled
 
 
-def _space(image: Any) -> tuple[int, ...]:
-    """Shape in NIfTI order; axes of length one after the third (time, vector) are no space."""
+def _space(image: Any) -> Shape:
+    """Return the shape in NIfTI order; axes of length one after the third (time, vector) are not space."""
     shape = tuple(image.shape)
     while len(shape) > 3 and shape[-1] == 1:
         shape = shape[:-1]
     return shape
 
 
-def _class_axis(shape: tuple[int, ...], space: tuple[int, ...], path: Path) -> int:
-    """The axis of the classes: the first if that fits, else the last (ITK puts an axis of one before it)."""
+def _class_axis(shape: Shape, space: Shape, path: Path) -> int:
+    """Return the axis of the classes: the first if that fits, else the last (ITK puts an axis of one before it)."""
     nifti_space = tuple(space[::-1])
     if tuple(shape[1:]) == nifti_space:
         return 0
@@ -152,35 +213,35 @@ def _class_axis(shape: tuple[int, ...], space: tuple[int, ...], path: Path) -> i
     )
 
 
-def _axis_of(num_classes: int, shape: tuple[int, ...], path: Path) -> int:
-    """The first axis if it has `num_classes` entries, else the last if that has."""
+def _axis_of(num_classes: int, shape: Shape, path: Path) -> int:
+    """Return the first axis if it has `num_classes` entries, else the last if that has."""
     for axis in _possible_axes(shape):
         if shape[axis] == num_classes:
             return axis
     raise InputError(
         f"'{path}' must have num_classes={num_classes} entries along the first or the last of 3 or 4 NIfTI axes, "
-        f"got {shape}; set num_classes or mend the scores"
+        f"got {shape}; set num_classes or fix the scores"
     )
 
 
-def _likely_axis(shape: tuple[int, ...], path: Path) -> int:
-    """The last axis, where nothing speaks against it."""
+def _likely_axis(shape: Shape, path: Path) -> int:
+    """Return the last axis, where nothing speaks against it."""
     last = len(shape) - 1
     if _possible_axes(shape) == (last,) or (last == 3 and shape[last] < min(shape[:last])):
         return last
     raise InputError(
-        f"the class axis of '{path}' must be known, got NIfTI shape {shape}, which does not tell it, and no labels; "
+        f"the class axis of '{path}' must be known, got NIfTI shape {shape}, which is ambiguous, and no labels; "
         "give num_classes, or name the classes in segcal.toml"
     )
 
 
-def _possible_axes(shape: tuple[int, ...]) -> tuple[int, ...]:
+def _possible_axes(shape: Shape) -> tuple[int, ...]:
     if len(shape) in (3, 4):
         return (0, len(shape) - 1)
     return (4,) if len(shape) == 5 and shape[3] == 1 else ()  # ITK puts vectors along the fifth axis
 
 
-def _list(sizes: tuple[int, ...]) -> str:
+def _list(sizes: Shape) -> str:
     return ", ".join(str(size) for size in sizes)
 
 
@@ -196,14 +257,35 @@ def _spacing_beside_classes(image: Any, axis: int, dims: int) -> Spacing:
     return tuple(float(size) for size in sizes[:dims][::-1])
 
 
-def _save(target: Path, data: Array, source: Any, header: Any) -> None:
-    import nibabel  # noqa: PLC0415
-
+def _new_header(source: Any, shape: Shape, classes: bool, like: Path) -> tuple[Any, bool]:
+    """Return the header of a new file with the geometry of `source`, and whether its classes come first."""
+    header, first = source.header.copy(), False
+    if classes:
+        axis = _class_axis(source.shape, shape[1:], like)
+        first = axis == 0
+        stored = (*source.shape[:axis], shape[0], *source.shape[axis + 1 :])
+    elif _space(source) == tuple(shape[::-1]):
+        stored = source.shape
+    else:
+        _class_axis(source.shape, shape, like)  # raises where `like` covers another space
+        stored, header = tuple(shape[::-1]), None
     if header is not None:
-        header.set_data_dtype(np.float32)
         header.set_intent("none")  # labels may be marked as labels, and these are not
         header["cal_min"] = header["cal_max"] = 0  # the display range was that of the other values
-    image = type(source)(data.astype(np.float32), source.affine, header)
+    image = type(source)(np.broadcast_to(np.float32(0), stored), source.affine, header)
     if header is None:
         image.header.set_xyzt_units(*source.header.get_xyzt_units())
-    nibabel.save(image, target)
+    image.update_header()
+    new = image.header
+    new.set_data_dtype(np.float32)
+    new.set_slope_inter(1, 0)
+    new.set_data_offset(0)  # the smallest that header and extensions leave
+    return new, first
+
+
+def _write_header(file: IO[bytes], header: Any) -> int:
+    """Write the header and its extensions, and return where the values begin."""
+    header.write_to(file)
+    offset = int(header.get_data_offset())
+    file.write(b"\0" * (offset - file.tell()))
+    return offset

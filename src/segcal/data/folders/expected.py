@@ -1,0 +1,93 @@
+"""What every case of a folder must agree with, and the checks of its arrays."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from segcal.data.folders.settings import Scores
+from segcal.data.io.base import Spacing
+from segcal.functional.checks import check_labels, check_logits, check_same_space
+from segcal.types import Array, InputError
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """Class count, ignored labels, dimensions and image channels of a folder."""
+
+    num_classes: int
+    ignore_index: tuple[int, ...] | None
+    spatial_dims: int
+    image_channels: int
+
+    def check(
+        self,
+        name: str,
+        kind: Scores,
+        scores: Array,
+        labels: Array | None,
+        image: Array | None,
+        spacing: Spacing | None,
+    ) -> None:
+        """Raise, naming the case, unless shapes agree, scores are finite and labels in range."""
+        of, values = f"case '{name}'", shared_tensor(scores)
+        if kind == "probabilities":
+            check_probabilities(values, of=of)
+        check_logits(values, self.num_classes, class_axis=0, of=of)
+        if labels is not None:
+            check_same_space(values, shared_tensor(labels), class_axis=0, of=of)
+        self._check_dims(scores, labels, spacing, of)
+        if labels is not None:
+            check_labels(shared_tensor(labels), self.num_classes, self.ignore_index, of=of)
+        if image is not None:
+            self._check_image(shared_tensor(image), values, of)
+
+    def _check_dims(self, scores: Array, labels: Array | None, spacing: Spacing | None, of: str) -> None:
+        if scores.ndim != self.spatial_dims + 1:
+            got = f"scores of shape {scores.shape}" if labels is None else f"labels of shape {labels.shape}"
+            raise InputError(
+                f"all cases must have {self.spatial_dims} spatial axes as the first one, got {got} of {of}; "
+                "keep pictures and volumes in folders of their own"
+            )
+        if spacing is not None and len(spacing) != self.spatial_dims:
+            raise InputError(
+                f"spacing must have {self.spatial_dims} lengths, one for each spatial axis, got {spacing} of {of}; "
+                "correct it"
+            )
+
+    def _check_image(self, image: Tensor, logits: Tensor, of: str) -> None:
+        if image.ndim != logits.ndim or image.shape[0] != self.image_channels:
+            raise InputError(
+                f"images must have {self.image_channels} channels as in the first case, as [C, *S] or [*S], "
+                f"got shape {tuple(image.shape)} of {of}; convert it"
+            )
+        check_same_space(logits, image[0], class_axis=0, what="each channel of the image", of=of)
+        if not torch.isfinite(image.sum(dtype=torch.float64)):
+            raise InputError(f"images must be finite, got NaN or infinity in that of {of}; fill in such pixels")
+
+
+def check_probabilities(probs: Tensor, *, of: str) -> None:
+    """Raise unless `probs` `[L, *S]` are finite, in 0..1 and sum to 1, as far as half precision can tell."""
+    hint = f'of {of}; if these are logits, set scores = "logits"'
+    if not torch.is_floating_point(probs):
+        raise InputError(f"probabilities must be floating point, got {probs.dtype} of {of}; convert them first")
+    # written so that NaN is wrong as well
+    _raise_at(~((probs >= -1e-3) & (probs <= 1 + 1e-3)), probs, "probabilities must be in 0..1", hint)
+    total = probs.sum(dim=0, dtype=torch.float64)
+    _raise_at(~((total - 1).abs() <= 1e-2), total, "probabilities must sum to 1 over the classes", hint)
+
+
+def _raise_at(wrong: Tensor, values: Tensor, required: str, hint: str) -> None:
+    if wrong.any():
+        at = tuple(wrong.nonzero()[0].tolist())
+        raise InputError(f"{required}, got {values[at].item():.6g} at {at} {hint}")
+
+
+def shared_tensor(array: Array) -> Tensor:
+    """Return `array` as a tensor that shares its memory, which nobody here writes to."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable", category=UserWarning)
+        return torch.from_numpy(array)

@@ -1,0 +1,195 @@
+"""Folders that nnU-Net 2 writes.
+
+- A prediction folder (`nnUNetv2_predict --save_probabilities`): `NAME.npz` with its own segmentation beside it.
+- A trained model (`nnUNetv2_train ... --npz`, or `--val --npz` afterwards): `fold_k/validation/NAME.npz`, where each
+  case is predicted by the fold that did not train on it. This is the best calibration set that an nnU-Net user has.
+
+Names of classes and the ignored label come from `dataset.json`. The pickles beside the archives are never read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from segcal.data.folders.by_name import by_name, existing, only
+from segcal.data.folders.case_files import CaseFiles
+from segcal.data.folders.layouts import Found, Request
+from segcal.data.folders.settings import Splits
+from segcal.data.io.formats import IMAGES, LABELS
+from segcal.data.io.nifti import is_nifti
+from segcal.files import read_json
+from segcal.types import InputError
+
+_ARCHIVES = (".npz",)
+_MARKS = ("dataset.json", "plans.json", "predict_from_raw_data_args.json")
+
+
+class NnUNet:
+    """A prediction folder or a trained model."""
+
+    def matches(self, root: Path) -> bool:
+        """Return whether there are folds with archives, or archives beside nnU-Net's own files."""
+        return bool(_folds(root)) or (
+            bool(by_name(root, _ARCHIVES)) and (_dataset_json(root) is not None or _has_marks(root))
+        )
+
+    def find(self, request: Request) -> Found:
+        """Return the cases of a prediction folder, or those of all folds of a trained model."""
+        root = request.root
+        folds = _folds(root)
+        splits = _checked_folds(root, folds, request.labels) if folds else {}
+        places = list(folds.values()) if folds else [root]
+        labels = request.labels or (None if folds else _inside(root)) or _truth(root)
+        files = archived_cases(request, places, labels)
+        classes, ignored = _read_dataset(_dataset_json(root))
+        return Found(files, request.scores or request.settings.scores or "probabilities", classes, ignored, splits)
+
+
+LAYOUT = NnUNet()
+
+
+def archived_cases(request: Request, places: list[Path], labels: Path | None) -> dict[str, CaseFiles]:
+    """Return the cases whose probabilities are archives `NAME.npz` in some folders, by name.
+
+    A segmentation beside an archive is the network's own, and serves for its geometry only.
+    """
+    root, settings = request.root, request.settings
+    for place in places:
+        if labels is not None and labels.resolve() == place.resolve():
+            raise InputError(
+                f"labels must be the folder of the true labels, got '{labels}', where nnU-Net wrote its own "
+                "predictions; give the one that holds the truth"
+            )
+    archives = {name: paths for place in places for name, paths in by_name(place, _ARCHIVES).items()}
+    settings.check_names(archives)
+    label_folder = labels or root / "labels"
+    if request.labels is not None or request.require_labels:
+        existing(label_folder, "labels")
+    true_labels = by_name(label_folder, LABELS)
+    images = by_name(root / "images", IMAGES)
+    named = settings.geometry_folder(root)
+    files = {}
+    for name in sorted(archives):
+        (archive,) = archives[name]
+        beside = by_name(named or archive.parent, LABELS).get(name, [])
+        files[name] = CaseFiles(
+            name=name,
+            scores=archive,
+            labels=only(name, true_labels, "label", label_folder, LABELS)
+            if request.require_labels or name in true_labels
+            else None,
+            image=only(name, images, "image", root / "images", IMAGES) if images else None,
+            kind=request.scores or settings.scores or "probabilities",
+            group=settings.group_of(name),
+            spacing=settings.spacing_of(name),
+            prediction=next((path for path in beside if is_nifti(path)), next(iter(_maps(beside)), None)),
+            archived=True,
+        )
+    return files
+
+
+def _maps(paths: list[Path]) -> Iterator[Path]:
+    return (path for path in paths if not path.name.lower().endswith(_ARCHIVES))
+
+
+def _folds(root: Path) -> dict[str, Path]:
+    """Return the folders `fold_k/validation` that hold archives, by the name of the fold."""
+    found = {path.parent.name: path for path in sorted(root.glob("fold_*/validation"))}
+    return {name: path for name, path in found.items() if by_name(path, _ARCHIVES)}
+
+
+def _checked_folds(root: Path, folds: dict[str, Path], labels: Path | None) -> Splits:
+    """Return the cases of each fold as a split; raise where one was predicted by a fold that trained on it."""
+    if "fold_all" in folds:
+        raise InputError(
+            f"'{folds['fold_all']}' must hold predictions of cases that were not trained on, but fold_all trains on "
+            "every case; use the folds of a cross-validation, or predictions of other images"
+        )
+    splits = {name: tuple(by_name(path, _ARCHIVES)) for name, path in folds.items()}
+    owner: dict[str, str] = {}
+    for fold, names in splits.items():
+        for name in names:
+            if name in owner:
+                raise InputError(
+                    f"each case must be predicted by one fold, got '{name}' in '{folds[owner[name]]}' and "
+                    f"'{folds[fold]}'; remove one of them"
+                )
+            owner[name] = fold
+    declared = _splits_final(root, labels)
+    if declared is None:
+        return splits
+    content = read_json(declared)
+    for fold, names in splits.items():
+        trained = _training_cases(content, fold, declared)
+        if leaked := [name for name in names if name in trained]:
+            raise InputError(
+                f"'{folds[fold]}' must hold cases that {fold} did not train on, got '{leaked[0]}', which '{declared}' "
+                "lists under its training cases; run its validation again, or remove the case"
+            )
+    return splits
+
+
+def _training_cases(content: Any, fold: str, path: Path) -> set[str]:
+    try:
+        return set(content[int(fold.removeprefix("fold_"))]["train"])
+    except (ValueError, IndexError, KeyError, TypeError) as error:
+        raise InputError(f"'{path}' must list the training cases of {fold}, got none; restore the file") from error
+
+
+def _splits_final(root: Path, labels: Path | None) -> Path | None:
+    truth = labels or _truth(root)
+    places = [root, *([truth.parent] if truth is not None else []), *(base / root.parent.name for base in _bases())]
+    return next((path for place in places if (path := place / "splits_final.json").is_file()), None)
+
+
+def _inside(root: Path) -> Path | None:
+    return next((path for name in ("labels", "gt_segmentations", "labelsTr") if (path := root / name).is_dir()), None)
+
+
+def _truth(root: Path) -> Path | None:
+    """Return the true labels of a trained model: its data set in nnU-Net's folders of preprocessed or raw data.
+
+    These are named by environment variables, or lie beside the folder of results, as nnU-Net's documentation suggests.
+    """
+    if found := _inside(root):
+        return found
+    dataset = root.parent.name
+    bases = [*_bases(), root.parent.parent.parent / "nnUNet_preprocessed", root.parent.parent.parent / "nnUNet_raw"]
+    return next((found for base in bases if (found := _inside(base / dataset))), None)
+
+
+def _bases() -> list[Path]:
+    """Return nnU-Net's folders of preprocessed and raw data, where the environment names them."""
+    return [Path(value) for name in ("nnUNet_preprocessed", "nnUNet_raw") if (value := os.environ.get(name))]
+
+
+def _has_marks(root: Path) -> bool:
+    return any((root / name).is_file() for name in _MARKS)
+
+
+def _dataset_json(root: Path) -> Path | None:
+    model = root.parent.parent if root.name == "validation" else root
+    return next((path for place in (root, model) if (path := place / "dataset.json").is_file()), None)
+
+
+def _read_dataset(path: Path | None) -> tuple[tuple[str, ...] | None, tuple[int, ...]]:
+    """Return the names of the classes and the ignored label that `dataset.json` declares."""
+    labels = read_json(path).get("labels") if path is not None else None
+    if not labels:
+        return None, ()
+    if any(isinstance(value, list) for value in labels.values()):
+        raise InputError(
+            f"'{path}' declares regions, whose sigmoid probabilities do not sum to 1; segcal calibrates "
+            "classes that exclude one another, so give predictions of a model without regions"
+        )
+    try:
+        numbers = {name: int(value) for name, value in labels.items()}
+    except (TypeError, ValueError) as error:
+        raise InputError(f"labels in '{path}' must be whole numbers by name, got {labels}; restore the file") from error
+    ignored = tuple(number for name, number in numbers.items() if name == "ignore")
+    classes = sorted((number, name) for name, number in numbers.items() if name != "ignore")
+    consecutive = [number for number, _ in classes] == list(range(len(classes)))
+    return tuple(name for _, name in classes) if consecutive else None, ignored

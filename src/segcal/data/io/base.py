@@ -1,0 +1,201 @@
+"""What every file format has in common: its interface, errors in one sentence, and arrays too large for memory.
+
+Arrays have segcal's order: scores `[L, *S]`, labels and maps `[*S]`, images `[C, *S]`, with `*S` = `H W` or `D H W`.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import IO, Any, ClassVar, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+
+from segcal.types import Array, InputError
+
+Content: TypeAlias = Literal["scores", "labels", "image"]
+Key: TypeAlias = Literal["logits", "probabilities", "labels"]
+Shape: TypeAlias = tuple[int, ...]
+Spacing: TypeAlias = tuple[float, ...]
+
+IN_MEMORY = 1 << 28
+"""Bytes that an array decompressed from a file may have in memory; a larger one goes to a temporary file."""
+
+PIECE = 1 << 20
+"""Bytes copied at a time."""
+
+
+class Stored(NamedTuple):
+    """What a file holds: an array, perhaps memory-mapped, and its spacing where the file records one."""
+
+    values: Array
+    spacing: Spacing | None = None
+
+
+class Writer:
+    """An array in a file that is written slab by slab, so that it is never whole in memory.
+
+    Args:
+        file: Open for writing, and seekable.
+        offset: Where the array begins.
+        shape: `[L, *S]` or `[*S]`.
+        dtype: Of the file.
+        classes: Whether the first axis is that of the classes.
+        classes_last: Whether the file has the classes as its fastest axis, `[*S, L]`.
+    """
+
+    def __init__(
+        self, file: IO[bytes], offset: int, shape: Shape, dtype: str, *, classes: bool, classes_last: bool = False
+    ) -> None:
+        self.file, self.offset, self.shape, self.dtype = file, offset, shape, np.dtype(dtype)
+        self.classes, self.classes_last = classes, classes_last
+        file.truncate(offset + self.bytes)
+
+    @property
+    def bytes(self) -> int:
+        """Size of the whole array."""
+        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+
+    def write(self, start: int, values: Array) -> None:
+        """Write slices of the first spatial axis, from `start` on: `[L, rows, ...]` or `[rows, ...]`."""
+        parts = values if self.classes and not self.classes_last else values[None]
+        if self.classes_last:
+            parts = np.moveaxis(values, 0, -1)[None]
+        rows = self.shape[1 if self.classes else 0]
+        row_bytes = self.bytes // rows // len(parts)
+        for k, part in enumerate(parts):
+            self.file.seek(self.offset + (k * rows + start) * row_bytes)
+            self.file.write(np.ascontiguousarray(part, self.dtype).data)
+
+
+class Format:
+    """One file format. A subclass implements what it can hold."""
+
+    name: ClassVar[str]
+    extensions: ClassVar[dict[Content, tuple[str, ...]]]
+    """The extensions by which it is known as a file of scores, of labels or of an image."""
+    has_geometry: ClassVar[bool] = False
+    """Whether files record an affine that places them in the world."""
+
+    def label_shape(self, path: Path) -> Shape:
+        """Return `*S` of labels, from the header."""
+        raise NotImplementedError
+
+    def read_labels(self, path: Path) -> Stored:
+        """Return labels `[*S]`."""
+        raise NotImplementedError
+
+    def score_shape(self, path: Path, key: Key, *, space: Shape | None, num_classes: int | None) -> Shape:
+        """Return `[L, *S]` of scores, from the header; `space` and `num_classes` are given where they are known."""
+        raise NotImplementedError
+
+    def read_scores(self, path: Path, key: Key, space: Shape) -> Stored:
+        """Return scores `[L, *S]`."""
+        raise NotImplementedError
+
+    def image_channels(self, path: Path, space: Shape) -> int:
+        """Return `C`, from the header."""
+        raise NotImplementedError
+
+    def read_image(self, path: Path, space: Shape) -> Stored:
+        """Return an image `[C, *S]`."""
+        raise NotImplementedError
+
+    def create(
+        self, path: Path, shape: Shape, dtype: str, *, classes: bool, like: Path | None, key: Key
+    ) -> AbstractContextManager[Writer]:
+        """Write a new file slab by slab: scores if `classes`, else a map. `like` is a file of the same geometry."""
+        raise NotImplementedError
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Turn any failure to read `path` into one sentence.
+
+    Damaged bytes make zipfile, zlib, gzip, numpy, Pillow and nibabel raise almost anything, so all is caught.
+    """
+    try:
+        yield
+    except (InputError, MemoryError):
+        raise
+    except FileNotFoundError as error:
+        raise InputError(f"'{path}' must exist, but it is gone; restore it or open the folder again") from error
+    except Exception as error:
+        reason = (str(error).splitlines() or [""])[0] or type(error).__name__
+        if "pickle" in str(error) or "Python objects" in reason:
+            raise InputError(
+                f"'{path}' must hold a plain array of numbers, got pickled objects, which are never loaded "
+                "as they can run code; save a numeric array with np.save or np.savez"
+            ) from error
+        kind = ".nii.gz" if path.name.lower().endswith(".nii.gz") else path.suffix.lower()
+        raise InputError(
+            f"'{path}' must be a readable {kind} file, got a damaged or incomplete one ({reason}); write it again"
+        ) from error
+
+
+def plain(array: Array, path: Path) -> Array:
+    """Return `array` in the machine's byte order; raise unless it holds numbers of at most 64 bits."""
+    if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
+        raise InputError(
+            f"'{path}' must hold plain numbers of at most 64 bits, got {array.dtype}; convert it to float32 or int64"
+        )
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def whole_numbers(array: Array, path: Path) -> Array:
+    """Return labels as signed integers or uint8; floats are accepted where every value is a whole number."""
+    if array.dtype.kind != "f":
+        small = array.dtype.kind == "i" or array.dtype.itemsize == 1
+        return (array.astype(np.uint8) if array.dtype.kind == "b" else array) if small else array.astype(np.int64)
+    fractional = ~((array == np.trunc(array)) & (np.abs(array) < 2**53))
+    if fractional.any():
+        at = tuple(int(i) for i in np.argwhere(fractional)[0])
+        raise InputError(
+            f"labels must be whole numbers, got {array[at]} at {at} in '{path}'; "
+            "write the labels as integers (and resample labels with nearest neighbours)"
+        )
+    return array.astype(np.int64)
+
+
+def decompressed(stream: IO[bytes]) -> bytearray | IO[bytes]:
+    """Read a compressed stream to its end, where checksums are compared, into memory or into a temporary file.
+
+    Memory grows with the bytes that are really there, not with what a damaged header promises.
+    """
+    content = bytearray()
+    while piece := stream.read(PIECE):
+        content += piece
+        if len(content) > IN_MEMORY:
+            break
+    else:
+        return content
+    file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (closed when it has been mapped)
+    try:
+        file.write(content)
+        while piece := stream.read(PIECE):
+            file.write(piece)
+        file.flush()
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def array_in(
+    content: bytearray | IO[bytes], shape: Shape, dtype: np.dtype[Any], offset: int, order: Literal["C", "F"]
+) -> Array:
+    """Return the array in what `decompressed` returned, memory-mapped where that is a file."""
+    if isinstance(content, bytearray):
+        return np.ndarray(shape, dtype, buffer=content, offset=offset, order=order)
+    with content:  # the map outlives the file, whose space is freed with it
+        mapped: Array = np.memmap(content, dtype=dtype, mode="r", offset=offset, shape=shape, order=order)
+    return mapped
+
+
+def copy_to(target: IO[bytes], source: IO[bytes]) -> None:
+    """Copy a file from its beginning, piece by piece."""
+    source.seek(0)
+    while piece := source.read(PIECE):
+        target.write(piece)

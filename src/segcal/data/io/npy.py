@@ -1,0 +1,90 @@
+"""NumPy's `.npy`: one array, memory-mapped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from segcal.data.io.base import Format, Key, Shape, Stored, Writer, plain, readable
+from segcal.types import Array, InputError
+
+
+class Npy(Format):
+    """One array without a name, which stays on disk until it is needed."""
+
+    name = "NumPy"
+    extensions = {"scores": (".npy",), "labels": (".npy",), "image": (".npy",)}  # noqa: RUF012
+
+    def label_shape(self, path: Path) -> Shape:
+        """Return `*S`, from the header."""
+        return _shape(path)
+
+    def read_labels(self, path: Path) -> Stored:
+        """Return labels `[*S]`."""
+        return Stored(read_npy(path))
+
+    def score_shape(self, path: Path, key: Key, *, space: Shape | None, num_classes: int | None) -> Shape:
+        """Return `[L, *S]`, from the header."""
+        return _shape(path)
+
+    def read_scores(self, path: Path, key: Key, space: Shape) -> Stored:
+        """Return scores `[L, *S]`, memory-mapped."""
+        return Stored(read_npy(path))
+
+    def image_channels(self, path: Path, space: Shape) -> int:
+        """Return `C`, which is 1 where the array has no channel axis."""
+        shape = _shape(path)
+        return 1 if len(shape) == len(space) else (shape or (1,))[0]
+
+    def read_image(self, path: Path, space: Shape) -> Stored:
+        """Return an image `[C, *S]` in its own precision and range."""
+        image = read_npy(path)
+        return Stored(image[None] if image.ndim == len(space) else image)
+
+    @contextmanager
+    def create(
+        self, path: Path, shape: Shape, dtype: str, *, classes: bool, like: Path | None, key: Key
+    ) -> Iterator[Writer]:
+        """Write the header, then the slabs where they belong."""
+        with path.open("w+b") as file:
+            write_header(file, shape, dtype)
+            yield Writer(file, file.tell(), shape, dtype, classes=classes)
+
+
+FORMAT = Npy()
+
+
+def read_npy(path: Path) -> Array:
+    """Return the array in `path`, memory-mapped, so that only what is looked at is read."""
+    with readable(path):
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        if not isinstance(array, np.ndarray):
+            array.close()
+            raise InputError(f"'{path}' must be a .npy file, got a .npz archive; rename it")
+        return plain(array, path)
+
+
+def _shape(path: Path) -> Shape:
+    with readable(path), path.open("rb") as file:
+        return read_header(file)[0]
+
+
+def read_header(file: IO[bytes]) -> tuple[Shape, bool, np.dtype[Any]]:
+    """Return shape, Fortran order and dtype of the array that follows in `file`."""
+    version = np.lib.format.read_magic(file)
+    read: Callable[..., Any] = (
+        np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    )
+    header: tuple[Shape, bool, np.dtype[Any]] = read(file)
+    return header
+
+
+def write_header(file: IO[bytes], shape: Shape, dtype: str) -> None:
+    """Write the header of an array in C order."""
+    np.lib.format.write_array_header_1_0(
+        file, {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": tuple(shape)}
+    )

@@ -1,0 +1,100 @@
+"""Pictures: labels as greyscale or palette PNG and lossless WebP, images in colour or grey."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from segcal.data.io.base import Format, Shape, Stored, plain, readable
+from segcal.types import Array, InputError
+
+_LABEL_MODES = ("1", "L", "P", "I", "I;16", "I;16B")
+_IMAGE_MODES = ("L", "LA", "RGB", "RGBA", "I", "I;16", "I;16B")
+
+
+class Picture(Format):
+    """A two-dimensional picture: one number per pixel for labels, values in 0..1 for images."""
+
+    name = "picture"
+    extensions = {"labels": (".png", ".webp"), "image": (".png", ".jpg", ".jpeg", ".webp")}  # noqa: RUF012
+
+    def label_shape(self, path: Path) -> Shape:
+        """Return `(H, W)`, from the header."""
+        return picture_shape(path)[1:]
+
+    def read_labels(self, path: Path) -> Stored:
+        """Return labels `[H, W]` from a greyscale picture, or the indices of one with a palette."""
+        return Stored(read_label_picture(path))
+
+    def image_channels(self, path: Path, space: Shape) -> int:
+        """Return the number of colours, from the header."""
+        return picture_shape(path)[0]
+
+    def read_image(self, path: Path, space: Shape) -> Stored:
+        """Return float32 `[C, H, W]` in 0..1 from a picture of 8 or 16 bits."""
+        return Stored(read_image_picture(path))
+
+
+FORMAT = Picture()
+
+
+def read_label_picture(path: Path) -> Array:
+    """Return labels `[H, W]` from a greyscale picture, or the indices of one with a palette."""
+    with readable(path), Image.open(path) as picture:
+        if picture.format == "WEBP":
+            return _labels_from_webp(path, np.asarray(picture.convert("RGB")))
+        if picture.mode not in _LABEL_MODES:
+            raise _not_labels(path, f"mode {picture.mode}")
+        return plain(np.asarray(picture), path)
+
+
+def read_image_picture(path: Path) -> Array:
+    """Return float32 `[C, H, W]` in 0..1 from a picture of 8 or 16 bits."""
+    with readable(path), Image.open(path) as picture:
+        pixels = np.asarray(picture.convert(_image_mode(picture.mode)))
+    scale = np.float32(255 if pixels.dtype == np.uint8 else 65535)
+    channels = pixels[None] if pixels.ndim == 2 else np.moveaxis(pixels, -1, 0)
+    return np.ascontiguousarray(channels, dtype=np.float32) / scale
+
+
+def picture_shape(path: Path) -> Shape:
+    """Return `(C, H, W)` of a picture, from its header."""
+    with readable(path), Image.open(path) as picture:
+        bands = len(Image.new(_image_mode(picture.mode), (1, 1)).getbands())
+        return (bands, picture.height, picture.width)
+
+
+def _labels_from_webp(path: Path, pixels: Array) -> Array:
+    # WebP has no greyscale mode: a grey picture comes back as three equal channels.
+    if not _is_lossless_webp(path):
+        raise InputError(
+            f"label pictures must be stored without loss, got a lossy WebP at '{path}'; write it with lossless=True"
+        )
+    if not (pixels == pixels[..., :1]).all():
+        raise _not_labels(path, "colours")
+    return np.ascontiguousarray(pixels[..., 0])
+
+
+def _is_lossless_webp(path: Path) -> bool:
+    content, at = path.read_bytes(), 12  # RIFF, size, WEBP; then chunks of tag, size and content padded to even
+    while at + 8 <= len(content):
+        tag, size = content[at : at + 4], int.from_bytes(content[at + 4 : at + 8], "little")
+        if tag in (b"VP8L", b"VP8 "):
+            return tag == b"VP8L"
+        at += 8 + size + size % 2
+    return False
+
+
+def _not_labels(path: Path, got: str) -> InputError:
+    return InputError(
+        f"label pictures must be greyscale or have a palette, one number per pixel, got {got} in '{path}'; "
+        "translate its colours to class numbers"
+    )
+
+
+def _image_mode(mode: str) -> str:
+    if mode == "1":
+        return "L"
+    return mode if mode in _IMAGE_MODES else "RGB"

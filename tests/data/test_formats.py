@@ -1,0 +1,177 @@
+"""File formats: what each can hold, arrays written slab by slab, arrays larger than memory, geometry of NIfTI."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import nibabel
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nibabel.orientations import aff2axcodes
+
+from segcal.data.folders.folder import open_folder, write_map, write_scores
+from segcal.data.io import base, formats
+from segcal.data.io.base import Writer
+from segcal.types import InputError
+
+IBSR = Path(__file__).resolve().parents[3] / "shared" / "data" / "ibsr18"
+SHAPE = (2, 5, 4, 3)  # L z y x
+OBLIQUE = np.array([[1.2, 0.3, -0.1, -90], [-0.3, 1.1, 0.4, -120], [0.2, -0.3, 2.0, 60], [0, 0, 0, 1.0]])
+AFFINES = {
+    "RAS": np.diag([1.5, 2.0, 2.5, 1.0]),
+    "LPS": np.array([[-1.5, 0, 0, 80], [0, -2.0, 0, 90], [0, 0, 2.5, -70], [0, 0, 0, 1]]),
+    "PSR": np.array([[0, 0, 2.5, 0], [-1.5, 0, 0, 10], [0, 2.0, 0, 20], [0, 0, 0, 1]]),
+    "oblique": OBLIQUE,
+}
+
+
+def scores(seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=SHAPE).astype(np.float32)
+
+
+# ---- the registry -------------------------------------------------------------------------------------
+
+
+def test_every_format_is_found_by_its_extensions() -> None:
+    for kind in formats.FORMATS:
+        for ends in kind.extensions.values():
+            for end in ends:
+                assert formats.format_of(Path(f"a.b{end.upper()}")) is kind
+    assert formats.LABELS[0] == ".png", "messages name it first"
+    assert ".jpg" not in formats.LABELS
+
+
+# ---- slab by slab -------------------------------------------------------------------------------------
+
+
+@given(cuts=st.sets(st.integers(1, 4)), classes=st.booleans(), last=st.booleans(), order=st.randoms())
+def test_slabs_in_any_order_make_the_array(cuts: set[int], classes: bool, last: bool, order, tmp_path_factory) -> None:
+    values = scores() if classes else scores()[0]
+    path = tmp_path_factory.mktemp("raw") / "array"
+    starts = [0, *sorted(cuts)]
+    slabs = list(zip(starts, [*starts[1:], 5], strict=True))
+    order.shuffle(slabs)
+    with path.open("w+b") as file:
+        writer = Writer(file, 7, values.shape, "float32", classes=classes, classes_last=classes and last)
+        for start, stop in slabs:
+            writer.write(start, values[:, start:stop] if classes else values[start:stop])
+    written = np.frombuffer(path.read_bytes()[7:], np.float32)
+    expected = np.moveaxis(values, 0, -1) if classes and last else values
+    np.testing.assert_array_equal(written, expected.ravel())
+
+
+@pytest.mark.parametrize("end", [".npy", ".npz", ".nii", ".nii.gz"])
+@pytest.mark.parametrize("layout", ["first", "last"])
+def test_files_written_in_slabs_are_read_back(tmp_path: Path, end: str, layout: str) -> None:
+    values, like = scores(), tmp_path / f"like{end}"
+    kind = formats.format_of(like)
+    if end == ".npy":
+        np.save(like, values)
+    elif end == ".npz":
+        np.savez_compressed(like, logits=values)
+    else:
+        stored = values.T if layout == "last" else np.moveaxis(values, 0, -1).T
+        nibabel.save(nibabel.Nifti1Image(stored, OBLIQUE), like)
+    with kind.create(tmp_path / f"new{end}", SHAPE, "float32", classes=True, like=like, key="logits") as writer:
+        for start in (2, 0, 4):
+            writer.write(start, values[:, start : start + 2])
+    found = kind.read_scores(tmp_path / f"new{end}", "logits", SHAPE[1:])
+    np.testing.assert_array_equal(found.values, values)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"like{end}", f"new{end}"]
+
+
+@pytest.mark.parametrize("end", [".npz", ".nii.gz"])
+def test_large_compressed_arrays_go_to_a_file(tmp_path: Path, end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    values, path = scores(), tmp_path / f"a{end}"
+    if end == ".npz":
+        np.savez_compressed(path, logits=values)
+    else:
+        nibabel.save(nibabel.Nifti1Image(values.T, OBLIQUE), path)
+    kind = formats.format_of(path)
+    small = kind.read_scores(path, "logits", SHAPE[1:]).values
+    monkeypatch.setattr(base, "IN_MEMORY", 100)
+    monkeypatch.setattr(base, "PIECE", 64)
+    large = kind.read_scores(path, "logits", SHAPE[1:]).values
+    np.testing.assert_array_equal(small, values)
+    np.testing.assert_array_equal(large, values)
+    assert isinstance(large, np.memmap)
+    assert not isinstance(small, np.memmap)
+    path.write_bytes(path.read_bytes()[:-30])
+    with pytest.raises(InputError, match="damaged or incomplete"):
+        kind.read_scores(path, "logits", SHAPE[1:])
+
+
+# ---- geometry -----------------------------------------------------------------------------------------
+
+
+def write_case(root: Path, affine: np.ndarray, *, label_affine: np.ndarray | None = None) -> None:
+    for where in ("logits", "labels"):
+        (root / where).mkdir(parents=True, exist_ok=True)
+    image = nibabel.Nifti1Image(scores().T, affine)
+    image.header.set_qform(affine, code=1)
+    image.header.set_sform(affine, code=2)
+    image.header.set_xyzt_units("mm", "sec")
+    nibabel.save(image, root / "logits/a.nii.gz")
+    labels = np.zeros(SHAPE[1:], np.uint8).T
+    nibabel.save(
+        nibabel.Nifti1Image(labels, affine if label_affine is None else label_affine), root / "labels/a.nii.gz"
+    )
+
+
+@pytest.mark.parametrize("name", AFFINES)
+def test_geometry_there_and_back(tmp_path: Path, name: str) -> None:
+    """Affine, its codes, orientation, zooms and units of what is written are those of what was read."""
+    write_case(tmp_path, AFFINES[name])
+    folder = open_folder(tmp_path)
+    source = nibabel.load(tmp_path / "logits/a.nii.gz")
+    assert folder[0].spacing == pytest.approx(np.linalg.norm(AFFINES[name][:3, :3], axis=0)[::-1])
+    written = nibabel.load(write_scores(tmp_path / "out", "a", folder[0].logits, folder))
+    heat = nibabel.load(write_map(tmp_path / "maps", "a", np.ones(SHAPE[1:], np.float32), folder))
+    for image in (written, heat):
+        np.testing.assert_array_equal(image.affine, source.affine)
+        assert aff2axcodes(image.affine) == aff2axcodes(AFFINES[name])
+    for form in ("qform", "sform"):
+        ours, code = getattr(written, f"get_{form}")(coded=True)
+        theirs, expected = getattr(source, f"get_{form}")(coded=True)
+        np.testing.assert_array_equal(ours, theirs)
+        assert code == expected
+    assert written.header.get_zooms() == source.header.get_zooms()
+    assert written.header.get_xyzt_units() == source.header.get_xyzt_units()
+    np.testing.assert_array_equal(written.get_fdata(), source.get_fdata())
+
+
+def test_different_orientations_are_refused(tmp_path: Path) -> None:
+    write_case(tmp_path, AFFINES["RAS"], label_affine=AFFINES["LPS"])
+    with pytest.raises(InputError, match="must have the same orientation, got RAS and LPS; reorient one to the other"):
+        open_folder(tmp_path)[0]
+
+
+def test_extensions_of_the_header_are_kept(tmp_path: Path) -> None:
+    write_case(tmp_path, OBLIQUE)
+    image = nibabel.load(tmp_path / "logits/a.nii.gz")
+    image.header.extensions.append(nibabel.nifti1.Nifti1Extension("comment", b"scanner 7"))
+    nibabel.save(
+        nibabel.Nifti1Image(np.asarray(image.dataobj), image.affine, image.header), tmp_path / "logits/a.nii.gz"
+    )
+    folder = open_folder(tmp_path)
+    written = nibabel.load(write_scores(tmp_path / "out", "a", folder[0].logits, folder))
+    assert [extension.get_content() for extension in written.header.extensions] == [b"scanner 7"]
+    np.testing.assert_array_equal(written.get_fdata(), scores().T)
+
+
+@pytest.mark.data
+@pytest.mark.skipif(not IBSR.is_dir(), reason="IBSR18 is not here")
+def test_volumes_with_a_fourth_axis_of_one(tmp_path: Path) -> None:
+    """IBSR18: NIfTI of 256 x 128 x 256 x 1."""
+    path = sorted((IBSR / "labels").iterdir())[0]
+    labels = formats.format_of(path).read_labels(path)
+    stored = nibabel.load(path)
+    assert stored.ndim == 4
+    assert labels.values.shape == stored.shape[2::-1]
+    assert labels.spacing == stored.header.get_zooms()[2::-1]
+    np.testing.assert_array_equal(labels.values, np.asarray(stored.dataobj)[..., 0].T)
+    image = sorted((IBSR / "images").iterdir())[0]
+    assert formats.format_of(image).image_channels(image, labels.values.shape) == 1
+    assert formats.format_of(image).read_image(image, labels.values.shape).values.shape == (1, *labels.values.shape)

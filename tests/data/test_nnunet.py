@@ -1,0 +1,254 @@
+"""Folders of nnU-Net and TotalSegmentator: predictions, cross-validation of a trained model, the crop, the truth."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import nibabel
+import numpy as np
+import pytest
+import torch
+
+from segcal.data.folders.crop import outside_crop
+from segcal.data.folders.folder import open_folder, write_map
+from segcal.types import InputError
+
+SHAPE = (5, 6, 7)
+AFFINE = np.diag([1.0, 2.0, 3.0, 1.0])
+LABELS = {"background": 0, "left": 1, "right": 2, "ignore": 3}
+
+
+def probabilities(seed: int, crop: bool = True) -> np.ndarray:
+    """Random softmax inside of a box, background of exactly 1 around it, as nnU-Net writes them."""
+    random = np.random.default_rng(seed)
+    probs = np.zeros((3, *SHAPE), np.float32)
+    probs[0] = 1
+    box = (slice(1, 4), slice(2, 6), slice(0, 5)) if crop else (slice(None),) * 3
+    inside = torch.from_numpy(random.normal(size=probs[(slice(None), *box)].shape)).float().softmax(0).numpy()
+    probs[(slice(None), *box)] = inside
+    return probs
+
+
+def truth(seed: int) -> np.ndarray:
+    return np.random.default_rng(seed + 50).integers(0, 4, SHAPE).astype(np.uint8)
+
+
+def save_nifti(path: Path, array: np.ndarray) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    nibabel.save(nibabel.Nifti1Image(array.T, AFFINE), path)
+
+
+def save_prediction(folder: Path, name: str, seed: int, **options: Any) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    probs = probabilities(seed, **options)
+    np.savez_compressed(folder / f"{name}.npz", probabilities=probs)
+    save_nifti(folder / f"{name}.nii.gz", probs.argmax(0).astype(np.uint8))
+    (folder / f"{name}.pkl").write_bytes(b"\x80\x04not to be read.")
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A trained model with two folds, and its data set in the folders that nnU-Net's documentation suggests."""
+    root = tmp_path / "nnUNet_results" / "Dataset004_Hippocampus" / "nnUNetTrainer__nnUNetPlans__3d_fullres"
+    for k, names in enumerate((("a", "b"), ("c",))):
+        for name in names:
+            save_prediction(root / f"fold_{k}" / "validation", name, ord(name))
+        (root / f"fold_{k}" / "validation" / "summary.json").write_text("{}")
+    (root / "dataset.json").write_text(json.dumps({"labels": LABELS, "file_ending": ".nii.gz"}))
+    (root / "plans.json").write_text("{}")
+    preprocessed = tmp_path / "nnUNet_preprocessed" / "Dataset004_Hippocampus"
+    for name in "abc":
+        save_nifti(preprocessed / "gt_segmentations" / f"{name}.nii.gz", truth(ord(name)))
+    splits = [{"train": ["c"], "val": ["a", "b"]}, {"train": ["a", "b"], "val": ["c"]}]
+    (preprocessed / "splits_final.json").write_text(json.dumps(splits))
+    return root
+
+
+def test_cross_validation_of_a_trained_model(model: Path) -> None:
+    folder = open_folder(model)
+    assert folder.names == ("a", "b", "c")
+    assert (folder.num_classes, folder.class_names) == (3, ("background", "left", "right"))
+    assert folder.ignore_index == (3, -1)
+    assert folder.splits == {"fold_0": ("a", "b"), "fold_1": ("c",)}
+    assert open_folder(model, split="fold_1").names == ("c",)
+    for case in folder:
+        inside = np.zeros(SHAPE, bool)
+        inside[1:4, 2:6, 0:5] = True
+        np.testing.assert_array_equal(case.labels, np.where(inside, truth(ord(case.name)).astype(int), -1))
+        expected = probabilities(ord(case.name))
+        torch.testing.assert_close(torch.as_tensor(case.logits).softmax(0), torch.from_numpy(expected))
+        assert case.spacing == (3.0, 2.0, 1.0)
+
+
+def test_truth_from_the_environment_or_as_named(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base = model.parents[2]
+    other = base / "elsewhere"
+    (base / "nnUNet_preprocessed").rename(other)
+    with pytest.raises(InputError, match=r"the labels folder .* must exist"):
+        open_folder(model)
+    monkeypatch.setenv("nnUNet_preprocessed", str(other))
+    assert len(open_folder(model)) == 3
+    monkeypatch.delenv("nnUNet_preprocessed")
+    assert len(open_folder(model, labels=other / "Dataset004_Hippocampus" / "gt_segmentations")) == 3
+
+
+def test_a_fold_that_trained_on_its_cases_is_refused(model: Path) -> None:
+    splits = model.parents[2] / "nnUNet_preprocessed" / "Dataset004_Hippocampus" / "splits_final.json"
+    splits.write_text(json.dumps([{"train": ["b"], "val": ["a"]}, {"train": ["a"], "val": ["c"]}]))
+    with pytest.raises(InputError, match="cases that fold_0 did not train on, got 'b'"):
+        open_folder(model)
+    splits.write_text("[]")
+    with pytest.raises(InputError, match="must list the training cases of fold_0"):
+        open_folder(model)
+    splits.unlink()
+    save_prediction(model / "fold_1" / "validation", "a", 0)
+    with pytest.raises(InputError, match="each case must be predicted by one fold, got 'a'"):
+        open_folder(model)
+    (model / "fold_1").rename(model / "fold_all")
+    with pytest.raises(InputError, match="fold_all trains on every case"):
+        open_folder(model)
+
+
+def test_regions_are_refused(model: Path) -> None:
+    (model / "dataset.json").write_text(json.dumps({"labels": {"background": 0, "whole": [1, 2], "core": 2}}))
+    with pytest.raises(InputError, match="declares regions, whose sigmoid probabilities do not sum to 1"):
+        open_folder(model)
+
+
+def test_settings_override_dataset_json(model: Path) -> None:
+    (model / "segcal.toml").write_text('class_names = ["none", "l", "r"]\nignore_index = 3\nbackground = 0\n')
+    folder = open_folder(model)
+    assert folder.class_names == ("none", "l", "r")
+    assert (folder.ignore_index, folder.background) == ((3, -1), 0)
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_totalsegmentator(tmp_path: Path, named: bool) -> None:
+    """The geometry is that of a NIfTI file beside the archive, or in the folder that the settings name."""
+    save_prediction(tmp_path / "data", "s01", 1)
+    save_nifti(tmp_path / "data" / "labels" / "s01.nii.gz", truth(1).clip(0, 2))
+    if named:
+        (tmp_path / "space").mkdir()
+        (tmp_path / "data" / "s01.nii.gz").rename(tmp_path / "space" / "s01.nii.gz")
+        (tmp_path / "data" / "segcal.toml").write_text('geometry = "../space"\n')
+    folder = open_folder(tmp_path / "data", require_labels=False)
+    assert (folder.scores, folder.num_classes, folder.spatial_dims) == ("probabilities", 3, 3)
+    assert folder[0].spacing == (3.0, 2.0, 1.0)
+    (tmp_path / "data" / "labels" / "s01.nii.gz").unlink()
+    folder = open_folder(tmp_path / "data", require_labels=False)
+    heat = nibabel.load(write_map(tmp_path / "out", "s01", np.ones(SHAPE, np.float32), folder))
+    np.testing.assert_array_equal(heat.affine, AFFINE)
+    (tmp_path / "data" / "segcal.toml").write_text('geometry = "nowhere"\n')
+    with pytest.raises(InputError, match=r"geometry in .* must be a folder of NIfTI files, got 'nowhere'"):
+        open_folder(tmp_path / "data", require_labels=False)
+
+
+# ---- the crop -----------------------------------------------------------------------------------------
+
+
+def test_crop_by_hand() -> None:
+    probs = np.zeros((2, 4, 5))
+    probs[0] = 1
+    probs[:, 1, 1] = 0.5
+    probs[:, 2, 3] = 0.5
+    expected = np.ones((4, 5), bool)
+    expected[1:3, 1:4] = False  # a box, so that saturated pixels inside of it stay
+    np.testing.assert_array_equal(outside_crop(probs), expected)
+
+
+def test_no_crop() -> None:
+    assert outside_crop(probabilities(0, crop=False)) is None
+    probs = np.zeros((2, 3, 3), np.float32)
+    probs[0] = 1
+    probs[1] = 1e-30  # a softmax that saturates leaves something to the others
+    assert outside_crop(probs) is None
+    probs[1, 0, 0] = probs[1, 2, 2] = 0  # forced or not, they are corners of nothing smaller
+    assert outside_crop(probs) is None
+
+
+def test_everything_outside() -> None:
+    probs = np.zeros((2, 3, 3), np.float32)
+    probs[0] = 1
+    assert outside_crop(probs).all()
+
+
+# ---- the package itself -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def package() -> Any:
+    return pytest.importorskip("nnunetv2", reason="nnunetv2 is not installed")
+
+
+@pytest.mark.parametrize("reader", ["SimpleITKIO", "NibabelIO"])
+def test_what_nnunet_writes_is_read_and_what_is_written_nnunet_reads(package: Any, tmp_path: Path, reader: str) -> None:
+    """nnU-Net's own export writes the folder, with its crop; its own reader and averaging take ours."""
+    from nnunetv2.ensembling.ensemble import average_probabilities
+    from nnunetv2.imageio.nibabel_reader_writer import NibabelIO
+    from nnunetv2.imageio.simpleitk_reader_writer import SimpleITKIO
+    from nnunetv2.inference.export_prediction import export_prediction_from_logits
+    from nnunetv2.utilities.plans_handling.plans_handler import PlansManager
+
+    import segcal
+    from segcal.apply import apply_to_folder
+
+    kind = {"SimpleITKIO": SimpleITKIO, "NibabelIO": NibabelIO}[reader]
+    affine = np.array([[-1.0, 0, 0, 10], [0, -2.0, 0, 20], [0, 0, 3.0, -30], [0, 0, 0, 1]])
+    images = tmp_path / "images"
+    images.mkdir()
+    nibabel.save(nibabel.Nifti1Image(np.zeros(SHAPE[::-1], np.float32), affine), images / "a_0000.nii.gz")
+    _, properties = kind().read_images([str(images / "a_0000.nii.gz")])
+    bbox = [[1, 4], [2, 6], [0, 5]]
+    inner = tuple(stop - start for start, stop in bbox)
+    properties |= {
+        "shape_before_cropping": SHAPE,
+        "bbox_used_for_cropping": bbox,
+        "shape_after_cropping_and_before_resampling": inner,
+    }
+    dataset = {"labels": {"background": 0, "left": 1, "right": 2}, "file_ending": ".nii.gz"}
+    resampling = {"is_seg": False, "order": 1, "order_z": 0, "force_separate_z": None}
+    configuration = {
+        "spacing": list(properties["spacing"]),
+        "resampling_fn_probabilities": "resample_data_or_seg_to_shape",
+        "resampling_fn_probabilities_kwargs": resampling,
+    }
+    plans = PlansManager(
+        {
+            "image_reader_writer": reader,
+            "transpose_forward": [0, 1, 2],
+            "transpose_backward": [0, 1, 2],
+            "label_manager": "LabelManager",
+            "configurations": {"3d_fullres": configuration},
+        }
+    )
+    logits = np.random.default_rng(0).normal(size=(3, *inner)).astype(np.float32)
+    pred = tmp_path / "pred"
+    pred.mkdir()
+    export_prediction_from_logits(
+        logits, properties, plans.get_configuration("3d_fullres"), plans, dataset, str(pred / "a"), True
+    )
+    (pred / "dataset.json").write_text(json.dumps(dataset))
+    (pred / "plans.json").write_text("{}")
+    true = np.random.default_rng(1).integers(0, 3, SHAPE).astype(np.uint8)
+    (tmp_path / "truth").mkdir()
+    nibabel.save(nibabel.Nifti1Image(true.T, affine), tmp_path / "truth" / "a.nii.gz")
+
+    folder = open_folder(pred, labels=tmp_path / "truth")
+    assert folder.class_names == ("background", "left", "right")
+    inside = np.zeros(SHAPE, bool)
+    inside[1:4, 2:6, 0:5] = True
+    np.testing.assert_array_equal(folder[0].labels, np.where(inside, true.astype(int), -1))
+    calibrator = segcal.create("ts", 3, ignore_index=folder.ignore_index).fit(list(folder))
+    assert calibrator.fit_report_.pixels == inside.sum()
+
+    out = tmp_path / "out"
+    apply_to_folder(calibrator, folder, like=folder, out=out, maps=True)
+    with np.load(pred / "a.npz") as before, np.load(out / "a.npz") as after:
+        assert before["probabilities"].shape == after["probabilities"].shape
+        np.testing.assert_array_equal(before["probabilities"].argmax(0), after["probabilities"].argmax(0))
+        np.testing.assert_allclose(average_probabilities([str(out / "a.npz")]), after["probabilities"])
+    seen, found = kind().read_seg(str(out / "temperature" / "a.nii.gz"))
+    assert seen.shape == (1, *SHAPE)
+    np.testing.assert_allclose(found["spacing"], properties["spacing"])
