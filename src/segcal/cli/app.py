@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated
 
 import typer
 
@@ -23,11 +24,13 @@ from segcal.cli.console import (
     print_report,
     print_results,
     print_step,
+    print_warning,
     print_written,
     progress_of,
 )
 from segcal.cli.options import (
     AsJson,
+    AverageOver,
     Background,
     BatchSize,
     Bins,
@@ -83,12 +86,11 @@ from segcal.evaluation.compare import (
     measured_fit,
 )
 from segcal.evaluation.diagnosis import diagnose, write_maps
-from segcal.evaluation.results import Results, check_reference, check_test
 from segcal.evaluation.run import evaluate
 from segcal.files import refuse_foreign, refuse_overwriting
 from segcal.integrations.calibrated_model import import_network
 from segcal.integrations.onnx import export_onnx
-from segcal.statistics import Test
+from segcal.tables import Presentation
 from segcal.training.loop import is_first_process
 from segcal.version import __version__
 
@@ -247,7 +249,8 @@ def evaluate_command(
         list[Path] | None, typer.Option(help="Folders of saved calibrators, to compare with the scores as they are.")
     ] = None,
     reference: Reference = None,
-    test: SignificanceTest = "mann-whitney",
+    test: SignificanceTest = None,
+    average: AverageOver = None,
     out: Annotated[Path | None, typer.Option(help="Folder to save the results in.")] = None,
     page: Page = None,
     cases: ShownCases = None,
@@ -276,15 +279,14 @@ def evaluate_command(
     refuse_overwriting(out, data, labels, *(calibrators or []))
     folder = open_at(data, split, "test", labels, num_classes, ignore_index, background, scores)
     compared: dict[str, Calibrator | None] = {UNCALIBRATED: None, **load_all(calibrators or [])}
-    check_reference(reference, tuple(compared))  # now, not after an hour of measuring
-    check_test(test)
+    chosen = Presentation().with_changes(reference, test, average).checked(tuple(compared))  # before measuring
     report_commands.check(folder, out, page, cases or ())
     protocol = protocol_of(folder, bins, form, patch_size, patch_sizes, patches, interval, floor, seed)
     with progress_of("measuring") as progress:
         results = evaluate(Tracked(folder, progress), compared, **protocol)
-    table = results.table(reference=reference, test=cast(Test, test), floor=floor)
+    results = results.presented(chosen, dataset=folder.path.resolve().name)
     report_commands.keep(results, folder, compared, out=out, page=page, cases=cases or ())
-    print_results(results, table, out, as_json, page)
+    print_results(results, results.table(floor=floor), out, as_json, page)
 
 
 @app.command("compare", cls=ManyValues)
@@ -295,7 +297,8 @@ def compare_command(
         typer.Option("--methods", help=f"Of {', '.join(methods())}; {','.join(PAPER)} if not given."),
     ] = None,
     reference: Reference = None,
-    test: SignificanceTest = "mann-whitney",
+    test: SignificanceTest = None,
+    average: AverageOver = None,
     out: Annotated[Path | None, typer.Option(help="Folder to save results and calibrators in.")] = None,
     page: Page = None,
     cases: ShownCases = None,
@@ -342,8 +345,7 @@ def compare_command(
     checked = validation_of(data, validation, folder, labels, scores)
     calibrators = {name.upper(): create_for(name, folder, logits_only) for name in names}
     against = None if reference is None else reference.upper()
-    check_reference(against, (UNCALIBRATED, *calibrators))
-    check_test(test)
+    shown = Presentation().with_changes(against, test, average).checked((UNCALIBRATED, *calibrators))
     report_commands.check(tested, out, page, cases or ())
     wanted = given(
         epochs=epochs,
@@ -369,8 +371,12 @@ def compare_command(
     with progress_of("measuring") as progress:
         comparison = measured(fits, Tracked(tested, progress), **protocol)
     compared = {UNCALIBRATED: None, **comparison.calibrators}
+    if against is not None and against not in compared:
+        print_warning(f"the reference {against} could not be fitted, so no test is made")
+        shown = replace(shown, reference=None)
+    comparison = replace(comparison, results=comparison.results.presented(shown, dataset=tested.path.resolve().name))
     report_commands.keep(comparison, tested, compared, out=out, page=page, cases=cases or ())
-    print_comparison(comparison, against, cast(Test, test), floor, out, as_json, page)
+    print_comparison(comparison, floor, out, as_json, page)
 
 
 @app.command("table")
@@ -381,7 +387,8 @@ def table_command(
         typer.Option(help="File to write: .tex or .md for the table; .csv, .parquet or .json for all rows."),
     ] = None,
     reference: Reference = None,
-    test: SignificanceTest = "mann-whitney",
+    test: SignificanceTest = None,
+    average: AverageOver = None,
     floor: Annotated[bool, typer.Option("--floor", help="Show the floors, if they were measured.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -389,11 +396,11 @@ def table_command(
 
     Example: segcal table results/ --reference LTS --out table.tex
     """
-    found = Results.load(results)
-    table = found.table(reference, test=cast(Test, test), floor=floor)
+    found = report_commands.load_presented(results, reference, test, average)
+    table = found.table(floor=floor)
     if out is not None:
         refuse_overwriting(out, results)
-        found.export(out, reference, test=cast(Test, test), floor=floor)
+        found.export(out, floor=floor)
     print_results(found, table, out, as_json)
 
 

@@ -19,8 +19,9 @@ from segcal.data.folders.folder import Folder
 from segcal.evaluation.compare import Comparison
 from segcal.evaluation.diagnosis import Diagnosis
 from segcal.evaluation.results import Results
-from segcal.statistics import Test
 from segcal.tables import PaperTable
+from segcal.tables.numbers import with_interval
+from segcal.tables.paper import REGION_TITLES
 from segcal.types import Case, InputError
 
 OUT = Console()
@@ -114,7 +115,7 @@ def print_report(method: str, report: FitReport, out: Path, as_json: bool) -> No
         _print_choice(report.details)
     _print_details(report.details.get("chosen_details", report.details))
     for warning in report.warnings:
-        _warn(warning)
+        print_warning(warning)
     OUT.print(f"saved in {out}", highlight=False)
 
 
@@ -168,7 +169,7 @@ def print_results(
 ) -> None:
     """The paper's table and the pooled figures, or all as JSON; warnings on standard error."""
     for warning in results.settings["warnings"]:
-        _warn(warning)
+        print_warning(warning)
     if as_json:
         typer.echo(json.dumps(results.to_dict()))
         return
@@ -181,27 +182,18 @@ def print_results(
 
 
 def print_comparison(
-    comparison: Comparison,
-    reference: str | None,
-    test: Test,
-    floor: bool,
-    out: Path | None,
-    as_json: bool,
-    page: Path | None = None,
+    comparison: Comparison, floor: bool, out: Path | None, as_json: bool, page: Path | None = None
 ) -> None:
     """The paper's table and, below it, what each method costs and does to labels; or all as JSON."""
     results = comparison.results
     warnings = [f"{name}: {text}" for name, c in comparison.calibrators.items() for text in c.fit_report_.warnings]
     failures = [f"{name} could not be fitted: {fit.failure}" for name, fit in comparison.fits.items() if fit.failure]
-    if reference is not None and reference not in results.methods:
-        failures.append(f"the reference {reference} could not be fitted, so that nothing is tested against it")
-        reference = None
     for warning in (*results.settings["warnings"], *warnings, *failures):
-        _warn(warning)
+        print_warning(warning)
     if as_json:
         typer.echo(json.dumps({**results.to_dict(), "methods": comparison.records()}))
         return
-    OUT.print(results.table(reference, test=test, floor=floor))
+    OUT.print(results.table(floor=floor))
     OUT.print(_cost_table(comparison))
     OUT.print(
         "memory: growth of this process's resident memory while fitting; kept: no label can change; "
@@ -249,9 +241,9 @@ def _pooled_table(results: Results) -> Table:
     for column in ("method", "region", "ECE(%)", "NLL", "Brier"):
         table.add_column(column, justify="left" if column in ("method", "region") else "right", no_wrap=True)
     for (method, region), rows in pooled.groupby(["method", "region"], sort=False):
-        by_metric = rows.set_index("metric")
-        shown = [(by_metric.loc[metric], scale) for metric, scale in (("ece", 100), ("nll", 1), ("brier", 1))]
-        table.add_row(str(method), str(region), *(_with_interval(row, scale) for row, scale in shown))
+        values = {row.metric: (row.value, row.low, row.high) for row in rows.itertuples()}
+        numbers = [with_interval(metric, *values[metric]) for metric in ("ece", "nll", "brier")]  # type: ignore[arg-type]
+        table.add_row(str(method), REGION_TITLES.get(str(region), str(region)), *numbers)
     return table
 
 
@@ -283,11 +275,6 @@ def print_step(title: str, command: str) -> None:
     OUT.print(f"\n[bold]{title}[/bold]\n[dim]$ {command}[/dim]", highlight=False)
 
 
-def _warn(text: str) -> None:
+def print_warning(text: str) -> None:
+    """A warning on standard error."""
     ERR.print(f"warning: {text}", style="yellow", highlight=False)
-
-
-def _with_interval(row: Any, scale: int) -> str:
-    digits = 2 if scale == 100 else 3
-    value, low, high = (f"{scale * float(row[name]):.{digits}f}" for name in ("value", "low", "high"))
-    return f"{value} [{low}, {high}]"

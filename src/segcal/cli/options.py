@@ -15,7 +15,12 @@ Ignore = Annotated[list[int] | None, typer.Option("--ignore-index", help="Label(
 Background = Annotated[int | None, typer.Option(help="Class outside the region All.")]
 Scores = Annotated[str | None, typer.Option(help="What the files hold: logits or probabilities.")]
 Reference = Annotated[str | None, typer.Option(help="Method that the others are tested against.")]
-SignificanceTest = Annotated[str, typer.Option("--test", help="mann-whitney (the paper's) or wilcoxon (paired).")]
+SignificanceTest = Annotated[
+    str | None, typer.Option("--test", help="mann-whitney (the paper's, default) or wilcoxon (paired).")
+]
+AverageOver = Annotated[
+    str | None, typer.Option("--average", help="Mean over images (the paper's, default) or all pixels together.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
 ValidationSplit = Annotated[

@@ -12,12 +12,13 @@ from rich import filesize
 
 from segcal.calibrators import Calibrator
 from segcal.cli.console import OUT, ManyValues, Tracked, progress_of
+from segcal.cli.options import AverageOver, Reference, SignificanceTest
 from segcal.data.folders.folder import Folder
 from segcal.evaluation.compare import Comparison
 from segcal.evaluation.portraits import choose_cases, load_portraits, portray, save_portraits
 from segcal.evaluation.results import Results
 from segcal.files import refuse_foreign
-from segcal.report import write_page, write_page_of_folder
+from segcal.report import write_page
 from segcal.report.figures import KINDS, write_figure
 from segcal.types import InputError
 
@@ -34,13 +35,18 @@ def register(app: typer.Typer) -> None:
 def report(
     results: ResultsFolder,
     out: Annotated[Path, typer.Option(help="The HTML file to write.")],
+    reference: Reference = None,
+    test: SignificanceTest = None,
+    average: AverageOver = None,
     as_json: AsJson = False,
 ) -> None:
     """Write the page of an evaluation: one HTML file that opens in any browser and loads nothing from elsewhere.
 
+    Reference, test and average are those of the evaluation where they are not given.
+
     Example: segcal report results/ --out page.html
     """
-    write_page_of_folder(results, out)
+    write_page(load_presented(results, reference, test, average), out, load_portraits(results))
     _say_written(out, as_json)
 
 
@@ -73,6 +79,12 @@ def figure(
         case=case,
     )
     _say_written(out, as_json)
+
+
+def load_presented(folder: Path, reference: str | None, test: str | None, average: str | None) -> Results:
+    """Load results with the choice of reference, test and average saved with them, except for what is given."""
+    found = Results.load(folder)
+    return found.presented(found.presentation.with_changes(reference, test, average))
 
 
 def check(folder: Folder, out: Path | None, page: Path | None, cases: Sequence[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Literal, get_args
 
@@ -332,6 +333,7 @@ class _Found:
                 "regions": list(self.regions),
                 "warnings": warnings,
                 "segcal": __version__,
+                "date": datetime.now(UTC).date().isoformat(),
                 "versions": {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__},
             },
             case_frame=pd.DataFrame(list(self.cases.items()), columns=["case", "group"]),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from rich import box
@@ -11,35 +11,42 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from segcal.functional.binning import HIGHER_IS_BETTER
-from segcal.statistics import TESTS, Test, mean_std, significantly_better
+from segcal.statistics import mean_std, significantly_better
+from segcal.tables.numbers import MISSING, metric_of, number, with_interval
+from segcal.tables.presentation import Presentation
 from segcal.types import Array
 
 CALIBRATION = ("ece", "mce", "sce", "ace")
 QUALITY = ("accuracy", "miou", "nll", "brier")
 REGIONS = ("all", "boundary", "local-avg", "local-max")
-_TITLES = {"accuracy": "Accuracy(%)↑", "miou": "mIoU(%)↑", "nll": "NLL↓", "brier": "Brier↓"}
 REGION_TITLES = {"all": "All", "boundary": "Boundary", "local-avg": "Local-Avg", "local-max": "Local-Max"}
+REGION_MEANINGS = {
+    "all": "labelled pixels outside the background, and Boundary",
+    "boundary": "pixels near a change of the label",
+    "local-avg": "the average patch",
+    "local-max": "the worst patch of each image",
+}
 _METRIC_WIDTH = 60
-_IN_UNITS = frozenset({"nll", "brier"})
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One number of the table: over how many images or patches, and what the marks say."""
+    """One number of the table and its marks; with an interval it is a figure over all pixels together."""
 
+    metric: str
     mean: float
     std: float
-    best: bool
-    beaten: bool
-    in_percent: bool
+    best: bool = False
+    beaten: bool = False
+    interval: tuple[float, float] | None = None
 
     def number(self) -> str:
-        """Mean(std) without marks."""
+        """Mean(std), or value [low, high], without marks."""
         if np.isnan(self.mean):
-            return "-"
-        scale, digits = (100, 2) if self.in_percent else (1, 4)
-        return f"{scale * self.mean:.{digits}f}({scale * self.std:.{digits}f})"
+            return MISSING
+        if self.interval is not None:
+            return with_interval(self.metric, self.mean, *self.interval)
+        return f"{number(self.metric, self.mean)}({number(self.metric, self.std)})"
 
     def __str__(self) -> str:
         text = self.number()
@@ -56,14 +63,20 @@ class PaperTable:
     """A table that prints itself: as text with `print`, in colour with rich.
 
     Bold (`**`) is the best of a column; `*` (green) says that the reference is significantly better there. Below each
-    method stands its floor, where that is shown: what it would score if it were perfectly calibrated.
+    method is its floor, where that is shown: what it would score if it were perfectly calibrated. `titles` spells out
+    the methods whose names are abbreviations.
     """
 
     methods: tuple[str, ...]
     cells: Mapping[tuple[str, str, str], Cell]
-    reference: str | None
-    test: Test = "mann-whitney"
+    presentation: Presentation
     floors: Mapping[tuple[str, str, str], Cell] = field(default_factory=dict)
+    titles: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def reference(self) -> str | None:
+        """The method that the others are tested against."""
+        return self.presentation.reference
 
     def __str__(self) -> str:
         return "\n\n".join([*(self._text(*part) for part in self._parts(None)), self.legend()])
@@ -78,13 +91,19 @@ class PaperTable:
         return " ".join(self.notes("**bold**", "*"))
 
     def notes(self, bold: str, mark: str) -> list[str]:
-        """What the marks mean, in sentences; `bold` and `mark` are how they look."""
-        notes = [f"mean(std) over images, Local-Avg over patches; {bold}: best."]
+        """What numbers, marks and names mean, in sentences; `bold` and `mark` are how the marks look."""
+        notes = [f"{self.presentation.average_sentence()}; {bold}: best."]
         if self.reference is not None:
-            test = f"{TESTS[self.test]}, Benjamini-Hochberg at 0.05"
-            notes.append(f"{mark}: {self.reference} is significantly better ({test}).")
+            notes.append(
+                f"{mark}: the reference {self.reference} is significantly better ({self.presentation.test_sentence()})."
+            )
         if self.floors:
             notes.append("floor: what the method would score if it were perfectly calibrated.")
+        regions = [region for region in REGIONS if any(column[1] == region for column in self.columns(CALIBRATION))]
+        if regions:
+            notes.append(f"{'; '.join(f'{REGION_TITLES[r]}: {REGION_MEANINGS[r]}' for r in regions)}.")
+        if named := [f"{method}: {self.titles[method]}" for method in self.methods if method in self.titles]:
+            notes.append(f"{'; '.join(named)}.")
         return notes
 
     def _parts(self, width: int | None) -> list[tuple[Sequence[str], Sequence[str]]]:
@@ -139,53 +158,75 @@ class PaperTable:
 def paper_table(
     samples: Mapping[tuple[str, str, str], Array],
     methods: Sequence[str],
-    reference: str | None,
+    presentation: Presentation,
     *,
-    test: Test = "mann-whitney",
     tested: Mapping[tuple[str, str, str], Array] | None = None,
     floors: Mapping[tuple[str, str, str], Array] | None = None,
+    pooled: Mapping[tuple[str, str, str], tuple[float, float, float]] | None = None,
+    titles: Mapping[str, str] | None = None,
 ) -> PaperTable:
     """Build the table from the values of each (method, metric, region), one for each image or patch.
 
     Args:
-        samples: What mean(std) is taken over.
+        samples: The values behind each mean(std).
         methods: In the order of the lines.
-        reference: The method that the others are tested against.
-        test: Which test.
-        tested: What is tested, where that is not the samples; in the order of the images, as pairs are by place.
+        presentation: Reference, test and average.
+        tested: The values that are tested, where they are not the samples; in the order of the images, because pairs
+            are formed by position.
         floors: Samples of the floor.
+        pooled: Value and interval over all pixels together, shown instead of mean(std) where there is one.
+        titles: Methods spelled out.
     """
     columns = sorted({(metric, region) for _, metric, region in samples})
-    compared = [(m, c) for m in methods for c in columns if reference is not None and m != reference]
-    units = samples if tested is None else tested
-    marks = significantly_better(
-        [(units[(str(reference), *c)], units[(m, *c)]) for m, c in compared],
-        lower_is_better=[c[0] not in HIGHER_IS_BETTER for _, c in compared],
-        test=test,
-    )
-    beaten = {key for key, mark in zip(compared, marks, strict=True) if mark}
+    beaten = _beaten(samples if tested is None else tested, methods, columns, presentation)
     cells: dict[tuple[str, str, str], Cell] = {}
     for column in columns:
-        found = {method: mean_std(samples[(method, *column)]) for method in methods}
-        means = [mean for mean, _ in found.values() if not np.isnan(mean)]
-        top = (max(means) if column[0] in HIGHER_IS_BETTER else min(means)) if means else np.nan
-        all_equal = not means or max(means) == min(means)
-        for method, (mean, std) in found.items():
-            best = mean == top and not all_equal
-            mark = (method, column) in beaten
-            cells[(method, *column)] = Cell(mean, std, best, mark, column[0] not in _IN_UNITS)
-    plain = {
-        key: Cell(*mean_std(sample), best=False, beaten=False, in_percent=key[1] not in _IN_UNITS)
-        for key, sample in (floors or {}).items()
-    }
-    return PaperTable(tuple(methods), cells, reference, test, plain)
+        found = {m: _cell((m, *column), samples, pooled or {}) for m in methods}
+        means = [cell.mean for cell in found.values() if not np.isnan(cell.mean)]
+        top = (max(means) if metric_of(column[0]).higher_is_better else min(means)) if means else np.nan
+        differ = bool(means) and max(means) != min(means)
+        for method, cell in found.items():
+            best = differ and cell.mean == top
+            cells[(method, *column)] = replace(cell, best=best, beaten=(method, column) in beaten)
+    plain = {key: _cell(key, floors, {}) for key in floors} if floors else {}
+    return PaperTable(tuple(methods), cells, presentation, plain, titles or {})
+
+
+def _cell(
+    key: tuple[str, str, str],
+    samples: Mapping[tuple[str, str, str], Array],
+    pooled: Mapping[tuple[str, str, str], tuple[float, float, float]],
+) -> Cell:
+    if key in pooled:
+        value, low, high = pooled[key]
+        return Cell(key[1], value, np.nan, interval=(low, high))
+    return Cell(key[1], *mean_std(samples[key]))
+
+
+def _beaten(
+    units: Mapping[tuple[str, str, str], Array],
+    methods: Sequence[str],
+    columns: Sequence[tuple[str, str]],
+    presentation: Presentation,
+) -> set[tuple[str, tuple[str, str]]]:
+    """The methods and columns in which the reference is significantly better, corrected for all comparisons."""
+    reference = presentation.reference
+    if reference is None:
+        return set()
+    compared = [(method, column) for method in methods for column in columns if method != reference]
+    marks = significantly_better(
+        [(units[(reference, *column)], units[(method, *column)]) for method, column in compared],
+        lower_is_better=[not metric_of(metric).higher_is_better for _, (metric, _) in compared],
+        test=presentation.test,
+    )
+    return {key for key, mark in zip(compared, marks, strict=True) if mark}
 
 
 def title(metric: str, region: str) -> str:
     """The heading of a column."""
-    if metric in _TITLES:
-        return _TITLES[metric]
-    return f"{metric.upper()}(%)↓ {REGION_TITLES[region]}"
+    shown = metric_of(metric)
+    heading = f"{shown.title}{'(%)' if shown.percent else ''}{'↑' if shown.higher_is_better else '↓'}"
+    return heading if metric in QUALITY else f"{heading} {REGION_TITLES[region]}"
 
 
 def _bracketed(text: str, column: tuple[str, str]) -> str:
