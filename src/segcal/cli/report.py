@@ -19,7 +19,7 @@ from segcal.evaluation.portraits import choose_cases, load_portraits, portray, s
 from segcal.evaluation.results import Results
 from segcal.files import refuse_foreign
 from segcal.report import write_page
-from segcal.report.figures import KINDS, write_figure
+from segcal.report.figures import FIGURES, write_figure
 from segcal.types import InputError
 
 ResultsFolder = Annotated[Path, typer.Argument(help="Folder that 'segcal evaluate' or 'segcal compare' wrote.")]
@@ -51,22 +51,22 @@ def report(
 
 
 def figure(
-    kind: Annotated[str, typer.Argument(help=f"One of: {', '.join(KINDS)}.")],
+    kind: Annotated[str, typer.Argument(help="; ".join(f"{name}: {figure.shows}" for name, figure in FIGURES.items()))],
     results: ResultsFolder,
     out: Annotated[Path, typer.Option(help="The file to write: .pdf, .png or .svg.")],
     methods: Annotated[list[str] | None, typer.Option(help="Only these methods, in this order.")] = None,
-    metric: Annotated[str, typer.Option(help="regions, patch-size: which metric.")] = "ece",
+    metric: Annotated[str, typer.Option(help="regions, patch-size, variation: which metric.")] = "ece",
     region: Annotated[str | None, typer.Option(help="reliability: all, boundary; patch-size: local-avg.")] = None,
     label: Annotated[str, typer.Option("--class", help="reliability: only pixels predicted as this class.")] = "",
-    case: Annotated[str | None, typer.Option(help="temperature: whose; one of those portrayed.")] = None,
+    case: Annotated[str | None, typer.Option(help="Figures of one case: which of the portrayed ones.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Draw a figure for a paper: reliability diagrams, temperature maps, errors by region or by patch size.
+    """Draw a figure for a paper: reliability diagrams, maps of a case, errors by region or by patch size.
 
     Example: segcal figure reliability results/ --out reliability.pdf
     """
     found = Results.load(results)
-    portraits = load_portraits(results) if kind == "temperature" else ()
+    portraits = load_portraits(results) if kind in FIGURES and FIGURES[kind].portraits else ()
     write_figure(
         kind,
         found,
