@@ -72,21 +72,23 @@ class Region:
     Attributes:
         name: Name in results.
         title: Name in tables and figures.
+        meaning: What it holds, in a few words.
         mask: Function that computes it; None for the regions that summarise the *Local* patches of an image.
     """
 
     name: str
     title: str
+    meaning: str = ""
     mask: Callable[[LabelledCase], Mask] | None = None
 
 
 REGIONS: Mapping[str, Region] = {
     region.name: region
     for region in (
-        Region("all", "All", lambda labelled: labelled.all),
-        Region("boundary", "Boundary", lambda labelled: labelled.boundary),
-        Region("local-avg", "Local-Avg"),
-        Region("local-max", "Local-Max"),
+        Region("all", "All", "labelled pixels outside the background, and Boundary", lambda labelled: labelled.all),
+        Region("boundary", "Boundary", "pixels near a change of the label", lambda labelled: labelled.boundary),
+        Region("local-avg", "Local-Avg", "the average patch"),
+        Region("local-max", "Local-Max", "the worst patch of each image"),
     )
 }
 """Every region by name, in the order of tables."""
@@ -102,7 +104,7 @@ def chosen_regions(regions: Sequence[str] | Mapping[str, RegionFunction] | None)
     if isinstance(regions, Mapping):
         if taken := [name for name in regions if name in REGIONS]:
             raise InputError(f"a region cannot be called '{taken[0]}', which segcal defines; choose another name")
-        own = {name: Region(name, name, _own_mask(name, function)) for name, function in regions.items()}
+        own = {name: Region(name, name, mask=_own_mask(name, function)) for name, function in regions.items()}
         masked = {name: region for name, region in REGIONS.items() if region.mask is not None}
         return {**masked, **own, **REGIONS}
     names = [regions] if isinstance(regions, str) else regions

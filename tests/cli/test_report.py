@@ -65,6 +65,25 @@ def test_report_makes_the_same_page_from_the_folder_alone(home: Path, tmp_path: 
     assert (tmp_path / "again.html").read_bytes() == (home / "page.html").read_bytes()
 
 
+def test_reference_test_and_average_are_chosen_once_and_shown_everywhere(home: Path, tmp_path: Path) -> None:
+    options = ["--reference", "TS", "--test", "wilcoxon", "--average", "pixels", "--patch-size", 8]
+    shown = ["--out", tmp_path / "results", "--page", tmp_path / "page.html"]
+    told = succeed("evaluate", home / "data", "--calibrators", home / "ts", *options, *shown)
+    words = "paired Wilcoxon over pairs of images"
+    assert words in " ".join(told.split())
+    assert words in " ".join(succeed("table", tmp_path / "results", "--out", tmp_path / "table.md").split())
+    assert words in (tmp_path / "table.md").read_text()
+    page = (tmp_path / "page.html").read_text()
+    assert words in page
+    assert '"reference":"TS"' in page
+    assert '"average":"pixels"' in page
+    assert '"dataset":"data"' in page
+    succeed("report", tmp_path / "results", "--average", "images", "--out", tmp_path / "other.html")
+    assert '"average":"images"' in (tmp_path / "other.html").read_text()
+    assert "got 'patients'" in refuse("report", tmp_path / "results", "--average", "patients", "--out", tmp_path / "x")
+    assert "got 'LTS'" in refuse("table", tmp_path / "results", "--reference", "LTS")
+
+
 def test_named_cases_are_portrayed_in_their_order(home: Path, tmp_path: Path) -> None:
     named = ["scene-003", "scene-001"]
     succeed("evaluate", home / "data", "--patch-size", 8, "--cases", *named, "--out", tmp_path / "results")
@@ -76,6 +95,7 @@ def test_named_cases_are_portrayed_in_their_order(home: Path, tmp_path: Path) ->
     [
         ("reliability", ["--class", "road", "--methods", "TS", "UC"]),
         ("temperature", ["--case", "scene-002"]),
+        ("locations", ["--case", "scene-003"]),
         ("regions", ["--metric", "nll"]),
         ("patch-size", ["--region", "local-max"]),
     ],

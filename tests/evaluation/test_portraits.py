@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from jaxtyping import Float
 from torch import Tensor
 
@@ -21,12 +23,15 @@ from segcal.evaluation.portraits import (
     NOTHING,
     Layer,
     Portrait,
+    Region,
     choose_cases,
     load_portraits,
     local_gap,
+    local_optimum,
     portray,
     save_portraits,
 )
+from segcal.evaluation.portraits.thinning import Thinning
 from segcal.evaluation.results import Results
 
 VOID = 9
@@ -79,17 +84,17 @@ def test_the_maps_are_those_of_the_pixels() -> None:
     (portrait,) = portray([case], methods, results)
     probs = softmax(np.asarray(case.logits, dtype=np.float64))
     step = (1 - 1 / 3) / LEVELS
-    np.testing.assert_allclose(one(portrait, "confidence", "UC").numbers()[0], probs.max(axis=0), atol=step / 2 + 1e-9)
+    np.testing.assert_allclose(one(portrait, "confidence", "UC").numbers(), probs.max(axis=0), atol=step / 2 + 1e-9)
     heat = methods["TS"].fit_report_.details["temperature"]
     np.testing.assert_allclose(one(portrait, "temperature", "TS").numbers(), heat, rtol=0.02)
     scaled = softmax(np.asarray(case.logits, dtype=np.float64) / heat).max(axis=0)
-    np.testing.assert_allclose(one(portrait, "confidence", "TS").numbers()[0], scaled, atol=step / 2 + 1e-5)
-    truth, predicted = one(portrait, "truth").values[0], one(portrait, "prediction").values[0]
+    np.testing.assert_allclose(one(portrait, "confidence", "TS").numbers(), scaled, atol=step / 2 + 1e-5)
+    truth, predicted = one(portrait, "truth").values, one(portrait, "prediction").values
     assert (truth[:4] == NOTHING).all()
     classes = np.array(portrait.classes)
     assert (classes[truth[4:]] == labels[4:]).all()
     assert (classes[predicted] == probs.argmax(axis=0)).all()
-    assert np.isnan(one(portrait, "gap", "UC").numbers()[0, :4]).all()
+    assert np.isnan(one(portrait, "gap", "UC").numbers()[:4]).all()
     assert [layer.method for layer in portrait.layers if layer.kind == "temperature"] == ["TS"]
 
 
@@ -101,6 +106,48 @@ def test_the_gap_is_that_of_a_slow_window(rng: np.random.Generator) -> None:
         kept = inside[window]
         expected = (confidence[window][kept] - hit[window][kept]).mean() if inside[i, j] else np.nan
         assert found[i, j] == pytest.approx(expected, nan_ok=True)
+
+
+def test_the_best_temperature_nearby_is_that_of_a_slow_search(rng: np.random.Generator) -> None:
+    logits = torch.from_numpy(rng.normal(scale=2.0, size=(1, 3, 6, 7)))
+    labels = torch.from_numpy(rng.integers(-1, 3, (6, 7)))
+    found = local_optimum([(slice(0, 4), logits[:, :, :4]), (slice(4, 6), logits[:, :, 4:])], labels, window=3)
+    assert np.isnan(found[labels.numpy() < 0]).all()
+    grid = np.geomspace(0.125, 8, 601)
+    nll = np.stack([-torch.log_softmax(logits[0] / t, dim=0).numpy() for t in grid])
+    own = np.take_along_axis(nll, np.maximum(labels.numpy(), 0)[None, None], axis=1)[:, 0] * (labels.numpy() >= 0)
+    for i, j in np.argwhere(labels.numpy() >= 0):
+        sums = own[:, max(0, i - 1) : i + 2, max(0, j - 1) : j + 2].sum(axis=(1, 2))
+        best = grid[np.argmin(sums)]
+        assert found[i, j] == pytest.approx(best, rel=0.06), (i, j)  # between two of the 13 steps
+
+
+def test_a_window_without_errors_asks_for_the_lowest_temperature() -> None:
+    logits = torch.tensor([[40.0, -40.0], [-40.0, 40.0]]).reshape(1, 2, 1, 2).repeat(1, 1, 40, 20)
+    right = torch.tensor([0, 1]).repeat(40, 20)
+    for labels, bound in ((right, 0.125), (1 - right, 8.0)):
+        np.testing.assert_allclose(local_optimum([(slice(0, 40), logits)], labels), bound)
+
+
+def test_regions_and_bin_accuracies_are_those_of_the_case() -> None:
+    case = scenes(1, (20, 24))[0]
+    labels = np.zeros((20, 24), np.int64)
+    labels[8:14, 8:16] = 1
+    labels[0] = VOID
+    results, methods = measured([replace(case, labels=labels)], background=0)
+    (portrait,) = portray([replace(case, labels=labels)], methods, results)
+    region = one(portrait, "region").values
+    assert (region[0] == NOTHING).all()
+    assert region[10, 11] == Region.ALL  # three steps from the edge of the object
+    assert region[8, 11] == region[6, 11] == Region.BOUNDARY
+    assert region[5, 2] == Region.OUTSIDE
+    accuracy, curve = one(portrait, "accuracy", "UC").numbers(), portrait.curves["UC"]
+    assert (np.isnan(accuracy) == ((region == NOTHING) | (region == Region.OUTSIDE))).all()
+    probs = softmax(np.asarray(case.logits, dtype=np.float64)).max(axis=0)
+    place = int(np.ceil(probs[10, 11] * 10)) - 1
+    assert accuracy[10, 11] == pytest.approx(max(1 / 3, curve.hit[place] / curve.count[place]), abs=0.004)
+    assert len(portrait.boxes) == 5
+    assert all(stop[0] - start[0] == 10 for start, stop in portrait.boxes)
 
 
 def test_the_curves_agree_with_the_results() -> None:
@@ -129,27 +176,41 @@ def test_large_images_and_volumes_are_thinned() -> None:
     case = scenes(1, (7, 500, 12))[0]
     results, methods = measured([case], {"UC": None}, patch_size=5)
     (portrait,) = portray([case], methods, results)
-    assert (portrait.stride, portrait.shape) == (2, (7, 500, 12))
-    assert portrait.slices == tuple(range(7))
+    assert portrait.kept == (tuple(range(7)), tuple(range(500)), tuple(range(12)))  # few voxels: all of them
+    assert one(portrait, "image").values.shape == (7, 500, 12)
+    assert Thinning.of((181, 217, 181)).strides == (3, 3, 3)
+    wide = replace(
+        case, **{name: np.repeat(getattr(case, name), 10, axis=-1) for name in ("logits", "labels", "image")}
+    )
+    (portrait,) = portray([wide], methods, results)
+    assert [len(kept) for kept in portrait.kept] == [7, 250, 120]
     truth = np.array(portrait.classes)[one(portrait, "truth").values]
-    assert (truth == np.asarray(case.labels)[:, ::2, ::2]).all()
-    assert one(portrait, "image").values.shape == (7, 250, 6)
+    assert (truth == np.asarray(wide.labels)[:, ::2]).all()
+
+
+@given(shape=st.lists(st.integers(1, 2000), min_size=2, max_size=3))
+def test_thinning_bounds_the_size_and_keeps_what_fits(shape: list[int]) -> None:
+    thinned = Thinning.of(shape)
+    lengths = [len(kept) for kept in thinned.kept(shape)]
+    assert max(lengths) <= 480 if len(shape) == 2 else np.prod(lengths) <= 360_000
+    if max(shape) <= 70:
+        assert lengths == shape
 
 
 def test_images_in_colour_and_without() -> None:
     plain = scenes(1)[0]
     rgb = np.random.default_rng(0).integers(0, 256, (3, 30, 26), dtype=np.uint8)
     standardised = (rgb / 255 - 0.5) / 0.2
-    for image, shape in ((rgb, (1, 30, 26, 3)), (standardised, (1, 30, 26, 3)), (rgb[:2], (1, 30, 26)), (None, None)):
+    for image, shape in ((rgb, (30, 26, 3)), (standardised, (30, 26, 3)), (rgb[:2], (30, 26)), (None, None)):
         case = replace(plain, image=image)
         results, methods = measured([case], {"UC": None})
         (portrait,) = portray([case], methods, results)
         found = [layer.values for layer in portrait.layers if layer.kind == "image"]
         assert [values.shape for values in found] == ([] if shape is None else [shape])
         if image is rgb:
-            assert (found[0][0] == np.moveaxis(rgb, 0, -1)).all()
+            assert (found[0] == np.moveaxis(rgb, 0, -1)).all()
         if image is standardised:
-            assert np.abs(found[0][0].astype(int) - np.moveaxis(rgb, 0, -1)).max() <= 2
+            assert np.abs(found[0].astype(int) - np.moveaxis(rgb, 0, -1)).max() <= 2
 
 
 class Shuffle(Calibrator):
@@ -204,6 +265,27 @@ def test_the_way_to_disk_and_back(tmp_path: Path) -> None:
     assert Results.load(tmp_path / "results").methods == ("UC", "TS")
 
 
+@pytest.mark.parametrize("shape", [(30, 26), (6, 12, 10)])
+def test_portraits_of_version_1_are_read(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    cases = scenes(1, shape)
+    results, methods = measured(cases, {"UC": None}, patch_size=4)
+    (now,) = portray(cases, methods, results)
+    save_portraits([now], tmp_path)
+    marker, slices = tmp_path / "portraits" / "segcal.json", [1, 4]
+    content = json.loads(marker.read_text())
+    (entry,) = content["portraits"]
+    for name in ("kept", "spacing", "boxes"):
+        del entry[name]
+    entry |= {"stride": 1, "slices": slices if len(shape) == 3 else []}
+    marker.write_text(json.dumps({**content, "format": 1}))
+    old = [layer.values[slices] if len(shape) == 3 else layer.values[np.newaxis] for layer in now.layers]
+    np.savez_compressed(tmp_path / "portraits" / "000.npz", **{f"layer{k}": values for k, values in enumerate(old)})
+    (back,) = load_portraits(tmp_path)
+    assert back.kept == ((1, 4), tuple(range(12)), tuple(range(10))) if len(shape) == 3 else now.kept
+    truth = one(now, "truth").values
+    assert (one(back, "truth").values == (truth[slices] if len(shape) == 3 else truth)).all()
+
+
 def test_broken_portraits_are_told(tmp_path: Path) -> None:
     cases = scenes(1)
     results, methods = measured(cases)
@@ -213,7 +295,7 @@ def test_broken_portraits_are_told(tmp_path: Path) -> None:
     marker.write_text(json.dumps({**content, "format": 99}))
     with pytest.raises(InputError, match="newer segcal"):
         load_portraits(tmp_path)
-    for broken in ([], {"format": 1}, {**content, "portraits": [{"layers": []}]}):
+    for broken in ([], {"format": 2}, {**content, "portraits": [{"layers": []}]}):
         marker.write_text(json.dumps(broken))
         with pytest.raises(InputError, match="cannot be read"):
             load_portraits(tmp_path)

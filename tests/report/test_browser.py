@@ -138,7 +138,8 @@ def point_at(page: Any, place: Any) -> None:
 @pytest.mark.parametrize("opened", ["images", "volumes"], indirect=True)
 def test_the_whole_page_is_there_and_nothing_is_fetched(opened: Opened) -> None:
     sections = opened.page.locator("main > section").evaluate_all("all => all.map(one => one.id)")
-    assert sections == ["summary", "table", "reliability", "cases", "worst", "sizes", "likelihood", "trust", "how"]
+    expected = ["summary", "table", "reliability", "cases", "variation", "worst", "sizes", "likelihood", "trust", "how"]
+    assert sections == expected
     assert opened.page.locator("h1").inner_text().startswith("The network is")
     assert opened.page.locator("#nav a").count() == len(sections)
     assert opened.page.locator(".reliability").count() >= 2 * (1 + 4)  # for each method: all images, a case, 3 patches
@@ -153,12 +154,12 @@ def test_a_fit_explains_itself(opened: Opened) -> None:
     assert choice.locator("td.best").inner_text() == "cts"
     assert choice.locator("tbody tr").nth(1).inner_text().split("\t")[2].startswith("\u22120.1000")
     assert "More entropy raises the temperature." in influence.inner_text()
-    assert influence.locator("svg").count() == 2
-    names = influence.locator("svg").first.locator(".column text:first-of-type").all_text_contents()
+    assert influence.locator("svg[role=img]").count() == 2
+    names = influence.locator("svg[role=img]").first.locator(".column text:first-of-type").all_text_contents()
     assert names[::2] == ["entropy", "margin"]  # from the largest factor to the least
-    middle, grey = influence.locator("svg").first.locator(".column circle").nth(1), "var(--faint)"
+    middle, grey = influence.locator("svg[role=img]").first.locator(".column circle").nth(1), "var(--faint)"
     assert middle.get_attribute("fill") == grey  # its interval holds 1
-    point_at(page, influence.locator("svg").nth(1).locator(".column").first)
+    point_at(page, influence.locator("svg[role=img]").nth(1).locator(".column").first)
     told = page.locator("#tip").inner_text()
     assert EVIL_CLASS in told
     assert "\u00d71.649" in told
@@ -243,6 +244,7 @@ def test_a_pixel_tells_its_value_in_every_map(opened: Opened) -> None:
     readouts = page.locator("#cases .maps output")
     assert set(readouts.all_inner_texts()) == {""}
     point_at(page, page.locator("#cases canvas[aria-label=truth]"))
+    assert "" not in page.locator("#cases .maps.four output").all_inner_texts()[1:]  # an image has no value to tell
     told = page.locator("#cases .maps.three output").all_inner_texts()
     assert len(told) == 2 * 2 + 1  # confidence and gap of both methods, the temperature of one
     assert all(float(text) for text in told)
@@ -260,17 +262,74 @@ def test_worst_images_lead_to_their_portraits(opened: Opened) -> None:
     page.wait_for_function("document.querySelector('#cases').getBoundingClientRect().top < 200")
 
 
+PLANE = "document.querySelector('#cases canvas[aria-label=\"slice along axis %d\"]').toDataURL()"
+
+
 @pytest.mark.parametrize("opened", ["volumes"], indirect=True)
-def test_the_slider_moves_through_the_slices(opened: Opened) -> None:
+def test_sliders_move_through_slices_along_three_axes(opened: Opened) -> None:
     page = opened.page
-    slider, label = page.get_by_label("slice"), page.locator("output.slice")
-    pixels = "document.querySelector('#cases canvas[aria-label=image]').toDataURL()"
-    before, picture = label.inner_text(), page.evaluate(pixels)
-    slider.press("ArrowRight")
-    assert label.inner_text() != before
-    assert page.evaluate(pixels) != picture
-    slider.press("ArrowLeft")
-    assert (label.inner_text(), page.evaluate(pixels)) == (before, picture)
+    size = page.evaluate("[...document.querySelectorAll('#cases .planes canvas')].map(c => [c.height, c.width])")
+    assert size == [[20, 24], [12, 24], [12, 20]]
+    labels = page.locator("#cases output.slice")
+    assert labels.all_inner_texts() == ["axis 1: 7 of 12", "axis 2: 11 of 20", "axis 3: 13 of 24"]
+    for axis in (1, 2, 3):
+        slider = page.locator("#cases .planes").get_by_role("slider", name=f"slice along axis {axis}")
+        before, picture = labels.nth(axis - 1).inner_text(), page.evaluate(PLANE % axis)
+        slider.press("ArrowRight")
+        assert labels.nth(axis - 1).inner_text() != before
+        assert page.evaluate(PLANE % axis) != picture
+        slider.press("ArrowLeft")
+        assert (labels.nth(axis - 1).inner_text(), page.evaluate(PLANE % axis)) == (before, picture)
+
+
+@pytest.mark.parametrize("opened", ["volumes"], indirect=True)
+def test_keys_and_clicks_move_through_a_volume(opened: Opened) -> None:
+    page, labels = opened.page, opened.page.locator("#cases output.slice")
+    first = page.locator("#cases .planes canvas").first
+    first.focus()
+    page.keyboard.press("PageUp")
+    assert labels.nth(0).inner_text() == "axis 1: 8 of 12"
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowLeft")
+    assert labels.all_inner_texts() == ["axis 1: 8 of 12", "axis 2: 12 of 20", "axis 3: 12 of 24"]
+    box = first.bounding_box()
+    first.click(position={"x": 2, "y": box["height"] - 2})
+    assert labels.all_inner_texts() == ["axis 1: 8 of 12", "axis 2: 20 of 20", "axis 3: 1 of 24"]
+    before = page.evaluate(PLANE % 2)
+    page.get_by_label("Show").select_option("truth")
+    assert page.evaluate(PLANE % 2) != before
+    below = "[...document.querySelectorAll('#cases .maps.four canvas')].map(c => [c.height, c.width])[0]"
+    assert page.evaluate(below) == [20, 24]
+    page.locator("#cases .controls").get_by_role("button", name="3").click()
+    assert page.evaluate(below) == [12, 20]
+
+
+def test_the_menu_of_a_phone_holds_every_section(browser: Any, written: dict[str, Path]) -> None:
+    page = browser.new_page(viewport={"width": 400, "height": 800}, reduced_motion="reduce")
+    page.goto(written["images"].as_uri())
+    links = page.locator("#nav a")
+    assert not links.first.is_visible()
+    page.locator("#menu").click()
+    for link in links.all():
+        box = link.bounding_box()
+        assert 0 <= box["x"] < box["x"] + box["width"] <= 400
+    links.last.click()
+    page.wait_for_function("Math.abs(document.querySelector('#how').getBoundingClientRect().top) < 800")
+    assert not links.first.is_visible()
+    page.close()
+
+
+@pytest.mark.parametrize("opened", ["explained"], indirect=True)
+def test_the_axis_of_many_factors_stays_in_sight(opened: Opened) -> None:
+    page = opened.page
+    page.evaluate("document.querySelector('#influence .tall').style.maxHeight = '60px'")
+    page.locator("#influence .tall").scroll_into_view_if_needed()
+    for at in (0, 1000):
+        page.evaluate(f"document.querySelector('#influence .tall').scrollTop = {at}")
+        places = ("#influence .tall", "#influence .tall .axisrow")
+        inside, axis = (page.locator(place).bounding_box() for place in places)
+        assert axis["y"] + axis["height"] <= inside["y"] + inside["height"] + 1
+        assert axis["y"] >= inside["y"]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

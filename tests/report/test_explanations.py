@@ -11,8 +11,9 @@ import pytest
 
 from segcal import Results, create, evaluate
 from segcal.data.datasets.simulate import simulate
-from segcal.report.content import page_content
-from segcal.report.explanations import choices, influences
+from segcal.report import page_content
+from segcal.report.sections.choice import choices
+from segcal.report.sections.influence import influences
 
 DETAILS: dict[str, Any] = {
     "features": ["entropy", "margin", "border share"],
@@ -77,18 +78,18 @@ def test_the_choice_and_what_it_took_are_shown_from_a_folder_too(tmp_path: Path)
     results = results_of(AUTO=CHOICE)
     results.save(tmp_path / "results")
     for found in (results, Results.load(tmp_path / "results")):
-        content = page_content(found)
-        (choice,) = content["choices"]
+        content = page_content(found)["sections"]
+        (choice,) = content["choice"]
         assert (choice["method"], choice["chosen"], choice["why"]) == ("AUTO", "cts", "it is better")
         assert [(row["name"], row["nll"], row["numbers"]) for row in choice["rows"]] == [
             ("ts", 0.51235, 3),
             ("lts", None, 3),
         ]
-        assert [part["method"] for part in content["influences"]] == ["AUTO"]
+        assert [part["method"] for part in content["influence"]] == ["AUTO"]
 
 
 def test_results_without_reports_have_nothing_to_explain() -> None:
     results = results_of(TS={"temperature": 2.0})
     older = replace(results, settings={k: v for k, v in results.settings.items() if k != "fits"})
     for found in (results, older):
-        assert page_content(found)["choices"] == page_content(found)["influences"] == []
+        assert not {"choice", "influence"} & set(page_content(found)["sections"])

@@ -13,8 +13,10 @@ from PIL import Image
 
 from segcal import InputError, Results, create, evaluate
 from segcal.data.datasets.simulate import simulate
-from segcal.evaluation.portraits import Portrait, portray
-from segcal.report.figures import KINDS, write_figure
+from segcal.evaluation.portraits import NOTHING, Curve, Portrait, portray
+from segcal.report.figures import FIGURES, KINDS, write_figure
+from segcal.report.figures.diagram import Bins
+from segcal.report.figures.panels import class_picture
 
 HEADS = {"pdf": b"%PDF", "png": b"\x89PNG", "svg": b"<?xml"}
 
@@ -27,19 +29,75 @@ def found() -> tuple[Results, list[Portrait]]:
     return results, portray(cases, methods, results)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.fixture(scope="module")
+def volume() -> tuple[Results, list[Portrait]]:
+    """Volumes with an anisotropic grid."""
+    cases = [
+        replace(scene.case, spacing=(3.0, 1.0, 1.5)) for scene in simulate(2, num_classes=3, size=(6, 16, 20), seed=1)
+    ]
+    methods = {"UC": None, "TS": create("ts", num_classes=3).fit(cases)}
+    results = evaluate(cases, methods, num_classes=3, patch_size=6, patches=4, repetitions=5)
+    return results, portray(cases, methods, results)
+
+
+NAMES_METHODS = ("reliability", "local", "temperature", "regions", "patch-size")
+
+
 @pytest.mark.parametrize("suffix", HEADS)
-def test_every_kind_in_every_format(found: Any, tmp_path: Path, kind: str, suffix: str) -> None:
-    results, portraits = found
+def test_every_format(found: Any, tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"figure.{suffix}"
-    write_figure(kind, results, path, portraits=portraits)
+    write_figure("regions", found[0], path)
     assert path.read_bytes().startswith(HEADS[suffix])
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
-    if suffix == "png":
-        pixels = np.asarray(Image.open(path).convert("L"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind(found: Any, tmp_path: Path, kind: str) -> None:
+    results, portraits = found
+    if kind in NAMES_METHODS:
+        write_figure(kind, results, tmp_path / "figure.svg", portraits=portraits)
+        assert "$T_S$" in (tmp_path / "figure.svg").read_text()  # a name, not a formula
+    else:
+        write_figure(kind, results, tmp_path / "figure.png", portraits=portraits)
+        pixels = np.asarray(Image.open(tmp_path / "figure.png").convert("L"))
         assert 0.01 < (pixels < 200).mean() < 0.9  # neither blank nor filled
-    if suffix == "svg":
-        assert "$T_S$" in path.read_text()  # a name, not a formula
+
+
+@pytest.mark.parametrize("kind", [kind for kind, figure in FIGURES.items() if figure.portraits])
+def test_figures_of_volumes(tmp_path: Path, kind: str, volume: Any) -> None:
+    results, portraits = volume
+    write_figure(kind, results, tmp_path / "figure.svg", portraits=portraits)
+    assert portraits[0].name in (tmp_path / "figure.svg").read_text()
+
+
+def test_portraits_of_version_1_are_refused_where_they_lack_a_map(found: Any, tmp_path: Path) -> None:
+    results, (portrait, *_) = found
+    new = ("region", "accuracy", "optimum")
+    old = replace(portrait, boxes=(), layers=tuple(layer for layer in portrait.layers if layer.kind not in new))
+    for kind in ("locations", "illustration"):
+        with pytest.raises(InputError, match=r"saved by segcal 0\.1"):
+            write_figure(kind, results, tmp_path / "a.pdf", portraits=[old])
+    with pytest.raises(InputError, match="no Local patches"):
+        write_figure("local", results, tmp_path / "a.pdf", portraits=[replace(old, patches=())])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_bins_of_a_case_have_its_ece(found: Any) -> None:
+    results, portraits = found
+    frame = results.to_frame()
+    for portrait in portraits:
+        row = frame[(frame.case == portrait.name) & (frame.method == "UC") & (frame.region == "all")]
+        ece = row[row.metric == "ece"]["value"].item()
+        assert Bins.of_curve(portrait.curves["UC"]).ece == pytest.approx(ece)
+    assert np.isnan(Bins.of_curve(Curve((0, 0), (0, 0), (0.0, 0.0))).ece)
+
+
+def test_labels_have_the_colours_of_the_page() -> None:
+    picture = class_picture(np.array([[0, 1, 8, NOTHING]], np.uint8))
+    assert picture[0, 0].tolist() == [0, 0x72, 0xB2]
+    assert picture[0, 1].tolist() == [0xE6, 0x9F, 0]
+    assert picture[0, 2].tolist() == [0, 85, 133]  # the first colour again, darker
+    assert picture[0, 3].tolist() == [128, 128, 128]
 
 
 def test_what_is_asked_for_is_what_is_drawn(found: Any, tmp_path: Path) -> None:
@@ -57,7 +115,7 @@ def test_what_is_asked_for_is_what_is_drawn(found: Any, tmp_path: Path) -> None:
     for name, region, label in (("plain", "all", ""), ("class", "all", "1"), ("boundary", "boundary", "")):
         own = curves[(curves.method == "UC") & (curves.region == region) & (curves.label == label)]
         ece = (own["hit"] - own["confidence"]).abs().sum() / own["count"].sum()
-        assert f"UC   ECE {100 * ece:.2f} %" in texts[name]
+        assert f"UC   ECE {100 * ece:.2f}\u00a0%" in texts[name]
     assert "UC" not in texts["one"]
     write_figure("temperature", results, tmp_path / "t.svg", portraits=portraits, case=portraits[-1].name)
     assert portraits[-1].name in (tmp_path / "t.svg").read_text()
@@ -72,6 +130,8 @@ def test_what_is_asked_for_is_what_is_drawn(found: Any, tmp_path: Path) -> None:
         ("reliability", "a.pdf", {"region": "sky"}, "region 'sky'"),
         ("reliability", "a.pdf", {"label": "sky"}, "class 'sky'"),
         ("temperature", "a.pdf", {"portraits": ()}, "no portraits"),
+        ("variation", "a.pdf", {"portraits": ()}, "no portraits"),
+        ("local", "a.pdf", {"case": "nobody"}, "got 'nobody'"),
         ("temperature", "a.pdf", {"case": "nobody"}, "got 'nobody'"),
         ("temperature", "a.pdf", {"methods": ["UC"]}, "has a temperature"),
         ("regions", "a.pdf", {"metric": "luck"}, "got 'luck'"),

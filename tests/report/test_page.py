@@ -19,9 +19,10 @@ from PIL import Image
 from segcal import InputError, Results, create, evaluate
 from segcal.data.datasets.simulate import simulate
 from segcal.evaluation.portraits import portray, save_portraits
-from segcal.report import render, write_page, write_page_of_folder
-from segcal.report.content import page_content
-from segcal.report.words import best_method, headline
+from segcal.report import page_content, render, write_page, write_page_of_folder
+from segcal.report.sections import SECTIONS
+from segcal.tables import Presentation
+from segcal.tables.numbers import number
 
 EVIL = "</script><img src=x onerror=alert(1)>&amp;\u2028$style"
 
@@ -57,8 +58,11 @@ def test_numbers_are_those_of_the_results(found: tuple[Results, Any, Any]) -> No
     mean = sizes[
         (sizes.method == "TS") & (sizes["size"] == 5) & (sizes.region == "local-avg") & (sizes.metric == "sce")
     ]
-    assert content["sizes"]["local-avg"]["sce"]["TS"][0] == [5, pytest.approx(mean["value"].mean(), rel=1e-4)]
-    assert [size for size, _ in content["sizes"]["local-avg"]["sce"]["TS"]] == [5, 10]
+    assert content["sections"]["sizes"]["local-avg"]["sce"]["TS"][0] == [
+        5,
+        pytest.approx(mean["value"].mean(), rel=1e-4),
+    ]
+    assert [size for size, _ in content["sections"]["sizes"]["local-avg"]["sce"]["TS"]] == [5, 10]
     floor = results.floor()
     rows = floor[(floor.method == "TS") & (floor.region == "all") & (floor.metric == "ece")]
     assert content["floor"]["TS"]["all"]["ece"] == pytest.approx(rows["value"].tolist(), rel=1e-4)
@@ -69,7 +73,7 @@ def test_own_masks_are_in_the_table(found: tuple[Results, Any, Any]) -> None:
     results = evaluate(cases, methods, num_classes=3, repetitions=5, regions={"sun": lambda case, labels: labels == 1})
     frame = results.to_frame()
     rows = frame[(frame.method == "TS") & (frame.region == "sun") & (frame.metric == "ece")]["value"]
-    mean, std, best, beaten = page_content(results)["table"]["TS"]["sun"]["ece"]
+    mean, std, _, best, beaten = page_content(results)["sections"]["table"]["images"]["TS"]["sun"]["ece"]
     assert (mean, std) == pytest.approx((rows.mean(), rows.std(ddof=0)), rel=1e-4)
     cell = results.table(reference=page_content(results)["best"], test="wilcoxon").cells[("TS", "ece", "sun")]
     assert (best, beaten) == (cell.best, cell.beaten)
@@ -79,7 +83,7 @@ def test_worst_patches_come_first(found: tuple[Results, Any, Any]) -> None:
     results, _, _ = found
     patches = results.patches()
     uc = patches[(patches.method == "UC") & (patches.metric == "ece")].sort_values("value", ascending=False)
-    shown = page_content(results)["patches"]
+    shown = page_content(results)["sections"]["worst"]["patches"]
     assert [(row["case"], row["patch"]) for row in shown] == list(zip(uc["case"], uc["patch"], strict=True))
     assert [row["values"][0] for row in shown] == pytest.approx(uc["value"].tolist(), rel=1e-4)
 
@@ -104,11 +108,11 @@ def test_the_page_holds_its_text_and_its_own_script_only(found: tuple[Results, A
 def test_pictures_come_back_byte_for_byte(found: tuple[Results, Any, Any]) -> None:
     results, cases, methods = found
     portraits = portray(cases, methods, results)
-    shown = page_content(results, portraits)["portraits"]
+    shown = page_content(results, portraits)["sections"]["cases"]["portraits"]
     for portrait, entry in zip(portraits, shown, strict=True):
         for layer, picture in zip(portrait.layers, entry["layers"], strict=True):
             opened = np.asarray(Image.open(io.BytesIO(base64.b64decode(picture["src"].partition(",")[2]))))
-            stacked = layer.values.reshape(-1, *layer.values.shape[2:])
+            stacked = layer.values
             if layer.kind == "image":
                 assert np.abs(opened.astype(float) - stacked).mean() < 4
             else:
@@ -138,45 +142,70 @@ def test_results_without_later_tables_have_a_page_too(found: tuple[Results, Any,
         settings={key: results.settings[key] for key in ("methods", "num_classes", "warnings")},
     )
     content = embedded(render(page_content(old)))
-    assert (content["curves"], content["sizes"], content["volumes"], content["floor"]) == ({}, None, None, None)
+    assert (content["curves"], content["floor"]) == ({}, None)
+    assert content["sections"]["trust"] == {"bins": None, "volumes": None}
+    assert not {"sizes", "reliability", "cases", "limits"} & set(content["sections"])
     assert content["classes"] == ["0", "1", "2"]
 
 
-def with_curve(results: Results, bins: list[tuple[int, int, float]], ece: tuple[float, float] = (0.1, 0.02)) -> Results:
-    """Results whose baseline has this reliability diagram, and whose methods have these pooled errors."""
-    curve = pd.DataFrame(bins, columns=["count", "hit", "confidence"]).assign(method="UC", region="all", label="")
+def test_the_choice_of_reference_test_and_average_is_shown(found: tuple[Results, Any, Any]) -> None:
+    results, _, _ = found
+    for shown in (Presentation(), Presentation("TS", "wilcoxon", "pixels"), Presentation("UC")):
+        content = page_content(results.presented(shown, dataset="street"))
+        assert content["presentation"]["reference"] == shown.reference
+        assert content["presentation"]["average"] == shown.average
+        assert content["presentation"]["test"] == shown.test_sentence()
+        cells = results.table(shown.reference, test=shown.test).cells
+        for method in results.methods:
+            entry = content["sections"]["table"]["images"][method]["all"]["ece"]
+            assert entry[3:] == [cells[(method, "ece", "all")].best, cells[(method, "ece", "all")].beaten]
+        summary = content["sections"]["summary"]
+        assert summary["dataset"] == "street"
+        assert results.settings["date"] in summary["facts"]
+        assert f"segcal {results.settings['segcal']}" in summary["facts"]
+        card = next(card for card in summary["cards"] if (card["metric"], card["region"]) == ("ece", "all"))
+        value = next(row["value"] for row in card["rows"] if row["method"] == "TS")
+        own = results.table(average=shown.average).cells[("TS", "ece", "all")]
+        assert number("ece", value) == number("ece", own.mean)
+
+
+def test_page_and_table_have_the_same_numbers(
+    found: tuple[Results, Any, Any],
+) -> None:
+    results, _, _ = found
+    for average in ("images", "pixels"):
+        shown = results.presented(Presentation(average=average))
+        sentence = page_content(shown)["sections"]["summary"]["headline"][1]
+        cell = shown.table().cells[("UC", "ece", "all")]
+        assert f"{number('ece', cell.mean)}\u00a0%" in sentence
+        assert ("mean over 4 images" if average == "images" else "all pixels of 4 images") in sentence
+
+
+def test_limits_are_shown_where_there_are_any(found: tuple[Results, Any, Any]) -> None:
+    results, _, _ = found
     rows = [
-        (method, "all", "ece", value, value - 0.01, value + 0.01, 4, 100)
-        for method, value in zip(("UC", "TS"), ece, strict=True)
+        ("data set", "nll", 0.5),
+        ("data set", "ece", 0.03),
+        ("each image", "nll", 0.4),
+        ("each image", "ece", 0.02),
     ]
-    columns = ["method", "region", "metric", "value", "low", "high", "images", "pixels"]
-    pooled = pd.DataFrame(rows, columns=columns)
-    return replace(results, curve_frame=curve, pooled_frame=pooled, redrawn=None)
+    limited = replace(results)
+    object.__setattr__(limited, "limits_frame", pd.DataFrame(rows, columns=["level", "metric", "value"]))
+    content = page_content(limited)["sections"]["limits"]
+    assert [metric["name"] for metric in content["metrics"]] == ["nll", "ece"]
+    assert content["levels"] == [
+        {"name": "data set", "values": [0.5, 0.03]},
+        {"name": "each image", "values": [0.4, 0.02]},
+    ]
+    means = results.summary().query("method == 'TS' and region == 'all'").set_index("metric")["mean"]
+    assert content["methods"][1] == {"name": "TS", "values": pytest.approx([means["nll"], means["ece"]], rel=1e-4)}
 
 
-def test_the_headline_in_words(found: tuple[Results, Any, Any]) -> None:
-    results, _, _ = found
-    over = with_curve(results, [(100, 81, 90.0), (0, 0, 0.0), (10, 5, 5.0)])
-    assert headline(over)[0] == "The network is overconfident: where it says 0.90 it is right 0.81 of the time."
-    first, gain, local = headline(over)
-    assert gain.startswith("TS cuts its ECE in All from 10.0\u00a0% [9.0, 11.0] to 2.0\u00a0% [1.0, 3.0], ")
-    assert "worst patch" in local
-    under = with_curve(results, [(100, 95, 60.0)])
-    assert headline(under)[0] == "The network is underconfident: where it says 0.60 it is right 0.95 of the time."
-    balanced = with_curve(results, [(100, 40, 50.0), (100, 90, 80.0)], ece=(0.05, 0.06))
-    first, gain, local = headline(balanced)
-    assert first.startswith("The network is balanced on the whole, but where it says 0.50 it is right 0.40")
-    assert gain == "No method here betters its ECE in All, 5.0\u00a0% [4.0, 6.0]."
-    assert (best_method(over), best_method(balanced)) == ("TS", "UC")
-    assert local.endswith("on average.")
-
-
-def test_significance_is_that_of_the_table(found: tuple[Results, Any, Any]) -> None:
-    results, _, _ = found
-    told = " ".join(headline(results))
-    sure = results.table(reference="TS", test="wilcoxon").cells[("UC", "ece", "all")].beaten
-    assert ("not significantly" in told) is not sure
-    assert "If the probabilities of TS were exactly right" in told
+def test_every_section_has_its_script() -> None:
+    folder = Path(render.__code__.co_filename).parent / "sections"
+    for name in SECTIONS:
+        assert f"addSection('{name}'" in (folder / f"{name}.js").read_text(encoding="utf-8")
+    assert {path.stem for path in folder.glob("*.js")} == set(SECTIONS)
 
 
 def test_folders_that_hold_no_results_are_refused(tmp_path: Path) -> None:

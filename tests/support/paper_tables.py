@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from segcal.tables import CALIBRATION, QUALITY, REGIONS, PaperTable, paper_table
+from segcal.tables import CALIBRATION, QUALITY, REGIONS, PaperTable, Presentation, paper_table
 
 
 def build(
@@ -13,4 +13,5 @@ def build(
     random = np.random.default_rng(0)
     columns = [*((m, r) for m in CALIBRATION for r in regions), *((m, "all") for m in QUALITY)]
     samples = {(m, *c): random.random(9) / (1 + 9 * k) for k, m in enumerate(methods) for c in columns}
-    return paper_table(samples, methods, methods[-1], test="wilcoxon", floors=samples if floor else None)
+    shown = Presentation(methods[-1], test="wilcoxon")
+    return paper_table(samples, methods, shown, floors=samples if floor else None)

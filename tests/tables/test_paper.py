@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from segcal.tables import Cell, PaperTable, paper_table
+from segcal.tables import Cell, PaperTable, Presentation, paper_table
 
 NAN = float("nan")
 GOOD, BAD = np.arange(8) / 100, 0.5 + np.arange(8) / 100
@@ -17,7 +17,7 @@ GOOD, BAD = np.arange(8) / 100, 0.5 + np.arange(8) / 100
 
 def build(columns: Mapping[tuple[str, str], Mapping[str, object]], reference: str | None = None) -> PaperTable:
     samples = {(m, *column): np.asarray(v, float) for column, values in columns.items() for m, v in values.items()}
-    return paper_table(samples, list(next(iter(columns.values()))), reference)
+    return paper_table(samples, list(next(iter(columns.values()))), Presentation(reference))
 
 
 def best(table: PaperTable, metric: str, region: str = "all") -> set[str]:
@@ -31,11 +31,13 @@ def beaten(table: PaperTable, metric: str, region: str = "all") -> set[str]:
 @pytest.mark.parametrize(
     ("cell", "text"),
     [
-        (Cell(0.12345, 0.01, False, False, "ece"), "12.35(1.00)"),
-        (Cell(0.12345, 0.01, True, False, "ece"), "**12.35(1.00)**"),
-        (Cell(0.12345, 0.01, False, True, "ece"), "12.35(1.00)*"),
-        (Cell(0.12345, 0.01, False, False, "nll"), "0.1235(0.0100)"),
-        (Cell(NAN, NAN, False, False, "ece"), "-"),
+        (Cell("ece", 0.12345, 0.01), "12.35(1.00)"),
+        (Cell("ece", 0.12345, 0.01, best=True), "**12.35(1.00)**"),
+        (Cell("ece", 0.12345, 0.01, beaten=True), "12.35(1.00)*"),
+        (Cell("nll", 0.12345, 0.01), "0.1235(0.0100)"),
+        (Cell("ece", NAN, NAN), "-"),
+        (Cell("ece", 0.12345, NAN, interval=(0.1, 0.2)), "12.35 [10.00, 20.00]"),
+        (Cell("ece", 0.12345, NAN, interval=(NAN, NAN)), "12.35"),
     ],
 )
 def test_cell(cell: Cell, text: str) -> None:
@@ -46,7 +48,6 @@ def test_cell(cell: Cell, text: str) -> None:
 def test_mean_and_std_over_the_sample() -> None:
     cell = build({("ece", "all"): {"A": [0.1, 0.3, NAN], "B": [0.5, 0.5, 0.5]}}).cells[("A", "ece", "all")]
     assert (cell.mean, cell.std) == pytest.approx((0.2, 0.1))
-    assert cell.number() == "20.00(10.00)"
 
 
 @pytest.mark.parametrize("metric", ["ece", "mce", "sce", "ace", "nll", "brier"])
@@ -104,13 +105,27 @@ def test_text_of_the_whole_table() -> None:
         "UC      **1.0000(0.0000)**",
         "TS      2.0000(0.0000)",
         "",
-        "mean(std) over images, Local-Avg over patches; **bold**: best.",
+        "mean(std) over images, Local-Avg over patches; **bold**: best. All: labelled pixels outside the background, "
+        "and Boundary; Local-Max: the worst patch of each image.",
     ]
 
 
 def test_legend_names_the_reference() -> None:
     table = build({("ece", "all"): {"UC": BAD, "TS": GOOD}}, reference="TS")
-    assert "*: TS is significantly better (Mann-Whitney U, Benjamini-Hochberg at 0.05)." in str(table)
+    test = "Mann-Whitney U over images, Local-Avg: patches, Benjamini-Hochberg at 0.05"
+    assert f"*: the reference TS is significantly better ({test})." in str(table)
+
+
+def test_figures_over_all_pixels_replace_means_where_there_are_some() -> None:
+    samples = {("A", "ece", "all"): GOOD, ("B", "ece", "all"): BAD}
+    samples |= {("A", "ece", "local-avg"): GOOD, ("B", "ece", "local-avg"): BAD}
+    pooled = {("A", "ece", "all"): (0.3, 0.2, 0.4), ("B", "ece", "all"): (0.1, 0.05, 0.2)}
+    table = paper_table(samples, ["A", "B"], Presentation(average="pixels"), pooled=pooled, titles={"A": "method a"})
+    assert table.cells[("A", "ece", "all")].number() == "30.00 [20.00, 40.00]"
+    assert best(table, "ece") == {"B"}  # by the figures shown, not by the means over images
+    assert best(table, "ece", "local-avg") == {"A"}
+    assert "all pixels together with 95 % bootstrap interval" in table.legend()
+    assert table.legend().endswith("A: method a.")
 
 
 @pytest.mark.parametrize("width", [80, 130, 260])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar, overload
 
@@ -46,6 +48,7 @@ __all__ = [
     "VectorScaling",
     "create",
     "load",
+    "method_titles",
     "methods",
     "register",
     "search_dirichlet",
@@ -100,6 +103,17 @@ def methods() -> tuple[str, ...]:
     True
     """
     return tuple(_METHODS)
+
+
+def method_titles(names: Sequence[str]) -> dict[str, str]:
+    """Spell out the names of tables that are methods of `create` in capitals, and UC.
+
+    >>> method_titles(["UC", "TS", "mine"])
+    {'UC': 'uncalibrated', 'TS': 'temperature scaling'}
+    """
+    kinds = {name: _METHODS[name.lower()].__name__ for name in names if name.lower() in _METHODS}
+    titles = {name: re.sub(r"(?<=[a-z])(?=[A-Z])", " ", kind).lower() for name, kind in kinds.items()}
+    return {name: titles.get(name, "uncalibrated") for name in names if name in titles or name == "UC"}
 
 
 @overload

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -69,8 +70,8 @@ def compare(
         measured,
         measured_fit,
     )
-    from segcal.evaluation.results import check_reference, check_test
     from segcal.files import refuse_overwriting
+    from segcal.tables import Presentation
     from segcal.training.processes import is_first_process
 
     refuse_overwriting(page_options.out, data, folder_options.labels)
@@ -83,8 +84,8 @@ def compare(
     settings = {name.upper(): chosen.split(name) for name in names}
     calibrators = {name.upper(): create_for(name, folder, logits_only, settings[name.upper()][0]) for name in names}
     reference = reference_options.reference and reference_options.reference.upper()
-    check_reference(reference, (UNCALIBRATED, *calibrators))
-    check_test(reference_options.test)
+    shown = Presentation().with_changes(reference, reference_options.test, reference_options.average)
+    shown.checked((UNCALIBRATED, *calibrators))
     check_outputs(tested, page_options)
     protocol = protocol_of(folder, measure_options)
     with progress_of("checking") as progress:
@@ -97,40 +98,26 @@ def compare(
         return
     with progress_of("measuring") as progress:
         comparison = measured(fits, Tracked(tested, progress), **protocol)
-    keep(comparison, tested, {UNCALIBRATED: None, **comparison.calibrators}, page_options)
-    _print_comparison(
-        comparison,
-        reference,
-        reference_options.test,
-        measure_options.floor,
-        page_options.out,
-        as_json,
-        page_options.page,
-    )
+    compared = {UNCALIBRATED: None, **comparison.calibrators}
+    if reference is not None and reference not in compared:
+        warn(f"the reference {reference} could not be fitted, so nothing is tested against it")
+        shown = replace(shown, reference=None)
+    comparison = replace(comparison, results=comparison.results.presented(shown, dataset=tested.path.resolve().name))
+    keep(comparison, tested, compared, page_options)
+    _print_comparison(comparison, measure_options.floor, page_options.out, as_json, page_options.page)
 
 
-def _print_comparison(
-    comparison: Comparison,
-    reference: str | None,
-    test: str,
-    floor: bool,
-    out: Path | None,
-    as_json: bool,
-    page: Path | None,
-) -> None:
+def _print_comparison(comparison: Comparison, floor: bool, out: Path | None, as_json: bool, page: Path | None) -> None:
     """Print the paper's table and, below it, what each method costs and does to labels; or everything as JSON."""
     results = comparison.results
     warnings = [f"{name}: {text}" for name, c in comparison.calibrators.items() for text in c.fit_report_.warnings]
     failures = [f"{name} could not be fitted: {fit.failure}" for name, fit in comparison.fits.items() if fit.failure]
-    if reference is not None and reference not in results.methods:
-        failures.append(f"the reference {reference} could not be fitted, so nothing is tested against it")
-        reference = None
     for warning in (*results.settings["warnings"], *warnings, *failures):
         warn(warning)
     if as_json:
         say_json({**results.to_dict(), "methods": comparison.records()})
         return
-    OUT.print(results.table(reference, test=test, floor=floor))  # type: ignore[arg-type]
+    OUT.print(results.table(floor=floor))
     OUT.print(_cost_table(comparison))
     say(
         "memory: growth of this process's resident memory while fitting; kept: no label can change; "

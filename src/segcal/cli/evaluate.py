@@ -32,20 +32,19 @@ def evaluate(
     from segcal.cli.results_view import print_results
     from segcal.cli.steps import check_outputs, keep, load_all, open_at, protocol_of
     from segcal.evaluation.compare import UNCALIBRATED
-    from segcal.evaluation.results import check_reference, check_test
     from segcal.evaluation.run import evaluate as measure
     from segcal.files import refuse_overwriting
+    from segcal.tables import Presentation
 
-    out, reference, test = page_options.out, reference_options.reference, reference_options.test
-    refuse_overwriting(out, data, folder_options.labels, *(calibrators or []))
+    refuse_overwriting(page_options.out, data, folder_options.labels, *(calibrators or []))
     folder = open_at(data, folder_options, split, "test")
     compared = {UNCALIBRATED: None, **load_all(calibrators or [])}
-    check_reference(reference, tuple(compared))  # now, not after an hour of measuring
-    check_test(test)
+    shown = Presentation().with_changes(reference_options.reference, reference_options.test, reference_options.average)
+    shown.checked(tuple(compared))  # now, not after an hour of measuring
     check_outputs(folder, page_options)
     protocol = protocol_of(folder, measure_options)
     with progress_of("measuring") as progress:
         results = measure(Tracked(folder, progress), compared, **protocol)
-    table = results.table(reference=reference, test=test, floor=measure_options.floor)  # type: ignore[arg-type]
+    results = results.presented(shown, dataset=folder.path.resolve().name)
     keep(results, folder, compared, page_options)
-    print_results(results, table, out, as_json, page_options.page)
+    print_results(results, results.table(floor=measure_options.floor), page_options.out, as_json, page_options.page)

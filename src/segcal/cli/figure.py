@@ -28,14 +28,14 @@ def figure(
     """
     from segcal.evaluation.portraits import load_portraits
     from segcal.evaluation.results import Results
-    from segcal.report.figures import write_figure
+    from segcal.report.figures import FIGURES, write_figure
 
     found = Results.load(results)
     write_figure(
         kind,
         found,
         out,
-        portraits=load_portraits(results) if kind == "temperature" else (),
+        portraits=load_portraits(results) if kind in FIGURES and FIGURES[kind].portraits else (),
         methods=methods or (),
         metric=metric,
         region=region,

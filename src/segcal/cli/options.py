@@ -86,17 +86,25 @@ class MeasureOptions(OptionGroup):
 
 @dataclass(frozen=True)
 class ReferenceOptions(OptionGroup):
-    """Which method the others are tested against, and how."""
+    """Which method the others are tested against, how, and what the numbers are averages over."""
 
     reference: Annotated[
         str | None, typer.Option(help="Method that the others are tested against.", rich_help_panel=MEASURING)
     ] = None
     test: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help="Significance test: mann-whitney (the paper's) or wilcoxon (paired).", rich_help_panel=MEASURING
+            help="Significance test: mann-whitney (the paper's, default) or wilcoxon (paired).",
+            rich_help_panel=MEASURING,
         ),
-    ] = "mann-whitney"
+    ] = None
+    average: Annotated[
+        str | None,
+        typer.Option(
+            help="Means over images (the paper's, default) or all pixels together: images or pixels.",
+            rich_help_panel=MEASURING,
+        ),
+    ] = None
 
 
 @dataclass(frozen=True)

@@ -8,19 +8,24 @@ from typing import Annotated
 import typer
 
 from segcal.cli.console import say_file
-from segcal.cli.options import OUTPUT, AsJson, ResultsFolder
+from segcal.cli.options import OUTPUT, AsJson, ReferenceOptions, ResultsFolder
 
 
 def report(
     results: ResultsFolder,
+    reference_options: ReferenceOptions,
     out: Annotated[Path, typer.Option(help="The HTML file to write.", rich_help_panel=OUTPUT)],
     as_json: AsJson = False,
 ) -> None:
     """Write the page of an evaluation: one HTML file that opens in any browser and loads nothing from elsewhere.
 
+    Reference, test and average are those of the evaluation unless they are given.
+
     Example: segcal report results/ --out page.html
     """
-    from segcal.report import write_page_of_folder
+    from segcal.cli.results_view import load_presented
+    from segcal.evaluation.portraits import load_portraits
+    from segcal.report import write_page
 
-    write_page_of_folder(results, out)
+    write_page(load_presented(results, reference_options), out, load_portraits(results))
     say_file(out, as_json)

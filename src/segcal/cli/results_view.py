@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from rich.table import Table
 
 from segcal.cli.console import OUT, say, say_json, say_where, warn
+from segcal.cli.options import ReferenceOptions
 from segcal.evaluation.results import Results
+from segcal.functional.catalogue import CATALOGUE
+from segcal.regions import region_title
 from segcal.tables import PaperTable
+from segcal.tables.numbers import with_interval
+
+
+def load_presented(folder: Path, options: ReferenceOptions) -> Results:
+    """Load results with the reference, test and average saved with them, except for those given."""
+    found = Results.load(folder)
+    return found.presented(found.presentation.with_changes(options.reference, options.test, options.average))
 
 
 def print_results(
@@ -34,16 +43,11 @@ def _pooled_table(results: Results) -> Table:
     over = "groups of images" if results.cases().group.any() else "images"
     title = f"all pixels together, with 95 % bootstrap intervals over {over}"
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    for column in ("method", "region", "ECE(%)", "NLL", "Brier"):
+    shown = ("ece", "nll", "brier")
+    for column in ("method", "region", *(CATALOGUE[metric].heading for metric in shown)):
         table.add_column(column, justify="left" if column in ("method", "region") else "right", no_wrap=True)
     for (method, region), rows in pooled.groupby(["method", "region"], sort=False):
-        by_metric = rows.set_index("metric")
-        shown = [(by_metric.loc[metric], scale) for metric, scale in (("ece", 100), ("nll", 1), ("brier", 1))]
-        table.add_row(str(method), str(region), *(_with_interval(row, scale) for row, scale in shown))
+        values = {row.metric: (row.value, row.low, row.high) for row in rows.itertuples()}
+        numbers = [with_interval(metric, *values[metric]) for metric in shown]  # type: ignore[arg-type]
+        table.add_row(str(method), region_title(str(region)), *numbers)
     return table
-
-
-def _with_interval(row: Any, scale: int) -> str:
-    digits = 2 if scale == 100 else 3
-    value, low, high = (f"{scale * float(row[name]):.{digits}f}" for name in ("value", "low", "high"))
-    return f"{value} [{low}, {high}]"

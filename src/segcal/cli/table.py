@@ -27,14 +27,12 @@ def table(
 
     Example: segcal table results/ --reference LTS --out table.tex
     """
-    from segcal.cli.results_view import print_results
-    from segcal.evaluation.results import Results
+    from segcal.cli.results_view import load_presented, print_results
     from segcal.files import refuse_overwriting
 
-    found = Results.load(results)
-    reference, test = reference_options.reference, reference_options.test
-    shown = found.table(reference, test=test, floor=floor)  # type: ignore[arg-type]
+    found = load_presented(results, reference_options)
+    shown = found.table(floor=floor)
     if out is not None:
         refuse_overwriting(out, results)
-        found.export(out, reference, test=test, floor=floor)  # type: ignore[arg-type]
+        found.export(out, floor=floor)
     print_results(found, shown, out, as_json)

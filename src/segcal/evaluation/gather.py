@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -118,6 +119,7 @@ class Gathered:
                 "regions": list(self.masked),
                 "warnings": warnings,
                 "segcal": __version__,
+                "date": datetime.now(UTC).date().isoformat(),
                 "versions": {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__},
             },
             case_frame=pd.DataFrame(list(self.cases.items()), columns=["case", "group"]),

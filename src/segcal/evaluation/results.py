@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import pandas as pd
 
+from segcal.calibrators import method_titles
 from segcal.files import MARKER, read_json, staged_file, staged_folder, write_json
 from segcal.functional.catalogue import CALIBRATION, CATALOGUE, QUALITY
 from segcal.regions import in_table_order
-from segcal.statistics import TESTS, Test
+from segcal.statistics import TESTS
 from segcal.tables import (
     Drawing,
     PaperTable,
+    Presentation,
     image_means,
     latex_table,
     markdown_table,
@@ -191,24 +193,45 @@ class Results:
         """
         return volume_bias(self.volumes(), self._drawing())
 
-    def table(self, reference: str | None = None, *, test: Test = "mann-whitney", floor: bool = False) -> PaperTable:
+    @property
+    def presentation(self) -> Presentation:
+        """The choice of reference, test and average that tables, page and figures share."""
+        return Presentation.saved_in(self.settings)
+
+    def presented(self, presentation: Presentation, *, dataset: str | None = None) -> Results:
+        """Return the same results with this choice, saved with them; `dataset` is the name shown on the page."""
+        chosen = {"presentation": asdict(presentation.checked(self.methods))}
+        named = {} if dataset is None else {"dataset": dataset}
+        return replace(self, settings={**self.settings, **chosen, **named})
+
+    def table(
+        self,
+        reference: str | None = None,
+        *,
+        test: str | None = None,
+        average: str | None = None,
+        floor: bool = False,
+    ) -> PaperTable:
         """Return the paper's table, which marks where `reference` is significantly better than another method.
+
+        Reference, test and average are explained in `segcal.tables.Presentation`. Those not given are the ones saved
+        with the results; by default no reference, the Mann-Whitney U test and means over images.
 
         Args:
             reference: Method that the others are tested against.
-            test: "mann-whitney" over images (Local-Avg: patches), as in the paper; or "wilcoxon", which compares the
-                methods image by image, or group by group if there are groups, and detects smaller differences.
+            test: "mann-whitney" (the paper's) or "wilcoxon" (paired).
+            average: "images" (the paper's) or "pixels".
             floor: Whether to show below each method what it would score if it were perfectly calibrated.
         """
-        check_reference(reference, self.methods)
-        check_test(test)
+        chosen = self.presentation.with_changes(reference, test, average).checked(self.methods)
         return paper_table(
             self._samples(),
             self.methods,
-            reference,
-            test=test,
-            tested=image_means(self.frame, self._drawing()) if TESTS[test].paired else None,
+            chosen,
+            tested=image_means(self.frame, self._drawing()) if TESTS[chosen.test].paired else None,
             floors=self._measured_floor()._samples() if floor else None,
+            pooled=self._pooled_values() if chosen.average == "pixels" else None,
+            titles=method_titles(self.methods),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -220,7 +243,13 @@ class Results:
         return content if self.redrawn is None else {**content, "floor": self.redrawn.to_dict()}
 
     def export(
-        self, path: str | Path, reference: str | None = None, *, test: Test = "mann-whitney", floor: bool = False
+        self,
+        path: str | Path,
+        reference: str | None = None,
+        *,
+        test: str | None = None,
+        average: str | None = None,
+        floor: bool = False,
     ) -> None:
         """Write one file in the format of its suffix.
 
@@ -229,7 +258,7 @@ class Results:
         suffix = check_suffix(path)
         if suffix == ".parquet":
             _need_pyarrow()
-        table = self.table(reference, test=test, floor=floor) if suffix in (".tex", ".md") else None
+        table = self.table(reference, test=test, average=average, floor=floor) if suffix in (".tex", ".md") else None
         with staged_file(path) as staging:
             if suffix == ".csv":
                 self.frame.to_csv(staging, index=False)
@@ -302,6 +331,10 @@ class Results:
             if len(values := self._sample(method, *column))
         }
 
+    def _pooled_values(self) -> dict[tuple[str, str, str], tuple[float, float, float]]:
+        rows = self.pooled_frame.itertuples()
+        return {(row.method, row.metric, row.region): (row.value, row.low, row.high) for row in rows}  # type: ignore[misc]
+
     def _sample(self, method: str, metric: str, region: str) -> Array:
         """Return the values that one mean(std) is taken over: of patches for Local-Avg, else of images."""
         local = region == "local-avg"
@@ -316,18 +349,6 @@ def _read(path: Path) -> pd.DataFrame:
         ("value", "low", "high", "confidence", "ece", "predicted"), lambda text: float(text or "nan")
     )
     return pd.read_csv(path, dtype=_NAMES, converters=values, keep_default_na=False)
-
-
-def check_reference(reference: str | None, methods: Sequence[str]) -> None:
-    """Raise unless the reference is None or one of the methods."""
-    if reference is not None and reference not in methods:
-        raise InputError(f"reference must be one of {', '.join(methods)}, got '{reference}'")
-
-
-def check_test(test: str) -> None:
-    """Raise unless the test is one of `TESTS`."""
-    if test not in TESTS:
-        raise InputError(f"test must be one of {', '.join(TESTS)}, got '{test}'")
 
 
 def check_suffix(path: str | Path) -> str:

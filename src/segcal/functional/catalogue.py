@@ -88,6 +88,16 @@ class Metric:
         return 100 if self.unit == "%" else 1
 
     @property
+    def percent(self) -> bool:
+        """Whether it is shown in percent."""
+        return self.unit == "%"
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether larger values are better."""
+        return self.better == "higher"
+
+    @property
     def heading(self) -> str:
         """Title with unit and direction, as in the paper: `ECE(%)↓`."""
         arrow = {"lower": "↓", "higher": "↑"}.get(self.better, "")

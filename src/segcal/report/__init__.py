@@ -1,11 +1,14 @@
-"""Results -> one self-contained HTML page that opens in any browser and loads nothing from elsewhere."""
+"""Results -> one self-contained HTML page that opens in any browser and loads nothing from elsewhere.
+
+The page is `script/page.html` with its style, its scripts and the values of its sections (`sections/`) as JSON.
+"""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -13,13 +16,14 @@ from typing import Any
 from segcal.evaluation.portraits import Portrait, load_portraits
 from segcal.evaluation.results import Results
 from segcal.files import staged_file
-from segcal.report.content import page_content
+from segcal.report.sections import SECTIONS, section_contents
+from segcal.report.view import View, shared_content
 
-_SCRIPTS = ("dom.js", "charts.js", "tables.js", "maps.js", "page.js")
+_HERE = Path(__file__).parent
 
 
 def write_page(results: Results, path: str | Path, portraits: Sequence[Portrait] = ()) -> None:
-    """Write the page of an evaluation; it appears whole or not at all."""
+    """Write the page of an evaluation; the file appears whole or not at all."""
     page = render(page_content(results, portraits))
     with staged_file(path) as staging:
         staging.write_text(page, encoding="utf-8")
@@ -30,21 +34,30 @@ def write_page_of_folder(folder: str | Path, path: str | Path) -> None:
     write_page(Results.load(folder), path, load_portraits(folder))
 
 
+def page_content(results: Results, portraits: Sequence[Portrait] = ()) -> dict[str, Any]:
+    """Everything that the page shows: values that sections share, and those of each section."""
+    view = View(results, portraits)
+    return {**shared_content(view), "sections": section_contents(view)}
+
+
 def render(content: dict[str, Any]) -> str:
-    """The page as text. Its policy lets it run its own script, by hash, and load nothing."""
-    script = "\n".join(_asset(name) for name in _SCRIPTS)
+    """The page as text. Its policy allows its own script, by hash, and loads nothing."""
+    script = "\n".join(path.read_text(encoding="utf-8") for path in _scripts())
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
-    return Template(_asset("page.html")).substitute(
-        policy=policy, style=_asset("page.css"), script=script, data=_embedded(content)
-    )
+    page, style = ((_HERE / "script" / name).read_text(encoding="utf-8") for name in ("page.html", "page.css"))
+    return Template(page).substitute(policy=policy, style=style, script=script, data=_embedded(content))
+
+
+def _scripts() -> Iterator[Path]:
+    """Helpers, then charts, then sections, and last what puts the page together."""
+    yield from (_HERE / "script" / f"{name}.js" for name in ("dom", "tables", "pictures", "viewer"))
+    yield from sorted((_HERE / "charts").glob("*.js"))
+    yield from (_HERE / "sections" / f"{name}.js" for name in SECTIONS)
+    yield _HERE / "script" / "page.js"
 
 
 def _embedded(content: Any) -> str:
     """JSON in which no text can end the element that holds it."""
     text = json.dumps(content, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
-
-
-def _asset(name: str) -> str:
-    return (Path(__file__).parent / name).read_text(encoding="utf-8")

@@ -14,20 +14,18 @@ from segcal.types import Array
 
 
 def portrait_content(portrait: Portrait, class_names: Sequence[str]) -> dict[str, Any]:
-    """A portrait as plain values; slices lie one below the other in each picture."""
-    height, width = portrait.layers[0].values.shape[1:3]
+    """A portrait as plain values; slices of a volume lie one below the other in each picture."""
     return {
         "name": portrait.name,
         "why": portrait.why,
         "shape": portrait.shape,
-        "w": width,
-        "h": height,
-        "stride": portrait.stride,
-        "slices": portrait.slices,
+        "kept": portrait.kept,
+        "spacing": portrait.spacing,
         "window": portrait.window,
         "classes": [class_names[c] for c in portrait.classes],
-        "layers": [_layer(layer) for layer in portrait.layers],
+        "layers": [_layer(layer, volume=len(portrait.shape) == 3) for layer in portrait.layers],
         "curves": _curves(portrait.curves),
+        "boxes": portrait.boxes,
         "patches": [
             {"number": patch.number, "start": patch.start, "stop": patch.stop, "curves": _curves(patch.curves)}
             for patch in portrait.patches
@@ -35,20 +33,21 @@ def portrait_content(portrait: Portrait, class_names: Sequence[str]) -> dict[str
     }
 
 
-def _layer(layer: Layer) -> dict[str, Any]:
+def _layer(layer: Layer, *, volume: bool) -> dict[str, Any]:
     exact = layer.kind != "image"
+    values = layer.values.reshape(-1, *layer.values.shape[2:]) if volume else layer.values
     return {
         "kind": layer.kind,
         "method": layer.method,
         "low": layer.low,
         "high": layer.high,
         "colour": not exact,
-        "src": _data_uri(layer.values.reshape(-1, *layer.values.shape[2:]), exact=exact),
+        "src": _data_uri(values, exact=exact),
     }
 
 
 def _data_uri(values: Array, *, exact: bool) -> str:
-    """PNG for bytes that must come back as they were, JPEG for what is only looked at."""
+    """PNG for bytes that must come back unchanged, JPEG for images."""
     buffer = io.BytesIO()
     form, options = ("PNG", {"optimize": True}) if exact else ("JPEG", {"quality": 85})
     Image.fromarray(values).save(buffer, form, **options)

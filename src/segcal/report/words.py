@@ -1,109 +1,202 @@
-"""The headline: how miscalibrated the network is and how much the best method mends, in sentences."""
+"""The headline: how badly the network is calibrated, what helps, and what is noise, in sentences."""
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from collections.abc import Sequence
 
-import numpy as np
-import pandas as pd
-
+from segcal.calibrators import method_titles
 from segcal.evaluation.results import Results
+from segcal.report.findings import Findings
+from segcal.tables.numbers import number, with_unit
 
-_BALANCED = 0.005  # of mean confidence minus accuracy
+_DIRECTIONS = {-1: "underconfident", 0: "miscalibrated", 1: "overconfident"}
+_LOST = 0.001  # of accuracy, which a method that changes labels may lose without being named for it
 
-
-def best_method(results: Results) -> str:
-    """The method of least ECE in *All*: over all pixels, or over images where nothing was pooled."""
-    pooled = results.pooled()
-    rows = pooled[(pooled.metric == "ece") & (pooled.region == "all")].dropna(subset=["value"])
-    if not len(rows):
-        return results.baseline
-    return str(rows.sort_values("value", kind="stable").iloc[0]["method"])
-
-
-def headline(results: Results) -> list[str]:
-    """Sentences, the most important first."""
-    sentences = [_state(results), *_gain(results), *_local(results), *_floor(results)]
-    return [sentence for sentence in sentences if sentence]
-
-
-def _state(results: Results) -> str:
-    curve = curve_of(results, results.baseline)
-    if curve is None or not curve["count"].sum():
-        return f"{results.baseline} was measured on {results.settings['num_classes']} classes."
-    pixels = curve["count"].sum()
-    confidence, accuracy = curve["confidence"].sum() / pixels, curve["hit"].sum() / pixels
-    worst = int(np.argmax((curve["confidence"] - curve["hit"]).abs()))
-    says, right = (float(curve[name].iloc[worst] / curve["count"].iloc[worst]) for name in ("confidence", "hit"))
-    example = f"where it says {_share(says)} it is right {_share(right)} of the time"
-    if abs(confidence - accuracy) < _BALANCED:
-        return f"The network is balanced on the whole, but {example}."
-    kind = "overconfident" if confidence > accuracy else "underconfident"
-    return f"The network is {kind}: {example}."
+DEFINITIONS = (
+    ("Confidence", "the largest probability of a pixel; its class is the prediction"),
+    ("Calibrated", "of the pixels with confidence 0.9, 90 % are predicted correctly"),
+    ("ECE", "expected calibration error: mean gap between confidence and accuracy over bins, weighted by pixels"),
+    ("MCE", "maximum calibration error: the largest gap of a bin with pixels"),
+    ("SCE, ACE", "the same gaps for each predicted class; ACE uses bins with equal numbers of pixels"),
+    ("NLL", "negative log-likelihood of the true class in nats: a proper score, least for the true probabilities"),
+    ("Brier score", "squared error of the probabilities, also a proper score"),
+    ("Entropy", "mean entropy of the probabilities in nats"),
+    ("Floor", "what a method would score on these pixels if its probabilities were exactly right"),
+    ("All", "labelled pixels outside the background, and the pixels of Boundary"),
+    ("Boundary", "pixels whose label differs from that of a neighbour within the boundary width"),
+    ("Local-Avg, Local-Max", "the average patch and the worst patch of an image, of those with pixels of All"),
+    ("Ignored", "pixels that belong to no region; regions and patches without pixels are skipped and counted"),
+    (
+        "Severity",
+        "ECE in All above its floor: below 1 % well calibrated, below 3 % slightly, below 8 % clearly, "
+        "else severely miscalibrated",
+    ),
+)
 
 
-def _gain(results: Results) -> list[str]:
-    baseline, best = results.baseline, best_method(results)
-    before = _pooled(results, baseline)
+def headline(findings: Findings) -> list[str]:
+    """Return sentences, the most important first."""
+    parts = (_state, _best, _ece, _harm, _test, _local, _floor)
+    return [sentence for part in parts for sentence in part(findings)]
+
+
+def spelled(method: str) -> str:
+    """A method at its first mention: `TS (temperature scaling)`."""
+    title = method_titles([method]).get(method)
+    return method if title is None else f"{method} ({title})"
+
+
+def average_in_words(results: Results) -> str:
+    """What figures in *All* are averages over."""
+    images = len(results.cases())
+    if images == 1:
+        return "1 image"
+    return (
+        f"mean over {images} images" if results.presentation.average == "images" else f"all pixels of {images} images"
+    )
+
+
+def _state(findings: Findings) -> list[str]:
+    results = findings.results
+    baseline = results.baseline
+    state, ece = findings.state(baseline), findings.value(baseline, "ece")
+    if state is None or ece is None:
+        return [f"{spelled(baseline)} was measured on {results.settings['num_classes']} classes."]
+    overall = f"on average it says {_share(state.confidence)} and is right {_share(state.accuracy)} of the time"
+    example = f"where it says {_share(state.says)} it is right {_share(state.right)} of the time"
+    if state.severity == "well calibrated":
+        first = f"The network is well calibrated: {overall}."
+    elif state.severity == "slightly":
+        first = f"The network is only slightly {_DIRECTIONS[state.direction]}: {overall}."
+    elif state.direction == 0:
+        first = f"The network is {state.severity} miscalibrated, in both directions: {example}."
+    else:
+        first = f"The network is {state.severity} {_DIRECTIONS[state.direction]}: {example}."
+    floor = findings.floor(baseline)
+    above = "" if floor is None else f" Its floor is {with_unit('ece', floor)}."
+    return [
+        first,
+        f"Its expected calibration error (ECE) in the region All is {ece} ({average_in_words(results)}).{above}",
+    ]
+
+
+def _best(findings: Findings) -> list[str]:
+    results = findings.results
+    baseline, best = results.baseline, findings.best
+    before, after = findings.value(baseline, "nll"), findings.value(best, "nll")
+    if len(results.methods) == 1 or before is None or after is None:
+        return []
+    if best == baseline:
+        return [f"Calibration does not help: no method has a lower NLL than {spelled(baseline)}, {before.short}."]
+    gain = findings.difference(best, baseline)
+    change = f"difference {_signed(gain.value)}{_ends(gain.low, gain.high)}"
+    if gain.is_noise:
+        return [
+            f"No method helps beyond noise: the lowest negative log-likelihood (NLL), {after.short} by "
+            f"{spelled(best)}, and that of {spelled(baseline)}, {before.short}, differ within noise ({change})."
+        ]
+    others = [method for method in results.methods if method not in (best, baseline)]
+    close = [method for method in others if findings.difference(method, best).is_noise]
+    most = "helps most" if others else "helps"
+    errors = findings.value(baseline, "ece"), findings.value(best, "ece")
+    ece = f", and changes the ECE from {errors[0].short} to {errors[1].short}" if errors[0] and errors[1] else ""
+    sentences = [
+        f"{spelled(best)} {most}: it lowers the negative log-likelihood (NLL) from {before.short} to {after.short} "
+        f"({change}){ece}."
+    ]
+    return (
+        [*sentences, f"Within noise of {best}: {_listed([spelled(method) for method in close])}."]
+        if close
+        else sentences
+    )
+
+
+def _ece(findings: Findings) -> list[str]:
+    """Name the method of least ECE where it is not the best one, and what speaks against it."""
+    results = findings.results
+    best = findings.best
+    errors = {method: findings.value(method, "ece") for method in results.methods}
+    known = {method: value for method, value in errors.items() if value is not None}
+    if len(results.methods) == 1 or not known:
+        return []
+    least = min(known, key=lambda method: known[method].value)
+    own, nll = findings.value(best, "nll"), findings.value(least, "nll")
+    if least == best or own is None or nll is None or findings.difference(least, best).is_noise:
+        return []
+    baseline = findings.value(results.baseline, "nll")
+    against = f"{own.short} of {best}"
+    if baseline is not None and least != results.baseline and nll.value > baseline.value:
+        against += f" and even above {baseline.short} of {results.baseline}"
+    return [f"{spelled(least)} has the lowest ECE, {known[least].short}, but its NLL is {nll.short}, above {against}."]
+
+
+def _harm(findings: Findings) -> list[str]:
+    """Name methods that make probabilities worse or lose accuracy."""
+    results = findings.results
+    baseline = results.baseline
+    others = [method for method in results.methods if method != baseline]
+    worse = [method for method in others if findings.difference(method, baseline).low > 0]
+    sentences = []
+    if worse:
+        verb = "makes" if len(worse) == 1 else "make"
+        sentences.append(f"{_listed(worse)} {verb} the NLL worse than {baseline}.")
+    before = findings.value(baseline, "accuracy")
+    for method in others:
+        after = findings.value(method, "accuracy")
+        if before is not None and after is not None and after.value < before.value - _LOST:
+            sentences.append(f"{method} changes predicted labels: accuracy falls from {before.short} to {after.short}.")
+    return sentences
+
+
+def _test(findings: Findings) -> list[str]:
+    """Say whom the chosen reference beats in ECE, by the chosen test."""
+    results = findings.results
+    reference = results.presentation.reference
+    if reference is None or len(results.methods) == 1:
+        return []
+    cells = results.table().cells
+    others = [method for method in results.methods if method != reference]
+    beaten = [method for method in others if cells[(method, "ece", "all")].beaten]
+    rest = [method for method in others if method not in beaten]
+    than = f"than {_listed(beaten)}" if beaten else "than any other method"
+    verb = "has" if beaten else "does not have"
+    also = f", but not than {_listed(rest)}" if beaten and rest else ""
+    test = results.presentation.test_sentence()
+    return [f"The reference {reference} {verb} a significantly lower ECE in All {than}{also} ({test})."]
+
+
+def _local(findings: Findings) -> list[str]:
+    results = findings.results
+    best = findings.best
+    before, after = (findings.value(method, "ece", "local-max") for method in (results.baseline, best))
     if before is None:
         return []
-    if len(results.methods) == 1:
-        return [f"Its ECE in All is {_interval(before)}."]
-    if best == baseline:
-        return [f"No method here betters its ECE in All, {_interval(before)}."]
-    after = _pooled(results, best)
-    sentence = f"{best} cuts its ECE in All from {_interval(before)} to {_interval(after)}"
-    cell = results.table(reference=best, test="wilcoxon").cells[(baseline, "ece", "all")]
-    sure = "significantly better image by image" if cell.beaten else "not significantly better image by image"
-    return [f"{sentence}, {sure} (Wilcoxon, Benjamini-Hochberg at 0.05)."]
+    sentence = f"In the worst patch of an image, the ECE of {results.baseline} is {before.short}"
+    if best == results.baseline or after is None:
+        return [f"{sentence} (mean over images)."]
+    return [f"{sentence} and that of {best} {after.short} (mean over images)."]
 
 
-def _local(results: Results) -> list[str]:
-    frame, best = results.to_frame(), best_method(results)
-    rows = frame[(frame.metric == "ece") & (frame.region == "local-max")]
-    means = rows.groupby("method")["value"].mean()
-    if not len(means) or np.isnan(means[results.baseline]):
+def _floor(findings: Findings) -> list[str]:
+    best = findings.best
+    floor = findings.floor(best)
+    if floor is None or best == findings.results.baseline:
         return []
-    sentence = f"In the worst patch of an image the ECE of {results.baseline} is {_percent(means[results.baseline])}"
-    if best == results.baseline:
-        return [f"{sentence} on average."]
-    return [f"{sentence} on average, and that of {best} {_percent(means[best])}."]
+    return [f"If the probabilities of {best} were exactly right, its ECE in All would be {with_unit('ece', floor)}."]
 
 
-def _floor(results: Results) -> list[str]:
-    if results.redrawn is None:
-        return []
-    best = best_method(results)
-    value = _pooled(results.redrawn, best)
-    if value is None:
-        return []
-    return [f"If the probabilities of {best} were exactly right, its ECE in All would be {_percent(value['value'])}."]
+def _signed(value: float) -> str:
+    return ("\u2212" if value < 0 else "+") + number("nll", abs(value))
 
 
-def curve_of(results: Results, method: str, region: str = "all", label: str = "") -> pd.DataFrame | None:
-    """The reliability diagram over all pixels, a row for each bin; None where none was kept."""
-    if results.curve_frame is None:
-        return None
-    curves = results.curve_frame
-    return curves[(curves.method == method) & (curves.region == region) & (curves.label == label)]
-
-
-def _pooled(results: Results, method: str) -> Any:
-    pooled = results.pooled()
-    rows = pooled[(pooled.method == method) & (pooled.region == "all") & (pooled.metric == "ece")]
-    return rows.iloc[0] if len(rows) and not np.isnan(rows.iloc[0]["value"]) else None
-
-
-def _interval(row: Any) -> str:
-    text = _percent(row["value"])
-    if np.isnan(row["low"]):
-        return text
-    return f"{text} [{100 * row['low']:.1f}, {100 * row['high']:.1f}]"
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.1f}\u00a0%"
+def _ends(low: float, high: float) -> str:
+    return "" if math.isnan(low) else f" [{_signed(low)}, {_signed(high)}]"
 
 
 def _share(value: float) -> str:
     return f"{value:.2f}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

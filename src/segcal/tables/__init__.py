@@ -5,15 +5,18 @@ from segcal.regions import REGIONS
 from segcal.tables.latex import latex_table
 from segcal.tables.markdown import markdown_table
 from segcal.tables.paper import Cell, PaperTable, paper_table
+from segcal.tables.presentation import Average, Presentation
 from segcal.tables.summaries import Drawing, image_means, summary, volume_bias
 
 __all__ = [
     "CALIBRATION",
     "QUALITY",
     "REGIONS",
+    "Average",
     "Cell",
     "Drawing",
     "PaperTable",
+    "Presentation",
     "image_means",
     "latex_table",
     "markdown_table",

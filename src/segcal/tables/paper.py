@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from rich import box
@@ -13,10 +13,11 @@ from rich.text import Text
 
 from segcal.functional.catalogue import CALIBRATION, CATALOGUE, HIGHER_IS_BETTER, QUALITY
 from segcal.regions import REGIONS, in_table_order, region_title
-from segcal.statistics import TESTS, Test, mean_std, significantly_better
+from segcal.statistics import mean_std, significantly_better
+from segcal.tables.numbers import MISSING, number, with_interval
+from segcal.tables.presentation import Presentation
 from segcal.types import Array
 
-REGION_TITLES = {name: region.title for name, region in REGIONS.items()}
 _COLUMN_WIDTH = 15
 
 
@@ -25,25 +26,28 @@ class Cell:
     """One entry of the table.
 
     Attributes:
-        mean: Mean over images or patches.
-        std: Standard deviation over them.
+        metric: Name of the metric, which decides how the numbers are shown.
+        mean: Mean over images or patches, or the figure over all pixels together.
+        std: Standard deviation over images or patches.
         best: Whether it is the best of its column.
         beaten: Whether the reference is significantly better.
-        metric: Name of the metric, which decides how the numbers are shown.
+        interval: 95 % interval of a figure over all pixels together.
     """
 
+    metric: str
     mean: float
     std: float
-    best: bool
-    beaten: bool
-    metric: str
+    best: bool = False
+    beaten: bool = False
+    interval: tuple[float, float] | None = None
 
     def number(self) -> str:
-        """Return mean(std) without marks."""
+        """Return mean(std), or value [low, high], without marks."""
         if np.isnan(self.mean):
-            return "-"
-        shown = CATALOGUE[self.metric].number
-        return f"{shown(self.mean)}({shown(self.std)})"
+            return MISSING
+        if self.interval is not None:
+            return with_interval(self.metric, self.mean, *self.interval)
+        return f"{number(self.metric, self.mean)}({number(self.metric, self.std)})"
 
     def __str__(self) -> str:
         text = self.number()
@@ -60,14 +64,20 @@ class PaperTable:
     """A table that prints itself: as text with `print`, in colour with rich.
 
     Bold (`**`) is the best of a column; `*` (green) marks where the reference is significantly better. The floor of a
-    method, what it would score if it were perfectly calibrated, is shown below it if it was measured.
+    method, what it would score if it were perfectly calibrated, is shown below it if it was measured. `titles` spells
+    out the methods whose names are abbreviations.
     """
 
     methods: tuple[str, ...]
     cells: Mapping[tuple[str, str, str], Cell]
-    reference: str | None
-    test: Test = "mann-whitney"
+    presentation: Presentation
     floors: Mapping[tuple[str, str, str], Cell] = field(default_factory=dict)
+    titles: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def reference(self) -> str | None:
+        """The method that the others are tested against."""
+        return self.presentation.reference
 
     def __str__(self) -> str:
         return "\n\n".join([*(self._text(part) for part in self._parts(None)), self.legend()])
@@ -82,13 +92,18 @@ class PaperTable:
         return " ".join(self.notes("**bold**", "*"))
 
     def notes(self, bold: str, mark: str) -> list[str]:
-        """Return what the marks mean, in sentences; `bold` and `mark` are how the marks look."""
-        notes = [f"mean(std) over images, Local-Avg over patches; {bold}: best."]
+        """Return what numbers, marks and names mean, in sentences; `bold` and `mark` are how the marks look."""
+        notes = [f"{self.presentation.average_sentence()}; {bold}: best."]
         if self.reference is not None:
-            test = f"{TESTS[self.test].title}, Benjamini-Hochberg at 0.05"
-            notes.append(f"{mark}: {self.reference} is significantly better ({test}).")
+            test = self.presentation.test_sentence()
+            notes.append(f"{mark}: the reference {self.reference} is significantly better ({test}).")
         if self.floors:
             notes.append("floor: what the method would score if it were perfectly calibrated.")
+        shown = in_table_order([*dict.fromkeys(region for _, region in self.columns(CALIBRATION))])
+        if explained := [f"{REGIONS[r].title}: {REGIONS[r].meaning}" for r in shown if r in REGIONS]:
+            notes.append(f"{'; '.join(explained)}.")
+        if named := [f"{method}: {self.titles[method]}" for method in self.methods if method in self.titles]:
+            notes.append(f"{'; '.join(named)}.")
         return notes
 
     def _parts(self, width: int | None) -> list[list[tuple[str, str]]]:
@@ -147,45 +162,67 @@ class PaperTable:
 def paper_table(
     samples: Mapping[tuple[str, str, str], Array],
     methods: Sequence[str],
-    reference: str | None,
+    presentation: Presentation,
     *,
-    test: Test = "mann-whitney",
     tested: Mapping[tuple[str, str, str], Array] | None = None,
     floors: Mapping[tuple[str, str, str], Array] | None = None,
+    pooled: Mapping[tuple[str, str, str], tuple[float, float, float]] | None = None,
+    titles: Mapping[str, str] | None = None,
 ) -> PaperTable:
     """Build the table from the values of each (method, metric, region), one per image or patch.
 
     Args:
         samples: Values that mean(std) is taken over.
         methods: Methods in the order of the lines.
-        reference: Method that the others are tested against.
-        test: Name of the test.
+        presentation: Reference, test and average.
         tested: Values that are tested, if not the samples; in the order of the images, because pairs are by position.
         floors: Samples of the floor.
+        pooled: Value and interval over all pixels together, shown instead of mean(std) where there is one.
+        titles: Methods spelled out.
     """
     columns = [*dict.fromkeys((metric, region) for _, metric, region in samples)]
-    compared = [(m, c) for m in methods for c in columns if reference is not None and m != reference]
-    units = samples if tested is None else tested
-    marks = significantly_better(
-        [(units[(str(reference), *c)], units[(m, *c)]) for m, c in compared],
-        lower_is_better=[c[0] not in HIGHER_IS_BETTER for _, c in compared],
-        test=test,
-    )
-    beaten = {key for key, mark in zip(compared, marks, strict=True) if mark}
+    beaten = _beaten(samples if tested is None else tested, methods, columns, presentation)
     cells: dict[tuple[str, str, str], Cell] = {}
     for column in columns:
-        found = {method: mean_std(samples[(method, *column)]) for method in methods}
-        means = [mean for mean, _ in found.values() if not np.isnan(mean)]
+        found = {method: _cell((method, *column), samples, pooled or {}) for method in methods}
+        means = [cell.mean for cell in found.values() if not np.isnan(cell.mean)]
         top = (max(means) if column[0] in HIGHER_IS_BETTER else min(means)) if means else np.nan
-        all_equal = not means or max(means) == min(means)
-        for method, (mean, std) in found.items():
-            best = mean == top and not all_equal
-            mark = (method, column) in beaten
-            cells[(method, *column)] = Cell(mean, std, best, mark, column[0])
-    plain = {
-        key: Cell(*mean_std(sample), best=False, beaten=False, metric=key[1]) for key, sample in (floors or {}).items()
-    }
-    return PaperTable(tuple(methods), cells, reference, test, plain)
+        differ = bool(means) and max(means) != min(means)
+        for method, cell in found.items():
+            best = differ and cell.mean == top
+            cells[(method, *column)] = replace(cell, best=best, beaten=(method, column) in beaten)
+    plain = {key: _cell(key, floors, {}) for key in floors} if floors else {}
+    return PaperTable(tuple(methods), cells, presentation, plain, titles or {})
+
+
+def _cell(
+    key: tuple[str, str, str],
+    samples: Mapping[tuple[str, str, str], Array],
+    pooled: Mapping[tuple[str, str, str], tuple[float, float, float]],
+) -> Cell:
+    if key in pooled:
+        value, low, high = pooled[key]
+        return Cell(key[1], value, np.nan, interval=(low, high))
+    return Cell(key[1], *mean_std(samples[key]))
+
+
+def _beaten(
+    units: Mapping[tuple[str, str, str], Array],
+    methods: Sequence[str],
+    columns: Sequence[tuple[str, str]],
+    presentation: Presentation,
+) -> set[tuple[str, tuple[str, str]]]:
+    """Return the methods and columns in which the reference is significantly better, corrected for all comparisons."""
+    reference = presentation.reference
+    if reference is None:
+        return set()
+    compared = [(method, column) for method in methods for column in columns if method != reference]
+    marks = significantly_better(
+        [(units[(reference, *column)], units[(method, *column)]) for method, column in compared],
+        lower_is_better=[metric not in HIGHER_IS_BETTER for _, (metric, _) in compared],
+        test=presentation.test,
+    )
+    return {key for key, mark in zip(compared, marks, strict=True) if mark}
 
 
 def title(metric: str, region: str) -> str:

@@ -16,7 +16,7 @@ function sortable(columns, rows, { caption = null, sorted = null, descending = f
       const of = columns[current].of, sign = down ? -1 : 1;
       ordered.sort((a, b) => {
         const left = of(a), right = of(b);
-        if (!known(left) || !known(right)) return known(right) - known(left);  // what is missing goes last either way
+        if (!known(left) || !known(right)) return known(right) - known(left);  // missing values go last either way
         return sign * (typeof left === 'string' ? left.localeCompare(right, undefined, { numeric: true }) : left - right);
       });
     }

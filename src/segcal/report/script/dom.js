@@ -18,12 +18,13 @@ const draw = (tag, attributes, ...children) => fill(document.createElementNS(SVG
 const known = value => value !== null && value !== undefined;
 const fixed = (value, digits) => known(value) ? value.toFixed(digits) : '–';
 const percent = (value, digits = 2) => known(value) ? (100 * value).toFixed(digits) : '–';
-const inUnit = (metric, value) => DATA.metrics[metric].percent ? percent(value) : fixed(value, 4);
+const inUnit = (metric, value) => DATA.metrics[metric].percent ? percent(value, DATA.metrics[metric].digits) : fixed(value, DATA.metrics[metric].digits);
+const unitOf = metric => DATA.metrics[metric].percent ? ' %' : '';
 const sum = values => values.reduce((total, value) => total + value, 0);
 const mean = values => { const kept = values.filter(known); return kept.length ? sum(kept) / kept.length : null; };
 const whole = value => value.toLocaleString('en-US');
 
-// The colours of Okabe and Ito, which tell apart in every form of colour blindness; the baseline is grey.
+// The colours of Okabe and Ito, which can be told apart in every form of colour blindness; the baseline is grey.
 const OKABE_ITO = ['#D55E00', '#0072B2', '#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#8A7A00'];
 const DASHES = ['', '5 3', '2 2', '8 3 2 3'];
 const SHAPES = ['circle', 'square', 'diamond', 'triangle'];
@@ -82,10 +83,23 @@ function choice(label, options, chosen, changed) {
   }, text));
   return node('div', { class: 'choice', role: 'group', 'aria-label': label }, node('span', null, label), node('div', null, buttons));
 }
-function selection(label, options, changed) {
+function selection(label, options, changed, chosen = null) {
   const box = node('select', { onchange: event => changed(event.target.value) },
-    options.map(([value, text]) => node('option', { value }, text)));
+    options.map(([value, text]) => node('option', { value, selected: value === chosen }, text)));
   return node('label', null, label, box);
 }
 const section = (id, title, lead, ...children) =>
   node('section', { id }, node('h2', null, title), lead ? node('p', { class: 'lead' }, lead) : null, ...children);
+
+// What several sections read.
+const { methods, baseline, metrics, regions } = DATA;
+const regionName = region => DATA.region_names[region] || region;
+const curveRegions = regions.filter(region => DATA.curves[baseline] && DATA.curves[baseline][region]);
+const legend = () => node('ul', { class: 'legend' }, methods.map(method => node('li', null, key(method), method)));
+const pooledAt = (method, region, metric) => (((DATA.pooled[method] || {})[region] || {})[metric]) || [null, null, null];
+const floorAt = (method, region, metric) => DATA.floor ? mean(((DATA.floor[method] || {})[region] || {})[metric] || []) : null;
+const samples = (method, region, metric) => ((DATA.values[method] || {})[region] || {})[metric] || [];
+
+// Every section adds itself here; the page builds those that have content, in their order.
+const SECTIONS = {};
+const addSection = (name, title, build) => { SECTIONS[name] = { title, build }; };

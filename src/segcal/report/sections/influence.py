@@ -1,32 +1,29 @@
-"""What the fits say of themselves: how a method was chosen, and what raises and lowers the temperature."""
+"""What raises and lowers the temperature of methods that follow features or the predicted class."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from segcal.evaluation.results import Results
+from segcal.report.sections.fits import fit_details
+from segcal.report.view import View
 
 
-def choices(results: Results) -> list[dict[str, Any]]:
-    """For each method that chose among others: what it took and why, and how each candidate did on images left out."""
-    found = []
-    for name, details in _details(results).items():
-        if "scores" in details and "chosen" in details:
-            rows = [{"name": candidate, **_shortened(score)} for candidate, score in details["scores"].items()]
-            found.append({"method": name, "chosen": details["chosen"], "why": details["why"], "rows": rows})
-    return found
+def content(view: View) -> list[dict[str, Any]] | None:
+    """The factors of all methods; None where none has any."""
+    return influences(view.results, view.class_names) or None
 
 
 def influences(results: Results, class_names: Sequence[str]) -> list[dict[str, Any]]:
-    """For each method whose temperature follows features or classes: by what factor, with its interval, and in words.
+    """For each method whose temperature follows features or classes: the factors, their intervals, and sentences.
 
     A coefficient w of a standardised feature multiplies the temperature by exp(w) for each standard deviation.
     """
     found = []
-    for name, details in _details(results).items():
+    for name, details in fit_details(results).items():
         own = details.get("chosen_details", details)
         if "coefficients" in own or "class_offsets" in own:
             features = _factors(own.get("features"), own.get("coefficients"), own.get("coefficient_intervals"))
@@ -38,11 +35,6 @@ def influences(results: Results, class_names: Sequence[str]) -> list[dict[str, A
             if features or classes or words:
                 found.append({"method": name, "features": features, "classes": classes, "words": words})
     return found
-
-
-def _details(results: Results) -> dict[str, Mapping[str, Any]]:
-    fits = results.settings.get("fits") or {}
-    return {name: fits[name]["details"] for name in results.methods if name in fits}
 
 
 def _factors(
@@ -72,7 +64,3 @@ def _name(found: re.Match[str], class_names: Sequence[str]) -> str:
 
 def _exp(value: float | None) -> float | None:
     return None if value is None or not math.isfinite(value) else float(f"{math.exp(value):.5g}")
-
-
-def _shortened(score: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: float(f"{value:.5g}") if isinstance(value, float) else value for key, value in score.items()}

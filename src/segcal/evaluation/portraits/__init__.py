@@ -1,0 +1,31 @@
+"""Small pictures of chosen cases: what a page or a figure needs to show a case without its data.
+
+A portrait holds some pixels of the case in 8 bits, as maps of each method (the paper's Fig. 1), and the reliability
+histograms of the whole image and of three of its Local patches (Fig. 2).
+"""
+
+from segcal.evaluation.portraits.choice import choose_cases
+from segcal.evaluation.portraits.files import FOLDER, FORMAT, load_portraits, save_portraits
+from segcal.evaluation.portraits.maps import local_gap
+from segcal.evaluation.portraits.model import LEVELS, NOTHING, Curve, Kind, Layer, Patch, Portrait, Region
+from segcal.evaluation.portraits.optimum import local_optimum
+from segcal.evaluation.portraits.portray import portray
+
+__all__ = [
+    "FOLDER",
+    "FORMAT",
+    "LEVELS",
+    "NOTHING",
+    "Curve",
+    "Kind",
+    "Layer",
+    "Patch",
+    "Portrait",
+    "Region",
+    "choose_cases",
+    "load_portraits",
+    "local_gap",
+    "local_optimum",
+    "portray",
+    "save_portraits",
+]

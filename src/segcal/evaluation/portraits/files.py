@@ -1,0 +1,101 @@
+"""Portraits on disk, inside a folder of results: JSON, and the pictures of each as `.npz`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+
+from segcal.evaluation.portraits.model import Curve, Layer, Patch, Portrait
+from segcal.files import MARKER, read_json, staged_folder, write_json
+from segcal.types import InputError
+from segcal.version import __version__
+
+FORMAT = 2
+"""Version of the saved form. Version 1 has `stride` and `slices` instead of `kept`, and no boxes and spacing."""
+
+FOLDER = "portraits"
+"""Where portraits lie inside a folder of results."""
+
+
+def save_portraits(portraits: Sequence[Portrait], results_folder: str | Path) -> None:
+    """Write portraits into a folder of results."""
+    with staged_folder(Path(results_folder) / FOLDER) as folder:
+        for k, portrait in enumerate(portraits):
+            layers = {f"layer{j}": layer.values for j, layer in enumerate(portrait.layers)}
+            np.savez_compressed(folder / f"{k:03d}.npz", allow_pickle=False, **layers)
+        listed = [_plain(portrait) for portrait in portraits]
+        write_json(folder / MARKER, {"format": FORMAT, "segcal": __version__, "portraits": listed})
+
+
+def load_portraits(results_folder: str | Path) -> list[Portrait]:
+    """Read the portraits of a folder of results; none where none were saved."""
+    folder = Path(results_folder) / FOLDER
+    if not folder.exists():
+        return []
+    content = read_json(folder / MARKER)
+    try:
+        if content["format"] > FORMAT:
+            raise InputError(f"the portraits in '{folder}' were saved by a newer segcal; update segcal")
+        return [_read(entry, folder / f"{k:03d}.npz") for k, entry in enumerate(content["portraits"])]
+    except (KeyError, TypeError, ValueError, OSError, EOFError, BadZipFile) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"the portraits in '{folder}' cannot be read ({error!r}); evaluate again") from error
+
+
+def _plain(portrait: Portrait) -> dict[str, Any]:
+    def curves(of: Mapping[str, Curve]) -> dict[str, Any]:
+        return {method: vars(curve) for method, curve in of.items()}
+
+    return {
+        **vars(portrait),
+        "layers": [
+            {name: value for name, value in vars(layer).items() if name != "values"} for layer in portrait.layers
+        ],
+        "curves": curves(portrait.curves),
+        "patches": [{**vars(patch), "curves": curves(patch.curves)} for patch in portrait.patches],
+    }
+
+
+def _read(entry: Mapping[str, Any], path: Path) -> Portrait:
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:  # a broken file is closed too
+        pictures = [arrays[f"layer{j}"] for j in range(len(entry["layers"]))]
+    if "kept" not in entry:
+        entry = _from_version_1(entry)
+        if len(entry["shape"]) == 2:
+            pictures = [picture[0] for picture in pictures]
+    return Portrait(
+        name=entry["name"],
+        why=entry["why"],
+        shape=tuple(entry["shape"]),
+        kept=tuple(tuple(positions) for positions in entry["kept"]),
+        spacing=tuple(entry["spacing"]),
+        window=entry["window"],
+        classes=tuple(entry["classes"]),
+        layers=tuple(
+            Layer(**{**layer, "values": picture}) for layer, picture in zip(entry["layers"], pictures, strict=True)
+        ),
+        curves=_curves(entry["curves"]),
+        patches=tuple(
+            Patch(patch["number"], tuple(patch["start"]), tuple(patch["stop"]), _curves(patch["curves"]))
+            for patch in entry["patches"]
+        ),
+        boxes=tuple((tuple(start), tuple(stop)) for start, stop in entry["boxes"]),
+    )
+
+
+def _from_version_1(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Some slices along the first axis of a volume, and every so many pixels of a slice or an image."""
+    plane = [range(0, length, entry["stride"]) for length in entry["shape"][-2:]]
+    kept = [entry["slices"], *plane] if len(entry["shape"]) == 3 else plane
+    return {**entry, "kept": kept, "spacing": [1.0] * len(entry["shape"]), "boxes": ()}
+
+
+def _curves(of: Mapping[str, Any]) -> dict[str, Curve]:
+    return {
+        method: Curve(*(tuple(curve[name]) for name in ("count", "hit", "confidence"))) for method, curve in of.items()
+    }

@@ -1,0 +1,105 @@
+"""What a portrait is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Literal
+
+import numpy as np
+
+from segcal.types import Array
+
+Kind = Literal["image", "truth", "prediction", "region", "confidence", "temperature", "gap", "accuracy", "optimum"]
+LOGARITHMIC = ("temperature", "optimum")
+
+LEVELS = 100
+NOTHING = 255
+"""A map holds 0..100, from its low to its high value, and 255 where it has no value."""
+
+
+class Region(IntEnum):
+    """What a pixel of the layer "region" belongs to; ignored pixels hold `NOTHING`."""
+
+    OUTSIDE = 0
+    ALL = 1
+    BOUNDARY = 2
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One picture: bytes `[h, w]` or `[d, h, w]`, with a last axis of 3 for an image in colour.
+
+    A map goes from `low` to `high`: "confidence", "temperature" and "gap" of a method; "accuracy" (of the bin of each
+    pixel) and "optimum" (the best temperature around each pixel) of the baseline. Temperatures have equal steps of
+    their logarithm. "truth" and "prediction" hold positions in the portrait's `classes`, "region" a `Region`.
+    `method` is "" where all methods share the layer.
+    """
+
+    kind: Kind
+    method: str
+    values: Array
+    low: float = 0.0
+    high: float = 1.0
+
+    def numbers(self) -> Array:
+        """The map in its own unit, NaN where it has no value."""
+        share = np.where(self.values == NOTHING, np.nan, self.values / LEVELS)
+        if self.kind in LOGARITHMIC:
+            return np.asarray(self.low * (self.high / self.low) ** share)
+        return np.asarray(self.low + (self.high - self.low) * share)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A reliability histogram: pixels, correct pixels and summed confidence of each bin."""
+
+    count: tuple[int, ...]
+    hit: tuple[int, ...]
+    confidence: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Patch:
+    """A Local patch: its number among those of the case, first and last pixel along each axis, and its curves."""
+
+    number: int
+    start: tuple[int, ...]
+    stop: tuple[int, ...]
+    curves: Mapping[str, Curve]
+
+
+@dataclass(frozen=True)
+class Portrait:
+    """What is kept of one case.
+
+    Attributes:
+        name: Of the case.
+        why: Why it was chosen.
+        shape: Of the case, `*S`.
+        kept: For each axis, the positions of the pixels that are kept.
+        spacing: Size of a pixel along each axis; 1 where it is not known.
+        window: Side of the sliding window of the gap maps.
+        classes: The classes that occur; the layers of labels hold positions in this list.
+        layers: The pictures.
+        curves: Reliability of the whole case in the region *All*, by method.
+        patches: Up to three: the worst, the middle and the best by the ECE of the baseline.
+        boxes: First and last pixel along each axis of every Local patch; empty for portraits of segcal 0.1.
+    """
+
+    name: str
+    why: str
+    shape: tuple[int, ...]
+    kept: tuple[tuple[int, ...], ...]
+    spacing: tuple[float, ...]
+    window: int
+    classes: tuple[int, ...]
+    layers: tuple[Layer, ...]
+    curves: Mapping[str, Curve]
+    patches: tuple[Patch, ...]
+    boxes: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = ()
+
+    def layer(self, kind: Kind, method: str = "") -> Layer | None:
+        """The layer of this kind and method, where there is one."""
+        return next((layer for layer in self.layers if (layer.kind, layer.method) == (kind, method)), None)

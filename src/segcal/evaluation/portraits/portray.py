@@ -1,0 +1,133 @@
+"""Cases and calibrators -> portraits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from segcal.calibrators import Calibrator, TemperatureCalibrator
+from segcal.evaluation.measure import calibrated_slabs
+from segcal.evaluation.portraits.choice import choose_cases, choose_patches
+from segcal.evaluation.portraits.maps import (
+    bin_accuracy,
+    coded_labels,
+    image_layers,
+    local_gap,
+    map_layers,
+    region_map,
+)
+from segcal.evaluation.portraits.model import Curve, Kind, Layer, Patch, Portrait
+from segcal.evaluation.portraits.optimum import local_optimum
+from segcal.evaluation.portraits.thinning import Thinning
+from segcal.evaluation.protocol import Protocol
+from segcal.evaluation.results import Results
+from segcal.functional import binning
+from segcal.functional.binning import Pixels
+from segcal.regions import Box, box_index
+from segcal.types import Array, Case
+
+
+def portray(
+    cases: Iterable[Case],
+    calibrators: Mapping[str, Calibrator | None],
+    results: Results,
+    named: Sequence[str] = (),
+) -> list[Portrait]:
+    """Portray the cases that are named, or else chosen, of those that `results` were measured on."""
+    chosen = choose_cases(results, named)
+    found = {
+        case.name: _portrait(case, chosen[case.name], calibrators, results) for case in cases if case.name in chosen
+    }
+    return [found[name] for name in chosen if name in found]
+
+
+def _portrait(case: Case, why: str, calibrators: Mapping[str, Calibrator | None], results: Results) -> Portrait:
+    settings = results.settings
+    protocol = Protocol.of(settings)
+    labelled = protocol.labelled(case)
+    labels, near, inside, boxes = labelled.labels, labelled.boundary, labelled.all[0], protocol.boxes(labelled)
+    shape = tuple(int(length) for length in labels.shape[1:])
+    shown = choose_patches(results, case.name) if boxes else []
+    regions = [binning.index_of(inside), *(box_index(boxes[k], inside) for k in shown)]
+    thinned = Thinning.of(shape)
+    window = max(5, settings["patch_size"] // 3) | 1
+    truth, inner = labels[0].numpy(), inside.numpy()
+    maps: list[tuple[Kind, str, Array]] = []
+    predictions: dict[str, Array] = {}
+    curves: dict[str, list[Curve]] = {}
+    for method, calibrator in calibrators.items():
+        pixels, temperature = _described(case, calibrator, labels[0], settings["num_classes"])
+        curves[method] = _curves(pixels, regions, settings)
+        confidence = pixels.confidence.numpy().reshape(shape)
+        predicted = pixels.predicted.numpy().reshape(shape)
+        keeps = calibrator is None or calibrator.preserves_labels
+        predictions["" if keeps else method] = thinned(predicted)
+        maps.append(("confidence", method, thinned(confidence)))
+        if temperature is not None:
+            maps.append(("temperature", method, thinned(temperature)))
+        maps.append(("gap", method, thinned(local_gap(confidence, predicted == truth, inner, window))))
+        if method == results.baseline:
+            slabs = calibrated_slabs(case, calibrator, settings["num_classes"])
+            maps.append(("accuracy", method, thinned(bin_accuracy(confidence, inner, curves[method][0]))))
+            maps.append(("optimum", method, thinned(local_optimum(slabs, labels[0]))))
+    classes, coded = coded_labels({"truth": thinned(truth), **predictions})
+    layers = [
+        *image_layers(case, thinned),
+        Layer("truth", "", coded.pop("truth")),
+        Layer("region", "", thinned(region_map(truth, inner, near[0].numpy()))),
+        *(Layer("prediction", method, values) for method, values in coded.items()),
+        *map_layers(maps, settings["num_classes"]),
+    ]
+    patches = [
+        Patch(k, *_corners(boxes[k]), {method: curves[method][1 + j] for method in curves}) for j, k in enumerate(shown)
+    ]
+    return Portrait(
+        name=case.name,
+        why=why,
+        shape=shape,
+        kept=thinned.kept(shape),
+        spacing=tuple(float(step) for step in case.spacing) if case.spacing is not None else (1.0,) * len(shape),
+        window=window,
+        classes=classes,
+        layers=tuple(layers),
+        curves={method: found[0] for method, found in curves.items()},
+        patches=tuple(patches),
+        boxes=tuple(_corners(box) for box in boxes),
+    )
+
+
+def _described(
+    case: Case, calibrator: Calibrator | None, labels: Tensor, num_classes: int
+) -> tuple[Pixels, Array | None]:
+    """What the metrics know of each pixel, and the temperatures where the method has them."""
+    parts, heats = [], []
+    for rows, logits, temperature in _slabs(case, calibrator, num_classes):
+        parts.append(binning.describe(logits[0].cpu(), labels[rows]))
+        if temperature is not None:
+            heats.append(temperature[0, 0].float().cpu())
+    return binning.join(parts), torch.cat(heats).numpy() if heats else None
+
+
+def _slabs(
+    case: Case, calibrator: Calibrator | None, num_classes: int
+) -> Iterator[tuple[slice, Tensor, Tensor | None]]:
+    calibrator = None if calibrator is None else calibrator.applied
+    if isinstance(calibrator, TemperatureCalibrator):
+        for slab, temperature in calibrator.temperature_case(case):
+            yield slab.inner_rows, calibrator.scale(slab.logits[:, :, slab.inner], temperature), temperature
+    else:
+        for rows, logits in calibrated_slabs(case, calibrator, num_classes):
+            yield rows, logits, None
+
+
+def _curves(pixels: Pixels, regions: Sequence[Tensor], settings: Mapping[str, Any]) -> list[Curve]:
+    evidence = binning.region_evidence(pixels, regions, num_classes=settings["num_classes"], bins=settings["bins"])
+    merged = [part.sum(dim=-2).tolist() for part in evidence.top]
+    return [Curve(*(tuple(part[k]) for part in merged)) for k in range(len(regions))]
+
+
+def _corners(box: Box) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    return tuple(interval.start for interval in box), tuple(interval.stop for interval in box)

@@ -1,0 +1,47 @@
+"""Reliability diagrams over all images, one per method."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from segcal.report.figures.diagram import Bins, diagram, histogram
+from segcal.report.figures.request import Request
+from segcal.report.figures.style import literal
+from segcal.report.findings import curve_of
+from segcal.tables.numbers import with_unit
+from segcal.types import InputError
+
+
+def draw(request: Request) -> Any:
+    """Accuracy against confidence with the gaps shaded and intervals drawn, above the histogram of confidence."""
+    pyplot, methods, region, label = request.pyplot, request.methods, request.region or "all", request.label
+    across = min(len(methods), 4)
+    down = -(-len(methods) // across)
+    figure, axes = pyplot.subplots(
+        2 * down,
+        across,
+        figsize=(1.75 * across + 0.35, 2.5 * down),
+        height_ratios=[4, 1] * down,
+        sharex=True,
+        sharey="row",
+        squeeze=False,
+        layout="constrained",
+    )
+    pairs = [pair for k in range(down) for pair in axes[2 * k : 2 * k + 2].T]
+    for pair in pairs[len(methods) :]:
+        for axis in pair:
+            axis.set_visible(False)
+    for method, (upper, lower) in zip(methods, pairs, strict=False):
+        curve = curve_of(request.results, method, region, label)
+        if curve is None or not len(curve):
+            raise InputError(f"no reliability diagram of region '{region}' and class '{label}'; see results.curves()")
+        bins = Bins.of_frame(curve)
+        diagram(upper, bins)
+        upper.set_title(f"{literal(method)}   ECE {with_unit('ece', bins.ece)}")
+        histogram(lower, bins)
+        lower.set(xlabel="confidence", box_aspect=0.25)
+        lower.tick_params(labelbottom=True)
+    for upper, lower in pairs[::across]:
+        upper.set_ylabel("accuracy")
+        lower.set_ylabel("pixels (%)")
+    return figure

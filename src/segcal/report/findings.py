@@ -1,0 +1,195 @@
+"""What the results say: how badly the network is calibrated, which method is best, and which differences are noise.
+
+The best method is the one of least NLL, a proper score: it cannot be improved by moving probabilities away from what
+they should be. ECE is reported beside it, because a method can lower its ECE and still give worse probabilities.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from segcal.evaluation.results import Results
+from segcal.tables import Drawing
+from segcal.tables.numbers import with_interval, with_unit
+from segcal.types import Array
+
+Severity = Literal["well calibrated", "slightly", "clearly", "severely"]
+
+BANDS: tuple[tuple[float, Severity], ...] = ((0.01, "well calibrated"), (0.03, "slightly"), (0.08, "clearly"))
+"""Upper ends of the bands of the ECE in *All* above its floor; beyond the last one it is "severely"."""
+
+_ONE_SIDED = 0.5  # share of the ECE that must point in one direction, or the network is both over- and underconfident
+
+
+class Value(NamedTuple):
+    """A metric of a method in *All*, averaged as the presentation says, with its 95 % interval."""
+
+    metric: str
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return with_interval(self.metric, self.value, self.low, self.high, unit=True)
+
+    @property
+    def short(self) -> str:
+        """Without the interval."""
+        return with_unit(self.metric, self.value)
+
+
+class Difference(NamedTuple):
+    """Mean of a metric of one method minus that of another on the same images, with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def is_noise(self) -> bool:
+        """Whether the interval holds 0; without an interval (one image) any difference may be noise."""
+        return bool(np.isnan(self.low) or self.low <= 0 <= self.high)
+
+
+@dataclass(frozen=True)
+class State:
+    """How well calibrated a method is.
+
+    Attributes:
+        severity: The band of the ECE above its floor.
+        direction: -1 underconfident, 1 overconfident, 0 where both occur and cancel.
+        confidence: Mean confidence over all pixels.
+        accuracy: Share of correct pixels.
+        says: Mean confidence of the bin that adds most to the ECE.
+        right: Its accuracy.
+    """
+
+    severity: Severity
+    direction: int
+    confidence: float
+    accuracy: float
+    says: float
+    right: float
+
+
+def severity_of(ece: Value, floor: float = 0.0) -> Severity:
+    """Return the band of an ECE above its floor; "well calibrated" too where the interval reaches the floor.
+
+    >>> severity_of(Value("ece", 0.12, 0.1, 0.14)), severity_of(Value("ece", 0.02, 0.004, 0.03), floor=0.005)
+    ('severely', 'well calibrated')
+    """
+    if ece.low <= floor:
+        return "well calibrated"
+    above = ece.value - floor
+    return next((band for end, band in BANDS if above < end), "severely")
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Readings of results, averaged as their presentation says."""
+
+    results: Results
+
+    @cached_property
+    def best(self) -> str:
+        """The method of least NLL in *All*; the baseline where none has a value."""
+        values = {method: self.value(method, "nll") for method in self.results.methods}
+        known = {method: value.value for method, value in values.items() if value is not None}
+        return min(known, key=lambda method: known[method]) if known else self.results.baseline
+
+    def value(self, method: str, metric: str, region: str = "all") -> Value | None:
+        """A metric of a method; patches are always averaged over images."""
+        pooled = self._pooled and not region.startswith("local")
+        return _read(self._pooled_table if pooled else self._means, method, metric, region)
+
+    def floor(self, method: str, region: str = "all") -> float | None:
+        """The ECE that a method would have if it were perfectly calibrated; None if that was not measured."""
+        if self.results.redrawn is None:
+            return None
+        if self._pooled and not region.startswith("local"):
+            found = _read(self.results.redrawn.pooled(), method, "ece", region)
+            return None if found is None else found.value
+        rows = self._means
+        values = rows[(rows.method == method) & (rows.region == region) & (rows.metric == "ece")]["floor"].dropna()
+        return float(values.iloc[0]) if len(values) else None
+
+    def state(self, method: str) -> State | None:
+        """How well calibrated a method is in *All*; None where that was not measured."""
+        ece, curve = self.value(method, "ece"), curve_of(self.results, method)
+        if ece is None or curve is None or not curve["count"].sum():
+            return None
+        pixels, gaps = curve["count"].sum(), curve["confidence"] - curve["hit"]
+        worst = int(np.argmax(gaps.abs()))
+        says, right = (float(curve[name].iloc[worst] / curve["count"].iloc[worst]) for name in ("confidence", "hit"))
+        one_sided = abs(gaps.sum()) > _ONE_SIDED * gaps.abs().sum()
+        return State(
+            severity_of(ece, self.floor(method) or 0.0),
+            int(np.sign(gaps.sum())) if one_sided else 0,
+            float(curve["confidence"].sum() / pixels),
+            float(curve["hit"].sum() / pixels),
+            says,
+            right,
+        )
+
+    def difference(self, method: str, other: str, metric: str = "nll") -> Difference:
+        """By how much the metric of `method` in *All* is above that of `other`, paired by image.
+
+        With the average "pixels", images count by their pixels, which for NLL gives the figure of all pixels together.
+        """
+        cases = list(self._drawing.cases)
+        rows = self._frame[(self._frame.region == "all") & (self._frame.metric == metric)]
+        ours, theirs = (rows[rows.method == name].set_index("case").reindex(cases) for name in (method, other))
+        gaps = (ours["value"] - theirs["value"]).to_numpy(np.float64)
+        weights = np.where(np.isnan(gaps), 0.0, ours["pixels"].to_numpy(np.float64) if self._pooled else 1.0)
+        total = weights * np.nan_to_num(gaps)
+
+        def mean(times: Array) -> Array:
+            many = times @ weights
+            means = np.divide(times @ total, many, out=np.full(many.shape, np.nan), where=many > 0)
+            return np.asarray(means)[:, np.newaxis]
+
+        low, high = self._drawing.intervals(mean)
+        return Difference(float(mean(np.ones((1, len(gaps))))[0, 0]), float(low[0]), float(high[0]))
+
+    @property
+    def _pooled(self) -> bool:
+        return self.results.presentation.average == "pixels"
+
+    @cached_property
+    def _frame(self) -> pd.DataFrame:
+        return self.results.to_frame()
+
+    @cached_property
+    def _pooled_table(self) -> pd.DataFrame:
+        return self.results.pooled()
+
+    @cached_property
+    def _means(self) -> pd.DataFrame:
+        return self.results.summary().rename(columns={"mean": "value"})
+
+    @cached_property
+    def _drawing(self) -> Drawing:
+        cases, settings = self.results.cases(), self.results.settings
+        known = {"kind": "interval", "repetitions": "repetitions", "seed": "seed"}
+        options = {name: settings[key] for name, key in known.items() if key in settings}
+        return Drawing(cases["case"].tolist(), cases["group"].tolist(), **options)
+
+
+def curve_of(results: Results, method: str, region: str = "all", label: str = "") -> pd.DataFrame | None:
+    """Return the reliability diagram over all pixels, a row for each bin; None where none was kept."""
+    if results.curve_frame is None:
+        return None
+    curves = results.curve_frame
+    return curves[(curves.method == method) & (curves.region == region) & (curves.label == label)]
+
+
+def _read(table: pd.DataFrame, method: str, metric: str, region: str) -> Value | None:
+    rows = table[(table.method == method) & (table.region == region) & (table.metric == metric)]
+    if not len(rows) or np.isnan(rows.iloc[0]["value"]):
+        return None
+    return Value(metric, *(float(rows.iloc[0][column]) for column in ("value", "low", "high")))

@@ -1,0 +1,12 @@
+// Local errors against the size of the patches.
+addSection('sizes', 'Patch size', content => {
+  const holder = node('div', { class: 'grid halves' });
+  function render(metric) {
+    const unit = metrics[metric].percent ? ' (%)' : '';
+    holder.replaceChildren(...Object.keys(content).map(region => node('div', { class: 'card' }, node('h3', { class: 'head' }, regionName(region)), legend(),
+      lines(methods.map(method => ({ method, points: content[region][metric][method] })), metric, 'patch size (pixels)', `${metrics[metric].title}${unit}`))));
+  }
+  render('ece');
+  return section('sizes', 'Patch size', 'In small patches over- and underconfidence cancel less, and fewer pixels make every error noisier. Mean over images.',
+    node('div', { class: 'controls' }, choice('Metric', DATA.calibration.map(metric => [metric, metrics[metric].title]), 'ece', render)), holder);
+});

@@ -1,0 +1,27 @@
+// How images differ: the ECE of each image, and pictures of some of them (the paper's figure of data set variation).
+addSection('variation', 'Variation', () => {
+  const holder = node('div', { class: 'card' }), state = { region: 'all', metric: 'ece' };
+  function render() {
+    const title = `${metrics[state.metric].title}${unitOf(state.metric)}, ${regionName(state.region)}, one dot per image`;
+    holder.replaceChildren(strip(methods.map(method => ({ method, values: samples(method, state.region, state.metric) })), state.metric, title));
+  }
+  render();
+  const shown = regions.filter(region => methods.some(method => samples(method, region, 'ece').some(known)));
+  const pictures = (DATA.sections.cases || { portraits: [] }).portraits;
+  const cards = node('div', { class: 'maps gallery' });
+  pictures.forEach((portrait, k) => galleryEntry(portrait, k).then(entry => cards.append(entry)));
+  return section('variation', 'How much images differ', 'A data set average hides images that are far better or worse. The line marks the median image.',
+    node('div', { class: 'controls' }, choice('Region', shown.map(region => [region, regionName(region)]), state.region, value => { state.region = value; render(); }),
+      selection('Metric', Object.keys(metrics).filter(metric => metric !== 'entropy').map(metric => [metric, metrics[metric].title]), value => { state.metric = value; render(); }, 'ece')),
+    holder, pictures.length > 1 ? [node('h3', null, 'Image and labels of the cases shown above'), node('div', { class: 'card' }, cards)] : null);
+});
+
+async function galleryEntry(portrait, place) {
+  const wanted = portrait.layers.filter(layer => layer.kind === 'image' || layer.kind === 'truth');
+  const view = new CaseView(portrait), ece = samples(baseline, 'all', 'ece')[DATA.cases.indexOf(portrait.name)];
+  const loaded = await Promise.all(wanted.map(layer => bytesOf(layer, portrait)));
+  const frames = wanted.map((layer, k) => view.frame(`${layer.kind === 'image' ? 'image' : 'labels'} of ${portrait.name}`, loaded[k],
+    layer.kind === 'image' ? greyTable() : classTable(portrait.classes), null, { caption: false }));
+  view.show();
+  return node('div', { style: `order:${place}` }, frames, node('p', { class: 'note' }, node('b', null, portrait.name), ` ${portrait.why}`, node('br'), `${baseline}: ECE ${percent(ece)} %`));
+}

@@ -1,0 +1,148 @@
+"""What every section of the page reads, and the plain values that are shared by several of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pandas as pd
+
+from segcal.evaluation.portraits import Portrait
+from segcal.evaluation.results import Results
+from segcal.functional.catalogue import CATALOGUE
+from segcal.regions import region_title
+from segcal.tables import CALIBRATION, QUALITY, Presentation
+
+_DIGITS = 5
+
+Nested = dict[str, dict[str, dict[str, list[Any]]]]
+"""Method -> region -> metric -> values."""
+
+
+@dataclass(frozen=True)
+class View:
+    """Results, portraits of some cases, and how they are presented."""
+
+    results: Results
+    portraits: Sequence[Portrait] = ()
+
+    @property
+    def presentation(self) -> Presentation:
+        """The choice of reference, test and average."""
+        return self.results.presentation
+
+    @property
+    def class_names(self) -> list[str]:
+        """One name per class."""
+        settings = self.results.settings
+        return [str(name) for name in settings.get("class_names") or range(settings["num_classes"])]
+
+    @cached_property
+    def frame(self) -> pd.DataFrame:
+        """One row per case, method, region and metric."""
+        return self.results.to_frame()
+
+    @cached_property
+    def cases(self) -> list[str]:
+        """The cases in order."""
+        return [str(name) for name in self.results.cases()["case"]]
+
+    @cached_property
+    def regions(self) -> list[str]:
+        """The regions in order."""
+        return list(dict.fromkeys(self.frame["region"]))
+
+    @cached_property
+    def summary(self) -> pd.DataFrame:
+        """Means over images with intervals."""
+        return self.results.summary()
+
+    @property
+    def units(self) -> str:
+        """What the bootstrap draws."""
+        return "groups of images" if (self.results.cases()["group"] != "").any() else "images"
+
+
+def shared_content(view: View) -> dict[str, Any]:
+    """The values that several sections read; numbers have five digits, and missing ones are None."""
+    results, metrics = view.results, list(dict.fromkeys(view.frame["metric"]))
+    return {
+        "methods": list(results.methods),
+        "baseline": results.baseline,
+        "presentation": {
+            "reference": view.presentation.reference,
+            "test": view.presentation.test_sentence(),
+            "average": view.presentation.average,
+        },
+        "units": view.units,
+        "cases": view.cases,
+        "classes": view.class_names,
+        "regions": view.regions,
+        "region_names": {region: region_title(region) for region in view.regions},
+        "metrics": {metric: _metric(metric) for metric in metrics},
+        "calibration": [metric for metric in CALIBRATION if metric in metrics],
+        "quality": [metric for metric in QUALITY if metric in metrics],
+        "values": _values(view.frame, view.cases),
+        "pooled": _pooled(results),
+        "floor": None if results.redrawn is None else _values(results.floor(), view.cases),
+        "pooled_floor": {} if results.redrawn is None else _pooled_ece(results.redrawn),
+        "curves": _curves(results),
+    }
+
+
+def short(value: Any) -> float | None:
+    """Five digits, which is more than the page shows; None for a missing value."""
+    number = float(value)
+    return float(f"{number:.{_DIGITS}g}") if math.isfinite(number) else None
+
+
+def _metric(name: str) -> dict[str, Any]:
+    metric = CATALOGUE[name]
+    return {
+        "title": metric.title,
+        "percent": metric.percent,
+        "digits": metric.digits,
+        "higher": metric.higher_is_better,
+    }
+
+
+def _values(frame: pd.DataFrame, cases: Sequence[str]) -> Nested:
+    """A value for each case, in their order."""
+    found: Nested = {}
+    place = {case: k for k, case in enumerate(cases)}
+    for (method, region, metric), rows in frame.groupby(["method", "region", "metric"], sort=False):
+        values: list[float | None] = [None] * len(cases)
+        for case, value in zip(rows["case"], rows["value"], strict=True):
+            values[place[case]] = short(value)
+        found.setdefault(str(method), {}).setdefault(str(region), {})[str(metric)] = values
+    return found
+
+
+def _pooled(results: Results) -> Nested:
+    """Value and interval over all pixels together."""
+    found: Nested = {}
+    for row in results.pooled().itertuples():
+        entry = found.setdefault(str(row.method), {}).setdefault(str(row.region), {})
+        entry[str(row.metric)] = [short(row.value), short(row.low), short(row.high)]
+    return found
+
+
+def _pooled_ece(results: Results) -> dict[str, dict[str, float | None]]:
+    return {
+        method: {region: metrics["ece"][0] for region, metrics in regions.items()}
+        for method, regions in _pooled(results).items()
+    }
+
+
+def _curves(results: Results) -> Nested:
+    """Method -> region -> predicted class ("" for all pixels) -> bins."""
+    found: Nested = {}
+    if results.curve_frame is None:
+        return found
+    for row in results.curves().itertuples():
+        bins = found.setdefault(str(row.method), {}).setdefault(str(row.region), {}).setdefault(str(row.label), [])
+        bins.append([int(row.count), int(row.hit), round(float(row.confidence), 2), short(row.low), short(row.high)])  # type: ignore[arg-type, call-overload]
+    return found

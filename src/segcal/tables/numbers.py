@@ -1,0 +1,38 @@
+"""How numbers are written: with the unit and the digits that the catalogue gives a metric.
+
+Terminal, LaTeX, Markdown, page and figures all use these functions, so the same number reads the same everywhere.
+"""
+
+from __future__ import annotations
+
+import math
+
+from segcal.functional.catalogue import CATALOGUE
+
+MISSING = "-"
+
+
+def number(metric: str, value: float) -> str:
+    """Write a value without its unit.
+
+    >>> number("ece", 0.0123), number("nll", 0.338), number("ece", float("nan"))
+    ('1.23', '0.3380', '-')
+    """
+    return MISSING if math.isnan(value) else CATALOGUE[metric].number(value)
+
+
+def with_unit(metric: str, value: float) -> str:
+    """Write a value with its unit: `1.23 %`, `0.3380`."""
+    return f"{number(metric, value)}{chr(0xA0) + '%' if CATALOGUE[metric].percent else ''}"
+
+
+def with_interval(metric: str, value: float, low: float, high: float, *, unit: bool = False) -> str:
+    """Write a value and its interval, which is left out where it is not known.
+
+    >>> with_interval("nll", 0.3, 0.25, 0.375)
+    '0.3000 [0.2500, 0.3750]'
+    """
+    text = with_unit(metric, value) if unit else number(metric, value)
+    if math.isnan(low) or math.isnan(high):
+        return text
+    return f"{text} [{number(metric, low)}, {number(metric, high)}]"

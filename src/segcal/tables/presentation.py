@@ -1,0 +1,66 @@
+"""One choice of reference, test and average, which terminal, tables, page and figures share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+from segcal.statistics import TESTS, Test
+from segcal.types import InputError
+
+Average = Literal["images", "pixels"]
+
+
+@dataclass(frozen=True)
+class Presentation:
+    """How results are shown.
+
+    Attributes:
+        reference: The method that the others are tested against; None for no test.
+        test: "mann-whitney" over images (Local-Avg: patches), as in the paper; or "wilcoxon", which compares the
+            methods image by image, or group by group where there are groups, and detects smaller differences.
+        average: "images" for the mean over images, as in the paper; "pixels" for all pixels together. Local patches
+            are always averaged over patches (Local-Avg) and images (Local-Max).
+    """
+
+    reference: str | None = None
+    test: Test = "mann-whitney"
+    average: Average = "images"
+
+    def __post_init__(self) -> None:
+        for name, value, known in (("test", self.test, tuple(TESTS)), ("average", self.average, get_args(Average))):
+            if value not in known:
+                raise InputError(f"{name} must be one of {', '.join(known)}, got '{value}'")
+
+    @classmethod
+    def saved_in(cls, settings: Mapping[str, Any]) -> Presentation:
+        """The choice saved with results; the default for results without one."""
+        return cls(**settings.get("presentation", {}))
+
+    def with_changes(
+        self, reference: str | None = None, test: str | None = None, average: str | None = None
+    ) -> Presentation:
+        """The same choice except for what is given."""
+        changes = {"reference": reference, "test": test, "average": average}
+        return replace(self, **{name: value for name, value in changes.items() if value is not None})  # type: ignore[arg-type]
+
+    def checked(self, methods: Sequence[str]) -> Presentation:
+        """Raise unless the reference is one of the methods."""
+        if self.reference is not None and self.reference not in methods:
+            raise InputError(f"reference must be one of {', '.join(methods)}, got '{self.reference}'")
+        return self
+
+    def test_sentence(self) -> str:
+        """Name the test and the correction for many comparisons."""
+        over = "pairs of images" if TESTS[self.test].paired else "images, Local-Avg: patches"
+        return f"{TESTS[self.test].title} over {over}, Benjamini-Hochberg at 0.05"
+
+    def average_sentence(self, spread: str = "mean(std)") -> str:
+        """Say what the numbers of a table are averages over."""
+        if self.average == "images":
+            return f"{spread} over images, Local-Avg over patches"
+        return (
+            f"all pixels together with 95 % bootstrap interval; Local-Avg: {spread} over patches, "
+            f"Local-Max: {spread} over images"
+        )

@@ -1,0 +1,185 @@
+"""The headline in words: one made result for each sentence, and the bands of severity."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from segcal import Results
+from segcal.report.findings import Findings, Value, severity_of
+from segcal.report.words import headline
+from segcal.tables import Presentation
+
+IMAGES = 12
+SPREAD = np.linspace(-0.01, 0.01, IMAGES)  # what makes an image hard for every method
+
+
+def made(
+    nll: Mapping[str, float],
+    ece: Mapping[str, float],
+    *,
+    bins: Sequence[tuple[int, int, float]] = ((100, 85, 98.0),),
+    noise: Mapping[str, float] | None = None,
+    accuracy: Mapping[str, float] | None = None,
+    floor: float | None = None,
+    shown: Presentation | None = None,
+) -> Results:
+    """Results of these means over images; `noise` is the deviation of a method's NLL from image to image."""
+    rows: list[tuple[Any, ...]] = []
+    for method in nll:
+        wobble = (noise or {}).get(method, 0.0) * np.where(np.arange(IMAGES) % 2, 1.0, -1.0)
+        for k in range(IMAGES):
+            values = {
+                "nll": nll[method] + SPREAD[k] + wobble[k],
+                "ece": ece[method] + SPREAD[k] / 10,
+                "accuracy": (accuracy or {}).get(method, 0.9),
+            }
+            rows += [(f"case-{k}", method, "all", metric, value, 100) for metric, value in values.items()]
+    frame = pd.DataFrame(rows, columns=["case", "method", "region", "metric", "value", "pixels"])
+    curve = pd.DataFrame(bins, columns=["count", "hit", "confidence"]).assign(method="UC", region="all", label="")
+    pooled = frame.groupby(["method", "region", "metric"], sort=False).agg(
+        value=("value", "mean"), pixels=("pixels", "sum")
+    )
+    pooled = pooled.reset_index().assign(low=lambda t: t.value - 0.001, high=lambda t: t.value + 0.001, images=IMAGES)
+    settings = {"methods": list(nll), "num_classes": 3, "warnings": [], "repetitions": 60}
+    patches = pd.DataFrame(columns=["case", "method", "patch", "origin", "metric", "value", "pixels"])
+    redrawn = None
+    if floor is not None:
+        redrawn = made(nll, dict.fromkeys(nll, floor), bins=bins)
+    results = Results(frame, patches, pooled, settings, curve_frame=curve, redrawn=redrawn)
+    return results if shown is None else results.presented(shown)
+
+
+def said(results: Results) -> list[str]:
+    return headline(Findings(results))
+
+
+@pytest.mark.parametrize(
+    ("ece", "bins", "first"),
+    [
+        (
+            0.12,
+            [(100, 85, 98.0), (10, 5, 5.0)],
+            "severely overconfident: where it says 0.98 it is right 0.85 of the time.",
+        ),
+        (0.05, [(100, 85, 90.0)], "clearly overconfident: where it says 0.90 it is right 0.85 of the time."),
+        (0.05, [(100, 95, 88.0)], "clearly underconfident: where it says 0.88 it is right 0.95 of the time."),
+        (
+            0.02,
+            [(100, 96, 97.5)],
+            "only slightly overconfident: on average it says 0.97 and is right 0.96 of the time.",
+        ),
+        (0.004, [(100, 96, 96.3)], "well calibrated: on average it says 0.96 and is right 0.96 of the time."),
+        (
+            0.1,
+            [(100, 40, 50.0), (100, 90, 80.0)],
+            "severely miscalibrated, in both directions: where it says 0.50 it is right 0.40 of the time.",
+        ),
+    ],
+)
+def test_severity_and_direction(ece: float, bins: list[Any], first: str) -> None:
+    assert said(made({"UC": 0.5}, {"UC": ece}, bins=bins))[0] == f"The network is {first}"
+
+
+def test_the_floor_counts_in_the_networks_favour() -> None:
+    sentences = said(made({"UC": 0.5}, {"UC": 0.05}, floor=0.045))
+    assert sentences[0].startswith("The network is well calibrated")
+    assert sentences[1].endswith("(mean over 12 images). Its floor is 4.50\u00a0%.")
+
+
+@given(ece=st.floats(0.001, 0.9), floor=st.floats(0, 0.2), half=st.floats(0, 0.1))
+def test_more_error_is_never_called_less_severe(ece: float, floor: float, half: float) -> None:
+    order = ["well calibrated", "slightly", "clearly", "severely"]
+    less, more = (severity_of(Value("ece", x, x - half, x + half), floor) for x in (ece, ece + 0.02))
+    assert order.index(less) <= order.index(more)
+    assert order.index(severity_of(Value("ece", ece, ece - half, ece + half))) >= order.index(less)
+
+
+def test_the_best_method_is_that_of_least_nll_and_a_low_ece_alone_is_not_praised() -> None:
+    """The hippocampus: isotonic regression has the least ECE, and an NLL above that of the network."""
+    nll = {"UC": 0.338, "TS": 0.336, "ISOTONIC": 0.340, "LTS": 0.327}
+    results = made(nll, {"UC": 0.02, "TS": 0.018, "ISOTONIC": 0.005, "LTS": 0.012}, bins=[(100, 96, 97.0)])
+    assert Findings(results).best == "LTS"
+    sentences = said(results)
+    assert sentences[0].startswith("The network is only slightly overconfident")
+    assert sentences[2].startswith(
+        "LTS (local temperature scaling) helps most: it lowers the negative log-likelihood (NLL) from 0.3380 to 0.3270 "
+        "(difference \u22120.0110 ["
+    )
+    assert sentences[2].endswith("and changes the ECE from 2.00\u00a0% to 1.20\u00a0%.")
+    assert (
+        "ISOTONIC (isotonic regression) has the lowest ECE, 0.50\u00a0%, but its NLL is 0.3400, "
+        "above 0.3270 of LTS and even above 0.3380 of UC."
+    ) in sentences
+    assert "ISOTONIC makes the NLL worse than UC." in sentences
+
+
+def test_a_gain_within_noise_is_called_noise() -> None:
+    results = made({"UC": 0.338, "TS": 0.337}, {"UC": 0.02, "TS": 0.01}, noise={"TS": 0.02})
+    (sentence,) = [sentence for sentence in said(results) if "noise" in sentence]
+    assert sentence.startswith("No method helps beyond noise: the lowest negative log-likelihood (NLL), 0.3370 by TS")
+    assert not any("helps most" in sentence for sentence in said(results))
+
+
+def test_methods_close_to_the_best_are_named() -> None:
+    nll = {"UC": 0.5, "TS": 0.401, "LTS": 0.4, "CTS": 0.45}
+    sentences = said(made(nll, dict.fromkeys(nll, 0.02), noise={"TS": 0.02}))
+    assert "Within noise of LTS: TS (temperature scaling)." in sentences
+
+
+def test_calibration_that_does_not_help_is_said_not_to() -> None:
+    sentences = said(made({"UC": 0.3, "TS": 0.31, "LTS": 0.32}, {"UC": 0.01, "TS": 0.02, "LTS": 0.02}))
+    assert sentences[2] == "Calibration does not help: no method has a lower NLL than UC (uncalibrated), 0.3000."
+    assert "TS and LTS make the NLL worse than UC." in sentences
+
+
+def test_lost_accuracy_is_named() -> None:
+    nll = {"UC": 0.5, "DIRICHLET": 0.4}
+    sentences = said(made(nll, dict.fromkeys(nll, 0.02), accuracy={"UC": 0.9, "DIRICHLET": 0.88}))
+    assert "DIRICHLET changes predicted labels: accuracy falls from 90.00\u00a0% to 88.00\u00a0%." in sentences
+
+
+def test_the_chosen_reference_is_tested_by_the_chosen_test() -> None:
+    nll, ece = {"UC": 0.5, "TS": 0.4, "LTS": 0.39}, {"UC": 0.1, "TS": 0.02, "LTS": 0.02}
+    for test, words in (("mann-whitney", "Mann-Whitney U over images"), ("wilcoxon", "paired Wilcoxon over pairs")):
+        sentences = said(made(nll, ece, shown=Presentation("LTS", test)))  # type: ignore[arg-type]
+        (sentence,) = [sentence for sentence in sentences if "reference" in sentence]
+        assert sentence.startswith(
+            f"The reference LTS has a significantly lower ECE in All than UC, but not than TS ({words}"
+        )
+    (sentence,) = [s for s in said(made(nll, ece, shown=Presentation("UC"))) if "reference" in s]
+    assert sentence.startswith("The reference UC does not have a significantly lower ECE in All than any other method")
+    assert not any("reference" in sentence for sentence in said(made(nll, ece)))
+
+
+def test_the_average_is_the_one_chosen_and_is_named() -> None:
+    nll, ece = {"UC": 0.5, "TS": 0.4}, {"UC": 0.1, "TS": 0.02}
+    assert said(made(nll, ece))[1].endswith("(mean over 12 images).")
+    pooled = made(nll, ece, shown=Presentation(average="pixels"))
+    assert "[9.90, 10.10] (all pixels of 12 images)" in said(pooled)[1]
+
+
+def test_differences_are_paired_by_image_and_weighted_by_pixels() -> None:
+    results = made({"UC": 0.5, "TS": 0.4}, {"UC": 0.1, "TS": 0.02})
+    gap = Findings(results).difference("TS", "UC")
+    assert (gap.value, gap.low, gap.high) == pytest.approx((-0.1, -0.1, -0.1))  # what images share cancels
+    frame = results.frame.copy()
+    heavy = (frame["case"] == "case-0") & (frame.method == "TS") & (frame.metric == "nll")
+    frame.loc[heavy, "value"] -= 0.1
+    frame.loc[frame["case"] == "case-0", "pixels"] = 1100  # half of all pixels
+    for average, expected in (("images", -0.1 - 0.1 / 12), ("pixels", -0.15)):
+        shown = Results(frame, results.patch_frame, results.pooled_frame, results.settings)
+        found = Findings(shown.presented(Presentation(average=average))).difference("TS", "UC")  # type: ignore[arg-type]
+        assert found.value == pytest.approx(expected)
+
+
+def test_results_without_curves_say_what_was_measured() -> None:
+    results = made({"UC": 0.5}, {"UC": 0.1})
+    bare = Results(results.frame, results.patch_frame, results.pooled_frame, results.settings)
+    assert said(bare)[0] == "UC (uncalibrated) was measured on 3 classes."
