@@ -53,6 +53,8 @@ class VolumeFolder:
         image_file, label_file = self.files[name]
         image, spacing = read_volume(image_file)
         stored, _ = read_volume(label_file)
+        if spacing is None:
+            raise InputError(f"'{image_file}' must state the size of its voxels; write it as NIfTI with a valid header")
         if image.shape != stored.shape:
             raise InputError(
                 f"'{label_file}' must have the shape of its image, {image.shape} in z, y, x order, got {stored.shape}"
