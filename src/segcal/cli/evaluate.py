@@ -34,15 +34,13 @@ def evaluate(
     from segcal.evaluation.compare import UNCALIBRATED
     from segcal.evaluation.results import check_reference, check_test
     from segcal.evaluation.run import evaluate as measure
-    from segcal.files import refuse_overwriting
 
     out, reference, test = page_options.out, reference_options.reference, reference_options.test
-    refuse_overwriting(out, data, folder_options.labels, *(calibrators or []))
     folder = open_at(data, folder_options, split, "test")
+    check_outputs(folder, page_options, data, folder_options.labels, *(calibrators or []))
     compared = {UNCALIBRATED: None, **load_all(calibrators or [])}
     check_reference(reference, tuple(compared))  # now, not after an hour of measuring
     check_test(test)
-    check_outputs(folder, page_options)
     protocol = protocol_of(folder, measure_options)
     with progress_of("measuring") as progress:
         results = measure(Tracked(folder, progress), compared, **protocol)

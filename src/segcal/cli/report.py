@@ -20,7 +20,9 @@ def report(
 
     Example: segcal report results/ --out page.html
     """
+    from segcal.files import check_output_file
     from segcal.report import write_page_of_folder
 
+    check_output_file(out, (".html", ".htm"), results)
     write_page_of_folder(results, out)
     say_file(out, as_json)

@@ -29,12 +29,12 @@ def table(
     """
     from segcal.cli.results_view import print_results
     from segcal.evaluation.results import Results
-    from segcal.files import refuse_overwriting
+    from segcal.files import check_output_file
 
+    check_output_file(out, (), results)
     found = Results.load(results)
     reference, test = reference_options.reference, reference_options.test
     shown = found.table(reference, test=test, floor=floor)  # type: ignore[arg-type]
     if out is not None:
-        refuse_overwriting(out, results)
         found.export(out, reference, test=test, floor=floor)  # type: ignore[arg-type]
     print_results(found, shown, out, as_json)
