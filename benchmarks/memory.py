@@ -1,4 +1,4 @@
-"""Peak memory of fitting on half a billion pixels that nobody could hold, each method in a process of its own."""
+"""Peak memory of fitting on half a billion pixels, and of calibrating a 57-class brain, each in its own process."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ import json
 import resource
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
+import torch
 from numba import njit, prange
 
 from benchmarks.timing import console, table
@@ -106,6 +109,71 @@ def fitting(pixels: int = PIXELS, chosen: Sequence[str] = ()) -> None:
         )
         print(method, found, file=sys.stderr, flush=True)  # hours may pass before the table is whole
     console.print(shown)
+
+
+VOLUME = (57, 181, 217, 181)
+"""Classes and voxels of LPBA40's brains with a background, 0.8 GB in float16."""
+
+_FORMATS = ("npy", "npz", "nii", "nii.gz")
+_RUN = """
+import resource, sys, time
+from segcal.cli.app import app
+from typer.main import get_command
+start = time.perf_counter()
+get_command(app).main(sys.argv[1:], prog_name="segcal", standalone_mode=False)
+print(time.perf_counter() - start, 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)
+"""
+
+
+def volume(chosen: Sequence[str] = ()) -> None:
+    """Print time and peak memory of `segcal apply` on one brain, for each method and file format."""
+    title = f"apply on one volume of {VOLUME}; bound {BOUND / 1e9:.0f} GB"
+    shown = table(title, "method, files", "peak, MB", "seconds", "written, MB", "")
+    with tempfile.TemporaryDirectory() as place:
+        root = Path(place)
+        _write_volumes(root)
+        small = np.random.default_rng(0).normal(size=(VOLUME[0], 16, 24, 24)).astype(np.float32)
+        case = Case("small", 3 * small, (small + small[::-1]).argmax(0))
+        for method in chosen or ("ts", "ibts", "lts", "cts"):
+            settings: dict[str, Any] = {"epochs": 1} if method in ("lts", "ibts") else {}
+            create(method, VOLUME[0], **({} if method == "ts" else {"spatial_dims": 3})).fit([case], **settings).save(
+                root / method
+            )
+            for kind in _FORMATS:
+                shown.add_row(f"{method}, .{kind}", *_applied(root, method, kind))
+    console.print(shown)
+
+
+def _write_volumes(root: Path) -> None:
+    """Write the volume in each format: float16 logits, nnU-Net's probabilities, NIfTI in float32."""
+    random = np.random.default_rng(0)
+    classes, *space = VOLUME
+    slab = (4 * random.standard_normal((classes, 1, *space[1:]), dtype=np.float32)).astype(np.float16)
+    (root / "npy" / "logits").mkdir(parents=True)
+    logits = np.lib.format.open_memmap(root / "npy/logits/a.npy", "w+", np.float16, VOLUME)
+    for k in range(space[0]):
+        logits[:, k] = np.roll(slab[:, 0], k, axis=-1)
+    (root / "npz").mkdir()
+    np.savez_compressed(root / "npz/a.npz", probabilities=torch.from_numpy(np.asarray(logits)).softmax(0).numpy())
+    import nibabel
+
+    image = nibabel.Nifti1Image(logits.astype(np.float32).T, np.eye(4))  # type: ignore[no-untyped-call]
+    for kind in ("nii", "nii.gz"):
+        (root / kind / "logits").mkdir(parents=True)
+        nibabel.save(image, root / kind / "logits" / f"a.{kind}")
+
+
+def _applied(root: Path, method: str, kind: str) -> tuple[str, str, str, str]:
+    out = root / "out"
+    command = [sys.executable, "-c", _RUN, "apply", root / method, root / kind, "--out", out, "--dtype", "float16"]
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
+    if done.returncode:
+        return "failed", "", "", done.stderr.strip().splitlines()[-1]
+    seconds, peak = map(float, done.stderr.split()[-2:])
+    size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
+    row = (f"{peak / 1e6:.0f}", f"{seconds:.0f}", f"{size / 1e6:.0f}", "" if peak < BOUND else "over the bound")
+    print(method, kind, *row, file=sys.stderr, flush=True)
+    return row
 
 
 if __name__ == "__main__":

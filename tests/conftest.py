@@ -43,3 +43,9 @@ def set_threads() -> Iterator[Callable[[int], None]]:
     before = torch.get_num_threads()
     yield torch.set_num_threads
     torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def without_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing in the tests has to survive a power cut, and thousands of small files would wait for the disk."""
+    monkeypatch.setattr("segcal.files._sync", lambda path: None)

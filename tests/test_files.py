@@ -5,11 +5,24 @@ from __future__ import annotations
 import json
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from segcal.files import MARKER, read_json, staged_file, staged_folder, write_json
+import segcal
+from segcal.files import (
+    MARKER,
+    check_output_file,
+    read_json,
+    refuse_foreign,
+    release_pages,
+    staged_file,
+    staged_folder,
+    write_json,
+)
 from segcal.types import InputError
 
 
@@ -161,3 +174,154 @@ def test_unreadable_json_is_told(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("{")
     with pytest.raises(InputError, match=r"a\.json' is not readable JSON"):
         read_json(tmp_path / "a.json")
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# killed processes, and several of them
+
+
+@pytest.mark.parametrize("moment", ["before", "between", "after"])
+def test_a_killed_process_loses_nothing(tmp_path: Path, moment: str) -> None:
+    """Killed (not interrupted) around the renames: the old folder or the new one is there after the next run fails."""
+    write(tmp_path / "out", "old")
+    code = f"""
+import os
+from pathlib import Path
+from segcal import files
+calls = []
+rename = Path.rename
+def dying(self, target):
+    stop = len(calls) == {["before", "between", "after"].index(moment)}
+    if stop:
+        os._exit(9)
+    calls.append(self)
+    return rename(self, target)
+Path.rename = dying
+files.shutil.rmtree = lambda *_, **__: os._exit(9)
+with files.staged_folder({str(tmp_path / "out")!r}) as folder:
+    (folder / files.MARKER).write_text("{{}}")
+    (folder / "part").write_text("new")
+"""
+    source = str(Path(segcal.__file__).parents[1])
+    done = subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": source}, check=False, capture_output=True)
+    assert done.returncode == 9, done.stderr
+    assert len(everything(tmp_path)) > 3, "it left something behind"
+
+    def fail() -> None:
+        with staged_folder(tmp_path / "out"):
+            raise BrokenError
+
+    with pytest.raises(BrokenError):
+        fail()
+    assert everything(tmp_path) == {"out", "out/part", f"out/{MARKER}"}
+    assert (tmp_path / "out" / "part").read_text() == ("new" if moment == "after" else "old")
+
+
+def test_leftovers_of_other_outputs_are_left_alone(tmp_path: Path) -> None:
+    for name in (".out.partial-abcd1234", ".out2.partial-abcd1234", ".outs", ".out.old-abcd1234.bak"):
+        (tmp_path / name).mkdir()
+    write(tmp_path / "out", "new")
+    kept = {path.name for path in tmp_path.iterdir()}
+    assert {".out2.partial-abcd1234", ".outs"} < kept
+    assert ".out.partial-abcd1234" not in kept
+
+
+@pytest.mark.parametrize("staged", [staged_folder, staged_file])
+def test_a_second_writer_is_refused(tmp_path: Path, staged) -> None:
+    with staged(tmp_path / "out") as staging:
+        (staging / "part" if staged is staged_folder else staging).write_text("first")
+        with (
+            pytest.raises(InputError, match="is being written by another process; wait for it"),
+            staged(tmp_path / "out"),
+        ):
+            pass
+        with staged(tmp_path / "other") as beside:
+            (beside / "part" if staged is staged_folder else beside).write_text("another output")
+    kept = tmp_path / "out" / "part" if staged is staged_folder else tmp_path / "out"
+    assert kept.read_text() == "first"
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_a_failed_publication_restores_the_old_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "out", "old")
+    rename = Path.rename
+
+    def failing(self: Path, target: Path) -> Path:
+        if ".partial-" in self.name:
+            raise OSError(28, "No space left on device")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", failing)
+    with pytest.raises(OSError, match="No space left"):
+        write(tmp_path / "out", "new")
+    assert everything(tmp_path) == {"out", "out/part", f"out/{MARKER}"}
+    assert (tmp_path / "out" / "part").read_text() == "old"
+
+
+def test_everything_is_on_disk_before_it_is_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr("segcal.files._sync", lambda path: synced.append(path.name))
+    with staged_folder(tmp_path / "out") as staging:
+        (staging / "deep").mkdir()
+        with staged_file(staging / "deep" / "a.txt") as file:
+            file.write_text("a")
+        assert synced == [], "what lies in a staged folder is synced with it, once"
+    assert set(synced[:-2]) == {"deep", "a.txt"}
+    assert synced[-2].startswith(".out.partial-")
+    assert synced[-1] == tmp_path.name
+    with staged_file(tmp_path / "b.txt") as file:
+        file.write_text("b")
+    assert synced[-2].startswith(".b.txt.partial-")
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# what must not be written
+
+
+@pytest.mark.parametrize("kind", ["method", "results", "probabilities", "data", "maps"])
+def test_folders_of_another_kind_are_refused(tmp_path: Path, kind: str) -> None:
+    with staged_folder(tmp_path / "out") as staging:
+        write_json(staging / MARKER, {"format": 1, kind: {}})
+    refuse_foreign(tmp_path / "out", kind)
+    for other in {"method", "results", "maps"} - {kind}:
+        with pytest.raises(InputError, match="must not replace; choose another output folder"):
+            refuse_foreign(tmp_path / "out", other)
+
+
+def test_files_that_must_not_be_written(tmp_path: Path) -> None:
+    data, results = tmp_path / "data", tmp_path / "results"
+    (data / "logits").mkdir(parents=True)
+    (data / "logits" / "a.npy").write_text("scores")
+    write(results, "rows")
+    for out, words in (
+        (data / "logits" / "a.npy", "is read from"),
+        (data / "page.html", "is read from"),
+        (tmp_path / "page.npy", "must be a name that ends in .html, got '.npy'"),
+        (tmp_path, "is read from"),
+        (results, "is a folder"),
+        (results / MARKER, "must be a name that ends in .html"),
+    ):
+        with pytest.raises(InputError, match=words):
+            check_output_file(out, (".html",), data)
+    with pytest.raises(InputError, match="is part of a folder that segcal wrote"):
+        check_output_file(results / MARKER, (".json",))
+    check_output_file(results / "page.html", (".html",), data)
+    check_output_file(None, (".html",), data)
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="the system does not report resident pages")
+def test_pages_of_large_maps_are_released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("segcal.files._LARGE", 1 << 20)
+    np.save(tmp_path / "a.npy", np.ones(1 << 23, np.float32))
+    mapped = np.load(tmp_path / "a.npy", mmap_mode="r", allow_pickle=False)
+
+    def resident() -> int:
+        maps = Path("/proc/self/smaps").read_text().partition("a.npy")[2]
+        return int(maps.partition("Rss:")[2].split()[0])
+
+    assert mapped[1:].sum() == (1 << 23) - 1
+    assert resident() > 30_000
+    release_pages(mapped[1:])  # a part of a map releases all of it
+    assert resident() < 100
+    assert mapped.sum() == 1 << 23
+    release_pages(np.ones(3))

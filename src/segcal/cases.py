@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from segcal.files import release_pages
 from segcal.functional.checks import check_labels, check_logits, check_same_space
 from segcal.types import Array, Case, IgnoreIndex, InputError
 
@@ -97,6 +98,7 @@ def slabs_of(case: Case, num_classes: int, *, context: int = 0, device: torch.de
         stop = min(start + step, shape[1])
         rows = slice(max(0, start - context), min(stop + context, shape[1]))
         logits = to_tensor(case.logits[:, rows]).to(device)
+        release_pages(case.logits)
         check_logits(logits, num_classes, class_axis=0, of=f"case '{case.name}'")
         image = None if case.image is None else to_tensor(case.image[:, rows]).to(device).unsqueeze(0)
         yield Slab(logits.unsqueeze(0), image, rows, slice(start - rows.start, stop - rows.start))

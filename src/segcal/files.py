@@ -1,20 +1,49 @@
-"""Output that appears whole or not at all: written under a temporary name, then renamed."""
+"""Output that appears whole or not at all, and that never replaces anything but segcal's own earlier output.
+
+What is written has a temporary name, `.NAME.partial-xxxxxxxx`, until it is complete and on disk. What it replaces is
+renamed to `.NAME.old-xxxxxxxx` first and deleted last, so that a process killed at any moment leaves the old output or
+the new one. The next process that writes the same output removes, or puts back, whatever such a process left behind.
+"""
 
 from __future__ import annotations
 
 import json
+import mmap
 import os
+import re
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from segcal.types import InputError
 
+try:
+    import fcntl
+except ImportError:  # Windows: outputs are not locked there
+    fcntl = None  # type: ignore[assignment]
+
 MARKER = "segcal.json"
 """Every folder that segcal writes holds this file; only such a folder is ever replaced."""
+
+_KINDS = {
+    "method": "a calibrator",
+    "results": "results",
+    "probabilities": "calibrated probabilities",
+    "data": "a data folder",
+    "maps": "maps of a diagnosis",
+    "portraits": "portraits of cases",
+    "checkpoints": "checkpoints of a training run",
+}
+"""What a folder is, by the key of its marker that says so."""
+
+_LARGE = 1 << 26
+"""Bytes from which on it pays to give back the pages of a mapped file."""
+
+_staged: set[Path] = set()
+"""Folders that this process is writing; what is written inside them is published, and locked, with them."""
 
 
 @contextmanager
@@ -25,36 +54,19 @@ def staged_folder(path: str | Path) -> Iterator[Path]:
     """
     target = Path(os.path.abspath(path))  # noqa: PTH100  (a trailing slash must not make an empty name)
     refuse_foreign(target)
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        staging = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-    except OSError as error:
-        raise InputError(f"cannot write to '{path}': {error.strerror}; choose another output folder") from error
-    try:
-        yield staging
-        staging.chmod(0o777 & ~_umask())
-        if target.exists():
-            shutil.rmtree(target)
-        staging.rename(target)
-    except BaseException:
-        shutil.rmtree(staging, ignore_errors=True)
-        raise
-
-
-def refuse_foreign(target: Path) -> None:
-    """Raise unless `target` is free, an empty folder, or a folder that segcal wrote."""
-    if target.is_dir():
-        if any(target.iterdir()) and not (target / MARKER).exists():
-            raise InputError(f"'{target}' holds files that segcal did not write; choose another output folder")
-    elif target.exists():
-        raise InputError(f"'{target}' is a file, and a folder is to be written there; choose another name")
-
-
-def refuse_overwriting(out: Path | None, *inputs: Path | None) -> None:
-    """Raise if `out` is, or holds, one of the inputs: folders that segcal wrote are replaced without asking."""
-    for path in inputs:
-        if out is not None and path is not None and path.resolve().is_relative_to(out.resolve()):
-            raise InputError(f"'{out}' cannot be written to, as '{path}' is read from; choose another output folder")
+    with _exclusive(target, "folder"):
+        refuse_foreign(target)
+        staging = Path(tempfile.mkdtemp(prefix=f".{target.name}.partial-", dir=target.parent))
+        _staged.add(staging)
+        try:
+            yield staging
+            staging.chmod(0o777 & ~_umask())
+            _replace_folder(staging, target)
+        except BaseException:
+            shutil.rmtree(staging, ignore_errors=True)
+            raise
+        finally:
+            _staged.discard(staging)
 
 
 @contextmanager
@@ -63,20 +75,67 @@ def staged_file(path: str | Path) -> Iterator[Path]:
     target = Path(os.path.abspath(path))  # noqa: PTH100
     if target.is_dir():
         raise InputError(f"'{path}' is a folder, and a file is to be written there; choose another name")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix="".join(target.suffixes), dir=target.parent)
-    except OSError as error:
-        raise InputError(f"cannot write to '{path}': {error.strerror}; choose another output file") from error
-    os.close(handle)
-    staging = Path(name)
-    try:
-        yield staging
-        staging.chmod(0o666 & ~_umask())
-        staging.replace(target)
-    except BaseException:
-        staging.unlink(missing_ok=True)
-        raise
+    with _exclusive(target, "file"):
+        handle, name = tempfile.mkstemp(
+            prefix=f".{target.name}.partial-", suffix="".join(target.suffixes), dir=target.parent
+        )
+        os.close(handle)
+        staging = Path(name)
+        try:
+            yield staging
+            staging.chmod(0o666 & ~_umask())
+            if not _is_staged(target):
+                _sync(staging)
+            staging.replace(target)
+            if not _is_staged(target):
+                _sync(target.parent)
+        except BaseException:
+            staging.unlink(missing_ok=True)
+            raise
+
+
+def refuse_foreign(target: Path, kind: str | None = None) -> None:
+    """Raise unless `target` is free, an empty folder, or a folder that segcal wrote.
+
+    With `kind`, a key of the marker ("method", "results", ...), a folder of another kind is refused as well.
+    """
+    if target.is_dir():
+        if any(target.iterdir()) and not (target / MARKER).exists():
+            raise InputError(f"'{target}' holds files that segcal did not write; choose another output folder")
+        found = _kind_of(target)
+        if kind is not None and found not in (None, kind):
+            raise InputError(
+                f"'{target}' holds {_KINDS[found]}, which {_KINDS[kind]} must not replace; choose another output folder"
+            )
+    elif target.exists():
+        raise InputError(f"'{target}' is a file, and a folder is to be written there; choose another name")
+
+
+def refuse_overwriting(out: Path | None, *inputs: Path | None) -> None:
+    """Raise if `out` is an input, holds one, or lies inside one: what is made from inputs must not change them."""
+    for path in inputs:
+        if out is None or path is None:
+            continue
+        if path.resolve().is_relative_to(out.resolve()) or out.resolve().is_relative_to(path.resolve()):
+            raise InputError(f"'{out}' cannot be written to, as '{path}' is read from; choose another output")
+
+
+def check_output_file(out: Path | None, extensions: Sequence[str], *inputs: Path | None) -> None:
+    """Raise unless a file may be written at `out`: not a folder, not among the inputs, and of a known extension.
+
+    A file that exists is replaced only if its extension says that it is of the same kind, and never inside a folder
+    that segcal wrote.
+    """
+    if out is None:
+        return
+    refuse_overwriting(out, *inputs)
+    if out.is_dir():
+        raise InputError(f"'{out}' is a folder, and a file is to be written there; choose another name")
+    if extensions and out.suffix.lower() not in extensions:
+        known = " or ".join(extensions)
+        raise InputError(f"'{out}' must be a name that ends in {known}, got '{out.suffix}'; choose another name")
+    if out.exists() and (out.name == MARKER or (out.parent / MARKER).exists()):
+        raise InputError(f"'{out}' is part of a folder that segcal wrote; choose another name")
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -85,13 +144,128 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Read JSON, or say which file is missing or broken."""
+    """Return the content of a JSON file; raise if it is missing or broken."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise InputError(f"'{path}' is missing; is '{path.parent}' the right folder?") from error
     except (ValueError, OSError) as error:
-        raise InputError(f"'{path}' is not readable JSON ({error}); restore it or write it anew") from error
+        raise InputError(f"'{path}' is not readable JSON ({error}); restore it or write it again") from error
+
+
+def release_pages(array: object) -> None:
+    """Give back the memory of a large memory-mapped array that has been read; it is read from disk again if needed.
+
+    Pages of a mapped file count as memory of the process, so a volume would fill it though nothing holds on to it.
+    """
+    mapped = getattr(array, "_mmap", None)
+    if isinstance(mapped, mmap.mmap) and len(mapped) > _LARGE and hasattr(mmap, "MADV_DONTNEED"):
+        mapped.madvise(mmap.MADV_DONTNEED)
+
+
+@contextmanager
+def _exclusive(target: Path, what: str) -> Iterator[None]:
+    """Hold the lock of an output, make its parent folder, and clean up after a process that was killed."""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        lock = None if _is_staged(target) else _lock(target)
+    except OSError as error:
+        raise InputError(f"cannot write to '{target}': {error.strerror}; choose another output {what}") from error
+    try:
+        if lock is not None:
+            _collect_leftovers(target)
+        yield
+    finally:
+        _unlock(target, lock)
+
+
+def _lock_file(target: Path) -> Path:
+    return target.parent / f".{target.name}.lock"
+
+
+def _lock(target: Path) -> int | None:
+    """Lock an output; raise if another process is writing it. The system frees the lock of a process that is killed."""
+    if fcntl is None:
+        return None
+    while True:
+        handle = os.open(_lock_file(target), os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(handle)
+            raise InputError(
+                f"'{target}' is being written by another process; wait for it, or choose another output"
+            ) from error
+        with suppress(FileNotFoundError):
+            if os.fstat(handle).st_ino == _lock_file(target).stat().st_ino:
+                return handle
+        os.close(handle)  # the process that held it has removed it in between
+
+
+def _unlock(target: Path, handle: int | None) -> None:
+    if handle is not None:
+        _lock_file(target).unlink(missing_ok=True)
+        os.close(handle)
+
+
+def _collect_leftovers(target: Path) -> None:
+    """Remove what a killed process left of this output; put back the old one if the new one did not follow."""
+    pattern = re.compile(rf"\.{re.escape(target.name)}\.(partial|old)-[a-z0-9_]{{8}}(\..*)?")
+    found = [path for path in target.parent.iterdir() if pattern.fullmatch(path.name)]
+    for path in found:
+        old = path.name.startswith(f".{target.name}.old-")
+        if old and not target.exists():
+            path.rename(target)
+        elif path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _replace_folder(staging: Path, target: Path) -> None:
+    """Publish a folder: the old one aside, the new one into its place, then the old one away."""
+    durable = not _is_staged(target)
+    if durable:
+        for path in staging.rglob("*"):
+            _sync(path)
+        _sync(staging)
+    aside = None
+    if target.exists():
+        aside = staging.with_name(staging.name.replace(".partial-", ".old-"))
+        target.rename(aside)
+    try:
+        staging.rename(target)
+    except BaseException:
+        if aside is not None:
+            aside.rename(target)
+        raise
+    if durable:
+        _sync(target.parent)
+    if aside is not None:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _sync(path: Path) -> None:
+    """Wait until a file or the entries of a folder are on disk; file systems that cannot are taken as they are."""
+    with suppress(OSError):
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _is_staged(target: Path) -> bool:
+    return any(target.is_relative_to(folder) for folder in _staged)
+
+
+def _kind_of(folder: Path) -> str | None:
+    """Return what kind of folder segcal wrote here, or None if its marker does not say."""
+    try:
+        content = json.loads((folder / MARKER).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return next((key for key in _KINDS if key in content), None) if isinstance(content, dict) else None
 
 
 def _umask() -> int:

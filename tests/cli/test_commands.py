@@ -612,6 +612,9 @@ def test_input_is_never_replaced(data: Path, calibrator: Path) -> None:
         ("apply", calibrator, data, "--out", calibrator),
         ("evaluate", data, "--calibrators", calibrator, "--out", calibrator),
         ("evaluate", data, "--out", f"{data}/../data/"),
+        ("evaluate", data, "--page", data / "logits" / "scene-001.npy"),
+        ("evaluate", data, "--page", data / "page.html"),
+        ("diagnose", data, "--maps", data / "maps"),
     ):
         assert "is read from" in refuse(*arguments)
     assert everything(data.parent) == before
@@ -678,6 +681,14 @@ def test_paths_are_not_markup(data: Path, tmp_path: Path) -> None:
     assert str(out) in succeed("fit", data, "--out", out).stdout.replace("\n", "")
 
 
+def test_folders_of_another_kind_are_kept(data: Path, calibrator: Path) -> None:
+    before = everything(data.parent)
+    line = refuse("evaluate", data, "--out", calibrator)
+    assert "holds a calibrator, which results must not replace" in line
+    assert "ends in .html or .htm, got '.npy'" in refuse("evaluate", data, "--page", data.parent / "page.npy")
+    assert everything(data.parent) == before
+
+
 # --------------------------------------------------------------------------------------------------------------------
 # as a program of its own
 
@@ -723,6 +734,23 @@ def test_program_refuses(data: Path, tmp_path: Path) -> None:
     (line,) = done.stderr.splitlines()
     assert re.fullmatch(rf"segcal: logits must be finite, got nan at .* of case '{BAD}'; .*", line)
     assert everything(tmp_path) == before
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGTERM")
+def test_program_cleans_up_when_it_is_terminated(data: Path, calibrator: Path) -> None:
+    """SIGTERM while probabilities are written: no folder, no temporary one, no lock."""
+    code = (
+        "import os, signal, sys\nfrom segcal.cli import main\nimport segcal.apply as apply\n"
+        "apply.predicted_labels = lambda probs: os.kill(os.getpid(), signal.SIGTERM) or probs.argmax(1)\nmain()"
+    )
+    before = everything(data.parent)
+    arguments = ["apply", calibrator, data, "--out", data.parent / "probs"]
+    source = str(Path(segcal.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)], capture_output=True, check=False, env={"PYTHONPATH": source}
+    )
+    assert done.returncode == 128 + 15, done.stderr
+    assert everything(data.parent) == before
 
 
 @pytest.mark.parametrize(

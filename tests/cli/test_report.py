@@ -111,7 +111,7 @@ def test_mistakes_are_told_before_anything_is_measured_or_written(home: Path, tm
     data, results = home / "data", home / "results"
     assert "'nobody'" in refuse("evaluate", data, "--cases", "nobody", "--out", tmp_path / "r")
     assert "is a folder" in refuse("evaluate", data, "--page", tmp_path)
-    assert "is missing" in refuse("report", tmp_path, "--out", tmp_path / "page.html")
+    assert "is missing" in refuse("report", home, "--out", tmp_path / "page.html")
     assert "holds no results" in refuse("report", home / "ts", "--out", tmp_path / "page.html")
     assert "is a folder" in refuse("report", results, "--out", tmp_path)
     assert "one of reliability" in refuse("figure", "pie", results, "--out", tmp_path / "a.pdf")

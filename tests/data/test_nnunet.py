@@ -210,6 +210,7 @@ def test_what_nnunet_writes_is_read_and_what_is_written_nnunet_reads(package: An
     dataset = {"labels": {"background": 0, "left": 1, "right": 2}, "file_ending": ".nii.gz"}
     resampling = {"is_seg": False, "order": 1, "order_z": 0, "force_separate_z": None}
     configuration = {
+        "architecture": {},  # not needed to export, but nnU-Net asks for it
         "spacing": list(properties["spacing"]),
         "resampling_fn_probabilities": "resample_data_or_seg_to_shape",
         "resampling_fn_probabilities_kwargs": resampling,

@@ -35,9 +35,10 @@ def apply(
     from segcal.calibrators import load
     from segcal.cli.steps import scores_of
     from segcal.data.folders.folder import open_folder
-    from segcal.files import refuse_overwriting
+    from segcal.files import refuse_foreign, refuse_overwriting
 
     refuse_overwriting(out, calibrator, data)
+    refuse_foreign(out, "probabilities")
     fitted = load(calibrator)
     folder = open_folder(
         data,

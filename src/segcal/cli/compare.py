@@ -70,23 +70,21 @@ def compare(
         measured,
         measured_fit,
     )
-    from segcal.files import refuse_overwriting
     from segcal.tables import Presentation
     from segcal.training.processes import is_first_process
 
-    refuse_overwriting(page_options.out, data, folder_options.labels)
     names = [name for part in methods or PAPER for name in part.split(",") if name]
     check_names(names)
     chosen = method_options.checked(names)
     folder = open_at(data, folder_options, fit_split, "fit")
     tested = open_at(data, folder_options, test_split, "test")
+    check_outputs(tested, page_options, data, folder_options.labels)
     checked = validation_of(data, folder_options, validation, folder)
     settings = {name.upper(): chosen.split(name) for name in names}
     calibrators = {name.upper(): create_for(name, folder, logits_only, settings[name.upper()][0]) for name in names}
     reference = reference_options.reference and reference_options.reference.upper()
     shown = Presentation().with_changes(reference, reference_options.test, reference_options.average)
     shown.checked((UNCALIBRATED, *calibrators))
-    check_outputs(tested, page_options)
     protocol = protocol_of(folder, measure_options)
     with progress_of("checking") as progress:
         look_through(Tracked(tested, progress), folder.num_classes, folder.ignore_index)

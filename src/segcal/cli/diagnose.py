@@ -40,9 +40,11 @@ def diagnose(
     from segcal.cli.steps import open_at
     from segcal.evaluation.diagnosis import diagnose as examine
     from segcal.evaluation.diagnosis import write_maps
-    from segcal.files import refuse_overwriting
+    from segcal.files import refuse_foreign, refuse_overwriting
 
-    refuse_overwriting(maps, data, folder_options.labels)
+    if maps is not None:
+        refuse_overwriting(maps, data, folder_options.labels)
+        refuse_foreign(maps, "maps")
     folder = open_at(data, folder_options, split)
     with progress_of("diagnosing") as progress:
         found = examine(

@@ -33,15 +33,13 @@ def evaluate(
     from segcal.cli.steps import check_outputs, keep, load_all, open_at, protocol_of
     from segcal.evaluation.compare import UNCALIBRATED
     from segcal.evaluation.run import evaluate as measure
-    from segcal.files import refuse_overwriting
     from segcal.tables import Presentation
 
-    refuse_overwriting(page_options.out, data, folder_options.labels, *(calibrators or []))
     folder = open_at(data, folder_options, split, "test")
+    check_outputs(folder, page_options, data, folder_options.labels, *(calibrators or []))
     compared = {UNCALIBRATED: None, **load_all(calibrators or [])}
     shown = Presentation().with_changes(reference_options.reference, reference_options.test, reference_options.average)
     shown.checked(tuple(compared))  # now, not after an hour of measuring
-    check_outputs(folder, page_options)
     protocol = protocol_of(folder, measure_options)
     with progress_of("measuring") as progress:
         results = measure(Tracked(folder, progress), compared, **protocol)

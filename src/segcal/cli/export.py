@@ -28,9 +28,11 @@ def export(
     Example: segcal export lts/ --out lts.onnx
     """
     from segcal.calibrators import load
+    from segcal.files import check_output_file
     from segcal.integrations.calibrated_model import import_network
     from segcal.integrations.onnx import export_onnx
 
+    check_output_file(out, (".onnx",), calibrator)
     worst = export_onnx(
         load(calibrator),
         out,

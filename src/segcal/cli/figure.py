@@ -28,8 +28,10 @@ def figure(
     """
     from segcal.evaluation.portraits import load_portraits
     from segcal.evaluation.results import Results
+    from segcal.files import check_output_file
     from segcal.report.figures import FIGURES, write_figure
 
+    check_output_file(out, (), results)
     found = Results.load(results)
     write_figure(
         kind,

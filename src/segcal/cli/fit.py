@@ -41,8 +41,8 @@ def fit(
     from segcal.files import refuse_foreign, refuse_overwriting
     from segcal.training.processes import is_first_process
 
-    refuse_foreign(out)
     refuse_overwriting(out, data, folder_options.labels)
+    refuse_foreign(out, "method")
     constructor, training = method_options.checked([method]).split(method)
     folder = open_at(data, folder_options, split, "fit")
     calibrator = create_for(method, folder, logits_only, constructor)

@@ -25,7 +25,9 @@ def report(
     """
     from segcal.cli.results_view import load_presented
     from segcal.evaluation.portraits import load_portraits
+    from segcal.files import check_output_file
     from segcal.report import write_page
 
+    check_output_file(out, (".html", ".htm"), results)
     write_page(load_presented(results, reference_options), out, load_portraits(results))
     say_file(out, as_json)

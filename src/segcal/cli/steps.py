@@ -15,7 +15,7 @@ from segcal.evaluation.compare import Comparison
 from segcal.evaluation.portraits import choose_cases, portray, save_portraits
 from segcal.evaluation.protocol import Protocol
 from segcal.evaluation.results import Results
-from segcal.files import refuse_foreign
+from segcal.files import check_output_file, refuse_foreign, refuse_overwriting, staged_folder
 from segcal.report import write_page
 from segcal.training.progress import progress_bar
 from segcal.types import InputError
@@ -106,12 +106,12 @@ def load_all(paths: Sequence[Path]) -> dict[str, Calibrator]:
     return {name: calibrator for name, (_, calibrator) in zip(names, loaded, strict=True)}
 
 
-def check_outputs(folder: Folder, options: PageOptions) -> None:
-    """Raise now, rather than after measuring, if folder or page cannot be written or a case does not exist."""
+def check_outputs(folder: Folder, options: PageOptions, *inputs: Path | None) -> None:
+    """Raise now, rather than after measuring, if folder or page must not be written or a case does not exist."""
     if options.out is not None:
-        refuse_foreign(options.out)
-    if options.page is not None and options.page.is_dir():
-        raise InputError(f"'{options.page}' is a folder, and a file is to be written there; choose another name")
+        refuse_overwriting(options.out, *inputs)
+        refuse_foreign(options.out, "results")
+    check_output_file(options.page, (".html", ".htm"), *inputs)
     for name in options.cases or ():
         folder.find(name)
 
@@ -128,7 +128,8 @@ def keep(
     with progress_of("drawing cases") as progress:
         portraits = portray(Tracked(chosen, progress), calibrators, results, cases)
     if options.out is not None:
-        found.save(options.out)
-        save_portraits(portraits, options.out)
+        with staged_folder(options.out) as folder_out:  # rows and portraits appear together
+            found.save(folder_out)
+            save_portraits(portraits, folder_out)
     if options.page is not None:
         write_page(results, options.page, portraits)

@@ -28,11 +28,11 @@ def table(
     Example: segcal table results/ --reference LTS --out table.tex
     """
     from segcal.cli.results_view import load_presented, print_results
-    from segcal.files import refuse_overwriting
+    from segcal.files import check_output_file
 
+    check_output_file(out, (), results)
     found = load_presented(results, reference_options)
     shown = found.table(floor=floor)
     if out is not None:
-        refuse_overwriting(out, results)
         found.export(out, floor=floor)
     print_results(found, shown, out, as_json)

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from segcal.data.folders.crop import outside_crop
-from segcal.data.folders.expected import Expected, shared_tensor
+from segcal.data.folders.expected import Expected
+from segcal.data.folders.probabilities import logits_of
 from segcal.data.folders.settings import Scores
 from segcal.data.io.base import Shape, Spacing, Writer, whole_numbers
 from segcal.data.io.formats import format_of
 from segcal.data.io.nifti import check_same_place, volume_spacing
-from segcal.files import staged_file
+from segcal.files import release_pages, staged_file
 from segcal.functional.checks import IGNORED
-from segcal.functional.probability import logits_from_probabilities
 from segcal.types import Array, Case, InputError
 
 
@@ -70,7 +70,7 @@ class CaseFiles:
     def load(self, expected: Expected, *, check: bool) -> Case:
         """Read all files, each once, and check what they hold, unless the case has been checked before.
 
-        Logits in a .npy file stay on disk; probabilities are read and become logits.
+        Logits in a .npy file stay on disk, and so do compressed volumes too large for memory, in a temporary file.
         """
         if check:
             check_same_place(self._placed(), of=f"case '{self.name}'")
@@ -85,9 +85,10 @@ class CaseFiles:
             expected.check(self.name, self.kind, scores, labels, image, spacing)
         if self.archived and labels is not None and scores.shape[1:] == labels.shape:
             labels = _without(labels, outside_crop(scores))
+        release_pages(scores)
         return Case(
             name=self.name,
-            logits=scores if self.kind == "logits" else logits_from_probabilities(shared_tensor(scores)),
+            logits=scores if self.kind == "logits" else logits_of(scores),
             labels=labels,
             image=image,
             spacing=spacing,

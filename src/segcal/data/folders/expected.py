@@ -13,6 +13,9 @@ from segcal.data.io.base import Spacing
 from segcal.functional.checks import check_labels, check_logits, check_same_space
 from segcal.types import Array, InputError
 
+_ROWS = 16
+"""Slices checked at a time, so that a large volume needs no second of its size."""
+
 
 @dataclass(frozen=True, slots=True)
 class Expected:
@@ -74,16 +77,22 @@ def check_probabilities(probs: Tensor, *, of: str) -> None:
     hint = f'of {of}; if these are logits, set scores = "logits"'
     if not torch.is_floating_point(probs):
         raise InputError(f"probabilities must be floating point, got {probs.dtype} of {of}; convert them first")
-    # written so that NaN is wrong as well
-    _raise_at(~((probs >= -1e-3) & (probs <= 1 + 1e-3)), probs, "probabilities must be in 0..1", hint)
-    total = probs.sum(dim=0, dtype=torch.float64)
-    _raise_at(~((total - 1).abs() <= 1e-2), total, "probabilities must sum to 1 over the classes", hint)
+    if probs.ndim < 2:
+        return  # the shape is checked next
+    for start in range(0, probs.shape[1], _ROWS):
+        part = probs[:, start : start + _ROWS]
+        # written so that NaN is wrong as well
+        _raise_at(~((part >= -1e-3) & (part <= 1 + 1e-3)), part, (0, start), "probabilities must be in 0..1", hint)
+        total = part.sum(dim=0, dtype=torch.float64)
+        off = ~((total - 1).abs() <= 1e-2)
+        _raise_at(off, total, (start,), "probabilities must sum to 1 over the classes", hint)
 
 
-def _raise_at(wrong: Tensor, values: Tensor, required: str, hint: str) -> None:
+def _raise_at(wrong: Tensor, values: Tensor, origin: tuple[int, ...], required: str, hint: str) -> None:
     if wrong.any():
         at = tuple(wrong.nonzero()[0].tolist())
-        raise InputError(f"{required}, got {values[at].item():.6g} at {at} {hint}")
+        place = tuple(i + o for i, o in zip(at, (*origin, *[0] * len(at)), strict=False))
+        raise InputError(f"{required}, got {values[at].item():.6g} at {place} {hint}")
 
 
 def shared_tensor(array: Array) -> Tensor:
