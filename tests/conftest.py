@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 from jaxtyping import install_import_hook
 
 # before anything imports segcal; kernels and portable hold compiled functions and their twins, and stay as they are
-CHECKED = ("probability", "binning", "temperature", "geometry", "checks", "scores")
+CHECKED = ("probability", "binning", "temperature", "geometry", "checks", "scores", "surfaces")
 if importlib.util.find_spec("beartype"):  # a machine with a GPU may not have it
     install_import_hook([f"segcal.functional.{module}" for module in CHECKED], "beartype.beartype")
 
