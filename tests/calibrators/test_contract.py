@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args, get_overloads, get_type_hints
+from unittest import mock
 
+import numpy as np
 import pytest
 import torch
 
 import segcal
-from segcal.calibrators import Calibrator
+from segcal.calibrators import Calibrator, TemperatureCalibrator, TemperatureScaling
 from segcal.types import InputError
-from support.contracts import CHECKS, CUDA_CHECKS, Check, Subject, check_calibrator, fitted_or_refused, subject
+from support.contracts import CHECKS, CUDA_CHECKS, Check, Subject, check_calibrator, subject
 
 # arguments of fit that make a method of many steps quick enough to be checked
 FIT_SETTINGS: dict[str, dict[str, Any]] = {method: {"epochs": 2} for method in ("lts", "ibts", "auto")}
@@ -62,15 +65,92 @@ def test_the_declared_types_are_those_that_are_built() -> None:
             assert isinstance(segcal.create(method, num_classes=3, spatial_dims=2), hints["return"])
 
 
-@pytest.mark.parametrize("method", segcal.methods())
-def test_a_single_class_is_certain_or_refused(method: str) -> None:
-    """With num_classes=1 there is one right answer."""
-    logits, labels = torch.randn(1, 6, 7, generator=torch.Generator().manual_seed(0)), torch.zeros(6, 7).long()
-    unfitted, case = segcal.create(method, num_classes=1), segcal.Case("a", logits, labels)
-    calibrator = fitted_or_refused(lambda: unfitted.fit([case], **FIT_SETTINGS.get(method, {})))
-    if calibrator is not None:
-        assert torch.equal(calibrator.predict_proba(logits[None]), torch.ones(1, 1, 6, 7))
-        assert calibrator.fit_report_.nll_after == 0
+def binary_cases() -> list[segcal.Case]:
+    """Overconfident one-logit scores of three small images."""
+    random = np.random.default_rng(0)
+    cases = []
+    for k in range(3):
+        scores = random.normal(scale=3, size=(1, 16, 11)).astype(np.float32)
+        labels = (scores[0] / 2 + random.logistic(size=(16, 11)) > 0).astype(np.uint8)
+        cases.append(segcal.Case(f"c{k}", scores, labels, random.random((1, 16, 11)).astype(np.float32)))
+    return cases
+
+
+def two_class(case: segcal.Case) -> segcal.Case:
+    scores = np.asarray(case.logits)
+    return replace(case, logits=np.concatenate([np.zeros_like(scores), scores]))
+
+
+@pytest.fixture(scope="module", params=segcal.methods())
+def heads(request: pytest.FixtureRequest) -> tuple[Calibrator, Calibrator]:
+    """A method fitted on one-logit cases, and on the same cases with two classes."""
+    settings = {"image_channels": 1, "spatial_dims": 2}
+    fitting = FIT_SETTINGS.get(request.param, {})
+    one = segcal.create(request.param, 1, **settings).fit((case for case in binary_cases()), **fitting)
+    two = segcal.create(request.param, 2, **settings).fit([two_class(case) for case in binary_cases()], **fitting)
+    return one, two
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_a_one_logit_head_is_a_two_class_head(heads: tuple[Calibrator, Calibrator], dtype: torch.dtype) -> None:
+    one, two = heads
+    case = binary_cases()[0]
+    logits, image = (torch.as_tensor(part)[None].to(dtype) for part in (case.logits, case.image))
+    both = torch.cat([torch.zeros_like(logits), logits], dim=1)
+    scores, probs = two(both, image), two.predict_proba(both, image)
+    assert one(logits, image).shape == logits.shape
+    assert one(logits, image).dtype == one.predict_proba(logits, image).dtype == dtype
+    torch.testing.assert_close(one(logits, image), scores[:, 1:] - scores[:, :1])
+    torch.testing.assert_close(one.predict_proba(logits, image), probs[:, 1:])
+    for name in ("cases", "pixels", "nll_before", "nll_after", "converged", "warnings"):
+        assert getattr(one.fit_report_, name) == getattr(two.fit_report_, name)
+    if isinstance(two, TemperatureCalibrator):
+        assert isinstance(one, TemperatureCalibrator)
+        assert torch.equal(one.temperature(logits, image), two.temperature(both, image))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_a_one_logit_head_keeps_labels(heads: tuple[Calibrator, Calibrator], dtype: torch.dtype) -> None:
+    one, _ = heads
+    tiny, largest = torch.finfo(dtype).tiny, torch.finfo(dtype).max
+    scores = torch.tensor([0.0, tiny, -tiny, 1e-3, -1e-3, 3.0, -3.0, largest, -largest], dtype=dtype)
+    logits = scores.repeat(9, 1)[None, None]
+    image = torch.zeros_like(logits)
+    calibrated, probs = one(logits, image), one.predict_proba(logits, image)
+    assert calibrated.isfinite().all()
+    assert ((probs >= 0) & (probs <= 1)).all()
+    if one.preserves_labels:
+        assert torch.equal(calibrated > 0, logits > 0)
+        assert torch.equal(probs > 0.5, logits > 0)
+
+
+def test_a_one_logit_head_is_saved_and_read_in_slabs(heads: tuple[Calibrator, Calibrator], tmp_path: Path) -> None:
+    one, _ = heads
+    case = binary_cases()[1]
+    logits, image = (torch.as_tensor(part)[None] for part in (case.logits, case.image))
+    one.save(tmp_path / "saved")
+    again = segcal.load(tmp_path / "saved")
+    assert again.num_classes == 1
+    assert again.config() == one.config()
+    assert torch.equal(again(logits, image), one(logits, image))
+    with mock.patch("segcal.cases._SLAB", 2 * 11):
+        parts = list(again.calibrate_case(case))
+    assert len(parts) == 2
+    assert all(slab.logits.shape[1] == 1 for slab, _ in parts)
+    torch.testing.assert_close(torch.cat([part for _, part in parts], dim=2), one(logits, image))
+
+
+def test_a_one_logit_head_refuses_other_data() -> None:
+    case, calibrator = binary_cases()[0], segcal.create("ts", 1)
+    with pytest.raises(InputError, match=r"logits must have shape \(1, \*S\) with num_classes=1"):
+        calibrator.fit([two_class(case)])
+    with pytest.raises(InputError, match=r"labels must be in 0\.\.1"):
+        calibrator.fit([replace(case, labels=np.full((16, 11), 2))])
+    calibrator.fit([case])
+    with pytest.raises(InputError, match="num_classes=1"):
+        calibrator(torch.zeros(1, 2, 4, 4))
+    with pytest.raises(InputError, match="one-logit"):
+        TemperatureScaling(1)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +158,7 @@ def test_a_single_class_is_certain_or_refused(method: str) -> None:
     [
         ({"method": "telepathy", "num_classes": 3}, "method must be one of ts"),
         ({"method": "ts", "num_classes": 3, "warmth": 2}, "'ts' has no setting 'warmth'; it has background, bounds"),
-        ({"method": "ts", "num_classes": 0}, "num_classes must be at least 1, got 0"),
+        ({"method": "ts", "num_classes": 0}, "num_classes must be at least 2, got 0"),
         ({"method": "ts", "num_classes": 3, "bounds": (2.0, 1.0)}, "bounds must be positive, finite and in order"),
         ({"method": "ts", "num_classes": 3, "bounds": (0.0, 1.0)}, "bounds must be positive, finite and in order"),
     ],

@@ -80,13 +80,13 @@ LOCAL = {
     2: (
         {"size": (96, 96), "num_classes": 5, "temperatures": (0.5, 4.0), "contrast": 3.0},
         {"learning_rate": 3e-3, "epochs": 60},
-        {"positivity": "relu"},
+        {"positivity": "relu", "sharpen": True},
         {"scenes": 30, "patch": 48},
     ),
     3: (
         {"size": (20, 28, 28), "num_classes": 3, "temperatures": (0.4, 6.0), "contrast": 2.0},
         {"learning_rate": 1e-3, "epochs": 130},
-        {"positivity": "softplus"},
+        {"positivity": "softplus", "sharpen": True},
         {"scenes": 48, "patch": 14},
     ),
 }
@@ -126,7 +126,7 @@ def test_ibts_finds_one_temperature_per_image_and_ts_cannot() -> None:
     options = {"size": (32, 32), "variation": "image", "temperatures": (0.5, 3.0), "contrast": 3.0}
     scenes, held_out = simulate(64, seed=3, **options), simulate(10, seed=4, **options)
     train, validation = cases_of(scenes[:60]), cases_of(scenes[60:])
-    ibts = create("ibts", 5, image_channels=1)
+    ibts = create("ibts", 5, image_channels=1, sharpen=True)
     ibts.fit(train, validation=validation, learning_rate=5e-4, epochs=80, flips=True)
     ts = create("ts", 5).fit(train)
 

@@ -1,7 +1,7 @@
-"""What every calibrator must hold, in 2D and 3D: one small check for each promise of the contract.
+"""The contract of every calibrator, in 2D and 3D: one small check for each promise.
 
-A later method joins by being listed in `segcal.methods()`. `check_calibrator` runs all checks at once; the tests run
-them one by one, so that a failure says which promise was broken.
+A new method joins by being listed in `segcal.methods()`. `check_calibrator` runs all checks at once; the tests run them
+one by one, so that a failure says which promise was broken.
 """
 
 from __future__ import annotations
@@ -372,6 +372,86 @@ def _answered_or_refused(s: Subject, cases: Sequence[Case], folder: Path, *, war
         assert (probs.double().sum(dim=1) - 1).abs().max() <= CLASSES * torch.finfo(dtype).eps
     calibrator.save(folder / "saved")
     assert segcal.load(folder / "saved").fit_report_ == report
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# that training never hurts, whatever the data and the learning rate
+
+
+def _labelled_by_the_softmax(case: Case) -> Case:
+    """Calibrated: labels drawn from the probabilities."""
+    logits = np.asarray(case.logits, np.float64)
+    noise = np.random.default_rng(len(case.name)).gumbel(size=logits.shape)
+    return replace(case, labels=(logits + noise).argmax(0))
+
+
+def _constant(case: Case) -> Case:
+    return replace(case, logits=np.ones_like(np.asarray(case.logits)))
+
+
+def _affine(factor: float, shift: float) -> Callable[[Case], Case]:
+    def change(case: Case) -> Case:
+        return replace(case, logits=(factor * np.asarray(case.logits) + shift).astype(np.float32))
+
+    return change
+
+
+HOPELESS: dict[str, Callable[[Case], Case]] = {
+    "calibrated": _labelled_by_the_softmax,
+    "constant": _constant,
+    "shifted up": _affine(1.0, 1e4),
+    "shifted down": _affine(1.0, -1e4),
+    "scaled down": _affine(1e-3, 0.0),
+    "scaled up": _affine(1e3, 0.0),
+}
+RATES = (1e-5, 1e-2, 1.0)
+
+
+@_contract
+def training_is_never_worse_than_temperature_scaling(s: Subject, _: Path) -> None:
+    """On the validation images, for data that it cannot help or whose logits have an odd scale."""
+    if not _is_trained(s):
+        return
+    for name, change in HOPELESS.items():
+        cases = [change(case) for case in s.cases]
+        _assert_never_worse(s, cases[:2], cases[2:], name)
+    _assert_never_worse(s, s.cases[:1], s.cases[1:], "one image")
+
+
+@_contract
+def no_learning_rate_is_worse_than_temperature_scaling(s: Subject, _: Path) -> None:
+    if not _is_trained(s):
+        return
+    cases = [_labelled_by_the_softmax(case) for case in s.cases]
+    for rate in RATES:
+        _assert_never_worse(s, cases[:2], cases[2:], f"learning rate {rate}", learning_rate=rate)
+
+
+def _assert_never_worse(s: Subject, fit: Sequence[Case], held_out: Sequence[Case], what: str, **settings: Any) -> None:
+    ours = s.make().fit(fit, validation=held_out, **{**s.fit_settings, **settings})
+    plain = segcal.create("ts", CLASSES).fit(fit)
+    found, reference = _mean_nll(ours, held_out), _mean_nll(plain, held_out)
+    assert found <= reference * (1 + 1e-6), f"{what}: NLL {found}, with temperature scaling {reference}"
+    report = ours.fit_report_
+    assert np.isfinite([report.nll_before, report.nll_after]).all(), what
+    if isinstance(ours, TemperatureCalibrator):
+        assert report.details["validation_nll"] == pytest.approx(found, rel=1e-5), what
+        logits, image = _tensors(held_out[0])
+        same = torch.allclose(ours.temperature(logits, image), plain.temperature(logits), rtol=1e-6, atol=0)
+        assert report.details["kept_ts"] is same, what
+        assert any("kept the temperature of TS" in warning for warning in report.warnings) is same, what
+
+
+def _mean_nll(calibrator: Calibrator, cases: Sequence[Case]) -> float:
+    scores, labels = [], []
+    for case in cases:
+        scores.append(calibrator(*(values.double() for values in _tensors(case))))
+        labels.append(torch.as_tensor(np.array(case.labels)).long()[None])
+    return float(torch.nn.functional.cross_entropy(torch.cat(scores), torch.cat(labels)))
+
+
+def _tensors(case: Case) -> tuple[Tensor, Tensor]:
+    return torch.as_tensor(np.array(case.logits))[None], torch.as_tensor(np.array(case.image))[None]
 
 
 # --------------------------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from segcal.calibrators.attended import AttendedTemperatureScaling
 from segcal.calibrators.automatic import AutomaticChoice
 from segcal.calibrators.base import FORMAT, WEIGHTS, Calibrator, FitReport, TemperatureCalibrator
 from segcal.calibrators.beta import BetaCalibration
+from segcal.calibrators.binary import OneLogit, OneLogitTemperature, one_logit
 from segcal.calibrators.binwise import BinwiseTemperatureScaling
 from segcal.calibrators.contextual import ContextualTemperatureScaling
 from segcal.calibrators.dirichlet import DirichletCalibration, search_dirichlet
@@ -43,6 +44,8 @@ __all__ = [
     "IsotonicRegression",
     "LocalTemperatureScaling",
     "MatrixScaling",
+    "OneLogit",
+    "OneLogitTemperature",
     "TemperatureCalibrator",
     "TemperatureScaling",
     "VectorScaling",
@@ -128,13 +131,16 @@ def create(method: str, num_classes: int, **settings: Any) -> Calibrator: ...
 def create(method: str, num_classes: int, **settings: Any) -> Calibrator:
     """Build a calibrator by name.
 
-    `spatial_dims` and `image_channels` describe the data: methods that look at one pixel at a time do without them.
+    `spatial_dims` and `image_channels` describe the data; methods that read one pixel at a time ignore them. With
+    `num_classes=1` the calibrator is for one-logit (sigmoid) heads: logits `[B, 1, *S]`, labels 0 and 1.
 
     >>> create("ts", num_classes=11, ignore_index=11).method
     'ts'
     """
     if method not in _METHODS:
         raise InputError(f"method must be one of {', '.join(_METHODS)}, got '{method}'")
+    if num_classes == 1:
+        return one_logit(create(method, 2, **settings))
     kind = _METHODS[method]
     known = set(inspect.signature(kind).parameters)
     wanted = {name: value for name, value in settings.items() if name in known or name not in _DATA_SETTINGS}

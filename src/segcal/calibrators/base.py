@@ -1,4 +1,11 @@
-"""The contract of every calibrator: fit on cases, map logits to calibrated logits, save and load without pickle."""
+"""The contract of every calibrator: fit on cases, map logits to calibrated logits, save and load without pickle.
+
+One-logit heads (networks that end in a sigmoid) have logits `[B, 1, *S]` and labels 0 and 1. `segcal.create(method,
+num_classes=1)` builds a calibrator for them (`calibrators.binary`). It behaves exactly as the same method does on the
+two-class logits `[0, z]`, whose softmax is `[1 - sigmoid(z), sigmoid(z)]`: `forward` returns one calibrated logit (the
+log-odds of class 1), `predict_proba` one channel (the probability of class 1), and `temperature` is unchanged. The
+predicted label is 1 where the logit is above 0, or the probability above 0.5; methods that preserve labels preserve it.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +31,17 @@ from segcal.types import Case, IgnoreIndex, Image, InputError, Logits, Probs, Te
 from segcal.version import __version__
 
 FORMAT = 1
-"""Version of the saved form; raised when an older segcal could not read a newer file."""
+"""Version of the file format; raised when an older segcal could not read a newer file."""
 
 WEIGHTS = "weights.safetensors"
 
 
 @dataclass(frozen=True)
 class FitReport:
-    """What a fit did. NLL is the mean over the fitted pixels, in nats."""
+    """Result of a fit. NLL is the mean over the fitted pixels, in nats.
+
+    `converged` says whether an optimum was reached: the NLL was no longer falling when the fit ended.
+    """
 
     cases: int
     pixels: int
@@ -42,7 +52,7 @@ class FitReport:
     converged: bool
     warnings: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
-    """Of the cases fitted on, so that an evaluation on the same ones can say so."""
+    """Names of the fitted cases, so that an evaluation on the same cases can be reported."""
     details: dict[str, Any] = field(default_factory=dict)
 
 
@@ -51,29 +61,32 @@ class Calibrator(nn.Module, ABC):
     """A map from logits to calibrated logits.
 
     Args:
-        num_classes: L.
+        num_classes: L, at least 2; see the module for one-logit heads.
         ignore_index: Label, or labels, left out of the fit.
-        background: Class left out of the fit but for its pixels near a boundary (the region *All*); None fits on every
-            labelled pixel.
+        background: Class left out of the fit, except for its pixels near a boundary (the region *All*); None fits on
+            every labelled pixel.
     """
 
     method: ClassVar[str]
-    """The name by which `segcal.create` knows it."""
+    """Its name in `segcal.create`."""
 
     preserves_labels: bool
-    """Whether the predicted label of every pixel stays what it was; for most methods a fact of the class."""
+    """Whether the predicted label of every pixel is preserved; for most methods a property of the class."""
 
     context: int | None = 0
-    """How far a pixel's result looks, in pixels: 0 for methods that see one pixel at a time, None for whole images."""
+    """Reach of a pixel's result, in pixels: 0 for methods that read one pixel at a time, None for whole images."""
 
     fitted: Tensor
     fit_report_: FitReport
 
     def __init__(self, num_classes: int, *, ignore_index: IgnoreIndex = None, background: int | None = None) -> None:
         super().__init__()
-        if num_classes < 1:
-            raise InputError(f"num_classes must be at least 1, got {num_classes}")
-        # plain numbers and tuples, so that the settings are the same after a way through JSON
+        if num_classes < 2:
+            raise InputError(
+                f"num_classes must be at least 2, got {num_classes}; "
+                "for a one-logit (sigmoid) head use segcal.create with num_classes=1"
+            )
+        # plain numbers and tuples, so that the settings survive a round trip through JSON
         labels = ignored_labels(ignore_index)
         self.ignore_index = labels[0] if isinstance(ignore_index, SupportsIndex) else labels or None
         self.num_classes = int(num_classes)
@@ -82,45 +95,45 @@ class Calibrator(nn.Module, ABC):
 
     @abstractmethod
     def fit(self, cases: Iterable[Case], *, validation: Iterable[Case] | None = None) -> Self:
-        """Learn from cases, which are gone through one at a time."""
+        """Learn from cases, which are read one at a time."""
 
     def fit_roughly(self, cases: Iterable[Case], **settings: Any) -> Self:
-        """A fit to compare methods by: that of `fit`, or near it and faster where a method knows how."""
+        """Fit as `fit` does, or faster and nearly as well, to compare methods."""
         return self.fit(cases, **settings)
 
     @abstractmethod
     def calibrate(self, logits: Logits, image: Image | None = None) -> Logits:
-        """Calibrated logits, in the precision that suits the method; `forward` takes care of the rest."""
+        """Return calibrated logits in the precision that suits the method; `forward` does the rest."""
 
     def forward(self, logits: Logits, image: Image | None = None) -> Logits:
-        """Calibrated logits of the same shape and dtype."""
+        """Return calibrated logits of the same shape and dtype."""
         self._check(logits)
         calibrated = _rounded(self.calibrate(logits, image), logits.dtype)
         return keep_labels(calibrated, logits) if self.preserves_labels else calibrated
 
     def predict_proba(self, logits: Logits, image: Image | None = None) -> Probs:
-        """Calibrated probabilities, of the same shape and dtype as the logits."""
+        """Return calibrated probabilities of the same shape and dtype as the logits."""
         self._check(logits)
         calibrated = self.calibrate(logits, image)
         probs = probabilities(_rounded(calibrated, calibrated.dtype)).to(logits.dtype)
         return keep_labels(probs, logits) if self.preserves_labels else probs
 
     def calibrate_case(self, case: Case) -> Iterator[tuple[Slab, Logits]]:
-        """Calibrated logits of a case, slab by slab: the slab as read, and the result for its inner slices."""
+        """Yield the calibrated logits of a case slab by slab: the slab as read, and the result of its inner slices."""
         if self.context is None:
-            raise NotImplementedError(f"{type(self).__name__} looks at whole images and must say how it goes by slabs")
+            raise NotImplementedError(f"{type(self).__name__} reads whole images and must define how it reads slabs")
         for slab in slabs_of(case, self.num_classes, context=self.context, device=self.fitted.device):
-            with torch.no_grad():  # never around a yield: the mode would leak to whoever goes through the slabs
+            with torch.no_grad():  # never around a yield: the mode would leak to the caller
                 calibrated = self(slab.logits, slab.image)[:, :, slab.inner]
             yield slab, calibrated
 
     @property
     def applied(self) -> Calibrator:
-        """What does the work: the calibrator itself, or the one that it has chosen."""
+        """The calibrator that does the work: itself, or the one that it has chosen."""
         return self
 
     def fit_labels(self, case: Case) -> Tensor:
-        """Labels `[1, *S]` with -1 at every pixel that the fit leaves out."""
+        """Return labels `[1, *S]` with -1 at every pixel that the fit leaves out."""
         labels = labels_of(case, self.num_classes, self.ignore_index)
         if self.background is None:  # ignored pixels are -1 already
             return labels.to(self.fitted.device)
@@ -131,7 +144,7 @@ class Calibrator(nn.Module, ABC):
 
     @property
     def learned(self) -> int:
-        """How many numbers it has learned: all that it saves."""
+        """Number of learned values: all that it saves."""
         return sum(values.numel() for name, values in self.state_dict().items() if name != "fitted")
 
     def _main_numbers(self) -> dict[str, object]:
@@ -147,7 +160,7 @@ class Calibrator(nn.Module, ABC):
         return f"{type(self).__name__}({', '.join([f'num_classes={self.num_classes}', *shown, *state])})"
 
     def config(self) -> dict[str, Any]:
-        """The arguments that build an equal, unfitted calibrator."""
+        """Return the arguments that build an equal, unfitted calibrator."""
         names = [name for name in inspect.signature(type(self).__init__).parameters if name != "self"]
         return {name: getattr(self, name) for name in names}
 
@@ -168,7 +181,7 @@ class Calibrator(nn.Module, ABC):
 
     def _check_fitted(self) -> None:
         if not torch.compiler.is_compiling() and not self.fitted:  # an exported graph cannot raise
-            raise InputError(f"this {type(self).__name__} has not been fitted; call fit or load one that was")
+            raise InputError(f"this {type(self).__name__} has not been fitted; call fit, or load a fitted one")
 
     def _check(self, logits: Tensor) -> None:
         self._check_fitted()
@@ -185,8 +198,8 @@ class TemperatureCalibrator(Calibrator):
     Args:
         num_classes: L.
         ignore_index: Label, or labels, left out of the fit.
-        background: Class left out of the fit but for its pixels near a boundary.
-        bounds: Smallest and largest temperature. Far outside, float32 no longer tells logits apart and labels change.
+        background: Class left out of the fit, except for its pixels near a boundary.
+        bounds: Smallest and largest temperature. Far outside the default, float32 cannot tell logits apart any more.
     """
 
     preserves_labels = True
@@ -209,12 +222,12 @@ class TemperatureCalibrator(Calibrator):
 
     @abstractmethod
     def temperature(self, logits: Logits, image: Image | None = None) -> Temperature:
-        """The temperature of each pixel, within the bounds: `[B, 1, *S]`."""
+        """Return the temperature of each pixel, within the bounds: `[B, 1, *S]`."""
 
     def temperature_case(self, case: Case) -> Iterator[tuple[Slab, Temperature]]:
-        """Temperatures of a case, slab by slab: the slab as read, and the temperatures of its inner slices."""
+        """Yield the temperatures of a case slab by slab: the slab as read, and those of its inner slices."""
         if self.context is None:
-            raise NotImplementedError(f"{type(self).__name__} looks at whole images and must say how it goes by slabs")
+            raise NotImplementedError(f"{type(self).__name__} reads whole images and must define how it reads slabs")
         for slab in slabs_of(case, self.num_classes, context=self.context, device=self.fitted.device):
             self._check(slab.logits)
             with torch.no_grad():
@@ -222,16 +235,16 @@ class TemperatureCalibrator(Calibrator):
             yield slab, temperature
 
     def calibrate(self, logits: Logits, image: Image | None = None) -> Logits:
-        """Logits divided by the temperature."""
+        """Return the logits divided by the temperature."""
         return _divide(logits, self.temperature(logits, image))
 
     def forward(self, logits: Logits, image: Image | None = None) -> Logits:
-        """Calibrated logits of the same shape and dtype."""
+        """Return calibrated logits of the same shape and dtype."""
         self._check(logits)
         return self.scale(logits, self.temperature(logits, image))
 
     def predict_proba(self, logits: Logits, image: Image | None = None) -> Probs:
-        """Calibrated probabilities, of the same shape and dtype as the logits."""
+        """Return calibrated probabilities of the same shape and dtype as the logits."""
         self._check(logits)
         temperature = self.temperature(logits, image)
         if _plain(logits, temperature):
@@ -240,19 +253,19 @@ class TemperatureCalibrator(Calibrator):
         return keep_labels(probabilities(_rounded(calibrated, calibrated.dtype)).to(logits.dtype), logits)
 
     def calibrate_case(self, case: Case) -> Iterator[tuple[Slab, Logits]]:
-        """Calibrated logits of a case, slab by slab: the slab as read, and the result for its inner slices."""
+        """Yield the calibrated logits of a case slab by slab: the slab as read, and the result of its inner slices."""
         for slab, temperature in self.temperature_case(case):
             yield slab, self.scale(slab.logits[:, :, slab.inner], temperature)
 
     def scale(self, logits: Logits, temperature: Temperature) -> Logits:
-        """Logits divided by temperatures that are known, in their own precision and with every label kept."""
+        """Return the logits divided by known temperatures, in their own precision, with every label kept."""
         if _plain(logits, temperature):
             return kernels.scaled_logits(logits, temperature)
         return keep_labels(_rounded(_divide(logits, temperature), logits.dtype), logits)
 
 
 def _plain(logits: Logits, temperature: Temperature) -> bool:
-    """Whether one compiled pass will do."""
+    """Return whether one compiled pass is enough."""
     narrow = logits.dtype == temperature.dtype == torch.float32
     return narrow and logits.numel() > 0 and kernels.may_compile(logits, temperature)
 
@@ -263,6 +276,6 @@ def _divide(logits: Logits, temperature: Temperature) -> Logits:
 
 
 def _rounded(logits: Logits, dtype: torch.dtype) -> Logits:
-    """Logits in the precision asked for, and finite in it: of infinity softmax would make NaN."""
+    """Return logits in the given precision, and finite in it: softmax would turn infinity into NaN."""
     largest = torch.finfo(dtype).max * (1 - torch.finfo(dtype).eps)  # keep_labels needs a little room below
     return logits.clamp(-largest, largest).to(dtype)

@@ -1,29 +1,37 @@
 """Local and image-based temperature scaling (Sec. 3.3, 3.4).
 
 LTS divides the logits of each pixel by the temperature that the tree finds there, IBTS those of each image by the mean
-of its temperatures.
+of its temperatures. By default the tree reads standardised log-probabilities and multiplies the temperature of
+temperature scaling (TS), so that neither a shift nor a scale of the logits matters and training starts at TS.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
 from time import perf_counter
 from typing import Any, Literal, Self
 
-import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812  (the name it has everywhere)
+from jaxtyping import Float, Float64
+from torch import Tensor
 
 from segcal.calibrators.base import FitReport, TemperatureCalibrator
-from segcal.calibrators.shared.streaming import pixels_of, summed_nll
-from segcal.calibrators.shared.tree import Condition, Init, Positivity, TemperatureTree, clamped
+from segcal.calibrators.shared.local_training import (
+    CaseSource,
+    CaseValidation,
+    Objective,
+    bounded_crop,
+    input_statistics,
+)
+from segcal.calibrators.shared.streaming import summed_nll, uncalibrated_nll
+from segcal.calibrators.shared.tree import Condition, Init, Positivity, TemperatureTree, scaled_within
+from segcal.calibrators.shared.verdict import TemperatureRange, Verdict
+from segcal.calibrators.temperature import TemperatureScaling
 from segcal.cases import Slab, reread, slabs_of
-from segcal.functional.checks import IGNORED
 from segcal.functional.probability import at_least_float32
-from segcal.functional.temperature import likelihood
-from segcal.training.batches import Sample
+from segcal.functional.standardise import standardised_log_probabilities
 from segcal.training.loop import train
 from segcal.training.processes import choose_device
 from segcal.training.progress import History, Watch
@@ -31,31 +39,50 @@ from segcal.training.settings import Settings, override
 from segcal.types import Case, IgnoreIndex, Image, InputError, Logits, Temperature
 
 Preset = Literal["default", "paper"]
+Inputs = Literal["log_softmax", "logits"]
 
-_CONTEXT = 8  # the reach, rounded up so that slabs are cut where the compiled tree's tiles are, and give the same bits
+SHARPEN = False
+"""Default of `sharpen` outside `preset="paper"`."""
+_CONTEXT = 8  # the tree's reach, rounded up so that slabs are cut where its compiled tiles are, and give the same bits
 
 
 class LocalTemperatureScaling(TemperatureCalibrator):
     """Divide the logits of each pixel by a temperature that a small tree of convolutions reads from around it.
 
+    The temperature is `T_TS * tree(x)` with T_TS the temperature of temperature scaling and
+    `x = (log_softmax(z / T_TS) - mean) / deviation` for logits z; mean and deviation are those of the fitted pixels.
+
     Args:
         num_classes: L.
         spatial_dims: 2 or 3.
-        image_channels: C; 0 to look at the logits only.
+        image_channels: C; 0 to read the logits only.
         ignore_index: Label, or labels, left out of the fit.
-        background: Class left out of the fit but for its pixels near a boundary; None fits on every labelled pixel.
+        background: Class left out of the fit, except for its pixels near a boundary; None fits on every labelled pixel.
         bounds: Smallest and largest temperature that is applied.
         positivity: "relu" as in the paper, "softplus" or "exp".
         root_offset: 0 as in the paper's equation, 1 as in the released code.
-        init: "normal", or "zeros", which keeps sibling leaves equal for ever.
-        preset: "default" trains with Adam at 1e-4 for 200 epochs; "paper" for 100, at 1e-5 (2D) or 1e-4 (3D) and a
-            tenth of it after 50.
-        condition: "class" or "confidence" lets each predicted class, or each bin of the confidence, have a factor of
-            its own on the temperature, as the paper suggests for future work.
+        init: "normal", or "zeros", with which sibling leaves remain equal during training.
+        inputs: "log_softmax" for standardised log-probabilities, which no shift or scale of the logits changes, or
+            "logits" as printed in the paper. Default: "log_softmax", and "logits" with `preset="paper"`.
+        sharpen: Allow temperatures below min(1, T_TS), which increase confidence beyond that of both the network and
+            TS. Default: False, and True with `preset="paper"`.
+        preset: "default" starts at T_TS and trains with Adam at 1e-4 for 200 epochs; "paper" starts at 1 and trains for
+            100 epochs, at 1e-5 (2D) or 1e-4 (3D), a tenth of it after 50.
+        condition: "class" or "confidence" multiplies the temperature by a learned factor for each predicted class, or
+            for each confidence bin, as the paper suggests for future work.
     """
 
     method = "lts"
     context: int | None = _CONTEXT
+
+    base_temperature: Float64[Tensor, ""]
+    """Multiplies the tree: T_TS, or 1 with `preset="paper"`."""
+    floor: Float64[Tensor, ""]
+    """Smallest temperature that is applied, where it is above the lower bound; 0 if `sharpen` is set."""
+    input_scale: Float64[Tensor, ""]
+    """Inverse temperature at which log-probabilities are read."""
+    input_mean: Float[Tensor, " L"]
+    input_deviation: Float[Tensor, " L"]
 
     def __init__(
         self,
@@ -69,6 +96,8 @@ class LocalTemperatureScaling(TemperatureCalibrator):
         positivity: Positivity = "relu",
         root_offset: float = 0.0,
         init: Init = "normal",
+        inputs: Inputs | None = None,
+        sharpen: bool | None = None,
         preset: Preset = "default",
         condition: Condition | None = None,
     ) -> None:
@@ -76,12 +105,17 @@ class LocalTemperatureScaling(TemperatureCalibrator):
         _check_choice("spatial_dims", spatial_dims, (2, 3))
         _check_choice("positivity", positivity, ("relu", "softplus", "exp"))
         _check_choice("init", init, ("normal", "zeros"))
+        _check_choice("inputs", inputs, (None, "log_softmax", "logits"))
         _check_choice("preset", preset, ("default", "paper"))
         _check_choice("condition", condition, (None, "class", "confidence"))
+        if not math.isfinite(root_offset):
+            raise InputError(f"root_offset must be finite, got {root_offset}")
         if condition is not None and self.context is None:
             raise InputError(f"condition is for 'lts': '{self.method}' has one temperature for the whole image")
         self.spatial_dims, self.image_channels = spatial_dims, image_channels
         self.positivity, self.root_offset, self.init, self.preset = positivity, root_offset, init, preset
+        self.inputs: Inputs = inputs or ("logits" if preset == "paper" else "log_softmax")
+        self.sharpen = (SHARPEN or preset == "paper") if sharpen is None else bool(sharpen)
         self.condition = condition
         self.tree = TemperatureTree(
             num_classes,
@@ -92,7 +126,9 @@ class LocalTemperatureScaling(TemperatureCalibrator):
             init=init,
             condition=condition,
         )
-        self.requires_grad_(False)  # what is applied asks for no gradient; fit, or whoever trains on, turns it on
+        for name, value in _neutral(num_classes).items():
+            self.register_buffer(name, value)
+        self.requires_grad_(False)  # applying needs no gradient; fit turns it on
 
     def fit(
         self,
@@ -115,51 +151,92 @@ class LocalTemperatureScaling(TemperatureCalibrator):
     ) -> Self:
         """Train the tree to least NLL; see `segcal.training.settings.Settings` for the arguments.
 
-        Without `validation` the weights of the last epoch are kept.
+        The weights of the epoch of least NLL on the validation cases are kept; without `validation`, those of the last
+        epoch. They are then compared with TS, fitted on the same cases, on the validation cases (without them: on the
+        fitted cases), and unless their NLL is lower, the temperature of TS is kept instead (not with `preset="paper"`).
+
+        Cases of more than 8 million scores are trained on in random crops of up to 4 million scores unless `crop` is
+        given or `preset="paper"` is set, and measured in slabs, so that memory does not grow with their size.
         """
         started = perf_counter()
-        kept = _CaseSource(reread(cases), self)
-        checked = None if validation is None else _CaseSource(reread(validation), self)
-        settings = self.settings(
-            epochs=epochs,
-            learning_rate=learning_rate,
-            batch_size=batch_size,
-            seed=seed,
-            device=device,
-            patience=patience,
-            cosine=cosine,
-            crop=crop,
-            flips=flips,
-            precision=precision,
-            checkpoint=checkpoint,
-            cache_bytes=cache_bytes,
-        )
-        home = self.fitted.device
-        # goes through all cases, so that bad ones are found before hours pass, and before what was learned is forgotten
-        before, names = _look_through(self, kept.cases)
-        self.requires_grad_(True)
+        kept = CaseSource(reread(cases), self)
+        checked = None if validation is None else CaseSource(reread(validation), self)
+        changes = {
+            "epochs": epochs,
+            "learning_rate": learning_rate,
+            "batch_size": batch_size,
+            "seed": seed,
+            "device": device,
+            "patience": patience,
+            "cosine": cosine,
+            "crop": crop,
+            "flips": flips,
+            "precision": precision,
+            "checkpoint": checkpoint,
+            "cache_bytes": cache_bytes,
+        }
+        settings, home = self.settings(**changes), self.fitted.device
+        place = choose_device(settings.device)
+        # reads every case, so that bad ones are found before hours of training and before the old weights are lost
+        start = self._new_start(kept.cases)
+        settings = override(settings, crop=self._start_from(start, kept.cases, settings.crop))
+        self.to(place).requires_grad_(True)
         self.tree.reset(torch.Generator().manual_seed(seed))
-        history = train(_Objective(self), kept, settings, validation=checked, watch=watch)
-        self.to(choose_device(settings.device)).fitted.fill_(True)
-        found = _Outcome.of(self, kept.cases)
+        held_out = None if checked is None else CaseValidation(checked)
+        history = train(Objective(self), kept, settings, validation=held_out, watch=watch, record=True)
+        self.requires_grad_(False).fitted.fill_(True)
+        judged = kept.cases if checked is None else checked.cases
+        verdict = self._judge(start.to(place), judged, history, checked is not None)
+        report = self._report(start.fit_report_, verdict, kept.cases, history, settings)
         self.to(home)
-        return self._finish(self._report(before, names, found, history, perf_counter() - started))
+        return self._finish(replace(report, seconds=perf_counter() - started))
 
     def settings(self, **changes: Any) -> Settings:
-        """How it is trained: by its preset, but for what is not None."""
+        """Return how it is trained: as its preset says, with every change that is not None applied."""
         return override(_preset(self.preset, self.spatial_dims), **changes, spatial_dims=self.spatial_dims)
 
     def temperature(self, logits: Logits, image: Image | None = None) -> Temperature:
-        """The temperature of each pixel, within the bounds."""
+        """Return the temperature of each pixel, within the bounds."""
         self._check(logits)
-        return clamped(self._pool(self.tree(logits, self._image(logits, image))), *self.bounds)
+        return self.unchecked_temperature(logits, self._image(logits, image))
 
     def _main_numbers(self) -> dict[str, object]:
         details = self.fit_report_.details if hasattr(self, "fit_report_") else {}
         return {name: details[name] for name in ("temperature_low", "temperature_high") if name in details}
 
-    def _pool(self, temperature: Temperature) -> Temperature:
-        return temperature
+    def temperature_case(self, case: Case) -> Iterator[tuple[Slab, Temperature]]:
+        """Yield the temperatures of a case slab by slab: the slab as read, and those of its inner slices."""
+        self._check_fitted()
+        yield from self.unchecked_slabs(case)
+
+    def unchecked_temperature(self, logits: Logits, image: Image | None) -> Temperature:
+        """Return the temperature of each pixel, whether fitted or not."""
+        return self._applied(self._factor(logits, image))
+
+    def unchecked_slabs(self, case: Case) -> Iterator[tuple[Slab, Temperature]]:
+        """Yield the temperatures of a case slab by slab, whether fitted or not."""
+        for slab in slabs_of(case, self.num_classes, context=_CONTEXT, device=self.fitted.device):
+            with torch.no_grad():
+                found = self.unchecked_temperature(slab.logits, self._image(slab.logits, slab.image))[:, :, slab.inner]
+            yield slab, found
+
+    @property
+    def learned(self) -> int:
+        """Number of learned values: the weights of the tree, and T_TS."""
+        return sum(parameter.numel() for parameter in self.parameters()) + (self.preset != "paper")
+
+    def _tree_inputs(self, logits: Logits) -> Logits:
+        if self.inputs == "logits":
+            return logits
+        return standardised_log_probabilities(logits, self.input_scale, self.input_mean, self.input_deviation)
+
+    def _factor(self, logits: Logits, image: Image | None) -> Temperature:
+        """Return what the base temperature is multiplied by at each pixel."""
+        found: Temperature = self.tree(self._tree_inputs(logits), image, logits=logits)
+        return found
+
+    def _applied(self, factor: Temperature) -> Temperature:
+        return scaled_within(factor, self.base_temperature, self.floor, self.bounds)
 
     def _image(self, logits: Logits, image: Image | None) -> Image | None:
         if not self.image_channels:
@@ -169,45 +246,101 @@ class LocalTemperatureScaling(TemperatureCalibrator):
             got = "none" if image is None else f"shape {tuple(image.shape)}"
             raise InputError(
                 f"this {type(self).__name__} needs an image of shape {expected}, got {got}; "
-                "give it, or build one with image_channels=0"
+                "pass it, or build one with image_channels=0"
             )
         return image
 
+    def _new_start(self, cases: Collection[Case]) -> TemperatureScaling:
+        """Return temperature scaling fitted on the cases."""
+        settings: dict[str, Any] = {
+            "ignore_index": self.ignore_index,
+            "background": self.background,
+            "bounds": self.bounds,
+        }
+        return TemperatureScaling(self.num_classes, **settings).to(self.fitted.device).fit(cases)
+
+    def _start_from(self, start: TemperatureScaling, cases: Collection[Case], crop: int | None) -> int | None:
+        """Set base temperature, floor and standardisation; return the side of the crops to train on."""
+        temperature = start.fit_report_.details["temperature"]
+        exact = start.inverse_temperature
+        # an optimum of 0 or infinity says nothing about the scale of the logits
+        scale = torch.where((exact > 0) & exact.isfinite(), exact, 1.0)
+        neutral = _neutral(self.num_classes)
+        self.base_temperature.fill_(1.0 if self.preset == "paper" else temperature)
+        self.floor.fill_(0.0 if self.sharpen else min(1.0, temperature))
+        if self.inputs == "log_softmax":
+            found = input_statistics(self, cases, scale)
+            self.input_scale.copy_(scale)
+            self.input_mean.copy_(found.mean)
+            self.input_deviation.copy_(found.deviation)
+            largest = found.largest
+        else:
+            for name in ("input_scale", "input_mean", "input_deviation"):
+                getattr(self, name).copy_(neutral[name])
+            largest = max((tuple(case.logits.shape) for case in cases), key=math.prod)
+        return bounded_crop(largest) if crop is None and self.preset != "paper" else crop
+
+    def _judge(self, start: TemperatureScaling, cases: Collection[Case], history: History, validated: bool) -> Verdict:
+        """Compare with TS on the given cases, and go back to it if it is better."""
+        reference, found = (_mean(summed_nll(one, cases)) for one in (start, self))
+        keeps_start = self.preset != "paper" and not found < reference  # nor is NaN better
+        if keeps_start:
+            self.tree.make_constant()
+        return Verdict(
+            validated=validated,
+            nll=reference if keeps_start else found,
+            ts=reference,
+            uncalibrated=_mean(uncalibrated_nll(self, cases)),
+            keeps_ts=keeps_start,
+            falling=history.late_decrease() > 0,
+            temperature=start.fit_report_.details["temperature"],
+        )
+
     def _report(
-        self, before: float, names: Sequence[str], found: _Outcome, history: History, seconds: float
+        self, before: FitReport, verdict: Verdict, cases: Collection[Case], history: History, settings: Settings
     ) -> FitReport:
-        warnings = list(history.warnings)
-        if found.dead > 0.01:
-            warnings.append(
-                f"the ReLU at the root is 0 at {found.dead:.0%} of pixels, where it cannot learn; "
-                "try positivity='softplus' or a smaller learning rate"
-            )
-        low, high = self.bounds
-        if found.low < low or found.high > high:
-            warnings.append(
-                f"temperatures from {found.low:.3g} to {found.high:.3g} were found, "
-                f"and are cut off at {low:.3g} and {high:.3g}"
-            )
-        validated = history.best_loss if np.isfinite(history.best_loss) else None
-        return FitReport(
-            cases=len(names),
-            pixels=found.pixels,
-            nll_before=before,
-            nll_after=found.nll,
+        seen = self._range(cases)
+        return replace(
+            before,
+            nll_after=_mean(summed_nll(self, cases)) if verdict.validated else verdict.nll,
             steps=len(history.epochs),
-            seconds=seconds,
-            converged=bool(np.isfinite(found.nll)),
-            warnings=tuple(warnings),
-            names=tuple(names),
+            converged=math.isfinite(verdict.nll) and not verdict.falling,
+            warnings=(
+                *history.warnings,
+                *(f"temperature scaling: {warning}" for warning in before.warnings),
+                *verdict.warnings(),
+                *seen.warnings(self.bounds),
+            ),
             details={
-                "best_epoch": history.best_epoch,
-                "validation_nll": validated,
-                "temperature_low": found.low,
-                "temperature_high": found.high,
-                "dead_share": found.dead,
+                "best_epoch": 0 if verdict.keeps_ts else history.best_epoch,
+                **verdict.details(),
+                **seen.details(),
+                "crop": settings.crop,
                 "parameters": sum(parameter.numel() for parameter in self.parameters()),
             },
         )
+
+    def _range(self, cases: Iterable[Case]) -> TemperatureRange:
+        """Return the smallest and largest temperature before the bounds, and the share of pixels with a dead ReLU."""
+        low, high, seen, dead = math.inf, 0.0, 0, 0
+        for case in cases:
+            for slab in slabs_of(case, self.num_classes, context=_CONTEXT, device=self.fitted.device):
+                with torch.no_grad():
+                    image = self._image(slab.logits, slab.image)
+                    root = self.tree.root(self._tree_inputs(slab.logits), image)[:, :, slab.inner]
+                    factor = self.tree.conditioned(self.tree.positive(root), slab.logits[:, :, slab.inner])
+                low, high = min(low, float(factor.min())), max(high, float(factor.max()))
+                seen, dead = seen + root.numel(), dead + int((root <= 0).sum())
+        base = float(self.base_temperature)
+        return TemperatureRange(base * low, base * high, dead / seen if self.positivity == "relu" else 0.0)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """Read files of segcal 0.1.0, too: their trees were trained on raw logits, from T = 1 and without a floor."""
+        neutral = _neutral(self.num_classes)
+        if f"{prefix}tree.of_logits.weight" in state_dict and not any(prefix + name in state_dict for name in neutral):
+            self.inputs, self.sharpen = "logits", True
+            state_dict.update({prefix + name: value for name, value in neutral.items()})
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
 
 class ImageTemperatureScaling(LocalTemperatureScaling):
@@ -216,98 +349,41 @@ class ImageTemperatureScaling(LocalTemperatureScaling):
     method = "ibts"
     context = None
 
-    def _pool(self, temperature: Temperature) -> Temperature:
-        mean = temperature.mean(dim=tuple(range(1, temperature.ndim)), keepdim=True)
-        return mean.expand_as(temperature)
+    def unchecked_temperature(self, logits: Logits, image: Image | None) -> Temperature:
+        """Return the temperature of the image at each pixel, whether fitted or not."""
+        factor = self._factor(logits, image)
+        mean = factor.mean(dim=tuple(range(1, factor.ndim)), keepdim=True)
+        return self._applied(mean).expand_as(factor)
 
-    def temperature_case(self, case: Case) -> Iterator[tuple[Slab, Temperature]]:
-        """Two passes: the mean temperature over all slabs, then that mean for each slab."""
+    def unchecked_slabs(self, case: Case) -> Iterator[tuple[Slab, Temperature]]:
+        """Yield the temperature of the image slab by slab: one pass for the mean, one to apply it."""
         total, pixels = 0.0, 0
         for slab in slabs_of(case, self.num_classes, context=_CONTEXT, device=self.fitted.device):
-            self._check(slab.logits)
             with torch.no_grad():
-                inner = self.tree(slab.logits, self._image(slab.logits, slab.image))[:, :, slab.inner]
+                inner = self._factor(slab.logits, self._image(slab.logits, slab.image))[:, :, slab.inner]
             total, pixels = total + float(inner.double().sum()), pixels + inner.numel()
-        low, high = self.bounds
-        mean = min(max(total / pixels, low), high)
         for slab in slabs_of(case, self.num_classes, device=self.fitted.device):
-            yield slab, at_least_float32(slab.logits[:, :1]).new_full((1,), mean).expand(1, 1, *slab.logits.shape[2:])
-
-
-class _Objective(nn.Module):
-    """Summed NLL of the scaled logits over the pixels that are not left out, and how many there are."""
-
-    def __init__(self, calibrator: LocalTemperatureScaling) -> None:
-        super().__init__()
-        self.tree, self._calibrator = calibrator.tree, [calibrator]  # in a list, so that it is no submodule
-
-    def forward(self, logits: Tensor, labels: Tensor, image: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        (calibrator,) = self._calibrator
-        temperature = calibrator._pool(self.tree(logits, image)).clamp(*calibrator.bounds)
-        nll = F.cross_entropy(logits.float() / temperature.float(), labels, ignore_index=IGNORED, reduction="sum")
-        return nll, (labels >= 0).sum()
-
-
-class _CaseSource:
-    """Cases as training samples: logits, labels with -1 at pixels left out, and the image if the calibrator looks."""
-
-    def __init__(self, cases: Any, calibrator: LocalTemperatureScaling) -> None:
-        self.cases: Sequence[Case] = cases if isinstance(cases, Sequence) else list(cases)
-        self.calibrator = calibrator
-
-    def __len__(self) -> int:
-        return len(self.cases)
-
-    def __getitem__(self, index: int) -> Sample:
-        case = self.cases[index]
-        labels = self.calibrator.fit_labels(case)[0].cpu()
-        if not self.calibrator.image_channels:
-            return case.logits, labels
-        if case.image is None or case.image.shape[0] != self.calibrator.image_channels:
-            got = "none" if case.image is None else f"{case.image.shape[0]} channels"
-            raise InputError(
-                f"images need {self.calibrator.image_channels} channels, got {got} of case '{case.name}'; "
-                "set image_channels, or 0 to look at the logits only"
+            mean = at_least_float32(slab.logits[:, :1]).new_full(
+                (1, 1, *(1 for _ in slab.logits.shape[2:])), total / pixels
             )
-        return case.logits, labels, case.image
+            yield slab, self._applied(mean).expand(1, 1, *slab.logits.shape[2:])
 
 
-@dataclass(frozen=True)
-class _Outcome:
-    """What the fitted calibrator does on the cases it was fitted on."""
-
-    pixels: int
-    nll: float
-    low: float
-    high: float
-    dead: float
-
-    @classmethod
-    def of(cls, calibrator: LocalTemperatureScaling, cases: Iterable[Case]) -> _Outcome:
-        low, high, seen, dead = float("inf"), 0.0, 0, 0
-        home, tree = calibrator.fitted.device, calibrator.tree
-        for case in cases:
-            for slab in slabs_of(case, calibrator.num_classes, context=_CONTEXT, device=home):
-                with torch.no_grad():
-                    root = tree.root(slab.logits, calibrator._image(slab.logits, slab.image))[:, :, slab.inner]
-                    heat = tree.conditioned(tree.positive(root), slab.logits[:, :, slab.inner])
-                low, high = min(low, float(heat.min())), max(high, float(heat.max()))
-                seen, dead = seen + root.numel(), dead + int((root <= 0).sum())
-        nll, pixels = summed_nll(calibrator, cases)
-        stuck = dead / seen if calibrator.positivity == "relu" else 0.0
-        return cls(pixels, nll / pixels, low, high, stuck)
+def _neutral(num_classes: int) -> dict[str, Tensor]:
+    """Return the buffers of a tree that reads raw logits and starts at 1."""
+    one = torch.tensor(1.0, dtype=torch.float64)
+    return {
+        "base_temperature": one,
+        "floor": torch.zeros_like(one),
+        "input_scale": one.clone(),
+        "input_mean": torch.zeros(num_classes),
+        "input_deviation": torch.ones(num_classes),
+    }
 
 
-def _look_through(calibrator: LocalTemperatureScaling, cases: Collection[Case]) -> tuple[float, list[str]]:
-    """Mean NLL of the raw logits over the pixels to be fitted on, and the names; every case is checked on the way."""
-    nll, pixels, names = 0.0, 0, dict[str, None]()
-    for name, logits, labels in pixels_of(calibrator, cases):
-        names[name] = None
-        part = likelihood(logits, labels, 1.0)
-        nll, pixels = nll + part.nll, pixels + int(part.pixels)
-    if pixels == 0:
-        raise InputError("no labelled pixel to fit on; check ignore_index, background and the labels")
-    return nll / pixels, list(names)
+def _mean(sums: tuple[float, int]) -> float:
+    nll, pixels = sums
+    return nll / pixels if pixels else 0.0
 
 
 def _preset(name: Preset, spatial_dims: int) -> Settings:

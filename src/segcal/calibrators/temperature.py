@@ -21,13 +21,13 @@ from segcal.types import Case, IgnoreIndex, Image, InputError, Logits, Temperatu
 class TemperatureScaling(TemperatureCalibrator):
     """Divide all logits by the temperature of least negative log-likelihood (Eq. 3.3).
 
-    The likelihood is convex in the inverse temperature, so its slope has one root (Theorem 1) and there is no step size
-    to tune. Each step of the root finder goes through the cases once, in float64; five to seven steps are usual.
+    The NLL is convex in the inverse temperature, so its slope has one root (Theorem 1) and there is no step size to
+    tune. Each step of the root finder reads the cases once and sums in float64; five to seven steps are usual.
 
     Args:
         num_classes: L.
         ignore_index: Label, or labels, left out of the fit.
-        background: Class left out of the fit but for its pixels near a boundary; None fits on every labelled pixel.
+        background: Class left out of the fit, except for its pixels near a boundary; None fits on every labelled pixel.
         bounds: Smallest and largest temperature that is applied.
     """
 
@@ -48,7 +48,7 @@ class TemperatureScaling(TemperatureCalibrator):
         self.register_buffer("inverse_temperature", torch.tensor(torch.nan, dtype=torch.float64))
 
     def fit(self, cases: Iterable[Case], *, validation: Iterable[Case] | None = None) -> Self:
-        """Find the temperature of least NLL on the cases; with one number there is nothing to validate."""
+        """Find the temperature of least NLL on the cases; `validation` is not used, since one number cannot overfit."""
         started = perf_counter()
         kept, names = reread(cases), dict[str, None]()
         at = cache(lambda alpha: self._likelihood(kept, alpha, names))
@@ -70,7 +70,7 @@ class TemperatureScaling(TemperatureCalibrator):
         return self._finish(report)
 
     def temperature(self, logits: Logits, image: Image | None = None) -> Temperature:
-        """The one temperature, for every pixel."""
+        """Return the one temperature, for every pixel."""
         self._check(logits)
         shape = (logits.shape[0], 1, *logits.shape[2:])
         bounded = (1 / self.inverse_temperature).clamp(*self.bounds)
@@ -83,7 +83,7 @@ class TemperatureScaling(TemperatureCalibrator):
         return float((1 / self.inverse_temperature).clamp(*self.bounds))
 
     def _likelihood(self, cases: Collection[Case], alpha: float, names: dict[str, None]) -> Likelihood:
-        """Sums over all cases, whose names are noted."""
+        """Return the sums over all cases, and note their names."""
         total = [0.0] * len(Likelihood._fields)
         for case in cases:
             names[case.name] = None

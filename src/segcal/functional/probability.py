@@ -43,6 +43,25 @@ def logits_from_probabilities(probs: Float[Tensor, "*A"]) -> Float[Tensor, "*A"]
     return at_least_float32(probs).clamp(min=_SMALLEST).log()
 
 
+def two_class_logits(logits: Float[Tensor, "B 1 *S"]) -> Float[Tensor, "B 2 *S"]:
+    """Return the logits `[0, z]` of both classes of a one-logit head, whose softmax is `[1 - sigmoid(z), sigmoid(z)]`.
+
+    >>> two_class_logits(torch.tensor([[3.0]]))
+    tensor([[0., 3.]])
+    """
+    return torch.cat([torch.zeros_like(logits), logits], dim=1)
+
+
+def log_odds(logits: Float[Tensor, "B 2 *S"]) -> Float[Tensor, "B 1 *S"]:
+    """Return the one logit whose sigmoid is the probability of class 1, finite in its precision.
+
+    >>> log_odds(torch.tensor([[1.0, 3.0]]))
+    tensor([[2.]])
+    """
+    largest = torch.finfo(logits.dtype).max
+    return (logits[:, 1:] - logits[:, :1]).clamp(-largest, largest)
+
+
 def negative_log_likelihood(logits: Float[Tensor, "B L *S"], labels: Integer[Tensor, "B *S"]) -> Float[Tensor, "B *S"]:
     """Minus the log-probability of the true class at each pixel; NaN where the label is negative (ignored)."""
     return -_of_label(log_probabilities(logits), labels)

@@ -1,12 +1,12 @@
-"""The temperature tree (appendix "Networks for LTS and IBTS"): logits and image to one positive number a pixel.
+"""The temperature tree (appendix "Networks for LTS and IBTS"): one positive number per pixel.
 
 Leaves propose values, gates mix them (Eq. B.2):
 
     T = positive( g8 (v5*y + 1) + (1 - g8) { g7 [g5 (v1*x + 1) + (1 - g5)(v2*x + 1)]
                                            + (1 - g7) [g6 (v3*x + 1) + (1 - g6)(v4*x + 1)] } ),   g = sigmoid(c*x)
 
-where x are the logits, y is the image and * is a convolution, 5 wide with dilation 2. All convolutions over the logits
-are computed as one.
+where x are the inputs (logits, or log-probabilities made from them), y is the image and * is a convolution, 5 wide
+with dilation 2. All convolutions over x are computed as one.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Literal, cast
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  (the name it has everywhere)
 
@@ -25,6 +26,7 @@ from segcal.types import Image, InputError, Logits, Temperature
 Positivity = Literal["relu", "softplus", "exp"]
 Init = Literal["normal", "zeros"]
 Condition = Literal["class", "confidence"]
+Inputs = Float[Tensor, "B L *S"]
 
 _WIDTH, _DILATION = 5, 2
 _REACH = _DILATION * (_WIDTH // 2)
@@ -35,17 +37,18 @@ _ONE_AS_SOFTPLUS = float(np.log(np.expm1(1.0)))
 
 
 class TemperatureTree(nn.Module):
-    """The tree: logits and image to one positive number a pixel, 1 everywhere before training.
+    """Map the inputs and the image to one positive number per pixel, 1 everywhere before training.
 
     Args:
-        num_classes: L.
+        num_classes: L, the number of input channels.
         spatial_dims: 2 or 3.
-        image_channels: C; 0 for a tree that looks at the logits only and has neither the image leaf nor its gate.
-        positivity: What makes the root positive. The paper's ReLU has no gradient at 0; softplus and exp always have.
-        root_offset: Added at the root, before it is made positive; the released code adds 1, so that T starts at 2.
-        init: "normal" draws the leaves from N(0, 0.001); with "zeros" sibling leaves stay equal for ever.
-        condition: Multiplies the temperature by a learned factor for each predicted class, or for each of ten bins of
-            the confidence; 1 before training.
+        image_channels: C; 0 for a tree without the image leaf and its gate.
+        positivity: Function that makes the root positive. The paper's ReLU has no gradient below 0; softplus and exp
+            always have one.
+        root_offset: Added at the root before it is made positive; the released code adds 1, so that T starts at 2.
+        init: "normal" draws the leaves from N(0, 0.001); with "zeros" sibling leaves remain equal during training.
+        condition: Multiply the result by a learned factor for each predicted class, or for each of ten confidence
+            bins; the factors are 1 before training.
     """
 
     def __init__(
@@ -69,7 +72,7 @@ class TemperatureTree(nn.Module):
         self.positivity, self.root_offset, self.init, self.condition = positivity, root_offset, init, condition
 
     def reset(self, generator: torch.Generator) -> None:
-        """Start anew: T is 1 everywhere, or nearly so with random leaves."""
+        """Set the initial weights: the result is 1 everywhere, or nearly so with random leaves."""
         with torch.no_grad():
             for parameter in self.parameters():
                 parameter.zero_()
@@ -80,28 +83,37 @@ class TemperatureTree(nn.Module):
                     weight = self.of_image.weight
                     weight.copy_(torch.randn(weight.shape, generator=generator) * 1e-3)
 
-    def root(self, logits: Logits, image: Image | None = None) -> Temperature:
-        """The value at the root before it is made positive."""
-        found = self._fused(logits, image)
-        return self._root(logits, image) if found is None else found
+    def make_constant(self) -> None:
+        """Set the weights to those of a tree that is 1 at every pixel of every image."""
+        with torch.no_grad():
+            for parameter in self.parameters():
+                parameter.zero_()
+            cast(Tensor, self.of_logits.bias)[_LEAVES] = -self.root_offset
+            if self.of_image is not None:
+                cast(Tensor, self.of_image.bias).fill_(-self.root_offset)
 
-    def _fused(self, logits: Logits, image: Image | None, least: float | None = None) -> Temperature | None:
-        """The value at the root, rectified if `least` is given, in one pass on the CPU; None where that cannot be."""
+    def root(self, inputs: Inputs, image: Image | None = None) -> Temperature:
+        """Return the value at the root before it is made positive."""
+        found = self._fused(inputs, image)
+        return self._root(inputs, image) if found is None else found
+
+    def _fused(self, inputs: Inputs, image: Image | None, least: float | None = None) -> Temperature | None:
+        """Return the value at the root, rectified if `least` is given, in one CPU pass; None if impossible."""
         if self.of_image is not None and image is None:
-            raise InputError("this calibrator looks at the image too; give it, or build one with image_channels=0")
+            raise InputError("this calibrator also reads the image; pass it, or build one with image_channels=0")
         if not (
-            logits.numel()
+            inputs.numel()
             and self.of_logits.weight.dtype == torch.float32
-            and kernels.may_compile(logits, *self.parameters())
+            and kernels.may_compile(inputs, *self.parameters())
         ):
             return None
         y = None if image is None or self.of_image is None else _narrowed(image, torch.float32)
         of_image = None if self.of_image is None else _learned(self.of_image)
-        x, offset = _narrowed(logits, torch.float32), 1.0 + self.root_offset
+        x, offset = _narrowed(inputs, torch.float32), 1.0 + self.root_offset
         return kernels.tree_root(x, y, _learned(self.of_logits), of_image, offset, least=least)
 
-    def _root(self, logits: Logits, image: Image | None) -> Temperature:
-        found = _convolve(self.of_logits, logits)  # [B, 7 or 8, *S]
+    def _root(self, inputs: Inputs, image: Image | None) -> Temperature:
+        found = _convolve(self.of_logits, inputs)  # [B, 7 or 8, *S]
         v1, v2, v3, v4 = found[:, _LEAVES].unbind(1)
         gates = torch.sigmoid(found[:, 4:])
         left = torch.lerp(v2, v1, gates[:, 0])
@@ -109,19 +121,19 @@ class TemperatureTree(nn.Module):
         value = torch.lerp(right, left, gates[:, 2])
         if self.of_image is not None and image is not None:
             value = torch.lerp(value, _convolve(self.of_image, image)[:, 0], gates[:, 3])
-        # every leaf has a + 1, and gates mix with weights that sum to 1, so that it can be added once, here
+        # every leaf has a + 1, and the gates' weights sum to 1, so it can be added once, here
         return value.unsqueeze(1) + (1.0 + self.root_offset)
 
-    def forward(self, logits: Logits, image: Image | None = None) -> Temperature:
-        """The temperature of each pixel."""
+    def forward(self, inputs: Inputs, image: Image | None = None, *, logits: Logits | None = None) -> Temperature:
+        """Return the value of each pixel; a condition is read from `logits`, or from the inputs without them."""
         least = _EPSILON if self.positivity == "relu" else None
-        found = self._fused(logits, image, least)
+        found = self._fused(inputs, image, least)
         if found is None or least is None:
-            found = self.positive(self._root(logits, image) if found is None else found)
-        return self.conditioned(found, logits)
+            found = self.positive(self._root(inputs, image) if found is None else found)
+        return self.conditioned(found, inputs if logits is None else logits)
 
     def conditioned(self, temperature: Temperature, logits: Logits) -> Temperature:
-        """The temperature times the factor of the pixel's group."""
+        """Return the temperature times the factor of the pixel's group."""
         if self.of_group is None:
             return temperature
         if self.condition == "class":
@@ -132,7 +144,7 @@ class TemperatureTree(nn.Module):
         return temperature * self.of_group.exp()[group]
 
     def positive(self, root: Tensor) -> Tensor:
-        """A positive number that is 1 where the root is."""
+        """Return a positive number that is 1 where the root is 1."""
         if self.positivity == "relu":
             return F.relu(root) + _EPSILON
         if self.positivity == "softplus":
@@ -140,11 +152,14 @@ class TemperatureTree(nn.Module):
         return torch.exp(root - 1.0)
 
 
-def clamped(values: Tensor, low: float, high: float) -> Tensor:
-    """Between bounds; in numpy where it can be, since small operations wake PyTorch's threads, which then spin."""
-    if values.dtype == torch.float32 and kernels.may_compile(values):
-        return torch.from_numpy(np.clip(values.numpy(), np.float32(low), np.float32(high)))
-    return values.clamp(low, high)
+def scaled_within(values: Tensor, factor: Tensor, floor: Tensor, bounds: tuple[float, float]) -> Tensor:
+    """Return `values * factor` within the bounds and not below the floor."""
+    low, high = bounds
+    if values.dtype == torch.float32 and kernels.may_compile(values, factor):
+        # in numpy, since small operations wake PyTorch's threads, which then spin
+        least = np.float32(max(low, float(floor)))
+        return torch.from_numpy(np.clip(values.numpy() * np.float32(float(factor)), least, np.float32(high)))
+    return torch.maximum((values * factor).clamp(low, high), floor.to(values.dtype))
 
 
 def _learned(conv: nn.Module) -> tuple[Tensor, Tensor]:
@@ -152,14 +167,14 @@ def _learned(conv: nn.Module) -> tuple[Tensor, Tensor]:
 
 
 def _narrowed(values: Tensor, dtype: torch.dtype) -> Tensor:
-    """In another precision; what it cannot hold would become infinite, and the temperature NaN."""
+    """Return values in another precision, clamped to its range: infinities would make the temperature NaN."""
     if values.dtype == torch.float64 and dtype != torch.float64:
         values = values.clamp(torch.finfo(dtype).min, torch.finfo(dtype).max)
     return values.to(dtype)
 
 
 def _convolve(conv: nn.Module, values: Tensor) -> Tensor:
-    """Convolve with reflected edges, in the memory order that convolutions are fastest in."""
+    """Convolve with reflected edges, in the memory order in which convolutions are fastest."""
     weight, dims = cast(Tensor, conv.weight), values.ndim - 2
     mode = "reflect" if min(values.shape[2:]) > _REACH else "replicate"  # a reflection needs something to reflect
     padded = F.pad(_narrowed(values, weight.dtype), [_REACH] * (2 * dims), mode=mode)

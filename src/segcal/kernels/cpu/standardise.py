@@ -1,0 +1,54 @@
+"""Standardised log-probabilities on the CPU: softmax, logarithm and standardisation in one pass over the logits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from segcal.kernels.cpu.compiling import BLOCK, as_numpy, compiled, exp_float32, log_above_one, over_pixels
+from segcal.types import Array
+
+
+@compiled
+def _standardise(
+    logits: Array, scale: float, least: float, mean: Array, inverse: Array, found: Array, start: int, stop: int
+) -> None:
+    """All classes of a block are read before any is written, so `found` may be `logits` itself."""
+    classes = logits.shape[0]
+    top, total = np.empty(BLOCK, np.float32), np.empty(BLOCK, np.float32)
+    for at in range(start, stop, BLOCK):
+        n = min(BLOCK, stop - at)
+        top[:n] = logits[0, at : at + n]
+        for c in range(1, classes):
+            row = logits[c, at : at + n]
+            for i in range(n):
+                top[i] = max(top[i], row[i])
+        total[:] = np.float32(0)
+        for c in range(classes):
+            row = logits[c, at : at + n]
+            for i in range(n):
+                total[i] += exp_float32((row[i] - top[i]) * scale)
+        for i in range(n):
+            total[i] = np.float32(log_above_one(max(np.float64(total[i]), 1.0)))
+        for c in range(classes):
+            row, out = logits[c, at : at + n], found[c, at : at + n]
+            for i in range(n):
+                log_probability = max((row[i] - top[i]) * scale - total[i], least)
+                out[i] = (log_probability - mean[c]) * inverse[c]
+
+
+def standardised_log_probabilities(
+    logits: Tensor, scale: float, least: float, mean: Tensor, deviation: Tensor
+) -> Tensor:
+    """Return `(max(log_softmax(scale * logits), least) - mean) / deviation` of `[B, L, *S]` logits in float32."""
+    z: Any = as_numpy(logits).reshape(*logits.shape[:2], -1)
+    ours = logits.dtype != torch.float32  # half precision was widened into memory that nobody else uses
+    found = z if ours else np.empty(z.shape, np.float32)
+    inverse = (1 / as_numpy(deviation)).astype(np.float32)
+    for k in range(len(z)):
+        numbers = (np.float32(scale), np.float32(least), as_numpy(mean), inverse)
+        over_pixels(_standardise, z.shape[2], z[k], *numbers, found[k])
+    return torch.from_numpy(found).view(logits.shape)
