@@ -242,6 +242,16 @@ def test_a_second_writer_is_refused(tmp_path: Path, staged) -> None:
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
+def test_a_staged_folder_may_be_staged_again(tmp_path: Path) -> None:
+    """As when results are saved together with their portraits."""
+    with staged_folder(tmp_path / "out") as outer:
+        write(outer, "rows")
+        write(outer / "portraits", "faces")
+        assert not (tmp_path / "out").exists()
+    assert everything(tmp_path / "out") == {MARKER, "part", "portraits", "portraits/part", f"portraits/{MARKER}"}
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
 def test_a_failed_publication_restores_the_old_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "out", "old")
     rename = Path.rename

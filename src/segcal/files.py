@@ -50,9 +50,13 @@ _staged: set[Path] = set()
 def staged_folder(path: str | Path) -> Iterator[Path]:
     """Yield a temporary folder that becomes `path` if the block succeeds and vanishes if it does not.
 
-    A folder already at `path` is replaced when it is empty or was written by segcal, and refused otherwise.
+    A folder already at `path` is replaced when it is empty or was written by segcal, and refused otherwise. Where
+    `path` is itself such a temporary folder, what is written goes into it and is published with it.
     """
     target = Path(os.path.abspath(path))  # noqa: PTH100  (a trailing slash must not make an empty name)
+    if target in _staged:
+        yield target
+        return
     refuse_foreign(target)
     with _exclusive(target, "folder"):
         refuse_foreign(target)

@@ -305,7 +305,8 @@ def test_demo_tells_the_whole_story(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     small = [scene.case for scene in simulate(4, size=(12, 12))]
     parts = {"fit": small[:1], "validation": small[3:], "test": small[1:3]}
     monkeypatch.setattr("segcal.data.datasets.simulate.load_sample", lambda: parts)
-    succeed("demo", "--out", tmp_path / "demo")  # a second time replaces the first
+    places = succeed_json("demo", "--out", tmp_path / "demo")  # a second time replaces the first
+    assert places["page"] == str(tmp_path / "demo" / "page.html")
     assert set(Results.load(tmp_path / "demo" / "results").frame.case) == {"scene-001", "scene-002"}
 
 

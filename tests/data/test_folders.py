@@ -362,6 +362,8 @@ def test_settings_and_what_overrides_them(tmp_path: Path) -> None:
     assert (other.ignore_index, other.background) == ((3,), 1)
     (tmp_path / "segcal.toml").write_text("ignore_index = 255")
     assert open_folder(tmp_path).ignore_index == (255,)
+    (tmp_path / "segcal.toml").write_text('class_names = ["a", "b", "c", "d", "e"]')  # as the library's arguments
+    assert open_folder(tmp_path).class_names == ("a", "b", "c", "d", "e")
 
 
 @pytest.mark.parametrize(
@@ -499,6 +501,9 @@ def test_missing_and_double_files(tmp_path: Path) -> None:
     (tmp_path / "labels/b.png").unlink()
     (tmp_path / "labels/b.npy").unlink()
     assert f"case 'b' must have one label file, got none at '{tmp_path}/labels/b.png'" in complaint(tmp_path)
+    save(tmp_path / "labels/b_.npy", labels_of())
+    assert "did you mean 'b_.npy'? rename it" in complaint(tmp_path)
+    (tmp_path / "labels/b_.npy").unlink()
     save(tmp_path / "labels/b.npy", labels_of())
     save(tmp_path / "logits/b.npz", logits_of())
     assert "case 'b' must have one score file, got" in complaint(tmp_path)

@@ -11,8 +11,11 @@ import numpy as np
 import pytest
 import torch
 
+import segcal
+from segcal.apply import apply_to_folder
 from segcal.data.folders.crop import outside_crop
 from segcal.data.folders.folder import open_folder, write_map
+from segcal.data.folders.probabilities import LazyLogits
 from segcal.types import InputError
 
 SHAPE = (5, 6, 7)
@@ -145,6 +148,46 @@ def test_totalsegmentator(tmp_path: Path, named: bool) -> None:
         open_folder(tmp_path / "data", require_labels=False)
 
 
+def test_large_probabilities_are_converted_part_by_part(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same logits, labels and files, though the probabilities never are whole in memory."""
+    at_once = open_folder(model)[0]
+    calibrator = segcal.create("ts", 3, ignore_index=(3, -1)).fit([at_once])
+    folder = open_folder(model, require_labels=False)
+    apply_to_folder(calibrator, folder, like=folder, out=model.parent / "whole")
+    monkeypatch.setattr("segcal.data.io.base.IN_MEMORY", 100)
+    monkeypatch.setattr("segcal.cases._SLAB", 1)
+    monkeypatch.setattr("segcal.cases._WHOLE", 2)
+    folder = open_folder(model)
+    lazy = folder[0]
+    assert isinstance(lazy.logits, LazyLogits)
+    assert isinstance(lazy.logits.probs, np.memmap)
+    assert lazy.logits.dtype == np.float32
+    np.testing.assert_array_equal(np.asarray(lazy.logits), np.asarray(at_once.logits))
+    np.testing.assert_array_equal(lazy.labels, at_once.labels)
+    apply_to_folder(calibrator, folder, like=folder, out=model.parent / "slabs")
+    for name in "abc":
+        with np.load(model.parent / f"whole/{name}.npz") as whole, np.load(model.parent / f"slabs/{name}.npz") as slabs:
+            np.testing.assert_allclose(slabs["probabilities"], whole["probabilities"], rtol=1e-6)
+
+
+def test_wrong_probabilities_are_named_by_place(model: Path) -> None:
+    path = model / "fold_0" / "validation" / "a.npz"
+    probs = np.repeat(probabilities(0), 5, axis=1)  # more slices than are checked at a time
+    save_nifti(
+        model.parents[2] / "nnUNet_preprocessed/Dataset004_Hippocampus/gt_segmentations/a.nii.gz",
+        probs.argmax(0).astype(np.uint8),
+    )
+    probs[1, 20, 3, 2] = 1.5
+    np.savez(path, probabilities=probs)
+    with pytest.raises(InputError, match=r"in 0..1, got 1.5 at \(1, 20, 3, 2\) of case 'a'"):
+        open_folder(model)[0]
+    probs[1, 20, 3, 2] = 0.9
+    probs[0, 20, 3, 2] = 0.8
+    np.savez(path, probabilities=probs)
+    with pytest.raises(InputError, match=r"sum to 1 over the classes, got \d.* at \(20, 3, 2\) of case 'a'"):
+        open_folder(model)[0]
+
+
 # ---- the crop -----------------------------------------------------------------------------------------
 
 
@@ -190,9 +233,6 @@ def test_what_nnunet_writes_is_read_and_what_is_written_nnunet_reads(package: An
     from nnunetv2.imageio.simpleitk_reader_writer import SimpleITKIO
     from nnunetv2.inference.export_prediction import export_prediction_from_logits
     from nnunetv2.utilities.plans_handling.plans_handler import PlansManager
-
-    import segcal
-    from segcal.apply import apply_to_folder
 
     kind = {"SimpleITKIO": SimpleITKIO, "NibabelIO": NibabelIO}[reader]
     affine = np.array([[-1.0, 0, 0, 10], [0, -2.0, 0, 20], [0, 0, 3.0, -30], [0, 0, 0, 1]])

@@ -10,7 +10,6 @@ Names of classes and the ignored label come from `dataset.json`. The pickles bes
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -71,10 +70,10 @@ def archived_cases(request: Request, places: list[Path], labels: Path | None) ->
     true_labels = by_name(label_folder, LABELS)
     images = by_name(root / "images", IMAGES)
     named = settings.geometry_folder(root)
+    beside = {place: by_name(place, LABELS) for place in ([named] if named else places)}
     files = {}
     for name in sorted(archives):
         (archive,) = archives[name]
-        beside = by_name(named or archive.parent, LABELS).get(name, [])
         files[name] = CaseFiles(
             name=name,
             scores=archive,
@@ -85,14 +84,16 @@ def archived_cases(request: Request, places: list[Path], labels: Path | None) ->
             kind=request.scores or settings.scores or "probabilities",
             group=settings.group_of(name),
             spacing=settings.spacing_of(name),
-            prediction=next((path for path in beside if is_nifti(path)), next(iter(_maps(beside)), None)),
+            prediction=_prediction(beside[named or archive.parent].get(name, [])),
             archived=True,
         )
     return files
 
 
-def _maps(paths: list[Path]) -> Iterator[Path]:
-    return (path for path in paths if not path.name.lower().endswith(_ARCHIVES))
+def _prediction(paths: list[Path]) -> Path | None:
+    """Return the network's own segmentation among files of one name, preferably one that has a geometry."""
+    maps = [path for path in paths if not path.name.lower().endswith(_ARCHIVES)]
+    return next((path for path in maps if is_nifti(path)), maps[0] if maps else None)
 
 
 def _folds(root: Path) -> dict[str, Path]:
