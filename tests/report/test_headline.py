@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -85,6 +86,18 @@ def said(results: Results) -> list[str]:
 )
 def test_severity_and_direction(ece: float, bins: list[Any], first: str) -> None:
     assert said(made({"UC": 0.5}, {"UC": ece}, bins=bins))[0] == f"The network is {first}"
+
+
+def test_images_that_err_in_different_directions_are_not_hidden_by_the_average() -> None:
+    results = made({"UC": 0.5}, {"UC": 0.09}, bins=[(100, 88, 90.0)])
+    pooled = results.pooled_frame.copy()
+    pooled.loc[pooled.metric == "ece", ["value", "low", "high"]] = (0.02, 0.015, 0.025)
+    assert said(replace(results, pooled_frame=pooled))[0] == (
+        "The network is only slightly overconfident over all pixels (on average it says 0.90 and is right 0.88 of the "
+        "time), but severely miscalibrated in single images."
+    )
+    shown = replace(results, pooled_frame=pooled).presented(Presentation(average="pixels"))
+    assert said(shown)[0].startswith("The network is only slightly overconfident: on average")
 
 
 def test_the_floor_counts_in_the_networks_favour() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import pandas as pd
@@ -19,6 +19,8 @@ from segcal.tables.numbers import with_interval, with_unit
 from segcal.types import Array
 
 Severity = Literal["well calibrated", "slightly", "clearly", "severely"]
+SEVERITIES: tuple[Severity, ...] = get_args(Severity)
+"""From the mildest to the worst."""
 
 BANDS: tuple[tuple[float, Severity], ...] = ((0.01, "well calibrated"), (0.03, "slightly"), (0.08, "clearly"))
 """Upper ends of the bands of the ECE in *All* above its floor; beyond the last one it is "severely"."""
@@ -61,7 +63,8 @@ class State:
     """How well calibrated a method is.
 
     Attributes:
-        severity: The band of the ECE above its floor.
+        severity: The band of the ECE above its floor, averaged as the presentation says.
+        overall: The same over all pixels together. Milder than `severity` where images err in different directions.
         direction: -1 underconfident, 1 overconfident, 0 where both occur and cancel.
         confidence: Mean confidence over all pixels.
         accuracy: Share of correct pixels.
@@ -70,6 +73,7 @@ class State:
     """
 
     severity: Severity
+    overall: Severity
     direction: int
     confidence: float
     accuracy: float
@@ -112,8 +116,7 @@ class Findings:
         if self.results.redrawn is None:
             return None
         if self._pooled and not region.startswith("local"):
-            found = _read(self.results.redrawn.pooled(), method, "ece", region)
-            return None if found is None else found.value
+            return self._pooled_floor(method, region)
         rows = self._means
         values = rows[(rows.method == method) & (rows.region == region) & (rows.metric == "ece")]["floor"].dropna()
         return float(values.iloc[0]) if len(values) else None
@@ -127,8 +130,10 @@ class Findings:
         worst = int(np.argmax(gaps.abs()))
         says, right = (float(curve[name].iloc[worst] / curve["count"].iloc[worst]) for name in ("confidence", "hit"))
         one_sided = abs(gaps.sum()) > _ONE_SIDED * gaps.abs().sum()
+        pooled = _read(self._pooled_table, method, "ece", "all") or ece
         return State(
             severity_of(ece, self.floor(method) or 0.0),
+            severity_of(pooled, self._pooled_floor(method) or 0.0),
             int(np.sign(gaps.sum())) if one_sided else 0,
             float(curve["confidence"].sum() / pixels),
             float(curve["hit"].sum() / pixels),
@@ -155,6 +160,12 @@ class Findings:
 
         low, high = self._drawing.intervals(mean)
         return Difference(float(mean(np.ones((1, len(gaps))))[0, 0]), float(low[0]), float(high[0]))
+
+    def _pooled_floor(self, method: str, region: str = "all") -> float | None:
+        if self.results.redrawn is None:
+            return None
+        found = _read(self.results.redrawn.pooled(), method, "ece", region)
+        return None if found is None else found.value
 
     @property
     def _pooled(self) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from segcal.calibrators import method_titles
 from segcal.evaluation.results import Results
-from segcal.report.findings import Findings
+from segcal.report.findings import SEVERITIES, Findings, State
 from segcal.tables.numbers import number, with_unit
 
 _DIRECTIONS = {-1: "underconfident", 0: "miscalibrated", 1: "overconfident"}
@@ -63,22 +63,28 @@ def _state(findings: Findings) -> list[str]:
     state, ece = findings.state(baseline), findings.value(baseline, "ece")
     if state is None or ece is None:
         return [f"{spelled(baseline)} was measured on {results.settings['num_classes']} classes."]
-    overall = f"on average it says {_share(state.confidence)} and is right {_share(state.accuracy)} of the time"
-    example = f"where it says {_share(state.says)} it is right {_share(state.right)} of the time"
-    if state.severity == "well calibrated":
-        first = f"The network is well calibrated: {overall}."
-    elif state.severity == "slightly":
-        first = f"The network is only slightly {_DIRECTIONS[state.direction]}: {overall}."
-    elif state.direction == 0:
-        first = f"The network is {state.severity} miscalibrated, in both directions: {example}."
-    else:
-        first = f"The network is {state.severity} {_DIRECTIONS[state.direction]}: {example}."
     floor = findings.floor(baseline)
     above = "" if floor is None else f" Its floor is {with_unit('ece', floor)}."
     return [
-        first,
+        f"The network is {_calibration(state)}",
         f"Its expected calibration error (ECE) in the region All is {ece} ({average_in_words(results)}).{above}",
     ]
+
+
+def _calibration(state: State) -> str:
+    """How the network is calibrated over all pixels, with numbers, and in single images if those are worse."""
+    mean = f"on average it says {_share(state.confidence)} and is right {_share(state.accuracy)} of the time"
+    example = f"where it says {_share(state.says)} it is right {_share(state.right)} of the time"
+    if state.overall == "well calibrated":
+        words, numbers = "well calibrated", mean
+    elif state.overall == "slightly":
+        words, numbers = f"only slightly {_DIRECTIONS[state.direction]}", mean
+    else:
+        both = ", in both directions" if state.direction == 0 else ""
+        words, numbers = f"{state.overall} {_DIRECTIONS[state.direction]}{both}", example
+    if SEVERITIES.index(state.severity) > SEVERITIES.index(state.overall):
+        return f"{words} over all pixels ({numbers}), but {state.severity} miscalibrated in single images."
+    return f"{words}: {numbers}."
 
 
 def _best(findings: Findings) -> list[str]:

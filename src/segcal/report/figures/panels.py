@@ -107,4 +107,5 @@ def _coloured(values: Array, palette: tuple[str, ...]) -> Array:
 
 def _show(axis: Any, portrait: Portrait, values: Array, **options: Any) -> Any:
     height, width = plane_extent(portrait)
+    axis.set_facecolor("#808080")  # seen where a map has no value, as on the page
     return axis.imshow(values, interpolation="nearest", extent=(0, width, height, 0), **options)
