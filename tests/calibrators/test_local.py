@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -9,8 +13,11 @@ from scipy.stats import spearmanr
 
 from segcal import Case, InputError, create, evaluate
 from segcal import cases as cases_module
+from segcal.calibrators.local import SHARPEN
+from segcal.calibrators.shared import local_training
 from segcal.calibrators.shared.tree import TemperatureTree
 from segcal.data.datasets.simulate import Scene, simulate
+from segcal.training import batches
 from support.nine_convolutions import NineConvolutions
 
 SIZES = {2: (11, 14), 3: (6, 7, 9)}
@@ -263,3 +270,151 @@ def test_a_condition_is_for_local_temperatures() -> None:
         create("ibts", 3, condition="class")
     with pytest.raises(InputError, match="condition must be one of"):
         create("lts", 3, condition="size")
+
+
+def small_scenes(count: int = 4, size: tuple[int, ...] = (24, 20)) -> list[Case]:
+    return cases_of(simulate(count, size=size, num_classes=3, contrast=2.0, seed=5))
+
+
+def changed(case: Case, factor: float, shift: float) -> Case:
+    return replace(case, logits=(factor * np.asarray(case.logits, np.float64) + shift).astype(np.float32))
+
+
+@pytest.mark.parametrize("method", ["lts", "ibts"])
+@pytest.mark.parametrize(("factor", "shift"), [(1.0, -64.0), (8.0, 16.0)])
+def test_a_shift_or_scale_of_the_logits_changes_no_probability(method: str, factor: float, shift: float) -> None:
+    cases = small_scenes()
+    others = [changed(case, factor, shift) for case in cases]
+    settings = {"epochs": 4, "learning_rate": 1e-3, "batch_size": 2}
+    options = {"image_channels": 1, "bounds": (1e-3, 1e3), "sharpen": True}  # the floor of 1 is about confidence
+    one = create(method, 3, **options).fit(cases[:3], validation=cases[3:], **settings)
+    other = create(method, 3, **options).fit(others[:3], validation=others[3:], **settings)
+    assert one.fit_report_.details["kept_ts"] is other.fit_report_.details["kept_ts"] is False
+    logits, image = tensors(cases[3])
+    moved, _ = tensors(others[3])
+    torch.testing.assert_close(
+        other.temperature(moved, image), factor * one.temperature(logits, image), rtol=1e-3, atol=0
+    )
+    found, expected = (c.predict_proba(z, image) for c, z in ((other, moved), (one, logits)))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("method", ["lts", "ibts"])
+def test_no_temperature_is_below_the_floor_unless_sharpening_is_allowed(method: str) -> None:
+    cases = small_scenes(2)
+    logits, _ = tensors(cases[0])
+    assert create(method, 3).sharpen is SHARPEN
+    for sharpen in (False, True):
+        calibrator = create(method, 3, sharpen=sharpen).fit(cases, epochs=1)
+        one = calibrator.fit_report_.details["ts_temperature"]
+        floor = 0.0 if sharpen else min(1.0, one)
+        assert float(calibrator.floor) == floor
+        calibrator.tree.make_constant()
+        calibrator.tree.of_logits.bias.data[:4] = -0.9  # the tree is 0.1 everywhere
+        found = calibrator.temperature(logits)
+        torch.testing.assert_close(found, torch.full_like(found, max(0.1 * one, floor, 0.05)), rtol=1e-5, atol=0)
+        parts = torch.cat([part for _, part in calibrator.temperature_case(cases[0])], dim=2)
+        torch.testing.assert_close(parts, found)
+
+
+def test_the_preset_of_the_paper_is_what_the_paper_does() -> None:
+    """Raw logits, nine convolutions, from T = 1 and without a floor: trained here by a loop of its own."""
+    cases = small_scenes(3)
+    lts = create("lts", 3, image_channels=1, preset="paper")
+    assert (lts.inputs, lts.sharpen) == ("logits", True)
+    assert lts.settings().milestones == (50,)
+    lts.fit(cases, epochs=4, learning_rate=3e-3, device="cpu")
+    start = create("lts", 3, image_channels=1, preset="paper").tree
+    start.reset(torch.Generator().manual_seed(0))
+    model = NineConvolutions(3, 2, 1)
+    model.take_weights(start.of_logits, start.of_image)
+    optimiser = torch.optim.Adam(model.parameters(), lr=3e-3)
+    logits, image = (torch.cat(parts) for parts in zip(*map(tensors, cases), strict=True))
+    labels = torch.stack([torch.as_tensor(np.array(case.labels)) for case in cases]).long()
+    for _ in range(4):
+        optimiser.zero_grad()
+        torch.nn.functional.cross_entropy(logits / model(logits, image).clamp(0.05, 100.0), labels).backward()
+        optimiser.step()
+    for k, name in enumerate(["v1", "v2", "v3", "v4", "c5", "c6", "c7", "c8"]):
+        torch.testing.assert_close(
+            lts.tree.of_logits.weight[k], model.convs[name].weight[0].detach(), rtol=0, atol=1e-4
+        )
+    torch.testing.assert_close(lts.tree.of_image.weight, model.convs["v5"].weight.detach(), rtol=0, atol=1e-4)
+    torch.testing.assert_close(
+        lts.temperature(logits, image), model(logits, image).detach().clamp(0.05, 100.0), rtol=1e-3, atol=1e-3
+    )
+
+
+def test_weights_of_0_1_0_are_those_of_a_tree_of_raw_logits() -> None:
+    new = create("lts", 3, image_channels=1, preset="paper").fit(small_scenes(2), epochs=1, learning_rate=1e-2)
+    old = {name: value for name, value in new.state_dict().items() if name == "fitted" or name.startswith("tree.")}
+    read = create("lts", 3, image_channels=1)
+    read.load_state_dict(old)
+    assert (read.inputs, read.sharpen) == ("logits", True)
+    inputs = tensors(small_scenes(1)[0])
+    assert torch.equal(read(*inputs), new(*inputs))
+    with pytest.raises(RuntimeError, match="Missing key"):
+        create("lts", 3, image_channels=1).load_state_dict({**old, "floor": torch.tensor(0.0)})
+
+
+def test_the_report_says_what_happened() -> None:
+    cases = small_scenes(5)
+    lts = create("lts", 3).fit(cases[:3], validation=cases[3:], epochs=1, learning_rate=1e-6)
+    assert not lts.fit_report_.converged
+    assert any("still falling when the epochs ended" in warning for warning in lts.fit_report_.warnings)
+    # labels of the validation images are those of another network: whatever is learned is worse than nothing
+    flipped = [replace(case, labels=np.asarray(case.logits).argmax(0)) for case in cases[3:]]
+    wrong = [replace(case, labels=np.asarray(case.logits).argmin(0)) for case in cases[:3]]
+    lts = create("lts", 3).fit(wrong, validation=flipped, epochs=3, learning_rate=1e-2)
+    assert any("worse than uncalibrated on the validation images" in warning for warning in lts.fit_report_.warnings)
+    details = lts.fit_report_.details
+    assert details["validation_nll"] <= details["validation_nll_ts"]
+    assert details["validation_nll"] > details["validation_nll_before"]
+
+
+def test_nothing_learned_leaves_temperature_scaling_to_the_bit() -> None:
+    cases = small_scenes(3)
+    for positivity, offset in (("relu", 0.0), ("relu", 1.0), ("softplus", 0.0), ("exp", -0.5)):
+        lts = create("lts", 3, image_channels=1, positivity=positivity, root_offset=offset)
+        lts.fit(cases, epochs=2, learning_rate=1e3)  # far too large
+        assert lts.fit_report_.details["kept_ts"]
+        assert lts.fit_report_.details["best_epoch"] == 0
+        ts = create("ts", 3).fit(cases)
+        logits, image = tensors(cases[0])
+        torch.testing.assert_close(lts.temperature(logits, image), ts.temperature(logits), rtol=2e-7, atol=0)
+
+
+def test_volumes_are_trained_on_in_crops_and_never_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(0)
+    labels = random.integers(0, 3, (40, 24, 20)).astype(np.uint8)
+    scores = random.normal(size=(3, 40, 24, 20)).astype(np.float16)
+    scores += 2 * (labels == np.arange(3)[:, None, None, None])
+    np.save(tmp_path / "v.npy", scores)
+    volume = Case("v", np.load(tmp_path / "v.npy", mmap_mode="r"), labels)
+    monkeypatch.setattr(local_training, "LARGEST_SAMPLE", scores.size - 1)
+    monkeypatch.setattr(local_training, "_CROP", 3 * 16**3)
+    monkeypatch.setattr(batches, "_LARGE", 1)
+    monkeypatch.setattr(cases_module, "_SLAB", 1)
+    read: list[int] = []
+
+    def counting(original: Any) -> Any:
+        def call(values: Any) -> torch.Tensor:
+            if values.dtype == np.float16:
+                read.append(values.size)
+            return original(values)
+
+        return call
+
+    monkeypatch.setattr(batches, "_tensor", counting(batches._tensor))
+    monkeypatch.setattr(cases_module, "to_tensor", counting(cases_module.to_tensor))
+    copied: list[Any] = []
+    monkeypatch.setattr(batches.Cache, "_copy", lambda _, part: copied.append(part) or part)
+    for method in ("lts", "ibts"):
+        fitted = create(method, 3, spatial_dims=3).fit([volume], validation=[volume], epochs=2, learning_rate=1e-2)
+        assert fitted.fit_report_.details["crop"] == 16
+        assert 3 * 16**3 in read, "crops"
+        assert max(read) == scores.size // 40 * 24, "slabs of 8 slices with 8 on either side"
+        assert all(part.dtype != np.float16 for part in copied)
+        found = fitted(torch.as_tensor(scores)[None].float())
+        nll = float(torch.nn.functional.cross_entropy(found, torch.as_tensor(labels).long()[None]))
+        assert fitted.fit_report_.details["validation_nll"] == pytest.approx(nll, rel=1e-4)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -15,6 +16,7 @@ from segcal.types import Array
 Sample = tuple[Array | Tensor, ...]
 Batch = tuple[Tensor, ...]
 T = TypeVar("T")
+R = TypeVar("R")
 
 _LARGE = 1 << 26
 """Bytes of a memory-mapped array from which on it is left on disk: only its crops are read."""
@@ -110,19 +112,19 @@ def augmented(
     return tuple(part.flip(axes) if axes else part for part in parts)
 
 
-def prefetched(prepare: Callable[[T], list[Batch]], items: Sequence[T], *, ahead: bool) -> Iterator[list[Batch]]:
+def prefetched(prepare: Callable[[T], R], items: Iterable[T], *, ahead: bool) -> Iterator[R]:
     """Yield `prepare(item)` of each item; with `ahead`, a thread prepares the next while the current one is used."""
     if not ahead:
         yield from map(prepare, items)
         return
     with ThreadPoolExecutor(1, thread_name_prefix="segcal-batches") as pool:
-        pending = pool.submit(prepare, items[0]) if items else None
-        for following in (*items[1:], None):
-            assert pending is not None
-            ready = pending.result()
-            if following is not None:
-                pending = pool.submit(prepare, following)
-            yield ready
+        pending = deque[Future[R]]()
+        for item in items:
+            pending.append(pool.submit(prepare, item))
+            if len(pending) > 1:
+                yield pending.popleft().result()
+        if pending:
+            yield pending.popleft().result()
 
 
 def whole(sample: Sample) -> Batch:

@@ -160,7 +160,9 @@ class _Run:
             torch.manual_seed(hash_seed(settings.seed, number, self.rank))  # for dropout
             batches = prefetched(lambda chosen: self._batches(chosen, number), steps, ahead=ahead)
             for chosen, prepared in zip(steps, batches, strict=True):
-                sums += self._step(prepared, share=1.0 if self._mine(chosen) else 0.0)
+                # here rather than ahead, since an augmentation may draw from PyTorch's generators, as dropout does
+                ready = [batch if self.augment is None else self.augment(batch, *more) for batch, *more in prepared]
+                sums += self._step(ready, share=1.0 if self._mine(chosen) else 0.0)
         return _mean(sum_over_processes(sums))
 
     def _mine(self, chosen: Sequence[int]) -> Sequence[int]:
@@ -189,8 +191,8 @@ class _Run:
             self.averaged.update()
         return sums
 
-    def _batches(self, chosen: Sequence[int], number: int) -> list[Batch]:
-        """Return the samples, augmented and on the device, those of equal shape stacked.
+    def _batches(self, chosen: Sequence[int], number: int) -> list[tuple[Batch, list[np.random.Generator], int]]:
+        """Return the samples as batches on the device, each with the further arguments of an augmentation.
 
         A process without a sample of its own takes part with a weight of 0, since the others wait for it.
         """
@@ -199,13 +201,9 @@ class _Run:
         pairs = list(zip(mine, randoms, strict=True))
         dims, crop, flips = self.settings.spatial_dims, self.settings.crop, self.settings.flips
         samples = [augmented(self.source[k], random, dims=dims, crop=crop, flips=flips) for k, random in pairs]
-        groups = by_shape(samples)
-        batches = [to_device([samples[k] for k in group], self.device) for group in groups]
-        if self.augment is None:
-            return batches
         return [
-            self.augment(batch, [randoms[k] for k in group], number)
-            for batch, group in zip(batches, groups, strict=True)
+            (to_device([samples[k] for k in group], self.device), [randoms[k] for k in group], number)
+            for group in by_shape(samples)
         ]
 
     def _outcome(self) -> nn.Module:

@@ -1,0 +1,63 @@
+"""Where samples are kept, and that preparing them ahead changes nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from segcal.training import batches
+from segcal.training.batches import Cache, prefetched, to_device
+
+
+def test_large_maps_stay_on_disk_and_the_rest_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.save(tmp_path / "scores.npy", np.arange(4000.0).reshape(4, 10, 100))
+    scores, labels = np.load(tmp_path / "scores.npy", mmap_mode="r"), np.zeros((10, 100), np.int64)
+    monkeypatch.setattr(batches, "_LARGE", 4000 * 8)
+    cache = Cache(labels.nbytes)
+    source = cache.wrap([(scores, labels)])
+    sample = source[0]
+    assert sample[0] is scores
+    assert sample[1] is not labels
+    assert source[0] is sample
+    assert cache.left == 0
+    monkeypatch.setattr(batches, "_LARGE", 4000 * 8 + 1)
+    assert not isinstance(Cache(1 << 20).wrap([(scores, labels)])[0][0], np.memmap)
+    assert Cache(1 << 10).keep((scores, labels)) is None
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("items", [[], [3], [3, 1, 2]])
+def test_prefetching_keeps_the_order(ahead: bool, items: list[int]) -> None:
+    found = prefetched(lambda item: [(torch.tensor(item),)], items, ahead=ahead)
+    assert [int(batch[0][0]) for batch in found] == items
+
+
+def test_a_failure_while_preparing_ahead_is_raised() -> None:
+    def prepare(item: int) -> list[batches.Batch]:
+        raise ValueError(str(item))
+
+    with pytest.raises(ValueError, match="7"):
+        list(prefetched(prepare, [7], ahead=True))
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_samples_are_kept_on_the_gpu_and_pinned_beyond() -> None:
+    device, sample = torch.device("cuda"), (np.ones((2, 8), np.float32), np.zeros(8, np.int64))
+    cache = Cache(1 << 20, device)
+    source = cache.wrap([sample, sample])
+    assert all(isinstance(part, torch.Tensor) and part.is_cuda for part in source[0])
+    assert not source.is_on_device
+    assert source[1] is source[1]
+    assert source.is_on_device
+    cache.left_on_device = 0
+    beyond = cache.wrap([sample])
+    assert all(isinstance(part, torch.Tensor) and part.is_pinned() for part in beyond[0])
+    assert not beyond.is_on_device
+    mixed = [tuple(source[0]), tuple(beyond[0])]
+    stacked = to_device(mixed, device)  # type: ignore[arg-type]
+    assert stacked[0].shape == (2, 2, 8)
+    assert stacked[0].is_cuda

@@ -1,0 +1,122 @@
+"""Training on a GPU: recorded steps and prefetched samples give the weights of plain steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from segcal import create
+from segcal.data.datasets.simulate import simulate
+from segcal.training import batches
+from segcal.training.loop import train
+from segcal.training.recording import Recorder
+from segcal.training.settings import Settings
+
+pytestmark = [
+    pytest.mark.cuda,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+
+class Net(nn.Module):
+    """Squared error of a small convolution."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(2, 1, 3, padding=1)
+
+    def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return (self.conv(x)[:, 0] - y).square().sum(), torch.ones_like(y).sum()
+
+
+def samples(count: int = 7) -> list[tuple[np.ndarray, np.ndarray]]:
+    random = np.random.default_rng(0)
+    return [
+        (random.normal(size=(2, 16, 12)).astype(np.float32), random.normal(size=(16, 12)).astype(np.float32))
+        for _ in range(count)
+    ]
+
+
+def trained(**options: Any) -> dict[str, Tensor]:
+    torch.manual_seed(0)
+    objective = Net()
+    settings = Settings(epochs=5, learning_rate=1e-2, batch_size=3, crop=8, flips=True, device="cuda")
+    train(objective, samples(), settings, validation=samples(2), **options)
+    return {name: value.cpu() for name, value in objective.state_dict().items()}
+
+
+def test_recorded_steps_give_the_same_weights() -> None:
+    plain, recorded = trained(record=False), trained(record=True)
+    for name, value in plain.items():
+        torch.testing.assert_close(recorded[name], value, rtol=1e-4, atol=1e-6)
+
+
+def test_prefetched_samples_give_the_same_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = trained()
+    monkeypatch.setattr(batches, "_DEVICE_SHARE", 0.0)  # nothing fits the GPU: pinned, and prepared ahead
+    for name, value in trained().items():
+        torch.testing.assert_close(value, kept[name], rtol=1e-5, atol=1e-7)
+
+
+def test_more_shapes_than_are_recorded_still_run() -> None:
+    net = Net().cuda().train()
+
+    class Sum(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = net
+
+        def forward(self, x: Tensor, y: Tensor) -> Tensor:
+            return self.net(x, y)[0]
+
+    recorder = Recorder(Sum())
+    for side in range(4, 11):
+        x, y = torch.randn(1, 2, side, side, device="cuda"), torch.randn(1, side, side, device="cuda")
+        torch.testing.assert_close(recorder(x, y), net(x, y)[0])
+    assert len(recorder.recorded) == 4
+
+
+@pytest.mark.parametrize("method", ["lts", "ibts"])
+@pytest.mark.parametrize("size", [(24, 20), (10, 12, 9)])
+def test_the_gpu_learns_what_the_cpu_learns(method: str, size: tuple[int, ...]) -> None:
+    cases = [scene.case for scene in simulate(6, size=size, num_classes=3, contrast=2.0, seed=5)]
+
+    def fit(device: str) -> Any:
+        calibrator = create(method, 3, spatial_dims=len(size), image_channels=1)
+        return calibrator.fit(
+            cases[:5], validation=cases[5:], epochs=4, learning_rate=1e-3, batch_size=2, device=device
+        )
+
+    here, there = fit("cpu"), fit("cuda")
+    assert there.fitted.device.type == "cpu"
+    for name, value in here.state_dict().items():
+        torch.testing.assert_close(there.state_dict()[name], value, rtol=1e-3, atol=1e-5)
+    assert there.fit_report_.nll_after == pytest.approx(here.fit_report_.nll_after, rel=1e-4)
+
+
+def test_a_step_asks_the_device_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once the samples are on the device, an epoch waits for it only to read its loss."""
+    waits: list[str] = []
+
+    def counted(original: Callable[..., Any], name: str) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            waits.append(name)
+            return original(*arguments, **options)
+
+        return call
+
+    for name in ("item", "tolist", "cpu", "__bool__", "__int__", "__float__"):
+        monkeypatch.setattr(Tensor, name, counted(getattr(Tensor, name), name))
+    counts = []
+
+    def watch(_: Any) -> None:
+        counts.append(len(waits))
+
+    objective = Net()
+    train(objective, samples(12), Settings(epochs=4, batch_size=3, device="cuda"), watch=watch, record=True)
+    assert counts[3] - counts[2] == counts[2] - counts[1] <= 2

@@ -1,0 +1,36 @@
+"""Whether the loss was still falling when training ended, by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from segcal.training.progress import Epoch, History
+
+
+def history(losses: list[float], validation: bool = True) -> History:
+    epochs = [
+        Epoch(k + 1, len(losses), 9.0 if validation else loss, loss if validation else None, False, 0.0)
+        for k, loss in enumerate(losses)
+    ]
+    return History(epochs)
+
+
+@pytest.mark.parametrize("validation", [True, False])
+@pytest.mark.parametrize(
+    ("losses", "decrease"),
+    [
+        ([1.0] * 20, 0.0),
+        ([2.0, *[1.0] * 17, 1.0, 0.9], 0.1),  # the last two of twenty epochs decide
+        ([2.0, *[1.0] * 16, 0.9, 1.0, 1.0], 0.0),
+        ([1.0] * 19 + [0.99999], 0.0),  # less than 0.01 %
+        ([1.0, 0.5], 0.5),
+        ([0.5, 1.0], 0.0),
+        ([1.0, math.nan], 0.0),
+        ([math.nan, math.nan], 0.0),
+        ([1.0], 1.0),
+    ],
+)
+def test_late_decrease(losses: list[float], decrease: float, validation: bool) -> None:
+    assert history(losses, validation).late_decrease() == pytest.approx(decrease)
