@@ -14,19 +14,23 @@ from segcal.calibrators.automatic import AutomaticChoice
 from segcal.calibrators.base import FORMAT, WEIGHTS, Calibrator, FitReport, TemperatureCalibrator
 from segcal.calibrators.beta import BetaCalibration
 from segcal.calibrators.binwise import BinwiseTemperatureScaling
+from segcal.calibrators.class_conditional import ArgmaxPreservingScaling, OrderPreservingScaling
 from segcal.calibrators.contextual import ContextualTemperatureScaling
 from segcal.calibrators.dirichlet import DirichletCalibration, search_dirichlet
 from segcal.calibrators.ensemble import EnsembleTemperatureScaling
 from segcal.calibrators.histogram import HistogramBinning
+from segcal.calibrators.invariant import TranslationInvariantMatrixScaling
 from segcal.calibrators.isotonic import IsotonicRegression
 from segcal.calibrators.local import ImageTemperatureScaling, LocalTemperatureScaling
 from segcal.calibrators.matrix import MatrixScaling
+from segcal.calibrators.structured import StructuredVectorScaling
 from segcal.calibrators.temperature import TemperatureScaling
 from segcal.calibrators.vector import VectorScaling
 from segcal.files import MARKER, read_json
 from segcal.types import InputError
 
 __all__ = [
+    "ArgmaxPreservingScaling",
     "AttendedTemperatureScaling",
     "AutomaticChoice",
     "BetaCalibration",
@@ -41,8 +45,11 @@ __all__ = [
     "IsotonicRegression",
     "LocalTemperatureScaling",
     "MatrixScaling",
+    "OrderPreservingScaling",
+    "StructuredVectorScaling",
     "TemperatureCalibrator",
     "TemperatureScaling",
+    "TranslationInvariantMatrixScaling",
     "VectorScaling",
     "create",
     "load",
@@ -65,6 +72,11 @@ _KINDS = (
     BetaCalibration,
     BinwiseTemperatureScaling,
     AttendedTemperatureScaling,
+    # rivals published since
+    TranslationInvariantMatrixScaling,
+    StructuredVectorScaling,
+    ArgmaxPreservingScaling,
+    OrderPreservingScaling,
     # our own
     ContextualTemperatureScaling,
     AutomaticChoice,
@@ -75,7 +87,7 @@ _SAVED = {"format": int, "method": str, "config": dict, "report": dict | None}
 
 
 def methods() -> tuple[str, ...]:
-    """The names that `create` knows.
+    """Return the names that `create` knows.
 
     >>> "ts" in methods()
     True
@@ -86,7 +98,7 @@ def methods() -> tuple[str, ...]:
 def create(method: str, num_classes: int, **settings: Any) -> Calibrator:
     """Build a calibrator by name.
 
-    `spatial_dims` and `image_channels` describe the data: methods that look at one pixel at a time do without them.
+    `spatial_dims` and `image_channels` describe the data: methods that look at one pixel at a time ignore them.
 
     >>> create("ts", num_classes=11, ignore_index=11).method
     'ts'
@@ -102,7 +114,7 @@ def create(method: str, num_classes: int, **settings: Any) -> Calibrator:
 
 
 def load(path: str | Path) -> Calibrator:
-    """Read a calibrator that was saved."""
+    """Load a saved calibrator."""
     folder = Path(path)
     content = read_json(folder / MARKER)
     foreign = f"'{folder}' is not a saved calibrator; give the folder that 'segcal fit' or save() wrote"
@@ -120,5 +132,5 @@ def load(path: str | Path) -> Calibrator:
     try:
         calibrator.load_state_dict(load_file(folder / WEIGHTS))
     except (OSError, RuntimeError, SafetensorError) as error:
-        raise InputError(f"the learned values of '{folder}' cannot be read ({error}); fit and save it anew") from error
+        raise InputError(f"the learned values of '{folder}' cannot be read ({error}); fit and save it again") from error
     return calibrator

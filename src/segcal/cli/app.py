@@ -19,6 +19,7 @@ from segcal.cli.console import (
     ManyValues,
     Tracked,
     diagnosis_table,
+    limits_table,
     print_comparison,
     print_report,
     print_results,
@@ -83,6 +84,8 @@ from segcal.evaluation.compare import (
     measured_fit,
 )
 from segcal.evaluation.diagnosis import diagnose, write_maps
+from segcal.evaluation.limits import limits as limits_of
+from segcal.evaluation.limits import verdict
 from segcal.evaluation.results import Results, check_reference, check_test
 from segcal.evaluation.run import evaluate
 from segcal.files import refuse_foreign, refuse_overwriting
@@ -412,6 +415,10 @@ def diagnose_command(
     maps: Annotated[
         Path | None, typer.Option(help="Folder for a map of each case: NLL minus entropy, above 0 if overconfident.")
     ] = None,
+    limits: Annotated[
+        bool,
+        typer.Option("--limits", help="Also show what temperatures chosen with the labels would reach, and the floor."),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Say whether the scores are over-, under- or balanced in confidence: data set, each image, each pixel.
@@ -429,11 +436,23 @@ def diagnose_command(
         )
         if maps is not None:
             write_maps(Tracked(folder, progress), like=folder, out=maps)
+        reached = None
+        if limits:
+            reached = limits_of(
+                folder,
+                num_classes=folder.num_classes,
+                ignore_index=folder.ignore_index,
+                background=folder.background,
+            )
     if as_json:
-        typer.echo(json.dumps(found.to_dict()))
+        more = {} if reached is None else {"limits": reached.to_dict(orient="records")}
+        typer.echo(json.dumps({**found.to_dict(), **more}))
         return
     OUT.print(diagnosis_table(found))
     OUT.print(found.advice(), highlight=False)
+    if reached is not None:
+        OUT.print(limits_table(reached))
+        OUT.print(verdict(reached), highlight=False)
     if maps is not None:
         OUT.print(f"maps in {maps}", highlight=False)
 

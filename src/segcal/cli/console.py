@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -18,6 +19,7 @@ from segcal.calibrators import Calibrator, FitReport
 from segcal.data.folders.folder import Folder
 from segcal.evaluation.compare import Comparison
 from segcal.evaluation.diagnosis import Diagnosis
+from segcal.evaluation.limits import as_rows
 from segcal.evaluation.results import Results
 from segcal.statistics import Test
 from segcal.tables import PaperTable
@@ -275,6 +277,16 @@ def diagnosis_table(found: Diagnosis) -> Table:
         )
     if len(shown) > 20:
         table.caption, table.caption_justify = f"... and {len(shown) - 20} more (--json shows all)", "left"
+    return table
+
+
+def limits_table(found: pd.DataFrame) -> Table:
+    """Return the ECE and NLL of every level of an oracle, and what shares a temperature at each."""
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), title="What limits calibration", title_justify="left")
+    for heading, justify in (("oracle for", "left"), ("ECE, %", "right"), ("NLL", "right"), ("", "left")):
+        table.add_column(heading, justify=justify)  # type: ignore[arg-type]
+    for level, text, ece, nll in as_rows(found):
+        table.add_row(level, f"{100 * ece:.2f}", f"{nll:.4f}", text)
     return table
 
 
