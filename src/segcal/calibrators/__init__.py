@@ -17,19 +17,23 @@ from segcal.calibrators.base import FORMAT, WEIGHTS, Calibrator, FitReport, Temp
 from segcal.calibrators.beta import BetaCalibration
 from segcal.calibrators.binary import OneLogit, OneLogitTemperature, one_logit
 from segcal.calibrators.binwise import BinwiseTemperatureScaling
+from segcal.calibrators.class_conditional import ArgmaxPreservingScaling, OrderPreservingScaling
 from segcal.calibrators.contextual import ContextualTemperatureScaling
 from segcal.calibrators.dirichlet import DirichletCalibration, search_dirichlet
 from segcal.calibrators.ensemble import EnsembleTemperatureScaling
 from segcal.calibrators.histogram import HistogramBinning
+from segcal.calibrators.invariant import TranslationInvariantMatrixScaling
 from segcal.calibrators.isotonic import IsotonicRegression
 from segcal.calibrators.local import ImageTemperatureScaling, LocalTemperatureScaling
 from segcal.calibrators.matrix import MatrixScaling
+from segcal.calibrators.structured import StructuredVectorScaling
 from segcal.calibrators.temperature import TemperatureScaling
 from segcal.calibrators.vector import VectorScaling
 from segcal.files import MARKER, read_json
 from segcal.types import InputError, public
 
 __all__ = [
+    "ArgmaxPreservingScaling",
     "AttendedTemperatureScaling",
     "AutomaticChoice",
     "BetaCalibration",
@@ -46,8 +50,11 @@ __all__ = [
     "MatrixScaling",
     "OneLogit",
     "OneLogitTemperature",
+    "OrderPreservingScaling",
+    "StructuredVectorScaling",
     "TemperatureCalibrator",
     "TemperatureScaling",
+    "TranslationInvariantMatrixScaling",
     "VectorScaling",
     "create",
     "load",
@@ -72,6 +79,11 @@ _KINDS = (
     BetaCalibration,
     BinwiseTemperatureScaling,
     AttendedTemperatureScaling,
+    # rivals published since
+    TranslationInvariantMatrixScaling,
+    StructuredVectorScaling,
+    ArgmaxPreservingScaling,
+    OrderPreservingScaling,
     # our own
     ContextualTemperatureScaling,
     AutomaticChoice,
@@ -151,7 +163,7 @@ def create(method: str, num_classes: int, **settings: Any) -> Calibrator:
 
 @public
 def load(path: str | Path) -> Calibrator:
-    """Read a calibrator that was saved."""
+    """Load a saved calibrator."""
     folder = Path(path)
     content = read_json(folder / MARKER)
     foreign = f"'{folder}' is not a saved calibrator; give the folder that 'segcal fit' or save() wrote"
@@ -169,5 +181,5 @@ def load(path: str | Path) -> Calibrator:
     try:
         calibrator.load_state_dict(load_file(folder / WEIGHTS))
     except (OSError, RuntimeError, SafetensorError) as error:
-        raise InputError(f"the learned values of '{folder}' cannot be read ({error}); fit and save it anew") from error
+        raise InputError(f"the learned values of '{folder}' cannot be read ({error}); fit and save it again") from error
     return calibrator

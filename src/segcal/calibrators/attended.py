@@ -39,7 +39,7 @@ class AttendedTemperatureScaling(TemperatureScaling):
         num_classes: L.
         threshold: Posterior from which on a class attends to a pixel of another.
         ignore_index: Label, or labels, left out of the fit.
-        background: Class left out of the fit but for its pixels near a boundary; None fits on every labelled pixel.
+        background: Class left out of the fit except near boundaries; None fits on every labelled pixel.
         bounds: Smallest and largest temperature that is applied.
     """
 

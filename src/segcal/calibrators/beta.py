@@ -35,7 +35,7 @@ class BetaCalibration(ScoreCalibrator):
     Args:
         num_classes: L.
         ignore_index: Label, or labels, left out of the fit.
-        background: Class left out of the fit but for its pixels near a boundary; None fits on every labelled pixel.
+        background: Class left out of the fit except near boundaries; None fits on every labelled pixel.
     """
 
     method = "beta"

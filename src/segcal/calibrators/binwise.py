@@ -36,7 +36,7 @@ class BinwiseTemperatureScaling(TemperatureCalibrator):
         num_classes: L.
         bins: How many, the last one included.
         ignore_index: Label, or labels, left out of the fit.
-        background: Class left out of the fit but for its pixels near a boundary; None fits on every labelled pixel.
+        background: Class left out of the fit except near boundaries; None fits on every labelled pixel.
         bounds: Smallest and largest temperature that is applied.
     """
 

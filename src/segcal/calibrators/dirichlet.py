@@ -26,7 +26,7 @@ class DirichletCalibration(MatrixScaling):
         off_diagonal_penalty: Lambda of ODIR.
         bias_penalty: Mu of ODIR.
         ignore_index: Label, or labels, left out of the fit.
-        background: Class left out of the fit but for its pixels near a boundary; None fits on every labelled pixel.
+        background: Class left out of the fit except near boundaries; None fits on every labelled pixel.
     """
 
     method = "dirichlet"

@@ -38,7 +38,7 @@ class EnsembleTemperatureScaling(Calibrator):
         num_classes: L.
         loss: What the weights minimise: "cross_entropy" or "squared_error".
         ignore_index: Label, or labels, left out of the fit.
-        background: Class left out of the fit but for its pixels near a boundary; None fits on every labelled pixel.
+        background: Class left out of the fit except near boundaries; None fits on every labelled pixel.
     """
 
     method = "ets"

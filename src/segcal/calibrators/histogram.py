@@ -29,7 +29,7 @@ class HistogramBinning(PiecewiseCalibrator):
     Args:
         num_classes: L.
         ignore_index: Label, or labels, left out of the fit.
-        background: Class left out of the fit but for its pixels near a boundary; None fits on every labelled pixel.
+        background: Class left out of the fit except near boundaries; None fits on every labelled pixel.
         bins: Of each class.
         equal: "width" or "mass".
     """

@@ -33,7 +33,7 @@ class IsotonicRegression(PiecewiseCalibrator):
     Args:
         num_classes: L.
         ignore_index: Label, or labels, left out of the fit.
-        background: Class left out of the fit but for its pixels near a boundary; None fits on every labelled pixel.
+        background: Class left out of the fit except near boundaries; None fits on every labelled pixel.
         scope: "pooled" learns one function from the scores of all classes, which keeps every label; "one-vs-rest"
             one for each class, which does not.
     """

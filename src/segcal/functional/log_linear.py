@@ -12,6 +12,7 @@ temperature off, slope and curvature are 0. A floor is soft (`functional.floor`)
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -24,8 +25,9 @@ from segcal.kernels.cpu import log_linear as log_linear_kernels
 from segcal.kernels.cpu.log_linear import HEAD
 from segcal.types import Array
 
-_STEPS = 20
-_HALVINGS = 6  # of a step that raises the loss, as can happen where bounds cut many temperatures off
+_EVALUATIONS = 40
+_TRUSTED = 0.1  # of the gain that a step promises, which it must deliver to be taken
+_DAMPING = 0.1  # of the curvature's diagonal, added to it after a step that did not deliver
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,16 @@ class Pixels:
             self.labels[at].contiguous(),
             self.features[:, at].contiguous(),
             (0, at.stop - at.start),
+        )
+
+    def thinned(self, count: int) -> Pixels:
+        """Return about `count` of the pixels, evenly spaced in every fold."""
+        step = max(1, -(-len(self.labels) // count))
+        kept = [torch.arange(first, last, step) for first, last in pairwise(self.edges)]
+        index = torch.cat(kept)
+        edges = (0, *np.cumsum([len(part) for part in kept]).tolist())
+        return Pixels(
+            self.logits[:, index].contiguous(), self.labels[index], self.features[:, index].contiguous(), edges
         )
 
 
@@ -153,8 +165,9 @@ def fit_in_memory(
 ) -> tuple[Array, Array]:
     """Return the point of least mean loss plus `penalty / 2` times squares, and the curvature there (Newton's method).
 
-    A penalty of infinity keeps a number at its start. A step that does not lower the loss is halved; the search ends
-    with the first step that promises less than twice the `tolerance` of the mean loss.
+    A penalty of infinity keeps a number at its start. A step that does not deliver what it promises is not taken, and
+    the next one is shorter (Levenberg and Marquardt): with a floor, a long step can carry all pixels below it, where
+    nothing has a slope. The search ends with the first step that promises less than the `tolerance` of the mean loss.
     """
     free = np.flatnonzero(np.isfinite(penalty))
     cost = np.where(np.isfinite(penalty), penalty, 0.0)
@@ -167,22 +180,20 @@ def fit_in_memory(
         gradient = found.gradient / found.pixels + cost * point
         return float(value), gradient, found.curvature / found.pixels + np.diag(cost)
 
-    point = np.array(start, dtype=np.float64)
+    point, damping = np.array(start, dtype=np.float64), 0.0
     value, gradient, curvature = at(point)
-    for _ in range(_STEPS):
+    for _ in range(_EVALUATIONS):
         rigid = curvature[np.ix_(free, free)]
         rigid = rigid + (1e-10 * np.trace(rigid) / max(len(free), 1) + 1e-14) * np.eye(len(free))
         step = np.zeros_like(point)
-        step[free] = -np.linalg.solve(rigid, gradient[free])
-        last = -(gradient @ step) <= 2 * tolerance
-        for halving in range(_HALVINGS):
-            trial = point + step / 2**halving
-            found = at(trial)
-            if found[0] < value:
-                break
-        else:
-            break  # nothing left to gain
-        point, (value, gradient, curvature) = trial, found
-        if last:
+        step[free] = -np.linalg.solve(rigid + damping * np.diag(np.diag(rigid)), gradient[free])
+        promised = -(gradient @ step) - step[free] @ rigid @ step[free] / 2
+        found = at(point + step)
+        if found[0] < value and value - found[0] >= _TRUSTED * promised:
+            point, (value, gradient, curvature) = point + step, found
+            damping = damping / 4 if damping > _DAMPING else 0.0
+        elif promised > tolerance:
+            damping = max(4 * damping, _DAMPING)
+        if promised <= tolerance:
             break
     return point, curvature

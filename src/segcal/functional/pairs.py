@@ -32,7 +32,7 @@ from segcal.types import Array
 _SMALLEST = 1e-300
 _LARGEST = 1e30  # margins beyond are all the same, and must not become infinite
 _STEPS = 50
-_TOLERANCE = 1e-8  # nats that the last step may still promise, in cross-validation
+_TOLERANCE = 1e-7  # nats that the last step may still promise, in cross-validation
 
 
 def pair_margins(

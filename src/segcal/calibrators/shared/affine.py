@@ -1,7 +1,7 @@
 """Calibration by an affine map of the scores: a convex problem, solved on a sample and finished on all pixels.
 
-`softmax(W x + b)` has a convex NLL in `W` and `b`. A sample drawn by class (`functional.sampling`) is solved first, in
-memory; its solution is the start, and its curvature the metric, of L-BFGS on gradients that are summed over all cases.
+`softmax(W x + b)` has a convex NLL in `W` and `b`. A sample drawn by class (`functional.pixel_sample`) is solved first,
+in memory; its solution is the start, and its curvature the metric, of L-BFGS on gradients summed over all cases.
 Five to ten passes over the cases are usual, and no more than one slab of pixels is held at a time.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from itertools import pairwise
 from time import perf_counter
 from typing import Any, ClassVar, Self
@@ -22,31 +23,31 @@ from segcal.calibrators.base import Calibrator, FitReport
 from segcal.calibrators.shared.streaming import Survey, pixels_of, survey
 from segcal.cases import reread
 from segcal.functional.affine import affine_curvature, affine_map, affine_nll
-from segcal.functional.lbfgs import Metric, Minimum, Objective, minimise
+from segcal.functional.lbfgs import Block, Metric, Minimum, Objective, minimise
 from segcal.functional.pixel_sample import Sample, Sampler
 from segcal.functional.temperature import Likelihood, likelihood, optimal_inverse_temperature
 from segcal.types import Array, Case, IgnoreIndex, Image, InputError, Logits
 
-_ROUNDS = 3  # of finding the curvature of the sample anew
+_ROUNDS = 3  # of computing the curvature of the sample again
 _SAMPLE_EVALUATIONS = 100
 _PASSES = 100
 _STARTS = (0.05, 20.0)  # smallest and largest inverse temperature to start from
 _ANCHOR = 1e-7
-"""What the squared distance of the numbers from those that change nothing costs, in nats: where the data leave a number
-free or would send it to infinity (a class that is never true, pixels that are all right), it has an answer still.
-On other data this moves the NLL by less than a millionth."""
+"""Penalty on the squared distance of the numbers from the identity, in nats: it makes the answer unique where the data
+leave a number free or would send it to infinity (a class that never occurs, pixels that are all right). On other data
+it moves the NLL by less than a millionth."""
 
 
 class AffineCalibrator(Calibrator):
     """A map `W x + b` of the scores of each pixel, of least mean NLL plus penalties.
 
-    Beside those of the method there is a very small one on the distance from the identity, which makes the answer
+    Besides those of the method there is a very small penalty on the distance from the identity, which makes the answer
     unique.
 
     Args:
         num_classes: L.
         ignore_index: Label, or labels, left out of the fit.
-        background: Class left out of the fit but for its pixels near a boundary; None fits on every labelled pixel.
+        background: Class left out of the fit except near boundaries; None fits on every labelled pixel.
     """
 
     preserves_labels = False
@@ -67,11 +68,11 @@ class AffineCalibrator(Calibrator):
 
     @abstractmethod
     def _penalties(self) -> tuple[Float64[Tensor, "L K"], Float64[Tensor, " L"]]:
-        """What the squared difference of each weight and bias from the identity costs."""
+        """Return the penalty on the squared difference of each weight and bias from the identity."""
 
     @abstractmethod
     def _details(self) -> dict[str, Any]:
-        """What the report tells of the learned map."""
+        """Return what the report says about the learned map."""
 
     def fit(self, cases: Iterable[Case], *, validation: Iterable[Case] | None = None) -> Self:
         """Find the map of least NLL plus penalties on the cases; a convex problem needs no validation."""
@@ -82,6 +83,7 @@ class AffineCalibrator(Calibrator):
         everyone = torch.ones(self.num_classes, dtype=torch.float64)
         objective = self._objective(lambda: pixels_of(self, kept), everyone, seen.pixels)
         found = minimise(objective, start, metric, evaluations=_PASSES)
+        found = replace(found, point=self._constrained(found.point))
         weights, bias = self._split(found.point)
         self.weights.copy_(weights)
         self.bias.copy_(bias)
@@ -106,7 +108,7 @@ class AffineCalibrator(Calibrator):
         """The solution of a sample that stands for `pixels`, from the best temperature on, and the metric there."""
         objective = self._objective(lambda: iter([("", sample.logits, sample.labels)]), sample.importance, pixels)
         alpha = float(np.clip(_inverse_temperature(sample), *_STARTS))
-        point = alpha * self._identity()
+        point = self._start(alpha)
         for _ in range(_ROUNDS):
             found = minimise(objective, point, self._metric(sample, point), evaluations=_SAMPLE_EVALUATIONS)
             point = found.point
@@ -121,18 +123,28 @@ class AffineCalibrator(Calibrator):
         penalty, identity = self._costs(), self._identity()
 
         def value(point: Array) -> tuple[float, Array]:
-            weights, bias = self._split(point)
+            inside = self._constrained(point)
+            weights, bias = self._split(inside)
             total = np.zeros(1 + point.size)
             for _, logits, labels in slabs():
                 total += affine_nll(logits, labels, importance, weights, bias, of_log=self.of_log).numpy()
-            mean, off = total / pixels, point - identity
-            return float(mean[0] + (penalty * off**2).sum()), mean[1:] + 2 * penalty * off
+            mean, off, astray = total / pixels, inside - identity, point - inside
+            slope = self._constrained(mean[1:] + 2 * penalty * off) + 2 * _ANCHOR * astray
+            return float(mean[0] + (penalty * off**2).sum() + _ANCHOR * (astray**2).sum()), slope
 
         return value
 
     def _metric(self, sample: Sample, point: Array) -> Metric:
-        weights, bias = self._split(point)
-        return Metric(affine_curvature(sample, weights, bias, self._costs(), of_log=self.of_log))
+        weights, bias = self._split(self._constrained(point))
+        return Metric(self._projected(affine_curvature(sample, weights, bias, self._costs(), of_log=self.of_log)))
+
+    def _constrained(self, point: Array) -> Array:
+        """Return the nearest point that the method allows: an orthogonal projection, by default the point itself."""
+        return point
+
+    def _projected(self, blocks: list[Block]) -> list[Block]:
+        """Return the curvature along the points that the method allows; whole ones only, since it is but a metric."""
+        return blocks
 
     def _costs(self) -> Array:
         return _joined(*self._penalties()) + _ANCHOR
@@ -142,6 +154,10 @@ class AffineCalibrator(Calibrator):
         classes, width = self.weights.shape
         weights = torch.ones(classes, 1) if width == 1 else torch.eye(classes)
         return _joined(weights.double(), torch.zeros(classes, dtype=torch.float64))
+
+    def _start(self, alpha: float) -> Array:
+        """Return the point to start from, given the inverse temperature of the sample."""
+        return alpha * self._identity()
 
     def _split(self, point: Array) -> tuple[Tensor, Tensor]:
         values = torch.from_numpy(np.array(point))

@@ -1,0 +1,80 @@
+"""Structured vector scaling (SVS of Berta, Holzmueller, Jordan and Bach, AISTATS 2026)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Self
+
+import numpy as np
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from segcal.calibrators.shared.affine import AffineCalibrator
+from segcal.calibrators.temperature import TemperatureScaling
+from segcal.cases import reread
+from segcal.types import Array, Case, IgnoreIndex, InputError
+
+
+class StructuredVectorScaling(AffineCalibrator):
+    """`softmax((1 + v) * a log p + b)`: temperature scaling and small deviations of each class (2 L + 1 numbers).
+
+    The factor a is the inverse temperature of temperature scaling. The deviations v and biases b are those of least
+    mean NLL plus `penalty L / N (|v|^2 + |b|^2)` for N pixels, so that with few pixels temperature scaling is left.
+    Labels may change.
+
+    Args:
+        num_classes: L.
+        penalty: Of the deviations, as published; it fades with the number of pixels.
+        ignore_index: Label, or labels, left out of the fit.
+        background: Class left out of the fit except near boundaries; None fits on every labelled pixel.
+    """
+
+    method = "svs"
+    of_log = True
+
+    inverse_temperature: Float64[Tensor, ""]
+    """That of temperature scaling; NaN until fitted."""
+
+    def __init__(
+        self,
+        num_classes: int,
+        *,
+        penalty: float = 1.0,
+        ignore_index: IgnoreIndex = None,
+        background: int | None = None,
+    ) -> None:
+        super().__init__(num_classes, ignore_index=ignore_index, background=background, width=1)
+        self.penalty = float(penalty)
+        if not 0 <= self.penalty < float("inf"):
+            raise InputError(f"penalty must be finite and at least 0, got {penalty}")
+        self.register_buffer("inverse_temperature", torch.tensor(torch.nan, dtype=torch.float64))
+        self._pixels = 1
+
+    def fit(self, cases: Iterable[Case], *, validation: Iterable[Case] | None = None) -> Self:
+        """Find the temperature, then the deviations of least NLL plus penalty."""
+        kept = reread(cases)
+        scaling = TemperatureScaling(self.num_classes, ignore_index=self.ignore_index, background=self.background)
+        report = scaling.to(self.fitted.device).fit(kept).fit_report_
+        self.inverse_temperature.fill_(1 / report.details["temperature"])
+        self._pixels = report.pixels
+        return super().fit(kept)
+
+    def _identity(self) -> Array:
+        alpha = float(self.inverse_temperature)
+        return np.concatenate([np.full(self.num_classes, alpha), np.zeros(self.num_classes)])
+
+    def _start(self, alpha: float) -> Array:
+        return self._identity()
+
+    def _penalties(self) -> tuple[Tensor, Tensor]:
+        each = torch.full((self.num_classes,), self.penalty * self.num_classes / self._pixels, dtype=torch.float64)
+        return (each / float(self.inverse_temperature) ** 2).unsqueeze(1), each
+
+    def _details(self) -> dict[str, Any]:
+        alpha = float(self.inverse_temperature)
+        return {
+            "temperature": 1 / alpha,
+            "deviations": (self.weights.squeeze(1) / alpha - 1).tolist(),
+            "biases": self.bias.tolist(),
+        }

@@ -1,0 +1,201 @@
+"""What limits calibration: the ECE and NLL that temperatures chosen with the labels would reach.
+
+An oracle chooses the temperature of least NLL (Theorem 1) for ever smaller sets of pixels. If a finer level scores
+little better than a coarser one, no calibrator gains much by adapting to it; if it scores much better, there is
+something to gain for a calibrator that can predict those temperatures from the scores. The floor is what a perfectly
+calibrated network would score on as many pixels: labels are drawn from the probabilities.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import pandas as pd
+import torch
+from jaxtyping import Float, Float64, Int64
+from torch import Tensor
+
+from segcal.cases import labels_of, reread, slabs_of
+from segcal.functional import binning
+from segcal.functional.binning import Histogram
+from segcal.functional.checks import IGNORED
+from segcal.functional.context import REACH
+from segcal.functional.context_portable import changes, distance
+from segcal.functional.probability import at_least_float32, predicted_labels
+from segcal.functional.random_labels import draw_labels, generator_of
+from segcal.functional.temperature import likelihood, optimal_inverse_temperatures
+from segcal.kernels.constants import DOUBLINGS
+from segcal.regions import foreground
+from segcal.types import Case, IgnoreIndex, InputError
+
+LEVELS = {
+    "uncalibrated": "the scores as they are",
+    "dataset": "one temperature for all pixels",
+    "class": "one for each predicted class",
+    "distance": "one for each distance from the nearest predicted boundary, in doublings of pixels",
+    "image": "one for each image",
+    "image and class": "one for each predicted class of each image",
+    "floor": "labels drawn from the probabilities of the level 'dataset': what perfect calibration scores",
+}
+"""The levels, from coarse to fine, and what shares a temperature at each."""
+
+_POOLED = ("dataset", "class", "distance")
+_OWN = ("image", "image and class")
+_BOUNDS = (0.05, 100.0)
+
+
+def limits(
+    cases: Iterable[Case],
+    *,
+    num_classes: int,
+    ignore_index: IgnoreIndex = None,
+    background: int | None = None,
+    bins: int = 10,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Return the ECE and NLL of each level in the region *All*, pooled over all cases: columns level, metric, value.
+
+    Temperatures are found exactly, slab by slab, and kept between 0.05 and 100.
+
+    Args:
+        cases: With labels; gone through about ten times.
+        num_classes: L.
+        ignore_index: Label, or labels, left out.
+        background: Class left out except near boundaries; None for none.
+        bins: Of the ECE.
+        seed: Of the labels drawn for the floor.
+    """
+    kept = reread(cases)
+    data = _Data(num_classes, ignore_index, background)
+    pooled = data.temperatures(kept, _POOLED)
+    scores = {level: _Score(num_classes, bins) for level in LEVELS}
+    for case in kept:
+        random = generator_of(seed, case.name)
+        inverse = {**pooled, **data.temperatures([case], _OWN)}
+        for logits, labels, groups in data.slabs([case], (*_POOLED, *_OWN)):
+            scores["uncalibrated"].add(logits, labels)
+            for level, group in groups.items():
+                scores[level].add(logits * inverse[level].to(logits.dtype)[group], labels)
+            shared = logits * inverse["dataset"].to(logits.dtype)
+            scores["floor"].add(shared, draw_labels(shared, labels, random))
+    if not scores["dataset"].pixels:
+        raise InputError("no labelled pixel to measure; check ignore_index, background and the labels")
+    rows = [(level, metric, value) for level, score in scores.items() for metric, value in score.readings().items()]
+    return pd.DataFrame(rows, columns=["level", "metric", "value"])
+
+
+@dataclass(frozen=True)
+class _Data:
+    """What must be known to read cases."""
+
+    num_classes: int
+    ignore_index: IgnoreIndex
+    background: int | None
+
+    def count(self, level: str) -> int:
+        """Return how many temperatures a level has."""
+        return {"class": self.num_classes, "image and class": self.num_classes, "distance": DOUBLINGS + 2}.get(level, 1)
+
+    def slabs(
+        self, cases: Collection[Case], levels: Collection[str]
+    ) -> Iterator[tuple[Float[Tensor, "L N"], Int64[Tensor, " N"], dict[str, Int64[Tensor, " N"]]]]:
+        """Yield logits, labels and, for each level, the number of the temperature of the labelled pixels of slabs."""
+        for case in cases:
+            truth = labels_of(case, self.num_classes, self.ignore_index)
+            labels = truth.masked_fill(~foreground(truth, IGNORED, background=self.background), IGNORED)[0]
+            for slab in slabs_of(case, self.num_classes, context=REACH if "distance" in levels else 0):
+                rows = slice(slab.rows.start + slab.inner.start, slab.rows.start + slab.inner.stop)
+                index = (labels[rows].reshape(-1) >= 0).nonzero().squeeze(1)
+                if not len(index):
+                    continue
+                predicted = predicted_labels(slab.logits)
+                numbers = {"class": predicted[0, slab.inner]}
+                if "distance" in levels:
+                    numbers["distance"] = distance(changes(predicted).float())[0, slab.inner].long()
+                zero = torch.zeros(len(index), dtype=torch.int64)
+                of_class = numbers["class"].reshape(-1)[index]
+                groups = {
+                    "dataset": zero,
+                    "class": of_class,
+                    "distance": numbers["distance"].reshape(-1)[index] if "distance" in numbers else zero,
+                    "image": zero,
+                    "image and class": of_class,
+                }
+                logits = at_least_float32(slab.logits[0, :, slab.inner]).flatten(1)[:, index]
+                yield logits, labels[rows].reshape(-1)[index], {level: groups[level] for level in levels}
+
+    def temperatures(self, cases: Collection[Case], levels: Collection[str]) -> dict[str, Float64[Tensor, " G"]]:
+        """Return the inverse temperatures of least NLL of each level, all found at once."""
+        counts = [self.count(level) for level in levels]
+
+        def at(alphas: Float64[Tensor, " N"]) -> Float64[Tensor, "N 6"]:
+            parts = dict(zip(levels, torch.split(alphas, counts), strict=True))
+            total = torch.zeros(len(alphas), 6, dtype=torch.float64)
+            for logits, labels, groups in self.slabs(cases, levels):
+                total += torch.cat([_sums(logits, labels, groups[level], parts[level]) for level in levels])
+            return total
+
+        alphas, _, _ = optimal_inverse_temperatures(at, sum(counts))
+        low, high = _BOUNDS
+        return dict(zip(levels, torch.split(alphas.clamp(1 / high, 1 / low), counts), strict=True))
+
+
+def _sums(logits: Tensor, labels: Tensor, group: Tensor, alphas: Tensor) -> Float64[Tensor, "G 6"]:
+    """Return the sums of `Likelihood` for the pixels of each group, at an inverse temperature of its own."""
+    result = torch.zeros(len(alphas), 6, dtype=torch.float64)
+    for g in torch.bincount(group, minlength=len(alphas)).nonzero().squeeze(1).tolist():
+        own = (group == g).nonzero().squeeze(1)
+        whole = len(own) == len(group)
+        z, y = (logits, labels) if whole else (logits[:, own].contiguous(), labels[own])
+        result[g] = torch.tensor(likelihood(z, y, float(alphas[g])), dtype=torch.float64)
+    return result
+
+
+@dataclass
+class _Score:
+    """Pooled evidence of one level."""
+
+    num_classes: int
+    bins: int
+    pixels: int = 0
+    nll: float = 0.0
+    histogram: Histogram | None = field(default=None)
+
+    def add(self, logits: Float[Tensor, "L N"], labels: Int64[Tensor, " N"]) -> None:
+        """Add labelled pixels."""
+        found = binning.describe(logits, labels)
+        every = torch.arange(len(labels))
+        top = binning.region_evidence(found, [every], num_classes=self.num_classes, bins=self.bins).top
+        self.histogram = top if self.histogram is None else Histogram(*map(torch.add, self.histogram, top))
+        self.nll, self.pixels = self.nll + float(found.nll.sum()), self.pixels + len(labels)
+
+    def readings(self) -> Mapping[str, float]:
+        """Return ECE and NLL."""
+        assert self.histogram is not None
+        return {"ece": float(binning.ece(self.histogram)[0]), "nll": self.nll / self.pixels}
+
+
+def verdict(table: pd.DataFrame) -> str:
+    """Return, in one sentence, what a better calibrator could still gain."""
+    only = table[table["metric"] == "ece"]
+    ece: dict[str, float] = dict(zip(only["level"].tolist(), only["value"].tolist(), strict=True))
+    best = min(("class", "distance", "image"), key=lambda level: ece[level])
+    one, floor = ece["dataset"], ece["floor"]
+    if one - floor <= 0.1 * one:
+        return f"One temperature reaches an ECE of {one:.2%}, near the floor of {floor:.2%}: little is left to gain."
+    if one - ece[best] <= 0.1 * one:
+        return (
+            f"One temperature reaches an ECE of {one:.2%}, and no temperature for each class, distance or image does "
+            f"much better (floor {floor:.2%}): other information than temperatures is needed."
+        )
+    return (
+        f"One temperature reaches an ECE of {one:.2%}; the best one for each {best} would reach {ece[best]:.2%} "
+        f"(floor {floor:.2%}), if it could be predicted from the scores."
+    )
+
+
+def as_rows(table: pd.DataFrame) -> list[tuple[str, str, float, float]]:
+    """Return level, explanation, ECE and NLL, one row for each level in order."""
+    found = {(row["level"], row["metric"]): row["value"] for row in table.to_dict(orient="records")}
+    return [(level, text, found[level, "ece"], found[level, "nll"]) for level, text in LEVELS.items()]

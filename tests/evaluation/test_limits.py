@@ -1,0 +1,117 @@
+"""What limits calibration: oracles at every level against brute force, and levels that must not get worse."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy.optimize import minimize_scalar
+
+from segcal.data.datasets.simulate import simulate
+from segcal.evaluation.limits import LEVELS, as_rows, limits, verdict
+from segcal.functional.context_portable import changes, distance
+from segcal.types import Case, InputError
+
+CLASSES = 3
+
+
+@pytest.fixture(scope="module")
+def cases() -> list[Case]:
+    scenes = simulate(3, num_classes=CLASSES, size=(24, 20), variation="image", contrast=2.0, seed=1)
+    return [replace(scene.case, image=None) for scene in scenes]
+
+
+@pytest.fixture(scope="module")
+def found(cases: list[Case]) -> pd.DataFrame:
+    return limits(cases, num_classes=CLASSES)
+
+
+def value(table: pd.DataFrame, level: str, metric: str = "nll") -> float:
+    return float(table.query("level == @level and metric == @metric")["value"].item())
+
+
+def test_every_level_has_both_metrics(found: pd.DataFrame) -> None:
+    assert list(found.columns) == ["level", "metric", "value"]
+    assert list(dict.fromkeys(found["level"])) == list(LEVELS)
+    assert len(found) == 2 * len(LEVELS)
+    assert [row[0] for row in as_rows(found)] == list(LEVELS)
+
+
+def slow_nll(cases: list[Case], groups: list[np.ndarray]) -> float:
+    """One temperature for each group number, by a search in one number."""
+    z = np.concatenate([np.asarray(case.logits, float).reshape(CLASSES, -1) for case in cases], axis=1)
+    y = np.concatenate([np.asarray(case.labels).ravel() for case in cases])
+    group = np.concatenate([part.ravel() for part in groups])
+
+    def nll(log_heat: float, own: np.ndarray) -> float:
+        scaled = torch.from_numpy(z[:, own].T / np.exp(log_heat))
+        return float(torch.nn.functional.cross_entropy(scaled, torch.from_numpy(y[own]).long(), reduction="sum"))
+
+    total = 0.0
+    for name in np.unique(group):
+        own = np.flatnonzero(group == name)
+        total += minimize_scalar(lambda u, own=own: nll(u, own), bounds=np.log([0.05, 100]), method="bounded").fun
+    return total / len(y)
+
+
+@pytest.mark.parametrize("level", ["dataset", "class", "distance", "image", "image and class"])
+def test_the_oracle_is_that_of_a_search(level: str, cases: list[Case], found: pd.DataFrame) -> None:
+    predicted = [np.asarray(case.logits).argmax(0) for case in cases]
+    of_image = [np.full(labels.shape, 100 * k) for k, labels in enumerate(predicted)]
+    groups = {
+        "dataset": [np.zeros_like(labels) for labels in predicted],
+        "class": predicted,
+        "distance": [distance(changes(torch.from_numpy(p)[None]).float())[0].long().numpy() for p in predicted],
+        "image": of_image,
+        "image and class": [a + b for a, b in zip(of_image, predicted, strict=True)],
+    }[level]
+    assert value(found, level) == pytest.approx(slow_nll(cases, groups), abs=1e-5)
+
+
+def test_finer_levels_have_less_nll(found: pd.DataFrame) -> None:
+    nll = {level: value(found, level) for level in LEVELS}
+    assert nll["image and class"] <= min(nll["image"], nll["class"]) + 1e-9
+    assert max(nll["image"], nll["class"], nll["distance"]) <= nll["dataset"] + 1e-9
+    assert nll["dataset"] <= nll["uncalibrated"] + 1e-9
+
+
+def test_the_floor_is_small_and_repeatable(cases: list[Case], found: pd.DataFrame) -> None:
+    again = limits(cases, num_classes=CLASSES)
+    pd.testing.assert_frame_equal(found, again)
+    assert 0 < value(found, "floor", "ece") < 0.05
+    assert value(limits(cases, num_classes=CLASSES, seed=1), "floor", "ece") != value(found, "floor", "ece")
+
+
+def test_slabs_and_ignored_pixels_change_nothing(
+    cases: list[Case], found: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wider = []
+    for case in cases:
+        labels = np.asarray(case.labels).astype(np.int64)
+        more = np.concatenate([labels, np.full((2, labels.shape[1]), 255)])
+        logits = np.concatenate([np.asarray(case.logits), np.asarray(case.logits)[:, -1:].repeat(2, 1)], axis=1)
+        wider.append(replace(case, logits=logits, labels=more))
+    monkeypatch.setattr("segcal.cases._SLAB", CLASSES * 20 * 8)
+    table = limits(wider, num_classes=CLASSES, ignore_index=255)
+    for level in ("uncalibrated", "dataset", "class", "image", "image and class"):
+        assert value(table, level) == pytest.approx(value(found, level), rel=1e-9)
+
+
+def test_the_verdict_follows_the_numbers() -> None:
+    def table(**ece: float) -> pd.DataFrame:
+        levels = {"uncalibrated": 0.1, "dataset": 0.05, "class": 0.05, "distance": 0.05, "image": 0.05, "floor": 0.0}
+        return pd.DataFrame([(level, "ece", v) for level, v in {**levels, **ece}.items()],
+                            columns=["level", "metric", "value"])  # fmt: skip
+
+    assert "little is left to gain" in verdict(table(floor=0.049))
+    assert "other information" in verdict(table())
+    assert "for each image would reach 2.00%" in verdict(table(image=0.02))
+
+
+def test_no_pixel_is_refused(cases: list[Case]) -> None:
+    empty = [replace(case, labels=np.full((24, 20), 255)) for case in cases]
+    with pytest.raises(InputError, match="no labelled pixel to measure"):
+        limits(empty, num_classes=CLASSES, ignore_index=255)
