@@ -69,7 +69,8 @@ def _read_nifti(name: str, images: Path, labels: Path) -> Volume:
     whole = np.rint(truth)
     if np.abs(whole - truth).max() > 1e-3 or whole.min() < 0:
         raise InputError(f"the labels of '{name}' must be whole numbers from 0, got {np.unique(truth)[:5]}")
-    return Volume(normalised(np.asarray(image, np.float32)), whole.astype(np.int16), spacing)
+    sizes = tuple(spacing or (1.0,) * image.ndim)
+    return Volume(normalised(np.asarray(image, np.float32)), whole.astype(np.int16), sizes)
 
 
 def _cropped(volume: Volume) -> Volume:

@@ -26,6 +26,7 @@ from segcal.cli.console import (
     print_written,
     progress_of,
 )
+from segcal.cli.fuse import fuse
 from segcal.cli.options import (
     AsJson,
     Background,
@@ -505,6 +506,9 @@ def demo(
     apply(lts, data, out=probs, split="test", temperature=True)
     print_step("7. Look at it: a page that opens in any browser", f"segcal report {results} --out {page}")
     report_commands.report(results, page)
+
+
+app.command(cls=ManyValues)(fuse)
 
 
 def main() -> None:

@@ -196,8 +196,9 @@ def _standardised(image: Float[np.ndarray, "*S"], radius: int) -> Float[np.ndarr
     side = 2 * max(radius, 1) + 1
     mean = uniform_filter(image, side, mode="nearest")
     variance = uniform_filter(image * image, side, mode="nearest") - mean * mean
-    spread: Float[np.ndarray, "*S"] = (image - mean) / np.sqrt(np.maximum(variance, 1e-6 * max(image.var(), 1e-12)))
-    return spread
+    least = 1e-10 * mean * mean + 1e-12  # where an image is flat, rounding must not look like contrast
+    scaled: Float[np.ndarray, "*S"] = (image - mean) / np.sqrt(np.maximum(variance, least))
+    return scaled
 
 
 def _check(values: PerAtlas, alpha: float, beta: float, *, are_probabilities: bool = True) -> None:
