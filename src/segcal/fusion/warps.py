@@ -82,12 +82,12 @@ def register_pairs(
     return [found[pair] for pair in pairs]
 
 
-def warp_path(folder: Path, pair: Pair) -> Path:
+def warp_path(folder: str | Path, pair: Pair) -> Path:
     """Where the warp of a pair lies."""
-    return folder / pair.target / f"{pair.atlas}.npz"
+    return Path(folder) / pair.target / f"{pair.atlas}.npz"
 
 
-def read_warp(folder: Path, pair: Pair) -> Warp:
+def read_warp(folder: str | Path, pair: Pair) -> Warp:
     """Read the warp of a pair."""
     path = warp_path(folder, pair)
     if not path.exists():
