@@ -13,7 +13,7 @@ from functools import partial
 
 import torch
 
-from benchmarks import contextual, fitting, local, memory, metrics, page
+from benchmarks import contextual, fitting, fusion, local, memory, metrics, page, surfaces
 from benchmarks.timing import console
 
 PARTS: dict[str, tuple[Callable[[], None], ...]] = {
@@ -23,6 +23,8 @@ PARTS: dict[str, tuple[Callable[[], None], ...]] = {
     "contextual": (contextual.applying, contextual.fitting),
     "streaming": (metrics.streaming,),
     "page": (page.building,),
+    "surfaces": (surfaces.against_peers,),
+    "fusion": (fusion.against_a_loop_and_antspyx,),
 }
 
 

@@ -27,7 +27,7 @@ FLOORS = (
 )
 """Top-level modules and packages of segcal. A new one must be placed here, above everything that it imports."""
 
-OPTIONAL = {"nibabel", "sklearn", "matplotlib", "plotly", "onnx", "torchvision"}
+OPTIONAL = {"nibabel", "SimpleITK", "sklearn", "matplotlib", "plotly", "onnx", "torchvision"}
 """Packages that only some functions need."""
 
 HEAVY = OPTIONAL | {"pandas", "scipy", "torchmetrics", "numba", "rich", "typer", "safetensors", "PIL"}

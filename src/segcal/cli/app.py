@@ -21,6 +21,7 @@ COMMANDS = (
     "figure",
     "diagnose",
     "export",
+    "fuse",
     "demo",
 )
 """In the order of the help. `segcal NAME` runs the function NAME of the module `segcal.cli.NAME`.

@@ -1,0 +1,112 @@
+"""The data sets of the experiment: where their volumes lie, how many there are, how they are split and trained on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from segcal.data.datasets.splits import shuffled_parts
+from segcal.fusion.registration import RegistrationSettings
+from segcal.fusion.warps import Pair
+from segcal.types import InputError
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A data set with its split and its training.
+
+    Args:
+        images: Folder of the images, inside the folder of the data.
+        labels: Folder of the labels; a label file has the name of its image.
+        sizes: Atlases, validation targets and test targets of a fold.
+        folds: 2 repeats the experiment with the roles of the two halves exchanged, which covers every volume.
+        registration: How atlases are registered.
+        features: Feature maps of VoteNet+ at full resolution.
+        depth: How often VoteNet+ halves the resolution.
+        epochs: Of the training of VoteNet+.
+        batch_size: Of the training of VoteNet+.
+        crop: Side of the training patches.
+        tolerance: Of the surface Dice, in mm.
+        local_epochs: Of the training of IBTS and LTS.
+        patch_size: Side of the Local patches, about a third of the volume as in the paper; None leaves Table 1 out.
+    """
+
+    images: str
+    labels: str
+    sizes: tuple[int, int, int]
+    folds: int
+    registration: RegistrationSettings = field(default_factory=RegistrationSettings)
+    features: int = 16
+    depth: int = 3
+    epochs: int = 40
+    batch_size: int = 16
+    crop: int = 72
+    tolerance: float = 1.0
+    local_epochs: int = 30
+    patch_size: int | None = 24
+
+
+PRESETS = {
+    "hippocampus": Preset("imagesTr", "labelsTr", (17, 3, 20), 2),
+    "mouse_brain": Preset(
+        "images",
+        "labels",
+        (6, 2, 9),
+        1,
+        registration=RegistrationSettings(shrink=(4, 2, 1), iterations=(40, 20, 10)),
+        batch_size=4,
+        epochs=40,
+        tolerance=0.15,
+        local_epochs=20,
+        patch_size=None,
+    ),
+    "tiny": Preset(
+        "images", "labels", (3, 1, 4), 2, features=4, depth=2, epochs=2, batch_size=4, crop=16, local_epochs=2
+    ),
+}
+"""`tiny` is for the tests."""
+
+
+class Fold(NamedTuple):
+    """The roles of the volumes, by name. Every atlas is registered to every other volume of the fold."""
+
+    number: int
+    atlases: tuple[str, ...]
+    validation: tuple[str, ...]
+    test: tuple[str, ...]
+
+    def pairs(self, targets: tuple[str, ...]) -> list[Pair]:
+        """Every atlas with each of the targets, except with itself."""
+        return [Pair(atlas, target) for target in targets for atlas in self.atlases if atlas != target]
+
+    @property
+    def all_pairs(self) -> list[Pair]:
+        """All pairs to register: 272 to train on, 51 to validate and 340 to test on in the paper's protocol."""
+        return self.pairs(self.atlases) + self.pairs(self.validation) + self.pairs(self.test)
+
+    @property
+    def halves(self) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
+        """Calibration fits on one half of the test targets and is tested on the other: (fit, test), twice."""
+        middle = (len(self.test) + 1) // 2
+        one, other = self.test[:middle], self.test[middle:]
+        return (one, other), (other, one)
+
+
+def chosen_names(data: Path, preset: Preset) -> list[str]:
+    """The names of the volumes that the protocol uses: the first ones in alphabetical order."""
+    found = sorted(path.name.removesuffix(".nii.gz") for path in (data / preset.images).glob("*.nii.gz"))
+    count = sum(preset.sizes)
+    if len(found) < count:
+        raise InputError(f"'{data / preset.images}' must hold at least {count} volumes *.nii.gz, got {len(found)}")
+    return found[:count]
+
+
+def folds_of(names: list[str], preset: Preset) -> list[Fold]:
+    """One fold, or two whose test targets cover all volumes."""
+    atlases, validation, test = preset.sizes
+    if preset.folds == 2 and atlases + validation != test:
+        raise InputError(f"two folds need as many test targets as other volumes, got sizes {preset.sizes}")
+    here, there = shuffled_parts(names, (atlases + validation, test))
+    folds = [Fold(0, here[:atlases], here[atlases:], there)]
+    return folds if preset.folds == 1 else [*folds, Fold(1, there[:atlases], there[atlases:], here)]

@@ -1,0 +1,52 @@
+"""`segcal fuse`: multi-atlas label fusion of a folder of warped atlases."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from segcal.cli.console import progress_of
+from segcal.cli.options import AsJson
+
+
+def fuse(
+    atlases: Annotated[Path, typer.Argument(help="Folder with labels/ and probabilities/ or images/ (NIfTI).")],
+    out: Annotated[Path, typer.Option(help="Folder to write the fused labels and maps in.")],
+    method: Annotated[str, typer.Option(help="jlf, svwv, plurality or majority.")] = "jlf",
+    target: Annotated[
+        Path | None, typer.Option(help="Target image, to weigh atlases by their images where they lack probabilities.")
+    ] = None,
+    alpha: Annotated[float, typer.Option(help="jlf: added to the diagonal of the error matrix.")] = 0.1,
+    beta: Annotated[float | None, typer.Option(help="jlf: exponent of the error matrix.")] = None,
+    patch: Annotated[int | None, typer.Option(help="jlf: radius of the cube over which errors are summed.")] = None,
+    nonnegative: Annotated[bool, typer.Option("--nonnegative", help="jlf: forbid negative weights.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Fuse the labels of atlases that are warped to one target.
+
+    Writes labels.nii.gz, probability.nii.gz (the winner's share of the weight) and agreement.nii.gz (the share of the
+    atlases that propose it), in the geometry of the input.
+
+    Example: segcal fuse ATLASES --method jlf --out fused/
+    """
+    from segcal.files import refuse_overwriting  # noqa: PLC0415
+    from segcal.fusion.folder import FusionSettings, fuse_folder  # noqa: PLC0415
+
+    refuse_overwriting(out, atlases, target)
+    settings = FusionSettings(method, alpha, beta, patch, nonnegative)  # type: ignore[arg-type]
+    with progress_of("fusing") as progress:
+        task = progress.task_ids[0]
+        written = fuse_folder(
+            atlases, out, settings, target=target, watch=lambda k, n: progress.update(task, completed=k, total=n)
+        )
+    if as_json:
+        typer.echo(json.dumps({"out": str(out), **written._asdict()}))
+        return
+    weights = {"equal": "equal weights", "probabilities": "their probabilities", "images": "their images"}
+    typer.echo(
+        f"{len(written.atlases)} atlases fused by {weights[written.weights]}, {len(written.labels)} labels, "
+        f"{written.voxels:,} voxels; written to {out}"
+    )

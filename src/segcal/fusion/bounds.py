@@ -1,0 +1,37 @@
+"""The two upper bounds of Table 2: what perfect fusion, and perfect calibration, would give."""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Bool, Float, Integer
+
+from segcal.fusion.voting import AtlasLabels, Weights
+
+
+def best_fusion(
+    labels: AtlasLabels, truth: Integer[np.ndarray, "*S"], otherwise: Integer[np.ndarray, "*S"]
+) -> Integer[np.ndarray, "*S"]:
+    """Return the true label wherever at least one atlas proposes it, and `otherwise` where none does.
+
+    >>> best_fusion(np.array([[1, 2], [0, 2]]), np.array([1, 1]), np.array([0, 2]))
+    array([1, 2])
+    """
+    return np.where((labels == truth).any(axis=0), truth, otherwise)
+
+
+def best_probabilities(probabilities: Weights, right: Bool[np.ndarray, "N *S"]) -> Float[np.ndarray, "N *S"]:
+    """Return the probabilities of the bound *Best Calibration*: certain where the network is correct, 1/2 elsewhere.
+
+    The network predicts for each atlas whether its label is right (probability of at least 1/2). Where that prediction
+    is correct the predicted answer gets a probability of 1, so the atlas gets 1 or 0; where it is not, the atlas gets
+    `1/|L|` = 1/2, as there are two answers.
+
+    Args:
+        probabilities: The network's probability that each atlas is right.
+        right: Whether it is.
+
+    >>> best_probabilities(np.array([0.9, 0.2, 0.7]), np.array([True, False, False]))
+    array([1. , 0. , 0.5])
+    """
+    correct = (probabilities >= 0.5) == right
+    return np.where(correct, right.astype(np.float64), 0.5)

@@ -1,0 +1,255 @@
+"""Fuse a folder of warped atlases, slab by slab, into NIfTI files (`segcal fuse`).
+
+```
+ATLASES/
+  labels/NAME.nii.gz           the labels of each atlas, warped to the target
+  probabilities/NAME.nii.gz    optional: the probability that they are right, from VoteNet+ say, calibrated
+  images/NAME.nii.gz           optional: the warped images, to weigh atlases by how much they look like the target
+```
+Memory holds one volume and a slab of every atlas: compressed files are unpacked to temporary ones and mapped.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+
+from segcal.data.io.nifti import check_same_place, read_volume
+from segcal.files import MARKER, staged_folder, write_json
+from segcal.fusion.joint_label_fusion import joint_label_fusion_weights, similarity_weights
+from segcal.fusion.voting import Fused, majority_vote, plurality_vote, weighted_vote
+from segcal.types import Array, InputError
+from segcal.version import __version__
+
+FusionMethod = Literal["jlf", "svwv", "plurality", "majority"]
+ENDINGS = (".nii.gz", ".nii")
+_BYTES = 128 << 20  # of one slab's atlases, as float64; intermediate results take a few times as much
+
+
+@dataclass(frozen=True)
+class FusionSettings:
+    """How to fuse.
+
+    Args:
+        method: "jlf" (joint label fusion), "svwv" (each atlas weighs its probability), "plurality" or "majority".
+        alpha: JLF: added to the diagonal of M.
+        beta: JLF: exponent of M; by default 1 for probabilities and 2 for images.
+        patch: JLF: radius of the cube that M is summed over; by default 0 for probabilities and 1 for images.
+        nonnegative: JLF: whether to forbid negative weights.
+        slab_bytes: How much of the atlases to hold at a time.
+    """
+
+    method: FusionMethod = "jlf"
+    alpha: float = 0.1
+    beta: float | None = None
+    patch: int | None = None
+    nonnegative: bool = False
+    slab_bytes: int = _BYTES
+
+    def __post_init__(self) -> None:
+        if self.method not in get_args(FusionMethod):
+            raise InputError(f"method must be one of {', '.join(get_args(FusionMethod))}, got '{self.method}'")
+        if self.patch is not None and self.patch < 0:
+            raise InputError(f"patch must be at least 0, got {self.patch}")
+
+
+class Written(NamedTuple):
+    """What was fused."""
+
+    atlases: tuple[str, ...]
+    weights: str
+    voxels: int
+    labels: tuple[int, ...]
+
+
+def fuse_folder(
+    folder: Path,
+    out: Path,
+    settings: FusionSettings | None = None,
+    *,
+    target: Path | None = None,
+    watch: Callable[[int, int], None] | None = None,
+) -> Written:
+    """Write `labels.nii.gz`, `probability.nii.gz` and `agreement.nii.gz` of the fused atlases to the folder `out`.
+
+    Args:
+        folder: The warped atlases.
+        out: Where to write.
+        settings: How to fuse.
+        target: The target image; needed to weigh atlases by their images.
+        watch: Called after each slab with the number of slices done and of all.
+    """
+    settings = settings or FusionSettings()
+    names = _names(folder / "labels")
+    label_files = [_file(folder / "labels", name) for name in names]
+    kind, evidence_files = _evidence(folder, names, settings, target)
+    extra = [target] if kind == "images" and target is not None else []
+    check_same_place([*label_files, *evidence_files, *extra], of=f"'{folder}'")
+    with staged_folder(out) as staging, tempfile.TemporaryDirectory(prefix="segcal-") as temporary:
+        spill = _Spill(Path(temporary))
+        labels = [spill.mapped(path) for path in label_files]
+        evidence = [spill.mapped(path) for path in evidence_files]
+        reference = spill.mapped(extra[0]) if extra else None
+        _check_shapes([*labels, *evidence, *([] if reference is None else [reference])], folder)
+        fused = _fused(labels, evidence, reference, kind, settings, watch)
+        for name, array in (
+            ("labels", fused.labels),
+            ("probability", fused.probability),
+            ("agreement", fused.agreement),
+        ):
+            _write(staging / f"{name}.nii.gz", array, label_files[0])
+        found = Written(tuple(names), kind, fused.labels.size, tuple(int(label) for label in np.unique(fused.labels)))
+        content = {"format": 1, "segcal": __version__, "fusion": settings.method, **found._asdict()}
+        write_json(staging / MARKER, content)
+    return found
+
+
+class _Spill:
+    """Volumes as memory-mapped arrays; what cannot be mapped as it is gets an uncompressed copy."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.count = folder, 0
+
+    def mapped(self, path: Path) -> Array:
+        values, _ = read_volume(path)
+        if isinstance(values, np.memmap) or isinstance(values.base, np.memmap):
+            return values
+        copy = self.folder / f"{self.count}.npy"
+        self.count += 1
+        np.save(copy, values)
+        found: Array = np.load(copy, mmap_mode="r", allow_pickle=False)
+        return found
+
+
+def _fused(
+    labels: list[Array],
+    evidence: list[Array],
+    target: Array | None,
+    kind: str,
+    settings: FusionSettings,
+    watch: Callable[[int, int], None] | None,
+) -> Fused:
+    shape = labels[0].shape
+    whole = Fused(np.empty(shape, np.int32), np.empty(shape, np.float32), np.empty(shape, np.float32))
+    per_slice = 8 * len(labels) * int(np.prod(shape[1:]))
+    for inner, outer in _slabs(shape[0], max(1, settings.slab_bytes // per_slice), _reach(kind, settings)):
+        own = np.stack([_whole_numbers(array[outer]) for array in labels])
+        weights = _weights([array[outer] for array in evidence], None if target is None else target[outer], settings)
+        kept = slice(inner.start - outer.start, inner.stop - outer.start)
+        part = _vote(own[:, kept], None if weights is None else weights[:, kept], settings)
+        for target_array, values in zip(whole, part, strict=True):
+            target_array[inner] = values
+        if watch is not None:
+            watch(inner.stop, shape[0])
+    return whole
+
+
+def _weights(evidence: list[Array], target: Array | None, settings: FusionSettings) -> Array | None:
+    """The weight of each atlas in a slab; None where the method has none."""
+    if not evidence:
+        return None
+    values = np.stack([np.asarray(array, np.float64) for array in evidence])
+    if settings.method == "svwv":
+        return values
+    options: dict[str, Any] = {"nonnegative": settings.nonnegative}
+    options |= {name: value for name in ("beta", "patch") if (value := getattr(settings, name)) is not None}
+    if target is not None:
+        return similarity_weights(np.asarray(target, np.float64), values, settings.alpha, **options)
+    return joint_label_fusion_weights(values, settings.alpha, **options)
+
+
+def _vote(labels: Array, weights: Array | None, settings: FusionSettings) -> Fused:
+    if weights is not None:
+        return weighted_vote(labels, weights)
+    return majority_vote(labels) if settings.method == "majority" else plurality_vote(labels)
+
+
+def _reach(kind: str, settings: FusionSettings) -> int:
+    """How many slices beyond its own a slab needs: the patch, and for images the neighbourhood they are scaled by."""
+    if settings.method != "jlf":
+        return 0
+    if kind == "images":
+        patch = 1 if settings.patch is None else settings.patch
+        return patch + max(patch, 1)
+    return settings.patch or 0
+
+
+def _slabs(length: int, thickness: int, reach: int) -> Iterator[tuple[slice, slice]]:
+    """Slices of a slab, and the same with what lies around it."""
+    for start in range(0, length, thickness):
+        stop = min(start + thickness, length)
+        yield slice(start, stop), slice(max(0, start - reach), min(length, stop + reach))
+
+
+def _names(folder: Path) -> list[str]:
+    found = sorted(
+        path.name.removesuffix(ending)
+        for ending in ENDINGS
+        for path in (folder.glob(f"*{ending}") if folder.is_dir() else ())
+        if not path.name.startswith(".")
+    )
+    if len(found) < 2:
+        raise InputError(f"'{folder}' must hold the NIfTI labels of at least two atlases, got {len(found)}")
+    if len(set(found)) < len(found):
+        raise InputError(f"'{folder}' holds an atlas both as .nii and as .nii.gz; remove one of the two")
+    return found
+
+
+def _file(folder: Path, name: str) -> Path:
+    for ending in ENDINGS:
+        if (folder / f"{name}{ending}").exists():
+            return folder / f"{name}{ending}"
+    raise InputError(f"atlas '{name}' has labels but no file in '{folder}'; add {name}.nii.gz or remove the folder")
+
+
+def _evidence(folder: Path, names: list[str], settings: FusionSettings, target: Path | None) -> tuple[str, list[Path]]:
+    """What the atlases are weighed by, and its files."""
+    if settings.method in ("plurality", "majority"):
+        return "equal", []
+    if (folder / "probabilities").is_dir():
+        return "probabilities", [_file(folder / "probabilities", name) for name in names]
+    if settings.method == "svwv":
+        raise InputError(f"svwv weighs atlases by their probabilities; add '{folder / 'probabilities'}'")
+    if target is None or not (folder / "images").is_dir():
+        raise InputError(
+            f"jlf needs '{folder / 'probabilities'}', or '{folder / 'images'}' and the target image (--target); "
+            "without either, use the method plurality"
+        )
+    return "images", [_file(folder / "images", name) for name in names]
+
+
+def _check_shapes(arrays: list[Array], folder: Path) -> None:
+    shapes = {array.shape for array in arrays}
+    if len(shapes) > 1:
+        shown = ", ".join(str(shape) for shape in sorted(shapes))
+        raise InputError(
+            f"all volumes of '{folder}' must have one shape, got {shown} [z, y, x]; warp them to one target"
+        )
+
+
+def _whole_numbers(labels: Array) -> Array:
+    whole = np.rint(labels)
+    if np.abs(whole - labels).max(initial=0) > 1e-3:
+        raise InputError("warped labels must be whole numbers; warp them with nearest-neighbour interpolation")
+    return whole.astype(np.int32)
+
+
+def _write(path: Path, array: Array, like: Path) -> None:
+    """Write a volume `[z, y, x]` with the geometry of another file."""
+    import nibabel  # noqa: PLC0415  (an optional dependency)
+
+    source: Any = nibabel.load(like)
+    header = source.header.copy()
+    narrow = array.astype(np.min_scalar_type(int(array.max(initial=0)))) if array.dtype.kind == "i" else array
+    if array.dtype.kind == "i" and array.min(initial=0) < 0:
+        narrow = array
+    header.set_data_dtype(narrow.dtype)
+    header.set_slope_inter(1, 0)
+    header["cal_min"] = header["cal_max"] = 0  # the display range of other values
+    image = type(source)(narrow.T.reshape(source.shape), source.affine, header)
+    nibabel.save(image, path)

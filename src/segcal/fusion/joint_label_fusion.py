@@ -1,0 +1,216 @@
+"""Joint label fusion (Wang et al. 2012; the paper's appendix): weights that count correlated errors of atlases once.
+
+The weights minimise `w^T (M + alpha I) w` subject to `sum(w) = 1`, where `M(i, j)` estimates the probability that
+atlases i and j are both wrong: `w = (M + alpha I)^-1 1 / (1^T (M + alpha I)^-1 1)`.
+
+From probabilities, `M = e e^T` with `e_i = 1 - p_i` has rank one (the paper's approximation), so Sherman and Morrison
+give the solution in closed form: `(M + alpha I)^-1 1 = (1 - e s / (alpha + q)) / alpha` with `s = sum e`,
+`q = sum e^2`. Weights fall as errors grow, so without negative weights only the atlases of least error remain: as many
+as have a positive weight among themselves. Summed over a patch, or taken from intensities, M has full rank, and one
+small system per voxel is solved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import TypeAlias
+
+import numpy as np
+from jaxtyping import Bool, Float
+from scipy.ndimage import uniform_filter
+
+from segcal.kernels.cpu.compiling import compiled
+from segcal.types import InputError
+
+PerAtlas: TypeAlias = Float[np.ndarray, "N *S"]
+Matrices: TypeAlias = Float[np.ndarray, "V N N"]
+
+_SETTLED = 1e-12  # below it a gradient or a weight counts as 0
+_VOXELS = 1 << 15  # systems solved together: enough to amortise the call, few enough to stay in memory
+
+
+def joint_label_fusion_weights(
+    probabilities: PerAtlas, alpha: float = 0.1, *, beta: float = 1.0, patch: int = 0, nonnegative: bool = False
+) -> PerAtlas:
+    """Return the weight of each atlas at each voxel, from the probability that its label is right there.
+
+    Where all errors are 0, all weights are equal. Two atlases with the same error have the same weight.
+
+    Args:
+        probabilities: Probability `[n, ...]` that the label of each atlas is right.
+        alpha: Added to the diagonal of M. Small values trust the probabilities more.
+        beta: Exponent of the entries of M: larger values sharpen the difference between good and bad atlases.
+        patch: Radius of the cube over which M is summed; 0 uses each voxel alone.
+        nonnegative: Whether to forbid negative weights. Without it, an atlas worse than the others may get one.
+
+    >>> joint_label_fusion_weights(np.array([[1.0], [0.5], [0.5]])).round(3).ravel()
+    array([0.75 , 0.125, 0.125])
+    """
+    _check(probabilities, alpha, beta)
+    errors = (1 - probabilities.astype(np.float64)) ** beta
+    if patch == 0:
+        return _rank_one_nonnegative(errors, alpha) if nonnegative else _rank_one(errors, alpha)
+    return _solved(_PatchErrors(errors, patch), alpha, nonnegative=nonnegative)
+
+
+def similarity_weights(
+    target: Float[np.ndarray, "*S"],
+    images: PerAtlas,
+    alpha: float = 0.1,
+    *,
+    beta: float = 2.0,
+    patch: int = 1,
+    nonnegative: bool = False,
+) -> PerAtlas:
+    """Return weights from intensities, where no probabilities are known: `M = (sum |T - A_i| |T - A_j|)^beta`.
+
+    The sum is over a cube of radius `patch` (SSD-based M of Wang et al.). Intensities are first normalised to mean 0
+    and variance 1 around each voxel, so that brightness and contrast do not count as errors.
+    """
+    if images.shape[1:] != target.shape:
+        raise InputError(f"warped images must have shape (N, {target.shape}), got {images.shape}")
+    _check(images, alpha, beta, are_probabilities=False)
+    reference = _standardised(target.astype(np.float64), patch)
+    errors: PerAtlas = np.stack(
+        [np.abs(reference - _standardised(image.astype(np.float64), patch)) for image in images]
+    )
+    return _solved(_PatchErrors(errors, patch, exponent=beta), alpha, nonnegative=nonnegative)
+
+
+def _rank_one(errors: PerAtlas, alpha: float) -> PerAtlas:
+    """Sherman and Morrison; the common factor 1 / alpha drops out in the normalisation."""
+    total, squares = errors.sum(axis=0), np.einsum("n...,n...->...", errors, errors)
+    weights: PerAtlas = 1 - errors * (total / (alpha + squares))
+    # 1^T (M + alpha I)^-1 1 > 0 for positive alpha, as the inverse of a positive definite matrix is positive definite
+    weights /= weights.sum(axis=0)
+    return weights
+
+
+def _rank_one_nonnegative(errors: PerAtlas, alpha: float) -> PerAtlas:
+    """The same among the k atlases of least error, for the largest k that gives each of them a positive weight."""
+    ordered = np.sort(errors, axis=0)
+    totals, squares = np.cumsum(ordered, axis=0), np.cumsum(ordered**2, axis=0)
+    positive = alpha + squares - ordered * totals > 0  # falls with k, so the first k are True
+    last = positive.sum(axis=0, keepdims=True) - 1
+    total, square = (np.take_along_axis(sums, last, axis=0)[0] for sums in (totals, squares))
+    weights: PerAtlas = np.maximum(1 - errors * (total / (alpha + square)), 0)
+    weights /= weights.sum(axis=0)
+    return weights
+
+
+class _PatchErrors:
+    """M at each voxel: products of errors, summed over a cube, given in chunks of voxels."""
+
+    def __init__(self, errors: PerAtlas, radius: int, *, exponent: float = 1.0) -> None:
+        self.errors, self.radius, self.exponent = errors, radius, exponent
+        self.atlases, self.space = errors.shape[0], errors.shape[1:]
+
+    def __iter__(self) -> Iterator[tuple[slice, Matrices]]:
+        """Yield slices of the voxels laid flat and their matrices."""
+        side, n = 2 * self.radius + 1, self.atlases
+        slices = max(1, _VOXELS // max(1, int(np.prod(self.space[1:]))))
+        for start in range(0, self.space[0], slices):
+            stop = min(start + slices, self.space[0])
+            low, high = max(0, start - self.radius), min(self.space[0], stop + self.radius)
+            part = self.errors[:, low:high]
+            matrices = np.empty((stop - start, *self.space[1:], n, n))
+            for i, j in product(range(n), range(n)):
+                if j < i:
+                    continue
+                summed = part[i] * part[j]
+                if self.radius:  # outside the image there are no errors to add
+                    summed = side**summed.ndim * uniform_filter(summed, side, mode="constant")
+                kept = np.maximum(summed[start - low : stop - low], 0) ** self.exponent
+                matrices[..., i, j] = matrices[..., j, i] = kept
+            row = int(np.prod(self.space[1:]))
+            yield slice(start * row, stop * row), matrices.reshape(-1, n, n)
+
+
+def _solved(source: _PatchErrors, alpha: float, *, nonnegative: bool) -> PerAtlas:
+    n = source.atlases
+    weights = np.empty((n, int(np.prod(source.space))))
+    ones, diagonal = np.ones((n, 1)), alpha * np.eye(n)
+    for voxels, matrices in source:
+        regular = matrices + diagonal
+        found = np.linalg.solve(regular, np.broadcast_to(ones, (len(regular), n, 1)))[..., 0]
+        if nonnegative:
+            _without_negative(regular, found)
+        weights[:, voxels] = (found / found.sum(axis=1, keepdims=True)).T
+    return weights.reshape(n, *source.space)
+
+
+@compiled
+def _solution_among(matrix: Float[np.ndarray, "N N"], kept: Bool[np.ndarray, " N"]) -> Float[np.ndarray, " N"]:
+    """Solve `M x = 1` among the kept rows and columns by Cholesky's method; 0 elsewhere."""
+    rows = np.flatnonzero(kept)
+    n, lower, y, x = len(rows), np.zeros((len(rows), len(rows))), np.empty(len(rows)), np.zeros(len(kept))
+    for i in range(n):
+        for j in range(i + 1):
+            rest = matrix[rows[i], rows[j]] - (lower[i, :j] * lower[j, :j]).sum()
+            lower[i, j] = np.sqrt(rest) if i == j else rest / lower[j, j]
+        y[i] = (1 - (lower[i, :i] * y[:i]).sum()) / lower[i, i]
+    for i in range(n - 1, -1, -1):
+        for j in range(i + 1, n):
+            y[i] -= lower[j, i] * x[rows[j]]
+        x[rows[i]] = y[i] / lower[i, i]
+    return x
+
+
+@compiled
+def _without_negative(matrices: Matrices, found: Float[np.ndarray, "V N"]) -> None:
+    """Replace solutions with a negative entry by those of `min x^T M x / 2 - 1^T x` with `x >= 0`.
+
+    The active set method of Lawson and Hanson (1974). Its solution is the weights up to their sum.
+    """
+    count, n = found.shape
+    for v in range(count):
+        if found[v].min() >= 0:
+            continue
+        matrix, x, passive = matrices[v], np.zeros(n), np.zeros(n, np.bool_)
+        while True:
+            best, steepest = -1, _SETTLED
+            for i in range(n):
+                slope = 1 - (matrix[i] * x).sum()
+                if not passive[i] and slope > steepest:
+                    best, steepest = i, slope
+            if best < 0:
+                break
+            passive[best] = True
+            while True:
+                trial = _solution_among(matrix, passive)
+                step, blocked = 1.0, False
+                for i in range(n):
+                    if passive[i] and trial[i] <= 0:
+                        step, blocked = min(step, x[i] / (x[i] - trial[i])), True
+                x = x + step * (trial - x) if blocked else trial
+                if not blocked:
+                    break
+                passive &= x > _SETTLED
+                x[~passive] = 0
+        found[v] = x
+
+
+def _standardised(image: Float[np.ndarray, "*S"], radius: int) -> Float[np.ndarray, "*S"]:
+    """Each voxel less the mean of its cube, over the standard deviation of its cube."""
+    side = 2 * max(radius, 1) + 1
+    mean = uniform_filter(image, side, mode="nearest")
+    variance = uniform_filter(image * image, side, mode="nearest") - mean * mean
+    least = 1e-10 * mean * mean + 1e-12  # where an image is flat, rounding must not look like contrast
+    scaled: Float[np.ndarray, "*S"] = (image - mean) / np.sqrt(np.maximum(variance, least))
+    return scaled
+
+
+def _check(values: PerAtlas, alpha: float, beta: float, *, are_probabilities: bool = True) -> None:
+    if values.ndim < 2 or values.shape[0] < 1:
+        raise InputError(f"probabilities must have shape (n, ...) with n of at least 1, got {_shape(values.shape)}")
+    if not alpha > 0 or not beta > 0:
+        raise InputError(f"alpha and beta must be positive, got {alpha} and {beta}")
+    if are_probabilities and not (values.min(initial=0) >= 0 and values.max(initial=0) <= 1):  # NaN fails too
+        raise InputError(
+            f"probabilities must lie in 0..1, got {values.min()} to {values.max()}; apply a sigmoid to logits first"
+        )
+
+
+def _shape(shape: Sequence[int]) -> str:
+    return f"({', '.join(map(str, shape))})"

@@ -1,0 +1,23 @@
+"""STAPLE (Warfield et al. 2004) through SimpleITK, to compare with: it knows no images and no probabilities."""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Integer
+
+from segcal.fusion.registration import simple_itk
+from segcal.fusion.voting import AtlasLabels
+from segcal.types import InputError
+
+
+def staple(labels: AtlasLabels) -> Integer[np.ndarray, "*S"]:
+    """Return the consensus of several segmentations; voxels that SimpleITK leaves undecided get label 0."""
+    sitk = simple_itk()
+    top = int(labels.max(initial=0))
+    if labels.min(initial=0) < 0 or top > 254:
+        raise InputError(f"STAPLE needs labels from 0 to 254, got {labels.min()} to {top}")
+    filter_ = sitk.MultiLabelSTAPLEImageFilter()
+    undecided = top + 1
+    filter_.SetLabelForUndecidedPixels(undecided)
+    found = sitk.GetArrayFromImage(filter_.Execute([sitk.GetImageFromArray(one.astype(np.uint8)) for one in labels]))
+    return np.where(found == undecided, 0, found).astype(labels.dtype)

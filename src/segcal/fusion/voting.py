@@ -1,0 +1,77 @@
+"""Weighted voting over warped atlas labels (appendix, "Multi-atlas Segmentation and Joint Label Fusion").
+
+`S(x) = argmax_l sum_i w_i(x) [A_i(x) = l]`: equal weights give plurality voting, the probability that each atlas is
+right gives spatially varying weighted voting (SVWV), and `joint_label_fusion_weights` gives joint label fusion.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from jaxtyping import Float, Integer
+
+from segcal.types import InputError
+
+AtlasLabels: TypeAlias = Integer[np.ndarray, "N *S"]
+Weights: TypeAlias = Float[np.ndarray, "N *S"]
+
+
+class Fused(NamedTuple):
+    """A fused segmentation.
+
+    Args:
+        labels: The label with the largest weight; of equal ones the smallest.
+        probability: Its share of the weight.
+        agreement: Share of the atlases that propose it.
+    """
+
+    labels: Integer[np.ndarray, "*S"]
+    probability: Float[np.ndarray, "*S"]
+    agreement: Float[np.ndarray, "*S"]
+
+
+def weighted_vote(labels: AtlasLabels, weights: Weights) -> Fused:
+    """Return the label of the largest summed weight at every voxel.
+
+    Weights need not sum to 1; negative ones count against their label.
+
+    >>> labels = np.array([[1, 2], [1, 0], [2, 0]])
+    >>> weighted_vote(labels, np.array([[0.2, 0.9], [0.2, 0.3], [0.6, 0.3]])).labels
+    array([2, 2])
+    """
+    _check(labels, weights)
+    total = weights.sum(axis=0)
+    best = np.full(labels.shape[1:], -np.inf)
+    chosen = np.zeros(labels.shape[1:], labels.dtype)
+    for label in np.unique(labels):
+        votes = np.where(labels == label, weights, 0).sum(axis=0)
+        proposed = (labels == label).any(axis=0)  # a label nobody proposes must not win against negative votes
+        better = proposed & (votes > best)
+        best, chosen = np.where(better, votes, best), np.where(better, label, chosen)
+    share = np.divide(best, total, out=np.full(best.shape, np.nan), where=total != 0)
+    return Fused(chosen, np.clip(share, 0, 1), (labels == chosen).mean(axis=0))
+
+
+def plurality_vote(labels: AtlasLabels) -> Fused:
+    """Return the label that most atlases propose; of equally frequent ones the smallest."""
+    return weighted_vote(labels, np.broadcast_to(np.float64(1), labels.shape))
+
+
+def majority_vote(labels: AtlasLabels, *, undecided: int = 0) -> Fused:
+    """Return the label that more than half of the atlases propose, and `undecided` where there is none.
+
+    >>> majority_vote(np.array([[1, 1], [1, 2], [2, 3]])).labels
+    array([1, 0])
+    """
+    fused = plurality_vote(labels)
+    chosen = np.where(2 * fused.agreement > 1, fused.labels, undecided).astype(labels.dtype)
+    agreement = (labels == chosen).mean(axis=0)
+    return Fused(chosen, agreement, agreement)
+
+
+def _check(labels: AtlasLabels, weights: Weights) -> None:
+    if labels.ndim < 2 or labels.shape[0] < 1:
+        raise InputError(f"atlas labels must have shape (N, *S) with N of at least 1, got {labels.shape}")
+    if weights.shape != labels.shape:
+        raise InputError(f"weights must have the shape of the atlas labels, {labels.shape}, got {weights.shape}")

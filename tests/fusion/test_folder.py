@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from segcal.cli.app import app
+from segcal.fusion import joint_label_fusion_weights, plurality_vote, similarity_weights, weighted_vote
+from segcal.fusion.folder import FusionSettings, fuse_folder
+from segcal.fusion.simulated import simulated_volumes
+from segcal.types import InputError
+
+nibabel = pytest.importorskip("nibabel")
+
+SHAPE = (9, 12, 10)
+AFFINE = np.array([[0, -2.0, 0, 5], [1.5, 0, 0, -3], [0, 0, 3.0, 7], [0, 0, 0, 1]])
+VOLUMES = simulated_volumes(4, SHAPE, deformation=1.0)
+PROBABILITIES = np.random.default_rng(0).uniform(0.2, 1, (3, *SHAPE))
+
+
+def save(path: Path, array: np.ndarray, affine: np.ndarray = AFFINE) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    nibabel.save(nibabel.Nifti1Image(np.ascontiguousarray(array.T), affine), path)
+
+
+def loaded(path: Path) -> np.ndarray:
+    return np.asanyarray(nibabel.load(path).dataobj).T
+
+
+@pytest.fixture
+def atlases(tmp_path: Path) -> Path:
+    """Three atlases and a target, some compressed and some not."""
+    folder = tmp_path / "atlases"
+    for k, volume in enumerate(VOLUMES[:3]):
+        ending = "nii" if k == 1 else "nii.gz"
+        save(folder / "labels" / f"a{k}.{ending}", volume.labels)
+        save(folder / "images" / f"a{k}.{ending}", volume.image)
+        save(folder / "probabilities" / f"a{k}.{ending}", PROBABILITIES[k])
+    save(tmp_path / "target.nii.gz", VOLUMES[3].image)
+    return folder
+
+
+LABELS = np.stack([volume.labels for volume in VOLUMES[:3]]).astype(int)
+
+
+@pytest.mark.parametrize("slab", [1, 1 << 30])
+def test_slabs_give_what_the_whole_gives(atlases: Path, tmp_path: Path, slab: int) -> None:
+    written = fuse_folder(atlases, tmp_path / "out", FusionSettings(patch=1, nonnegative=True, slab_bytes=slab))
+    expected = weighted_vote(LABELS, joint_label_fusion_weights(PROBABILITIES, patch=1, nonnegative=True))
+    assert written.weights == "probabilities"
+    assert (loaded(tmp_path / "out" / "labels.nii.gz") == expected.labels).all()
+    assert np.allclose(loaded(tmp_path / "out" / "probability.nii.gz"), expected.probability, atol=1e-6)
+    assert np.allclose(loaded(tmp_path / "out" / "agreement.nii.gz"), expected.agreement, atol=1e-6)
+
+
+@pytest.mark.parametrize("slab", [1, 1 << 30])
+def test_weights_of_images(atlases: Path, tmp_path: Path, slab: int) -> None:
+    for path in (atlases / "probabilities").iterdir():
+        path.unlink()
+    (atlases / "probabilities").rmdir()
+    fuse_folder(atlases, tmp_path / "out", FusionSettings(slab_bytes=slab), target=tmp_path / "target.nii.gz")
+    images = np.stack([volume.image for volume in VOLUMES[:3]])
+    expected = weighted_vote(LABELS, similarity_weights(VOLUMES[3].image.astype(float), images))
+    found = loaded(tmp_path / "out" / "probability.nii.gz")
+    assert (loaded(tmp_path / "out" / "labels.nii.gz") == expected.labels).all()
+    assert np.allclose(found, expected.probability, atol=1e-5)
+    with pytest.raises(InputError, match="use the method plurality"):
+        fuse_folder(atlases, tmp_path / "again")
+    with pytest.raises(InputError, match="svwv weighs atlases by their probabilities"):
+        fuse_folder(atlases, tmp_path / "again", FusionSettings("svwv"))
+
+
+def test_the_command_keeps_the_geometry(atlases: Path, tmp_path: Path) -> None:
+    out = tmp_path / "fused"
+    done = CliRunner().invoke(app, ["fuse", str(atlases), "--out", str(out), "--method", "plurality", "--json"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["atlases"] == ["a0", "a1", "a2"]
+    labels = nibabel.load(out / "labels.nii.gz")
+    assert np.allclose(labels.affine, AFFINE)
+    assert labels.get_data_dtype() == np.uint8
+    assert (loaded(out / "labels.nii.gz") == plurality_vote(LABELS).labels).all()
+    assert nibabel.load(out / "probability.nii.gz").get_data_dtype() == np.float32
+
+
+@pytest.mark.parametrize("wrong", ["affine", "shape", "missing", "lonely", "soft", "method"])
+def test_bad_input_is_one_sentence(atlases: Path, tmp_path: Path, wrong: str) -> None:
+    arguments, sentence = [], ""
+    first = atlases / "labels" / "a0.nii.gz"
+    if wrong == "affine":
+        save(atlases / "probabilities" / "a2.nii.gz", PROBABILITIES[2], AFFINE + np.eye(4) * 0.1)
+        sentence = "lie in different places"
+    elif wrong == "shape":
+        save(first, LABELS[0].astype(np.uint8)[1:])
+        sentence = "must have one shape"
+    elif wrong == "missing":
+        (atlases / "probabilities" / "a1.nii").unlink()
+        sentence = "atlas 'a1' has labels but no file"
+    elif wrong == "lonely":
+        for name in ("a1.nii", "a2.nii.gz"):
+            (atlases / "labels" / name).unlink()
+        sentence = "at least two atlases, got 1"
+    elif wrong == "soft":
+        save(first, LABELS[0] + 0.4)
+        sentence = "nearest-neighbour"
+    else:
+        arguments, sentence = ["--method", "magic"], "method must be one of jlf, svwv, plurality, majority"
+    done = CliRunner().invoke(app, ["fuse", str(atlases), "--out", str(tmp_path / "out"), *arguments])
+    assert done.exit_code == 2
+    assert sentence in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+    assert not list(tmp_path.glob(".out*"))

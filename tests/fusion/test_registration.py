@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from segcal.fusion import Pair, RegistrationSettings, Volume, read_warp, register, register_pairs
+from segcal.fusion.registration import Quality, Warp, normalised
+from segcal.fusion.simulated import LABELS, simulated_volumes
+from segcal.fusion.warps import decoded, encoded, failures, warp_path, write_warp
+from segcal.types import InputError
+from support.atlas_volumes import read_volume_file
+
+pytest.importorskip("SimpleITK")
+
+SHAPE = (20, 24, 22)
+QUICK = RegistrationSettings(affine_iterations=10, iterations=(15, 10))
+
+
+def volume(name: str) -> Volume:
+    return simulated_volumes(int(name) + 1, SHAPE, deformation=1.5)[int(name)]
+
+
+def blank(name: str) -> Volume:
+    """Volumes of which number 1 shows nothing but noise."""
+    found = volume(name)
+    return found if name != "1" else found._replace(image=np.random.default_rng(0).uniform(size=SHAPE))
+
+
+def dice(one: np.ndarray, other: np.ndarray) -> float:
+    return float(
+        np.mean([2 * ((one == k) & (other == k)).sum() / ((one == k).sum() + (other == k).sum()) for k in LABELS])
+    )
+
+
+def test_registration_brings_labels_together() -> None:
+    target, atlas = volume("0"), volume("2")
+    warp = register(target, atlas)
+    assert warp.image.shape == warp.labels.shape == target.image.shape
+    assert dice(warp.labels, target.labels) > dice(atlas.labels, target.labels) + 0.05
+    assert warp.quality.deformable > warp.quality.affine >= warp.quality.centred
+    assert warp.quality.problem is None
+
+
+def test_a_shift_is_undone_in_mm() -> None:
+    """An atlas of another shape, shifted by 2 voxels along the first axis, whose voxels are 2 mm long."""
+    base = volume("0")
+    spacing = (2.0, 1.0, 1.0)
+    target = Volume(base.image[2:], base.labels[2:], spacing)
+    atlas = Volume(base.image[:-2], base.labels[:-2], spacing)
+    assert dice(register(target, atlas).labels, target.labels) > 0.97 > dice(atlas.labels, target.labels)
+
+
+def test_pairs_are_resumed_and_remade_when_the_data_change(tmp_path: Path) -> None:
+    pairs = [Pair("0", "1"), Pair("2", "1")]
+    seen: list[tuple[int, int]] = []
+    first = register_pairs(pairs, volume, tmp_path, QUICK, watch=lambda _, done, count: seen.append((done, count)))
+    assert seen == [(1, 2), (2, 2)]
+    assert all(outcome.made for outcome in first)
+    again = register_pairs(pairs, volume, tmp_path, QUICK)
+    assert not any(outcome.made for outcome in again)
+    assert [outcome.quality for outcome in again] == [outcome.quality for outcome in first]
+    other = register_pairs(pairs, volume, tmp_path, RegistrationSettings(affine_iterations=11, iterations=(15, 10)))
+    assert all(outcome.made for outcome in other)
+    path = warp_path(tmp_path, pairs[0])
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(InputError, match="is damaged"):
+        read_warp(tmp_path, pairs[0])
+    with pytest.raises(InputError, match="register '9' to '1' first"):
+        read_warp(tmp_path, Pair("9", "1"))
+
+
+def test_failures_are_reported(tmp_path: Path) -> None:
+    (outcome,) = register_pairs([Pair("1", "0")], blank, tmp_path, QUICK)
+    assert outcome.problem is not None
+    assert failures([outcome])[0].startswith("1 to 0: similarity")
+    assert Quality(0.5, 0.6, 0.9, 0.2).problem == "20.0 % of the voxels fold"
+    assert Quality(0.5, 0.6, float("nan"), 0.0).problem is not None
+    with pytest.raises(InputError, match="one entry per resolution"):
+        RegistrationSettings(shrink=(2, 1), iterations=(5,))
+    with pytest.raises(InputError, match="more than one intensity"):
+        normalised(np.ones((4, 4)))
+
+
+def test_grey_levels_survive_the_way_through_a_file(tmp_path: Path) -> None:
+    image = np.random.default_rng(0).uniform(size=(3, 4, 5))
+    assert np.abs(decoded(encoded(image)) - image).max() <= 0.5 / 255 + 1e-6
+    labels = np.full((3, 4, 5), 300)
+    write_warp(warp_path(tmp_path, Pair("a", "b")), Warp(image, labels, Quality(0, 0, 1, 0)), "x")
+    assert (read_warp(tmp_path, Pair("a", "b")).labels == 300).all()
+
+
+KILLER = """
+import os, signal, sys, time
+from pathlib import Path
+import numpy as np
+from segcal.fusion.registration import Quality, Warp
+from segcal.fusion.warps import Pair, read_warp, warp_path, write_warp
+folder, seen, cut = Path(sys.argv[1]), 0, 0
+
+def write_for_ever(seed):
+    random = np.random.default_rng(seed)
+    while True:
+        k = int(random.integers(200))
+        warp = Warp(random.uniform(size=(40, 40, 40)), np.full((40, 40, 40), k), Quality(0, 0, 1, 0))
+        write_warp(warp_path(folder, Pair(str(k % 3), "t")), warp, "digest")
+
+for k in range(25):
+    child = os.fork()
+    if child == 0:
+        write_for_ever(k)
+    time.sleep(0.03 + 0.007 * k)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    for path in folder.glob("t/[!.]*.npz"):
+        assert len(np.unique(read_warp(folder, Pair(path.stem, "t")).labels)) == 1
+        seen += 1
+print(seen, len(list(folder.glob("t/.*"))))
+"""
+
+
+def test_a_kill_leaves_no_half_written_warp(tmp_path: Path) -> None:
+    """A process that writes warps over and over is killed at different moments; what can be read is always whole."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", KILLER, str(tmp_path)], env=environment, text=True, capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    seen, cut = map(int, done.stdout.split())
+    assert seen > 0
+    assert cut > 0, "no kill came while a file was being written: the test shows nothing"
+
+
+def test_several_processes_give_the_same(tmp_path: Path) -> None:
+    pairs = [Pair("0", "1"), Pair("1", "0")]
+    prepared = tmp_path / "volumes"
+    prepared.mkdir()
+    for name in ("0", "1"):
+        np.savez(prepared / f"{name}.npz", **volume(name)._asdict())
+    read = partial(read_volume_file, folder=prepared)
+    one = register_pairs(pairs, read, tmp_path / "one", QUICK)
+    two = register_pairs(pairs, read, tmp_path / "two", QUICK, processes=2)
+    assert [outcome.quality for outcome in one] == [outcome.quality for outcome in two]
