@@ -370,8 +370,8 @@ WRONG_UPDATES = {
         "the mask of region 'all' must be Bool of shape (3, 6, 7), got torch.int32",
     ),
     "shape": ((LOGITS, LABELS, MASK[:1]), "must be Bool of shape (3, 6, 7), got torch.bool of shape (1, 6, 7)"),
-    "other": ((LOGITS, LABELS, {"boundary": MASK}), "a mask for each of ('all',), got ('boundary',); build with"),
-    "more": ((LOGITS, LABELS, {"all": MASK, "b": MASK}), "a mask for each of ('all',), got ('all', 'b'); build with"),
+    "other": ((LOGITS, LABELS, {"boundary": MASK}), "a mask for each of ('all',), got ('boundary',); set regions="),
+    "more": ((LOGITS, LABELS, {"all": MASK, "b": MASK}), "a mask for each of ('all',), got ('all', 'b'); set regions="),
 }
 
 

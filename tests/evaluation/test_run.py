@@ -16,7 +16,7 @@ import segcal
 from segcal import CalibrationSuite, evaluate
 from segcal.evaluation.results import Results
 from segcal.functional.catalogue import METRICS
-from segcal.regions import boundary, foreground
+from segcal.regions import REGIONS, boundary, foreground
 from segcal.types import Case, InputError
 from support import references
 from support.slow_evaluation import (
@@ -34,6 +34,8 @@ from support.slow_evaluation import (
     slow_regions,
     value_of,
 )
+
+MASKED = {name for name, region in REGIONS.items() if region.mask is not None}
 
 
 @pytest.fixture(scope="module", params=[2, 3], ids=["2d", "3d"])
@@ -53,11 +55,11 @@ def results(dims: int) -> Results:
 def test_frame_is_as_designed(results: Results, dims: int) -> None:
     frame = results.to_frame()
     assert list(frame.columns) == ["case", "method", "region", "metric", "value", "pixels"]
-    assert list(frame.region.unique()) == ["all", "boundary", "local-avg", "local-max"]
+    assert list(frame.region.unique()) == list(REGIONS)
     assert set(frame.metric) == set(METRICS) >= {"ece", "mce", "sce", "ace", "nll", "brier", "accuracy", "miou"}
     assert list(frame.method.unique()) == list(results.methods) == ["UC", "TS"]
     assert list(frame.case.unique()) == [case.name for case in make_cases(dims)]
-    assert len(frame) == 3 * 2 * 4 * len(METRICS)
+    assert len(frame) == 3 * 2 * len(REGIONS) * len(METRICS)
     assert not frame.duplicated(["case", "method", "region", "metric"]).any()
     assert list(results.patches().columns) == ["case", "method", "patch", "origin", "metric", "value", "pixels"]
     assert len(results.patches()) == 3 * 2 * 4 * len(METRICS)
@@ -147,9 +149,9 @@ def test_further_sizes_of_patches_are_as_if_measured_alone() -> None:
 
 def test_no_patches_no_local_rows(dims: int) -> None:
     found = evaluate(make_cases(dims), {"UC": None}, **{**PROTOCOL, "patches": 0})
-    assert set(found.to_frame().region) == {"all", "boundary"}
+    assert set(found.to_frame().region) == MASKED >= {"all", "boundary"}
     assert found.patches().empty
-    assert {region for _, _, region in found.table().cells} == {"all", "boundary"}
+    assert {region for _, _, region in found.table().cells} == MASKED
 
 
 @pytest.mark.parametrize("form", ["tables", "equations", "marginal"])
@@ -232,7 +234,7 @@ def test_one_image_has_no_interval() -> None:
 def test_curves_against_a_loop_over_pixels(dims: int, form: str) -> None:
     cases = make_cases(dims)
     settings = {**PROTOCOL, "bins": 4, "form": form, "class_names": ["sky", "road", "car"]}
-    curves = evaluate(cases, methods(), **settings).curves()
+    curves = evaluate(cases, methods(), regions=("all", "boundary"), **settings).curves()
     assert list(curves)[:9] == [
         "method",
         "region",
@@ -291,7 +293,7 @@ def test_groups_are_drawn_whole() -> None:
     """Two groups that are one image twice give the intervals of two images that are each of them twice."""
     first, second = make_cases(count=2)
     grouped = [replace(case, name=f"{case.name}{k}", group=case.name) for case in (first, second) for k in range(2)]
-    settings = {**PROTOCOL, "patches": 0}
+    settings = {**PROTOCOL, "patches": 0, "regions": ["all", "boundary"]}
     found, single = evaluate(grouped, {"UC": None}, **settings), evaluate([first, second], {"UC": None}, **settings)
     assert found.cases().group.tolist() == [first.name] * 2 + [second.name] * 2
     assert single.cases().to_dict("list") == {"case": [first.name, second.name], "group": ["", ""]}
@@ -347,7 +349,8 @@ def test_empty_regions_are_left_out_and_counted() -> None:
     usual = make_cases(count=2)
     plain = replace(usual[0], name="plain", labels=np.zeros(SIZES[2], np.uint8))
     blank = replace(usual[0], name="blank", labels=np.full(SIZES[2], IGNORED, np.uint8))
-    found = evaluate([*usual, plain, blank], methods(), **PROTOCOL)
+    chosen = ("all", "boundary", "local-avg", "local-max")
+    found = evaluate([*usual, plain, blank], methods(), regions=chosen, **PROTOCOL)
     rows = found.to_frame()[found.to_frame().case.isin(["plain", "blank"])]
     assert rows.value.isna().all()
     assert (rows.pixels == 0).all()
@@ -358,9 +361,9 @@ def test_empty_regions_are_left_out_and_counted() -> None:
     assert found.skipped() == {"all": 2, "boundary": 2, "local-avg": 2, "local-max": 2, "patches": len(empty)}
     assert_frame_equal(
         found.pooled().drop(columns=["low", "high", "images"]),
-        evaluate(usual, methods(), **PROTOCOL).pooled().drop(columns=["low", "high", "images"]),
+        evaluate(usual, methods(), regions=chosen, **PROTOCOL).pooled().drop(columns=["low", "high", "images"]),
     )
-    assert str(found.table()) == str(evaluate(usual, methods(), **PROTOCOL).table())
+    assert str(found.table()) == str(evaluate(usual, methods(), regions=chosen, **PROTOCOL).table())
 
 
 def test_some_patches_of_an_image_are_empty() -> None:
@@ -388,9 +391,9 @@ def left_half(case: Case, labels: torch.Tensor) -> torch.Tensor:
 def test_regions_of_a_user(dims: int) -> None:
     cases = make_cases(dims)
     found = evaluate(cases, methods(), regions={"left": left_half}, **PROTOCOL)
-    assert found.regions == ("all", "boundary", "local-avg", "local-max", "left")
+    assert found.regions == (*REGIONS, "left")
     assert "ECE(%)↓ left" in str(found.table())
-    assert list(found.to_frame().region.unique()) == ["all", "boundary", "left", "local-avg", "local-max"]
+    assert set(found.to_frame().region) == {*REGIONS, "left"}
     assert "left" in set(found.pooled().region)
     for case in cases:
         mask = np.asarray(case.labels) != IGNORED
@@ -481,7 +484,7 @@ def test_settings_are_kept(results: Results) -> None:
         ({"regions": {"all": lambda case, labels: labels > 0}}, "a region cannot be called 'all', which segcal"),
         ({"regions": {"own": lambda case, labels: labels}}, "region 'own' must return a Bool mask of shape"),
         ({"regions": {"own": lambda case, labels: labels[0] > 0}}, "region 'own' must return a Bool mask of shape"),
-        ({"regions": ["all", "edge"]}, "names among all, boundary, local-avg, local-max, or functions .* got 'edge'"),
+        ({"regions": ["all", "edge"]}, "names among all, boundary, .*local-max, or functions .* got 'edge'"),
         ({"regions": "edge"}, "got 'edge'"),
         ({"regions": ["all"], "masks": {"own": lambda case, labels: labels > 0}}, "give regions only"),
         ({"calibrators": {"TS": segcal.create("ts", 4)}}, "calibrator 'TS' was built for num_classes=4"),

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segcal.tables import REGIONS, latex_table
+from segcal.tables import latex_table
 from segcal.tables.latex import latex_text
-from support.paper_tables import build
+from support.paper_tables import REGIONS, build
 
 HOSTILE = '\\input{x} 50%_#1 & {a}$^~<|>"\u00fc \u00df \u03b1\u2019 \\\\[2pt] }'
 
@@ -47,7 +47,7 @@ def test_layout_of_the_paper() -> None:
 
 
 def test_every_line_has_as_many_entries_as_columns() -> None:
-    for regions in (tuple(REGIONS), ("all", "boundary"), ("all",)):
+    for regions in (REGIONS, REGIONS[:2], ("all",)):
         text = latex_table(build(regions=regions))
         for width, body in re.findall(r"\\begin\{tabular\}\{l(c+)\}(.*?)\\end\{tabular\}", text, flags=re.DOTALL):
             for row in rows_of(body):
