@@ -12,6 +12,7 @@ import pandas as pd
 
 from segcal.evaluation.portraits import Portrait
 from segcal.evaluation.results import Results
+from segcal.report.findings import Findings
 from segcal.tables import CALIBRATION, QUALITY, Presentation
 from segcal.tables.numbers import metric_of
 from segcal.tables.paper import REGION_TITLES
@@ -56,9 +57,9 @@ class View:
         return list(dict.fromkeys(self.frame["region"]))
 
     @cached_property
-    def summary(self) -> pd.DataFrame:
-        """Means over images with intervals."""
-        return self.results.summary()
+    def findings(self) -> Findings:
+        """Readings that several sections share; their bootstrap runs once."""
+        return Findings(self.results)
 
     @property
     def units(self) -> str:
