@@ -13,13 +13,14 @@ from PIL import Image
 from segcal import create, evaluate, load_sample
 from segcal.evaluation.portraits import portray
 from segcal.report import write_page
+from segcal.tables import Presentation
 
 VIEWS = (("light", "#summary", -64), ("dark", "#cases", -64))
 WIDTH, HEIGHT = 1180, 1230
 
 
 def main() -> None:
-    """Evaluate the sample, write its page, and put two views of it side by side."""
+    """Evaluate the sample, write its page, and put two screenshots of it side by side."""
     sample = load_sample()
     ts = create("ts", num_classes=5).fit(sample["fit"])
     lts = create("lts", num_classes=5, image_channels=1)
@@ -34,11 +35,11 @@ def main() -> None:
         patch_sizes=(12, 24, 48, 96),
         floor=True,
         class_names=names,
-    )
+    ).presented(Presentation("LTS"), dataset="simulated scenes")
     with tempfile.TemporaryDirectory() as folder:
         page = Path(folder) / "page.html"
         write_page(results, page, portray(sample["test"], methods, results))
-        views = photographs(page)
+        views = screenshots(page)
     both = Image.new("RGB", (2 * WIDTH, HEIGHT))
     for k, view in enumerate(views):
         both.paste(view, (k * WIDTH, 0))
@@ -46,8 +47,8 @@ def main() -> None:
     small.quantize(256).save(Path(__file__).with_suffix(".png"), optimize=True)
 
 
-def photographs(page: Path) -> list[Any]:
-    """The views, each of a browser of its own colour scheme."""
+def screenshots(page: Path) -> list[Any]:
+    """The views, each in its colour scheme."""
     from playwright.sync_api import sync_playwright  # noqa: PLC0415
 
     views = []

@@ -32,8 +32,8 @@ def fuse(
 
     Example: segcal fuse ATLASES --method jlf --out fused/
     """
-    from segcal.files import refuse_overwriting  # noqa: PLC0415
-    from segcal.fusion.folder import FusionSettings, fuse_folder  # noqa: PLC0415
+    from segcal.files import refuse_overwriting
+    from segcal.fusion.folder import FusionSettings, fuse_folder
 
     refuse_overwriting(out, atlases, target)
     settings = FusionSettings(method, alpha, beta, patch, nonnegative)  # type: ignore[arg-type]

@@ -109,7 +109,7 @@ class Findings:
     def value(self, method: str, metric: str, region: str = "all") -> Value | None:
         """A metric of a method; patches are always averaged over images."""
         pooled = self._pooled and not region.startswith("local")
-        return _read(self._pooled_table if pooled else self._means, method, metric, region)
+        return _read(self._pooled_table if pooled else self.means, method, metric, region)
 
     def floor(self, method: str, region: str = "all") -> float | None:
         """The ECE that a method would have if it were perfectly calibrated; None if that was not measured."""
@@ -117,7 +117,7 @@ class Findings:
             return None
         if self._pooled and not region.startswith("local"):
             return self._pooled_floor(method, region)
-        rows = self._means
+        rows = self.means
         values = rows[(rows.method == method) & (rows.region == region) & (rows.metric == "ece")]["floor"].dropna()
         return float(values.iloc[0]) if len(values) else None
 
@@ -180,7 +180,8 @@ class Findings:
         return self.results.pooled()
 
     @cached_property
-    def _means(self) -> pd.DataFrame:
+    def means(self) -> pd.DataFrame:
+        """Means over images with intervals: `Results.summary` with the mean called `value`."""
         return self.results.summary().rename(columns={"mean": "value"})
 
     @cached_property

@@ -14,6 +14,7 @@ from segcal.evaluation.portraits import Portrait
 from segcal.evaluation.results import Results
 from segcal.functional.catalogue import CATALOGUE
 from segcal.regions import region_title
+from segcal.report.findings import Findings
 from segcal.tables import CALIBRATION, QUALITY, Presentation
 
 _DIGITS = 5
@@ -56,9 +57,9 @@ class View:
         return list(dict.fromkeys(self.frame["region"]))
 
     @cached_property
-    def summary(self) -> pd.DataFrame:
-        """Means over images with intervals."""
-        return self.results.summary()
+    def findings(self) -> Findings:
+        """Readings that several sections share; their bootstrap runs once."""
+        return Findings(self.results)
 
     @property
     def units(self) -> str:

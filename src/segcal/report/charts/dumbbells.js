@@ -5,7 +5,7 @@ function dumbbells(rows) {
   const pad = (most - least) * .08 || .01, x = scale(least - pad, most + pad, left, width - 12), marks = ticks(least - pad, most + pad, 4);
   const chart = draw('svg', { viewBox: `0 0 ${width} ${height}`, role: 'img', class: 'middling', 'aria-label': 'NLL and entropy over all pixels' });
   for (const value of marks) chart.append(line(x(value), top, x(value), height - 20, 'gridline'), text(x(value), height - 6, value.toFixed(digitsOf(marks))));
-  const told = rows.map((r, k) => {
+  const tips = rows.map((r, k) => {
     const y = top + row * (k + .5), over = r.nll > r.entropy, group = draw('g', { class: 'column' });
     group.append(draw('rect', { class: 'catch', x: 0, y: y - row / 2, width, height: row }));
     group.append(text(left - 10, y + 4, r.method.length > 13 ? `${r.method.slice(0, 12)}…` : r.method, 'end', 'strong'));
@@ -14,6 +14,6 @@ function dumbbells(rows) {
     chart.append(group);
     return { element: group, title: r.method, rows: [['NLL', fixed(r.nll, 4)], ['entropy', fixed(r.entropy, 4)], [over ? 'overconfident by' : 'underconfident by', `${fixed(Math.abs(r.nll - r.entropy), 4)} nats`]] };
   });
-  explain(chart, told);
+  explain(chart, tips);
   return chart;
 }

@@ -15,7 +15,7 @@ function factors(rows, title) {
   for (const value of shown) chart.append(line(x(value), 0, x(value), height, value === 1 ? 'ideal' : 'gridline'));
   const axis = draw('svg', { viewBox: `0 0 ${width} 34`, class: 'axisrow', 'aria-hidden': 'true' }, line(left, .5, right, .5, 'axis'),
     shown.map(value => text(x(value), 14, `×${value}`)), text(left, 29, narrow ? '← raises' : '← raises confidence', 'start'), text(right, 29, narrow ? 'lowers →' : 'lowers confidence →', 'end'));
-  const told = rows.map((r, k) => {
+  const tips = rows.map((r, k) => {
     const y = top + row * (k + .5), sure = known(r.low) && (r.low > 1 || r.high < 1), group = draw('g', { class: 'column' });
     const colour = known(r.low) && !sure ? 'var(--faint)' : r.value > 1 ? 'var(--over)' : 'var(--under)';
     const name = r.name.length > (narrow ? 24 : 34) ? `${r.name.slice(0, narrow ? 23 : 33)}…` : r.name;
@@ -27,6 +27,6 @@ function factors(rows, title) {
     if (known(r.low)) detail.push(['95 % interval', `×${fixed(r.low, 3)} – ×${fixed(r.high, 3)}`]);
     return { element: group, title: r.name, rows: detail };
   });
-  explain(chart, told);
+  explain(chart, tips);
   return node('div', { class: 'factors' }, chart, axis);
 }

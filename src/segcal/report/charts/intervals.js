@@ -10,7 +10,7 @@ function intervals(rows, metric, title) {
   for (const value of marks) {
     chart.append(line(x(value / unit), top, x(value / unit), height - 20, 'gridline'), text(x(value / unit), height - 6, value.toFixed(digitsOf(marks))));
   }
-  const told = rows.map((r, k) => {
+  const tips = rows.map((r, k) => {
     const y = top + row * (k + .5), style = styleOf(r.method), group = draw('g', { class: 'column' });
     const name = r.method.length > 13 ? `${r.method.slice(0, 12)}…` : r.method;
     group.append(draw('rect', { class: 'catch', x: 0, y: y - row / 2, width, height: row }));
@@ -25,6 +25,6 @@ function intervals(rows, metric, title) {
     if (known(r.floor)) detail.push(['perfectly calibrated', format(r.floor)]);
     return { element: group, title: r.method, rows: detail };
   });
-  explain(chart, told);
+  explain(chart, tips);
   return chart;
 }

@@ -8,7 +8,7 @@ function lines(series, metric, xTitle, yTitle) {
   const marks = ticks(0, most * 1.04), y = value => scale(0, most * 1.04, box.base, box.top)(value * unit);
   const chart = draw('svg', { viewBox: '0 0 560 290', role: 'img', class: 'wide', 'aria-label': `${yTitle} against ${xTitle}` });
   axes(chart, box, x, value => y(value / unit), named, marks, { x: String, y: value => value.toFixed(digitsOf(marks)) }, xTitle, yTitle);
-  const told = [];
+  const tips = [];
   for (const { method, points } of series) {
     const style = styleOf(method), kept = points.filter(p => known(p[1]));
     chart.append(draw('polyline', { points: kept.map(p => `${x(p[0])},${y(p[1])}`).join(' '), fill: 'none', stroke: style.colour, 'stroke-width': 2, 'stroke-dasharray': style.dash }));
@@ -16,9 +16,9 @@ function lines(series, metric, xTitle, yTitle) {
       const group = draw('g', { class: 'column' }, draw('circle', { class: 'catch', cx: x(size), cy: y(value), r: 11 }),
         marker(style.shape, x(size), y(value), 4, { fill: style.colour }));
       chart.append(group);
-      told.push({ element: group, title: method, rows: [[xTitle, String(size)], [yTitle, inUnit(metric, value)]] });
+      tips.push({ element: group, title: method, rows: [[xTitle, String(size)], [yTitle, inUnit(metric, value)]] });
     }
   }
-  explain(chart, told);
+  explain(chart, tips);
   return chart;
 }

@@ -38,11 +38,11 @@ function reliability(curve, title, small = false) {
       if (known(low) && !small) column.append(line(x(sure), y(low), x(sure), y(high), `whisker${few}`));
       column.append(draw('circle', { class: `dot${few}`, cx: x(sure), cy: y(accuracy), r: small ? 2 : 2.8 }));
       column.append(draw('rect', { class: 'bin', x: from, y: floor - tall * share / peak, width: wide, height: tall * share / peak }));
-      const told = [['mean confidence', fixed(sure, 3)], ['accuracy', fixed(accuracy, 3)]];
-      if (known(low)) told.push(['95 % interval', `${fixed(low, 3)} – ${fixed(high, 3)}`]);
-      told.push([over ? 'overconfident by' : 'underconfident by', fixed(Math.abs(sure - accuracy), 3)]);
-      told.push(['pixels', `${whole(count)} (${percent(share, 1)} %)`]);
-      marks.push({ element: column, title: `${title}: confidence ${fixed(k / n, 2)} to ${fixed((k + 1) / n, 2)}`, rows: told });
+      const tips = [['mean confidence', fixed(sure, 3)], ['accuracy', fixed(accuracy, 3)]];
+      if (known(low)) tips.push(['95 % interval', `${fixed(low, 3)} – ${fixed(high, 3)}`]);
+      tips.push([over ? 'overconfident by' : 'underconfident by', fixed(Math.abs(sure - accuracy), 3)]);
+      tips.push(['pixels', `${whole(count)} (${percent(share, 1)} %)`]);
+      marks.push({ element: column, title: `${title}: confidence ${fixed(k / n, 2)} to ${fixed((k + 1) / n, 2)}`, rows: tips });
     }
     column.append(draw('rect', { class: 'catch', x: x(k / n), y: top, width: size / n, height: floor - top }));
     chart.append(column);

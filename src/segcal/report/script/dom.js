@@ -24,7 +24,7 @@ const sum = values => values.reduce((total, value) => total + value, 0);
 const mean = values => { const kept = values.filter(known); return kept.length ? sum(kept) / kept.length : null; };
 const whole = value => value.toLocaleString('en-US');
 
-// The colours of Okabe and Ito, which can be told apart in every form of colour blindness; the baseline is grey.
+// The colours of Okabe and Ito, which stay distinct in every form of colour blindness; the baseline is grey.
 const OKABE_ITO = ['#D55E00', '#0072B2', '#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#8A7A00'];
 const DASHES = ['', '5 3', '2 2', '8 3 2 3'];
 const SHAPES = ['circle', 'square', 'diamond', 'triangle'];

@@ -16,7 +16,7 @@ def content(view: View) -> dict[str, Any] | None:
     frame = limits_frame(view)
     if frame is None or not len(frame):
         return None
-    findings = Findings(view.results)
+    findings = view.findings
     metrics = [metric for metric in ("nll", "ece") if metric in set(frame["metric"])]
     return {
         "metrics": [{"name": metric, "title": CATALOGUE[metric].title} for metric in metrics],

@@ -15,7 +15,7 @@ _CARDS = (("nll", "all"), ("ece", "all"), ("ece", "boundary"), ("ece", "local-ma
 
 def content(view: View) -> dict[str, Any]:
     """Headline, facts, warnings and a chart of the main figures of each method."""
-    results, findings = view.results, Findings(view.results)
+    results, findings = view.results, view.findings
     return {
         "dataset": results.settings.get("dataset"),
         "headline": headline(findings),

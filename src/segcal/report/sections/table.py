@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from segcal.report.findings import Findings
 from segcal.report.view import Nested, View, short
 
 
@@ -13,16 +12,16 @@ def content(view: View) -> dict[str, Any]:
     return {
         "images": _images(view),
         "pixels": _pixels(view),
-        "best": Findings(view.results).best,
+        "best": view.findings.best,
     }
 
 
 def _images(view: View) -> Nested:
     """Mean and standard deviation; marks in the paper's regions."""
     found: Nested = {}
-    for row in view.summary.itertuples():
+    for row in view.findings.means.itertuples():
         entry = found.setdefault(str(row.method), {}).setdefault(str(row.region), {})
-        entry[str(row.metric)] = [short(row.mean), short(row.std), None, False, False]
+        entry[str(row.metric)] = [short(row.value), short(row.std), None, False, False]
     for (method, metric, region), cell in view.results.table(average="images").cells.items():
         found[method][region][metric] = [short(cell.mean), short(cell.std), None, cell.best, cell.beaten]
     return found
