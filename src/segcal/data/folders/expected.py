@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -13,8 +14,8 @@ from segcal.data.io.base import Spacing
 from segcal.functional.checks import check_labels, check_logits, check_same_space
 from segcal.types import Array, InputError
 
-_ROWS = 16
-"""Slices checked at a time, so that a large volume needs no second of its size."""
+_AT_ONCE = 1 << 24
+"""Scores checked at a time: copies of a whole volume, of whatever precision, would not fit into memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class Expected:
         of, values = f"case '{name}'", shared_tensor(scores)
         if kind == "probabilities":
             check_probabilities(values, of=of)
-        check_logits(values, self.num_classes, class_axis=0, of=of)
+        self._check_logits(values, of)
         if labels is not None:
             check_same_space(values, shared_tensor(labels), class_axis=0, of=of)
         self._check_dims(scores, labels, spacing, of)
@@ -47,6 +48,13 @@ class Expected:
             check_labels(shared_tensor(labels), self.num_classes, self.ignore_index, of=of)
         if image is not None:
             self._check_image(shared_tensor(image), values, of)
+
+    def _check_logits(self, values: Tensor, of: str) -> None:
+        if values.numel() > _AT_ONCE and values.ndim > 1 and torch.is_floating_point(values):
+            parts = (values[:, rows] for rows in _slabs(values))
+            if all(torch.isfinite(part.sum(dtype=torch.float64)) for part in parts):
+                values = values[:, :1]  # what is left to check is the number of classes
+        check_logits(values, self.num_classes, class_axis=0, of=of)
 
     def _check_dims(self, scores: Array, labels: Array | None, spacing: Spacing | None, of: str) -> None:
         if scores.ndim != self.spatial_dims + 1:
@@ -79,8 +87,8 @@ def check_probabilities(probs: Tensor, *, of: str) -> None:
         raise InputError(f"probabilities must be floating point, got {probs.dtype} of {of}; convert them first")
     if probs.ndim < 2:
         return  # the shape is checked next
-    for start in range(0, probs.shape[1], _ROWS):
-        part = probs[:, start : start + _ROWS]
+    for rows in _slabs(probs):
+        part, start = probs[:, rows], rows.start
         # written so that NaN is wrong as well
         _raise_at(~((part >= -1e-3) & (part <= 1 + 1e-3)), part, (0, start), "probabilities must be in 0..1", hint)
         total = part.sum(dim=0, dtype=torch.float64)
@@ -93,6 +101,13 @@ def _raise_at(wrong: Tensor, values: Tensor, origin: tuple[int, ...], required: 
         at = tuple(wrong.nonzero()[0].tolist())
         place = tuple(i + o for i, o in zip(at, (*origin, *[0] * len(at)), strict=False))
         raise InputError(f"{required}, got {values[at].item():.6g} at {place} {hint}")
+
+
+def _slabs(values: Tensor) -> Iterator[slice]:
+    """Yield slices of the first spatial axis that hold a bounded number of scores."""
+    step = max(1, _AT_ONCE * values.shape[1] // max(1, values.numel()))
+    for start in range(0, values.shape[1], step):
+        yield slice(start, start + step)
 
 
 def shared_tensor(array: Array) -> Tensor:
