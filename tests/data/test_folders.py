@@ -810,7 +810,7 @@ def test_scores_that_are_no_probabilities(tmp_path: Path) -> None:
     save(tmp_path / "logits/a.npy", probs)
     assert "got nan at (3, 1, 2) of case 'a'" in complaint(tmp_path, scores="probabilities")
     save(tmp_path / "logits/a.npy", np.ones((5, 4, 6), np.int64))
-    assert "floating point, got torch.int64 of case 'a'" in complaint(tmp_path, scores="probabilities")
+    assert "floating point, got int64 of case 'a'" in complaint(tmp_path, scores="probabilities")
 
 
 def test_key_and_declared_scores_disagree(tmp_path: Path) -> None:
