@@ -238,6 +238,21 @@ def test_each_case_is_checked_once(tmp_path: Path) -> None:
     assert "finite, got nan at (0, 0, 0) of case 'a'" in complaint(tmp_path)
 
 
+@pytest.mark.parametrize("at_once", [1, 30, 1 << 24])
+def test_large_scores_are_checked_in_slabs(tmp_path: Path, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("segcal.data.folders.expected._AT_ONCE", at_once)
+    make(tmp_path, "a", dims=3)
+    assert open_folder(tmp_path)[0].name == "a"
+    broken = logits_of(3)
+    broken[4, 2, 1, 5] = np.inf
+    save(tmp_path / "logits/a.npy", broken)
+    assert "finite, got inf at (4, 2, 1, 5) of case 'a'" in complaint(tmp_path)
+    save(tmp_path / "logits/a.npy", logits_of(3).astype(np.int32))
+    assert "floating point, got torch.int32" in complaint(tmp_path)
+    save(tmp_path / "logits/a.npy", logits_of(3))
+    assert "num_classes=4" in complaint(tmp_path, num_classes=4)
+
+
 def test_a_failed_check_is_repeated(tmp_path: Path) -> None:
     make(tmp_path, "a")
     folder = open_folder(tmp_path, num_classes=4)
@@ -795,7 +810,7 @@ def test_scores_that_are_no_probabilities(tmp_path: Path) -> None:
     save(tmp_path / "logits/a.npy", probs)
     assert "got nan at (3, 1, 2) of case 'a'" in complaint(tmp_path, scores="probabilities")
     save(tmp_path / "logits/a.npy", np.ones((5, 4, 6), np.int64))
-    assert "floating point, got torch.int64 of case 'a'" in complaint(tmp_path, scores="probabilities")
+    assert "floating point, got int64 of case 'a'" in complaint(tmp_path, scores="probabilities")
 
 
 def test_key_and_declared_scores_disagree(tmp_path: Path) -> None:

@@ -170,9 +170,11 @@ def test_large_probabilities_are_converted_part_by_part(model: Path, monkeypatch
             np.testing.assert_allclose(slabs["probabilities"], whole["probabilities"], rtol=1e-6)
 
 
-def test_wrong_probabilities_are_named_by_place(model: Path) -> None:
+@pytest.mark.parametrize("at_once", [1, 100, 1 << 24])
+def test_wrong_probabilities_are_named_by_place(model: Path, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("segcal.data.folders.expected._AT_ONCE", at_once)
     path = model / "fold_0" / "validation" / "a.npz"
-    probs = np.repeat(probabilities(0), 5, axis=1)  # more slices than are checked at a time
+    probs = np.repeat(probabilities(0), 5, axis=1)
     save_nifti(
         model.parents[2] / "nnUNet_preprocessed/Dataset004_Hippocampus/gt_segmentations/a.nii.gz",
         probs.argmax(0).astype(np.uint8),

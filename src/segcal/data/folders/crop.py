@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from segcal.files import release_pages
 from segcal.types import Array
 
 
@@ -27,6 +28,7 @@ def outside_crop(probs: Array) -> Array | None:
         return None
     for others in probs[1:]:
         forced &= np.asarray(others == 0)
+        release_pages(probs)
     if not forced.any():
         return None
     outside = np.ones(forced.shape, bool)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -10,11 +11,12 @@ from torch import Tensor
 
 from segcal.data.folders.settings import Scores
 from segcal.data.io.base import Spacing
+from segcal.files import release_pages
 from segcal.functional.checks import check_labels, check_logits, check_same_space
 from segcal.types import Array, InputError
 
-_ROWS = 16
-"""Slices checked at a time, so that a large volume needs no second of its size."""
+_AT_ONCE = 1 << 24
+"""Scores checked at a time: copies of a whole volume, of whatever precision, would not fit into memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +40,8 @@ class Expected:
         """Raise, naming the case, unless shapes agree, scores are finite and labels in range."""
         of, values = f"case '{name}'", shared_tensor(scores)
         if kind == "probabilities":
-            check_probabilities(values, of=of)
-        check_logits(values, self.num_classes, class_axis=0, of=of)
+            check_probabilities(scores, of=of)
+        self._check_logits(scores, of)
         if labels is not None:
             check_same_space(values, shared_tensor(labels), class_axis=0, of=of)
         self._check_dims(scores, labels, spacing, of)
@@ -47,6 +49,14 @@ class Expected:
             check_labels(shared_tensor(labels), self.num_classes, self.ignore_index, of=of)
         if image is not None:
             self._check_image(shared_tensor(image), values, of)
+
+    def _check_logits(self, scores: Array, of: str) -> None:
+        values = shared_tensor(scores)
+        if values.numel() > _AT_ONCE and values.ndim > 1 and torch.is_floating_point(values):
+            sums = (part.sum(dtype=torch.float64) for _, part in _slabs(scores))
+            if all(torch.isfinite(total) for total in sums):
+                values = values[:, :1]  # what is left to check is the number of classes
+        check_logits(values, self.num_classes, class_axis=0, of=of)
 
     def _check_dims(self, scores: Array, labels: Array | None, spacing: Spacing | None, of: str) -> None:
         if scores.ndim != self.spatial_dims + 1:
@@ -72,15 +82,14 @@ class Expected:
             raise InputError(f"images must be finite, got NaN or infinity in that of {of}; fill in such pixels")
 
 
-def check_probabilities(probs: Tensor, *, of: str) -> None:
+def check_probabilities(probs: Array, *, of: str) -> None:
     """Raise unless `probs` `[L, *S]` are finite, in 0..1 and sum to 1, as far as half precision can tell."""
     hint = f'of {of}; if these are logits, set scores = "logits"'
-    if not torch.is_floating_point(probs):
+    if probs.dtype.kind != "f":
         raise InputError(f"probabilities must be floating point, got {probs.dtype} of {of}; convert them first")
     if probs.ndim < 2:
         return  # the shape is checked next
-    for start in range(0, probs.shape[1], _ROWS):
-        part = probs[:, start : start + _ROWS]
+    for start, part in _slabs(probs):
         # written so that NaN is wrong as well
         _raise_at(~((part >= -1e-3) & (part <= 1 + 1e-3)), part, (0, start), "probabilities must be in 0..1", hint)
         total = part.sum(dim=0, dtype=torch.float64)
@@ -93,6 +102,14 @@ def _raise_at(wrong: Tensor, values: Tensor, origin: tuple[int, ...], required: 
         at = tuple(wrong.nonzero()[0].tolist())
         place = tuple(i + o for i, o in zip(at, (*origin, *[0] * len(at)), strict=False))
         raise InputError(f"{required}, got {values[at].item():.6g} at {place} {hint}")
+
+
+def _slabs(scores: Array) -> Iterator[tuple[int, Tensor]]:
+    """Yield parts of bounded size along the first spatial axis, each with its place; those on disk are released."""
+    step = max(1, _AT_ONCE * scores.shape[1] // max(1, scores.size))
+    for start in range(0, scores.shape[1], step):
+        yield start, shared_tensor(scores[:, start : start + step])
+        release_pages(scores)
 
 
 def shared_tensor(array: Array) -> Tensor:

@@ -142,7 +142,8 @@ def _training_cases(content: Any, fold: str, path: Path) -> set[str]:
 
 def _splits_final(root: Path, labels: Path | None) -> Path | None:
     truth = labels or _truth(root)
-    places = [root, *([truth.parent] if truth is not None else []), *(base / root.parent.name for base in _bases())]
+    dataset = root.resolve().parent.name
+    places = [root, *([truth.parent] if truth is not None else []), *(base / dataset for base in _bases())]
     return next((path for place in places if (path := place / "splits_final.json").is_file()), None)
 
 
@@ -157,9 +158,9 @@ def _truth(root: Path) -> Path | None:
     """
     if found := _inside(root):
         return found
-    dataset = root.parent.name
-    bases = [*_bases(), root.parent.parent.parent / "nnUNet_preprocessed", root.parent.parent.parent / "nnUNet_raw"]
-    return next((found for base in bases if (found := _inside(base / dataset))), None)
+    dataset, home = root.resolve().parent, root.resolve().parent.parent.parent
+    bases = [*_bases(), home / "nnUNet_preprocessed", home / "nnUNet_raw"]
+    return next((found for base in bases if (found := _inside(base / dataset.name))), None)
 
 
 def _bases() -> list[Path]:
@@ -172,7 +173,7 @@ def _has_marks(root: Path) -> bool:
 
 
 def _dataset_json(root: Path) -> Path | None:
-    model = root.parent.parent if root.name == "validation" else root
+    model = root.resolve().parent.parent if root.resolve().name == "validation" else root
     return next((path for place in (root, model) if (path := place / "dataset.json").is_file()), None)
 
 
