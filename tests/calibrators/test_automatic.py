@@ -16,6 +16,8 @@ from scipy.ndimage import uniform_filter
 import segcal
 from segcal.calibrators import AutomaticChoice, Calibrator, create
 from segcal.calibrators import automatic as module
+from segcal.calibrators.shared.context_sample import ContextSample
+from segcal.calibrators.shared.plan import Plan
 from segcal.calibrators.shared.streaming import summed_nll
 from segcal.calibrators.shared.trial import Score, Trial
 from segcal.data.datasets.simulate import simulate
@@ -57,7 +59,7 @@ def test_one_temperature_for_all_is_ts() -> None:
     found = auto(cases)
     details = found.fit_report_.details
     assert details["chosen"] == "ts"
-    assert details["why"].startswith("ts is taken: on the 8 images left out in turn its NLL is ")
+    assert details["why"].startswith("ts is chosen: on the 8 images left out in turn its NLL is ")
     assert "within one standard error of the best, ets, which lowers it by " in details["why"]
     assert torch.equal(found.applied.inverse_temperature, create("ts", 5).fit(cases).inverse_temperature)
     assert details["chosen_details"] == create("ts", 5).fit(cases).fit_report_.details
@@ -151,13 +153,45 @@ def test_groups_are_never_split(monkeypatch: pytest.MonkeyPatch) -> None:
         seen.extend((calibrator.method, calibrator.fit_report_.names, case) for case in held_out)
         return summed_nll(calibrator, held_out)
 
+    def named(auto: AutomaticChoice, name: str, sample: ContextSample) -> Calibrator:
+        fitted = fit_sample(auto, name, sample)
+        names = tuple(cases[k].name for k in sorted(set(sample.case.tolist())))
+        fitted.fit_report_ = replace(fitted.fit_report_, names=names)
+        return fitted
+
+    fit_sample = AutomaticChoice._fit_sample
+    monkeypatch.setattr(AutomaticChoice, "_fit_sample", named)
+    monkeypatch.setattr(AutomaticChoice, "_plan", lambda *_: Plan({"ts": 1.0, "lts": 1.0}, {}, None))
     monkeypatch.setattr(module, "summed_nll", spy)
     ours = auto(cases, validation=cases, candidates=("ts", "lts"), epochs=1)
     assert ours.fit_report_.details["groups"] == 6
     assert sorted(case.name for name, _, case in seen if name == "ts") == sorted(group_of)  # each once
     for _, fitted_on, case in seen:
-        assert fitted_on
+        assert len(fitted_on) >= 8
         assert case.group not in {group_of[name] for name in fitted_on}
+
+
+def test_the_plan_is_announced_and_the_time_limit_leaves_out_what_is_expensive(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level("INFO", logger="segcal"):
+        found = AutomaticChoice(5, image_channels=1, candidates=("ts", "ets", "lts"), time_limit=1e-9)
+        details = found.fit(scenes(5), epochs=500).fit_report_.details
+    assert details["chosen"] == "ts"
+    assert set(details["plan"]["left_out"]) == {"ets", "lts"}
+    assert details["plan"]["seconds"]["lts"] > details["plan"]["seconds"]["ts"] > 0
+    assert "lts" not in details["scores"]
+    (record,) = [record for record in caplog.records if record.name == "segcal"]
+    assert record.getMessage().startswith("auto tries ts (")
+    assert "left out by the time limit of 0 s: lts (" in record.getMessage()
+
+
+def test_the_most_expensive_goes_first_and_the_fallback_stays() -> None:
+    costs = {"ts": 50.0, "ets": 1.0, "cts": 30.0, "lts": 900.0}
+    assert Plan(costs, {}, None).tried == tuple(costs)
+    assert Plan(costs, {}, 100.0).left_out == ("lts",)
+    assert Plan(costs, {}, 60.0).tried == ("ts", "ets")
+    assert Plan(costs, {}, 1.0).tried == ("ts",)
 
 
 def test_validation_cases_of_a_group_left_out_are_not_looked_at() -> None:
@@ -181,7 +215,7 @@ def test_pixels_of_no_group_and_ignored_cases() -> None:
 
 
 def timeless(calibrator: Calibrator) -> dict[str, Any]:
-    details = dict(calibrator.fit_report_.details)
+    details = {name: value for name, value in calibrator.fit_report_.details.items() if name != "plan"}
     scores = {name: {**score, "seconds": None} for name, score in details["scores"].items()}
     return {**details, "scores": scores}
 
@@ -216,7 +250,8 @@ def test_a_candidate_that_cannot_be_fitted_is_told_of() -> None:
     ("settings", "message"),
     [
         ({"candidates": ("ts", "magic")}, "candidates must be among ts, .*, got 'magic'"),
-        ({"candidates": ("ets",)}, "candidates must hold 'ts'"),
+        ({"candidates": ("ets",)}, "candidates must include 'ts'"),
+        ({"time_limit": 0.0}, "time_limit must be a positive number of seconds"),
         ({"bounds": (2.0, 1.0)}, "bounds must be positive"),
         ({"bounds": (1.0, 2.0, 3.0)}, "bounds must be two numbers"),
         ({"spatial_dims": 4}, "spatial_dims must be "),
@@ -287,6 +322,7 @@ def test_a_candidate_of_no_finite_score_is_given_up_or_out() -> None:
 def taking(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every trial end with this candidate, untried."""
     monkeypatch.setattr(module, "_FEWEST_GROUPS", 1)
+    monkeypatch.setattr(AutomaticChoice, "_plan", lambda *_: Plan({}, {}, None))
     monkeypatch.setattr(AutomaticChoice, "_try", lambda *_: None)
     monkeypatch.setattr(module.Trial, "verdict", lambda _: (name, "told so"))
 
@@ -300,7 +336,7 @@ def subject(name: str) -> Subject:
 
 
 @pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS.keys())
-@pytest.mark.parametrize("name", ["ets", "cts+classes", "lts"])  # one of each kind
+@pytest.mark.parametrize("name", ["ets", "cts+pairs", "lts"])  # one of each kind
 def test_contract_of_every_choice(name: str, check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     taking(name, monkeypatch)
     check(subject(name), tmp_path)
@@ -319,14 +355,14 @@ def test_temperatures_and_reach_are_those_of_the_chosen(
     for calibrator in (ours.fitted, loaded):
         assert isinstance(calibrator, AutomaticChoice)
         assert calibrator.context == calibrator.applied.context
-        if name == "ets":
-            with pytest.raises(InputError, match="'ets' was chosen, which has no temperature"):
+        if name in ("ets", "cmsap", "cmsop"):
+            with pytest.raises(InputError, match=f"'{name}' was chosen, which has no temperature"):
                 calibrator.temperature(logits, image)
         else:
             assert torch.equal(calibrator.temperature(logits, image), calibrator.applied.temperature(logits, image))
 
 
-@pytest.mark.parametrize("name", ["ts", "ets", "cts+classes", "lts"])
+@pytest.mark.parametrize("name", ["ts", "ets", "cts+pairs", "cmsop", "lts"])
 def test_what_is_exported_is_the_chosen(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")

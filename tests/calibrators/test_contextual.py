@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from segcal.functional.floor import NO_FLOOR, Floor
 from segcal.functional.log_linear import Pixels, fit_in_memory, loss_sums, read_loss
 from segcal.functional.ridge import Strengths, choose_ridge
 from segcal.types import Case, InputError
+from support.contracts import CHECKS, Check, Subject, subject
 
 CLASSES = 4
 WEIGHTS = {"entropy": 0.3, "boundary in 25": -2.0}
@@ -450,3 +452,61 @@ def test_the_number_of_axes_is_checked() -> None:
     fitted = ContextualTemperatureScaling(CLASSES).fit(heated(2, size=(16, 16)))
     with pytest.raises(InputError, match="2 axes in S"):
         fitted.temperature(torch.zeros(1, CLASSES, 4, 4, 4))
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# pairs of classes
+
+
+def confused(count: int, seed: int = 0) -> list[Case]:
+    """Scenes in which class 0, where it is predicted, is truly class 1 far more often than the scores say."""
+    random, cases = np.random.default_rng(seed), []
+    for case in heated(count, seed=seed):
+        logits = np.asarray(case.logits, np.float64)
+        wrong = (logits.argmax(0) == 0) & (random.random(logits.shape[1:]) < 0.35)
+        cases.append(replace(case, labels=np.where(wrong, 1, np.asarray(case.labels))))
+    return cases
+
+
+def test_pairs_learn_what_is_confused_and_lower_the_nll_of_other_scenes() -> None:
+    cases, others = confused(12), confused(6, seed=5)
+    plain, paired = (ContextualTemperatureScaling(CLASSES, pairs=pairs).fit(cases) for pairs in (False, True))
+    details = paired.fit_report_.details
+    assert details["ridge_pairs"] is not None
+    assert paired.pair_offsets[0, 1] < min(-0.3, float(paired.pair_offsets[0, 2:].min()))
+    assert float(paired.pair_offsets.diagonal().abs().max()) == 0
+    assert any(words.startswith("where class 0 is predicted, class 1 is more likely") for words in details["words"])
+    before, after = (summed_nll(cts, others)[0] for cts in (plain, paired))
+    assert after < 0.98 * before
+    nll, count = summed_nll(paired, cases)
+    assert paired.fit_report_.nll_after == pytest.approx(nll / count, rel=1e-5), "as it is applied"
+    assert paired.learned == plain.learned + CLASSES * (CLASSES - 1)
+    logits = torch.stack([torch.as_tensor(case.logits) for case in others])
+    assert torch.equal(paired.temperature(logits), plain.temperature(logits)), "pairs come after the temperatures"
+    sure = torch.softmax(logits / min(1.0, float(paired.floor)), dim=1).amax(dim=1)
+    assert (paired.predict_proba(logits).amax(dim=1) <= sure + 1e-6).all()
+
+
+def test_pairs_that_hold_nowhere_else_are_not_learned() -> None:
+    cases = heated(6, size=(24, 20))
+    paired = ContextualTemperatureScaling(CLASSES, pairs=True).fit(cases)
+    if paired.fit_report_.details["ridge_pairs"] is None:
+        assert float(paired.pair_offsets.abs().max()) == 0
+        plain = ContextualTemperatureScaling(CLASSES).fit(cases)
+        logits = torch.as_tensor(cases[0].logits)[None]
+        torch.testing.assert_close(paired.predict_proba(logits), plain.predict_proba(logits), rtol=1e-5, atol=1e-6)
+    alone = [replace(case, group="only") for case in cases]
+    assert ContextualTemperatureScaling(CLASSES, pairs=True).fit(alone).fit_report_.details["ridge_pairs"] is None
+
+
+def paired_subject(dims: int) -> Subject:
+    def make(**settings: Any) -> Any:
+        return create("cts", 3, spatial_dims=dims, pairs=True, **settings)
+
+    return Subject(make, subject("cts", dims).cases)
+
+
+@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS.keys())
+def test_contract_with_pairs(check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("segcal.calibrators.shared.context_fit.PAIR_RIDGES", (0.01,))
+    check(paired_subject(2), tmp_path)

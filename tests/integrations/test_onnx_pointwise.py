@@ -16,7 +16,7 @@ for package in ("onnx", "onnxscript"):
     pytest.importorskip(package)
 
 
-@pytest.mark.parametrize("method", ["dirichlet", "ets", "bts"])
+@pytest.mark.parametrize("method", ["dirichlet", "ets", "bts", "svs", "cmsap", "cmsop"])
 def test_the_file_does_what_the_calibrator_does(tmp_path: Path, method: str) -> None:
     calibrator = create(method, 4).fit(noisy(1, size=(12, 10)))
     assert export_onnx(calibrator, tmp_path / "file.onnx", size=(12, 10)) < 1e-5

@@ -1,13 +1,17 @@
 """The method that does best on images it was not fitted on, found by cross-validation in groups of images.
 
 Each group of images (a video, a patient: `Case.group`) is left out once, and every method is scored by the NLL of what
-was left out. Of those that are as good as the best the simplest one is taken, which is temperature scaling unless
+was left out. Of those that are as good as the best the simplest one is chosen, which is temperature scaling unless
 another is better by more than one standard error (`segcal.statistics.simplest_good`).
+
+One pass draws a sample of pixels that all candidates are fitted on, except those that are trained on whole images. A
+small part of it is timed first, so that the plan, with the time of each candidate, is known before anything is fitted.
 """
 
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from time import perf_counter
@@ -19,9 +23,12 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from segcal.calibrators.base import Calibrator, TemperatureCalibrator
+from segcal.calibrators.class_conditional import ArgmaxPreservingScaling, OrderPreservingScaling
 from segcal.calibrators.contextual import ContextualTemperatureScaling
 from segcal.calibrators.ensemble import EnsembleTemperatureScaling
 from segcal.calibrators.local import LocalTemperatureScaling
+from segcal.calibrators.shared.context_sample import ContextSample, draw_sample
+from segcal.calibrators.shared.plan import Plan, seconds_of
 from segcal.calibrators.shared.streaming import summed_nll
 from segcal.calibrators.shared.trial import FALLBACK, Trial
 from segcal.calibrators.temperature import TemperatureScaling
@@ -31,13 +38,15 @@ from segcal.training.progress import Watch
 from segcal.types import Case, IgnoreIndex, Image, InputError, Logits, Probs, Temperature
 
 _FEWEST_GROUPS = 4
-"""With fewer, a standard error has two degrees of freedom at most and one odd image decides; TS is taken as it is."""
+"""With fewer, a standard error has two degrees of freedom at most and one odd image decides; TS is used as it is."""
+_TIMED = 1 << 12  # pixels on which candidates are timed
+_log = logging.getLogger("segcal")
 
 
 class _Candidate(NamedTuple):
     kind: type[Calibrator]
     number: int
-    """Under which the choice is saved; never to be given to another."""
+    """Under which the choice is saved; never to be reused for another."""
     settings: Mapping[str, Any] = MappingProxyType({})
     trained: bool = False
 
@@ -48,6 +57,9 @@ _CANDIDATES = {
     "classwise": _Candidate(ContextualTemperatureScaling, 3, {"features": False, "classes": True}),
     "cts": _Candidate(ContextualTemperatureScaling, 4, {"features": True, "classes": False}),
     "cts+classes": _Candidate(ContextualTemperatureScaling, 5, {"features": True, "classes": True}),
+    "cts+pairs": _Candidate(ContextualTemperatureScaling, 6, {"features": True, "classes": True, "pairs": True}),
+    "cmsop": _Candidate(OrderPreservingScaling, 7),
+    "cmsap": _Candidate(ArgmaxPreservingScaling, 8),
     "lts": _Candidate(LocalTemperatureScaling, 2, trained=True),
 }
 """In order of simplicity."""
@@ -63,16 +75,18 @@ class AutomaticChoice(Calibrator):
         spatial_dims: 2 or 3.
         image_channels: C; 0 for methods to look at the logits only.
         ignore_index: Label, or labels, left out of the fit.
-        background: Class left out of the fit but for its pixels near a boundary; None fits on every labelled pixel.
+        background: Class left out of the fit except near boundaries; None fits on every labelled pixel.
         bounds: Smallest and largest temperature that is applied.
-        candidates: Names of the methods to choose among, "ts" among them; leave out "lts" to save minutes of training.
+        candidates: Names of the methods to choose among; must include "ts", the fallback.
+        time_limit: Seconds for all candidates together, by the estimate made before they are fitted; those that would
+            exceed it are left out, the most expensive first. None tries all.
     """
 
     method = "auto"
     preserves_labels = True
 
     choice: Int64[Tensor, ""]
-    """Number of the chosen method, -1 until fitted: by it the state says what to build."""
+    """Number of the chosen method, -1 until fitted; a saved state says with it what to build."""
     chosen: Calibrator | None
 
     def __init__(
@@ -85,15 +99,19 @@ class AutomaticChoice(Calibrator):
         background: int | None = None,
         bounds: tuple[float, float] = (0.05, 100.0),
         candidates: Sequence[str] = CANDIDATES,
+        time_limit: float | None = None,
     ) -> None:
         super().__init__(num_classes, ignore_index=ignore_index, background=background)
         if unknown := [name for name in candidates if name not in CANDIDATES]:
             raise InputError(f"candidates must be among {', '.join(CANDIDATES)}, got '{unknown[0]}'")
         if FALLBACK not in candidates:
-            raise InputError(f"candidates must hold '{FALLBACK}', which is fallen back on; add it")
+            raise InputError(f"candidates must include '{FALLBACK}', the fallback; add it")
+        if time_limit is not None and not time_limit > 0:
+            raise InputError(f"time_limit must be a positive number of seconds, got {time_limit}")
+        self.time_limit = None if time_limit is None else float(time_limit)
         self.spatial_dims, self.image_channels, self.bounds = spatial_dims, image_channels, tuple(bounds)
         self.candidates = tuple(name for name in CANDIDATES if name in candidates)
-        for name in self.candidates:  # says now what is wrong with the settings
+        for name in self.candidates:  # to refuse wrong settings now
             self._new(name)
         self.register_buffer("choice", torch.tensor(-1))
         self.register_module("chosen", None)
@@ -116,9 +134,10 @@ class AutomaticChoice(Calibrator):
         cache_bytes: int = 2 << 30,
         watch: Watch | None = None,
     ) -> Self:
-        """Score every candidate on groups left out, choose, and fit the chosen one on all cases.
+        """Announce the plan, score every candidate on groups left out, choose, and fit the chosen one on all cases.
 
-        All arguments but the cases are for candidates that are trained, as in `LocalTemperatureScaling.fit`.
+        All arguments except the cases are for candidates that are trained, as in `LocalTemperatureScaling.fit`. The
+        plan is logged by the logger "segcal" (level INFO) before candidates are fitted, and kept in the report.
         """
         started = perf_counter()
         training: dict[str, Any] = {
@@ -134,31 +153,40 @@ class AutomaticChoice(Calibrator):
             "precision": precision,
             "cache_bytes": cache_bytes,
         }
-        for name in self.candidates:  # a wrong option is the caller's, and no candidate's, failure
+        for name in self.candidates:  # a wrong option is an error of the caller, not of a candidate
             if isinstance(trained := self._new(name), LocalTemperatureScaling):
                 choose_device(trained.settings(**training).device)
         training["watch"] = watch
         kept = _in_order(cases)
         checked = None if validation is None else _in_order(validation)
         simplest = self._new(FALLBACK).fit(kept)  # goes through all cases, so that bad ones are refused by name
-        trial = Trial.of(self, kept)
+        context = any(isinstance(self._new(name), ContextualTemperatureScaling) for name in self.candidates)
+        sample = draw_sample(self, kept, spatial_dims=self.spatial_dims, features=context)
+        trial, plan = Trial.of(sample), Plan({}, {}, self.time_limit)
         if trial.groups < _FEWEST_GROUPS or len(self.candidates) == 1:
             name, why = FALLBACK, _untried(trial, len(self.candidates))
         else:
-            for name in self.candidates:
-                self._try(name, trial, kept, checked, training)
+            plan = self._plan(trial, sample, kept, training)
+            _log.info(plan.announcement())
+            for name in plan.tried:
+                self._try(name, trial, sample, kept, checked, training)
             name, why = trial.verdict()
         found = simplest if name == FALLBACK else self._fit(name, kept, checked, training)
         self._adopt(name, found)
+        seconds = perf_counter() - started
         return self._finish(
             replace(
                 found.fit_report_,
-                seconds=perf_counter() - started,
-                warnings=(*found.fit_report_.warnings, *trial.failures),
+                seconds=seconds,
+                warnings=tuple(
+                    dict.fromkeys((*sample.grouping.warnings, *found.fit_report_.warnings, *trial.failures))
+                ),
                 details={
                     "chosen": name,
                     "why": why,
                     "groups": trial.groups,
+                    "grouping": sample.grouping.to_dict(),
+                    "plan": plan.to_dict(),
                     "scores": trial.scores(),
                     "chosen_details": found.fit_report_.details,
                 },
@@ -214,21 +242,52 @@ class AutomaticChoice(Calibrator):
         return candidate.kind(**settings).to(self.fitted.device)
 
     def _fit(
-        self,
-        name: str,
-        cases: Sequence[Case],
-        validation: Sequence[Case] | None,
-        training: Mapping[str, Any],
-        *,
-        roughly: bool = False,
+        self, name: str, cases: Sequence[Case], validation: Sequence[Case] | None, training: Mapping[str, Any]
     ) -> Calibrator:
-        settings, new = training if _CANDIDATES[name].trained else {}, self._new(name)
-        return (new.fit_roughly if roughly else new.fit)(cases, validation=validation, **settings)
+        settings = training if _CANDIDATES[name].trained else {}
+        return self._new(name).fit(cases, validation=validation, **settings)
+
+    def _fit_sample(self, name: str, sample: ContextSample) -> Calibrator:
+        """Fit a candidate that is not trained on a sample."""
+        new = self._new(name)
+        if isinstance(new, ContextualTemperatureScaling):
+            return new.fit_sample(sample)
+        # labels of the sample are classes, and pixels that do not count are not in it
+        new.ignore_index = new.background = None
+        fitted = new.fit([sample.as_case()])
+        new.ignore_index, new.background = self.ignore_index, self.background
+        return fitted
+
+    def _plan(self, trial: Trial, sample: ContextSample, cases: Sequence[Case], training: Mapping[str, Any]) -> Plan:
+        """Return what will be tried, and roughly how long it takes, from fits on a few pixels and one image."""
+        few, used = sample.thinned(_TIMED), [k for k in range(len(cases)) if trial.fold[k] >= 0]
+        share, first = len(sample.case) / len(few.case), Part(cases, used[:1])
+        costs, failures = dict[str, float](), dict[str, str]()
+        for name in self.candidates:
+            started = perf_counter()
+            try:
+                if isinstance(new := self._new(name), LocalTemperatureScaling):
+                    options = {key: value for key, value in training.items() if key != "watch"}
+                    fitted = self._fit(name, first, None, {**options, "epochs": 1})
+                    steps = new.settings(**options).epochs * len(used) * (trial.folds - 1)
+                    fit = (perf_counter() - started) * steps
+                else:
+                    fitted = self._fit_sample(name, few)
+                    fit = (perf_counter() - started) * share * trial.folds
+                scoring = seconds_of(lambda f=fitted: summed_nll(f, first)) * len(used)  # type: ignore[misc]
+                costs[name] = fit + scoring
+            except InputError as error:
+                if name == FALLBACK:
+                    raise
+                failures[name] = f"could not be fitted: {error}"
+                trial.begin(name).failure = failures[name]
+        return Plan(costs, failures, self.time_limit)
 
     def _try(
         self,
         name: str,
         trial: Trial,
+        sample: ContextSample,
         cases: Sequence[Case],
         validation: Sequence[Case] | None,
         training: Mapping[str, Any],
@@ -237,9 +296,12 @@ class AutomaticChoice(Calibrator):
         started, score = perf_counter(), trial.begin(name)
         for fold in range(trial.folds):
             rest, held_out = trial.parts(fold)
-            apart = None if validation is None else _apart(validation, Part(cases, held_out))
             try:
-                fitted = self._fit(name, Part(cases, rest), apart, training, roughly=True)
+                if _CANDIDATES[name].trained:
+                    apart = None if validation is None else _apart(validation, Part(cases, held_out))
+                    fitted = self._fit(name, Part(cases, rest), apart, training)
+                else:
+                    fitted = self._fit_sample(name, sample.without(fold))
             except InputError as error:
                 if name == FALLBACK:
                     raise
@@ -267,11 +329,11 @@ class AutomaticChoice(Calibrator):
 
 def _untried(trial: Trial, candidates: int) -> str:
     if candidates == 1:
-        return f"{FALLBACK} is taken: it is the only candidate"
+        return f"{FALLBACK} is chosen: it is the only candidate"
     if trial.groups == 1:
-        return f"{FALLBACK} is taken: with one group of images none can be left out to see which method does better"
+        return f"{FALLBACK} is chosen: with one group of images none can be left out to see which method does better"
     return (
-        f"{FALLBACK} is taken: {trial.units} are too few to see which method does better on others; "
+        f"{FALLBACK} is chosen: {trial.units} are too few to see which method does better on others; "
         f"give {_FEWEST_GROUPS} or more"
     )
 

@@ -35,7 +35,7 @@ from segcal.types import Case, IgnoreIndex, Image, InputError, Logits, Probs, Te
 
 ContextLoss = Literal["nll", "nll+brier"]
 
-_SOFTNESS = 0.1
+_SOFTNESS = 0.05
 """Over how much of log T the floor takes effect."""
 
 

@@ -57,8 +57,9 @@ def experts_of(
 def _features(z: Float[Tensor, "L N"], k: int, *, ordered: bool) -> tuple[Float[Tensor, "K N"], Int64[Tensor, "L N"]]:
     """Return the features of pixels predicted as class k, and the class of each rank, the predicted one first."""
     if ordered:
-        # the class predicted is the first of the largest, which a stable sort puts first
-        scores, order = torch.sort(z, dim=0, descending=True, stable=True)
+        # the class predicted is the first of the largest, which a stable sort puts first; ONNX has it as TopK
+        exported = torch.compiler.is_compiling()
+        scores, order = torch.topk(z, len(z), dim=0) if exported else torch.sort(z, dim=0, descending=True, stable=True)
         return scores[:-1] - scores[1:], order
     others = torch.tensor([j for j in range(len(z)) if j != k], dtype=torch.int64, device=z.device)
     order = torch.cat([others.new_tensor([k]), others]).unsqueeze(1).expand(z.shape)

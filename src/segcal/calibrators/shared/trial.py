@@ -1,24 +1,22 @@
-"""How candidates do on groups of images that they were not fitted on, which one to take, and why, in a sentence."""
+"""How candidates do on groups of images that they were not fitted on, which one to choose, and why, in a sentence."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from segcal.calibrators.base import Calibrator
+from segcal.calibrators.shared.context_sample import ContextSample
 from segcal.statistics import Difference, clusters_of, mean_of, paired_difference, simplest_good
-from segcal.statistics.folds import folds_of
-from segcal.types import Case
 
 FALLBACK = "ts"
-"""The candidate that is taken unless another is better by more than chance makes it."""
+"""The candidate that is chosen unless another is better by more than chance."""
 
 _BEHIND = 0.02
-"""A method that is trained is given up if it is behind by this share of the NLL after the first fold."""
+"""A trained method is given up if it is behind by this share of the NLL after the first fold."""
 
 
 def _nearness(behind: Difference) -> str:
@@ -28,7 +26,7 @@ def _nearness(behind: Difference) -> str:
 
 @dataclass
 class Score:
-    """What came of one candidate: its NLL summed over each group left out."""
+    """The result of one candidate: its NLL summed over each group left out."""
 
     sums: Float64[np.ndarray, " groups"]
     seconds: float = 0.0
@@ -53,15 +51,12 @@ class Trial:
     tried: dict[str, Score] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, calibrator: Calibrator, cases: Iterable[Case]) -> Trial:
-        """Groups and folds of the cases, balanced by the pixels that a fit looks at."""
-        seen = [(case.group, int((calibrator.fit_labels(case) >= 0).sum())) for case in cases]
-        used = [(place, group, size) for place, (group, size) in enumerate(seen) if size]
-        places, groups, sizes = zip(*used, strict=True)
-        group, fold = np.full(len(seen), -1), np.full(len(seen), -1)
-        group[list(places)] = clusters_of([name or "" for name in groups])
-        fold[list(places)] = folds_of(groups, sizes=sizes)
-        return cls(group, fold, np.bincount(group[list(places)], weights=sizes))
+    def of(cls, sample: ContextSample) -> Trial:
+        """Return the groups and folds of the cases that a sample was drawn from."""
+        places = np.flatnonzero(sample.sizes > 0)
+        group = np.full(len(sample.sizes), -1)
+        group[places] = clusters_of([name or "" for name in sample.grouping.groups])
+        return cls(group, sample.fold, np.bincount(group[places], weights=sample.sizes[places]))
 
     @property
     def groups(self) -> int:
@@ -97,8 +92,8 @@ class Trial:
         best = min((other for other in mean if other != name), key=lambda other: mean[other])
         if mean[name] <= (1 + _BEHIND) * mean[best]:
             return False
-        told = f"NLL {mean[name]:.4f} against {mean[best]:.4f} of {best}"
-        self.tried[name].given_up = f"given up after the first of {self.folds} folds: {told}"
+        words = f"NLL {mean[name]:.4f} against {mean[best]:.4f} of {best}"
+        self.tried[name].given_up = f"given up after the first of {self.folds} folds: {words}"
         return True
 
     def verdict(self) -> tuple[str, str]:
@@ -109,23 +104,23 @@ class Trial:
         if chosen == FALLBACK:
             return chosen, self._why_not(best)
         base, gain = self._nll(FALLBACK), self._gain(chosen)
-        told = (
-            f"{chosen} is taken: on the {self.units} left out in turn its NLL is "
+        words = (
+            f"{chosen} is chosen: on the {self.units} left out in turn its NLL is "
             f"{self._nll(chosen):.4f}, {100 * gain.mean / base:.1f} % below that of {FALLBACK} "
             f"(standard error {100 * gain.error / base:.1f} %)"
         )
         if chosen == best:
-            return chosen, f"{told}, and nothing simpler that is no worse than {FALLBACK} comes near it"
+            return chosen, f"{words}, and nothing simpler that is no worse than {FALLBACK} comes near it"
         behind = paired_difference(self.tried[chosen].sums, self.tried[best].sums, self.pixels)
-        return chosen, f"{told}, {_nearness(behind)} of the best, {best} ({self._nll(best):.4f})"
+        return chosen, f"{words}, {_nearness(behind)} of the best, {best} ({self._nll(best):.4f})"
 
     def _why_not(self, best: str) -> str:
-        told = f"{FALLBACK} is taken: on the {self.units} left out in turn"
+        words = f"{FALLBACK} is chosen: on the {self.units} left out in turn"
         if best == FALLBACK:
-            return f"{told} no other method has a lower NLL"
+            return f"{words} no other method has a lower NLL"
         gain = self._gain(best)
         return (
-            f"{told} its NLL is {self._nll(FALLBACK):.4f}, {_nearness(gain)} of the best, {best}, "
+            f"{words} its NLL is {self._nll(FALLBACK):.4f}, {_nearness(gain)} of the best, {best}, "
             f"which lowers it by {gain.mean:.2g} (standard error {gain.error:.2g})"
         )
 

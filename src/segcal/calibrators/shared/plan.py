@@ -1,0 +1,71 @@
+"""What an automatic choice will try and how long that takes, as far as a few timed fits can tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Estimated seconds of each candidate, those that cannot be fitted and why, and the seconds allowed."""
+
+    seconds: Mapping[str, float]
+    failures: Mapping[str, str]
+    time_limit: float | None
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """The candidates that are too expensive: the most expensive ones, until the rest fits in the time allowed.
+
+        The first, which is the fallback, is never left out.
+
+        >>> Plan({"ts": 1.0, "cts": 5.0, "lts": 90.0}, {}, 10.0).left_out
+        ('lts',)
+        """
+        remaining = dict(self.seconds)
+        fallback = next(iter(remaining), None)
+        dropped = []
+        while self.time_limit is not None and len(remaining) > 1 and sum(remaining.values()) > self.time_limit:
+            most = max((name for name in remaining if name != fallback), key=lambda name: remaining[name])
+            dropped.append(most)
+            del remaining[most]
+        return tuple(dropped)
+
+    @property
+    def tried(self) -> tuple[str, ...]:
+        """The candidates that are tried, in their order."""
+        return tuple(name for name in self.seconds if name not in self.left_out)
+
+    def announcement(self) -> str:
+        """Return the plan in a sentence or two."""
+        parts = [f"{name} ({_words(self.seconds[name])})" for name in self.tried]
+        total = sum(self.seconds[name] for name in self.tried)
+        text = f"auto tries {', '.join(parts)}: about {_words(total)} in all"
+        if self.left_out:
+            names = ", ".join(f"{name} ({_words(self.seconds[name])})" for name in self.left_out)
+            text += f"; left out by the time limit of {_words(self.time_limit or 0)}: {names}"
+        return text
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for a fit report."""
+        return {
+            "seconds": dict(self.seconds),
+            "left_out": list(self.left_out),
+            "time_limit": self.time_limit,
+            "announcement": self.announcement() if self.seconds else None,
+        }
+
+
+def seconds_of(work: Callable[[], Any]) -> float:
+    """Return how long a call takes the second time, when everything is compiled and loaded."""
+    work()
+    started = perf_counter()
+    work()
+    return perf_counter() - started
+
+
+def _words(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
