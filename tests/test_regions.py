@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segcal.regions import boundary, box_index, foreground, labelled, local_patches
+from segcal.regions import boundary, box_index, foreground, labelled, local_patch_size, local_patches
 from segcal.types import InputError
 from support import references
 
@@ -108,3 +108,25 @@ def test_the_positions_of_a_box_are_its_pixels(shape: tuple[int, ...], seed: int
         inside = torch.from_numpy(image % 3 != 1)
         expected = [position for position in image[box].ravel().tolist() if position % 3 != 1]
         assert box_index(box, inside).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("shape", "size"),
+    [
+        ((360, 480), 72),  # CamVid
+        ((181, 217, 181), 72),  # LPBA40
+        ((144, 144), 72),  # exactly a quarter
+        ((143, 144), 50),  # a little more than a quarter
+        ((35, 51, 35), 19),  # hippocampus: 19^3 of 62,475 voxels is 11 %, 20^3 is 12.8 %
+        ((8, 8), 2),
+        ((1, 1), 1),
+    ],
+)
+def test_the_patch_size_follows_the_images(shape: tuple[int, ...], size: int) -> None:
+    assert local_patch_size([shape]) == size
+    assert local_patch_size([shape, (9999, 9999), (1, 1)]) == size, "the image of median size decides"
+
+
+def test_a_patch_size_needs_images() -> None:
+    with pytest.raises(InputError, match="at least one image"):
+        local_patch_size([])
