@@ -3,12 +3,12 @@
 from typing import TYPE_CHECKING, Any
 
 from segcal.calibrators import create, load, methods
-from segcal.data.datasets.simulate import load_sample
 from segcal.evaluation.compare import compare
 from segcal.evaluation.results import Results
 from segcal.evaluation.run import evaluate
 from segcal.integrations.calibrated_model import CalibratedModel, predict_cases
 from segcal.oracle import oracle_temperature
+from segcal.sample import load_sample
 from segcal.types import Case, InputError
 from segcal.version import __version__
 

@@ -26,6 +26,7 @@ from segcal.cli.console import (
     print_written,
     progress_of,
 )
+from segcal.cli.demo_story import choose_story, options_of, verdict
 from segcal.cli.options import (
     AsJson,
     Background,
@@ -69,7 +70,6 @@ from segcal.cli.steps import (
     scores_of,
     validation_of,
 )
-from segcal.data.datasets.simulate import load_sample
 from segcal.data.folders.folder import open_folder
 from segcal.data.folders.writer import write_folder
 from segcal.evaluation.compare import (
@@ -472,38 +472,39 @@ def export_command(
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the sample data and the results.")] = Path("demo"),
 ) -> None:
-    """The whole story on sample data, offline: diagnose, fit, measure, apply, with a page to look at.
+    """Diagnose, fit, measure and apply on sample data, offline, and write a page with the results.
 
     Example: segcal demo
     """
-    sample = load_sample()
-    data, ts, lts, probs, results = (out / name for name in ("data", "ts", "lts", "probs", "results"))
-    page = out / "page.html"
-    print_step("1. A folder of scores, labels and images (simulated scenes)", f"ls {data}")
-    write_folder(data, sample, class_names=("field", "road", "water", "forest", "town"))
+    story = choose_story()
+    if story.note is not None:
+        OUT.print(f"{story.note}. Until then, the demo shows simulated scenes.", highlight=False, markup=False)
+    data, probs, results, page = (out / name for name in ("data", "probs", "results", "page.html"))
+    print_step(f"1. A folder of scores, labels and images ({story.title})", f"ls {data}")
+    write_folder(data, story.splits, class_names=story.class_names, background=story.background)
     print_step("2. Is the network over- or underconfident?", f"segcal diagnose {data} --split fit")
     diagnose_command(data, split="fit")
-    print_step("3. One temperature for all images", f"segcal fit {data} --method ts --out {ts}")
-    fit(data, out=ts, method="ts")
+    titles = {"ts": "One temperature", "ibts": "One for each image", "lts": "One for each pixel", "cts": "By context"}
+    for method, settings in story.fits.items():
+        command = f"segcal fit {data} --method {method}{options_of(settings)} --out {out / method}"
+        print_step(f"3. {titles[method]}: {method.upper()}", command)
+        fit(data, out=out / method, method=method, **settings)
+    fitted = [out / method for method in story.fits]
+    sizes = " ".join(map(str, story.patch_sizes))
     print_step(
-        "4. A temperature for every pixel",
-        f"segcal fit {data} --method lts --epochs 60 --learning-rate 3e-3 --flips --out {lts}",
+        "4. Measure, in the whole image, near boundaries and in local patches",
+        f"segcal evaluate {data} --calibrators {' '.join(map(str, fitted))} --reference LTS "
+        f"--patch-size {story.patch_size} --patch-sizes {sizes} --out {results}",
     )
-    fit(data, out=lts, method="lts", epochs=60, learning_rate=3e-3, flips=True)
+    size, further = story.patch_size, list(story.patch_sizes)
+    evaluate_command(data, calibrators=fitted, reference="LTS", patch_size=size, patch_sizes=further, out=results)
+    OUT.print(verdict(Results.load(results)), highlight=False)
     print_step(
-        "5. Measure, in the whole image, near boundaries and in local patches",
-        f"segcal evaluate {data} --calibrators {ts} {lts} --reference LTS --patch-size 48 "
-        f"--patch-sizes 12 24 48 96 --out {results}",
+        "5. Write calibrated probabilities and temperature maps",
+        f"segcal apply {out / 'lts'} {data} --split test --temperature --out {probs}",
     )
-    evaluate_command(
-        data, calibrators=[ts, lts], reference="LTS", patch_size=48, patch_sizes=[12, 24, 48, 96], out=results
-    )
-    print_step(
-        "6. Write calibrated probabilities and temperature maps",
-        f"segcal apply {lts} {data} --split test --temperature --out {probs}",
-    )
-    apply(lts, data, out=probs, split="test", temperature=True)
-    print_step("7. Look at it: a page that opens in any browser", f"segcal report {results} --out {page}")
+    apply(out / "lts", data, out=probs, split="test", temperature=True)
+    print_step("6. A page that opens in any browser", f"segcal report {results} --out {page}")
     report_commands.report(results, page)
 
 
