@@ -36,11 +36,11 @@ $(VENV)/bin/python:
 	$(BIN)/python -m pip install --quiet --upgrade pip
 
 $(VENV)/installed: $(VENV)/bin/python pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[demo]"
 	touch $@
 
 $(VENV)/installed-dev: $(VENV)/bin/python pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,medical,onnx,parquet]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,medical,demo,onnx,parquet]"
 	touch $@ $(VENV)/installed
 
 clean:

@@ -19,7 +19,7 @@ FLOORS = (
     ("kernels",),
     ("functional",),
     ("cases", "regions", "metrics", "losses", "oracle", "data", "networks", "training", "statistics"),
-    ("calibrators", "fusion", "tables"),
+    ("calibrators", "fusion", "tables", "sample"),
     ("evaluation", "integrations", "apply"),
     ("report",),
     ("cli",),

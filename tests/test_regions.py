@@ -20,6 +20,7 @@ from segcal.regions import (
     foreground,
     in_table_order,
     labelled,
+    local_patch_size,
     local_patches,
     region_title,
 )
@@ -166,3 +167,25 @@ def test_inner_rows_are_places_in_the_case(context: int) -> None:
     slab = Slab(torch.zeros(1, 2, 8 + 2 * context), None, rows, slice(context, context + 8))
     assert slab.inner_rows == slice(8, 16)
     np.testing.assert_array_equal(np.arange(30)[slab.inner_rows], np.arange(30)[rows][slab.inner])
+
+
+@pytest.mark.parametrize(
+    ("shape", "size"),
+    [
+        ((360, 480), 72),  # CamVid
+        ((181, 217, 181), 72),  # LPBA40
+        ((144, 144), 72),  # exactly a quarter
+        ((143, 144), 50),  # a little more than a quarter
+        ((35, 51, 35), 19),  # hippocampus: 19^3 of 62,475 voxels is 11 %, 20^3 is 12.8 %
+        ((8, 8), 2),
+        ((1, 1), 1),
+    ],
+)
+def test_the_patch_size_follows_the_images(shape: tuple[int, ...], size: int) -> None:
+    assert local_patch_size([shape]) == size
+    assert local_patch_size([shape, (9999, 9999), (1, 1)]) == size, "the image of median size decides"
+
+
+def test_a_patch_size_needs_images() -> None:
+    with pytest.raises(InputError, match="at least one image"):
+        local_patch_size([])

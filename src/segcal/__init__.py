@@ -11,13 +11,13 @@ from segcal.version import __version__
 
 if TYPE_CHECKING:
     from segcal.calibrators import Calibrator, create, load, methods, register
-    from segcal.data.datasets.simulate import load_sample
     from segcal.evaluation.compare import compare
     from segcal.evaluation.results import Results
     from segcal.evaluation.run import evaluate
     from segcal.integrations.calibrated_model import CalibratedModel, predict_cases
     from segcal.metrics import CalibrationSuite
     from segcal.oracle import oracle_temperature
+    from segcal.sample import load_sample
     from segcal.types import Case, InputError
 
 __all__ = [
@@ -50,7 +50,7 @@ _HOMES = {
     "create": "calibrators",
     "evaluate": "evaluation.run",
     "load": "calibrators",
-    "load_sample": "data.datasets.simulate",
+    "load_sample": "sample",
     "methods": "calibrators",
     "oracle_temperature": "oracle",
     "predict_cases": "integrations.calibrated_model",

@@ -291,8 +291,11 @@ def test_diagnose(data: Path) -> None:
 
 
 def test_demo_tells_the_whole_story(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("segcal.data.datasets.brain_sample.find_spec", lambda name: None)
     shown = succeed("demo", "--out", tmp_path / "demo").stdout
-    assert [f"{k}. " in shown for k in range(1, 8)] == [True] * 7
+    assert "pip install segcal[demo]" in " ".join(shown.split())
+    assert [f"{k}. " in shown for k in range(1, 7)] == [True] * 6
+    assert "LTS is better than TS here: NLL" in " ".join(shown.split())
     assert {path.name for path in (tmp_path / "demo").iterdir()} == {
         *("data", "ts", "lts", "probs", "results", "page.html")
     }
@@ -304,7 +307,7 @@ def test_demo_tells_the_whole_story(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert command in COMMANDS
     small = [scene.case for scene in simulate(4, size=(12, 12))]
     parts = {"fit": small[:1], "validation": small[3:], "test": small[1:3]}
-    monkeypatch.setattr("segcal.data.datasets.simulate.load_sample", lambda: parts)
+    monkeypatch.setattr("segcal.cli.demo_story.load_sample", lambda name: parts)
     places = succeed_json("demo", "--out", tmp_path / "demo")  # a second time replaces the first
     assert places["page"] == str(tmp_path / "demo" / "page.html")
     assert set(Results.load(tmp_path / "demo" / "results").frame.case) == {"scene-001", "scene-002"}

@@ -8,8 +8,15 @@ from typing import Annotated
 
 import typer
 
-from segcal.cli.console import OUT, say_json
+from segcal.cli.console import OUT, say, say_json
 from segcal.cli.options import OUTPUT, AsJson
+
+_TITLES = {
+    "ts": "One temperature",
+    "ibts": "One temperature per image",
+    "lts": "One temperature per pixel",
+    "cts": "A temperature from the context",
+}
 
 
 def demo(
@@ -22,30 +29,34 @@ def demo(
 
     Example: segcal demo
     """
-    from segcal.data.datasets.simulate import load_sample
+    from segcal.cli.demo_story import choose_story, options_of, verdict
     from segcal.data.folders.writer import write_folder
+    from segcal.evaluation.results import Results
 
-    sample = load_sample()
-    data, ts, lts, probs, results = (out / name for name in ("data", "ts", "lts", "probs", "results"))
-    page = out / "page.html"
+    story = choose_story()
+    data, probs, results, page = (out / name for name in ("data", "probs", "results", "page.html"))
+    fitted = [out / method for method in story.fits]
     OUT.quiet = as_json
     try:
-        _title("1. A folder of scores, labels and images (simulated scenes)", f"ls {shlex.quote(str(data))}")
-        write_folder(data, sample, class_names=("field", "road", "water", "forest", "town"))
+        if story.note is not None:
+            say(f"{story.note}. Until then, the demo shows simulated scenes.")
+        _title(f"1. A folder of scores, labels and images ({story.title})", f"ls {shlex.quote(str(data))}")
+        write_folder(data, story.splits, class_names=story.class_names, background=story.background)
         _run("2. Is the network over- or underconfident?", "diagnose", data, "--split", "fit")
-        _run("3. One temperature for all images", "fit", data, "--method", "ts", "--out", ts)
-        training = ("--epochs", 60, "--learning-rate", "3e-3", "--flips")
-        _run("4. A temperature for every pixel", "fit", data, "--method", "lts", *training, "--out", lts)
-        sizes = ("--patch-size", 48, "--patch-sizes", 12, 24, 48, 96)
-        measuring = ("--calibrators", ts, lts, "--reference", "LTS", *sizes, "--out", results)
-        _run("5. Measure in the whole image, near boundaries and in local patches", "evaluate", data, *measuring)
+        for method, settings in story.fits.items():
+            title = f"3. {_TITLES[method]}: {method.upper()}"
+            _run(title, "fit", data, "--method", method, *options_of(settings), "--out", out / method)
+        sizes = ("--patch-size", story.patch_size, "--patch-sizes", *story.patch_sizes)
+        measuring = ("--calibrators", *fitted, "--reference", "LTS", *sizes, "--out", results)
+        _run("4. Measure in the whole image, near boundaries and in local patches", "evaluate", data, *measuring)
+        say(verdict(Results.load(results)))
         written = ("--split", "test", "--temperature", "--out", probs)
-        _run("6. Write calibrated probabilities and temperature maps", "apply", lts, data, *written)
-        _run("7. Look at it: a page that opens in any browser", "report", results, "--out", page)
+        _run("5. Write calibrated probabilities and temperature maps", "apply", out / "lts", data, *written)
+        _run("6. A page that opens in any browser", "report", results, "--out", page)
     finally:
         OUT.quiet = False
     if as_json:
-        places = {"data": data, "calibrators": [ts, lts], "results": results, "probabilities": probs, "page": page}
+        places = {"data": data, "calibrators": fitted, "results": results, "probabilities": probs, "page": page}
         say_json({name: [*map(str, at)] if isinstance(at, list) else str(at) for name, at in places.items()})
 
 

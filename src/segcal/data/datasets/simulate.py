@@ -1,8 +1,8 @@
 """Scenes whose miscalibration is known: the ground truth for tests of every calibrator.
 
-The true class of each pixel is drawn from the softmax of known logits, so those logits are perfectly calibrated. What
-is published are these logits multiplied by a known field, the true temperature: dividing by it restores calibration.
-The brightness of the image shows the field, so that a method which looks can find it.
+The true class of each pixel is drawn from the softmax of known logits, so those logits are perfectly calibrated. A case
+holds these logits multiplied by a known field, the true temperature: dividing by it restores calibration. The
+brightness of the image equals the field, so a method that uses the image can find it.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Literal
 import numpy as np
 from scipy.ndimage import gaussian_filter
 
-from segcal.types import Array, Case, InputError, public
+from segcal.types import Array, Case, InputError
 
 Variation = Literal["local", "image", "global"]
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """A case with what is hidden in reality: calibrated logits `[L, *S]` and the true temperature `[*S]`."""
+    """A case with what is unknown in reality: calibrated logits `[L, *S]` and the true temperature `[*S]`."""
 
     case: Case
     true_logits: Array
@@ -37,17 +37,17 @@ def simulate(
     contrast: float = 4.0,
     seed: int = 0,
 ) -> list[Scene]:
-    """Scenes in 2D or 3D, the same for the same arguments on every machine.
+    """Return scenes in 2D or 3D, the same for the same arguments on every machine.
 
     Args:
-        count: How many.
+        count: Number of scenes.
         num_classes: L.
         size: `*S`.
         variation: Whether the temperature varies within each image, from image to image, or not at all; then it is the
             upper of `temperatures`.
         temperatures: Smallest and largest true temperature.
-        contrast: Spread of the true logits; more makes the classes easier to tell apart.
-        seed: Of all that is random.
+        contrast: Spread of the true logits; the larger it is, the easier the classes are to distinguish.
+        seed: Random seed.
     """
     if variation not in ("local", "image", "global"):
         raise InputError(f"variation must be 'local', 'image' or 'global', got '{variation}'")
@@ -91,7 +91,7 @@ def _scene(
 
 
 def _brightness(size: tuple[int, ...], variation: Variation, random: np.random.Generator) -> Array:
-    """A field in 0..1: smooth, or the same everywhere for one factor per image."""
+    """Return a field in 0..1: smooth, or constant where each image has one temperature."""
     if variation == "image":
         return np.full(size, random.uniform())
     field = _smooth_noise(size, random)
@@ -99,18 +99,12 @@ def _brightness(size: tuple[int, ...], variation: Variation, random: np.random.G
 
 
 def _smooth_noise(size: tuple[int, ...], random: np.random.Generator) -> Array:
-    """Noise smoothed over an eighth of the image, of unit variance."""
+    """Return noise of unit variance, smoothed over an eighth of the image."""
     noise = gaussian_filter(random.standard_normal(size), [length / 8 for length in size], mode="reflect")
     return (noise - noise.mean()) / max(float(noise.std()), 1e-12)  # type: ignore[no-any-return]
 
 
-@public
-def load_sample() -> dict[str, list[Case]]:
-    """A small data set to try things on: simulated scenes, split into "fit", "validation" and "test".
-
-    >>> sample = load_sample()
-    >>> {split: len(cases) for split, cases in sample.items()}
-    {'fit': 30, 'validation': 4, 'test': 12}
-    """
+def load_scenes() -> dict[str, list[Case]]:
+    """Return 46 scenes, split into "fit", "validation" and "test"."""
     cases = [scene.case for scene in simulate(46, temperatures=(0.5, 4.0), contrast=3.0, seed=2021)]
     return {"fit": cases[:30], "validation": cases[30:34], "test": cases[34:]}

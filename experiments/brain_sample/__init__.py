@@ -1,0 +1,1 @@
+"""The network behind `segcal.load_sample("brain")`."""
