@@ -27,7 +27,9 @@ from segcal.files import staged_file
 from segcal.regions import local_patch_size
 from segcal.sample import BRAIN_SUBJECTS, BRAIN_TRAINING, BRAIN_WEIGHTS, brain_cases, brain_network
 from segcal.training.batches import Batch
-from segcal.training.loop import Epoch, Settings, train
+from segcal.training.loop import train
+from segcal.training.progress import Epoch
+from segcal.training.settings import Settings
 
 _PATCHES = 16  # of each subject in an epoch
 

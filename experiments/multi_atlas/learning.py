@@ -20,7 +20,10 @@ from segcal.fusion.registration import Volume, Warp
 from segcal.fusion.warps import Pair, read_warp
 from segcal.networks.votenet import VoteLoss, VoteNet
 from segcal.training.batches import Sample
-from segcal.training.loop import Epoch, Settings, choose_device, train
+from segcal.training.loop import train
+from segcal.training.processes import choose_device
+from segcal.training.progress import Epoch
+from segcal.training.settings import Settings
 from segcal.types import Array, InputError
 
 WEIGHTS, LOG, LOGITS = "network.safetensors", "training.json", "logits"

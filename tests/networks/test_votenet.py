@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from segcal.networks.votenet import VoteLoss, VoteNet
-from segcal.training.loop import Settings, train
+from segcal.training.loop import train
+from segcal.training.settings import Settings
 from segcal.types import InputError
 
 
