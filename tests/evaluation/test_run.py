@@ -518,3 +518,14 @@ def test_bad_cases_are_refused_by_name(spoil: Any, message: str) -> None:
     first, second = make_cases(count=2)
     with pytest.raises(InputError, match=message):
         evaluate([first, spoil(second)], {"UC": None}, **PROTOCOL)
+
+
+def test_the_patch_size_follows_small_images_and_is_reported() -> None:
+    """A patch of 72 would be the whole image, and Local would equal All."""
+    settings = {name: value for name, value in PROTOCOL.items() if name != "patch_size"}
+    found = evaluate((case for case in make_cases()), {"X": None}, **settings)
+    assert found.settings["patch_size"] == 4  # 4 x 4 of 15 x 12 is 9 %, 5 x 5 is 14 %
+    assert any("side of 4 pixels" in warning for warning in found.settings["warnings"])
+    given = evaluate(make_cases(), {"X": None}, **settings, patch_size=4)
+    assert_frame_equal(found.to_frame(), given.to_frame())
+    assert not any("side of" in warning for warning in given.settings["warnings"])

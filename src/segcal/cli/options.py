@@ -60,7 +60,12 @@ class MeasureOptions(OptionGroup):
     form: Annotated[
         str, typer.Option(help="Form of SCE and ACE: tables, equations or marginal.", rich_help_panel=MEASURING)
     ] = "tables"
-    patch_size: Annotated[int, typer.Option(help="Side of the Local patches.", rich_help_panel=MEASURING)] = 72
+    patch_size: Annotated[
+        int | None,
+        typer.Option(
+            help="Side of the Local patches; the paper's 72, or less for small images.", rich_help_panel=MEASURING
+        ),
+    ] = None
     patch_sizes: Annotated[
         list[int] | None, typer.Option(help="Further sides, to show their influence.", rich_help_panel=MEASURING)
     ] = None

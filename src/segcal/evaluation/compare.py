@@ -131,7 +131,7 @@ def compare(
     ace_edges: AceEdges = "region",
     boundary_width: int = 2,
     boundary_ball: bool = False,
-    patch_size: int = 72,
+    patch_size: int | None = None,
     patches: int = 10,
     patch_margin: int = 0,
     patch_sizes: Sequence[int] = (),
@@ -161,7 +161,8 @@ def compare(
         ace_edges: Whether the equal-mass bins of ACE hold equal shares of the pixels of the "region" or of the "image".
         boundary_width: How far *Boundary* reaches, in pixels.
         boundary_ball: Whether *Boundary* reaches in every direction instead of along the axes.
-        patch_size: Side of the *Local* patches, in pixels.
+        patch_size: Side of the *Local* patches, in pixels. By default the paper's 72, or less if such a patch would
+            cover more than a quarter of the first image (see `segcal.regions.local_patch_size`).
         patches: Number of *Local* patches per image.
         patch_margin: Distance of the patches from the edge of the image, where there is room.
         patch_sizes: Further sides for which Local-Avg and Local-Max are measured, to see how they depend on the side.

@@ -38,14 +38,14 @@ class Places:
         masks = [region.mask(labelled) for region in chosen if region.mask is not None]
         inside = labelled.all[0]
         local = any(region.mask is None for region in chosen)
-        sizes = (protocol.patch_size, *protocol.patch_sizes) if local else ()
+        sizes = (protocol.patch_side, *protocol.patch_sizes) if local else ()
         boxes = {size: protocol.boxes(labelled, size) for size in sizes}
         patches = {size: [box_index(box, inside) for box in own] for size, own in boxes.items()}
         return cls(
             labelled.labels[0],
             [index_of(mask) for mask in masks],
-            boxes.get(protocol.patch_size, []),
-            patches.get(protocol.patch_size, []),
+            boxes.get(protocol.patch_side, []),
+            patches.get(protocol.patch_side, []),
             {size: patches[size] for size in sizes[1:]},
         )
 

@@ -8,7 +8,7 @@ from typing import Any, Literal, Self, get_args
 
 from segcal.cases import labels_of
 from segcal.functional.binning import Form
-from segcal.regions import Box, LabelledCase, local_patches
+from segcal.regions import PATCH_SIZE, Box, LabelledCase, local_patches
 from segcal.statistics import IntervalKind
 from segcal.types import Case, IgnoreIndex, InputError
 
@@ -30,7 +30,7 @@ class Protocol:
     ace_edges: AceEdges = "region"
     boundary_width: int = 2
     boundary_ball: bool = False
-    patch_size: int = 72
+    patch_size: int | None = None
     patches: int = 10
     patch_margin: int = 0
     patch_sizes: Sequence[int] = ()
@@ -77,12 +77,17 @@ class Protocol:
         labels = labels_of(case, self.num_classes, self.ignore_index)
         return LabelledCase(case, labels, self.background, self.boundary_width, self.boundary_ball)
 
+    @property
+    def patch_side(self) -> int:
+        """Side of the *Local* patches: that given, or the paper's."""
+        return PATCH_SIZE if self.patch_size is None else self.patch_size
+
     def boxes(self, case: LabelledCase, size: int | None = None) -> list[Box]:
-        """Return the *Local* patches of a case, of side `patch_size` or another."""
+        """Return the *Local* patches of a case, of side `patch_side` or another."""
         return local_patches(
             case.labels.shape[1:],
             name=case.case.name,
-            size=self.patch_size if size is None else size,
+            size=self.patch_side if size is None else size,
             count=self.patches,
             margin=self.patch_margin,
             seed=self.seed,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
+from itertools import chain
 from typing import Any
 
 from segcal.calibrators import Calibrator
@@ -14,7 +15,7 @@ from segcal.evaluation.places import Places
 from segcal.evaluation.protocol import AceEdges, Protocol
 from segcal.evaluation.results import Results
 from segcal.functional.binning import Form
-from segcal.regions import Region, RegionFunction, chosen_regions
+from segcal.regions import PATCH_SIZE, Region, RegionFunction, chosen_regions, local_patch_size
 from segcal.statistics import IntervalKind, bootstrap_doubts
 from segcal.types import Case, IgnoreIndex, InputError, public
 
@@ -32,7 +33,7 @@ def evaluate(
     ace_edges: AceEdges = "region",
     boundary_width: int = 2,
     boundary_ball: bool = False,
-    patch_size: int = 72,
+    patch_size: int | None = None,
     patches: int = 10,
     patch_margin: int = 0,
     patch_sizes: Sequence[int] = (),
@@ -57,7 +58,8 @@ def evaluate(
         ace_edges: Whether the equal-mass bins of ACE hold equal shares of the pixels of the "region" or of the "image".
         boundary_width: How far *Boundary* reaches, in pixels.
         boundary_ball: Whether *Boundary* reaches in every direction instead of along the axes.
-        patch_size: Side of the *Local* patches, in pixels.
+        patch_size: Side of the *Local* patches, in pixels. By default the paper's 72, or less if such a patch would cover
+            more than a quarter of the first image (see `segcal.regions.local_patch_size`).
         patches: Number of *Local* patches per image.
         patch_margin: Distance of the patches from the edge of the image, where there is room.
         patch_sizes: Further sides for which Local-Avg and Local-Max are measured, to see how they depend on the side.
@@ -81,12 +83,32 @@ def evaluate(
         raise InputError('at least one method is needed, got none; {"UC": None} measures the uncalibrated scores')
     for name, calibrator in calibrators.items():
         _check_calibrator(name, calibrator, num_classes)
-    found, redrawn = _gather(cases, calibrators, protocol, chosen)
-    results = found.results([*_seen(calibrators, list(found.cases)), *bootstrap_doubts(list(found.cases.values()))])
+    sized, cases, notes = _with_patch_size(protocol, cases)
+    found, redrawn = _gather(cases, calibrators, sized, chosen)
+    results = found.results(
+        [*notes, *_seen(calibrators, list(found.cases)), *bootstrap_doubts(list(found.cases.values()))]
+    )
     uncalibrated = [name for name, calibrator in calibrators.items() if calibrator is None]
     about = {"baseline": [*uncalibrated, *calibrators][0], "fits": _fits(calibrators)}
     results = replace(results, settings={**results.settings, **about})
     return replace(results, redrawn=redrawn.results([])) if floor else results
+
+
+def _with_patch_size(protocol: Protocol, cases: Iterable[Case]) -> tuple[Protocol, Iterable[Case], list[str]]:
+    """Choose the side of the patches from the first case where none is given, and say so if it is not the paper's."""
+    if protocol.patch_size is not None:
+        return protocol, cases, []
+    remaining = iter(cases)
+    first = next(remaining, None)
+    if first is None:
+        return protocol, (), []
+    size = local_patch_size([first.logits.shape[1:]])
+    note = (
+        f"Local patches have a side of {size} pixels, since the paper's {PATCH_SIZE} would cover more than a quarter of "
+        f"'{first.name}'; set patch_size for another side"
+    )
+    whole = replace(protocol, patch_size=size)
+    return whole, chain([first], remaining), [] if size == PATCH_SIZE or not protocol.patches else [note]
 
 
 def _gather(
