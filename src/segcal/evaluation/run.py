@@ -58,8 +58,8 @@ def evaluate(
         ace_edges: Whether the equal-mass bins of ACE hold equal shares of the pixels of the "region" or of the "image".
         boundary_width: How far *Boundary* reaches, in pixels.
         boundary_ball: Whether *Boundary* reaches in every direction instead of along the axes.
-        patch_size: Side of the *Local* patches, in pixels. By default the paper's 72, or less if such a patch would cover
-            more than a quarter of the first image (see `segcal.regions.local_patch_size`).
+        patch_size: Side of the *Local* patches, in pixels. By default the paper's 72, or less if such a patch would
+            cover more than a quarter of the first image (see `segcal.regions.local_patch_size`).
         patches: Number of *Local* patches per image.
         patch_margin: Distance of the patches from the edge of the image, where there is room.
         patch_sizes: Further sides for which Local-Avg and Local-Max are measured, to see how they depend on the side.
@@ -104,8 +104,8 @@ def _with_patch_size(protocol: Protocol, cases: Iterable[Case]) -> tuple[Protoco
         return protocol, (), []
     size = local_patch_size([first.logits.shape[1:]])
     note = (
-        f"Local patches have a side of {size} pixels, since the paper's {PATCH_SIZE} would cover more than a quarter of "
-        f"'{first.name}'; set patch_size for another side"
+        f"Local patches have a side of {size} pixels, since the paper's {PATCH_SIZE} would cover more than a quarter "
+        f"of '{first.name}'; set patch_size for another side"
     )
     whole = replace(protocol, patch_size=size)
     return whole, chain([first], remaining), [] if size == PATCH_SIZE or not protocol.patches else [note]
