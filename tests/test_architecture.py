@@ -27,7 +27,7 @@ FLOORS = (
 )
 """Top-level modules and packages of segcal. A new one must be placed here, above all that it imports."""
 
-HEAVY = ("nibabel", "sklearn", "matplotlib", "plotly", "onnx", "torchvision")
+HEAVY = ("numba", "nibabel", "sklearn", "matplotlib", "plotly", "onnx", "torchvision")
 
 
 def floor_of(unit: str) -> int:

@@ -81,7 +81,7 @@ def slabs_of(case: Case, num_classes: int, *, context: int = 0, device: torch.de
     if len(shape) < 2 or shape[0] != num_classes or 0 in shape:
         raise InputError(
             f"logits must have shape ({num_classes}, *S) with num_classes={num_classes}, "
-            f"got {shape} of case '{case.name}'; set num_classes or mend the logits"
+            f"got {shape} of case '{case.name}'; set num_classes or fix the logits"
         )
     step = max(1, _SLAB // math.prod((shape[0], *shape[2:])) // _WHOLE) * _WHOLE
     for start in range(0, shape[1], step):

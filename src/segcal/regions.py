@@ -10,12 +10,11 @@ import hashlib
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from segcal.functional.checks import ignored_labels
 from segcal.functional.geometry import near_boundary
-from segcal.kernels import cpu as kernels
+from segcal.functional.masks import both, either, positions_in_box, without
 from segcal.types import IgnoreIndex, InputError, Labels, Mask
 
 Box = tuple[slice, ...]
@@ -23,10 +22,7 @@ Box = tuple[slice, ...]
 
 def labelled(labels: Labels, ignore_index: IgnoreIndex = None) -> Mask:
     """Every pixel whose label is not ignored."""
-    ignored = ignored_labels(ignore_index)
-    if labels.device.type == "cpu":  # numpy, because small operations wake PyTorch's threads, which then spin
-        return torch.from_numpy(np.isin(labels.numpy(), ignored, invert=True, kind="sort"))
-    return ~torch.isin(labels.long(), torch.tensor(ignored, dtype=torch.int64, device=labels.device))
+    return without(labels, ignored_labels(ignore_index))
 
 
 def boundary(labels: Labels, ignore_index: IgnoreIndex = None, *, width: int = 2, ball: bool = False) -> Mask:
@@ -34,7 +30,7 @@ def boundary(labels: Labels, ignore_index: IgnoreIndex = None, *, width: int = 2
 
     A neighbour that is ignored counts as different: the edge of a labelled area is a boundary too.
     """
-    return _both(near_boundary(labels, width=width, ball=ball), labelled(labels, ignore_index))
+    return both(near_boundary(labels, width=width, ball=ball), labelled(labels, ignore_index))
 
 
 def foreground(
@@ -52,15 +48,7 @@ def foreground(
     if background is None:
         return kept
     near = boundary(labels, ignore_index) if near is None else near
-    if labels.device.type == "cpu":  # as above
-        return torch.from_numpy(kept.numpy() & ((labels.numpy() != background) | near.numpy()))
-    return kept & ((labels != background) | near)
-
-
-def _both(one: Mask, other: Mask) -> Mask:
-    if one.device.type == "cpu":  # as above
-        return torch.from_numpy(one.numpy() & other.numpy())
-    return one & other
+    return both(kept, either(without(labels, (background,)), near))
 
 
 def local_patches(
@@ -90,4 +78,4 @@ def _interval(length: int, size: int, margin: int, random: np.random.Generator) 
 
 def box_index(box: Box, inside: Mask) -> Tensor:
     """Positions of the pixels of a box that lie inside a mask `[*S]`, in an image laid flat."""
-    return kernels.inside_box(inside.cpu(), box).to(inside.device)
+    return positions_in_box(inside, box)

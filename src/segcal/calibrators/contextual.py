@@ -22,12 +22,12 @@ from torch import Tensor
 
 from segcal.calibrators.base import FitReport, TemperatureCalibrator
 from segcal.calibrators.shared.explanation import account
+from segcal.calibrators.shared.sampler import Sampler
 from segcal.calibrators.temperature import TemperatureScaling
 from segcal.cases import reread, slabs_of
 from segcal.functional.context import FEATURES, REACH, context_features, context_temperature
 from segcal.functional.lbfgs import Block, Metric, Minimum, minimise
 from segcal.functional.log_linear import Loss, Pixels, fit_in_memory, loss_sums, read_loss
-from segcal.functional.pixel_sample import Sampler
 from segcal.functional.probability import at_least_float32
 from segcal.functional.ridge import TEMPERATURE_SCALING, Choice, Strengths, choose_ridge
 from segcal.functional.temperature import likelihood, optimal_inverse_temperature

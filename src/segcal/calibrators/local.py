@@ -18,9 +18,10 @@ from torch.nn import functional as F  # noqa: N812  (the name it has everywhere)
 
 from segcal.calibrators.base import FitReport, TemperatureCalibrator
 from segcal.calibrators.shared.streaming import pixels_of, summed_nll
-from segcal.calibrators.shared.tree import Condition, Init, Positivity, TemperatureTree, clamped
+from segcal.calibrators.shared.tree import Condition, Init, Positivity, TemperatureTree
 from segcal.cases import Slab, reread, slabs_of
 from segcal.functional.checks import IGNORED
+from segcal.functional.division import clamped
 from segcal.functional.probability import at_least_float32
 from segcal.functional.temperature import likelihood
 from segcal.training.batches import Sample

@@ -1,12 +1,12 @@
-"""Temperatures whose logarithm is linear in what is known of a pixel: their loss, its gradient and its curvature.
+"""Temperatures whose logarithm is linear in features of a pixel: their loss, its gradient and its curvature.
 
 With `u = log T = point . (1, features, class indicator)`, `a = 1 / T`, `p = softmax(a z)` and the mean `m = p . z`,
 
     d NLL / d u = a (z_y - m),          curvature a^2 sum_k p_k (z_k - m)^2
     d p_k / d u = -a p_k (z_k - m),     so that for the Brier score |p - y|^2 both follow by the chain rule.
 
-The curvatures are those of Gauss and Newton (Fisher's for the NLL), which are never negative. Where a bound cuts the
-temperature off, slope and curvature are 0.
+Curvatures are Gauss-Newton approximations (the Fisher information for the NLL), which are never negative. Where a bound
+clips the temperature, slope and curvature are 0.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from segcal.kernels.cpu import log_linear as log_linear_kernels
-from segcal.kernels.cpu.log_linear import HEAD
+from segcal.kernels.constants import LOSS_HEAD
+from segcal.kernels.dispatch import accelerated
 from segcal.types import Array
 
 _STEPS = 20
-_HALVINGS = 6  # of a step that leads up, as it can where bounds cut many temperatures off
+_HALVINGS = 6  # of a step that increases the loss, as it can where bounds clip many temperatures
 
 
 @dataclass(frozen=True)
 class Loss:
-    """Sums over pixels; those of two sets of pixels add."""
+    """Sums over pixels; sums of two sets of pixels add."""
 
     pixels: int
     nll: float
     value: float
-    """NLL plus the Brier score as often as it was asked for."""
+    """NLL plus the weighted Brier score."""
     bounded: int
-    """Pixels whose temperature a bound cuts off."""
+    """Pixels whose temperature a bound clips."""
     gradient: Array
     curvature: Array
 
 
 @dataclass(frozen=True)
 class Pixels:
-    """Pixels with their features, in memory; those of a fold lie side by side, and `edges` says where."""
+    """Pixels with their features, in memory; those of a fold are adjacent, between two of the `edges`."""
 
     logits: Float[Tensor, "L N"]
     labels: Int64[Tensor, " N"]
@@ -50,7 +50,7 @@ class Pixels:
     edges: tuple[int, ...]
 
     def part(self, first: int, last: int) -> Pixels:
-        """The folds from `first` to before `last`, as one."""
+        """Return the folds from `first` to before `last` as one."""
         at = slice(self.edges[first], self.edges[last])
         return Pixels(
             self.logits[:, at].contiguous(),
@@ -60,6 +60,7 @@ class Pixels:
         )
 
 
+@accelerated
 def loss_sums(
     logits: Float[Tensor, "L N"],
     labels: Int64[Tensor, " N"],
@@ -70,31 +71,10 @@ def loss_sums(
     brier: float = 0.0,
     curvature: bool = False,
 ) -> Array:
-    """One row of sums, to be added up and read by `read_loss`; pixels with a negative label are left out.
+    """Return one row of sums, to be added up and read by `read_loss`; pixels with a negative label are skipped.
 
     The point holds the intercept, a weight for each feature and an offset for each predicted class.
     """
-    if logits.device.type == "cpu":
-        return log_linear_kernels.loss_sums(logits, labels, features, point, bounds, brier, curvature)
-    return _loss_sums(logits, labels, features, point, bounds, brier, curvature)
-
-
-def read_loss(sums: Array, numbers: int) -> Loss:
-    """What a row of sums says, for a point of so many numbers."""
-    gradient, curvature = sums[HEAD : HEAD + numbers], sums[HEAD + numbers :]
-    return Loss(int(sums[0]), float(sums[1]), float(sums[2]), int(sums[3]), gradient, curvature.reshape(-1, numbers))
-
-
-def _loss_sums(
-    logits: Tensor,
-    labels: Tensor,
-    features: Tensor,
-    point: Array,
-    bounds: tuple[float, float],
-    brier: float,
-    curvature: bool,
-) -> Array:
-    """The same in plain PyTorch."""
     kept = labels >= 0
     z, truth = logits[:, kept].double(), labels[kept].unsqueeze(0)
     classes, count = z.shape
@@ -128,6 +108,12 @@ def _loss_sums(
     return torch.cat(parts).cpu().numpy()
 
 
+def read_loss(sums: Array, numbers: int) -> Loss:
+    """Split a row of sums into its parts, for a point of so many numbers."""
+    gradient, curvature = sums[LOSS_HEAD : LOSS_HEAD + numbers], sums[LOSS_HEAD + numbers :]
+    return Loss(int(sums[0]), float(sums[1]), float(sums[2]), int(sums[3]), gradient, curvature.reshape(-1, numbers))
+
+
 def fit_in_memory(
     parts: list[Pixels],
     start: Float64[np.ndarray, " P"],
@@ -137,10 +123,10 @@ def fit_in_memory(
     brier: float = 0.0,
     tolerance: float = 1e-12,
 ) -> tuple[Array, Array]:
-    """The point of least mean loss plus `penalty / 2` times squares, and the curvature there, by Newton's method.
+    """Return the point of least mean loss plus `penalty / 2` times squares, and the curvature there (Newton's method).
 
-    A penalty of infinity keeps a number where it starts. A step that does not lead down is halved; when one promises
-    less than twice the `tolerance` of the mean loss, it is the last.
+    An infinite penalty keeps a number where it starts. A step that does not decrease the loss is halved; the last step
+    is the one that promises less than twice the `tolerance` of the mean loss.
     """
     free = np.flatnonzero(np.isfinite(penalty))
     cost = np.where(np.isfinite(penalty), penalty, 0.0)
@@ -169,7 +155,7 @@ def fit_in_memory(
             if found[0] < value:
                 break
         else:
-            break  # nothing to be gained any more
+            break  # no further decrease
         point, (value, gradient, curvature) = trial, found
         if last:
             break

@@ -1,13 +1,4 @@
-"""The temperature tree (appendix "Networks for LTS and IBTS"): logits and image to one positive number a pixel.
-
-Leaves propose values, gates mix them (Eq. B.2):
-
-    T = positive( g8 (v5*y + 1) + (1 - g8) { g7 [g5 (v1*x + 1) + (1 - g5)(v2*x + 1)]
-                                           + (1 - g7) [g6 (v3*x + 1) + (1 - g6)(v4*x + 1)] } ),   g = sigmoid(c*x)
-
-where x are the logits, y is the image and * is a convolution, 5 wide with dilation 2. All convolutions over the logits
-are computed as one.
-"""
+"""The temperature tree as a module: logits and image to one positive number per pixel (see `functional.tree`)."""
 
 from __future__ import annotations
 
@@ -19,15 +10,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  (the name it has everywhere)
 
 from segcal.functional.probability import probabilities
-from segcal.kernels import cpu as kernels
+from segcal.functional.tree import DILATION, Convolution, tree_root
 from segcal.types import Image, InputError, Logits, Temperature
 
 Positivity = Literal["relu", "softplus", "exp"]
 Init = Literal["normal", "zeros"]
 Condition = Literal["class", "confidence"]
 
-_WIDTH, _DILATION = 5, 2
-_REACH = _DILATION * (_WIDTH // 2)
+_WIDTH = 5
 _EPSILON = 1e-8
 _BINS = 10
 _LEAVES = slice(0, 4)
@@ -62,8 +52,8 @@ class TemperatureTree(nn.Module):
         super().__init__()
         conv = {2: nn.Conv2d, 3: nn.Conv3d}[spatial_dims]
         # channels: leaves v1 v2 v3 v4, gates c5 c6 c7 and, with an image, c8
-        self.of_logits = conv(num_classes, 8 if image_channels else 7, _WIDTH, dilation=_DILATION)
-        self.of_image = conv(image_channels, 1, _WIDTH, dilation=_DILATION) if image_channels else None
+        self.of_logits = conv(num_classes, 8 if image_channels else 7, _WIDTH, dilation=DILATION)
+        self.of_image = conv(image_channels, 1, _WIDTH, dilation=DILATION) if image_channels else None
         groups = {None: 0, "class": num_classes, "confidence": _BINS}[condition]
         self.of_group = nn.Parameter(torch.zeros(groups)) if groups else None  # logarithms of the factors
         self.positivity, self.root_offset, self.init, self.condition = positivity, root_offset, init, condition
@@ -80,44 +70,20 @@ class TemperatureTree(nn.Module):
                     weight = self.of_image.weight
                     weight.copy_(torch.randn(weight.shape, generator=generator) * 1e-3)
 
-    def root(self, logits: Logits, image: Image | None = None) -> Temperature:
-        """The value at the root before it is made positive."""
-        found = self._fused(logits, image)
-        return self._root(logits, image) if found is None else found
-
-    def _fused(self, logits: Logits, image: Image | None, least: float | None = None) -> Temperature | None:
-        """The value at the root, rectified if `least` is given, in one pass on the CPU; None where that cannot be."""
+    def root(self, logits: Logits, image: Image | None = None, *, least: float | None = None) -> Temperature:
+        """Return the value at the root before it is made positive, or rectified and increased by `least`."""
         if self.of_image is not None and image is None:
-            raise InputError("this calibrator looks at the image too; give it, or build one with image_channels=0")
-        if not (
-            logits.numel()
-            and self.of_logits.weight.dtype == torch.float32
-            and kernels.may_compile(logits, *self.parameters())
-        ):
-            return None
-        y = None if image is None or self.of_image is None else _narrowed(image, torch.float32)
+            raise InputError("this calibrator uses the image too; pass it, or build one with image_channels=0")
         of_image = None if self.of_image is None else _learned(self.of_image)
-        x, offset = _narrowed(logits, torch.float32), 1.0 + self.root_offset
-        return kernels.tree_root(x, y, _learned(self.of_logits), of_image, offset, least=least)
-
-    def _root(self, logits: Logits, image: Image | None) -> Temperature:
-        found = _convolve(self.of_logits, logits)  # [B, 7 or 8, *S]
-        v1, v2, v3, v4 = found[:, _LEAVES].unbind(1)
-        gates = torch.sigmoid(found[:, 4:])
-        left = torch.lerp(v2, v1, gates[:, 0])
-        right = torch.lerp(v4, v3, gates[:, 1])
-        value = torch.lerp(right, left, gates[:, 2])
-        if self.of_image is not None and image is not None:
-            value = torch.lerp(value, _convolve(self.of_image, image)[:, 0], gates[:, 3])
-        # every leaf has a + 1, and gates mix with weights that sum to 1, so that it can be added once, here
-        return value.unsqueeze(1) + (1.0 + self.root_offset)
+        image = image if of_image is not None else None
+        return tree_root(logits, image, _learned(self.of_logits), of_image, 1.0 + self.root_offset, least=least)
 
     def forward(self, logits: Logits, image: Image | None = None) -> Temperature:
-        """The temperature of each pixel."""
-        least = _EPSILON if self.positivity == "relu" else None
-        found = self._fused(logits, image, least)
-        if found is None or least is None:
-            found = self.positive(self._root(logits, image) if found is None else found)
+        """Return the temperature of each pixel."""
+        if self.positivity == "relu":
+            found = self.root(logits, image, least=_EPSILON)
+        else:
+            found = self.positive(self.root(logits, image))
         return self.conditioned(found, logits)
 
     def conditioned(self, temperature: Temperature, logits: Logits) -> Temperature:
@@ -140,29 +106,5 @@ class TemperatureTree(nn.Module):
         return torch.exp(root - 1.0)
 
 
-def clamped(values: Tensor, low: float, high: float) -> Tensor:
-    """Between bounds; in numpy where it can be, since small operations wake PyTorch's threads, which then spin."""
-    if values.dtype == torch.float32 and kernels.may_compile(values):
-        return torch.from_numpy(np.clip(values.numpy(), np.float32(low), np.float32(high)))
-    return values.clamp(low, high)
-
-
-def _learned(conv: nn.Module) -> tuple[Tensor, Tensor]:
+def _learned(conv: nn.Module) -> Convolution:
     return cast(Tensor, conv.weight), cast(Tensor, conv.bias)
-
-
-def _narrowed(values: Tensor, dtype: torch.dtype) -> Tensor:
-    """In another precision; what it cannot hold would become infinite, and the temperature NaN."""
-    if values.dtype == torch.float64 and dtype != torch.float64:
-        values = values.clamp(torch.finfo(dtype).min, torch.finfo(dtype).max)
-    return values.to(dtype)
-
-
-def _convolve(conv: nn.Module, values: Tensor) -> Tensor:
-    """Convolve with reflected edges, in the memory order that convolutions are fastest in."""
-    weight, dims = cast(Tensor, conv.weight), values.ndim - 2
-    mode = "reflect" if min(values.shape[2:]) > _REACH else "replicate"  # a reflection needs something to reflect
-    padded = F.pad(_narrowed(values, weight.dtype), [_REACH] * (2 * dims), mode=mode)
-    order = torch.channels_last if dims == 2 else torch.channels_last_3d
-    found: Tensor = conv(padded.contiguous(memory_format=order))
-    return found.to(weight.dtype)  # mixed precision ends here
