@@ -161,7 +161,9 @@ class _Run:
             batches = prefetched(lambda chosen: self._batches(chosen, number), steps, ahead=ahead)
             for chosen, prepared in zip(steps, batches, strict=True):
                 # here rather than ahead, since an augmentation may draw from PyTorch's generators, as dropout does
-                ready = [batch if self.augment is None else self.augment(batch, random, k) for batch, random, k in prepared]
+                ready = [
+                    batch if self.augment is None else self.augment(batch, random, k) for batch, random, k in prepared
+                ]
                 sums += self._step(ready, share=1.0 if self._mine(chosen) else 0.0)
         return _mean(sum_over_processes(sums))
 
