@@ -1,4 +1,4 @@
-"""Shapes are checked in the tests: the functional modules are imported through jaxtyping's hook with beartype."""
+"""Shapes are checked in the tests: modules with annotated tensors are imported through jaxtyping's hook."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
-from jaxtyping import install_import_hook
 
-# before anything imports segcal; kernels and portable hold compiled functions and their twins, and stay as they are
-CHECKED = ("probability", "binning", "temperature", "geometry", "checks", "scores", "surfaces")
 if importlib.util.find_spec("beartype"):  # a machine with a GPU may not have it
-    install_import_hook([f"segcal.functional.{module}" for module in CHECKED], "beartype.beartype")
+    from support import shape_checks
 
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
+    shape_checks.install()
+
+import numpy as np
+import torch
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)  # the workers have the cores already, and threads that wait for each other are slow

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from segcal.functional.checks import IGNORED, ignored_labels
 from segcal.functional.geometry import near_boundary
-from segcal.kernels import cpu as kernels
+from segcal.functional.masks import both, either, positions_in_box, without
 from segcal.types import Case, IgnoreIndex, InputError, Labels, Mask
 
 Box = tuple[slice, ...]
@@ -139,10 +139,7 @@ def _own_mask(name: str, function: RegionFunction) -> Callable[[LabelledCase], M
 
 def labelled(labels: Labels, ignore_index: IgnoreIndex = None) -> Mask:
     """Return the pixels whose label is not ignored."""
-    ignored = ignored_labels(ignore_index)
-    if labels.device.type == "cpu":  # numpy, because small operations wake PyTorch's threads, which then spin
-        return torch.from_numpy(np.isin(labels.numpy(), ignored, invert=True, kind="sort"))
-    return ~torch.isin(labels.long(), torch.tensor(ignored, dtype=torch.int64, device=labels.device))
+    return without(labels, ignored_labels(ignore_index))
 
 
 def boundary(labels: Labels, ignore_index: IgnoreIndex = None, *, width: int = 2, ball: bool = False) -> Mask:
@@ -150,7 +147,7 @@ def boundary(labels: Labels, ignore_index: IgnoreIndex = None, *, width: int = 2
 
     An ignored neighbour counts as different: the edge of a labelled area is a boundary too.
     """
-    return _both(near_boundary(labels, width=width, ball=ball), labelled(labels, ignore_index))
+    return both(near_boundary(labels, width=width, ball=ball), labelled(labels, ignore_index))
 
 
 def foreground(
@@ -168,15 +165,7 @@ def foreground(
     if background is None:
         return kept
     near = boundary(labels, ignore_index) if near is None else near
-    if labels.device.type == "cpu":  # as above
-        return torch.from_numpy(kept.numpy() & ((labels.numpy() != background) | near.numpy()))
-    return kept & ((labels != background) | near)
-
-
-def _both(one: Mask, other: Mask) -> Mask:
-    if one.device.type == "cpu":  # as above
-        return torch.from_numpy(one.numpy() & other.numpy())
-    return one & other
+    return both(kept, either(without(labels, (background,)), near))
 
 
 def local_patch_size(shapes: Iterable[Sequence[int]]) -> int:
@@ -228,4 +217,4 @@ def _interval(length: int, size: int, margin: int, random: np.random.Generator) 
 
 def box_index(box: Box, inside: Mask) -> Tensor:
     """Return the flat positions of the pixels of a box that lie inside a mask `[*S]`."""
-    return kernels.inside_box(inside.cpu(), box).to(inside.device)
+    return positions_in_box(inside, box)

@@ -12,12 +12,12 @@ from dataclasses import dataclass, fields
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Integer
 from torch import Tensor
 
 Logits: TypeAlias = Float[Tensor, "B L *S"]
 Probs: TypeAlias = Float[Tensor, "B L *S"]
-Labels: TypeAlias = Int[Tensor, "B *S"]
+Labels: TypeAlias = Integer[Tensor, "B *S"]
 Mask: TypeAlias = Bool[Tensor, "B *S"]
 Image: TypeAlias = Float[Tensor, "B C *S"]
 Temperature: TypeAlias = Float[Tensor, "B 1 *S"]

@@ -15,11 +15,11 @@ from torch import Tensor
 from segcal.calibrators import ContextualTemperatureScaling, TemperatureScaling, create
 from segcal.calibrators.shared.streaming import summed_nll
 from segcal.data.datasets.simulate import simulate
-from segcal.functional import context_portable, log_linear
 from segcal.functional.context import FEATURES, context_features
 from segcal.functional.floor import NO_FLOOR, Floor
 from segcal.functional.log_linear import Pixels, fit_in_memory, loss_sums, read_loss
 from segcal.functional.ridge import Strengths, choose_ridge
+from segcal.kernels.dispatch import plain_only
 from segcal.types import Case, InputError
 from support.contracts import CHECKS, Check, Subject, subject
 
@@ -134,8 +134,9 @@ def test_gradient_and_curvature(brier: float, bounds: tuple[float, float], floor
         return read_loss(loss_sums(*data, at, bounds, floor=floor, brier=brier), at.size).value
 
     sums = loss_sums(*data, point, bounds, floor=floor, brier=brier, curvature=True)
-    portable = log_linear._loss_sums(*data, point, bounds, floor, brier, True)
-    np.testing.assert_allclose(sums, portable, rtol=1e-9, atol=1e-9)
+    with plain_only():
+        plain = loss_sums(*data, point, bounds, floor=floor, brier=brier, curvature=True)
+    np.testing.assert_allclose(sums, plain, rtol=1e-9, atol=1e-9)
     found = read_loss(sums, point.size)
     assert found.pixels == int((labels >= 0).sum())
     assert (found.bounded > 0) == (bounds[0] == 0.9)
@@ -269,18 +270,16 @@ def test_it_is_deterministic_on_one_and_two_threads() -> None:
 
 @pytest.mark.parametrize("dims", [2, 3])
 def test_plain_pytorch_fits_the_same(dims: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a GPU computes, on the CPU: portable features and portable sums."""
+    """What a device without kernels computes, on the CPU."""
     cases = heated(3, size={2: (20, 18), 3: (12, 10, 11)}[dims])
     logits = torch.stack([torch.as_tensor(case.logits) for case in cases])
     for name in ("FEATURE_RIDGES", "CLASS_RIDGES"):
         monkeypatch.setattr(f"segcal.calibrators.shared.context_fit.{name}", (0.1, 0.01))
     compiled = ContextualTemperatureScaling(CLASSES, spatial_dims=dims).fit(cases)
     expected = compiled(logits)
-    monkeypatch.setattr("segcal.calibrators.shared.context_sample.context_features", context_portable.features)
-    monkeypatch.setattr("segcal.kernels.cpu.log_linear.loss_sums", log_linear._loss_sums)
-    plain = ContextualTemperatureScaling(CLASSES, spatial_dims=dims).fit(cases)
-    monkeypatch.setattr("segcal.functional.context.may_compile", lambda *tensors: False)
-    torch.testing.assert_close(plain(logits), expected, rtol=1e-3, atol=1e-2)
+    with plain_only():
+        plain = ContextualTemperatureScaling(CLASSES, spatial_dims=dims).fit(cases)
+        torch.testing.assert_close(plain(logits), expected, rtol=1e-3, atol=1e-2)
     assert plain.fit_report_.details["ridge_features"] == compiled.fit_report_.details["ridge_features"]
 
 

@@ -13,7 +13,8 @@ from sklearn.isotonic import IsotonicRegression as Peer
 import segcal
 from segcal.calibrators import IsotonicRegression
 from segcal.calibrators.isotonic import error_bound, increasing_map
-from segcal.functional.scores import apply_map, cell_of, count_scores, empty_scores, mean_distances
+from segcal.functional.score_maps import apply_map
+from segcal.functional.scores import cell_of, count_scores, empty_scores, mean_distances
 from segcal.types import Case, InputError
 from support.flat_scores import flat_case, scores_of
 

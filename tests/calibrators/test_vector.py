@@ -12,7 +12,7 @@ import torch
 from scipy.special import softmax
 
 from segcal.calibrators import MatrixScaling, VectorScaling, create
-from segcal.functional import pixel_sample as sampling
+from segcal.calibrators.shared.sampler import Sampler
 from segcal.types import Case, InputError
 from support.flat import affine_reference, degenerate, mean_nll, noisy, table
 
@@ -56,7 +56,7 @@ def test_matrix_scaling_is_the_optimum(cases: list[Case], penalties: tuple[float
 def test_a_sample_is_only_the_start(cases: list[Case], method: str, pixels: int) -> None:
     """What a small sample says wrongly is put right by the passes over all pixels."""
     whole = create(method, 4).fit(cases).fit_report_
-    with mock.patch.object(sampling.Sampler.__init__, "__defaults__", (pixels,)):
+    with mock.patch.object(Sampler.__init__, "__defaults__", (pixels,)):
         found = create(method, 4).fit(cases).fit_report_
     assert found.steps > whole.steps
     assert found.converged

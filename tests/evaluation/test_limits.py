@@ -12,7 +12,7 @@ from scipy.optimize import minimize_scalar
 
 from segcal.data.datasets.simulate import simulate
 from segcal.evaluation.limits import LEVELS, as_rows, limits, verdict
-from segcal.functional.context_portable import changes, distance
+from segcal.functional.context import changes, distance
 from segcal.types import Case, InputError
 
 CLASSES = 3

@@ -1,4 +1,4 @@
-"""The compiled sums of the convex fits and their portable twins; the curvature, the sample and the search."""
+"""Sums of the affine fits, their kernels and plain forms; the curvature, the sample and the search."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from segcal.functional import affine_portable, scaling_portable
+from segcal.calibrators.shared.sampler import Sampler
 from segcal.functional.affine import affine_curvature, affine_map, affine_nll
 from segcal.functional.lbfgs import Block, Metric, minimise
-from segcal.functional.pixel_sample import Sample, Sampler
+from segcal.functional.pixel_sample import Sample
 from segcal.kernels.cpu import affine as affine_kernels
-from segcal.kernels.cpu import scaling as scaling_kernels
+from support.engines import CPU, PLAIN
 
 SIZES = (1, 255, 257, 3000)
 CLASSES = (1, 2, 3, 4, 7)
@@ -42,10 +42,7 @@ def test_affine_sums_are_those_of_pytorch(classes: int, n: int, full: bool, of_l
     bias = torch.randn(classes, generator=generator, dtype=torch.float64)
     for dtype in DTYPES:
         logits, labels, importance = scene(classes, n, dtype)
-        sums = [
-            engine.affine(logits, labels, importance, weights, bias, of_log=of_log)
-            for engine in (affine_kernels, affine_portable)
-        ]
+        sums = [engine.affine_sums(logits, labels, importance, weights, bias, of_log=of_log) for engine in (CPU, PLAIN)]
         torch.testing.assert_close(*sums, **CLOSE)
 
 
@@ -70,18 +67,18 @@ def test_the_gradient_is_that_of_autograd(full: bool) -> None:
 def test_many_sums_are_added_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     logits, labels, importance = scene(3, 3000)
     settings = (importance, torch.eye(3, dtype=torch.float64), torch.zeros(3, dtype=torch.float64))
-    whole = affine_kernels.affine(logits, labels, *settings, of_log=True)
+    whole = CPU.affine_sums(logits, labels, *settings, of_log=True)
     monkeypatch.setattr(affine_kernels, "_ROOM", 1)
-    torch.testing.assert_close(affine_kernels.affine(logits, labels, *settings, of_log=True), whole, **CLOSE)
+    torch.testing.assert_close(CPU.affine_sums(logits, labels, *settings, of_log=True), whole, **CLOSE)
 
 
 MIXED = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
 EDGES = torch.tensor([0.3, 0.3, 0.7, 0.999], dtype=torch.float64)
 ALPHAS = torch.tensor([0.5, 9.0, 1.0, 2.0, 0.3], dtype=torch.float64)
 SUMS: dict[str, Callable[..., Tensor]] = {
-    "mixture": lambda engine, z, y, importance: engine.mixture(z, y, importance, 0.6, MIXED),
-    "bins": lambda engine, z, y, importance: engine.binned_likelihood(z, y, EDGES, ALPHAS),
-    "attended": lambda engine, z, y, importance: engine.attended_likelihood(z, y, 0.05, 0.7),
+    "mixture": lambda engine, z, y, importance: engine.mixture_sums(z, y, importance, 0.6, MIXED),
+    "bins": lambda engine, z, y, importance: engine.binned_sums(z, y, EDGES, ALPHAS),
+    "attended": lambda engine, z, y, importance: engine.attended_sums(z, y, 0.05, 0.7),
 }
 
 
@@ -91,7 +88,7 @@ SUMS: dict[str, Callable[..., Tensor]] = {
 def test_scaling_sums_are_those_of_pytorch(name: str, n: int, classes: int) -> None:
     for dtype in DTYPES:
         logits, labels, importance = scene(classes, n, dtype)
-        sums = [SUMS[name](engine, logits, labels, importance) for engine in (scaling_kernels, scaling_portable)]
+        sums = [SUMS[name](engine, logits, labels, importance) for engine in (CPU, PLAIN)]
         torch.testing.assert_close(*sums, **CLOSE)
 
 

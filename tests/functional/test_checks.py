@@ -115,7 +115,7 @@ def test_no_labels_are_fine() -> None:
 def test_a_logit_that_is_not_finite_is_named_with_its_place(dtype: torch.dtype, value: float) -> None:
     logits = torch.zeros(2, 3, 4, dtype=dtype)
     logits[1, 2, 3] = value
-    with pytest.raises(InputError, match=re.escape(f"logits must be finite, got {value} at (1, 2, 3) of x; write the")):
+    with pytest.raises(InputError, match=re.escape(f"logits must be finite, got {value} at (1, 2, 3) of x; save the")):
         check_logits(logits, 3, class_axis=1, of="x")
 
 
@@ -131,7 +131,7 @@ def test_the_largest_logits_are_finite(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize(("shape", "axis"), [((1, 4, 5), 1), ((4, 5), 0), ((3,), 1), ((1, 3, 4), 2), ((), 0)], ids=str)
 def test_logits_must_have_the_classes_on_their_axis(shape: tuple[int, ...], axis: int) -> None:
-    message = f"logits must have num_classes=3 entries along axis {axis}, got shape {shape}; set num_classes or mend"
+    message = f"logits must have num_classes=3 entries along axis {axis}, got shape {shape}; set num_classes or fix"
     with pytest.raises(InputError, match=re.escape(message)):
         check_logits(torch.zeros(shape), 3, class_axis=axis)
 

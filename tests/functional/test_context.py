@@ -1,4 +1,4 @@
-"""Context features: against plain loops over pixels, by hand, and compiled against portable."""
+"""Context features: against plain loops over pixels, by hand, and the kernel against the plain form."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from segcal.functional import context_portable
 from segcal.functional.context import FEATURES, REACH, WORDS, context_features, context_temperature
-from segcal.kernels.cpu import context as context_kernels
+from support.engines import CPU, PLAIN
 
 SIZES = [(1, 1), (1, 2), (3, 40), (30, 7), (37, 41), (9, 140), (4, 5, 6), (1, 30, 2), (14, 17, 9)]
 
@@ -76,8 +75,8 @@ def test_features_are_what_plain_loops_find(size: tuple[int, ...], classes: int)
     logits = logits_of(size, classes, batch=2)
     expected = np.stack([slow_features(image.double().numpy()) for image in logits])
     assert expected.shape[1] == len(FEATURES) == len(WORDS)
-    np.testing.assert_allclose(context_portable.features(logits.double()).numpy(), expected, rtol=0, atol=1e-12)
-    np.testing.assert_allclose(context_kernels.features(logits).numpy(), expected, rtol=0, atol=5e-6)
+    np.testing.assert_allclose(PLAIN.context_features(logits.double()).numpy(), expected, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(CPU.context_features(logits).numpy(), expected, rtol=0, atol=5e-6)
 
 
 def test_a_straight_boundary_by_hand() -> None:
@@ -102,7 +101,7 @@ def test_a_straight_boundary_by_hand() -> None:
 def test_a_constant_added_to_all_logits_changes_nothing(seed: int, constant: float) -> None:
     logits = logits_of((12, 9), seed=seed).double()
     shift = constant * torch.randn(1, 1, 12, 9, generator=torch.Generator().manual_seed(seed)).double()
-    found, moved = context_portable.features(logits), context_portable.features(logits + shift)
+    found, moved = PLAIN.context_features(logits), PLAIN.context_features(logits + shift)
     torch.testing.assert_close(moved, found, rtol=0, atol=1e-9)
 
 
@@ -110,8 +109,8 @@ def test_a_constant_added_to_all_logits_changes_nothing(seed: int, constant: flo
 def test_enormous_logits_give_finite_features(dtype: torch.dtype) -> None:
     logits = logits_of((20, 21)).double()
     large = (logits / logits.abs().max() * torch.finfo(dtype).max).to(dtype)
-    for engine in (context_kernels, context_portable):
-        found: Tensor = engine.features(large)
+    for engine in (CPU, PLAIN):
+        found: Tensor = engine.context_features(large)
         assert found.isfinite().all()
         assert (found >= 0).all()
 
@@ -119,28 +118,29 @@ def test_enormous_logits_give_finite_features(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("size", [(90, 33), (70, 9, 8)])
 def test_slabs_with_context_give_the_same_bits(size: tuple[int, ...]) -> None:
     logits = logits_of(size)
-    whole = context_kernels.features(logits)
+    whole = CPU.context_features(logits)
     for start in range(0, size[0], 8):
         low, high = max(0, start - REACH), min(start + 8 + REACH, size[0])
-        part = context_kernels.features(logits[:, :, low:high])[:, :, start - low : start - low + 8]
+        part = CPU.context_features(logits[:, :, low:high])[:, :, start - low : start - low + 8]
         assert torch.equal(part, whole[:, :, start : start + 8])
 
 
 def test_less_context_would_not_do() -> None:
     logits = logits_of((90, 33))
-    whole, part = context_kernels.features(logits), context_kernels.features(logits[:, :, 30:])
+    whole, part = CPU.context_features(logits), CPU.context_features(logits[:, :, 30:])
     assert not torch.equal(part[:, :, 10], whole[:, :, 40])
 
 
 @pytest.mark.parametrize("size", [(37, 41), (14, 17, 9)])
-def test_the_compiled_temperature_is_the_portable_one(size: tuple[int, ...]) -> None:
+def test_the_compiled_temperature_is_the_plain_one(size: tuple[int, ...]) -> None:
     generator = torch.Generator().manual_seed(3)
     weights, offsets = (0.3 * torch.randn(n, generator=generator).double() for n in (len(FEATURES), 4))
     intercept, logits = torch.tensor(0.2).double(), logits_of(size, batch=2)
     settings: Any = (weights, intercept, offsets)
-    free = context_portable.log_temperature(logits.double(), *settings).exp()
+    zero = torch.tensor(0.0).double()
+    free = PLAIN.context_temperature(logits.double(), *settings, (0.0, torch.inf), zero, zero)
     low, high = (float(free.quantile(share)) for share in (0.1, 0.9))
-    found = context_temperature(logits, *settings, (low, high), *2 * [torch.tensor(0.0).double()])
+    found = context_temperature(logits, *settings, (low, high), zero, zero)
     assert found.dtype == torch.float32
     torch.testing.assert_close(found.double(), free.clamp(low, high), rtol=3e-6, atol=0)
     floor = free.median()
@@ -168,7 +168,7 @@ def test_one_thread_gives_the_same_bits_as_several() -> None:
     try:
         for count in (1, 2, 5):
             torch.set_num_threads(count)
-            found.append(context_kernels.features(logits))
+            found.append(CPU.context_features(logits))
     finally:
         torch.set_num_threads(threads)
     assert all(torch.equal(one, found[0]) for one in found)

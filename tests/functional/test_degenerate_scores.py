@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from segcal import Case, create
-from segcal.functional import scores
+from segcal.kernels.dispatch import plain_only
 
 KINDS: list[tuple[str, dict[str, Any]]] = [
     ("isotonic", {}),
@@ -54,19 +54,15 @@ def test_the_answer_is_defined(method: str, settings: dict[str, Any], name: str)
 
 
 @pytest.mark.parametrize(("method", "settings"), KINDS, ids=str)
-def test_plain_pytorch_learns_the_same(method: str, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plain_pytorch_learns_the_same(method: str, settings: dict[str, Any]) -> None:
     """What runs on a GPU, here on the CPU: counting and mapping without kernels."""
     case = Case("a", LOGITS, RANDOM.integers(-1, 3, (12, 10)))
     compiled = create(method, 3, ignore_index=-1, **settings).fit([case])
-    monkeypatch.setattr("segcal.functional.scores._may_compile", lambda _: False)
-    plain = create(method, 3, ignore_index=-1, **settings)
-    monkeypatch.setattr(
-        "segcal.calibrators.shared.scores.count_scores",
-        lambda z, y, into, edges: scores._count_scores(z.flatten(1), y.flatten(), edges, into),
-    )
-    plain.fit([case])
     logits = torch.from_numpy(LOGITS)[None]
-    torch.testing.assert_close(plain(logits), compiled(logits), rtol=1e-5, atol=1e-5)
+    expected = compiled(logits)
+    with plain_only():
+        plain = create(method, 3, ignore_index=-1, **settings).fit([case])
+        torch.testing.assert_close(plain(logits), expected, rtol=1e-5, atol=1e-5)
     for name in ("pixels", "nll_before", "nll_after", "warnings"):
         here, there = getattr(plain.fit_report_, name), getattr(compiled.fit_report_, name)
         assert here == (there if name == "warnings" else pytest.approx(there)), name

@@ -1,4 +1,4 @@
-"""The compiled kernels and their portable twins: the same numbers on every size, class count, precision and tie."""
+"""The kernels for the CPU and their plain forms: the same numbers for every size, class count, precision and tie."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from segcal.functional import portable
-from segcal.kernels import cpu as kernels
+from segcal.functional.counting import cell_of
+from segcal.kernels.constants import CELLS
 from segcal.kernels.cpu import compiling
 from support import references
+from support.engines import CPU, PLAIN
 
 SIZES = (0, 1, 255, 256, 257, 5000)
 CLASSES = tuple(range(1, 14))
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-ENGINES = pytest.mark.parametrize("engine", [kernels, portable], ids=["kernels", "portable"])
+ENGINES = pytest.mark.parametrize("engine", [CPU, PLAIN], ids=["cpu", "plain"])
 EXACT = {"rtol": 1e-13, "atol": 1e-14}
 
 
@@ -37,7 +38,7 @@ def scene(classes: int, n: int, dtype: torch.dtype = torch.float32, *, seed: int
 def described(classes: int, n: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Confidence, predicted class, labels and the positions of the labelled pixels, in another order."""
     logits, labels = scene(classes, n)
-    confidence, predicted, *_ = kernels.describe(logits, labels)
+    confidence, predicted, *_ = CPU.pixel_statistics(logits, labels)
     index = (labels >= 0).nonzero().squeeze(1)
     return confidence, predicted, labels, index.flip(0).contiguous()
 
@@ -78,7 +79,7 @@ def test_log_is_accurate(rng: np.random.Generator) -> None:
 @pytest.mark.parametrize("classes", CLASSES)
 def test_describe_agrees(classes: int, n: int, dtype: torch.dtype) -> None:
     logits, labels = scene(classes, n, dtype)
-    fast, plain = kernels.describe(logits, labels), portable.describe(logits, labels)
+    fast, plain = CPU.pixel_statistics(logits, labels), PLAIN.pixel_statistics(logits, labels)
     assert [v.dtype for v in fast] == [v.dtype for v in plain]
     assert torch.equal(fast[1], plain[1])
     valid = labels >= 0
@@ -96,7 +97,7 @@ def test_describe_agrees_with_loops(engine: object, classes: int) -> None:
     entropy = [references.total_entropy(z[:, [n]], y[[n]], 1.0) for n in range(len(y))]
     nll = [references.total_nll(z[:, [n]], y[[n]], 1.0) for n in range(len(y))]
     brier = ((probs - np.eye(classes)[y].T) ** 2).sum(axis=0)
-    found = engine.describe(logits, labels)
+    found = engine.pixel_statistics(logits, labels)
     for values, expected in zip(found, (confidence, predicted, nll, brier, entropy), strict=True):
         np.testing.assert_allclose(values.numpy()[valid], expected, rtol=1e-13, atol=1e-14)
 
@@ -104,7 +105,9 @@ def test_describe_agrees_with_loops(engine: object, classes: int) -> None:
 @ENGINES
 @pytest.mark.parametrize("classes", range(1, 41))
 def test_equal_logits_give_exactly_one_over_their_number(engine: object, classes: int) -> None:
-    confidence, predicted, *_ = engine.describe(torch.full((classes, 3), 7.25), torch.zeros(3, dtype=torch.int64))
+    confidence, predicted, *_ = engine.pixel_statistics(
+        torch.full((classes, 3), 7.25), torch.zeros(3, dtype=torch.int64)
+    )
     assert confidence.tolist() == [1 / classes] * 3
     assert predicted.tolist() == [0] * 3
 
@@ -114,7 +117,7 @@ def test_equal_logits_give_exactly_one_over_their_number(engine: object, classes
 def test_huge_logits_by_hand(engine: object, dtype: torch.dtype) -> None:
     logits = torch.tensor([[1e4, -1e4, 1e4], [-1e4, 1e4, 1e4]], dtype=dtype)
     gap = float(logits[0, 0].double() - logits[1, 0].double())
-    confidence, predicted, nll, brier, entropy = engine.describe(logits, torch.zeros(3, dtype=torch.int64))
+    confidence, predicted, nll, brier, entropy = engine.pixel_statistics(logits, torch.zeros(3, dtype=torch.int64))
     assert confidence.tolist() == [1, 1, 0.5]
     assert predicted.tolist() == [0, 1, 0]
     np.testing.assert_allclose(nll, [0, gap, np.log(2)], **EXACT)
@@ -139,7 +142,7 @@ VALUES = st.one_of(
 @given(values=VALUES, bins=st.integers(1, 40))
 def test_edges_are_those_of_numpy_to_the_last_bit(engine: object, values: list[float], bins: int) -> None:
     confidence = torch.tensor([0.5, *values], dtype=torch.float64)
-    found = engine.quantile_edges(confidence, torch.arange(1, len(confidence)), bins)
+    found = engine.percentile_edges(confidence, torch.arange(1, len(confidence)), bins)
     np.testing.assert_array_equal(found, references.equal_mass_edges(np.array(values), bins))
 
 
@@ -151,13 +154,13 @@ def test_edges_of_many_values(rng: np.random.Generator, engine: object, n: int, 
     """Beyond 65,536 values the kernel counts in finer cells."""
     values = 1 - rng.random(n) ** 4
     values = values.round(2) if rounded else values
-    found = engine.quantile_edges(torch.from_numpy(values), torch.arange(n), bins)
+    found = engine.percentile_edges(torch.from_numpy(values), torch.arange(n), bins)
     np.testing.assert_array_equal(found, references.equal_mass_edges(values, bins))
 
 
 @ENGINES
 def test_no_pixels_have_no_edges(engine: object) -> None:
-    edges = engine.quantile_edges(torch.ones(3).double(), torch.empty(0, dtype=torch.int64), 4)
+    edges = engine.percentile_edges(torch.ones(3).double(), torch.empty(0, dtype=torch.int64), 4)
     assert edges.shape == (5,)
     assert edges.isnan().all()
 
@@ -168,7 +171,7 @@ def test_no_pixels_have_no_edges(engine: object) -> None:
 
 def edges_for(confidence: Tensor, index: Tensor, bins: int) -> Tensor:
     fixed = torch.arange(bins + 1, dtype=torch.float64) / bins
-    return torch.stack([fixed, kernels.quantile_edges(confidence, index, bins).nan_to_num(0.5)])
+    return torch.stack([fixed, CPU.percentile_edges(confidence, index, bins).nan_to_num(0.5)])
 
 
 @pytest.mark.parametrize("n", [*SIZES, 40_000])
@@ -176,7 +179,7 @@ def edges_for(confidence: Tensor, index: Tensor, bins: int) -> Tensor:
 def test_histograms_agree(classes: int, n: int) -> None:
     confidence, predicted, labels, index = described(classes, n)
     arguments = (edges_for(confidence, index, 10), index, confidence, predicted, labels, classes)
-    fast, plain = kernels.count_between(*arguments), portable.count_between(*arguments)
+    fast, plain = CPU.count_between(*arguments), PLAIN.count_between(*arguments)
     assert torch.equal(fast[0], plain[0])
     assert torch.equal(fast[1], plain[1])
     torch.testing.assert_close(fast[2], plain[2], **EXACT)
@@ -206,7 +209,7 @@ def test_a_long_sum_of_equal_confidences_stays_exact() -> None:
     confidence = torch.full((n,), value, dtype=torch.float64)
     zeros = torch.zeros(n, dtype=torch.int64)
     edges = torch.tensor([[0.0, 1.0]]).double()
-    count, hit, total = kernels.count_between(edges, torch.arange(n), confidence, zeros.int(), zeros, 1)
+    count, hit, total = CPU.count_between(edges, torch.arange(n), confidence, zeros.int(), zeros, 1)
     assert (count.item(), hit.item()) == (n, n)
     assert total.item() == pytest.approx(n * value, rel=1e-12)
 
@@ -215,14 +218,14 @@ def test_a_long_sum_of_equal_confidences_stays_exact() -> None:
 @pytest.mark.parametrize("known", [False, True])
 def test_measuring_many_regions_at_once_agrees(threads: int, known: bool, set_threads: Callable[[int], None]) -> None:
     logits, labels = scene(4, 5000)
-    pixels = (*kernels.describe(logits, labels)[:2], labels, *kernels.describe(logits, labels)[2:])
+    pixels = (*CPU.pixel_statistics(logits, labels)[:2], labels, *CPU.pixel_statistics(logits, labels)[2:])
     valid = (labels >= 0).nonzero().squeeze(1)
     regions = [valid, valid[:0], valid[::7], valid[10:11], valid[2000:]]
     edges = torch.arange(11, dtype=torch.float64) / 10
-    adaptive = kernels.quantile_edges(pixels[0], valid, 10) if known else None
+    adaptive = CPU.percentile_edges(pixels[0], valid, 10) if known else None
     set_threads(threads)
-    fast = kernels.measure(regions, pixels, edges, adaptive, 4)
-    for a, b in zip(fast, portable.measure(regions, pixels, edges, adaptive, 4), strict=True):
+    fast = CPU.measure(regions, pixels, edges, adaptive, 4)
+    for a, b in zip(fast, PLAIN.measure(regions, pixels, edges, adaptive, 4), strict=True):
         assert a.dtype == b.dtype
         torch.testing.assert_close(a, b, **EXACT)
 
@@ -232,7 +235,7 @@ def test_measuring_many_regions_at_once_agrees(threads: int, known: bool, set_th
 def test_relabelling_agrees(dtype: torch.dtype, ignored: tuple[int, ...]) -> None:
     for values in ([0, 1, 2], [0, 3, 1], [2, 200, 0], [1, 0, -1] if dtype != torch.uint8 else [1, 0, 255], []):
         labels = torch.tensor(values, dtype=torch.int64).to(dtype)
-        fast, plain = (engine.relabel(labels, ignored, 3) for engine in (kernels, portable))
+        fast, plain = (engine.relabel(labels, ignored, 3) for engine in (CPU, PLAIN))
         assert torch.equal(fast[0], plain[0])
         assert fast[1] == plain[1]
 
@@ -244,22 +247,22 @@ def test_entropy_shows_what_is_not_finite(bad: float | None) -> None:
         for c, at in ((0, 3), (4, 511)):
             spoilt = logits.clone()
             spoilt[c, at] = bad
-            assert not kernels.sum_is_finite(spoilt)
-            for engine in (kernels, portable):
-                entropy = engine.describe(spoilt, torch.zeros(700, dtype=torch.int64))[4]
+            assert not CPU.sum_is_finite(spoilt)
+            for engine in (CPU, PLAIN):
+                entropy = engine.pixel_statistics(spoilt, torch.zeros(700, dtype=torch.int64))[4]
                 assert (~torch.isfinite(entropy)).nonzero().flatten().tolist() == [at]
     else:
-        assert kernels.sum_is_finite(logits)
-        assert bool(torch.isfinite(kernels.describe(logits, torch.zeros(700, dtype=torch.int64))[4]).all())
+        assert CPU.sum_is_finite(logits)
+        assert bool(torch.isfinite(CPU.pixel_statistics(logits, torch.zeros(700, dtype=torch.int64))[4]).all())
 
 
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("classes", CLASSES)
 def test_sums_agree(classes: int, n: int) -> None:
     logits, labels = scene(classes, n)
-    _, _, nll, brier, entropy = kernels.describe(logits, labels)
+    _, _, nll, brier, entropy = CPU.pixel_statistics(logits, labels)
     index = (labels >= 0).nonzero().squeeze(1)
-    fast, plain = (engine.sums(index, labels, nll, brier, entropy, classes) for engine in (kernels, portable))
+    fast, plain = (engine.region_sums(index, labels, nll, brier, entropy, classes) for engine in (CPU, PLAIN))
     assert torch.equal(fast[0], plain[0])
     assert fast[0].tolist() == [int((labels == c).sum()) for c in range(classes)]
     torch.testing.assert_close(fast[1], plain[1], **EXACT)
@@ -270,7 +273,7 @@ def test_sums_agree(classes: int, n: int) -> None:
 
 
 def empty_cells(classes: int) -> tuple[Tensor, Tensor, Tensor]:
-    shape = (classes, portable.CELLS)
+    shape = (classes, CELLS)
     return torch.zeros(shape, dtype=torch.int64), torch.zeros(shape, dtype=torch.int64), torch.zeros(shape).double()
 
 
@@ -280,8 +283,8 @@ def test_cells_agree_and_add_up(classes: int, n: int) -> None:
     confidence, predicted, labels, index = described(classes, n)
     fast, plain = empty_cells(classes), empty_cells(classes)
     for _ in range(2):
-        kernels.count_cells(index, confidence, predicted, labels, *fast)
-        portable.count_cells(index, confidence, predicted, labels, *plain)
+        CPU.count_cells(index, confidence, predicted, labels, *fast)
+        PLAIN.count_cells(index, confidence, predicted, labels, *plain)
     assert torch.equal(fast[0], plain[0])
     assert torch.equal(fast[1], plain[1])
     torch.testing.assert_close(fast[2], plain[2], **EXACT)
@@ -301,19 +304,19 @@ def test_cells_ascend_with_the_confidence(rng: np.random.Generator) -> None:
     values = special_confidences(rng)
     cells = np.array([compiling.cell_of(v) for v in values])
     assert (np.diff(cells) >= 0).all()
-    assert (cells[0], cells[-1]) == (0, portable.CELLS - 1)
-    np.testing.assert_array_equal(portable.cell_of(torch.from_numpy(values)), cells)
+    assert (cells[0], cells[-1]) == (0, CELLS - 1)
+    np.testing.assert_array_equal(cell_of(torch.from_numpy(values)), cells)
 
 
 def test_cells_are_as_narrow_as_promised(rng: np.random.Generator) -> None:
     """At most 2**-11 wide, and 0.1 % of 1 - confidence near 1."""
     values = special_confidences(rng)
-    cells = portable.cell_of(torch.from_numpy(values)).numpy()
+    cells = cell_of(torch.from_numpy(values)).numpy()
     for cell in np.unique(cells):
         members = values[cells == cell]
         width = members[-1] - members[0]
         assert width <= 2.0**-11
-        if members[0] > 0.5 and cell < portable.CELLS - 1:
+        if members[0] > 0.5 and cell < CELLS - 1:
             assert width <= 0.001 * (1 - members[0])
 
 
@@ -327,7 +330,7 @@ def test_cells_are_as_narrow_as_promised(rng: np.random.Generator) -> None:
 def test_likelihood_agrees(classes: int, n: int, dtype: torch.dtype) -> None:
     logits, labels = scene(classes, n, dtype)
     for alpha in (0.0, 0.01, 1.0, 7.0):
-        fast, plain = kernels.likelihood(logits, labels, alpha), portable.likelihood(logits, labels, alpha)
+        fast, plain = CPU.likelihood_sums(logits, labels, alpha), PLAIN.likelihood_sums(logits, labels, alpha)
         # curvature is a difference of squares of logits up to 20,000
         torch.testing.assert_close(fast, plain, rtol=1e-10, atol=1e-6 if n else 0)
 
@@ -337,7 +340,7 @@ def test_likelihood_agrees(classes: int, n: int, dtype: torch.dtype) -> None:
 def test_likelihood_agrees_with_differences(rng: np.random.Generator, engine: object, alpha: float) -> None:
     """The slope and the curvature are those of the NLL that loops compute."""
     z, y = rng.normal(scale=2, size=(4, 60)), rng.integers(-1, 4, 60)
-    pixels, nll, slope, curvature, at_zero, at_infinity = engine.likelihood(
+    pixels, nll, slope, curvature, at_zero, at_infinity = engine.likelihood_sums(
         torch.from_numpy(z), torch.from_numpy(y), alpha
     ).tolist()
     below, middle, above = (references.total_nll(z, y, alpha + h) for h in (-1e-4, 0, 1e-4))
@@ -356,15 +359,15 @@ def test_likelihood_agrees_with_differences(rng: np.random.Generator, engine: ob
 
 def run_everything() -> list[Tensor]:
     logits, labels = scene(5, 20_000)
-    confidence, predicted, nll, brier, entropy = kernels.describe(logits, labels)
+    confidence, predicted, nll, brier, entropy = CPU.pixel_statistics(logits, labels)
     index = (labels >= 0).nonzero().squeeze(1)
     arguments = (edges_for(confidence, index, 10), index, confidence, predicted, labels, 5)
     return [
         confidence, predicted, nll, brier, entropy,
-        kernels.quantile_edges(confidence, index, 10),
-        *kernels.count_between(*arguments),
-        *kernels.sums(index, labels, nll, brier, entropy, 5),
-        kernels.likelihood(logits, labels, 0.7),
+        CPU.percentile_edges(confidence, index, 10),
+        *CPU.count_between(*arguments),
+        *CPU.region_sums(index, labels, nll, brier, entropy, 5),
+        CPU.likelihood_sums(logits, labels, 0.7),
     ]  # fmt: skip
 
 
@@ -393,5 +396,5 @@ def test_an_error_in_a_thread_is_raised(set_threads: Callable[[int], None]) -> N
 def test_logits_that_are_no_block_of_memory(rng: np.random.Generator) -> None:
     logits, labels = scene(3, 600)
     strided = logits.T.contiguous().T
-    for a, b in zip(kernels.describe(strided, labels), kernels.describe(logits, labels), strict=True):
+    for a, b in zip(CPU.pixel_statistics(strided, labels), CPU.pixel_statistics(logits, labels), strict=True):
         assert torch.equal(a, b)

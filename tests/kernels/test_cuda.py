@@ -10,8 +10,8 @@ from torch import Tensor
 
 from segcal import CalibratedModel, CalibrationSuite, create, oracle_temperature
 from segcal.data.datasets.simulate import simulate
-from segcal.functional import binning, geometry, portable, temperature
-from segcal.kernels import cpu as kernels
+from segcal.functional import binning, geometry, temperature
+from segcal.functional.pixels import likelihood_sums, pixel_statistics
 from segcal.networks.fc_densenet import FCDenseNet
 from segcal.training.loop import train
 from segcal.training.recording import Recorder
@@ -44,12 +44,12 @@ def test_the_suite_gives_the_same_numbers(form: str, size: tuple[int, ...]) -> N
             assert torch.allclose(here[name], there[name].cpu(), rtol=0, atol=1e-12, equal_nan=True), (read, name)
 
 
-def test_kernels_and_portable_agree_between_devices() -> None:
+def test_engines_agree_between_devices() -> None:
     logits, labels = image()
     z, y = logits[0].reshape(7, -1), labels[0].reshape(-1).masked_fill(labels[0].reshape(-1) == 7, -1)
-    for here, there in zip(kernels.describe(z, y), portable.describe(z.cuda(), y.cuda()), strict=True):
+    for here, there in zip(pixel_statistics(z, y), pixel_statistics(z.cuda(), y.cuda()), strict=True):
         assert torch.allclose(here.double(), there.cpu().double(), rtol=0, atol=1e-12)
-    assert torch.allclose(kernels.likelihood(z, y, 0.7), portable.likelihood(z.cuda(), y.cuda(), 0.7).cpu(), rtol=1e-12)
+    assert torch.allclose(likelihood_sums(z, y, 0.7), likelihood_sums(z.cuda(), y.cuda(), 0.7).cpu(), rtol=1e-12)
 
 
 def test_boundaries_and_temperatures_agree() -> None:

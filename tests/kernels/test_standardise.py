@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segcal.functional import standardise
-from segcal.functional.standardise import LEAST, standardised_log_probabilities
+from segcal.functional.standardise import standardised_log_probabilities
+from segcal.kernels.constants import SMALLEST_LOG_PROBABILITY
+from segcal.kernels.dispatch import plain_only
 
 
 def exact(logits: torch.Tensor, scale: float, mean: np.ndarray, deviation: np.ndarray) -> np.ndarray:
     """One class at a time, in float64."""
     z = scale * logits.double().numpy()
     z -= z.max(axis=1, keepdims=True)
-    log_probs = np.maximum(z - np.log(np.exp(z).sum(axis=1, keepdims=True)), LEAST)
+    log_probs = np.maximum(z - np.log(np.exp(z).sum(axis=1, keepdims=True)), SMALLEST_LOG_PROBABILITY)
     return np.stack([(log_probs[:, k] - mean[k]) / deviation[k] for k in range(z.shape[1])], axis=1)
 
 
@@ -35,9 +38,7 @@ def test_both_forms_are_the_equation(
     kept = logits.clone()
     mean, deviation = random.normal(size=shape[1]), random.uniform(0.5, 3.0, size=shape[1])
     numbers = (torch.tensor(scale, dtype=torch.float64), *(torch.from_numpy(v).float() for v in (mean, deviation)))
-    with pytest.MonkeyPatch.context() as patch:
-        if plain:
-            patch.setattr(standardise, "may_compile", lambda *_: False)
+    with plain_only() if plain else nullcontext():
         found = standardised_log_probabilities(logits, *numbers)
     assert found.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
     assert torch.equal(logits, kept), "the input is left alone"
@@ -45,14 +46,13 @@ def test_both_forms_are_the_equation(
 
 
 @pytest.mark.parametrize("plain", [True, False])
-def test_impossible_and_enormous_logits_are_finite(plain: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if plain:
-        monkeypatch.setattr(standardise, "may_compile", lambda *_: False)
+def test_impossible_and_enormous_logits_are_finite(plain: bool) -> None:
     logits = torch.tensor([[-torch.inf, 0.0, 1.0], [3e38, -3e38, 0.0], [-1e4, -1e4, -1e4 + 1]]).T[None]
     one = torch.ones(3)
-    found = standardised_log_probabilities(logits.mT.contiguous(), torch.tensor(1.0).double(), 0 * one, one)
+    with plain_only() if plain else nullcontext():
+        found = standardised_log_probabilities(logits.mT.contiguous(), torch.tensor(1.0).double(), 0 * one, one)
     assert found.isfinite().all()
-    assert found.min() >= LEAST - 1e-4
+    assert found.min() >= SMALLEST_LOG_PROBABILITY - 1e-4
 
 
 def test_the_bits_do_not_depend_on_the_place_of_a_pixel() -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from segcal.calibrators.shared.tree import TemperatureTree
 from segcal.functional.probability import keep_labels
-from segcal.kernels import cpu as kernels
+from support.engines import CPU
 from support.nine_convolutions import NineConvolutions
 
 SIZES = {
@@ -106,8 +106,8 @@ def test_division_gives_softmax_and_quotients(size: tuple[int, ...], classes: in
     if uniform:
         heat = torch.tensor([0.3, 2.0]).view(2, 1, *(1 for _ in size)).expand(2, 1, *size)
     exact_logits = logits.double() / heat.double()
-    torch.testing.assert_close(kernels.scaled_logits(logits, heat).double(), exact_logits, rtol=3e-7, atol=0)
-    found = kernels.scaled_probabilities(logits, heat).double()
+    torch.testing.assert_close(CPU.scaled_logits(logits, heat).double(), exact_logits, rtol=3e-7, atol=0)
+    found = CPU.scaled_probabilities(logits, heat).double()
     torch.testing.assert_close(found, torch.softmax(exact_logits, dim=1), rtol=3e-5, atol=1e-7)
 
 
@@ -120,7 +120,7 @@ def test_division_keeps_every_label(seed: int, temperature: float, size: float) 
     logits = np.clip(logits, -3e38, 3e38).astype(np.float32)
     logits[:, :, ::5] = np.clip(random.normal(size=(1, 4, 60)) * size / 3, -3e38, 3e38)
     raw, heat = torch.from_numpy(logits), torch.full((1, 1, 300), temperature)
-    for scored in (kernels.scaled_logits(raw, heat), kernels.scaled_probabilities(raw, heat)):
+    for scored in (CPU.scaled_logits(raw, heat), CPU.scaled_probabilities(raw, heat)):
         assert scored.isfinite().all()
         assert torch.equal(scored.argmax(1), raw.argmax(1))
         assert torch.equal(keep_labels(scored, raw), scored)
@@ -128,6 +128,6 @@ def test_division_keeps_every_label(seed: int, temperature: float, size: float) 
 
 def test_equal_largest_logits_stay_equal() -> None:
     logits = torch.tensor([[2.0, 5.0, 5.0]]).unsqueeze(-1)
-    found = kernels.scaled_probabilities(logits, torch.ones(1, 1, 1))
+    found = CPU.scaled_probabilities(logits, torch.ones(1, 1, 1))
     assert found[0, 1] == found[0, 2]
     assert found.argmax(1).item() == 1

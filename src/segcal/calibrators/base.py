@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from segcal.cases import Slab, labels_of, slabs_of
 from segcal.files import MARKER, staged_folder, write_json
 from segcal.functional.checks import IGNORED, ignored_labels
-from segcal.functional.probability import at_least_float32, keep_labels, probabilities
-from segcal.kernels import cpu as kernels
+from segcal.functional.division import divided, finite_in, scaled_logits, scaled_probabilities
+from segcal.functional.probability import keep_labels, probabilities
 from segcal.regions import foreground
 from segcal.types import Case, IgnoreIndex, Image, InputError, Logits, Probs, Temperature, public
 from segcal.version import __version__
@@ -108,14 +108,14 @@ class Calibrator(nn.Module, ABC):
     def forward(self, logits: Logits, image: Image | None = None) -> Logits:
         """Return calibrated logits of the same shape and dtype."""
         self._check(logits)
-        calibrated = _rounded(self.calibrate(logits, image), logits.dtype)
+        calibrated = finite_in(self.calibrate(logits, image), logits.dtype)
         return keep_labels(calibrated, logits) if self.preserves_labels else calibrated
 
     def predict_proba(self, logits: Logits, image: Image | None = None) -> Probs:
         """Return calibrated probabilities of the same shape and dtype as the logits."""
         self._check(logits)
         calibrated = self.calibrate(logits, image)
-        probs = probabilities(_rounded(calibrated, calibrated.dtype)).to(logits.dtype)
+        probs = probabilities(finite_in(calibrated, calibrated.dtype)).to(logits.dtype)
         return keep_labels(probs, logits) if self.preserves_labels else probs
 
     def calibrate_case(self, case: Case) -> Iterator[tuple[Slab, Logits]]:
@@ -236,7 +236,7 @@ class TemperatureCalibrator(Calibrator):
 
     def calibrate(self, logits: Logits, image: Image | None = None) -> Logits:
         """Return the logits divided by the temperature."""
-        return _divide(logits, self.temperature(logits, image))
+        return divided(logits, self.temperature(logits, image))
 
     def forward(self, logits: Logits, image: Image | None = None) -> Logits:
         """Return calibrated logits of the same shape and dtype."""
@@ -246,11 +246,7 @@ class TemperatureCalibrator(Calibrator):
     def predict_proba(self, logits: Logits, image: Image | None = None) -> Probs:
         """Return calibrated probabilities of the same shape and dtype as the logits."""
         self._check(logits)
-        temperature = self.temperature(logits, image)
-        if _plain(logits, temperature):
-            return kernels.scaled_probabilities(logits, temperature)
-        calibrated = _divide(logits, temperature)
-        return keep_labels(probabilities(_rounded(calibrated, calibrated.dtype)).to(logits.dtype), logits)
+        return scaled_probabilities(logits, self.temperature(logits, image))
 
     def calibrate_case(self, case: Case) -> Iterator[tuple[Slab, Logits]]:
         """Yield the calibrated logits of a case slab by slab: the slab as read, and the result of its inner slices."""
@@ -259,23 +255,4 @@ class TemperatureCalibrator(Calibrator):
 
     def scale(self, logits: Logits, temperature: Temperature) -> Logits:
         """Return the logits divided by known temperatures, in their own precision, with every label kept."""
-        if _plain(logits, temperature):
-            return kernels.scaled_logits(logits, temperature)
-        return keep_labels(_rounded(_divide(logits, temperature), logits.dtype), logits)
-
-
-def _plain(logits: Logits, temperature: Temperature) -> bool:
-    """Return whether one compiled pass is enough."""
-    narrow = logits.dtype == temperature.dtype == torch.float32
-    return narrow and logits.numel() > 0 and kernels.may_compile(logits, temperature)
-
-
-def _divide(logits: Logits, temperature: Temperature) -> Logits:
-    wide = at_least_float32(logits)
-    return wide / temperature.to(wide.dtype)
-
-
-def _rounded(logits: Logits, dtype: torch.dtype) -> Logits:
-    """Return logits in the given precision, and finite in it: softmax would turn infinity into NaN."""
-    largest = torch.finfo(dtype).max * (1 - torch.finfo(dtype).eps)  # keep_labels needs a little room below
-    return logits.clamp(-largest, largest).to(dtype)
+        return scaled_logits(logits, temperature)

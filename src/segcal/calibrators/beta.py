@@ -12,7 +12,9 @@ from scipy.special import expit
 from torch import Tensor
 
 from segcal.calibrators.shared.scores import Lesson, ScoreCalibrator
-from segcal.functional.scores import NEAREST, ScoreHistogram, beta_log_probabilities, mean_distances
+from segcal.functional.score_maps import beta_log_probabilities
+from segcal.functional.scores import ScoreHistogram, mean_distances
+from segcal.kernels.constants import NEAREST
 from segcal.types import Array, IgnoreIndex, Logits
 
 _PULL = 1e-6  # weight of the identity a = b = 1, c = 0, against the number of scores

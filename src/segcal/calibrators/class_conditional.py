@@ -17,6 +17,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from segcal.calibrators.base import Calibrator, FitReport
+from segcal.calibrators.shared.sampler import Sampler
 from segcal.calibrators.shared.streaming import Survey, pixels_of, survey
 from segcal.cases import reread
 from segcal.functional.class_conditional import (
@@ -30,7 +31,6 @@ from segcal.functional.class_conditional import (
 )
 from segcal.functional.lbfgs import Block
 from segcal.functional.nonnegative import NonnegativeMinimum, minimise_nonnegative
-from segcal.functional.pixel_sample import Sampler
 from segcal.functional.probability import at_least_float32
 from segcal.types import Array, Case, IgnoreIndex, Image, InputError, Logits
 

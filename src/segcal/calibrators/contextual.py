@@ -20,13 +20,14 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from segcal.calibrators.base import Calibrator, FitReport, TemperatureCalibrator, _rounded
+from segcal.calibrators.base import Calibrator, FitReport, TemperatureCalibrator
 from segcal.calibrators.shared.context_fit import ContextFit, Outcome
 from segcal.calibrators.shared.context_sample import CONTEXT, ContextSample, draw_sample
 from segcal.calibrators.shared.explanation import account, account_of_pairs
 from segcal.calibrators.temperature import TemperatureScaling
 from segcal.cases import reread
 from segcal.functional.context import FEATURES, context_temperature
+from segcal.functional.division import finite_in
 from segcal.functional.floor import NO_FLOOR, Floor, soft_floor
 from segcal.functional.pairs import PairChoice, pair_margins
 from segcal.functional.probability import at_least_float32, keep_labels
@@ -162,7 +163,7 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
         """Return calibrated logits for known temperatures, in their own precision and with every label kept."""
         if not self.pairs:
             return super().scale(logits, temperature)
-        return keep_labels(_rounded(self._margins(logits, temperature), logits.dtype), logits)
+        return keep_labels(finite_in(self._margins(logits, temperature), logits.dtype), logits)
 
     @property
     def learned(self) -> int:

@@ -12,10 +12,11 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from segcal.calibrators.base import Calibrator, FitReport
+from segcal.calibrators.shared.sampler import Sampler
 from segcal.calibrators.shared.streaming import pixels_of, survey
 from segcal.calibrators.temperature import TemperatureScaling
 from segcal.cases import reread
-from segcal.functional.pixel_sample import Sample, Sampler
+from segcal.functional.pixel_sample import Sample
 from segcal.functional.probability import at_least_float32
 from segcal.functional.scaling import Mixture, least_on_simplex, mixture, read_mixture
 from segcal.types import Array, Case, IgnoreIndex, Image, InputError, Logits

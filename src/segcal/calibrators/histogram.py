@@ -10,7 +10,8 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from segcal.calibrators.shared.scores import Lesson, PiecewiseCalibrator
-from segcal.functional.scores import PiecewiseMap, ScoreHistogram, joined_maps, largest_of_cells
+from segcal.functional.score_maps import PiecewiseMap, joined_maps
+from segcal.functional.scores import ScoreHistogram, largest_of_cells
 from segcal.types import IgnoreIndex, InputError
 
 _SPACINGS = ("width", "mass")

@@ -9,7 +9,8 @@ import torch
 from scipy.optimize import isotonic_regression
 
 from segcal.calibrators.shared.scores import Lesson, PiecewiseCalibrator
-from segcal.functional.scores import PiecewiseMap, ScoreHistogram, joined_maps, mean_distances
+from segcal.functional.score_maps import PiecewiseMap, joined_maps
+from segcal.functional.scores import ScoreHistogram, mean_distances
 from segcal.types import Array, IgnoreIndex, InputError
 
 _SCOPES = ("pooled", "one-vs-rest")

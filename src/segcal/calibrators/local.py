@@ -26,10 +26,11 @@ from segcal.calibrators.shared.local_training import (
     input_statistics,
 )
 from segcal.calibrators.shared.streaming import summed_nll, uncalibrated_nll
-from segcal.calibrators.shared.tree import Condition, Init, Positivity, TemperatureTree, scaled_within
+from segcal.calibrators.shared.tree import Condition, Init, Positivity, TemperatureTree
 from segcal.calibrators.shared.verdict import TemperatureRange, Verdict
 from segcal.calibrators.temperature import TemperatureScaling
 from segcal.cases import Slab, reread, slabs_of
+from segcal.functional.division import scaled_within
 from segcal.functional.probability import at_least_float32
 from segcal.functional.standardise import standardised_log_probabilities
 from segcal.training.loop import train

@@ -20,8 +20,7 @@ from segcal.cases import labels_of, reread, slabs_of
 from segcal.functional import binning
 from segcal.functional.binning import Histogram
 from segcal.functional.checks import IGNORED
-from segcal.functional.context import REACH
-from segcal.functional.context_portable import changes, distance
+from segcal.functional.context import REACH, changes, distance
 from segcal.functional.probability import at_least_float32, predicted_labels
 from segcal.functional.random_labels import draw_labels, generator_of
 from segcal.functional.temperature import likelihood, optimal_inverse_temperatures

@@ -7,17 +7,21 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from segcal.functional import affine_portable
-from segcal.functional.affine_portable import features
 from segcal.functional.lbfgs import Block
 from segcal.functional.pixel_sample import Sample
 from segcal.functional.probability import at_least_float32
-from segcal.kernels.cpu import affine as affine_kernels
+from segcal.kernels.constants import SMALLEST_LOG_PROBABILITY
+from segcal.kernels.dispatch import accelerated
 from segcal.types import Array
 
-_WHOLE = 1200  # variables up to which the curvature is found whole; beyond, class by class
-_WORK = 3e8  # multiplications for it, beyond which it is found on fewer pixels
+_WHOLE = 1200  # variables up to which the whole curvature is computed; beyond, that of each class
+_WORK = 3e8  # multiplications, beyond which the curvature is computed on fewer pixels
 _ROOM = 1 << 18  # numbers held at a time, so that they stay in the cache
+
+
+def features(logits: Float[Tensor, "..."], *, of_log: bool, dim: int) -> Float[Tensor, "..."]:
+    """Return what the map is applied to: the logits, or their log-probabilities."""
+    return torch.log_softmax(logits, dim=dim).clamp(min=SMALLEST_LOG_PROBABILITY) if of_log else logits
 
 
 def affine_nll(
@@ -29,23 +33,44 @@ def affine_nll(
     *,
     of_log: bool,
 ) -> Float64[Tensor, " P"]:
-    """Summed NLL of one image under an affine map, and its gradient in weights and bias, in one row.
+    """Return the summed NLL of one image under an affine map, and its gradient in weights and bias, in one row.
 
-    Pixels with a negative label are left out; those of class c count `importance[c]` times. The weights are `[L, L]`,
-    or `[L, 1]` for one scale for each class. The map is applied to the logits, or to their log-probabilities `of_log`.
+    Pixels with a negative label are skipped; those of class c count `importance[c]` times. The weights are `[L, L]`,
+    or `[L, 1]` for one scale per class. The map is applied to the logits, or to their log-probabilities (`of_log`).
     """
-    engine = affine_kernels if logits.device.type == "cpu" else affine_portable
     settings = (values.to(logits.device) for values in (importance, weights, bias))
-    sums: Tensor = engine.affine(logits.reshape(logits.shape[0], -1), labels.reshape(-1), *settings, of_log=of_log)
-    return sums.cpu()
+    return affine_sums(logits.reshape(logits.shape[0], -1), labels.reshape(-1), *settings, of_log=of_log).cpu()
+
+
+@accelerated
+def affine_sums(
+    logits: Float[Tensor, "L N"],
+    labels: Int64[Tensor, " N"],
+    importance: Float64[Tensor, " L"],
+    weights: Float64[Tensor, "L K"],
+    bias: Float64[Tensor, " L"],
+    *,
+    of_log: bool,
+) -> Float64[Tensor, " P"]:
+    """Compute `affine_nll` on the device of the logits."""
+    index = (labels >= 0).nonzero().squeeze(1)
+    truth = labels[index].unsqueeze(0)
+    x = features(logits[:, index].double(), of_log=of_log, dim=0)
+    diagonal = weights.shape[1] == 1
+    log_probs = torch.log_softmax((weights * x if diagonal else weights @ x) + bias.unsqueeze(1), dim=0)
+    share = importance[truth]
+    loss = -(share * log_probs.gather(0, truth)).sum()
+    residual = (share * log_probs.exp()).scatter_add(0, truth, -share)
+    slope = (residual * x).sum(dim=1) if diagonal else residual @ x.T
+    return torch.cat([loss.reshape(1), slope.reshape(-1), residual.sum(dim=1)])
 
 
 def affine_map(
     logits: Float[Tensor, "B L *S"], weights: Float64[Tensor, "L K"], bias: Float64[Tensor, " L"], *, of_log: bool
 ) -> Float[Tensor, "B L *S"]:
-    """`weights x + bias` at each pixel, of the logits or their log-probabilities."""
+    """Return `weights x + bias` at each pixel, with x the logits or their log-probabilities."""
     wide = at_least_float32(logits)
-    # of scores near the largest number a sum of products could be infinity minus infinity
+    # a sum of products of scores near the largest number could be infinity minus infinity
     largest = torch.finfo(wide.dtype).max / (4 * (weights.abs().sum(dim=1).max() + 1))
     x = features((wide - wide.amax(dim=1, keepdim=True)) if of_log else wide, of_log=of_log, dim=1)
     x = torch.minimum(torch.maximum(x, -largest.to(wide.dtype)), largest.to(wide.dtype))
@@ -58,10 +83,10 @@ def affine_map(
 def affine_curvature(
     sample: Sample, weights: Float64[Tensor, "L K"], bias: Float64[Tensor, " L"], penalty: Array, *, of_log: bool
 ) -> list[Block]:
-    """Second derivatives of the mean NLL of a sample plus `penalty` times squares, whole or class by class.
+    """Return second derivatives of the mean NLL of a sample plus `penalty` times squares, whole or class by class.
 
-    In the order of variables of `affine_nll`. With the features `f` (a scale's own score and 1, or all scores and 1),
-    that of classes c and d is the mean of `(p_c [c = d] - p_c p_d) f f'`.
+    Variables are ordered as in `affine_nll`. With the features `f` (a scale's own score and 1, or all scores and 1),
+    the block of classes c and d is the mean of `(p_c [c = d] - p_c p_d) f f'`.
     """
     classes, width = weights.shape
     size = classes * (width + 1)
@@ -82,7 +107,7 @@ def affine_curvature(
             weighted *= 1 - probs[:, :, np.newaxis]
         own += np.einsum("nca,ncb->cab", weighted, np.broadcast_to(extended, scaled.shape), optimize=True)
     total = float(sample.importance[sample.labels[chosen]].sum())
-    place = np.concatenate(  # of the weights and the bias of each class among all variables
+    place = np.concatenate(  # positions of the weights and the bias of each class among all variables
         [np.arange(classes * width).reshape(classes, width), classes * width + np.arange(classes)[:, np.newaxis]],
         axis=1,
     )
@@ -97,6 +122,6 @@ def affine_curvature(
 
 
 def _features_of_classes(x: Array, width: int) -> Array:
-    """The features of each class and pixel: `[N, L, 2]`, or `[N, 1, L + 1]` where all classes have the same."""
+    """Return the features of each class and pixel: `[N, L, 2]`, or `[N, 1, L + 1]` if all classes share them."""
     each = x[:, :, np.newaxis] if width == 1 else x[:, np.newaxis, :]
     return np.concatenate([each, np.ones_like(each[:, :, :1])], axis=2)

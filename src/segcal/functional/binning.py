@@ -1,8 +1,8 @@
 """Reliability histograms, and every calibration error read from them (appendix "Evaluation Metrics").
 
-A region's evidence is small: pixels, right pixels and summed confidence for each predicted class and bin, in int64 and
-float64. ECE, MCE, SCE, ACE, curves and tables are readings of it, and the evidence of two sets of pixels together is
-the sum of theirs. Every reading takes any number of regions at once: histograms have shape `[*G, L, R]`.
+A region's evidence is small: pixels, correct pixels and summed confidence for each predicted class and bin, in int64
+and float64. ECE, MCE, SCE, ACE, curves and tables are readings of it, and the evidence of two sets of pixels together
+is the sum of theirs. Every reading takes any number of regions at once: histograms have shape `[*G, L, R]`.
 
 Bins are right-closed intervals `(j / R, (j + 1) / R]`; a confidence of 0 belongs to the first.
 
@@ -14,23 +14,22 @@ their share of pixels, as the paper's printed tables follow. `equations`: the pa
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import ModuleType
 from typing import Literal, NamedTuple
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Float64, Int, Int32, Int64
 from torch import Tensor
 
-from segcal.functional import portable
-from segcal.kernels import cpu as kernels
+from segcal.functional import counting
+from segcal.functional.masks import positions
+from segcal.functional.pixels import pixel_statistics
 from segcal.kernels.constants import CELLS
 
 Form = Literal["tables", "equations", "marginal"]
 
 
 class Pixels(NamedTuple):
-    """What the metrics need to know of each pixel of one image."""
+    """What the metrics need from each pixel of one image."""
 
     confidence: Float64[Tensor, " N"]
     predicted: Int32[Tensor, " N"]
@@ -41,7 +40,7 @@ class Pixels(NamedTuple):
 
 
 class Histogram(NamedTuple):
-    """Pixels, right pixels and summed confidence by class and bin."""
+    """Pixels, correct pixels and summed confidence by class and bin."""
 
     pixels: Int64[Tensor, "*G L R"]
     hit: Int64[Tensor, "*G L R"]
@@ -49,7 +48,7 @@ class Histogram(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """All that is kept of a region: adding two gives the evidence of both.
+    """All that is kept of a region; adding two gives the evidence of both.
 
     `top` holds equal bins of the confidence by predicted class; `static` and `adaptive` are what SCE and ACE are read
     from (`static` is `top` itself unless the form is marginal). `support` counts pixels by true class.
@@ -63,34 +62,30 @@ class Evidence(NamedTuple):
 
 
 def describe(logits: Float[Tensor, "L *S"], labels: Int64[Tensor, "*S"]) -> Pixels:
-    """Confidence, prediction, NLL, Brier score and entropy of each pixel of one image."""
+    """Return confidence, prediction, NLL, Brier score and entropy of each pixel of one image."""
     flat = labels.reshape(-1)
-    confidence, predicted, nll, brier, entropy = _engine(logits).describe(logits.reshape(logits.shape[0], -1), flat)
+    confidence, predicted, nll, brier, entropy = pixel_statistics(logits.reshape(logits.shape[0], -1), flat)
     return Pixels(confidence, predicted, flat, nll, brier, entropy)
 
 
 def join(parts: Sequence[Pixels]) -> Pixels:
-    """The pixels of several parts of one image, in order."""
+    """Join the pixels of several parts of one image, in order."""
     return parts[0] if len(parts) == 1 else Pixels(*(torch.cat(fields) for fields in zip(*parts, strict=True)))
 
 
 def index_of(mask: Bool[Tensor, "*S"]) -> Int64[Tensor, " K"]:
-    """Positions of the pixels of a mask, in an image laid flat."""
-    flat = mask.reshape(-1)
-    if flat.device.type == "cpu":
-        return torch.from_numpy(np.flatnonzero(flat.numpy()))  # see kernels: small operations wake PyTorch's threads
-    return flat.nonzero().squeeze(1)
+    """Return the positions of the pixels of a mask, in an image laid flat."""
+    return positions(mask)
 
 
 def equal_edges(bins: int, like: Tensor) -> Float64[Tensor, " R1"]:
-    """The edges 0, 1/R, ..., 1."""
+    """Return the edges 0, 1/R, ..., 1."""
     return torch.arange(bins + 1, dtype=torch.float64, device=like.device) / bins
 
 
 def quantile_edges(pixels: Pixels, index: Int64[Tensor, " K"], *, bins: int) -> Float64[Tensor, " R1"]:
-    """Percentiles of the confidences at `index`, the edges of equal-mass bins; NaN where there is no pixel."""
-    edges: Tensor = _engine(pixels.confidence).quantile_edges(pixels.confidence, index, bins)
-    return edges
+    """Return percentiles of the confidences at `index`, the edges of equal-mass bins; NaN where there is no pixel."""
+    return counting.percentile_edges(pixels.confidence, index, bins)
 
 
 def region_evidence(
@@ -103,19 +98,19 @@ def region_evidence(
     class_probs: Float[Tensor, "L N"] | None = None,
     adaptive_edges: Float64[Tensor, " R1"] | None = None,
 ) -> Evidence:
-    """Evidence of several regions of one image, each a list of pixels; none of them may be ignored pixels.
+    """Return the evidence of several regions of one image, each given by its pixels, none of which may be ignored.
 
     Args:
-        pixels: What `describe` found.
+        pixels: Result of `describe`.
         regions: Positions of each region's pixels.
         num_classes: L.
         bins: R.
-        form: Of SCE and ACE.
+        form: Form of SCE and ACE.
         class_probs: The probabilities of all classes, needed by the marginal form.
         adaptive_edges: Edges of the equal-mass bins; by default the percentiles within each region.
     """
-    engine, fixed = _engine(pixels.confidence), equal_edges(bins, pixels.confidence)
-    count, hit, confidence, support, sums = engine.measure(regions, pixels, fixed, adaptive_edges, num_classes)
+    fixed = equal_edges(bins, pixels.confidence)
+    count, hit, confidence, support, sums = counting.measure(regions, pixels, fixed, adaptive_edges, num_classes)
     top, adaptive = (Histogram(count[:, k], hit[:, k], confidence[:, k]) for k in (0, 1))
     static = top
     if form == "marginal":
@@ -129,32 +124,30 @@ def region_evidence(
 def marginal_histograms(
     class_probs: Float[Tensor, "L N"], labels: Int64[Tensor, " N"], index: Int64[Tensor, " K"], *, bins: int
 ) -> tuple[Histogram, Histogram]:
-    """Equal and equal-mass bins of the probability of each class against the truth of that class (Nixon et al.)."""
-    engine = _engine(class_probs)
+    """Bin the probability of each class against the truth of that class, in equal and equal-mass bins."""
     fixed = equal_edges(bins, class_probs)
     tables = []
     for c, probability in enumerate(class_probs.double()):
-        edges = torch.stack([fixed, engine.quantile_edges(probability, index, bins)])
-        tables.append(Histogram(*engine.count_between(edges, index, probability, *_one_class(labels, c), 1)))
+        edges = torch.stack([fixed, counting.percentile_edges(probability, index, bins)])
+        tables.append(Histogram(*counting.count_between(edges, index, probability, *_one_class(labels, c), 1)))
     return tuple(Histogram(*(torch.cat([t[f][k] for t in tables]) for f in range(3))) for k in (0, 1))  # type: ignore[return-value]
 
 
 def count_cells(pixels: Pixels, index: Int64[Tensor, " K"], table: Histogram) -> None:
     """Add the pixels of a region to a fine histogram `[L, 65536]`, in place."""
-    _engine(pixels.confidence).count_cells(index, pixels.confidence, pixels.predicted, pixels.labels, *table)
+    counting.count_cells(index, pixels.confidence, pixels.predicted, pixels.labels, *table)
 
 
 def count_marginal_cells(
     class_probs: Float[Tensor, "L N"], labels: Int64[Tensor, " N"], index: Int64[Tensor, " K"], table: Histogram
 ) -> None:
     """Add the probability of every class to a fine histogram `[L, 65536]`, in place."""
-    engine = _engine(class_probs)
     for c, probability in enumerate(class_probs.double()):
-        engine.count_cells(index, probability, *_one_class(labels, c), *(field[c : c + 1] for field in table))
+        counting.count_cells(index, probability, *_one_class(labels, c), *(field[c : c + 1] for field in table))
 
 
 def adaptive_from_cells(cells: Histogram, *, bins: int, form: Form) -> Histogram:
-    """Equal-mass bins `[L, R]` read from a fine histogram `[L, 65536]`; `cells_error_bound` says how exactly."""
+    """Read equal-mass bins `[L, R]` from a fine histogram `[L, 65536]`; `cells_error_bound` bounds the error."""
     by_class = form == "marginal"
     counts = cells.pixels if by_class else cells.pixels.sum(dim=0, keepdim=True)
     at = torch.arange(CELLS, device=counts.device)
@@ -165,9 +158,9 @@ def adaptive_from_cells(cells: Histogram, *, bins: int, form: Form) -> Histogram
 
 
 def cells_error_bound(cells: Histogram, *, bins: int) -> Float64[Tensor, ""]:
-    """How far ACE (tables) from a fine histogram can be from the exact one.
+    """Return a bound of the error of ACE (tables) read from a fine histogram.
 
-    A pixel can only be in the wrong bin if an edge cuts its cell, and there it moves two gaps by less than its share.
+    A pixel can only be in the wrong bin if an edge cuts its cell, and then it changes two gaps by less than its share.
     """
     counts = cells.pixels.sum(dim=0)
     cut = torch.zeros_like(counts, dtype=torch.bool)
@@ -177,7 +170,7 @@ def cells_error_bound(cells: Histogram, *, bins: int) -> Float64[Tensor, ""]:
 
 
 def ece(h: Histogram) -> Float64[Tensor, "*G"]:
-    """Expected calibration error: the mean gap of confidence and accuracy over bins, weighted by pixels.
+    """Return the expected calibration error: the mean gap of confidence and accuracy over bins, weighted by pixels.
 
     >>> one_bin = Histogram(torch.tensor([[4]]), torch.tensor([[2]]), torch.tensor([[3.0]]).double())
     >>> float(ece(one_bin))  # accuracy 1/2 at a mean confidence of 3/4
@@ -187,19 +180,19 @@ def ece(h: Histogram) -> Float64[Tensor, "*G"]:
 
 
 def mce(h: Histogram) -> Float64[Tensor, "*G"]:
-    """Maximum calibration error: the largest gap of all bins that hold pixels."""
+    """Return the maximum calibration error: the largest gap of all bins that contain pixels."""
     largest = _gaps(merge_classes(h)).amax(dim=(-2, -1))
     return largest.where(_pixels(h) > 0, torch.nan)
 
 
 def sce(h: Histogram, form: Form = "tables") -> Float64[Tensor, "*G"]:
-    """Static calibration error: gaps by class and bin, weighted by pixels."""
+    """Return the static calibration error: gaps by class and bin, weighted by pixels."""
     by_share = _excess(h).sum(dim=(-2, -1)) / _pixels(h)
     return by_share / h.pixels.shape[-2] if form == "equations" else by_share
 
 
 def ace(h: Histogram, form: Form = "tables") -> Float64[Tensor, "*G"]:
-    """Adaptive calibration error: gaps by class and equal-mass bin."""
+    """Return the adaptive calibration error: gaps by class and equal-mass bin."""
     if form == "tables":
         return sce(h)
     mean_gap = _gaps(h).sum(dim=(-2, -1)) / (h.pixels.shape[-2] * h.pixels.shape[-1])
@@ -207,23 +200,23 @@ def ace(h: Histogram, form: Form = "tables") -> Float64[Tensor, "*G"]:
 
 
 def accuracy(h: Histogram) -> Float64[Tensor, "*G"]:
-    """Share of pixels whose predicted label is right."""
+    """Return the share of pixels whose predicted label is correct."""
     return h.hit.sum(dim=(-2, -1)) / _pixels(h)
 
 
 def intersection_over_union(h: Histogram, support: Int64[Tensor, "*G L"]) -> Float64[Tensor, "*G L"]:
-    """IoU of each class; NaN for a class that is neither predicted nor true anywhere."""
+    """Return the IoU of each class; NaN for a class that is neither predicted nor true anywhere."""
     hit = h.hit.sum(dim=-1).double()
     return hit / (h.pixels.sum(dim=-1) + support - hit)
 
 
 def mean_iou(evidence: Evidence) -> Float64[Tensor, "*G"]:
-    """Mean IoU of the classes that are predicted or true somewhere."""
+    """Return the mean IoU of the classes that are predicted or true somewhere."""
     return intersection_over_union(evidence.top, evidence.support).nanmean(dim=-1)
 
 
 def reliability_curve(h: Histogram) -> dict[str, Tensor]:
-    """Mean confidence, accuracy and pixels of each bin `[*G, R]`, classes merged; NaN in a bin without pixels."""
+    """Return mean confidence, accuracy and pixels of each bin `[*G, R]`, classes merged; NaN in an empty bin."""
     merged = merge_classes(h)
     count = merged.pixels.squeeze(-2).double()
     return {
@@ -234,7 +227,7 @@ def reliability_curve(h: Histogram) -> dict[str, Tensor]:
 
 
 def class_table(evidence: Evidence) -> dict[str, Tensor]:
-    """What is known of each class `[*G, L]`: of the pixels predicted as it, and its overlap with the truth."""
+    """Return figures of each class `[*G, L]`: of the pixels predicted as it, and its overlap with the truth."""
     h = evidence.top
     predicted = h.pixels.sum(dim=-1).double()
     return {
@@ -248,19 +241,15 @@ def class_table(evidence: Evidence) -> dict[str, Tensor]:
     }
 
 
-def _engine(tensor: Tensor) -> ModuleType:
-    return kernels if tensor.device.type == "cpu" else portable
-
-
 def _one_class(labels: Int64[Tensor, " N"], c: int) -> tuple[Int32[Tensor, " N"], Int64[Tensor, " N"]]:
-    """Predictions and labels that say whether a pixel is of class `c`: 0 where it is, and 0 predicted everywhere."""
+    """Return predictions and labels for "is this pixel of class c?": 0 means yes, and is predicted everywhere."""
     return torch.zeros_like(labels, dtype=torch.int32), (labels != c).long()
 
 
 def _edge_cells(counts: Int[Tensor, "K cells"], bins: int, nudge: float = 0.0) -> Int64[Tensor, "K inner"]:
-    """The cell that each inner percentile falls into; any cell where there is no pixel."""
+    """Return the cell that each inner percentile falls into; any cell where there is no pixel."""
     cumulative = counts.cumsum(dim=-1)
-    position = (cumulative[:, -1:] - 1).clamp(min=0) * portable.shares(bins, counts)[1:-1]
+    position = (cumulative[:, -1:] - 1).clamp(min=0) * counting.percentiles(bins, counts.device)[1:-1]
     return torch.searchsorted(cumulative, (position + nudge).floor().long(), right=True).clamp(max=CELLS - 1)
 
 
@@ -276,12 +265,12 @@ def merge_classes(h: Histogram) -> Histogram:
 
 
 def _excess(h: Histogram) -> Float64[Tensor, "*G L R"]:
-    """Pixels times gap: |right pixels - summed confidence|."""
+    """Return pixels times gap: |correct pixels - summed confidence|."""
     return (h.hit - h.confidence).abs()
 
 
 def _gaps(h: Histogram) -> Float64[Tensor, "*G L R"]:
-    """|accuracy - confidence| of each cell, 0 where it is empty."""
+    """Return |accuracy - confidence| of each cell, 0 where it is empty."""
     return _excess(h) / h.pixels.clamp(min=1).double()
 
 

@@ -1,4 +1,4 @@
-"""The one place where tensors from outside are checked: what was required, what was got, what to do."""
+"""Checks of tensors that come from outside; messages say what was required, what was received and what to do."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from segcal.functional import portable
-from segcal.kernels import cpu as kernels
+from segcal.functional.pixels import relabel, sum_is_finite
 from segcal.types import IgnoreIndex, InputError
 
 IGNORED = -1
-"""The label of every pixel that is left out, whatever it was called before the check."""
+"""The label of every ignored pixel after the check, whatever it was before."""
 
 
 def ignored_labels(ignore_index: IgnoreIndex) -> tuple[int, ...]:
-    """`ignore_index` as a tuple: one int, several, or none."""
+    """Return `ignore_index`, which is one int, several or None, as a tuple."""
     if ignore_index is None:
         return ()
     if isinstance(ignore_index, SupportsIndex):
@@ -34,32 +33,29 @@ def check_logits(logits: Tensor, num_classes: int, *, class_axis: int, of: str =
     if logits.ndim <= class_axis or logits.shape[class_axis] != num_classes:
         raise InputError(
             f"logits must have num_classes={num_classes} entries along axis {class_axis}, "
-            f"got shape {tuple(logits.shape)}{_of(of)}; set num_classes or mend the logits"
+            f"got shape {tuple(logits.shape)}{_of(of)}; set num_classes or fix the logits"
         )
-    # a sum is finite only if every term is, and costs one read of the logits and no memory; if it is not, look closer
-    if not _sum_is_finite(logits) and not torch.isfinite(logits).all():
+    # a sum is finite only if every term is, and costs one read of the logits and no memory
+    if not sum_is_finite(logits) and not torch.isfinite(logits).all():
         bad = (~torch.isfinite(logits)).nonzero()[0]
         value, at = logits[tuple(bad)].item(), tuple(bad.tolist())
         raise InputError(
             f"logits must be finite, got {value} at {at}{_of(of)}; "
-            "write the scores before any overflow, or declare probabilities as probabilities"
+            "save the scores before they overflow, or declare probabilities as probabilities"
         )
 
 
 def check_labels(
     labels: Tensor, num_classes: int, ignore_index: IgnoreIndex = None, *, of: str = ""
 ) -> Int64[Tensor, "..."]:
-    """Labels as int64 with every ignored pixel set to -1; raise where a label is neither a class nor ignored.
+    """Return labels as int64 with every ignored pixel set to -1; raise if a label is neither a class nor ignored.
 
     >>> check_labels(torch.tensor([0, 2, 255], dtype=torch.uint8), num_classes=3, ignore_index=255)
     tensor([ 0,  2, -1])
     """
     if torch.is_floating_point(labels) or labels.is_complex():
         raise InputError(f"labels must be integers, got {labels.dtype}{_of(of)}; convert them first")
-    if labels.device.type == "cpu":
-        result, wrong = kernels.relabel(labels, ignored_labels(ignore_index), num_classes)
-    else:
-        result, wrong = portable.relabel(labels, ignored_labels(ignore_index), num_classes)
+    result, wrong = relabel(labels, ignored_labels(ignore_index), num_classes)
     if wrong >= 0:
         at = tuple(int(position) for position in np.unravel_index(wrong, labels.shape))
         raise InputError(
@@ -77,12 +73,6 @@ def check_same_space(logits: Tensor, other: Tensor, *, class_axis: int, what: st
             f"{what} must have shape {expected} to match logits of shape {tuple(logits.shape)}, "
             f"got {tuple(other.shape)}{_of(of)}; resample one to the other"
         )
-
-
-def _sum_is_finite(values: Tensor) -> bool:
-    if values.device.type == "cpu":
-        return kernels.sum_is_finite(values)
-    return bool(torch.isfinite(values.sum(dtype=torch.float64)))
 
 
 def _of(name: str) -> str:

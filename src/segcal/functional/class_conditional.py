@@ -22,6 +22,7 @@ from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from segcal.functional.lbfgs import Block
+from segcal.kernels.dispatch import accelerated
 from segcal.types import Array
 
 _WHOLE = 600  # numbers of a predicted class up to which their curvature is found whole; beyond, row by row
@@ -72,18 +73,11 @@ def _ranked(t: Float[Tensor, "K N"], *, ordered: bool) -> Float[Tensor, "L N"]:
     return torch.cat([torch.zeros_like(below[:1]), below])
 
 
+@accelerated
 def expert_loss(
     expert: Expert, matrix: Float64[Tensor, "K L"], *, ordered: bool
 ) -> tuple[Float64[Tensor, ""], Float64[Tensor, "K L"]]:
     """Return the weighted NLL of the pixels predicted as one class, and its gradient in `[B, mu]`."""
-    if expert.features.device.type == "cpu":
-        features, place, weight = (values.numpy() for values in expert)
-        return _expert_loss(features, place, weight, matrix.numpy(), ordered=ordered)
-    return expert_loss_portable(expert, matrix, ordered=ordered)
-
-
-def expert_loss_portable(expert: Expert, matrix: Tensor, *, ordered: bool) -> tuple[Tensor, Tensor]:
-    """The same in plain PyTorch, for every device."""
     own = matrix.to(expert.features.device)
     log_probs = torch.log_softmax(_ranked(own @ expert.features, ordered=ordered), dim=0)
     place = expert.place.unsqueeze(0)
@@ -92,26 +86,6 @@ def expert_loss_portable(expert: Expert, matrix: Tensor, *, ordered: bool) -> tu
     # the score of rank r falls with t_1 to t_r: t_r moves all ranks from r on
     slope = -(residual.flip(0).cumsum(dim=0).flip(0) if ordered else residual)
     return loss.cpu(), (slope @ expert.features.T).cpu()
-
-
-def _expert_loss(
-    features: Array, place: Array, weight: Array, matrix: Array, *, ordered: bool
-) -> tuple[Tensor, Tensor]:
-    """The same by numpy, because small operations wake PyTorch's threads, which then spin."""
-    t = matrix @ features
-    if ordered:
-        np.cumsum(t, axis=0, out=t)
-    # the predicted class has the score 0, which is the largest
-    powers = np.exp(-t)
-    total = 1.0 + powers.sum(axis=0)
-    wrong = np.flatnonzero(place)
-    rank = place[wrong] - 1
-    loss = float(weight @ np.log(total) + weight[wrong] @ t[rank, wrong])
-    residual = powers * (weight / total)
-    residual[rank, wrong] -= weight[wrong]
-    if ordered:
-        residual = np.cumsum(residual[::-1], axis=0)[::-1]
-    return torch.tensor(loss, dtype=torch.float64), torch.from_numpy(-(residual @ features.T))
 
 
 def expert_curvature(expert: Expert, matrix: Float64[Tensor, "K L"], *, ordered: bool) -> list[Block]:

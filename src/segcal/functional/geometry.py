@@ -1,4 +1,4 @@
-"""Where labels change: the pixels near a boundary (Sec. 4, evaluation regions), in 2D, 3D and any other dimension."""
+"""Pixels near a boundary of the labels (Sec. 4, evaluation regions), in any number of dimensions."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import torch
 from jaxtyping import Bool, Integer
 from torch import Tensor
 
-from segcal.kernels import cpu as kernels
+from segcal.kernels.dispatch import accelerated
 
 
+@accelerated
 def near_boundary(labels: Integer[Tensor, "B *S"], *, width: int = 2, ball: bool = False) -> Bool[Tensor, "B *S"]:
-    """Pixels whose label differs from that of a neighbour up to `width` steps away.
+    """Return the pixels whose label differs from that of a neighbour up to `width` steps away.
 
     Neighbours lie along the axes, or anywhere in a ball of that radius. Pixels beyond the edge of the image do not
     count as different; pixels at the edge are treated like all others.
@@ -21,8 +22,6 @@ def near_boundary(labels: Integer[Tensor, "B *S"], *, width: int = 2, ball: bool
     tensor([[0, 0, 1, 1, 1, 1]], dtype=torch.int32)
     """
     spatial = labels.ndim - 1
-    if not ball and labels.device.type == "cpu":
-        return kernels.differs_along_axes(labels, width)
     near = torch.zeros(labels.shape, dtype=torch.bool, device=labels.device)
     for offset in _offsets(spatial, width, ball=ball):
         here, there = _overlap(offset)
@@ -33,7 +32,7 @@ def near_boundary(labels: Integer[Tensor, "B *S"], *, width: int = 2, ball: bool
 
 
 def _offsets(spatial: int, width: int, *, ball: bool) -> list[tuple[int, ...]]:
-    """One of each pair of opposite steps."""
+    """Return one of each pair of opposite steps."""
     if ball:
         steps = product(range(-width, width + 1), repeat=spatial)
         return [step for step in steps if sum(s * s for s in step) <= width * width and step > (0,) * spatial]
@@ -43,7 +42,7 @@ def _offsets(spatial: int, width: int, *, ball: bool) -> list[tuple[int, ...]]:
 
 
 def _overlap(offset: tuple[int, ...]) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-    """Slices of the part of an image that an offset image covers, before and after the offset."""
+    """Return slices of the part of an image that an offset copy covers, before and after the offset."""
     here = tuple(slice(max(0, -k), -k if k > 0 else None) for k in offset)
     there = tuple(slice(max(0, k), k if k < 0 else None) for k in offset)
     return (slice(None), *here), (slice(None), *there)

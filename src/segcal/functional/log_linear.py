@@ -1,12 +1,13 @@
-"""Temperatures whose logarithm is linear in the features of a pixel: their loss, its gradient and its curvature.
+"""Temperatures whose logarithm is linear in features of a pixel: their loss, its gradient and its curvature.
 
 With `u = log T = point . (1, features, class indicator)`, `a = 1 / T`, `p = softmax(a z)` and the mean `m = p . z`,
 
     d NLL / d u = a (z_y - m),          curvature a^2 sum_k p_k (z_k - m)^2
     d p_k / d u = -a p_k (z_k - m),     so that for the Brier score |p - y|^2 both follow by the chain rule.
 
-The curvatures are those of Gauss and Newton (Fisher's for the NLL), which are never negative. Where a bound cuts the
-temperature off, slope and curvature are 0. A floor is soft (`functional.floor`), so that pixels below it keep a slope.
+Curvatures are Gauss-Newton approximations (the Fisher information for the NLL), which are never negative. Where a bound
+clips the temperature, slope and curvature are 0. A floor is soft (`functional.floor`), so that pixels below it keep a
+slope.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from segcal.functional.floor import NO_FLOOR, Floor, soft_floor
-from segcal.kernels.cpu import log_linear as log_linear_kernels
-from segcal.kernels.cpu.log_linear import HEAD
+from segcal.kernels.constants import LOSS_HEAD
+from segcal.kernels.dispatch import accelerated
 from segcal.types import Array
 
 _EVALUATIONS = 40
@@ -32,14 +33,14 @@ _DAMPING = 0.1  # of the curvature's diagonal, added to it after a step that did
 
 @dataclass(frozen=True)
 class Loss:
-    """Sums over pixels; those of two sets of pixels add."""
+    """Sums over pixels; sums of two sets of pixels add."""
 
     pixels: int
     nll: float
     value: float
     """NLL plus the weighted Brier score."""
     bounded: int
-    """Pixels whose temperature a bound cuts off."""
+    """Pixels whose temperature a bound clips."""
     raised: int
     """Pixels whose temperature would be below the floor without it."""
     gradient: Array
@@ -76,6 +77,7 @@ class Pixels:
         )
 
 
+@accelerated
 def loss_sums(
     logits: Float[Tensor, "L N"],
     labels: Int64[Tensor, " N"],
@@ -87,34 +89,11 @@ def loss_sums(
     brier: float = 0.0,
     curvature: bool = False,
 ) -> Array:
-    """Return one row of sums, to be added up and read by `read_loss`; pixels with a negative label are left out.
+    """Return one row of sums, to be added up and read by `read_loss`; pixels with a negative label are skipped.
 
     The point holds the intercept, a weight for each feature and an offset for each predicted class. A floor is applied
     where it is soft; a hard one is a bound.
     """
-    if logits.device.type == "cpu":
-        return log_linear_kernels.loss_sums(logits, labels, features, point, bounds, floor, brier, curvature)
-    return _loss_sums(logits, labels, features, point, bounds, floor, brier, curvature)
-
-
-def read_loss(sums: Array, numbers: int) -> Loss:
-    """Read a row of sums for a point of so many numbers."""
-    gradient, curvature = sums[HEAD : HEAD + numbers], sums[HEAD + numbers :]
-    pixels, nll, value, bounded, raised = sums[:HEAD].tolist()
-    return Loss(int(pixels), nll, value, int(bounded), int(raised), gradient, curvature.reshape(-1, numbers))
-
-
-def _loss_sums(
-    logits: Tensor,
-    labels: Tensor,
-    features: Tensor,
-    point: Array,
-    bounds: tuple[float, float],
-    floor: Floor,
-    brier: float,
-    curvature: bool,
-) -> Array:
-    """The same in plain PyTorch."""
     kept = labels >= 0
     z, truth = logits[:, kept].double(), labels[kept].unsqueeze(0)
     classes, count = z.shape
@@ -151,6 +130,13 @@ def _loss_sums(
     if curvature:
         parts.append(((known * bend) @ known.T).reshape(-1))
     return torch.cat(parts).cpu().numpy()
+
+
+def read_loss(sums: Array, numbers: int) -> Loss:
+    """Split a row of sums into its parts, for a point of so many numbers."""
+    gradient, curvature = sums[LOSS_HEAD : LOSS_HEAD + numbers], sums[LOSS_HEAD + numbers :]
+    pixels, nll, value, bounded, raised = sums[:LOSS_HEAD].tolist()
+    return Loss(int(pixels), nll, value, int(bounded), int(raised), gradient, curvature.reshape(-1, numbers))
 
 
 def fit_in_memory(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Bool, Float64
-from scipy.stats import t as student
+from scipy.special import stdtrit
 
 from segcal.functional.floor import NO_FLOOR, Floor
 from segcal.functional.log_linear import Pixels, fit_in_memory, loss_sums, read_loss
@@ -55,7 +55,7 @@ class Choice:
         refits = np.stack(self.refits)
         folds = len(refits)
         spread = np.sqrt((folds - 1) / folds * ((refits - refits.mean(axis=0)) ** 2).sum(axis=0))
-        reach = student.ppf(0.975, folds - 1) * spread
+        reach = stdtrit(folds - 1, 0.975) * spread
         return np.stack([point - reach, point + reach], axis=1)
 
 

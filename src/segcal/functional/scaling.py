@@ -1,4 +1,4 @@
-"""Sums over the pixels of an image for the relatives of temperature scaling: ensembles, bins and attended samples."""
+"""Sums over the pixels of an image for ensemble, bin-wise and attended temperature scaling (ETS, BTS, ATS)."""
 
 from __future__ import annotations
 
@@ -6,22 +6,23 @@ from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from segcal.functional import scaling_portable
-from segcal.kernels.cpu import scaling as scaling_kernels
+from segcal.functional.pixels import likelihood_terms
+from segcal.kernels.dispatch import accelerated
 from segcal.types import Array
 
 
 class Mixture(NamedTuple):
-    """Sums over pixels for weights of `{softmax(alpha z), softmax(z), 1 / L}`; those of two sets of pixels add."""
+    """Sums over pixels for weights of `{softmax(alpha z), softmax(z), 1 / L}`; sums of two sets of pixels add."""
 
     nll: float
     gradient: Array
     curvature: Array
     gram: Array
-    """Products of the three vectors of probabilities."""
+    """Inner products of the three vectors of probabilities."""
     truth: Array
     """Their probabilities of the true class."""
 
@@ -33,15 +34,52 @@ def mixture(
     inverse_temperature: float,
     weights: Float64[Tensor, "3"],
 ) -> Array:
-    """One row of sums of one image, to be added up and read by `read_mixture`."""
+    """Return one row of sums of one image, to be added up and read by `read_mixture`."""
     z, y = logits.reshape(logits.shape[0], -1), labels.reshape(-1)
-    engine = scaling_kernels if logits.device.type == "cpu" else scaling_portable
     settings = importance.to(z.device), inverse_temperature, weights.to(z.device)
-    return engine.mixture(z, y, *settings).cpu().numpy()  # type: ignore[no-any-return]
+    return mixture_sums(z, y, *settings).cpu().numpy()
+
+
+@accelerated
+def mixture_sums(
+    logits: Float[Tensor, "L N"],
+    labels: Int64[Tensor, " N"],
+    importance: Float64[Tensor, " L"],
+    alpha: float,
+    weights: Float64[Tensor, "3"],
+) -> Float64[Tensor, "19"]:
+    """Return the sums from which the weights of `{softmax(alpha z), softmax(z), 1 / L}` are found.
+
+    Over the labelled pixels, a pixel of class c counted `importance[c]` times: the NLL of the mixture and its gradient
+    (4); its second derivatives (9); the products of the probabilities scaled by scaled, scaled by raw and raw by raw
+    (3); the probabilities of the true class, scaled and raw (2); the count.
+    """
+    index = (labels >= 0).nonzero().squeeze(1)
+    truth = labels[index].unsqueeze(0)
+    z = logits[:, index].double()
+    below = z - z.amax(dim=0)
+    scaled, raw = torch.softmax(alpha * below, dim=0), torch.softmax(below, dim=0)
+    share = importance[truth].squeeze(0)
+    uniform = torch.full_like(share, 1 / logits.shape[0])
+    parts = torch.stack([scaled.gather(0, truth).squeeze(0), raw.gather(0, truth).squeeze(0), uniform])
+    mixed = weights @ parts
+    ratios = parts / mixed
+    pairs = ((scaled, scaled), (scaled, raw), (raw, raw))
+    products = torch.stack([(one * other).sum(dim=0) @ share for one, other in pairs])
+    return torch.cat(
+        [
+            -(mixed.log() @ share).reshape(1),
+            -ratios @ share,
+            ((share * ratios) @ ratios.T).reshape(-1),
+            products,
+            parts[:2] @ share,
+            share.sum().reshape(1),
+        ]
+    )
 
 
 def read_mixture(sums: Array, num_classes: int) -> Mixture:
-    """What a row of sums says."""
+    """Split a row of sums into its parts."""
     scaled, cross, raw, truth_scaled, truth_raw, pixels = sums[13:19]
     each = pixels / num_classes
     gram = np.array([[scaled, cross, each], [cross, raw, each], [each, each, each]])
@@ -54,29 +92,93 @@ def binned_likelihood(
     edges: Float64[Tensor, " inner"],
     inverse_temperatures: Float64[Tensor, " R"],
 ) -> Float64[Tensor, "R 6"]:
-    """The sums of `temperature.Likelihood` for the pixels of each bin of confidence, whose inner edges are given."""
-    engine = scaling_kernels if logits.device.type == "cpu" else scaling_portable
+    """Return the sums of `temperature.Likelihood` for the pixels of each bin of confidence, given the inner edges."""
     settings = edges.to(logits.device), inverse_temperatures.to(logits.device)
-    sums: Tensor = engine.binned_likelihood(logits.reshape(logits.shape[0], -1), labels.reshape(-1), *settings)
-    return sums.cpu()
+    return binned_sums(logits.reshape(logits.shape[0], -1), labels.reshape(-1), *settings).cpu()
+
+
+@accelerated
+def binned_sums(
+    logits: Float[Tensor, "L N"],
+    labels: Int64[Tensor, " N"],
+    edges: Float64[Tensor, " inner"],
+    alphas: Float64[Tensor, " R"],
+) -> Float64[Tensor, "R 6"]:
+    """Return the sums of `likelihood_sums` for pixels in bins of confidence, each bin with its inverse temperature.
+
+    Bin r holds the confidences in `(edges[r - 1], edges[r]]`.
+    """
+    index = (labels >= 0).nonzero().squeeze(1)
+    z = logits[:, index].double()
+    below = z - z.amax(dim=0)
+    truth = below.gather(0, labels[index].unsqueeze(0)).squeeze(0)
+    bins = torch.bucketize(1 / below.exp().sum(dim=0), edges)
+    terms = likelihood_terms(below, truth, alphas[bins]).T
+    return terms.new_zeros(len(alphas), 6).index_add_(0, bins, terms)
 
 
 def attended_likelihood(
     logits: Float[Tensor, "L *S"], labels: Int64[Tensor, "*S"], threshold: float, inverse_temperature: float
 ) -> Float64[Tensor, "7"]:
-    """The sums of `temperature.Likelihood` for the attended loss, and the number of its borrowed terms.
+    """Return the sums of `temperature.Likelihood` for the attended loss, and the number of its borrowed terms.
 
-    To `-log S_y` each class k that is not the truth, and whose raw probability is at least `threshold`, adds
-    `-log(1 - S_k)`, with `S = softmax(alpha z)`.
+    The loss is `-log S_y` plus `-log(1 - S_k)` for each other class k whose raw probability is at least `threshold`,
+    with `S = softmax(alpha z)`.
     """
-    engine = scaling_kernels if logits.device.type == "cpu" else scaling_portable
     z, y = logits.reshape(logits.shape[0], -1), labels.reshape(-1)
-    sums: Tensor = engine.attended_likelihood(z, y, threshold, inverse_temperature)
-    return sums.cpu()
+    return attended_sums(z, y, threshold, inverse_temperature).cpu()
+
+
+@accelerated
+def attended_sums(
+    logits: Float[Tensor, "L N"], labels: Int64[Tensor, " N"], threshold: float, alpha: float
+) -> Float64[Tensor, "7"]:
+    """Compute `attended_likelihood` on the device of the logits."""
+    index = (labels >= 0).nonzero().squeeze(1)
+    truth = labels[index]
+    z = logits[:, index].double()
+    below = z - z.amax(dim=0)
+    own = below.gather(0, truth.unsqueeze(0)).squeeze(0)
+    log_total, mean, variance = _moments(below, alpha)
+    total = torch.stack(
+        [
+            torch.ones_like(own).sum(),
+            (log_total - alpha * own).sum(),
+            (mean - own).sum(),
+            variance.sum(),
+            (below.mean(dim=0) - own).sum(),
+            -own.sum(),
+            own.new_zeros(()),
+        ]
+    )
+    raw = torch.softmax(below, dim=0)
+    for k in range(logits.shape[0] if logits.shape[0] > 1 else 0):
+        chosen = (raw[k] >= threshold) & (truth != k)
+        others = torch.cat([below[:k, chosen], below[k + 1 :, chosen]])
+        rest_total, rest_mean, rest_variance = _moments(others, alpha)
+        total += torch.stack(
+            [
+                own.new_zeros(()),
+                (log_total[chosen] - rest_total).sum(),
+                (mean[chosen] - rest_mean).sum(),
+                (variance[chosen] - rest_variance).sum(),
+                (below[:, chosen].mean(dim=0) - others.mean(dim=0)).sum(),
+                -others.amax(dim=0).sum() if others.numel() else own.new_zeros(()),
+                chosen.sum().double(),
+            ]
+        )
+    return total
+
+
+def _moments(z: Tensor, alpha: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the log-sum-exp of `alpha z`, and mean and variance of `z` under its softmax."""
+    probs = torch.softmax(alpha * z, dim=0)
+    mean = (probs * z).sum(dim=0)
+    return torch.logsumexp(alpha * z, dim=0), mean, (probs * (z - mean).square()).sum(dim=0)
 
 
 def least_on_simplex(curvature: Float64[np.ndarray, "N N"], slope: Float64[np.ndarray, " N"]) -> Array:
-    """The point of the simplex with the least `v' curvature v / 2 + slope' v`, found face by face.
+    """Return the point of the simplex with the least `v' curvature v / 2 + slope' v`, found face by face.
 
     >>> least_on_simplex(np.eye(3), np.array([-1.0, -1.0, 5.0])).round(6)
     array([0.5, 0.5, 0. ])
@@ -94,7 +196,7 @@ def least_on_simplex(curvature: Float64[np.ndarray, "N N"], slope: Float64[np.nd
 
 
 def _least_on_face(curvature: Array, slope: Array, face: list[int]) -> Array:
-    """The least value where only some entries are not 0 and all sum to 1, wherever it lies."""
+    """Return the minimum among points whose entries outside a face are 0 and whose sum is 1, of any sign."""
     k = len(face)
     system = np.ones((k + 1, k + 1))
     system[:k, :k], system[k, k] = curvature[np.ix_(face, face)], 0.0

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
 from segcal.functional.probability import at_least_float32
-from segcal.kernels.cpu.compiling import may_compile
-from segcal.kernels.cpu.standardise import standardised_log_probabilities as compiled
-
-LEAST = math.log(torch.finfo(torch.float32).tiny)
-"""Smallest log-probability; that of a class with the logit minus infinity, too."""
+from segcal.kernels.constants import SMALLEST_LOG_PROBABILITY
+from segcal.kernels.dispatch import accelerated
 
 
+@accelerated
 def standardised_log_probabilities(
     logits: Float[Tensor, "B L *S"],
     inverse_temperature: Float64[Tensor, ""],
@@ -24,17 +20,16 @@ def standardised_log_probabilities(
 ) -> Float[Tensor, "B L *S"]:
     """Return `(log_softmax(inverse_temperature * logits) - mean) / deviation`, in at least float32.
 
-    Log-probabilities below the logarithm of the smallest float32 are raised to it.
+    Log-probabilities below the logarithm of the smallest float32, also that of a logit of minus infinity, are raised to
+    it.
 
     >>> one = torch.ones(2)
     >>> standardised_log_probabilities(torch.tensor([[1e4, 1e4]]), torch.tensor(2.0).double(), 0 * one, 2 * one).exp()
     tensor([[0.7071, 0.7071]])
     """
-    if logits.dtype != torch.float64 and logits.numel() and may_compile(logits, mean):
-        return compiled(logits, float(inverse_temperature), LEAST, mean, deviation)
     wide = at_least_float32(logits)
     # subtract before scaling: large shifts would otherwise cost precision
     below = (wide - wide.amax(dim=1, keepdim=True)) * inverse_temperature.to(wide.dtype)
     shape = (1, -1, *(1 for _ in wide.shape[2:]))
-    log_probs = torch.log_softmax(below, dim=1).clamp(min=LEAST)
+    log_probs = torch.log_softmax(below, dim=1).clamp(min=SMALLEST_LOG_PROBABILITY)
     return (log_probs - mean.view(shape)) / deviation.view(shape)

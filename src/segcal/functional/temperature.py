@@ -15,17 +15,16 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from segcal.functional import portable
-from segcal.kernels import cpu as kernels
+from segcal.functional.pixels import likelihood_sums, pixel_statistics
 
 State = Literal["overconfident", "underconfident", "balanced"]
 
 _STEPS = 200
-_TOLERANCE = 1e-9  # of the last Newton step, after which the error is of the order of its square
+_TOLERANCE = 1e-9  # of the last relative Newton step; the error after it is of the order of its square
 
 
 class Likelihood(NamedTuple):
-    """Sums over pixels at one inverse temperature; those of two sets of pixels add."""
+    """Sums over pixels at one inverse temperature; sums of two sets of pixels add."""
 
     pixels: float
     nll: float
@@ -36,12 +35,12 @@ class Likelihood(NamedTuple):
 
     @property
     def entropy(self) -> float:
-        """Summed entropy at the inverse temperature 1 (there, and only there, NLL - entropy is the slope)."""
+        """Return the summed entropy, if the inverse temperature is 1: only there the slope is NLL - entropy."""
         return self.nll - self.slope
 
 
 class Root(NamedTuple):
-    """An inverse temperature, with how it was found."""
+    """An inverse temperature, and how it was found."""
 
     inverse_temperature: float
     steps: int
@@ -49,16 +48,15 @@ class Root(NamedTuple):
 
 
 def likelihood(logits: Float[Tensor, "L *S"], labels: Int64[Tensor, "*S"], inverse_temperature: float) -> Likelihood:
-    """NLL of one image and its derivatives in the inverse temperature; negative labels are left out."""
-    engine = kernels if logits.device.type == "cpu" else portable
-    sums = engine.likelihood(logits.reshape(logits.shape[0], -1), labels.reshape(-1), inverse_temperature)
+    """Return the NLL of one image and its derivatives in the inverse temperature; negative labels are skipped."""
+    sums = likelihood_sums(logits.reshape(logits.shape[0], -1), labels.reshape(-1), inverse_temperature)
     return Likelihood(*sums.tolist())
 
 
 def optimal_inverse_temperature(at: Callable[[float], Likelihood]) -> Root:
-    """The inverse temperature of least NLL, for pixels whose likelihood at any inverse temperature `at` sums up.
+    """Return the inverse temperature of least NLL; `at` returns the summed likelihood at an inverse temperature.
 
-    Safeguarded Newton steps from 1: each evaluation halves the bracket or better, and most need five to seven.
+    Safeguarded Newton steps from 1, usually five to seven.
     """
 
     def sums(alphas: Tensor) -> Tensor:
@@ -71,15 +69,15 @@ def optimal_inverse_temperature(at: Callable[[float], Likelihood]) -> Root:
 def optimal_inverse_temperatures(
     at: Callable[[Float64[Tensor, " N"]], Float64[Tensor, "N 6"]], count: int
 ) -> tuple[Float64[Tensor, " N"], int, bool]:
-    """Those of N sets of pixels at once, with the steps that they took, and whether all converged.
+    """Return those of N sets of pixels, the number of steps, and whether all converged.
 
-    `at` makes the sums of `Likelihood` of each set at an inverse temperature of its own. A set without pixels has 1.
+    `at` returns the sums of `Likelihood` of each set at its own inverse temperature. A set without pixels has 1.
     """
     ones = torch.ones(count, dtype=torch.float64)
     start = at(ones)
     pixels, _, _, _, at_zero, at_infinity = start.unbind(dim=1)
     fixed = torch.where(at_infinity <= 0, torch.inf, torch.nan).double()
-    # chance before perfection: where all logits are equal, both hold
+    # 0 takes precedence: where all logits are equal, both hold
     fixed = torch.where(pixels == 0, 1.0, torch.where(at_zero >= 0, 0.0, fixed))
     free = fixed.isnan()
     if not free.any():
@@ -97,7 +95,7 @@ def root_of_increasing(
     derivatives: Callable[[Float64[Tensor, " N"]], tuple[Float64[Tensor, " N"], Float64[Tensor, " N"]]],
     start: Float64[Tensor, " N"],
 ) -> tuple[Float64[Tensor, " N"], int, bool]:
-    """Roots in (0, infinity) of N increasing functions, given their values and slopes: roots, steps, all converged."""
+    """Return roots in (0, infinity) of N increasing functions from values and slopes; steps; whether all converged."""
     low, high = torch.zeros_like(start), torch.full_like(start, torch.inf)
     x = start
     for step in range(1, _STEPS + 1):
@@ -115,7 +113,7 @@ def root_of_increasing(
 
 
 def pixel_inverse_temperature(logits: Float[Tensor, "L *S"], labels: Int64[Tensor, "*S"]) -> Float64[Tensor, "*S"]:
-    """The inverse temperature of least NLL at each pixel (LTS in Theorem 1); NaN where the label is negative.
+    """Return the inverse temperature of least NLL at each pixel (LTS in Theorem 1); NaN where the label is negative.
 
     >>> z = torch.tensor([[3.0, 3.0, 3.0], [0.0, 0.0, 0.0], [2.0, 2.0, 2.0]])
     >>> pixel_inverse_temperature(z, torch.tensor([0, 1, 2])).round(decimals=3)
@@ -136,9 +134,9 @@ def pixel_inverse_temperature(logits: Float[Tensor, "L *S"], labels: Int64[Tenso
 
 
 def confidence_state(nll: float, entropy: float, *, tolerance: float = 1e-6) -> State:
-    """Definitions "overconfident", "underconfident" and "balanced": mean NLL above, below or equal to mean entropy.
+    """Return "overconfident", "underconfident" or "balanced": mean NLL above, below or equal to mean entropy.
 
-    Equal means within `tolerance` nats, since float32 logits carry no more.
+    Equal means within `tolerance` nats, the precision of float32 logits.
 
     >>> confidence_state(0.5, 0.2)
     'overconfident'
@@ -149,16 +147,14 @@ def confidence_state(nll: float, entropy: float, *, tolerance: float = 1e-6) -> 
 
 
 def confidence_excess(logits: Float[Tensor, "L *S"], labels: Int64[Tensor, "*S"]) -> Float64[Tensor, "*S"]:
-    """NLL minus entropy at each pixel: positive where overconfident; NaN where the label is negative."""
+    """Return NLL minus entropy at each pixel: positive where overconfident; NaN where the label is negative."""
     flat = labels.reshape(-1)
-    engine = kernels if logits.device.type == "cpu" else portable
-    _, _, nll, _, entropy = engine.describe(logits.reshape(logits.shape[0], -1), flat)
-    excess: Tensor = (nll - entropy).masked_fill(flat < 0, torch.nan)
-    return excess.view(labels.shape)
+    _, _, nll, _, entropy = pixel_statistics(logits.reshape(logits.shape[0], -1), flat)
+    return (nll - entropy).masked_fill(flat < 0, torch.nan).view(labels.shape)
 
 
 def _pixel_roots(below: Float64[Tensor, "L N"], truth: Float64[Tensor, " N"]) -> Float64[Tensor, " N"]:
-    """Roots for pixels that have one; logits and the label's logit are given relative to the largest."""
+    """Return the roots of pixels that have one; logits and the label's logit are relative to the largest."""
 
     def derivatives(alpha: Tensor) -> tuple[Tensor, Tensor]:
         probs = torch.softmax(alpha * below, dim=0)

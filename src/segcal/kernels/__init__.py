@@ -1,1 +1,1 @@
-"""The same numbers as `segcal.functional`, faster."""
+"""The operations of `segcal.functional`, faster: numba on the CPU, Triton on CUDA; `dispatch` chooses."""

@@ -1,4 +1,4 @@
-"""Numbers that the kernels and their plain forms share; each is defined here alone."""
+"""Constants that kernels and their plain forms share; each is defined only here."""
 
 from __future__ import annotations
 
@@ -8,17 +8,37 @@ import torch
 
 CELLS = 1 << 16
 """Cells of a fine histogram of confidences or probabilities."""
-LOW_OCTAVES = 12  # of 1,024 cells, for confidences below 1/2; the other 52 are for 1 - confidence
+LOW_OCTAVES = 12
+"""Of 1,024 cells, for confidences below 1/2; the other 52 are for 1 - confidence."""
 
 WINDOWS = (9, 25)
-"""Sides of the boxes whose means are features, in pixels."""
+"""Sides of the boxes of the context features, in pixels."""
 MARGIN_CAP = 10.0
-"""Nats beyond which a larger margin says nothing more, and would only carry the size of the logits."""
+"""Nats beyond which a larger margin carries no information, only the scale of the logits."""
 DOUBLINGS = 4
-"""Of the distance within which a boundary is looked for: 0, 1, 3, 7 and 15 pixels."""
+"""Of the distance within which a boundary is searched: 0, 1, 3, 7 and 15 pixels."""
 LOWEST = -80.0
-"""What a logit counts as if it lies further below the largest: no sum notices, and nothing overflows."""
+"""A logit further below the largest counts as this far below it: sums do not change, and nothing overflows."""
+
+LOSS_HEAD = 5
+"""First sums of `log_linear.loss_sums`: pixels, NLL, loss, pixels whose temperature is clipped and pixels below the
+floor; then come the derivatives."""
+
+LEAST_TEMPERATURE = 1e-30
+"""A floor under temperatures that no bound reaches; stands for none."""
+
+OCTAVES = 64
+"""Of 512 cells, for class probabilities below 1/2, and as many for 1 - probability."""
+TIE_BREAK = 1e-9
+"""Share of a probability that is added to its mapped value, so that equal values keep their order."""
+SMALLEST = float(torch.finfo(torch.float64).tiny)
+"""The least mapped probability, so that its logarithm is finite."""
+NEAREST = 2.0**-52
+"""The least distance of a probability to 0 and to 1 in beta calibration, as in the published packages in float64."""
+
+SAMPLE_LEVELS = 48
+"""Levels of a sample of pixels; half of all pixels have level 0, a quarter level 1 and so on."""
 
 SMALLEST_LOG_PROBABILITY = math.log(torch.finfo(torch.float32).tiny)
-"""Log-probabilities below that of the smallest float32 (-87.3) count as this much, as in `logits_from_probabilities`:
-a probability of 0 is then the same whether it came as logits or as a number, and no product with it is infinite."""
+"""The least log-probability, that of the smallest float32 (-87.3), as in `logits_from_probabilities`: a probability of
+0 is then the same whether it came as a logit or as a number, and no product with it is infinite."""

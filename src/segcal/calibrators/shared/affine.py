@@ -20,11 +20,12 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from segcal.calibrators.base import Calibrator, FitReport
+from segcal.calibrators.shared.sampler import Sampler
 from segcal.calibrators.shared.streaming import Survey, pixels_of, survey
 from segcal.cases import reread
 from segcal.functional.affine import affine_curvature, affine_map, affine_nll
 from segcal.functional.lbfgs import Block, Metric, Minimum, Objective, minimise
-from segcal.functional.pixel_sample import Sample, Sampler
+from segcal.functional.pixel_sample import Sample
 from segcal.functional.temperature import Likelihood, likelihood, optimal_inverse_temperature
 from segcal.types import Array, Case, IgnoreIndex, Image, InputError, Logits
 

@@ -17,10 +17,10 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from segcal.calibrators.base import Calibrator
+from segcal.calibrators.shared.sampler import Sampler
 from segcal.cases import slabs_of
 from segcal.functional.context import FEATURES, REACH, context_features
 from segcal.functional.log_linear import Pixels
-from segcal.functional.pixel_sample import Sampler
 from segcal.functional.probability import at_least_float32
 from segcal.functional.temperature import likelihood, optimal_inverse_temperature
 from segcal.statistics.folds import folds_of

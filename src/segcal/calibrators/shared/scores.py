@@ -17,16 +17,9 @@ from torch import Tensor
 
 from segcal.calibrators.base import Calibrator, FitReport
 from segcal.cases import reread, slabs_of
-from segcal.functional.scores import (
-    CELLS,
-    PiecewiseMap,
-    ScoreHistogram,
-    Totals,
-    count_scores,
-    empty_scores,
-    mapped_log_probabilities,
-    mapped_nll,
-)
+from segcal.functional.score_maps import PiecewiseMap, mapped_log_probabilities, mapped_nll
+from segcal.functional.scores import ScoreHistogram, Totals, count_scores, empty_scores
+from segcal.kernels.constants import CELLS
 from segcal.types import Case, IgnoreIndex, Image, InputError, Logits
 
 _PART = 1 << 22

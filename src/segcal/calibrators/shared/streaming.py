@@ -10,8 +10,8 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from segcal.calibrators.base import Calibrator, TemperatureCalibrator
+from segcal.calibrators.shared.sampler import Sampler
 from segcal.cases import Slab, slabs_of
-from segcal.functional.pixel_sample import Sampler
 from segcal.functional.probability import at_least_float32
 from segcal.functional.temperature import likelihood
 from segcal.types import Case, InputError, Logits

@@ -1,13 +1,4 @@
-"""The temperature tree (appendix "Networks for LTS and IBTS"): one positive number per pixel.
-
-Leaves propose values, gates mix them (Eq. B.2):
-
-    T = positive( g8 (v5*y + 1) + (1 - g8) { g7 [g5 (v1*x + 1) + (1 - g5)(v2*x + 1)]
-                                           + (1 - g7) [g6 (v3*x + 1) + (1 - g6)(v4*x + 1)] } ),   g = sigmoid(c*x)
-
-where x are the inputs (logits, or log-probabilities made from them), y is the image and * is a convolution, 5 wide
-with dilation 2. All convolutions over x are computed as one.
-"""
+"""The temperature tree as a module: inputs and image to one positive number per pixel (see `functional.tree`)."""
 
 from __future__ import annotations
 
@@ -20,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  (the name it has everywhere)
 
 from segcal.functional.probability import probabilities
-from segcal.kernels import cpu as kernels
+from segcal.functional.tree import DILATION, Convolution, tree_root
 from segcal.types import Image, InputError, Logits, Temperature
 
 Positivity = Literal["relu", "softplus", "exp"]
@@ -28,8 +19,7 @@ Init = Literal["normal", "zeros"]
 Condition = Literal["class", "confidence"]
 Inputs = Float[Tensor, "B L *S"]
 
-_WIDTH, _DILATION = 5, 2
-_REACH = _DILATION * (_WIDTH // 2)
+_WIDTH = 5
 _EPSILON = 1e-8
 _BINS = 10
 _LEAVES = slice(0, 4)
@@ -65,8 +55,8 @@ class TemperatureTree(nn.Module):
         super().__init__()
         conv = {2: nn.Conv2d, 3: nn.Conv3d}[spatial_dims]
         # channels: leaves v1 v2 v3 v4, gates c5 c6 c7 and, with an image, c8
-        self.of_logits = conv(num_classes, 8 if image_channels else 7, _WIDTH, dilation=_DILATION)
-        self.of_image = conv(image_channels, 1, _WIDTH, dilation=_DILATION) if image_channels else None
+        self.of_logits = conv(num_classes, 8 if image_channels else 7, _WIDTH, dilation=DILATION)
+        self.of_image = conv(image_channels, 1, _WIDTH, dilation=DILATION) if image_channels else None
         groups = {None: 0, "class": num_classes, "confidence": _BINS}[condition]
         self.of_group = nn.Parameter(torch.zeros(groups)) if groups else None  # logarithms of the factors
         self.positivity, self.root_offset, self.init, self.condition = positivity, root_offset, init, condition
@@ -92,44 +82,20 @@ class TemperatureTree(nn.Module):
             if self.of_image is not None:
                 cast(Tensor, self.of_image.bias).fill_(-self.root_offset)
 
-    def root(self, inputs: Inputs, image: Image | None = None) -> Temperature:
-        """Return the value at the root before it is made positive."""
-        found = self._fused(inputs, image)
-        return self._root(inputs, image) if found is None else found
-
-    def _fused(self, inputs: Inputs, image: Image | None, least: float | None = None) -> Temperature | None:
-        """Return the value at the root, rectified if `least` is given, in one CPU pass; None if impossible."""
+    def root(self, inputs: Inputs, image: Image | None = None, *, least: float | None = None) -> Temperature:
+        """Return the value at the root before it is made positive, or rectified and increased by `least`."""
         if self.of_image is not None and image is None:
             raise InputError("this calibrator also reads the image; pass it, or build one with image_channels=0")
-        if not (
-            inputs.numel()
-            and self.of_logits.weight.dtype == torch.float32
-            and kernels.may_compile(inputs, *self.parameters())
-        ):
-            return None
-        y = None if image is None or self.of_image is None else _narrowed(image, torch.float32)
         of_image = None if self.of_image is None else _learned(self.of_image)
-        x, offset = _narrowed(inputs, torch.float32), 1.0 + self.root_offset
-        return kernels.tree_root(x, y, _learned(self.of_logits), of_image, offset, least=least)
-
-    def _root(self, inputs: Inputs, image: Image | None) -> Temperature:
-        found = _convolve(self.of_logits, inputs)  # [B, 7 or 8, *S]
-        v1, v2, v3, v4 = found[:, _LEAVES].unbind(1)
-        gates = torch.sigmoid(found[:, 4:])
-        left = torch.lerp(v2, v1, gates[:, 0])
-        right = torch.lerp(v4, v3, gates[:, 1])
-        value = torch.lerp(right, left, gates[:, 2])
-        if self.of_image is not None and image is not None:
-            value = torch.lerp(value, _convolve(self.of_image, image)[:, 0], gates[:, 3])
-        # every leaf has a + 1, and the gates' weights sum to 1, so it can be added once, here
-        return value.unsqueeze(1) + (1.0 + self.root_offset)
+        image = image if of_image is not None else None
+        return tree_root(inputs, image, _learned(self.of_logits), of_image, 1.0 + self.root_offset, least=least)
 
     def forward(self, inputs: Inputs, image: Image | None = None, *, logits: Logits | None = None) -> Temperature:
         """Return the value of each pixel; a condition is read from `logits`, or from the inputs without them."""
-        least = _EPSILON if self.positivity == "relu" else None
-        found = self._fused(inputs, image, least)
-        if found is None or least is None:
-            found = self.positive(self._root(inputs, image) if found is None else found)
+        if self.positivity == "relu":
+            found = self.root(inputs, image, least=_EPSILON)
+        else:
+            found = self.positive(self.root(inputs, image))
         return self.conditioned(found, inputs if logits is None else logits)
 
     def conditioned(self, temperature: Temperature, logits: Logits) -> Temperature:
@@ -152,32 +118,5 @@ class TemperatureTree(nn.Module):
         return torch.exp(root - 1.0)
 
 
-def scaled_within(values: Tensor, factor: Tensor, floor: Tensor, bounds: tuple[float, float]) -> Tensor:
-    """Return `values * factor` within the bounds and not below the floor."""
-    low, high = bounds
-    if values.dtype == torch.float32 and kernels.may_compile(values, factor):
-        # in numpy, since small operations wake PyTorch's threads, which then spin
-        least = np.float32(max(low, float(floor)))
-        return torch.from_numpy(np.clip(values.numpy() * np.float32(float(factor)), least, np.float32(high)))
-    return torch.maximum((values * factor).clamp(low, high), floor.to(values.dtype))
-
-
-def _learned(conv: nn.Module) -> tuple[Tensor, Tensor]:
+def _learned(conv: nn.Module) -> Convolution:
     return cast(Tensor, conv.weight), cast(Tensor, conv.bias)
-
-
-def _narrowed(values: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return values in another precision, clamped to its range: infinities would make the temperature NaN."""
-    if values.dtype == torch.float64 and dtype != torch.float64:
-        values = values.clamp(torch.finfo(dtype).min, torch.finfo(dtype).max)
-    return values.to(dtype)
-
-
-def _convolve(conv: nn.Module, values: Tensor) -> Tensor:
-    """Convolve with reflected edges, in the memory order in which convolutions are fastest."""
-    weight, dims = cast(Tensor, conv.weight), values.ndim - 2
-    mode = "reflect" if min(values.shape[2:]) > _REACH else "replicate"  # a reflection needs something to reflect
-    padded = F.pad(_narrowed(values, weight.dtype), [_REACH] * (2 * dims), mode=mode)
-    order = torch.channels_last if dims == 2 else torch.channels_last_3d
-    found: Tensor = conv(padded.contiguous(memory_format=order))
-    return found.to(weight.dtype)  # mixed precision ends here

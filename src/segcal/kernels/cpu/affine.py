@@ -1,34 +1,23 @@
 """One fused pass over the pixels of an image on the CPU: NLL of an affine map of the scores, and its gradient.
 
 A block of pixels is widened to float64, mapped, and multiplied with its own residuals while it is in the cache, so that
-neither scores nor probabilities of an image are ever written out.
+neither mapped scores nor probabilities are written to memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
-
-import numba
 import numpy as np
 import torch
 from torch import Tensor
 
 from segcal.kernels.constants import SMALLEST_LOG_PROBABILITY
-from segcal.kernels.cpu.compiling import BLOCK, as_numpy, compiled, exp_below_zero, log_above_one, over_pixels
+from segcal.kernels.cpu.compiling import BLOCK, as_numpy, compiled, exp_below_zero, log_above_one, over_pixels, summing
 from segcal.types import Array
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 _ROOM = 1 << 20  # sums of blocks kept before they are added up (8 MiB)
 
 
-def summed(function: F) -> F:
-    """As `compiled`, for sums whose order is left to the compiler: without that, it does not use the vector units."""
-    return cast(F, numba.njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract", "reassoc"})(function))
-
-
-@summed
+@summing
 def _products(one: Array, rows: Array, n: int, out: Array) -> None:
     """Dot products of `one` with each row."""
     a = one[:n]
@@ -50,7 +39,7 @@ def _products(one: Array, rows: Array, n: int, out: Array) -> None:
         out[k] = total
 
 
-@summed
+@summing
 def _sum(values: Array, n: int) -> float:
     total = 0.0
     for i in range(n):
@@ -70,7 +59,7 @@ def widen(logits: Array, at: int, n: int, x: Array) -> None:
 @compiled
 def exponentials(scores: Array, n: int, top: Array, total: Array, powers: Array) -> None:
     """The largest score of each pixel, the exponentials below it, and their sum."""
-    # written elsewhere than read: in place, the compiler would not use the vector units
+    # not in place, which the compiler would not vectorize
     first = scores[0]
     for i in range(n):
         top[i] = first[i]
@@ -126,7 +115,7 @@ def _map(weights: Array, bias: Array, x: Array, n: int, u: Array) -> None:
 
 
 @compiled
-def _affine(
+def _affine_sums(
     logits: Array,
     labels: Array,
     importance: Array,
@@ -173,10 +162,10 @@ def _affine(
             _products(residual[c], x[c : c + 1] if width == 1 else x, n, own)
 
 
-def affine(
+def affine_sums(
     logits: Tensor, labels: Tensor, importance: Tensor, weights: Tensor, bias: Tensor, *, of_log: bool
 ) -> Tensor:
-    """Summed NLL and its gradient in weights and bias, in one row; see `affine_portable.affine`."""
+    """Twin of `segcal.functional.affine.affine_sums`."""
     z, y = as_numpy(logits), as_numpy(labels)
     settings = (as_numpy(importance), as_numpy(weights), as_numpy(bias), of_log)
     size = 1 + weights.numel() + bias.numel()
@@ -185,6 +174,6 @@ def affine(
     for first in range(0, z.shape[1], step):
         n = min(step, z.shape[1] - first)
         partial = np.zeros((-(-n // BLOCK), size))
-        over_pixels(_affine, n, z, y, *settings, partial, first)
+        over_pixels(_affine_sums, n, z, y, *settings, partial, first)
         result += partial.sum(axis=0)
     return torch.from_numpy(result)

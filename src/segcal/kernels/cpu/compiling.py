@@ -1,4 +1,4 @@
-"""What the compiled kernels share: the compiler, vector forms of exp and log, the cells of confidence, threads."""
+"""What the compiled kernels share: the compiler, vectorizable exp and log, the cells of confidence, threads."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from segcal.kernels.constants import CELLS, LOW_OCTAVES
+from segcal.kernels.cpu.caching import enable_caching
 from segcal.types import Array
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -27,23 +28,25 @@ def compiled(function: F) -> F:
 
 
 def summing(function: F) -> F:
-    """The same for sums along a block, whose terms the vector units may add in an order of their own."""
+    """Compile sums along a block, whose terms may be added in any order: otherwise they are not vectorized."""
     return _compile(function, "reassoc")
 
 
 def inlined(function: F) -> F:
-    """The same, put into the caller before it is compiled, so that arguments that are constants are known as such."""
+    """Compile into the caller, where arguments that are constants are known to be constant."""
     return _compile(function, inline="always")
 
 
 def _compile(function: F, *liberties: str, **options: Any) -> F:
     math = {"contract", *liberties}
-    return cast(F, numba.njit(nogil=True, cache=True, error_model="numpy", fastmath=math, **options)(function))
+    dispatcher = numba.njit(nogil=True, error_model="numpy", fastmath=math, **options)(function)
+    enable_caching(dispatcher)
+    return cast(F, dispatcher)
 
 
 @compiled
 def exp_below_zero(x: float) -> float:
-    """e**x for x <= 0, to 2 units in the last place; below -700 the value at -700, which no sum notices."""
+    """Return e**x for x <= 0, to 2 units in the last place; below -700 the value at -700, too small to matter."""
     x = max(x, -700.0)
     shifted = x * 1.4426950408889634 + 6755399441055744.0  # 1.5 * 2**52: rounds to an integer held in the low bits
     k = shifted - 6755399441055744.0
@@ -67,7 +70,7 @@ def exp_below_zero(x: float) -> float:
 
 @compiled
 def exp_float32(x: float) -> float:
-    """e**x in float32, to about 1e-7; beyond +-87 the value there."""
+    """Return e**x in float32, to about 1e-7; beyond +-87 the value there."""
     x = min(max(x, np.float32(-87)), np.float32(87))  # type: ignore[assignment]
     shifted = x * np.float32(1.44269504) + np.float32(12582912)  # 1.5 * 2**23: as above
     k = shifted - np.float32(12582912)
@@ -85,7 +88,7 @@ def exp_float32(x: float) -> float:
 
 @compiled
 def log_above_one(x: float) -> float:
-    """Natural logarithm for x >= 1, to an absolute error of about 1e-16 times the result's magnitude."""
+    """Return the natural logarithm for x >= 1, with a relative error of about 1e-16."""
     bits = np.float64(x).view(np.int64)
     high = (bits - 0x3FE6A09E667F3BCD) >> 52  # exponent such that the mantissa lies in [sqrt(1/2), sqrt(2))
     f = np.int64(bits - (high << 52)).view(np.float64)
@@ -107,7 +110,7 @@ def log_above_one(x: float) -> float:
 
 @compiled
 def cell_of(confidence: float) -> int:
-    """Which of the 65,536 cells a confidence falls into; see `cells`. Without branches, for the vector units."""
+    """Return the cell of a confidence; see `segcal.functional.counting.cell_of`. Without branches, to vectorize."""
     rest = 1.0 - confidence
     low = (np.float64(confidence).view(np.int64) >> 42) - ((1022 - LOW_OCTAVES) << 10)
     high = CELLS - 1 - (np.float64(rest).view(np.int64) >> 42) + ((958 + LOW_OCTAVES) << 10)
@@ -116,7 +119,7 @@ def cell_of(confidence: float) -> int:
 
 @lru_cache(maxsize=1)
 def _pool(process: int, threads: int) -> ThreadPoolExecutor:
-    """One pool for each process (a forked child does not inherit threads) and thread count."""
+    """Return one pool per process (a forked child does not inherit threads) and thread count."""
     return ThreadPoolExecutor(threads, thread_name_prefix="segcal")
 
 
@@ -130,21 +133,23 @@ def run_all(tasks: list[Callable[[], Any]]) -> list[Any]:
 
 
 def over_pixels(kernel: Callable[..., None], n: int, *arguments: Any) -> None:
-    """Run `kernel(*arguments, start, stop)` over ranges of pixels, one for each thread, on whole blocks."""
+    """Run `kernel(*arguments, start, stop)` over ranges of pixels, one per thread, of whole blocks."""
     parts = min(torch.get_num_threads(), max(1, n // (8 * BLOCK)))
     size = max(-(-n // (parts * BLOCK)) * BLOCK, 1)
     ranges = [(start, min(start + size, n)) for start in range(0, n, size)]
     run_all([partial(kernel, *arguments, start, stop) for start, stop in ranges])
 
 
-def may_compile(*tensors: Tensor) -> bool:
-    """Whether compiled kernels may stand in for PyTorch: on the CPU, with no gradient wanted and no graph exported."""
-    learning = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-    return not learning and not torch.compiler.is_compiling() and all(t.device.type == "cpu" for t in tensors)
-
-
 def as_numpy(values: Tensor) -> Array:
-    """Without a copy where memory order and precision allow."""
+    """Return a tensor as a contiguous array, without a copy where memory order and precision allow."""
     if values.dtype in (torch.float16, torch.bfloat16):
         values = values.float()
     return values.detach().contiguous().numpy()
+
+
+def as_float32(values: Tensor) -> Array:
+    """Return a tensor as a contiguous array of float32; values beyond its range become the largest finite ones."""
+    if values.dtype == torch.float64:
+        limits = np.finfo(np.float32)
+        return np.clip(as_numpy(values), limits.min, limits.max).astype(np.float32)
+    return as_numpy(values)

@@ -1,9 +1,9 @@
 """Context features and the temperature they give, compiled for the CPU: one pass over the logits, then sums in boxes.
 
-A box of 9 or 25 is a sum of boxes of 1, 8 and 16, and those come of doubling, along one axis after the other: a few
-additions of whole vectors for each pixel, in an order that depends on the place in the window only. So slabs and whole
-images give the same bits, which a running sum would not. The mean over a box is linear: of all features with the same
-window only their weighted sum goes through it when a temperature is found.
+A box of 9 or 25 is a sum of boxes of 1, 8 and 16, which result from doubling, along one axis after the other: a few
+vector additions per pixel, in an order that depends only on the place in the window. So slabs and whole images give the
+same bits, which a running sum would not. The mean over a box is linear, so that only the weighted sum of the features
+with the same window goes through it when a temperature is computed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from segcal.kernels.constants import DOUBLINGS, LOWEST, MARGIN_CAP, WINDOWS
+from segcal.kernels.constants import DOUBLINGS, LEAST_TEMPERATURE, LOWEST, MARGIN_CAP, WINDOWS
 from segcal.kernels.cpu.compiling import (
     BLOCK,
     as_numpy,
@@ -28,7 +28,8 @@ from segcal.kernels.cpu.compiling import (
     over_pixels,
     run_all,
 )
-from segcal.kernels.cpu.pixels import differs_along_axes
+from segcal.kernels.cpu.geometry import near_boundary
+from segcal.kernels.dispatch import DECLINED
 from segcal.types import Array
 
 _STRIP = 64  # columns whose lines stay in the cache
@@ -76,7 +77,7 @@ def _describe(logits: Array, entropy: Array, margin: Array, predicted: Array, st
 
 @compiled
 def _mirrored(at: int, length: int) -> int:
-    """Which place to read for one beyond an end of an axis; see `context_portable.reflected`."""
+    """Return the place to read for one beyond an end of an axis; see `segcal.functional.context.reflected`."""
     period = max(2 * (length - 1), 1)
     place = at % period
     return min(place, 2 * (length - 1) - place)
@@ -84,7 +85,7 @@ def _mirrored(at: int, length: int) -> int:
 
 @compiled
 def _box_lines(values: Array, width: int, result: Array, start: int, stop: int) -> None:
-    """The mean along the last axis of lines `start` to `stop` of `[R, n]`."""
+    """Compute the mean along the last axis of lines `start` to `stop` of `[R, n]`."""
     length, reach = values.shape[1], width // 2
     sums = np.empty(length + 2 * reach, np.float32)
     scale = np.float32(1 / width)
@@ -116,7 +117,7 @@ def _box_lines(values: Array, width: int, result: Array, start: int, stop: int) 
 
 @compiled
 def _windows(sums: Array, width: int, first: int, n: int, result: Array) -> None:
-    """The mean of each `width` lines of `sums`, into `n` columns of `result` from `first` on; the lines are used up."""
+    """Write the mean of each `width` lines of `sums` into `n` columns of `result` from `first` on; changes `sums`."""
     length, scale = result.shape[0], np.float32(1 / width)
     taken, size = 0, 1
     while size <= width:
@@ -139,7 +140,7 @@ def _windows(sums: Array, width: int, first: int, n: int, result: Array) -> None
 
 @compiled
 def _box_strips(values: Array, width: int, result: Array, start: int, stop: int) -> None:
-    """The mean along the middle axis of `[A, n, K]`, for strips `start` to `stop` of columns, counted through."""
+    """Compute the mean along the middle axis of `[A, n, K]` for strips `start` to `stop` of columns."""
     length, columns, reach = values.shape[1], values.shape[2], width // 2
     each = (columns + _STRIP - 1) // _STRIP
     sums = np.empty((length + 2 * reach, _STRIP), np.float32)
@@ -154,14 +155,14 @@ def _box_strips(values: Array, width: int, result: Array, start: int, stop: int)
 
 
 def _in_parts(kernel: Callable[..., None], count: int, *arguments: Any) -> None:
-    """Run `kernel(*arguments, start, stop)` over ranges of `count`, one for each thread."""
+    """Run `kernel(*arguments, start, stop)` over ranges of `count`, one per thread."""
     parts = min(torch.get_num_threads(), max(count, 1))
     edges = [count * k // parts for k in range(parts + 1)]
     run_all([partial(kernel, *arguments, first, last) for first, last in pairwise(edges)])
 
 
 def _box_mean(values: Array, width: int) -> Array:
-    """The mean of `[*S]` over boxes; see `context_portable.box_mean`."""
+    """Return the mean of `[*S]` over boxes; see `_box_mean` in `segcal.functional.context`."""
     size = values.shape
     for axis in range(len(size) - 1):
         folded = (math.prod(size[:axis]), size[axis], math.prod(size[axis + 1 :]))
@@ -176,7 +177,7 @@ def _box_mean(values: Array, width: int) -> Array:
 
 
 class _Maps(NamedTuple):
-    """What is known of each pixel `[*S]` before any mean is taken."""
+    """The features of each pixel `[*S]` before any mean is taken."""
 
     entropy: Array
     margin: Array
@@ -186,18 +187,18 @@ class _Maps(NamedTuple):
 
 
 def _maps(image: Array) -> _Maps:
-    """Of one image `[L, *S]`."""
+    """Compute the maps of one image `[L, *S]`."""
     size = image.shape[1:]
     flat = image.reshape(len(image), -1)
     entropy, margin = (np.empty(flat.shape[1], np.float32) for _ in range(2))
     predicted = np.empty(flat.shape[1], np.int16 if len(image) < 1 << 15 else np.int32)
     over_pixels(_describe, flat.shape[1], flat, entropy, margin, predicted)
-    near = differs_along_axes(torch.from_numpy(predicted.reshape(1, *size)), 1)[0].numpy().view(np.uint8)
+    near = near_boundary(torch.from_numpy(predicted.reshape(1, *size)), width=1)[0].numpy().view(np.uint8)
     return _Maps(entropy.reshape(size), margin.reshape(size), _distance(near), near, predicted.reshape(size))
 
 
 def _distance(near: Array) -> Array:
-    """See `context_portable.distance`. Three copies of a box, moved by its reach and 1, make the next."""
+    """Return the distance of `segcal.functional.context`: three copies of a box, shifted, make the next box."""
     level, total = near, near.copy()
     for doubling in range(DOUBLINGS):
         shift = 1 << doubling
@@ -211,8 +212,10 @@ def _distance(near: Array) -> Array:
     return np.uint8(1 + DOUBLINGS) - total
 
 
-def features(logits: Tensor) -> Tensor:
-    """See `context_portable.features`: Float32[B, 9, *S]."""
+def context_features(logits: Tensor) -> Tensor:
+    """Twin of `segcal.functional.context.context_features`, in float32."""
+    if not logits.numel():
+        return DECLINED
     batch = as_numpy(logits)
     result = np.empty((len(batch), 3 + 3 * len(WINDOWS), *batch.shape[2:]), np.float32)
     for image, out in zip(batch, result, strict=True):
@@ -221,7 +224,7 @@ def features(logits: Tensor) -> Tensor:
         for k, width in enumerate(WINDOWS):
             for j, values in enumerate((maps.entropy, maps.margin, maps.near.astype(np.float32))):
                 out[3 + 3 * k + j] = _box_mean(values, width)
-    return torch.from_numpy(result)
+    return _as_precise_as(logits, result)
 
 
 @compiled
@@ -229,7 +232,7 @@ def _combine(
     entropy: Array, margin: Array, distance: Array, near: Array, predicted: Array, weights: Array, offsets: Array,
     own: Array, narrow: Array, broad: Array, start: int, stop: int,
 ) -> None:  # fmt: skip
-    """What each pixel adds to its own log-temperature, and to that of the pixels in either box around it."""
+    """Compute what each pixel adds to its own log-temperature, and to that of the pixels in both boxes around it."""
     a, b, c = weights[0], weights[1], weights[2]
     d, e, f = weights[3], weights[4], weights[5]
     g, h, k = weights[6], weights[7], weights[8]
@@ -244,19 +247,37 @@ def _combine(
 
 @compiled
 def _finish(
-    own: Array, narrow: Array, broad: Array, low: float, high: float, result: Array, start: int, stop: int
-) -> None:
+    own: Array, narrow: Array, broad: Array, low: float, high: float, least: float, softness: float, result: Array,
+    start: int, stop: int,
+) -> None:  # fmt: skip
+    """Add up the log-temperatures, apply the floor, which is soft unless `softness` is 0, and the bounds."""
     for i in range(start, stop):
-        result[i] = min(max(exp_float32(own[i] + narrow[i] + broad[i]), low), high)
+        own[i] += narrow[i] + broad[i]
+    if softness > 0:
+        for i in range(start, stop):
+            above = own[i] - least
+            rest = log_above_one(1.0 + np.float64(exp_float32(-abs(above) / softness)))
+            own[i] = least + max(above, np.float32(0)) + softness * np.float32(rest)
+    for i in range(start, stop):
+        result[i] = min(max(exp_float32(max(own[i], least)), low), high)
 
 
-def temperature(
-    logits: Tensor, weights: Tensor, intercept: Tensor, offsets: Tensor, bounds: tuple[float, float]
+def context_temperature(
+    logits: Tensor,
+    weights: Tensor,
+    intercept: Tensor,
+    offsets: Tensor,
+    bounds: tuple[float, float],
+    floor: Tensor,
+    softness: Tensor,
 ) -> Tensor:
-    """The exponential of `context_portable.log_temperature` within bounds: Float32[B, 1, *S]."""
+    """Twin of `segcal.functional.context.context_temperature`, in float32."""
+    if not logits.numel():
+        return DECLINED
     batch = as_numpy(logits)
     each, moved = as_numpy(weights.float()), as_numpy((offsets + intercept).float())
-    low, high = (np.float32(bound) for bound in bounds)
+    least = np.log(max(float(floor), LEAST_TEMPERATURE))
+    limits = [np.float32(number) for number in (*bounds, least, float(softness))]
     result = np.empty((len(batch), 1, *batch.shape[2:]), np.float32)
     for image, out in zip(batch, result, strict=True):
         maps = [values.reshape(-1) for values in _maps(image)]
@@ -264,5 +285,11 @@ def temperature(
         over_pixels(_combine, own.size, *maps, each, moved, own, narrow, broad)
         size, both = image.shape[1:], zip((narrow, broad), WINDOWS, strict=True)
         boxes = [_box_mean(values.reshape(size), width).reshape(-1) for values, width in both]
-        over_pixels(_finish, own.size, own, *boxes, low, high, out.reshape(-1))
-    return torch.from_numpy(result)
+        over_pixels(_finish, own.size, own, *boxes, *limits, out.reshape(-1))
+    return _as_precise_as(logits, result)
+
+
+def _as_precise_as(logits: Tensor, result: Array) -> Tensor:
+    """Return float32 results as float64 for logits in float64, as the plain form does."""
+    found = torch.from_numpy(result)
+    return found.double() if logits.dtype == torch.float64 else found

@@ -1,6 +1,6 @@
 """Logits divided by temperatures on the CPU, as logits or as probabilities, in one pass that keeps every label.
 
-Plain PyTorch reads the logits five times for it: maximum, quotient, softmax, and twice for the guard of the labels.
+Plain PyTorch reads the logits five times: maximum, quotient, softmax, and twice to guard the labels.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from segcal.kernels.cpu.compiling import BLOCK, as_numpy, compiled, exp_float32, over_pixels
+from segcal.kernels.dispatch import DECLINED
 from segcal.types import Array
 
 _LARGEST = np.float32(torch.finfo(torch.float32).max * (1 - torch.finfo(torch.float32).eps))
@@ -31,7 +32,7 @@ def _top(logits: Array, at: int, n: int, top: Array) -> None:
 
 @compiled
 def _spread(temperature: Array, at: int, n: int, heat: Array) -> None:
-    """The temperatures of `n` pixels from `at` on; one may stand for all."""
+    """Copy the temperatures of `n` pixels from `at` on; there may be one for all pixels."""
     if temperature.shape[0] == 1:
         heat[:n] = temperature[0]
     else:
@@ -40,7 +41,7 @@ def _spread(temperature: Array, at: int, n: int, heat: Array) -> None:
 
 @compiled
 def _probabilities(logits: Array, temperature: Array, probs: Array, start: int, stop: int) -> None:
-    """Softmax of the quotients; a rival that rounding lets reach the winner is moved to the next number below."""
+    """Compute the softmax of the quotients; a rival that rounding makes equal to the winner is moved down."""
     classes = logits.shape[0]
     top, inverse, total = np.empty(BLOCK, np.float32), np.empty(BLOCK, np.float32), np.empty(BLOCK, np.float32)
     for at in range(start, stop, BLOCK):
@@ -77,7 +78,7 @@ def _next_below(x: float) -> float:
 
 @compiled
 def _quotients(logits: Array, temperature: Array, scaled: Array, start: int, stop: int) -> None:
-    """The quotients, within what float32 holds, with the same guard."""
+    """Compute the quotients within the range of float32, with the same guard."""
     top, heat = np.empty(BLOCK, np.float32), np.empty(BLOCK, np.float32)
     for at in range(start, stop, BLOCK):
         n = min(BLOCK, stop - at)
@@ -92,16 +93,18 @@ def _quotients(logits: Array, temperature: Array, scaled: Array, start: int, sto
 
 
 def scaled_probabilities(logits: Tensor, temperature: Tensor) -> Tensor:
-    """Softmax of `logits / temperature`, both float32, `[B, L, *S]` and `[B, 1, *S]`, with the argmax of the logits."""
+    """Twin of `segcal.functional.division.scaled_probabilities`, in float32."""
     return _run(_probabilities, logits, temperature)
 
 
 def scaled_logits(logits: Tensor, temperature: Tensor) -> Tensor:
-    """`logits / temperature`, both float32, `[B, L, *S]` and `[B, 1, *S]`, with the argmax of the logits."""
+    """Twin of `segcal.functional.division.scaled_logits`, in float32."""
     return _run(_quotients, logits, temperature)
 
 
 def _run(kernel: Callable[..., None], logits: Tensor, temperature: Tensor) -> Tensor:
+    if not (logits.dtype == temperature.dtype == torch.float32 and logits.numel()):
+        return DECLINED
     z: Any = as_numpy(logits).reshape(*logits.shape[:2], -1)
     found = np.empty(z.shape, np.float32)
     for k in range(len(z)):
@@ -110,3 +113,11 @@ def _run(kernel: Callable[..., None], logits: Tensor, temperature: Tensor) -> Te
         heat = as_numpy(own[(slice(0, 1),) * own.ndim] if one else own).reshape(-1)
         over_pixels(kernel, z.shape[2], z[k], heat, found[k])
     return torch.from_numpy(found).view(logits.shape)
+
+
+def scaled_within(values: Tensor, factor: Tensor, floor: Tensor, bounds: tuple[float, float]) -> Tensor:
+    """Twin of `segcal.functional.division.scaled_within`, in numpy on one thread; see `segcal.kernels.cpu` for why."""
+    if values.dtype != torch.float32:
+        return DECLINED
+    low, high = (np.float32(max(bound, float(floor))) for bound in bounds)
+    return torch.from_numpy(np.clip(values.detach().numpy() * np.float32(float(factor)), low, high))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor
 
+from segcal.kernels.constants import LOSS_HEAD
 from segcal.kernels.cpu.compiling import (
     BLOCK,
     as_numpy,
@@ -17,15 +18,12 @@ from segcal.kernels.cpu.compiling import (
 from segcal.kernels.cpu.pixels import largest
 from segcal.types import Array
 
-HEAD = 5
-"""Of a row of sums: pixels, NLL, loss, pixels at a bound and pixels below the floor; then come the derivatives."""
-
 
 @compiled
 def _slopes(
     logits: Array, labels: Array, at: int, n: int, top: Array, cold: Array, brier: float, found: Array, scratch: Array
 ) -> None:
-    """NLL, loss, slope and curvature in the log-temperature, `found[:4]`, of `n` pixels from `at` on."""
+    """Compute NLL, loss, slope and curvature in the log-temperature, `found[:4]`, of `n` pixels from `at` on."""
     classes = logits.shape[0]
     total, mean, square = scratch[0], scratch[1], scratch[2]
     fit, tilt, twist = scratch[3], scratch[4], scratch[5]
@@ -81,7 +79,7 @@ def _dot(one: Array, other: Array, n: int) -> float:
 
 @compiled
 def _curve(bend: Array, known: Array, winner: Array, n: int, classes: int, square: Array) -> None:
-    """Add the products of what is known of `n` pixels; rows of the lower triangle, which `loss_sums` mirrors."""
+    """Add the products of the features of `n` pixels; the lower triangle, which `loss_sums` mirrors."""
     many, numbers = known.shape[0], known.shape[0] + classes
     weighted, present = np.empty(BLOCK), np.zeros(classes, np.int64)
     for j in range(many):
@@ -150,11 +148,11 @@ def _sums(
             out[2] += counts * found[1, i]
             out[3] += counts * (1.0 - inside[i])
             out[4] += counts * below[i]
-            out[HEAD + many + winner[i]] += found[2, i]
+            out[LOSS_HEAD + many + winner[i]] += found[2, i]
         for j in range(many):
-            out[HEAD + j] += _dot(found[2], known[j], n)
+            out[LOSS_HEAD + j] += _dot(found[2], known[j], n)
         if curvature:
-            _curve(found[3], known, winner, n, classes, out[HEAD + numbers :])
+            _curve(found[3], known, winner, n, classes, out[LOSS_HEAD + numbers :])
 
 
 def loss_sums(
@@ -163,21 +161,22 @@ def loss_sums(
     features: Tensor,
     point: Array,
     bounds: tuple[float, float],
-    floor: tuple[float, float],
-    brier: float,
-    curvature: bool,
+    *,
+    floor: tuple[float, float] = (0.0, 0.0),
+    brier: float = 0.0,
+    curvature: bool = False,
 ) -> Array:
-    """See `log_linear.loss_sums`."""
+    """Twin of `segcal.functional.log_linear.loss_sums`."""
     z, known = as_numpy(logits), as_numpy(features)
     count, numbers = z.shape[1], len(point)
     low, high = (float(np.log(bound)) for bound in bounds)
     softness = float(floor[1])
     least = float(np.log(floor[0])) if softness > 0 else 0.0
-    partial = np.zeros((-(-count // BLOCK), HEAD + numbers + (numbers**2 if curvature else 0)))
+    partial = np.zeros((-(-count // BLOCK), LOSS_HEAD + numbers + (numbers**2 if curvature else 0)))
     settings = (low, high, least, softness, float(brier), curvature)
     over_pixels(_sums, count, z, as_numpy(labels), known, np.asarray(point), *settings, partial)
     total = partial.sum(axis=0)  # numpy sums pairwise
     if curvature:
-        square = total[HEAD + numbers :].reshape(numbers, numbers)
+        square = total[LOSS_HEAD + numbers :].reshape(numbers, numbers)
         square[:] = np.tril(square) + np.tril(square, -1).T
     return total  # type: ignore[no-any-return]

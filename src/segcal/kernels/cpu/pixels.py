@@ -1,12 +1,10 @@
-"""Fused passes over the pixels of an image on the CPU: what the metrics need of each, the likelihood, checks, borders.
+"""Fused passes over the pixels of an image on the CPU: statistics for the metrics, sums of the likelihood, checks.
 
-Computed in float64 whatever the precision of the logits. Checks and borders use numpy and numba on one thread, because
-PyTorch's threads spin for milliseconds after each small operation, on cores that the kernels need.
+Computed in float64 whatever the precision of the logits. Checks run on one thread; see `segcal.kernels.cpu` for why.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -19,8 +17,8 @@ from segcal.types import Array
 
 @compiled
 def largest(logits: Array, at: int, n: int, top: Array, winner: Array) -> None:
-    """The largest logit and the first class that has it, of `n` pixels from `at` on."""
-    # slices of one row, here and below: with two indices the compiler does not use the vector units
+    """Find the largest logit, and the first class that has it, of `n` pixels from `at` on."""
+    # slices of one row, here and below: the compiler does not vectorize accesses with two indices
     classes = logits.shape[0]
     first = logits[0, at : at + n]
     for i in range(n):
@@ -43,7 +41,7 @@ def largest(logits: Array, at: int, n: int, top: Array, winner: Array) -> None:
 
 
 @compiled
-def _describe(
+def _statistics(
     logits: Array,
     labels: Array,
     confidence: Array,
@@ -95,13 +93,13 @@ def _describe(
             classes_out[i] = winner[i]
 
 
-def describe(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Confidence, predicted class, NLL, Brier score and entropy of `[L, N]` logits, each `[N]`."""
+def pixel_statistics(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Twin of `segcal.functional.pixels.pixel_statistics`."""
     z = as_numpy(logits)
     n = z.shape[1]
     confidence, nll, brier, entropy = np.empty(n), np.empty(n), np.empty(n), np.empty(n)
     predicted = np.empty(n, np.int32)
-    over_pixels(_describe, n, z, as_numpy(labels), confidence, predicted, nll, brier, entropy)
+    over_pixels(_statistics, n, z, as_numpy(labels), confidence, predicted, nll, brier, entropy)
     first, *rest = (torch.from_numpy(values) for values in (confidence, predicted, nll, brier, entropy))
     return (first, rest[0], rest[1], rest[2], rest[3])
 
@@ -128,7 +126,7 @@ def _likelihood(logits: Array, labels: Array, alpha: float, block_sums: Array, s
                 first[i] += e * below
                 second[i] += e * below * below
                 mean[i] += below
-        for i in range(n):  # in vectors: mean logit, its variance, and the logarithm of the sum, in place
+        for i in range(n):  # vectorized: mean logit, its variance, and the logarithm of the sum, in place
             inverse = 1.0 / total[i]
             first[i] *= inverse
             second[i] = max(second[i] * inverse - first[i] * first[i], 0.0)
@@ -155,11 +153,8 @@ def _likelihood(logits: Array, labels: Array, alpha: float, block_sums: Array, s
         block_sums[block, 5] = at_infinity
 
 
-def likelihood(logits: Tensor, labels: Tensor, alpha: float) -> Tensor:
-    """Pixels, NLL, its slope and curvature in the inverse temperature at `alpha`, and its slope at 0 and at infinity.
-
-    Sums over the labelled pixels of `[L, N]` logits: Float64[6].
-    """
+def likelihood_sums(logits: Tensor, labels: Tensor, alpha: float) -> Tensor:
+    """Twin of `segcal.functional.pixels.likelihood_sums`."""
     z = as_numpy(logits)
     n = z.shape[1]
     block_sums = np.zeros((-(-n // BLOCK), 6))
@@ -168,14 +163,17 @@ def likelihood(logits: Tensor, labels: Tensor, alpha: float) -> Tensor:
 
 
 def sum_is_finite(values: Tensor) -> bool:
-    """Whether the sum of all values is finite, which it is not if one of them is not."""
+    """Twin of `segcal.functional.pixels.sum_is_finite`."""
     with np.errstate(over="ignore", invalid="ignore"):
         return bool(np.isfinite(as_numpy(values).sum()))
 
 
 @compiled
 def _relabel(labels: Array, ignored: Array, num_classes: int, result: Array) -> int:
-    """Fill `result`; how many labels are neither class nor ignored. In plain loops, which the vector units can run."""
+    """Fill `result` and return how many labels are neither a class nor ignored.
+
+    Plain loops, one after the other, because the compiler vectorizes those.
+    """
     foreign = 0
     for i in range(labels.shape[0]):
         label = np.int64(labels[i])
@@ -193,7 +191,7 @@ def _relabel(labels: Array, ignored: Array, num_classes: int, result: Array) -> 
 
 
 def relabel(labels: Tensor, ignored: Sequence[int], num_classes: int) -> tuple[Tensor, int]:
-    """Labels as int64 with -1 for ignored ones, and the position of the first that is neither class nor ignored."""
+    """Twin of `segcal.functional.pixels.relabel`."""
     values = as_numpy(labels)
     result = np.empty(values.shape, np.int64)
     unique = np.unique(np.array(ignored, np.int64))
@@ -202,51 +200,3 @@ def relabel(labels: Tensor, ignored: Sequence[int], num_classes: int) -> tuple[T
     wide = values.reshape(-1).astype(np.int64)
     wrong = ((wide < 0) | (wide >= num_classes)) & ~np.isin(wide, unique)
     return torch.from_numpy(result), int(wrong.argmax())
-
-
-@compiled
-def _mark_changes(labels: Array, near: Array, step: int, width: int) -> None:
-    """Mark, in rows of pixels, both of any two whose labels differ and that are up to `width` times `step` apart."""
-    for row in range(labels.shape[0]):
-        line, marks = labels[row], near[row]
-        for offset in range(step, min(width * step, line.shape[0] - 1) + 1, step):
-            here, there, first, second = line[:-offset], line[offset:], marks[:-offset], marks[offset:]
-            for i in range(here.shape[0]):
-                first[i] |= np.uint8(here[i] != there[i])
-            for i in range(here.shape[0]):
-                second[i] |= np.uint8(here[i] != there[i])
-
-
-def differs_along_axes(labels: Tensor, width: int) -> Tensor:
-    """Pixels of `[B, *S]` labels that differ from a neighbour up to `width` steps away along an axis of `*S`."""
-    values = as_numpy(labels)
-    if values.size and values.min() >= -(1 << 15) and values.max() < 1 << 15:
-        values = values.astype(np.int16)  # four times as many to a vector
-    near = np.zeros(values.shape, np.uint8)
-    for axis in range(1, values.ndim if values.size else 1):
-        step = math.prod(values.shape[axis + 1 :])
-        rows = (-1, values.shape[axis] * step)
-        _mark_changes(values.reshape(rows), near.reshape(rows), step, width)
-    return torch.from_numpy(near.view(np.bool_))
-
-
-@compiled
-def _inside_box(mask: Array, rows: Array, first: int, last: int, found: Array) -> int:
-    count, length = 0, mask.shape[1]
-    for row in rows:
-        line = mask[row]
-        for column in range(first, last):
-            found[count] = row * length + column
-            count += int(line[column])  # without a branch: a pixel outside is written over by the next
-    return count
-
-
-def inside_box(mask: Tensor, box: Sequence[slice]) -> Tensor:
-    """Positions, in an image laid flat, of the pixels of a box that lie inside a mask `[*S]`."""
-    values, last = as_numpy(mask), box[-1]
-    rows = np.zeros(1, dtype=np.int64)
-    for interval, length in zip(box[:-1], values.shape[:-1], strict=True):
-        rows = (rows[:, np.newaxis] * length + np.arange(interval.start, interval.stop)).reshape(-1)
-    found = np.empty(len(rows) * (last.stop - last.start) + 1, np.int64)
-    count = _inside_box(values.reshape(-1, values.shape[-1]), rows, last.start, last.stop, found)
-    return torch.from_numpy(found[:count])

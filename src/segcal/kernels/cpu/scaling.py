@@ -1,4 +1,4 @@
-"""Fused passes over the pixels of an image on the CPU for the relatives of temperature scaling: ETS, BTS and ATS."""
+"""Fused passes over the pixels of an image on the CPU for ETS, BTS and ATS."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ def _mixture(
             out[18] += share
 
 
-def mixture(logits: Tensor, labels: Tensor, importance: Tensor, alpha: float, weights: Tensor) -> Tensor:
-    """See `scaling_portable.mixture`."""
+def mixture_sums(logits: Tensor, labels: Tensor, importance: Tensor, alpha: float, weights: Tensor) -> Tensor:
+    """Twin of `segcal.functional.scaling.mixture_sums`."""
     total = _summed(_mixture, logits, labels, 19, as_numpy(importance), float(alpha), as_numpy(weights))
     total[7], total[10], total[11] = total[5], total[6], total[9]  # the second derivatives are symmetric
     return total
@@ -123,15 +123,15 @@ def _binned_likelihood(
             sums[5] -= truth
 
 
-def binned_likelihood(logits: Tensor, labels: Tensor, edges: Tensor, alphas: Tensor) -> Tensor:
-    """See `scaling_portable.binned_likelihood`."""
+def binned_sums(logits: Tensor, labels: Tensor, edges: Tensor, alphas: Tensor) -> Tensor:
+    """Twin of `segcal.functional.scaling.binned_sums`."""
     total = _summed(_binned_likelihood, logits, labels, 6 * alphas.numel(), as_numpy(edges), as_numpy(alphas))
     return total.view(-1, 6)
 
 
 @compiled
 def _moments(z: Array, without: int, alpha: float, result: Array) -> None:
-    """Of one pixel: largest logit, log of summed exponentials, their mean and variance, and the plain mean."""
+    """Compute for one pixel the largest logit, log-sum-exp, mean and variance under the softmax, and the plain mean."""
     classes = z.shape[0]
     top = -np.inf
     for c in range(classes):
@@ -194,8 +194,8 @@ def _attended(
                     out[6] += 1.0
 
 
-def attended_likelihood(logits: Tensor, labels: Tensor, threshold: float, alpha: float) -> Tensor:
-    """See `scaling_portable.attended_likelihood`."""
+def attended_sums(logits: Tensor, labels: Tensor, threshold: float, alpha: float) -> Tensor:
+    """Twin of `segcal.functional.scaling.attended_sums`."""
     return _summed(_attended, logits, labels, 7, float(threshold), float(alpha))
 
 

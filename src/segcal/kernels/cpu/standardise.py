@@ -8,7 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from segcal.kernels.constants import SMALLEST_LOG_PROBABILITY
 from segcal.kernels.cpu.compiling import BLOCK, as_numpy, compiled, exp_float32, log_above_one, over_pixels
+from segcal.kernels.dispatch import DECLINED
 from segcal.types import Array
 
 
@@ -41,14 +43,17 @@ def _standardise(
 
 
 def standardised_log_probabilities(
-    logits: Tensor, scale: float, least: float, mean: Tensor, deviation: Tensor
+    logits: Tensor, inverse_temperature: Tensor, mean: Tensor, deviation: Tensor
 ) -> Tensor:
-    """Return `(max(log_softmax(scale * logits), least) - mean) / deviation` of `[B, L, *S]` logits in float32."""
+    """Twin of `segcal.functional.standardise.standardised_log_probabilities`, in float32."""
+    if logits.dtype == torch.float64 or not logits.numel():
+        return DECLINED
     z: Any = as_numpy(logits).reshape(*logits.shape[:2], -1)
     ours = logits.dtype != torch.float32  # half precision was widened into memory that nobody else uses
     found = z if ours else np.empty(z.shape, np.float32)
     inverse = (1 / as_numpy(deviation)).astype(np.float32)
+    scale, least = np.float32(float(inverse_temperature)), np.float32(SMALLEST_LOG_PROBABILITY)
+    numbers = (scale, least, as_numpy(mean), inverse)
     for k in range(len(z)):
-        numbers = (np.float32(scale), np.float32(least), as_numpy(mean), inverse)
         over_pixels(_standardise, z.shape[2], z[k], *numbers, found[k])
     return torch.from_numpy(found).view(logits.shape)

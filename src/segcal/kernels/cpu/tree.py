@@ -1,13 +1,13 @@
-"""The temperature tree of one image on the CPU: its convolutions and its gates, fused, tile by tile in the cache.
+"""The temperature tree on the CPU: convolutions and gates, fused, tile by tile in the cache.
 
-A convolution with dilation 2 is as many plain ones as a place has parities. Across the lines of an image each of these
-is computed by Winograd's minimal filtering F(4, 5) (Winograd 1980; Lavin and Gray 2016): four lines of results from
-eight lines of input, with 8 products instead of 20; in 2D along y, in 3D along z and y. Along the lines it is computed
-directly, so that the vector units read neighbouring pixels. Leaves and gates are mixed while they are in the cache, and
-nothing but the result is written to memory.
+A convolution with dilation 2 splits into plain ones, one per parity of the coordinates. Across the lines of an image
+each of these is computed by Winograd's minimal filtering F(4, 5) (Winograd 1980; Lavin and Gray 2016): four lines of
+results from eight lines of input, with 8 products instead of 20; in 2D along y, in 3D along z and y. Along the lines it
+is computed directly, so that vectors hold neighbouring pixels. Leaves and gates are mixed while they are in the cache,
+and only the result is written to memory.
 
-The price is precision: the result of float32 is off by about 1e-6 (2D) or 1e-5 (3D) of the sum of the absolute products
-that it is made of, where plain convolutions are off by 1e-7.
+This costs precision: in float32 the error is about 1e-6 (2D) or 1e-5 (3D) of the sum of absolute products, where that
+of a plain convolution is about 1e-7.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from segcal.kernels.cpu.compiling import as_numpy, compiled, exp_float32, inlined, run_all
+from segcal.kernels.cpu.compiling import as_float32, as_numpy, compiled, exp_float32, inlined, run_all
+from segcal.kernels.dispatch import DECLINED
 from segcal.types import Array
 
 _REACH = 4
@@ -51,9 +52,9 @@ _FILTER = np.array(
 
 @compiled
 def _place(at: int, length: int, mirrored: bool) -> int:
-    """Which place to read for one up to 4 beyond an edge: its mirror image, or the edge itself.
+    """Return the place to read for one up to 4 beyond an edge: its mirror image, or the edge itself.
 
-    Tiles reach further than that beyond the last line, for results that nobody needs.
+    Tiles reach further than that beyond the last line, for results that are not used.
     """
     if not mirrored:
         return min(max(at, 0), length - 1)
@@ -63,7 +64,7 @@ def _place(at: int, length: int, mirrored: bool) -> int:
 
 @compiled
 def _whole(n: int) -> int:
-    """Columns to compute for `n` that are wanted: whole vectors, since the rest of one takes longer than another."""
+    """Round a number of columns up to whole vectors, which are faster than the remainder of one."""
     return (n + 15) // 16 * 16
 
 
@@ -82,12 +83,12 @@ def _load(line: Array, first: int, n: int, mirrored: bool, target: Array) -> Non
             target[_REACH + n + k] = line[_place(first + n + k, width, mirrored)]
 
 
-# offsets within arrays are constants, here and below: only then does the compiler use the vector units
+# offsets within arrays are constants, here and below: only then does the compiler vectorize
 
 
 @inlined
 def _forward(lines: Array, step: int, found: Array, stride: int, n: int) -> None:
-    """Eight lines, `step` apart, to eight, `stride` apart (the matrix B^T)."""
+    """Transform eight lines, `step` apart, to eight, `stride` apart (the matrix B^T)."""
     quarter, half, two, four, five = np.float32(0.25), np.float32(0.5), np.float32(2), np.float32(4), np.float32(5)
     for i in range(n):
         a, b, c, d = lines[i], lines[step + i], lines[2 * step + i], lines[3 * step + i]
@@ -107,7 +108,7 @@ def _forward(lines: Array, step: int, found: Array, stride: int, n: int) -> None
 
 @inlined
 def _backward(lines: Array, step: int, found: Array, stride: int, n: int) -> None:
-    """Eight lines, `step` apart, to four, `stride` apart (the matrix A^T)."""
+    """Transform eight lines, `step` apart, to four, `stride` apart (the matrix A^T)."""
     for i in range(n):
         one, minus = lines[step + i], lines[2 * step + i]
         two, minus_2 = lines[3 * step + i], lines[4 * step + i]
@@ -126,7 +127,7 @@ def _filter_two(
 ) -> None:
     """Add channels, each filtered along its line, to two nodes, `span` apart; weights are `[C, 2, 5]`.
 
-    Two, because more weights do not fit the registers. What the first channel finds there is overwritten.
+    Two, because more weights do not fit the registers. The first channel overwrites what was there.
     """
     a, b = found[:n], found[span : span + n]
     for channel in range(first, last):
@@ -148,7 +149,7 @@ def _filter_two(
 
 @compiled
 def _filter_one(lines: Array, step: int, weights: Array, first: int, last: int, found: Array, n: int) -> None:
-    """The same for one node; weights are `[C, 5]`."""
+    """Do the same for one node; weights are `[C, 5]`."""
     sums = found[:n]
     for channel in range(first, last):
         w = weights[channel]
@@ -164,15 +165,15 @@ def _filter_one(lines: Array, step: int, weights: Array, first: int, last: int, 
 
 @compiled
 def _sigmoid(x: float) -> float:
-    """1 / (1 + exp(-x)) in float32."""
+    """Return 1 / (1 + exp(-x)) in float32."""
     return np.float32(1) / (np.float32(1) + exp_float32(-x))  # type: ignore[return-value]
 
 
 @inlined
 def _mix(nodes: Array, span: int, bias: Array, with_image: bool, least: float, result: Array) -> int:
-    """The value at the root of each pixel (Eq. B.2), rectified and lifted by `least`; nodes lie `span` apart.
+    """Compute the root of each pixel (Eq. B.2), rectified and increased by `least`; nodes lie `span` apart.
 
-    A negative `least` leaves it as it is. Gives the bits of the largest magnitude, from which one sees infinities.
+    A negative `least` leaves the root as it is. Returns the bits of the largest magnitude, which reveal infinities.
     """
     n = result.shape[0]
     for i in range(n):
@@ -198,14 +199,14 @@ def _mix(nodes: Array, span: int, bias: Array, with_image: bool, least: float, r
     return largest  # type: ignore[no-any-return]
 
 
-# where lines are short, tiles below each other are computed side by side, as if they were one long one
+# where lines are short, tiles below each other are computed side by side, like one long line
 
 
 @compiled
 def _lines_2d(
     channels: Array, row: int, first: int, n: int, count: int, mirrored: bool, plain: Array, lines: Array
 ) -> None:
-    """Of each channel of `[C, H, W]` the 8 transformed lines from which `count` tiles are computed."""
+    """Compute the 8 transformed lines of each channel of `[C, H, W]` for `count` tiles."""
     padded, width = _SPAN_2D + _ROOM, n + 2 * _REACH
     for c in range(channels.shape[0]):
         for k in range(_LINES):
@@ -221,7 +222,7 @@ def _lines_3d(
     channels: Array, slice_: int, row: int, first: int, n: int, count: int, mirrored: bool,
     plain: Array, half: Array, lines: Array,
 ) -> None:  # fmt: skip
-    """Of each channel of `[C, D, H, W]` the 64 transformed lines from which `count` tiles are computed."""
+    """Compute the 64 transformed lines of each channel of `[C, D, H, W]` for `count` tiles."""
     padded, width = _SPAN_3D + _ROOM, n + 2 * _REACH
     for c in range(channels.shape[0]):
         for z in range(_LINES):
@@ -266,7 +267,7 @@ def _root_2d(
     batch: Array, images: Array, of_logits: Array, of_image: Array, bias: Array, least: float, results: Array,
     count: int, tiles: Array, scratch: Array,
 ) -> int:  # fmt: skip
-    """The value at the root of `count` tiles at a time: an image, the first row and the first column; see `_mix`."""
+    """Compute the root of `count` tiles at a time, given by image, first row and first column; see `_mix`."""
     classes, channels, mirrored = batch.shape[1], images.shape[1], min(batch.shape[2:]) > _REACH
     padded, step = _SPAN_2D + _ROOM, _NODES * _SPAN_2D
     plain, rest = _cut(scratch, _LINES * padded)
@@ -304,7 +305,7 @@ def _root_3d(
     batch: Array, images: Array, of_logits: Array, of_image: Array, bias: Array, least: float, results: Array,
     count: int, tiles: Array, scratch: Array,
 ) -> int:  # fmt: skip
-    """The value at the root of `count` tiles at a time: an image, first slice, row and column; see `_mix`."""
+    """Compute the root of `count` tiles at a time, given by image, first slice, row and column; see `_mix`."""
     classes, channels, mirrored = batch.shape[1], images.shape[1], min(batch.shape[2:]) > _REACH
     many, padded, step = _LINES * _LINES, _SPAN_3D + _ROOM, _NODES * _SPAN_3D
     plain, rest = _cut(scratch, _LINES * padded)
@@ -355,20 +356,13 @@ def tree_root(
     offset: float,
     *,
     least: float | None = None,
-) -> Tensor | None:
-    """The value at the root of the tree, Float32[B, 1, *S]; None if it is not finite everywhere.
-
-    Args:
-        logits: `[B, L, *S]` in float32.
-        image: `[B, C, *S]` in float32, if the tree has a leaf for it.
-        of_logits: Weight `[7 or 8, L, 5, 5(, 5)]` and bias of leaves and gates.
-        of_image: Weight `[1, C, 5, 5(, 5)]` and bias of the leaf of the image.
-        offset: Added to every leaf.
-        least: If given, negative values are set to 0, and this is added.
-    """
-    x = as_numpy(logits)
+) -> Tensor:
+    """Twin of `segcal.functional.tree.tree_root` for weights in float32, and where all values are finite."""
+    if of_logits[0].dtype != torch.float32 or not logits.numel():
+        return DECLINED
+    x = as_float32(logits)
     size = x.shape[2:]
-    y = np.empty((len(x), 0, *size), np.float32) if image is None else as_numpy(image)
+    y = np.empty((len(x), 0, *size), np.float32) if image is None else as_float32(image)
     weights, bias = _transformed(of_logits[0]), np.zeros(_NODES, np.float32)
     padding = np.zeros((len(weights), 8 - weights.shape[1], *weights.shape[2:]), np.float32)  # a gate may be missing
     nodes = np.concatenate([weights, padding], axis=1)
@@ -387,14 +381,14 @@ def tree_root(
     fields = (x, y, np.ascontiguousarray(grouped), np.ascontiguousarray(for_image), bias, floor, result, count)
     parts = np.array_split(_tiles(len(x), size, count, span - 2 * _REACH), torch.get_num_threads())
     largest = max(run_all([partial(_with_scratch, kernel, fields, part) for part in parts]))
-    return torch.from_numpy(result).unsqueeze(1) if largest < _INFINITE else None
+    return torch.from_numpy(result).unsqueeze(1) if largest < _INFINITE else DECLINED
 
 
 _own = threading.local()
 
 
 def _with_scratch(kernel: Callable[..., int], fields: Sequence[Any], tiles: Array) -> int:
-    """Run a kernel with room that its thread keeps: to map memory anew takes a tenth of the time of a small volume."""
+    """Run a kernel with scratch memory that its thread keeps; mapping it each time costs 10 % on small volumes."""
     if not hasattr(_own, "scratch"):
         padded, step = _SPAN_3D + _ROOM, _NODES * _SPAN_3D  # 3D needs more than 2D
         lines = _LINES + _LINES**2 * (1 + _GROUP)
@@ -403,7 +397,7 @@ def _with_scratch(kernel: Callable[..., int], fields: Sequence[Any], tiles: Arra
 
 
 def _transformed(weight: Tensor) -> Array:
-    """Weights `[K, C, 5, 5(, 5)]` in the transformed domain of all axes but the last: Float32[U, K, C, 5]."""
+    """Transform weights `[K, C, 5, 5(, 5)]` along all axes except the last: Float32[U, K, C, 5]."""
     found = _FILTER @ as_numpy(weight).astype(np.float64)  # of the last axis but one
     if found.ndim == 5:
         found = _FILTER @ found.reshape(*found.shape[:3], -1)
@@ -412,7 +406,7 @@ def _transformed(weight: Tensor) -> Array:
 
 @lru_cache(maxsize=16)
 def _tiles(images: int, size: tuple[int, ...], count: int, span: int) -> Array:
-    """Image, first lines and first column of `count` tiles: their lines are 2 apart, so they start at both parities."""
+    """Return image, first lines and first column of tiles; their lines are 2 apart, so they start at both parities."""
     steps = [2 * _TILE] * (len(size) - 2) + [2 * _TILE * count]
     starts = [
         [start + parity for start in range(0, length, step) for parity in (0, 1) if start + parity < length]

@@ -7,26 +7,25 @@ from functools import partial
 from operator import itemgetter
 from typing import Any
 
-import numba
 import numpy as np
 import torch
 from torch import Tensor
 
 from segcal.kernels.constants import CELLS
-from segcal.kernels.cpu.compiling import BLOCK, as_numpy, cell_of, compiled, run_all
+from segcal.kernels.cpu.compiling import BLOCK, as_numpy, cell_of, compiled, run_all, summing
 from segcal.types import Array
 
 
 @compiled
 def _is_run(index: Array) -> bool:
-    """Whether ascending positions have no gap between them: then slices serve, which the vector units can load."""
+    """Return whether ascending positions have no gap, so that slices, which load as vectors, can replace them."""
     n = index.shape[0]
     return n > 0 and bool(index[n - 1] - index[0] == n - 1)
 
 
 @compiled
 def _order_statistics(confidence: Array, index: Array, ranks: Array, found: Array) -> None:
-    """Values of ascending ranks by counting: only the cells that hold a wanted rank are sorted."""
+    """Find the values of ascending ranks by counting; only the cells that hold a wanted rank are sorted."""
     n = index.shape[0]
     shift = 0 if n > 1 << 16 else 4  # few pixels: fewer cells to look through
     cell = np.empty(n, np.int32)
@@ -65,13 +64,13 @@ def _order_statistics(confidence: Array, index: Array, ranks: Array, found: Arra
 
 @compiled
 def _product(a: float, b: float) -> float:
-    """A product of numbers that are not negative, rounded: the maximum keeps it from a fused multiply-add."""
+    """Return a rounded product of non-negative numbers; the maximum prevents a fused multiply-add."""
     return max(a * b, 0.0)
 
 
 @compiled
 def _between(low: float, high: float, share: float) -> float:
-    """What `np.percentile` makes of the values on either side, to the last bit."""
+    """Interpolate between two values as `np.percentile` does, to the last bit."""
     return high - _product(high - low, 1.0 - share) if share >= 0.5 else low + _product(high - low, share)
 
 
@@ -99,8 +98,8 @@ def _shares(bins: int) -> Array:
     return np.linspace(0, 100, bins + 1) / 100
 
 
-def quantile_edges(confidence: Tensor, index: Tensor, bins: int) -> Tensor:
-    """`np.percentile` of the confidences at `index` for `bins + 1` equally spaced shares; NaN where there is none."""
+def percentile_edges(confidence: Tensor, index: Tensor, bins: int) -> Tensor:
+    """Twin of `segcal.functional.counting.percentile_edges`."""
     edges = np.empty(bins + 1)
     _percentiles(as_numpy(confidence), as_numpy(index), _shares(bins), edges)
     return torch.from_numpy(edges)
@@ -118,7 +117,7 @@ def _bins_between(values: Array, n: int, edges: Array, found: Array) -> None:
 
 @compiled
 def _flush(words: Array, sums: Array, count: Array, hit: Array, total: Array) -> None:
-    """Add what was counted in four copies to the tables, and start anew."""
+    """Add the counts of four copies to the tables, and reset them."""
     keys = words.shape[0] // 4
     for key in range(keys):
         for copy in range(4):
@@ -134,7 +133,7 @@ def _flush(words: Array, sums: Array, count: Array, hit: Array, total: Array) ->
 def _prepare(
     confidence: Array, predicted: Array, labels: Array, bins: int, keys: int, value: Array, base: Array, one: Array
 ) -> None:
-    """What `_count_between` wants of each pixel of a run."""
+    """Prepare the pixels of a run for `_count_between`."""
     for i in range(confidence.shape[0]):
         c = np.int64(predicted[i])
         value[i] = confidence[i]
@@ -152,7 +151,7 @@ def _count_between(
     keys = count.shape[1]
     value, found = np.empty(BLOCK), np.empty(BLOCK, np.int64)
     base, one = np.empty(BLOCK, np.int64), np.empty(BLOCK, np.int64)
-    # pixels and right pixels share a word, and four copies take turns, since neighbours mostly meet in one cell
+    # pixels and correct pixels share a word; four copies take turns, since neighbours mostly fall into one cell
     words, sums = np.zeros((sets, 4 * keys), np.int64), np.zeros((sets, 4 * keys))
     for at in range(0, index.shape[0], BLOCK):
         n = min(BLOCK, index.shape[0] - at)
@@ -174,7 +173,7 @@ def _count_between(
                 key = base[i] + found[i]
                 words_here[key] += one[i]
                 sums_here[key] += value[i]
-        if at % (64 * BLOCK) == 63 * BLOCK:  # partial sums keep the rounding error small, and words from overflowing
+        if at % (64 * BLOCK) == 63 * BLOCK:  # partial sums limit the rounding error, and keep words from overflowing
             for s in range(sets):
                 _flush(words[s], sums[s], count[s], hit[s], total[s])
     for s in range(sets):
@@ -184,10 +183,7 @@ def _count_between(
 def count_between(
     edges: Tensor, index: Tensor, confidence: Tensor, predicted: Tensor, labels: Tensor, num_classes: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Pixels, right pixels and summed confidence `[G, L, R]` by predicted class and interval, for G sets of edges.
-
-    Intervals are open on the left and closed on the right; what lies outside the edges goes to the nearest interval.
-    """
+    """Twin of `segcal.functional.counting.count_between`."""
     sets, bins = edges.shape[0], edges.shape[1] - 1
     shape = (sets, num_classes * bins)
     tables = np.zeros(shape, np.int64), np.zeros(shape, np.int64), np.zeros(shape)
@@ -203,7 +199,7 @@ def _measure(
     entropy: Array, edges: Array, shares: Array, count: Array, hit: Array, total: Array, support: Array, sums: Array,
     jobs: Array,
 ) -> None:  # fmt: skip
-    """Do jobs, each a region and two flags: its equal bins and sums, its equal-mass bins."""
+    """Do jobs, each a region and two flags: equal-width bins and sums, equal-mass bins."""
     for job in range(jobs.shape[0]):
         g = jobs[job, 0]
         part = index[offsets[g] : offsets[g + 1]]
@@ -220,19 +216,7 @@ def _measure(
 def measure(
     regions: Sequence[Tensor], pixels: Sequence[Tensor], edges: Tensor, adaptive: Tensor | None, num_classes: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Everything that is kept of each of G regions, in one call for each thread.
-
-    Args:
-        regions: Positions of the pixels of each.
-        pixels: Confidence, predicted class, label, NLL, Brier score and entropy `[N]`.
-        edges: Of the equal bins.
-        adaptive: Of the equal-mass bins; by default the percentiles within each region.
-        num_classes: L.
-
-    Returns:
-        Pixels, right pixels and summed confidence `[G, 2, L, R]` in equal and equal-mass bins, pixels of each true
-        class `[G, L]` and the sums of NLL, Brier score and entropy `[G, 3]`.
-    """
+    """Twin of `segcal.functional.counting.measure`, in one call per thread."""
     many, bins = len(regions), edges.shape[0] - 1
     index = np.concatenate([as_numpy(region) for region in regions]) if many > 1 else as_numpy(regions[0])
     offsets = np.cumsum([0, *(len(region) for region in regions)])
@@ -246,19 +230,19 @@ def measure(
     support, totals = np.zeros((many, num_classes), np.int64), np.zeros((many, 3))
     fields: list[Any] = [index, offsets, *(as_numpy(field) for field in pixels), both, shares, *tables, support, totals]
     kernel: Callable[..., None] = _measure
-    run_all([partial(kernel, *fields, jobs) for jobs in _shared_out(np.diff(offsets), torch.get_num_threads())])
+    run_all([partial(kernel, *fields, jobs) for jobs in _assigned(np.diff(offsets), torch.get_num_threads())])
     count, hit, total = (torch.from_numpy(table.reshape(many, 2, num_classes, bins)) for table in tables)
     return count, hit, total, torch.from_numpy(support), torch.from_numpy(totals)
 
 
-def _shared_out(pixels: Array, threads: int) -> list[Array]:
-    """The jobs of `_measure` for each thread: the longest first, each to the thread that has least to do."""
+def _assigned(pixels: Array, threads: int) -> list[Array]:
+    """Assign the jobs of `_measure` to threads: the longest first, each to the thread with the least work."""
     fair = pixels.sum() / threads
     jobs = list[tuple[float, tuple[int, int, int]]]()
     for g, size in enumerate(pixels.tolist()):
         if size <= fair:
             jobs.append((size, (g, 1, 1)))
-        else:  # too long for one thread, so two share it
+        else:  # too long for one thread, so two may share it
             jobs += [(0.55 * size, (g, 1, 0)), (0.65 * size, (g, 0, 1))]
     loads, own = [0.0] * threads, [list[tuple[int, int, int]]() for _ in range(threads)]
     for size, job in sorted(jobs, key=itemgetter(0), reverse=True):
@@ -283,13 +267,13 @@ def _count_cells(
 def count_cells(
     index: Tensor, confidence: Tensor, predicted: Tensor, labels: Tensor, count: Tensor, hit: Tensor, total: Tensor
 ) -> None:
-    """Add pixels, right pixels and confidences by predicted class and cell to `[L, 65536]` tables, in place."""
+    """Twin of `segcal.functional.counting.count_cells`."""
     _count_cells(*(as_numpy(values) for values in (index, confidence, predicted, labels, count, hit, total)))
 
 
-@numba.njit(nogil=True, cache=True, fastmath={"contract", "reassoc"})
+@summing
 def _total(values: Array) -> float:
-    """The sum of a few thousand values, in any order."""
+    """Return the sum of a few hundred values."""
     total = 0.0
     for i in range(values.shape[0]):
         total += values[i]
@@ -298,7 +282,7 @@ def _total(values: Array) -> float:
 
 @compiled
 def _sum(index: Array, labels: Array, nll: Array, brier: Array, entropy: Array, support: Array, sums: Array) -> None:
-    for start in range(0, index.shape[0], BLOCK):  # partial sums keep the rounding error small
+    for start in range(0, index.shape[0], BLOCK):  # partial sums limit the rounding error
         where = index[start : start + BLOCK]
         if _is_run(where):
             run = slice(where[0], where[0] + where.shape[0])
@@ -321,7 +305,7 @@ def _sum(index: Array, labels: Array, nll: Array, brier: Array, entropy: Array, 
 
 @compiled
 def _count_labels(labels: Array, support: Array) -> None:
-    """Add to the count of each label; neighbours mostly have the same."""
+    """Add to the count of each label; neighbours mostly have the same label."""
     first, others = labels[0], 0
     for i in range(labels.shape[0]):
         others += int(labels[i] != first)
@@ -332,10 +316,10 @@ def _count_labels(labels: Array, support: Array) -> None:
                 support[labels[i]] += 1
 
 
-def sums(
+def region_sums(
     index: Tensor, labels: Tensor, nll: Tensor, brier: Tensor, entropy: Tensor, num_classes: int
 ) -> tuple[Tensor, Tensor]:
-    """Pixels of each true class, and the sums of NLL, Brier score and entropy."""
+    """Twin of `segcal.functional.counting.region_sums`."""
     support, totals = np.zeros(num_classes, np.int64), np.zeros(3)
     fields = [as_numpy(values) for values in (index, labels, nll, brier, entropy)]
     _sum(fields[0], fields[1], fields[2], fields[3], fields[4], support, totals)

@@ -1,0 +1,149 @@
+"""Counting pixels into bins and cells of the confidence: percentiles, histograms and sums of regions.
+
+A region is given by the positions of its pixels in an image laid flat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from jaxtyping import Float64, Int32, Int64, Num
+from torch import Tensor
+
+from segcal.kernels.constants import CELLS, LOW_OCTAVES
+from segcal.kernels.dispatch import accelerated
+
+Tables = tuple[Int64[Tensor, "G L R"], Int64[Tensor, "G L R"], Float64[Tensor, "G L R"]]
+Measured = tuple[
+    Int64[Tensor, "G 2 L R"], Int64[Tensor, "G 2 L R"], Float64[Tensor, "G 2 L R"],
+    Int64[Tensor, "G L"], Float64[Tensor, "G 3"],
+]  # fmt: skip
+
+
+def percentiles(bins: int, device: torch.device) -> Float64[Tensor, " R1"]:
+    """Return 0, 1/R, ..., 1 to the last bit as `np.percentile` computes them from percentages."""
+    return torch.from_numpy(np.linspace(0, 100, bins + 1) / 100).to(device)
+
+
+@accelerated
+def percentile_edges(
+    confidence: Float64[Tensor, " N"], index: Int64[Tensor, " K"], bins: int
+) -> Float64[Tensor, " R1"]:
+    """Return `np.percentile` of the confidences at `index` for `bins + 1` equal steps; NaN where there is no pixel."""
+    n = index.shape[0]
+    if n == 0:
+        return confidence.new_full((bins + 1,), torch.nan)
+    ordered = confidence[index].sort().values
+    position = (n - 1) * percentiles(bins, confidence.device)
+    lower = position.floor().long()
+    low, high, share = ordered[lower], ordered[(lower + 1).clamp(max=n - 1)], position - lower
+    return torch.where(share >= 0.5, high - (high - low) * (1 - share), low + (high - low) * share)
+
+
+@accelerated
+def count_between(
+    edges: Float64[Tensor, "G R1"],
+    index: Int64[Tensor, " K"],
+    confidence: Float64[Tensor, " N"],
+    predicted: Int32[Tensor, " N"],
+    labels: Int64[Tensor, " N"],
+    num_classes: int,
+) -> Tables:
+    """Return pixels, correct pixels and summed confidence by predicted class and interval, for G sets of edges.
+
+    Intervals are open on the left and closed on the right; values outside the edges go to the nearest interval.
+    """
+    bins = edges.shape[1] - 1
+    value, winner = confidence[index], predicted[index].long()
+    tables = []
+    for inner in edges[:, 1:-1]:
+        key = winner * bins + torch.bucketize(value, inner.contiguous())
+        tables.append(_count(key, value, winner == labels[index], num_classes * bins))
+    count, hit, total = (torch.stack(parts).view(-1, num_classes, bins) for parts in zip(*tables, strict=True))
+    return count, hit, total
+
+
+@accelerated
+def measure(
+    regions: Sequence[Int64[Tensor, " _"]],
+    pixels: Sequence[Num[Tensor, " N"]],
+    edges: Float64[Tensor, " R1"],
+    adaptive: Float64[Tensor, " R1"] | None,
+    num_classes: int,
+) -> Measured:
+    """Return all that is kept of each of G regions.
+
+    Args:
+        regions: Positions of the pixels of each region.
+        pixels: Confidence, predicted class, label, NLL, Brier score and entropy of each pixel.
+        edges: Edges of the equal-width bins.
+        adaptive: Edges of the equal-mass bins; by default the percentiles within each region.
+        num_classes: L.
+
+    Returns:
+        Pixels, correct pixels and summed confidence in equal-width and equal-mass bins, pixels of each true class, and
+        the sums of NLL, Brier score and entropy.
+    """
+    confidence, predicted, labels, nll, brier, entropy = pixels
+    found = []
+    for index in regions:
+        own = percentile_edges(confidence, index, edges.shape[0] - 1) if adaptive is None else adaptive
+        tables = count_between(torch.stack([edges, own]), index, confidence, predicted, labels, num_classes)
+        found.append((*tables, *region_sums(index, labels, nll, brier, entropy, num_classes)))
+    count, hit, total, support, totals = (torch.stack(parts) for parts in zip(*found, strict=True))
+    return count, hit, total, support, totals
+
+
+@accelerated
+def region_sums(
+    index: Int64[Tensor, " K"],
+    labels: Int64[Tensor, " N"],
+    nll: Float64[Tensor, " N"],
+    brier: Float64[Tensor, " N"],
+    entropy: Float64[Tensor, " N"],
+    num_classes: int,
+) -> tuple[Int64[Tensor, " L"], Float64[Tensor, "3"]]:
+    """Return the pixels of each true class, and the sums of NLL, Brier score and entropy."""
+    support = torch.bincount(labels[index], minlength=num_classes)
+    return support, torch.stack([values[index].sum() for values in (nll, brier, entropy)])
+
+
+def cell_of(confidence: Float64[Tensor, "*A"]) -> Int64[Tensor, "*A"]:
+    """Return the index of each confidence among 65,536 cells that grow finer towards 1.
+
+    Cells have equal width within an octave of `1 - confidence` (from 1/2 down to 2**-53) or, below 1/2, of the
+    confidence (down to 2**-13), 1,024 to the octave. So a cell is at most 2**-11 wide, and 0.1 % of `1 - confidence`
+    near 1, where the pixels of a confident network are.
+    """
+    low = (confidence.view(torch.int64) >> 42) - ((1022 - LOW_OCTAVES) << 10)
+    high = CELLS - 1 - ((1.0 - confidence).view(torch.int64) >> 42) + ((958 + LOW_OCTAVES) << 10)
+    return torch.where(confidence < 0.5, low, high).clamp(0, CELLS - 1)
+
+
+@accelerated
+def count_cells(
+    index: Int64[Tensor, " K"],
+    confidence: Float64[Tensor, " N"],
+    predicted: Int32[Tensor, " N"],
+    labels: Int64[Tensor, " N"],
+    count: Int64[Tensor, "L cells"],
+    hit: Int64[Tensor, "L cells"],
+    total: Float64[Tensor, "L cells"],
+) -> None:
+    """Add pixels, correct pixels and confidences by predicted class and cell to `[L, 65536]` tables, in place."""
+    value, winner = confidence[index], predicted[index].long()
+    parts = _count(winner * CELLS + cell_of(value), value, winner == labels[index], count.numel())
+    for table, part in zip((count, hit, total), parts, strict=True):
+        table.add_(part.view(table.shape))
+
+
+def _count(
+    key: Int64[Tensor, " K"], value: Float64[Tensor, " K"], correct: Tensor, size: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    count = torch.bincount(key, minlength=size)
+    hit = torch.bincount(key[correct], minlength=size)
+    # scatter-add, because torch.bincount with weights is not deterministic on a GPU under strict settings
+    total = torch.zeros(size, dtype=torch.float64, device=key.device).index_add_(0, key, value)
+    return count, hit, total

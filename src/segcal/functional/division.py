@@ -1,0 +1,45 @@
+"""Logits divided by temperatures, as logits or as probabilities, without changing any predicted label."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from segcal.functional.probability import at_least_float32, keep_labels, probabilities
+from segcal.kernels.dispatch import accelerated
+
+
+@accelerated
+def scaled_probabilities(
+    logits: Float[Tensor, "B L *S"], temperature: Float[Tensor, "B 1 *S"]
+) -> Float[Tensor, "B L *S"]:
+    """Return the softmax of `logits / temperature` in the precision of the logits, with the argmax of the logits."""
+    calibrated = divided(logits, temperature)
+    return keep_labels(probabilities(finite_in(calibrated, calibrated.dtype)).to(logits.dtype), logits)
+
+
+@accelerated
+def scaled_logits(logits: Float[Tensor, "B L *S"], temperature: Float[Tensor, "B 1 *S"]) -> Float[Tensor, "B L *S"]:
+    """Return `logits / temperature` in the precision of the logits, with the argmax of the logits."""
+    return keep_labels(finite_in(divided(logits, temperature), logits.dtype), logits)
+
+
+def divided(logits: Float[Tensor, "B L *S"], temperature: Float[Tensor, "B 1 *S"]) -> Float[Tensor, "B L *S"]:
+    """Return `logits / temperature` in float32 or float64, with gradients."""
+    wide = at_least_float32(logits)
+    return wide / temperature.to(wide.dtype)
+
+
+@accelerated
+def scaled_within(
+    values: Float[Tensor, "*S"], factor: Float[Tensor, ""], floor: Float[Tensor, ""], bounds: tuple[float, float]
+) -> Float[Tensor, "*S"]:
+    """Return `values * factor` within the bounds and not below the floor."""
+    return torch.maximum((values * factor).clamp(*bounds), floor.to(values.dtype))
+
+
+def finite_in(logits: Float[Tensor, "B L *S"], dtype: torch.dtype) -> Float[Tensor, "B L *S"]:
+    """Convert logits to a precision and keep them finite in it: softmax of infinity is NaN."""
+    largest = torch.finfo(dtype).max * (1 - torch.finfo(dtype).eps)  # keep_labels needs a little room below
+    return logits.clamp(-largest, largest).to(dtype)

@@ -1,0 +1,77 @@
+"""Operations on each pixel of an image: statistics for the metrics, sums of the likelihood, checks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float, Float64, Int32, Int64, Shaped
+from torch import Tensor
+
+from segcal.kernels.dispatch import accelerated
+
+PixelStatistics = tuple[
+    Float64[Tensor, " N"], Int32[Tensor, " N"], Float64[Tensor, " N"], Float64[Tensor, " N"], Float64[Tensor, " N"]
+]
+
+
+@accelerated
+def pixel_statistics(logits: Float[Tensor, "L N"], labels: Int64[Tensor, " N"]) -> PixelStatistics:
+    """Return confidence, predicted class, NLL, Brier score and entropy of each pixel.
+
+    A negative label counts as class 0; its NLL and Brier score mean nothing.
+    """
+    z = logits.double()
+    predicted = logits.argmax(dim=0)
+    below = z - z.gather(0, predicted.unsqueeze(0))
+    powers = below.exp()
+    # not the exponential of a log-softmax: k equal logits must give exactly 1 / k, which may be the edge of a bin
+    total = powers.sum(dim=0)
+    probs = powers / total
+    truth = labels.clamp(min=0).unsqueeze(0)
+    nll = total.log() - below.gather(0, truth).squeeze(0)
+    brier = probs.square().sum(dim=0) - 2 * probs.gather(0, truth).squeeze(0) + 1
+    return 1 / total, predicted.int(), nll, brier, total.log() - (probs * below).sum(dim=0)
+
+
+@accelerated
+def likelihood_sums(logits: Float[Tensor, "L N"], labels: Int64[Tensor, " N"], alpha: float) -> Float64[Tensor, "6"]:
+    """Return sums over the labelled pixels: the likelihood at the inverse temperature `alpha` and its derivatives.
+
+    In order: pixels, NLL, its slope and curvature at `alpha`, and its slope at 0 and at infinity.
+    """
+    valid = labels >= 0
+    z = logits[:, valid].double()
+    below = z - z.amax(dim=0)
+    truth = below.gather(0, labels[valid].unsqueeze(0)).squeeze(0)
+    return likelihood_terms(below, truth, torch.full_like(truth, alpha)).sum(dim=1)
+
+
+def likelihood_terms(
+    below: Float64[Tensor, "L N"], truth: Float64[Tensor, " N"], alpha: Float64[Tensor, " N"]
+) -> Float64[Tensor, "6 N"]:
+    """Return the terms of `likelihood_sums` of each pixel, each at its own inverse temperature.
+
+    `below` holds the logits minus the largest logit of the pixel, `truth` the same of the true class.
+    """
+    scaled = alpha * below
+    probs = torch.log_softmax(scaled, dim=0).exp()
+    average = (probs * below).sum(dim=0)
+    curvature = ((probs * below.square()).sum(dim=0) - average.square()).clamp(min=0)
+    nll = torch.logsumexp(scaled, dim=0) - alpha * truth
+    return torch.stack([torch.ones_like(truth), nll, average - truth, curvature, below.mean(dim=0) - truth, -truth])
+
+
+@accelerated
+def relabel(labels: Shaped[Tensor, "*S"], ignored: Sequence[int], num_classes: int) -> tuple[Int64[Tensor, "*S"], int]:
+    """Return labels as int64 with -1 for ignored ones, and the flat position of the first invalid label, or -1."""
+    wide = labels.long()  # before the comparison: as uint8, -1 would be 255
+    skip = torch.isin(wide, torch.tensor(ignored, dtype=torch.int64, device=wide.device))
+    wrong = (((wide < 0) | (wide >= num_classes)) & ~skip).reshape(-1).nonzero()
+    return wide.masked_fill(skip, -1), int(wrong[0]) if len(wrong) else -1
+
+
+@accelerated
+def sum_is_finite(values: Float[Tensor, "*A"]) -> bool:
+    """Return whether the sum of all values is finite, which it is not if one of them is not."""
+    return bool(torch.isfinite(values.sum(dtype=torch.float64)))

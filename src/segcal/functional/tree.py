@@ -1,0 +1,76 @@
+"""The temperature tree (appendix "Networks for LTS and IBTS"), as a function of its weights.
+
+Leaves propose values, gates mix them (Eq. B.2):
+
+    root = g8 (v5*y + 1) + (1 - g8) { g7 [g5 (v1*x + 1) + (1 - g5)(v2*x + 1)]
+                                    + (1 - g7) [g6 (v3*x + 1) + (1 - g6)(v4*x + 1)] },   g = sigmoid(c*x)
+
+where x are the logits, y is the image and * is a convolution, 5 wide with dilation 2. All convolutions over the logits
+are computed as one.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812  (the name it has everywhere)
+
+from segcal.kernels.dispatch import accelerated
+
+DILATION = 2
+REACH = 4
+"""How far a convolution looks, in pixels."""
+
+Convolution = tuple[Float[Tensor, "_out _in *_kernel"], Float[Tensor, " _out"]]
+"""Weight and bias."""
+
+
+@accelerated
+def tree_root(
+    logits: Float[Tensor, "B L *S"],
+    image: Float[Tensor, "B C *S"] | None,
+    of_logits: Convolution,
+    of_image: Convolution | None,
+    offset: float,
+    *,
+    least: float | None = None,
+) -> Float[Tensor, "B 1 *S"]:
+    """Return the value at the root of the tree, in the precision of the weights.
+
+    Args:
+        logits: Scores of any precision.
+        image: The image, if the tree has a leaf for it.
+        of_logits: Weight `[7 or 8, L, 5, 5(, 5)]` and bias of leaves v1 to v4, gates c5 to c7 and, with an image, c8.
+        of_image: Weight `[1, C, 5, 5(, 5)]` and bias of the leaf v5.
+        offset: Added to every leaf.
+        least: If given, negative values are set to 0 and this is added, so that no value is smaller.
+    """
+    found = _convolve(logits, *of_logits)  # [B, 7 or 8, *S]
+    v1, v2, v3, v4 = found[:, :4].unbind(1)
+    gates = torch.sigmoid(found[:, 4:])
+    left = torch.lerp(v2, v1, gates[:, 0])
+    right = torch.lerp(v4, v3, gates[:, 1])
+    value = torch.lerp(right, left, gates[:, 2])
+    if of_image is not None and image is not None:
+        value = torch.lerp(value, _convolve(image, *of_image)[:, 0], gates[:, 3])
+    # gates mix with weights that sum to 1, so the offset of every leaf can be added once, here
+    root = value.unsqueeze(1) + offset
+    return root if least is None else F.relu(root) + least
+
+
+def narrowed(values: Float[Tensor, "*A"], dtype: torch.dtype) -> Float[Tensor, "*A"]:
+    """Convert to another precision; values that it cannot hold would become infinite, and the temperature NaN."""
+    if values.dtype == torch.float64 and dtype != torch.float64:
+        values = values.clamp(torch.finfo(dtype).min, torch.finfo(dtype).max)
+    return values.to(dtype)
+
+
+def _convolve(values: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Convolve with reflected edges, in the memory order that convolutions are fastest in."""
+    dims = values.ndim - 2
+    mode = "reflect" if min(values.shape[2:]) > REACH else "replicate"  # a reflection needs pixels to reflect
+    padded = F.pad(narrowed(values, weight.dtype), [REACH] * (2 * dims), mode=mode)
+    order, convolution = {2: (torch.channels_last, F.conv2d), 3: (torch.channels_last_3d, F.conv3d)}[dims]
+    found = convolution(padded.contiguous(memory_format=order), weight, bias, dilation=DILATION)
+    return found.to(weight.dtype)  # mixed precision ends here

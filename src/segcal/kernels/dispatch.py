@@ -1,0 +1,134 @@
+"""The one place that decides which engine runs an operation: Triton on CUDA, numba on the CPU, plain PyTorch elsewhere.
+
+`segcal.functional` states each operation in plain PyTorch, for every device, for gradients and for exported graphs.
+Where a faster form pays, the plain function is decorated with `accelerated`, and its kernel has the same name and
+parameters: that of `functional/pixels.py` is in `kernels/cpu/pixels.py` for the CPU and in `kernels/triton/pixels.py`
+for CUDA. Kernels are imported when they are first needed, so that importing segcal does not start a compiler.
+
+A kernel that cannot handle its input (a precision, an empty tensor) returns `DECLINED`; the plain form then runs.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import cache, wraps
+from typing import Any, Literal, ParamSpec, TypeVar, cast
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Engine = Literal["cpu", "triton"]
+
+DECLINED = cast(Tensor, NotImplemented)
+"""Returned by a kernel that leaves its input to the plain form."""
+
+_plain_only: ContextVar[bool] = ContextVar("plain_only", default=False)
+
+
+@dataclass(frozen=True)
+class Operation:
+    """An operation that has a plain form and may have kernels."""
+
+    module: str
+    name: str
+    plain: Callable[..., Any]
+
+    def kernel(self, engine: Engine) -> Callable[..., Any] | None:
+        """Return the operation's kernel for an engine, if there is one."""
+        module = _module(engine, self.module)
+        return None if module is None else getattr(module, self.name, None)
+
+
+OPERATIONS: dict[str, Operation] = {}
+"""Every accelerated operation whose module has been imported, by `module.name`."""
+
+
+def accelerated(plain: Callable[P, R]) -> Callable[P, R]:
+    """Let kernels of the same module and name stand in for a function in plain PyTorch.
+
+    The plain form stays available as `OPERATIONS["module.name"].plain`, and through `plain_only`.
+    """
+    operation = Operation(plain.__module__.rpartition(".")[2], plain.__name__, plain)
+    OPERATIONS[f"{operation.module}.{operation.name}"] = operation
+    kernels: dict[Engine, Callable[..., Any] | None] = {}
+
+    @wraps(plain)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        engine = engine_for(*args, *kwargs.values())
+        if engine is not None:
+            if engine not in kernels:
+                kernels[engine] = operation.kernel(engine)
+            kernel = kernels[engine]
+            if kernel is not None:
+                found = kernel(*args, **kwargs)
+                if found is not DECLINED:
+                    return found  # type: ignore[no-any-return]
+        return plain(*args, **kwargs)
+
+    return run
+
+
+def engine_for(*values: object) -> Engine | None:
+    """Return the engine whose kernels may compute with these arguments; None for plain PyTorch.
+
+    Plain PyTorch records gradients and graphs, and it is what tensors that intercept operators (`FakeTensor`,
+    `DTensor`) need. Kernels see data, so all tensors must be on one device, which has an engine.
+
+    >>> engine_for(torch.ones(2)), engine_for(torch.ones(2, requires_grad=True)), engine_for(torch.ones(2).to("meta"))
+    ('cpu', None, None)
+    """
+    if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None or _plain_only.get():
+        return None
+    learning, device = torch.is_grad_enabled(), ""
+    for tensor in _tensors(values):
+        if (learning and tensor.requires_grad) or _intercepts_operators(type(tensor)):
+            return None
+        kind = tensor.device.type
+        if device not in ("", kind):
+            return None
+        device = kind
+    return _ENGINES.get(device)
+
+
+_ENGINES: dict[str, Engine] = {"cpu": "cpu", "cuda": "triton"}
+
+
+@contextmanager
+def plain_only() -> Iterator[None]:
+    """Run plain PyTorch instead of kernels inside a `with` block, to compare the two or to look for an error."""
+    token = _plain_only.set(True)
+    try:
+        yield
+    finally:
+        _plain_only.reset(token)
+
+
+def _tensors(values: Iterable[object]) -> Iterator[Tensor]:
+    """Go through tensors, and those in tuples and lists."""
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, tuple | list):
+            yield from (each for each in value if isinstance(each, Tensor))
+
+
+@cache
+def _intercepts_operators(kind: type[Tensor]) -> bool:
+    return kind not in (Tensor, Parameter) and kind.__torch_dispatch__ is not Tensor.__torch_dispatch__
+
+
+@cache
+def _module(engine: Engine, name: str) -> Any:
+    """Import the kernels of a functional module, if the engine has any."""
+    if engine == "triton" and importlib.util.find_spec("triton") is None:
+        return None  # PyTorch for CUDA brings it along on Linux only
+    path = f"segcal.kernels.{engine}.{name}"
+    return importlib.import_module(path) if importlib.util.find_spec(path) else None

@@ -1,0 +1,122 @@
+"""One function decides which engine runs: kernels for data on a known device, plain PyTorch for everything else."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import segcal
+from segcal.functional.division import scaled_probabilities
+from segcal.functional.pixels import likelihood_sums
+from segcal.kernels import dispatch
+from segcal.kernels.dispatch import DECLINED, OPERATIONS, accelerated, engine_for, plain_only
+from support.engines import NAMES
+
+ROOT = Path(segcal.__file__).parent
+
+
+class Labelled(Tensor):
+    """A tensor with metadata, like MONAI's: it does not intercept operators."""
+
+
+@pytest.fixture
+def example(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """An operation that says which form ran; its kernel declines negative numbers."""
+    monkeypatch.setattr(dispatch, "OPERATIONS", {})
+
+    def kernel(x: Tensor, factor: float = 1.0) -> Any:
+        return DECLINED if x.numel() and float(x.reshape(-1)[0]) < 0 else "kernel"
+
+    monkeypatch.setattr(dispatch.Operation, "kernel", lambda self, engine: kernel if engine == "cpu" else None)
+
+    @accelerated
+    def function(x: Tensor, factor: float = 1.0) -> str:
+        return "plain"
+
+    return function
+
+
+def test_kernels_run_on_data(example: Any) -> None:
+    x = torch.ones(3)
+    assert example(x) == example(x, factor=2.0) == example(x=x) == "kernel"
+    assert example(torch.nn.Parameter(x, requires_grad=False)) == "kernel"
+    assert example(x.as_subclass(Labelled)) == "kernel"
+    with torch.no_grad():
+        assert example(x.clone().requires_grad_()) == "kernel"
+
+
+def test_everything_else_is_left_to_pytorch(example: Any) -> None:
+    x = torch.ones(3)
+    assert example(x.clone().requires_grad_()) == "plain"
+    assert example(-x) == "plain", "the kernel declined"
+    assert example(x.to("meta")) == "plain"
+    with plain_only():
+        assert example(x) == "plain"
+    assert example(x) == "kernel"
+    with FakeTensorMode() as mode:
+        assert example(mode.from_tensor(x)) == "plain"
+
+
+def test_tensors_of_two_devices_have_no_engine() -> None:
+    here, there = torch.ones(2), torch.ones(2, device="meta")
+    assert engine_for(here, there) is None
+    assert engine_for((here, there)) is None
+    assert engine_for([here], 3, "x", None) == "cpu"
+    assert engine_for(1, 2.0) is None
+
+
+def test_a_compiled_or_traced_graph_holds_operations_and_not_their_result() -> None:
+    module = torch.nn.Softmax(dim=1)
+    module.forward = scaled_probabilities  # type: ignore[method-assign, assignment]
+    one, other = torch.randn(1, 3, 4), torch.randn(1, 3, 4)
+    heat = torch.ones(1, 1, 4)
+    exported = torch.export.export(module, (one, heat)).module()
+    torch.testing.assert_close(exported(other, heat), scaled_probabilities(other, heat))
+
+
+def test_the_plain_form_gives_gradients() -> None:
+    logits = torch.randn(3, 9, dtype=torch.float64).requires_grad_()
+    likelihood_sums(logits, torch.zeros(9, dtype=torch.int64), 1.0)[1].backward()
+    assert logits.grad is not None
+    assert logits.grad.abs().sum() > 0
+
+
+def test_every_operation_has_a_kernel_of_the_same_name() -> None:
+    without = []
+    for name in NAMES:
+        module, _, function = name.partition(".")
+        texts = [ROOT / "kernels" / engine / f"{module}.py" for engine in ("cpu", "triton")]
+        if not any(f"\ndef {function}(" in text.read_text(encoding="utf-8") for text in texts if text.exists()):
+            without.append(name)
+    assert without == []
+
+
+def test_shapes_are_checked_whichever_form_runs() -> None:
+    pytest.importorskip("beartype")
+    wrong: tuple[Any, ...] = (torch.zeros(3, 9), torch.zeros(8, dtype=torch.int64), 1.0)
+    for run in (likelihood_sums, OPERATIONS["pixels.likelihood_sums"].plain):
+        with pytest.raises(Exception, match="labels"):
+            run(*wrong)
+
+
+DECISIONS = re.compile(r"\.device\.type|\.is_cuda|\.is_cpu|may_compile")
+
+
+def test_nothing_else_asks_where_a_tensor_is() -> None:
+    """Except training, which chooses the device that it trains on and copies batches to it."""
+    allowed = {ROOT / "kernels" / "dispatch.py", *(ROOT / "training").glob("*.py")}
+    found = [
+        f"{path.relative_to(ROOT)}: {line.strip()}"
+        for path in sorted(ROOT.rglob("*.py"))
+        if path not in allowed
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if DECISIONS.search(line)
+    ]
+    assert found == []
+    assert DECISIONS.search((ROOT / "kernels" / "dispatch.py").read_text(encoding="utf-8"))

@@ -1,0 +1,48 @@
+"""Every kernel for the CPU and its plain form give the same result: same structure, same dtypes, same numbers."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+from segcal.kernels.dispatch import DECLINED, OPERATIONS
+from support.engines import NAMES
+from support.kernel_inputs import CLOSE, EMPTY, INPUTS, NEED_PIXELS, SCENES, Scene, same
+
+
+@pytest.mark.parametrize("scene", SCENES, ids=str)
+@pytest.mark.parametrize("name", NAMES)
+def test_kernel_and_plain_form_agree(name: str, scene: Scene) -> None:
+    operation, (inputs, tolerance) = OPERATIONS[name], INPUTS[name]
+    kernel, calls = operation.kernel("cpu"), inputs(scene)
+    assert kernel is not None
+    if scene is EMPTY and name in NEED_PIXELS:
+        pytest.skip("images without pixels are refused before")
+    for args, kwargs in calls if isinstance(calls, list) else [calls]:
+        own, other = copy.deepcopy((args, kwargs)), copy.deepcopy((args, kwargs))
+        found = kernel(*own[0], **own[1])
+        if found is DECLINED:
+            continue
+        same(found, operation.plain(*other[0], **other[1]), tolerance)
+        same(own[0], other[0], tolerance)  # tables that are filled in place
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_kernel_declines_everything(name: str) -> None:
+    calls = INPUTS[name][0](SCENES[0])
+    (args, kwargs) = calls[0] if isinstance(calls, list) else calls
+    assert OPERATIONS[name].kernel("cpu")(*args, **kwargs) is not DECLINED  # type: ignore[misc]
+
+
+def test_every_operation_has_inputs() -> None:
+    assert sorted(INPUTS) == NAMES
+
+
+def test_the_comparison_sees_a_difference() -> None:
+    one = (torch.zeros(2), [1.0, 3])
+    same(one, copy.deepcopy(one), CLOSE)
+    for other in ((torch.zeros(2).double(), [1.0, 3]), (torch.ones(2), [1.0, 3]), (torch.zeros(2), [1.1, 3])):
+        with pytest.raises(AssertionError):
+            same(one, other, CLOSE)

@@ -1,0 +1,276 @@
+"""Inputs for every accelerated operation, and the comparison of two results: what kernels are tested with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from segcal.functional.class_conditional import experts_of
+from segcal.functional.context import FEATURES
+from segcal.functional.floor import NO_FLOOR, Floor
+from segcal.functional.score_maps import PiecewiseMap
+from segcal.kernels.constants import CELLS, SAMPLE_LEVELS
+from segcal.kernels.dispatch import OPERATIONS
+
+CLOSE = {"rtol": 1e-12, "atol": 1e-12}
+LOOSE = {"rtol": 1e-10, "atol": 1e-6}  # differences of squares of logits up to 20,000
+SINGLE = {"rtol": 3e-5, "atol": 5e-6}  # kernels that compute in float32
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Two images of one size; ties, huge logits and ignored pixels among them."""
+
+    size: tuple[int, ...]
+    dtype: torch.dtype = torch.float32
+    classes: int = 5
+    strided: bool = False
+
+    def __str__(self) -> str:
+        layout = "-strided" if self.strided else ""
+        return f"{self.classes}x{'x'.join(map(str, self.size))}-{str(self.dtype)[6:]}{layout}"
+
+    @property
+    def random(self) -> np.random.Generator:
+        return np.random.default_rng([self.classes, *self.size])
+
+    def laid(self, values: Tensor) -> Tensor:
+        """The same values, in another order of memory where the scene asks for it."""
+        return values.transpose(0, -1).contiguous().transpose(0, -1) if self.strided else values
+
+    @property
+    def moderate(self) -> Tensor:
+        """Logits of the scale that networks produce: [2, L, *S]."""
+        return self.laid(torch.from_numpy(4 * self.random.normal(size=(2, self.classes, *self.size))).to(self.dtype))
+
+    @property
+    def logits(self) -> Tensor:
+        z = self.moderate.clone()
+        z[..., ::3] = z[..., ::3].round()
+        z[..., ::7] *= 1000
+        return self.laid(z)
+
+    @property
+    def labels(self) -> Tensor:
+        labels = self.random.integers(0, self.classes, (2, *self.size))
+        labels[..., ::10] = -1
+        return self.laid(torch.from_numpy(labels))
+
+    @property
+    def flat(self) -> tuple[Tensor, Tensor]:
+        """Logits [L, N] and labels [N] of the first image."""
+        return self.logits[0].reshape(self.classes, -1), self.labels[0].reshape(-1)
+
+    @property
+    def pixels(self) -> tuple[Tensor, ...]:
+        z, y = self.flat
+        confidence, predicted, nll, brier, entropy = OPERATIONS["pixels.pixel_statistics"].plain(z, y)
+        return confidence, predicted, y, nll, brier, entropy
+
+    @property
+    def index(self) -> Tensor:
+        return (self.flat[1] >= 0).nonzero().squeeze(1)
+
+    def numbers(self, *shape: int) -> Tensor:
+        return torch.from_numpy(self.random.normal(size=shape))
+
+
+def halves(scene: Scene) -> Tensor:
+    edges = torch.arange(11, dtype=torch.float64) / 10
+    return torch.stack([edges, edges.sqrt()])
+
+
+def tables(classes: int, size: int) -> tuple[Tensor, Tensor, Tensor]:
+    whole = torch.zeros(classes, size, dtype=torch.int64)
+    return whole, whole.clone(), torch.zeros(classes, size, dtype=torch.float64)
+
+
+def regional(classes: int) -> tuple[Tensor, ...]:
+    return tuple(torch.stack([table, table]) for table in tables(classes, CELLS))
+
+
+def maps(classes: int) -> PiecewiseMap:
+    breaks = torch.tensor([[0.1, 0.4, 0.8]], dtype=torch.float64).repeat(classes, 1)
+    left = torch.tensor([[0.0, 0.1, 0.5, 0.9]], dtype=torch.float64).repeat(classes, 1)
+    return PiecewiseMap(breaks, left, left + 0.05)
+
+
+def convolution(scene: Scene, out: int, channels: int) -> tuple[Tensor, Tensor]:
+    width = (5,) * len(scene.size)
+    return 0.02 * scene.numbers(out, channels, *width).float(), 0.1 * scene.numbers(out).float()
+
+
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+def call(*args: Any, **kwargs: Any) -> Call:
+    return args, kwargs
+
+
+def of_tree(scene: Scene) -> list[Call]:
+    image = scene.numbers(2, 3, *scene.size).float()
+    alone = call(scene.moderate, None, convolution(scene, 7, scene.classes), None, 1.0, least=1e-8)
+    return [alone, call(scene.moderate, image, convolution(scene, 8, scene.classes), convolution(scene, 1, 3), 2.0)]
+
+
+def of_context(scene: Scene) -> list[Call]:
+    weights, offsets = 0.05 * scene.numbers(len(FEATURES)), 0.1 * scene.numbers(scene.classes)
+    number = torch.tensor(0.3, dtype=torch.float64)
+    settings = ((0.5, 3.0, 0.6, 0.0), (0.5, 3.0, 0.0, 0.0), (0.05, 100.0, 1.1, 0.05), (0.5, 1.2, 1.5, 0.3))
+    return [
+        call(scene.moderate, weights, number, offsets, (low, high), 0 * number + floor, 0 * number + softness)
+        for low, high, floor, softness in settings
+    ]
+
+
+def of_within(scene: Scene) -> list[Call]:
+    factor, floor = torch.tensor(1.3), torch.tensor(0.8, dtype=torch.float64)
+    return [call(scene.moderate, factor, k * floor, (0.1, 2.0)) for k in (0, 1, 3)]
+
+
+def of_standardising(scene: Scene) -> list[Call]:
+    mean, deviation = scene.numbers(scene.classes).float(), 0.5 + scene.numbers(scene.classes).abs().float()
+    impossible = scene.moderate.clone()
+    impossible[:, 1:, ..., ::4] = -torch.inf
+    return [
+        call(z, torch.tensor(scale, dtype=torch.float64), mean, deviation)
+        for z, scale in ((scene.moderate, 0.7), (scene.logits, 1.0), (impossible, 2.0))
+    ]
+
+
+def of_expert(scene: Scene) -> list[Call]:
+    rows = max(scene.classes - 1, 1)
+    found = experts_of(*scene.flat, torch.arange(1, scene.classes + 1).double(), ordered=True)
+    matrix = 0.1 * scene.numbers(rows, scene.classes).abs()
+    return [call(expert, matrix, ordered=ordered) for expert in found.values() for ordered in (True, False)]
+
+
+def of_divisions(scene: Scene) -> list[Call]:
+    heat = 0.05 + 4 * scene.numbers(2, 1, *scene.size).abs().to(scene.dtype)
+    image = heat.flatten(1)[:, :1].view(2, 1, *(1 for _ in scene.size)).expand(heat.shape) if heat.numel() else heat
+    return [call(scene.moderate, heat), call(scene.moderate, image)]
+
+
+def of_loss(scene: Scene) -> list[Call]:
+    z, y = scene.moderate[0].reshape(scene.classes, -1), scene.flat[1]
+    features, point = scene.numbers(3, y.numel()).float(), 0.1 * scene.numbers(1 + 3 + scene.classes).numpy()
+    return [
+        call(z, y, features, point, bounds, floor=floor, brier=brier, curvature=curvature)
+        for floor in (NO_FLOOR, Floor(0.95, 0.1))
+        for bounds, brier, curvature in (((0.05, 100.0), 0.0, False), ((0.9, 1.2), 0.7, True))
+    ]
+
+
+INPUTS: dict[str, tuple[Callable[[Scene], Call | list[Call]], dict[str, float]]] = {
+    "affine.affine_sums": (
+        lambda s: [
+            call(*s.flat, s.numbers(s.classes).abs(), s.numbers(s.classes, width), s.numbers(s.classes), of_log=of_log)
+            for width, of_log in product((1, s.classes), (False, True))
+        ],
+        {"rtol": 1e-10, "atol": 1e-8},
+    ),
+    "class_conditional.expert_loss": (of_expert, {"rtol": 1e-9, "atol": 1e-9}),
+    "context.context_features": (lambda s: call(s.moderate), SINGLE),
+    "context.context_temperature": (of_context, SINGLE),
+    "counting.count_between": (
+        lambda s: call(halves(s), s.index, s.pixels[0], s.pixels[1], s.pixels[2], s.classes),
+        CLOSE,
+    ),
+    "counting.count_cells": (lambda s: call(s.index, *s.pixels[:3], *tables(s.classes, CELLS)), CLOSE),
+    "counting.measure": (
+        lambda s: [
+            call([s.index, s.index[:0], s.index[1::3]], s.pixels, halves(s)[0], adaptive, s.classes)
+            for adaptive in (None, halves(s)[1])
+        ],
+        CLOSE,
+    ),
+    "counting.percentile_edges": (lambda s: call(s.pixels[0], s.index, 7), {"rtol": 0, "atol": 0}),
+    "counting.region_sums": (lambda s: call(s.index, *s.pixels[2:], s.classes), CLOSE),
+    "division.scaled_logits": (of_divisions, {"rtol": 1e-6, "atol": 1e-6}),
+    "division.scaled_probabilities": (of_divisions, SINGLE),
+    "division.scaled_within": (of_within, {"rtol": 1e-6, "atol": 0}),
+    "geometry.near_boundary": (lambda s: [call(s.labels), call(s.labels, width=1), call(s.labels, ball=True)], CLOSE),
+    "log_linear.loss_sums": (of_loss, {"rtol": 1e-9, "atol": 1e-8}),
+    "masks.both": (lambda s: call(s.labels > 1, s.labels < 3), CLOSE),
+    "masks.either": (lambda s: call(s.labels > 3, s.labels < 1), CLOSE),
+    "masks.positions": (lambda s: call(s.labels > 1), CLOSE),
+    "masks.positions_in_box": (
+        lambda s: call(s.labels[0] > 1, tuple(slice(min(1, n), max(n - 1, min(1, n))) for n in s.size)),
+        CLOSE,
+    ),
+    "masks.without": (lambda s: [call(s.labels, (2, -1)), call(s.labels.int(), ())], CLOSE),
+    "pixel_sample.columns": (lambda s: call(s.flat[0], s.index[::2]), CLOSE),
+    "pixel_sample.sample_levels": (
+        lambda s: call(s.flat[1], 12345, torch.zeros(s.classes, SAMPLE_LEVELS, dtype=torch.int64)),
+        CLOSE,
+    ),
+    "pixels.likelihood_sums": (lambda s: [call(*s.flat, alpha) for alpha in (0.0, 0.7, 3.0)], LOOSE),
+    "pixels.pixel_statistics": (lambda s: call(s.flat[0], s.flat[1].clamp(min=0)), CLOSE),
+    "pixels.relabel": (lambda s: [call(s.labels, ignored, s.classes) for ignored in ((-1,), (), (0, 300))], CLOSE),
+    "pixels.sum_is_finite": (lambda s: [call(s.moderate), call(s.moderate * torch.inf)], CLOSE),
+    "random_labels.class_mass": (lambda s: call(s.logits[0], s.labels[0]), CLOSE),
+    "random_labels.labels_at": (
+        lambda s: call(*s.flat, torch.from_numpy(s.random.random(s.flat[1].numel()))),
+        CLOSE,
+    ),
+    "scaling.attended_sums": (lambda s: call(*s.flat, 0.05, 0.7), LOOSE),
+    "scaling.binned_sums": (
+        lambda s: call(*s.flat, torch.tensor([0.3, 0.9]).double(), torch.tensor([0.5, 1.0, 2.0]).double()),
+        LOOSE,
+    ),
+    "scaling.mixture_sums": (
+        lambda s: call(*s.flat, s.numbers(s.classes).abs(), 0.6, torch.tensor([0.5, 0.3, 0.2]).double()),
+        {"rtol": 1e-10, "atol": 1e-9},
+    ),
+    "score_maps.beta_log_probabilities": (
+        lambda s: call(s.moderate, s.numbers(s.classes, 3).abs()),
+        {"rtol": 1e-9, "atol": 1e-9},
+    ),
+    "score_maps.mapped_log_probabilities": (lambda s: call(s.logits, maps(s.classes)), {"rtol": 1e-9, "atol": 1e-9}),
+    "score_maps.mapped_nll": (lambda s: call(*s.flat, maps(1)), {"rtol": 1e-9, "atol": 1e-9}),
+    "scores.add_scores": (
+        lambda s: [
+            call(*s.flat, None, *tables(s.classes, CELLS)),
+            call(*s.flat, halves(s)[0, 1:-1], *tables(s.classes, 10)),
+        ],
+        CLOSE,
+    ),
+    "standardise.standardised_log_probabilities": (of_standardising, SINGLE),
+    "tree.tree_root": (of_tree, {"rtol": 1e-4, "atol": 2e-4}),
+}
+EMPTY = Scene((0, 4))
+SCENES = [
+    Scene((13, 21)),
+    Scene((13, 21), torch.float16, classes=2),
+    Scene((30, 41), torch.bfloat16),
+    Scene((17, 40), torch.float64, classes=1),
+    Scene((6, 7, 9), classes=3),
+    Scene((5, 8, 6), torch.float64, strided=True),
+    Scene((19, 23), strided=True),
+    EMPTY,
+]
+NEED_PIXELS = ("context.context_features", "context.context_temperature", "tree.tree_root")
+
+
+def same(found: Any, expected: Any, tolerance: dict[str, float]) -> None:
+    if isinstance(expected, Tensor):
+        assert found.dtype == expected.dtype
+        torch.testing.assert_close(found, expected, equal_nan=True, **tolerance)
+    elif isinstance(expected, tuple | list):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            same(one, other, tolerance)
+    elif isinstance(expected, np.ndarray):
+        assert found.dtype == expected.dtype
+        np.testing.assert_allclose(found, expected, **tolerance)
+    elif isinstance(expected, float):
+        assert found == pytest.approx(expected, rel=tolerance["rtol"], abs=tolerance["atol"], nan_ok=True)
+    else:
+        assert found == expected
