@@ -13,12 +13,13 @@ from functools import partial
 
 import torch
 
-from benchmarks import contextual, fitting, fusion, local, memory, metrics, page, surfaces
+from benchmarks import contextual, fitting, fusion, local, memory, metrics, page, rivals, surfaces
 from benchmarks.timing import console
 
 PARTS: dict[str, tuple[Callable[[], None], ...]] = {
     "metrics": (metrics.against_peers, metrics.exact_counts),
     "fitting": (fitting.against_peers,),
+    "rivals": (rivals.against_rivals,),
     "local": (local.against_nine_convolutions, local.applying),
     "contextual": (contextual.applying, contextual.fitting),
     "streaming": (metrics.streaming,),
@@ -33,12 +34,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join([*PARTS, "memory", "volume"]))
     parser.add_argument("--pixels", type=int, default=memory.PIXELS, help="memory: how many to fit on")
-    parser.add_argument("--methods", default="", help="memory, volume, fitting: separated by commas; all if not given")
+    of = "memory, volume, fitting, rivals: separated by commas; all if not given"
+    parser.add_argument("--methods", default="", help=of)
     asked = parser.parse_args()
     chosen = [name for name in asked.methods.split(",") if name]
     known: dict[str, tuple[Callable[[], None], ...]] = {
         **PARTS,
         "fitting": (partial(fitting.against_peers, chosen),),
+        "rivals": (partial(rivals.against_rivals, chosen),),
         "memory": (partial(memory.fitting, asked.pixels, chosen),),
         "volume": (partial(memory.volume, chosen),),
     }

@@ -38,7 +38,7 @@ _SAMPLE = 1 << 16
 _ROUNDS = 6  # of computing the curvature of the sample again
 _SAMPLE_EVALUATIONS = 30
 _PASSES = 60
-_TOLERANCE = 1e-8  # nats
+_TOLERANCE = 1e-7  # nats
 _ANCHOR = 1e-7
 """Cost of the squared distance of the numbers from those that change nothing, in nats: where the data leave a number
 free or would send it to infinity (a class that is never predicted, pixels that are all right), it has an answer still.
