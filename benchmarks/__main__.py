@@ -1,8 +1,8 @@
 """`make bench`: all but memory and volume, or what is named: `python -m benchmarks metrics fitting`.
 
-`python -m benchmarks memory` fits every method on 500 million pixels, which takes hours; `--pixels` and `--methods` ask
-for less. `python -m benchmarks volume` calibrates one 57-class brain in every file format, with 6 GB of temporary
-files.
+`python -m benchmarks gpu` needs a CUDA device. `python -m benchmarks memory` fits every method on 500 million pixels,
+which takes hours; `--pixels` and `--methods` ask for less. `python -m benchmarks volume` calibrates one 57-class brain in
+every file format, with 6 GB of temporary files.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import partial
 
 import torch
 
-from benchmarks import contextual, fitting, fusion, local, memory, metrics, page, rivals, surfaces
+from benchmarks import contextual, fitting, fusion, gpu, local, memory, metrics, page, rivals, surfaces
 from benchmarks.timing import console
 
 PARTS: dict[str, tuple[Callable[[], None], ...]] = {
@@ -32,7 +32,7 @@ PARTS: dict[str, tuple[Callable[[], None], ...]] = {
 def main() -> None:
     """Run the parts named, or all but memory and volume."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join([*PARTS, "memory", "volume"]))
+    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join([*PARTS, "memory", "volume", "gpu"]))
     parser.add_argument("--pixels", type=int, default=memory.PIXELS, help="memory: how many to fit on")
     of = "memory, volume, fitting, rivals: separated by commas; all if not given"
     parser.add_argument("--methods", default="", help=of)
@@ -44,6 +44,7 @@ def main() -> None:
         "rivals": (partial(rivals.against_rivals, chosen),),
         "memory": (partial(memory.fitting, asked.pixels, chosen),),
         "volume": (partial(memory.volume, chosen),),
+        "gpu": (gpu.applying, gpu.counting),
     }
     if unknown := set(asked.parts) - set(known):
         parser.error(f"there is no '{unknown.pop()}'; there are {', '.join(known)}")

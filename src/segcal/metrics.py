@@ -13,6 +13,7 @@ from segcal.functional import binning
 from segcal.functional.binning import Evidence, Form, Histogram, Pixels
 from segcal.functional.catalogue import METRICS, readings
 from segcal.functional.checks import check_labels, check_logits, check_same_space
+from segcal.functional.counting import measure_batch
 from segcal.functional.probability import probabilities
 from segcal.kernels.constants import CELLS
 from segcal.types import IgnoreIndex, InputError, Labels, Logits, Mask, public
@@ -93,6 +94,9 @@ class CalibrationSuite(Metric):
         check_same_space(logits, labels, class_axis=1)
         valid = check_labels(labels, self.num_classes, self.ignore_index)
         masks = self._masks(mask, valid)
+        if not self.per_image and self.form != "marginal":
+            self._add_batch(logits, valid, masks)
+            return
         for image, truth, inside in zip(logits, valid, masks.unbind(1), strict=True):
             self._add_image(image, truth, inside)
 
@@ -141,6 +145,15 @@ class CalibrationSuite(Metric):
             return values.to(fn(values).device)
 
         return super()._apply(keeping_precision, *args, **kwargs)  # type: ignore[return-value]
+
+    def _add_batch(self, logits: Tensor, labels: Tensor, masks: Tensor) -> None:
+        """Add a batch in one pass where there is a kernel for it."""
+        edges, cells = binning.equal_edges(self.bins, labels), self._histogram("cell_")
+        *top, support, sums = measure_batch(logits, labels, masks, edges, *cells)
+        for name, value in zip(_FIELDS, top, strict=True):
+            setattr(self, name, getattr(self, name) + value)
+        self.support = self.support + support
+        self.sums = self.sums + sums
 
     def _add_image(self, logits: Tensor, labels: Tensor, masks: Tensor) -> None:
         flat, truth = logits.reshape(self.num_classes, -1), labels.reshape(-1)

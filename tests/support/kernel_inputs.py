@@ -191,8 +191,15 @@ INPUTS: dict[str, tuple[Callable[[Scene], Call | list[Call]], dict[str, float]]]
         ],
         CLOSE,
     ),
+    "counting.measure_batch": (
+        lambda s: call(
+            s.moderate, s.labels, torch.stack([s.labels > -2, s.labels > 1]), halves(s)[0], *regional(s.classes)
+        ),
+        CLOSE,
+    ),
     "counting.percentile_edges": (lambda s: call(s.pixels[0], s.index, 7), {"rtol": 0, "atol": 0}),
     "counting.region_sums": (lambda s: call(s.index, *s.pixels[2:], s.classes), CLOSE),
+    "division.confidence_and_label": (of_divisions, SINGLE),
     "division.scaled_logits": (of_divisions, {"rtol": 1e-6, "atol": 1e-6}),
     "division.scaled_probabilities": (of_divisions, SINGLE),
     "division.scaled_within": (of_within, {"rtol": 1e-6, "atol": 0}),

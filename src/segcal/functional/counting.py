@@ -5,13 +5,16 @@ A region is given by the positions of its pixels in an image laid flat.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 import torch
-from jaxtyping import Float64, Int32, Int64, Num
+from jaxtyping import Bool, Float, Float64, Int32, Int64, Num
 from torch import Tensor
 
+from segcal.functional.masks import both, positions
+from segcal.functional.pixels import pixel_statistics
 from segcal.kernels.constants import CELLS, LOW_OCTAVES
 from segcal.kernels.dispatch import accelerated
 
@@ -20,6 +23,16 @@ Measured = tuple[
     Int64[Tensor, "G 2 L R"], Int64[Tensor, "G 2 L R"], Float64[Tensor, "G 2 L R"],
     Int64[Tensor, "G L"], Float64[Tensor, "G 3"],
 ]  # fmt: skip
+
+Batch = tuple[
+    Int64[Tensor, "G L R"],
+    Int64[Tensor, "G L R"],
+    Float64[Tensor, "G L R"],
+    Int64[Tensor, "G L"],
+    Float64[Tensor, "G 3"],
+]
+
+_PART = 1 << 22  # pixels described at a time
 
 
 def percentiles(bins: int, device: torch.device) -> Float64[Tensor, " R1"]:
@@ -108,6 +121,48 @@ def region_sums(
     """Return the pixels of each true class, and the sums of NLL, Brier score and entropy."""
     support = torch.bincount(labels[index], minlength=num_classes)
     return support, torch.stack([values[index].sum() for values in (nll, brier, entropy)])
+
+
+@accelerated
+def measure_batch(
+    logits: Float[Tensor, "B L *S"],
+    labels: Int64[Tensor, "B *S"],
+    masks: Bool[Tensor, "G B *S"],
+    edges: Float64[Tensor, " R1"],
+    cell_count: Int64[Tensor, "G L cells"],
+    cell_hit: Int64[Tensor, "G L cells"],
+    cell_total: Float64[Tensor, "G L cells"],
+) -> Batch:
+    """Return what is kept of G regions of a batch, and add their pixels to `[G, L, 65536]` tables, in place.
+
+    Pixels with a negative label are skipped.
+
+    Returns:
+        Pixels, correct pixels and summed confidence by predicted class and bin, pixels of each true class, and the sums
+        of NLL, Brier score and entropy.
+    """
+    regions, (images, classes), bins = len(masks), logits.shape[:2], len(edges) - 1
+    size = math.prod(labels.shape[1:])
+    z, truth = logits.reshape(images, classes, size), labels.reshape(images, size)
+    inside = both((truth >= 0).expand(regions, images, size), masks.reshape(regions, images, size))
+    tables = [cell_count.new_zeros(regions, classes, bins) for _ in range(2)]
+    confidence, support = edges.new_zeros(regions, classes, bins), cell_count.new_zeros(regions, classes)
+    sums = edges.new_zeros(regions, 3)
+    for image in range(images):
+        for start in range(0, size, _PART):
+            at = slice(start, start + _PART)
+            own = truth[image, at]
+            statistics = pixel_statistics(z[image, :, at], own)
+            pixels = (*statistics[:2], own, *statistics[2:])
+            index = [positions(inside[g, image, at]) for g in range(regions)]
+            found = measure(index, pixels, edges, edges, classes)
+            for total, values in zip((*tables, confidence), found[:3], strict=True):
+                total.add_(values[:, 0])
+            support += found[3]
+            sums += found[4]
+            for g, chosen in enumerate(index):
+                count_cells(chosen, *pixels[:3], cell_count[g], cell_hit[g], cell_total[g])
+    return tables[0], tables[1], confidence, support, sums
 
 
 def cell_of(confidence: Float64[Tensor, "*A"]) -> Int64[Tensor, "*A"]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor
 
-from segcal.functional.probability import at_least_float32, keep_labels, probabilities
+from segcal.functional.probability import at_least_float32, keep_labels, predicted_labels, probabilities
 from segcal.kernels.dispatch import accelerated
 
 
@@ -23,6 +23,16 @@ def scaled_probabilities(
 def scaled_logits(logits: Float[Tensor, "B L *S"], temperature: Float[Tensor, "B 1 *S"]) -> Float[Tensor, "B L *S"]:
     """Return `logits / temperature` in the precision of the logits, with the argmax of the logits."""
     return keep_labels(finite_in(divided(logits, temperature), logits.dtype), logits)
+
+
+@accelerated
+def confidence_and_label(
+    logits: Float[Tensor, "B L *S"], temperature: Float[Tensor, "B 1 *S"]
+) -> tuple[Float[Tensor, "B *S"], Int64[Tensor, "B *S"]]:
+    """Return the largest probability of `scaled_probabilities` and the predicted label, without the other classes."""
+    calibrated = divided(logits, temperature)
+    probs = probabilities(finite_in(calibrated, calibrated.dtype)).amax(dim=1)
+    return probs.to(logits.dtype), predicted_labels(logits)
 
 
 def divided(logits: Float[Tensor, "B L *S"], temperature: Float[Tensor, "B 1 *S"]) -> Float[Tensor, "B L *S"]:

@@ -1,0 +1,101 @@
+"""Kernels for CUDA against their plain form: on a GPU, or without one in Triton's interpreter (TRITON_INTERPRET=1)."""
+
+from __future__ import annotations
+
+import copy
+import os
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from segcal.kernels.dispatch import DECLINED, OPERATIONS
+from support.engines import NAMES
+from support.kernel_inputs import EMPTY, INPUTS, NEED_PIXELS, SCENES, Scene, same
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1" and not torch.cuda.is_available()
+pytest.importorskip("triton", reason="needs Triton")
+pytestmark = [
+    pytest.mark.cuda,
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),  # of numpy, in the interpreter: lanes beyond an image are NaN
+    pytest.mark.skipif(
+        not (torch.cuda.is_available() or INTERPRETED), reason="needs a CUDA device or TRITON_INTERPRET=1"
+    ),
+]
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+WITH_KERNEL = [name for name in NAMES if OPERATIONS[name].kernel("triton") is not None]
+MORE = [
+    Scene((9, 31), classes=21),
+    Scene((9, 31), torch.bfloat16, classes=57),
+    Scene((4, 5, 7), torch.float16, classes=70),
+    Scene((7, 11), classes=150, strided=True),
+    Scene((1, 1), classes=3),
+]
+PRECISION = {torch.float16: 2e-3, torch.bfloat16: 2e-2}
+"""Of results that are rounded to the precision of the logits, after computations in another order."""
+
+
+def moved(values: Any) -> Any:
+    if isinstance(values, Tensor):
+        return values.to(DEVICE)  # keeps the strides
+    if isinstance(values, tuple) and hasattr(values, "_fields"):
+        return type(values)(*(moved(value) for value in values))
+    if isinstance(values, tuple | list):
+        return type(values)(moved(value) for value in values)
+    return {key: moved(value) for key, value in values.items()} if isinstance(values, dict) else values
+
+
+@pytest.mark.parametrize("scene", [*SCENES, *MORE], ids=str)
+@pytest.mark.parametrize("name", WITH_KERNEL)
+def test_kernel_and_plain_form_agree(name: str, scene: Scene) -> None:
+    if scene is EMPTY and name in NEED_PIXELS:
+        pytest.skip("images without pixels are refused before")
+    operation, (inputs, tolerance) = OPERATIONS[name], INPUTS[name]
+    kernel, calls = operation.kernel("triton"), inputs(scene)
+    assert kernel is not None
+    half = PRECISION.get(scene.dtype, 0.0)
+    tolerance = {key: max(value, half if name.startswith("division") else 0.0) for key, value in tolerance.items()}
+    for args, kwargs in calls if isinstance(calls, list) else [calls]:
+        own, other = moved(copy.deepcopy((args, kwargs))), moved(copy.deepcopy((args, kwargs)))
+        found = kernel(*own[0], **own[1])
+        if found is not DECLINED:
+            same(found, operation.plain(*other[0], **other[1]), tolerance)
+            same(own[0], other[0], tolerance)
+
+
+@pytest.mark.parametrize("name", WITH_KERNEL)
+def test_no_kernel_declines_everything(name: str) -> None:
+    calls = INPUTS[name][0](SCENES[0])
+    args, kwargs = moved(calls[0] if isinstance(calls, list) else calls)
+    assert OPERATIONS[name].kernel("triton")(*args, **kwargs) is not DECLINED  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("classes", [2, 5, 70])
+@pytest.mark.parametrize("name", ["scaled_probabilities", "scaled_logits"])
+@pytest.mark.parametrize("temperature", [0.05, 1.0, 100.0])
+def test_every_label_is_kept(name: str, temperature: float, classes: int, dtype: torch.dtype) -> None:
+    """Logits that are next to each other, equal, tiny and huge."""
+    generator = torch.Generator().manual_seed(classes)
+    base = torch.randint(-1, 2, (1, 1, 300), generator=generator).to(dtype)
+    near = torch.randint(0, 3, (1, classes, 300), generator=generator).to(dtype) * torch.finfo(dtype).eps
+    logits = base + near * base.abs().clamp(min=1)
+    logits[:, :, ::5] = (torch.randn(1, classes, 60, generator=generator) * 1e4).to(dtype)
+    logits[:, :, 1::5] *= torch.finfo(dtype).max / 8
+    heat = torch.full((1, 1, 300), temperature, dtype=dtype)
+    kernel = OPERATIONS[f"division.{name}"].kernel("triton")
+    assert kernel is not None
+    scored = kernel(logits.to(DEVICE), heat.to(DEVICE)).cpu()
+    assert scored.isfinite().all()
+    assert torch.equal(scored.argmax(1), logits.argmax(1))
+
+
+def test_equal_logits_have_a_confidence_of_exactly_one_over_their_number() -> None:
+    kernel = OPERATIONS["pixels.pixel_statistics"].kernel("triton")
+    assert kernel is not None
+    for classes in (1, 3, 10, 49, 100):
+        logits = torch.full((classes, 5), 7.25, device=DEVICE)
+        confidence, predicted, *_ = kernel(logits, torch.zeros(5, dtype=torch.int64, device=DEVICE))
+        assert confidence.tolist() == [1 / classes] * 5
+        assert predicted.tolist() == [0] * 5
