@@ -1,8 +1,8 @@
 """`make bench`: all but memory and volume, or what is named: `python -m benchmarks metrics fitting`.
 
 `python -m benchmarks gpu` needs a CUDA device. `python -m benchmarks memory` fits every method on 500 million pixels,
-which takes hours; `--pixels` and `--methods` ask for less. `python -m benchmarks volume` calibrates one 57-class brain in
-every file format, with 6 GB of temporary files.
+which takes hours; `--pixels` and `--methods` ask for less. `python -m benchmarks volume` calibrates one 57-class brain
+in every file format, with 6 GB of temporary files.
 """
 
 from __future__ import annotations
