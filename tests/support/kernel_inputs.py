@@ -146,9 +146,10 @@ def of_standardising(scene: Scene) -> list[Call]:
 
 
 def of_expert(scene: Scene) -> list[Call]:
-    rows = max(scene.classes - 1, 1)
+    if scene.classes == 1:  # has no rivals
+        return []
     found = experts_of(*scene.flat, torch.arange(1, scene.classes + 1).double(), ordered=True)
-    matrix = 0.1 * scene.numbers(rows, scene.classes).abs()
+    matrix = 0.1 * scene.numbers(scene.classes - 1, scene.classes).abs()
     return [call(expert, matrix, ordered=ordered) for expert in found.values() for ordered in (True, False)]
 
 
