@@ -83,7 +83,7 @@ def fit_methods(
 def floored(local: LocalTemperatureScaling, one: TemperatureScaling, cases: Sequence[Case]) -> LocalTemperatureScaling:
     """The same local temperatures, but none below `min(1, T_TS)`, the floor of `ContextualTemperatureScaling`.
 
-    So no pixel becomes surer than the network, or one temperature for all, makes it. Its report is of the cases given.
+    No pixel becomes more confident than the network or temperature scaling makes it. The report is of the given cases.
     """
     other, (low, high) = deepcopy(local), local.bounds
     other.bounds = (max(low, min(1.0, one.fit_report_.details["temperature"])), high)

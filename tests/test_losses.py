@@ -220,7 +220,7 @@ def test_a_sample_is_of_the_size_asked_for_and_seeded() -> None:
         torch.manual_seed(3)
         found.append([float(sampled(logits, labels)) for _ in range(2)])
     assert found[0] == found[1], "training draws from PyTorch's generator"
-    assert found[0][0] != found[0][1], "and anew at every step"
+    assert found[0][0] != found[0][1], "and differs at every step"
     one = MMCELoss(pixels=1, weighted=False).eval()
     gaps = {round(abs(bool(p.argmax() == label) - p.max()), 9) for p, label in pixels_of(logits, labels)}
     entropy = float(nn.functional.cross_entropy(logits, labels))

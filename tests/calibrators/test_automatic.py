@@ -71,7 +71,7 @@ def test_heavy_tails_are_ets() -> None:
     details = found.fit_report_.details
     assert details["chosen"] == "ets"
     assert "below that of ts (standard error" in details["why"]
-    assert torch.equal(found.applied.weights, alone.weights)  # fitted anew on all cases
+    assert torch.equal(found.applied.weights, alone.weights)  # fitted again on all cases
     assert found.fit_report_.nll_after == alone.fit_report_.nll_after
     assert details["scores"]["ets"]["numbers"] == alone.learned == found.learned == 4
 

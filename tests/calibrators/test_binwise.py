@@ -46,7 +46,7 @@ def test_each_bin_has_its_own_optimum(cases: list[Case]) -> None:
 
 
 def test_bins_share_the_pixels_equally(cases: list[Case]) -> None:
-    """But for the last, which holds what is above 0.999; a cell of the histogram holds few."""
+    """Except the last, which holds what is above 0.999; a cell of the histogram holds few."""
     z, _ = table(cases)
     confidence = softmax(z, axis=1).max(axis=1)
     report = BinwiseTemperatureScaling(4, bins=5).fit(cases).fit_report_

@@ -381,7 +381,7 @@ def test_a_rough_fit_is_that_of_the_sample(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def two_of_a_kind(count: int, seed: int) -> list[Case]:
-    """Class 0 is far too sure, class 1 far too timid: their true temperatures are 3 and 1/3."""
+    """Class 0 is far too confident, class 1 far underconfident: their true temperatures are 3 and 1/3."""
     random, cases = np.random.default_rng(seed), []
     for k in range(count):
         shown = random.integers(0, 2, (24, 24))
@@ -398,10 +398,10 @@ def test_no_pixel_becomes_surer_than_the_network_made_it() -> None:
     held, free = (ContextualTemperatureScaling(2, features=False, sharpen=s).fit(cases) for s in (False, True))
     logits = torch.from_numpy(np.stack([case.logits for case in two_of_a_kind(3, seed=1)]))
     sure = logits.argmax(1, keepdim=True) == 0
-    for cts, timid in ((held, 1.0), (free, 1 / 3)):
+    for cts, under in ((held, 1.0), (free, 1 / 3)):
         temperature = cts.temperature(logits)
         assert temperature[sure].median() == pytest.approx(3, rel=0.15)
-        assert temperature[~sure].median() == pytest.approx(timid, rel=0.15)
+        assert temperature[~sure].median() == pytest.approx(under, rel=0.15)
     assert 1 < held.temperature(logits).min() < 1.01
     assert held.fit_report_.details["floor"] == 1
     assert free.fit_report_.details["floor"] == free.fit_report_.details["raised_share"] == 0

@@ -100,7 +100,7 @@ LOCAL = {
 
 
 @pytest.mark.parametrize("dims", [2, 3])
-def test_lts_finds_a_smooth_field_and_mends_the_worst_patch(dims: int) -> None:
+def test_lts_finds_a_smooth_field_and_corrects_the_worst_patch(dims: int) -> None:
     """One test for all that follows from one fit, which takes its time."""
     scene, training, tree, counts = LOCAL[dims]
     classes, fit = int(scene["num_classes"]), counts["scenes"]

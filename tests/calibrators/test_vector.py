@@ -80,7 +80,7 @@ def test_vector_scaling_agrees_with_netcal(cases: list[Case]) -> None:
 
 
 @pytest.mark.parametrize("method", ["vector", "matrix"])
-def test_mends_what_no_temperature_can(cases: list[Case], method: str) -> None:
+def test_corrects_what_no_temperature_can(cases: list[Case], method: str) -> None:
     scaled, ours = (create(name, 4).fit(cases).fit_report_ for name in ("ts", method))
     assert ours.nll_after < scaled.nll_after - 0.02
     assert ours.nll_after <= ours.nll_before

@@ -1002,7 +1002,7 @@ def test_written_without_labels_with_the_affine_of_the_scores(tmp_path: Path, la
 
 
 def moved(path: Path, by: float) -> None:
-    """Write the file anew with another origin."""
+    """Write the file again with another origin."""
     image, affine = nibabel.load(path), AFFINE.copy()
     affine[1, 3] += by
     nibabel.save(nibabel.Nifti1Image(np.asarray(image.dataobj), affine), path)

@@ -148,7 +148,7 @@ def advice_of(*factors: float) -> str:
 
 def test_advice_tells_whether_images_agree() -> None:
     assert advice_of(2.0, 2.0) == (
-        "The scores are overconfident; a temperature of 2 for all images mends that (ts), and the images agree on it."
+        "The scores are overconfident; a temperature of 2 for all images fixes that (ts), and the images agree on it."
     )
     # log-temperatures spread by log 2: a factor of 2, so 100 %
     assert advice_of(2.0, 8.0).endswith(

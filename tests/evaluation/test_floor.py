@@ -46,7 +46,7 @@ def redrawn(case: Case, temperature: float) -> Case:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_floor_against_the_slow_reference(results: Results, method: str) -> None:
-    """Labels are drawn anew from the method's probabilities; regions and patches stay those of the true labels."""
+    """Labels are redrawn from the method's probabilities; regions and patches stay those of the true labels."""
     patches = results.redrawn.patches()
     for case in make_cases():
         other = redrawn(case, METHODS[method])

@@ -14,7 +14,7 @@ from segcal.types import Case
 
 
 def noisy(count: int = 3, classes: int = 4, size: tuple[int, ...] = (30, 24), seed: int = 1) -> list[Case]:
-    """Scenes whose classes are biased and scaled each in its own way, so that no temperature can mend them."""
+    """Scenes whose classes are biased and scaled each in its own way, so that no temperature can correct them."""
     rng = np.random.default_rng(seed)
     scale, shift = rng.uniform(0.4, 2.0, classes), rng.normal(size=classes)
     cases = []

@@ -26,7 +26,7 @@ class BetaCalibration(ScoreCalibrator):
     """Map the probability p of each class to `sigmoid(a log p - b log(1 - p) + c)` with a, b >= 0, then normalise.
 
     Each class has its a, b and c of least binary NLL against all other classes; a negative a or b is set to 0 and the
-    rest fitted anew, as in the authors' package. Labels may change, since the classes have different maps. Where the
+    rest fitted again, as in the authors' package. Labels may change, since the classes have different maps. Where the
     data do not determine the three numbers (a class that is never true, scores that separate perfectly) they stay
     finite because of a pull of 1e-6 pixels towards the identity.
 

@@ -84,7 +84,7 @@ def equal_mass(
     """Inner edges between cells so that bins hold about equally many scores, and the tables of those bins."""
     passed = count.cumsum(0)
     wanted = passed[-1] * torch.arange(1, bins, dtype=torch.float64) / bins
-    # the first cells with which each share is reached, but for the last cell with a score: nothing lies beyond it
+    # the first cells at which each share is reached, except the last cell with a score: nothing lies beyond it
     ends = torch.from_numpy(np.unique(torch.searchsorted(passed, wanted.ceil().long()).numpy()))
     ends = ends[passed[ends] < passed[-1]]
     limits = torch.cat([ends, torch.tensor([len(count) - 1])])

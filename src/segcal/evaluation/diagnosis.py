@@ -71,7 +71,7 @@ class Diagnosis:
         best = self.dataset.temperature
         if np.isinf(best):
             return (
-                "The scores are no better than chance, so no temperature mends them; "
+                "The scores are no better than chance, so no temperature helps; "
                 "check that labels and classes are in the order of the scores."
             )
         if best == 0:
@@ -82,7 +82,7 @@ class Diagnosis:
         if self.dataset.state == "balanced":
             start = "NLL and entropy are equal, so one temperature for all images would change nothing"
         else:
-            start = f"The scores are {self.dataset.state}; a temperature of {best:.3g} for all images mends that (ts)"
+            start = f"The scores are {self.dataset.state}; a temperature of {best:.3g} for all images fixes that (ts)"
         within, varies = self.dataset.spread, "the best temperature varies"
         between = f"from image to image by {100 * np.expm1(spread):.0f} %" if spread > _VARIES else ""
         if within is not None and within > _VARIES:

@@ -1,4 +1,4 @@
-"""Minima of smooth convex functions whose every evaluation is dear: L-BFGS in variables that make them round.
+"""Minimise smooth convex functions that are expensive to evaluate: L-BFGS with a metric that makes them round.
 
 With the curvature `C C'` of a small sample, the change of variables `C' x` turns level sets into spheres, as far as the
 sample is right. There the first step of L-BFGS is a Newton step, and half the squared length of the gradient is what is

@@ -39,7 +39,7 @@ class FCDenseNet(nn.Module):
         bottleneck: Layers of the block between.
         first: Maps of the first convolution.
         dropout: Share of maps' values dropped after each convolution in training.
-        checkpointing: Whether to compute the dense layers anew in the backward pass rather than keep what they made:
+        checkpointing: Whether to recompute the dense layers in the backward pass instead of keeping their activations:
             a third of the memory, a third more time, the same numbers.
     """
 
@@ -141,7 +141,7 @@ class _DenseBlock(nn.Module):
 
     def forward(self, maps: Maps) -> Maps:
         if self.checkpointing and self.training and torch.is_grad_enabled():
-            features = [maps]  # apart: all maps so far, for each layer anew, are what is not to be kept
+            features = [maps]  # separate, so that the concatenation of all maps is not kept for each layer
             for layer in self.layers:
                 features.append(_anew(cast(_DenseLayer, layer), features))
             return torch.cat(features, dim=1)
@@ -161,7 +161,7 @@ def _anew(layer: _DenseLayer, features: Sequence[Maps]) -> Maps:
 
 @contextmanager
 def _statistics_kept(norm: nn.BatchNorm2d) -> Iterator[None]:
-    """While a layer is computed anew: its running statistics have seen this batch already."""
+    """Freeze running statistics while a layer is recomputed: they have seen this batch already."""
     momentum, norm.momentum = norm.momentum, 0.0
     try:
         yield
