@@ -72,7 +72,9 @@ def choose(cases: Sequence[Case], *, epochs: int, folds: int, seed: int, device:
             totals[share] += nll
         pixels += count
     share = min(totals, key=lambda share: totals[share])
-    return Choice(round(float(np.median(best))), share, tuple(best), {s: nll / pixels for s, nll in totals.items()})
+    return Choice(
+        max(1, round(float(np.median(best)))), share, tuple(best), {s: nll / pixels for s, nll in totals.items()}
+    )
 
 
 def temperature_pair(

@@ -112,4 +112,6 @@ def to_tensor(values: Array | Tensor) -> Tensor:
         raise InputError(f"arrays must hold numbers, got dtype {values.dtype}; save them as numbers")
     wide = {np.dtype(np.uint16): np.int32, np.dtype(np.uint32): np.int64, np.dtype(np.uint64): np.int64}
     native = values.dtype.newbyteorder("=")
-    return torch.from_numpy(np.array(values, dtype=wide.get(native, native)))
+    copied = torch.from_numpy(np.array(values, dtype=wide.get(native, native)))
+    release_pages(values)
+    return copied

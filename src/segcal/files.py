@@ -163,7 +163,8 @@ def release_pages(array: object) -> None:
     Pages of a mapped file count as memory of the process, so a volume would fill it though nothing holds on to it.
     """
     mapped = getattr(array, "_mmap", None)
-    if isinstance(mapped, mmap.mmap) and len(mapped) > _LARGE and hasattr(mmap, "MADV_DONTNEED"):
+    unchanged = getattr(array, "mode", None) == "r"
+    if isinstance(mapped, mmap.mmap) and unchanged and len(mapped) > _LARGE and hasattr(mmap, "MADV_DONTNEED"):
         mapped.madvise(mmap.MADV_DONTNEED)
 
 

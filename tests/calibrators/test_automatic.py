@@ -230,7 +230,10 @@ def test_the_same_every_time() -> None:
 # the race, and what goes wrong
 
 
-def test_what_is_hopeless_is_given_up_after_the_first_fold() -> None:
+def test_what_is_hopeless_is_given_up_after_the_first_fold(monkeypatch: pytest.MonkeyPatch) -> None:
+    # by default LTS falls back to TS and is never hopeless
+    hopeless = module._CANDIDATES["lts"]._replace(settings={"preset": "paper"})
+    monkeypatch.setitem(module._CANDIDATES, "lts", hopeless)
     found = auto(scenes(5), candidates=("ts", "lts"), epochs=1, learning_rate=0.3)
     score = found.fit_report_.details["scores"]["lts"]
     assert score["note"].startswith("given up after the first of 5 folds: NLL ")

@@ -15,7 +15,7 @@ import torch
 from typer.testing import CliRunner, Result
 
 import segcal
-from segcal.calibrators import Calibrator, FitReport, TemperatureScaling
+from segcal.calibrators import Calibrator, EnsembleTemperatureScaling, FitReport, TemperatureScaling
 from segcal.cli.app import app
 from segcal.data.datasets.simulate import simulate
 from segcal.data.folders.folder import open_folder
@@ -149,7 +149,7 @@ def test_costs_are_those_of_the_fit(cases: list[Case]) -> None:
     assert frame.seconds["B"] == 0.25
     assert frame.seconds["TS"] == found.calibrators["TS"].fit_report_.seconds
     assert (frame.memory >= 0).all()
-    assert segcal.create("lts", 11, image_channels=3).learned == 8 * (25 * 11 + 1) + 25 * 3 + 1
+    assert segcal.create("lts", 11, image_channels=3).learned == 8 * (25 * 11 + 1) + 25 * 3 + 1 + 1
 
 
 def test_memory_is_the_peak_and_not_what_is_left() -> None:
@@ -345,17 +345,17 @@ def test_options_reach_training_and_protocol(data: Path) -> None:
 
 
 def test_a_failure_has_its_row_and_the_rest_is_saved(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TemperatureScaling, "fit", Failing.fit)
-    monkeypatch.setattr(TemperatureScaling, "error", Failing.error, raising=False)
+    monkeypatch.setattr(EnsembleTemperatureScaling, "fit", Failing.fit)
+    monkeypatch.setattr(EnsembleTemperatureScaling, "error", Failing.error, raising=False)
     out = data.parent / "out"
-    result = succeed(data, "--methods", "ts,ibts", "--reference", "TS", "--out", out, *QUICK)
-    assert re.search(r"^TS +could not be fitted", result.stdout, re.MULTILINE)
-    assert "TS could not be fitted: these data are not to my taste" in " ".join(result.stderr.split())
-    assert "the reference TS could not be fitted" in " ".join(result.stderr.split())
+    result = succeed(data, "--methods", "ets,ibts", "--reference", "ETS", "--out", out, *QUICK)
+    assert re.search(r"^ETS +could not be fitted", result.stdout, re.MULTILINE)
+    assert "ETS could not be fitted: these data are not to my taste" in " ".join(result.stderr.split())
+    assert "the reference ETS could not be fitted" in " ".join(result.stderr.split())
     assert Results.load(out).methods == ("UC", "IBTS")
     assert segcal.load(out / "ibts").method == "ibts"
-    line = refuse(data, "--methods", "ts", "--out", data.parent / "none")
-    assert "none of 1 methods could be fitted; TS says: these data are not to my taste" in line
+    line = refuse(data, "--methods", "ets", "--out", data.parent / "none")
+    assert "none of 1 methods could be fitted; ETS says: these data are not to my taste" in line
     assert not (data.parent / "none").exists()
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from segcal.files import release_pages
 from segcal.types import Array
 
 Sample = tuple[Array | Tensor, ...]
@@ -160,7 +161,11 @@ def _cut(part: Any, box: tuple[slice, ...]) -> Any:
 
 
 def _tensor(part: Array | Tensor) -> Tensor:
-    return part if isinstance(part, Tensor) else torch.from_numpy(np.array(part))
+    if isinstance(part, Tensor):
+        return part
+    copied = torch.from_numpy(np.array(part))
+    release_pages(part)
+    return copied
 
 
 def _is_large_map(part: Array | Tensor) -> bool:

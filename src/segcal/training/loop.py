@@ -61,8 +61,8 @@ def train(
         raise InputError("training needs at least one sample, got none; is the folder or the split empty?")
     device = choose_device(settings.device)
     with process_group(device):
-        run = _Run(objective.to(device), source, validation, settings, device, augment, record)
-        return run.go(watch, inspect)
+        # without a name, so that its DistributedDataParallel is gone before the process group is: later it hangs
+        return _Run(objective.to(device), source, validation, settings, device, augment, record).go(watch, inspect)
 
 
 class _Sums(nn.Module):
@@ -161,9 +161,8 @@ class _Run:
             batches = prefetched(lambda chosen: self._batches(chosen, number), steps, ahead=ahead)
             for chosen, prepared in zip(steps, batches, strict=True):
                 # here rather than ahead, since an augmentation may draw from PyTorch's generators, as dropout does
-                ready = [
-                    batch if self.augment is None else self.augment(batch, random, k) for batch, random, k in prepared
-                ]
+                augment = self.augment or _as_it_is
+                ready = [augment(batch, randoms, number) for batch, randoms in prepared]
                 sums += self._step(ready, share=1.0 if self._mine(chosen) else 0.0)
         return _mean(sum_over_processes(sums))
 
@@ -193,8 +192,8 @@ class _Run:
             self.averaged.update()
         return sums
 
-    def _batches(self, chosen: Sequence[int], number: int) -> list[tuple[Batch, list[np.random.Generator], int]]:
-        """Return the samples as batches on the device, each with the further arguments of an augmentation.
+    def _batches(self, chosen: Sequence[int], number: int) -> list[tuple[Batch, list[np.random.Generator]]]:
+        """Return the samples as batches on the device, each with the random generators of its samples.
 
         A process without a sample of its own takes part with a weight of 0, since the others wait for it.
         """
@@ -204,7 +203,7 @@ class _Run:
         dims, crop, flips = self.settings.spatial_dims, self.settings.crop, self.settings.flips
         samples = [augmented(self.source[k], random, dims=dims, crop=crop, flips=flips) for k, random in pairs]
         return [
-            (to_device([samples[k] for k in group], self.device), [randoms[k] for k in group], number)
+            (to_device([samples[k] for k in group], self.device), [randoms[k] for k in group])
             for group in by_shape(samples)
         ]
 
@@ -269,6 +268,11 @@ class _Run:
             "best_epoch": self.history.best_epoch,
             "best_loss": self.history.best_loss if finite else None,
         }
+
+
+def _as_it_is(batch: Batch, randoms: Sequence[np.random.Generator], epoch: int) -> Batch:
+    """Augment nothing."""
+    return batch
 
 
 def hash_seed(*parts: int) -> int:

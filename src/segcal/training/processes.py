@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
+from itertools import count
 
 import torch
 from torch import Tensor, distributed
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
 
 from segcal.types import InputError
 
@@ -22,13 +26,27 @@ def choose_device(name: str) -> torch.device:
         raise InputError(f"device '{name}' cannot be used ({str(error).splitlines()[0]}); try 'cpu'") from error
 
 
+_groups = count()
+
+
+@cache
+def _store() -> tuple[Store, int, int]:
+    """Return the store of torchrun, this process's rank and the number of processes; kept, since ports bind once."""
+    store, rank, world = next(rendezvous("env://"))
+    return store, rank, world
+
+
 @contextmanager
 def process_group(device: torch.device) -> Iterator[None]:
     """Join the processes that torchrun started, if any, through gloo (CPU) or NCCL (GPU)."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1 or distributed.is_initialized():
         yield
         return
-    distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    store, rank, world = _store()
+    # a prefix of its own: a process that is early must not find the addresses of the group before
+    own = PrefixStore(f"segcal/{next(_groups)}", store)
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    distributed.init_process_group(backend, store=own, rank=rank, world_size=world)
     try:
         yield
     finally:
