@@ -12,11 +12,12 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import segcal
+from segcal.calibrators.shared.tree import TemperatureTree
 from segcal.functional.division import scaled_probabilities
 from segcal.functional.pixels import likelihood_sums
 from segcal.kernels import dispatch
 from segcal.kernels.dispatch import DECLINED, OPERATIONS, accelerated, engine_for, plain_only
-from support.engines import NAMES
+from support.engines import NAMES, PLAIN
 
 ROOT = Path(segcal.__file__).parent
 
@@ -67,6 +68,7 @@ def test_tensors_of_two_devices_have_no_engine() -> None:
     here, there = torch.ones(2), torch.ones(2, device="meta")
     assert engine_for(here, there) is None
     assert engine_for((here, there)) is None
+    assert engine_for(here, [(here, torch.ones(2, requires_grad=True))]) is None
     assert engine_for([here], 3, "x", None) == "cpu"
     assert engine_for(1, 2.0) is None
 
@@ -85,6 +87,31 @@ def test_the_plain_form_gives_gradients() -> None:
     likelihood_sums(logits, torch.zeros(9, dtype=torch.int64), 1.0)[1].backward()
     assert logits.grad is not None
     assert logits.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("available", [True, False])
+@pytest.mark.parametrize("engine", ["cpu", "triton"])
+def test_a_tree_is_trained_in_plain_pytorch_on_every_device(
+    engine: Any, available: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its inputs need no gradient, but its parameters do, which are passed in tuples."""
+    ran = []
+
+    def kernel(logits: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        ran.append(engine)
+        return logits[:, :1] * 0
+
+    monkeypatch.setattr(dispatch, "OPERATIONS", {})
+    monkeypatch.setattr(dispatch, "_ENGINES", {"cpu": engine})
+    monkeypatch.setattr(dispatch.Operation, "kernel", lambda *_: kernel if available else None)
+    monkeypatch.setattr("segcal.calibrators.shared.tree.tree_root", accelerated(PLAIN.tree_root))
+    tree, logits = TemperatureTree(3, 2, 1), torch.randn(1, 3, 9, 9)
+    tree(logits, torch.randn(1, 1, 9, 9)).sum().backward()
+    assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in tree.parameters())
+    assert ran == []
+    with torch.no_grad():
+        tree(logits, torch.randn(1, 1, 9, 9))
+    assert len(ran) == available, "only where no gradient is needed"
 
 
 def test_every_operation_has_a_kernel_of_the_same_name() -> None:

@@ -169,7 +169,14 @@ def of_loss(scene: Scene) -> list[Call]:
     ]
 
 
+def of_systems(scene: Scene) -> Call:
+    errors = scene.numbers(50, scene.classes + 1, 2).abs()
+    matrices = errors @ errors.mT + 0.1 * torch.eye(scene.classes + 1).double()
+    return call(matrices, torch.linalg.solve(matrices, torch.ones(50, scene.classes + 1, 1).double()).squeeze(2))
+
+
 INPUTS: dict[str, tuple[Callable[[Scene], Call | list[Call]], dict[str, float]]] = {
+    "active_set.nonnegative_solutions": (of_systems, {"rtol": 1e-9, "atol": 1e-9}),
     "affine.affine_sums": (
         lambda s: [
             call(*s.flat, s.numbers(s.classes).abs(), s.numbers(s.classes, width), s.numbers(s.classes), of_log=of_log)

@@ -5,8 +5,8 @@ Leaves propose values, gates mix them (Eq. B.2):
     root = g8 (v5*y + 1) + (1 - g8) { g7 [g5 (v1*x + 1) + (1 - g5)(v2*x + 1)]
                                     + (1 - g7) [g6 (v3*x + 1) + (1 - g6)(v4*x + 1)] },   g = sigmoid(c*x)
 
-where x are the logits, y is the image and * is a convolution, 5 wide with dilation 2. All convolutions over the logits
-are computed as one.
+where x are the inputs (logits, or log-probabilities made from them), y is the image and * is a convolution, 5 wide
+with dilation 2. All convolutions over x are computed as one.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def tree_root(
     """Return the value at the root of the tree, in the precision of the weights.
 
     Args:
-        logits: Scores of any precision.
+        logits: Logits, or log-probabilities made from them, of any precision.
         image: The image, if the tree has a leaf for it.
         of_logits: Weight `[7 or 8, L, 5, 5(, 5)]` and bias of leaves v1 to v4, gates c5 to c7 and, with an image, c8.
         of_image: Weight `[1, C, 5, 5(, 5)]` and bias of the leaf v5.

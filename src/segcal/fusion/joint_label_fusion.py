@@ -17,16 +17,16 @@ from itertools import product
 from typing import TypeAlias
 
 import numpy as np
-from jaxtyping import Bool, Float
+import torch
+from jaxtyping import Float
 from scipy.ndimage import uniform_filter
 
-from segcal.kernels.cpu.compiling import compiled
+from segcal.functional.active_set import nonnegative_solutions
 from segcal.types import InputError
 
 PerAtlas: TypeAlias = Float[np.ndarray, "N *S"]
 Matrices: TypeAlias = Float[np.ndarray, "V N N"]
 
-_SETTLED = 1e-12  # below it a gradient or a weight counts as 0
 _VOXELS = 1 << 15  # systems solved together: enough to amortise the call, few enough to stay in memory
 
 
@@ -135,60 +135,9 @@ def _solved(source: _PatchErrors, alpha: float, *, nonnegative: bool) -> PerAtla
         regular = matrices + diagonal
         found = np.linalg.solve(regular, np.broadcast_to(ones, (len(regular), n, 1)))[..., 0]
         if nonnegative:
-            _without_negative(regular, found)
+            found = nonnegative_solutions(torch.from_numpy(regular), torch.from_numpy(found)).numpy()
         weights[:, voxels] = (found / found.sum(axis=1, keepdims=True)).T
     return weights.reshape(n, *source.space)
-
-
-@compiled
-def _solution_among(matrix: Float[np.ndarray, "N N"], kept: Bool[np.ndarray, " N"]) -> Float[np.ndarray, " N"]:
-    """Solve `M x = 1` among the kept rows and columns by Cholesky's method; 0 elsewhere."""
-    rows = np.flatnonzero(kept)
-    n, lower, y, x = len(rows), np.zeros((len(rows), len(rows))), np.empty(len(rows)), np.zeros(len(kept))
-    for i in range(n):
-        for j in range(i + 1):
-            rest = matrix[rows[i], rows[j]] - (lower[i, :j] * lower[j, :j]).sum()
-            lower[i, j] = np.sqrt(rest) if i == j else rest / lower[j, j]
-        y[i] = (1 - (lower[i, :i] * y[:i]).sum()) / lower[i, i]
-    for i in range(n - 1, -1, -1):
-        for j in range(i + 1, n):
-            y[i] -= lower[j, i] * x[rows[j]]
-        x[rows[i]] = y[i] / lower[i, i]
-    return x
-
-
-@compiled
-def _without_negative(matrices: Matrices, found: Float[np.ndarray, "V N"]) -> None:
-    """Replace solutions with a negative entry by those of `min x^T M x / 2 - 1^T x` with `x >= 0`.
-
-    The active set method of Lawson and Hanson (1974). Its solution is the weights up to their sum.
-    """
-    count, n = found.shape
-    for v in range(count):
-        if found[v].min() >= 0:
-            continue
-        matrix, x, passive = matrices[v], np.zeros(n), np.zeros(n, np.bool_)
-        while True:
-            best, steepest = -1, _SETTLED
-            for i in range(n):
-                slope = 1 - (matrix[i] * x).sum()
-                if not passive[i] and slope > steepest:
-                    best, steepest = i, slope
-            if best < 0:
-                break
-            passive[best] = True
-            while True:
-                trial = _solution_among(matrix, passive)
-                step, blocked = 1.0, False
-                for i in range(n):
-                    if passive[i] and trial[i] <= 0:
-                        step, blocked = min(step, x[i] / (x[i] - trial[i])), True
-                x = x + step * (trial - x) if blocked else trial
-                if not blocked:
-                    break
-                passive &= x > _SETTLED
-                x[~passive] = 0
-        found[v] = x
 
 
 def _standardised(image: Float[np.ndarray, "*S"], radius: int) -> Float[np.ndarray, "*S"]:

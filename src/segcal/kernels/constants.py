@@ -24,6 +24,9 @@ LOSS_HEAD = 5
 """First sums of `log_linear.loss_sums`: pixels, NLL, loss, pixels whose temperature is clipped and pixels below the
 floor; then come the derivatives."""
 
+SETTLED = 1e-12
+"""Slopes and solutions of the active set method below this count as 0."""
+
 LEAST_TEMPERATURE = 1e-30
 """A floor under temperatures that no bound reaches; stands for none."""
 

@@ -112,12 +112,12 @@ def plain_only() -> Iterator[None]:
 
 
 def _tensors(values: Iterable[object]) -> Iterator[Tensor]:
-    """Go through tensors, and those in tuples and lists."""
+    """Go through tensors, and those in tuples and lists of any depth."""
     for value in values:
         if isinstance(value, Tensor):
             yield value
         elif isinstance(value, tuple | list):
-            yield from (each for each in value if isinstance(each, Tensor))
+            yield from _tensors(value)
 
 
 @cache
