@@ -43,8 +43,8 @@ def pack(folder: str | Path, path: str | Path) -> None:
 def unpack(path: str | Path, folder: str | Path) -> None:
     """Write what an archive holds as the folder that it was packed from."""
     with zipfile.ZipFile(path) as archive, staged_folder(folder) as staging:
-        names = set(archive.namelist())
-        for name in sorted(names):
+        averages: dict[Path, pd.DataFrame] = {}
+        for name in sorted(archive.namelist()):
             target = (staging / name).resolve()
             if not target.is_relative_to(staging.resolve()):
                 raise InputError(f"'{path}' holds '{name}', which points outside the folder; use another archive")
@@ -53,8 +53,22 @@ def unpack(path: str | Path, folder: str | Path) -> None:
                 header = json.loads(archive.read(name))
                 table = _table(header, archive.read(name.removesuffix(".head") + ".i4"))
                 table.to_csv(target.with_suffix(""), index=False)
+                if header["row"] == "patch":
+                    averages[target.with_name("images.csv")] = _averages(table)
             elif not name.endswith(".i4"):
                 target.write_bytes(archive.read(name))
+        for path_of_images, local in averages.items():
+            rows = pd.read_csv(path_of_images, dtype={"case": str}, keep_default_na=False)
+            pd.concat([rows, local], ignore_index=True).to_csv(path_of_images, index=False)
+
+
+def _averages(patches: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of Local-Avg, which archives do not hold: means over the patches of each image."""
+    kept = patches[patches.pixels > 0]
+    means = kept.groupby(["case", "method", "metric"], sort=False).agg(
+        value=("value", "mean"), pixels=("pixels", "sum")
+    )
+    return means.reset_index().assign(region="local-avg")[["case", "method", "region", "metric", "value", "pixels"]]
 
 
 def _integers(table: pd.DataFrame, kind: str) -> tuple[dict[str, Any], Array]:

@@ -111,7 +111,7 @@ def _measure(out: Path, fold: Fold, targets: Sequence[str], folder: Path, patch_
         fitted(folder),
         num_classes=2,
         ignore_index=OUTSIDE,
-        masks={OUTLINE: outline},
+        regions={OUTLINE: outline},
         patch_size=patch_size,
         class_names=("wrong", "right"),
     )

@@ -80,7 +80,9 @@ def test_reference_test_and_average_are_chosen_once_and_shown_everywhere(home: P
     assert '"dataset":"data"' in page
     succeed("report", tmp_path / "results", "--average", "images", "--out", tmp_path / "other.html")
     assert '"average":"images"' in (tmp_path / "other.html").read_text()
-    assert "got 'patients'" in refuse("report", tmp_path / "results", "--average", "patients", "--out", tmp_path / "x")
+    assert "got 'patients'" in refuse(
+        "report", tmp_path / "results", "--average", "patients", "--out", tmp_path / "x.html"
+    )
     assert "got 'LTS'" in refuse("table", tmp_path / "results", "--reference", "LTS")
 
 

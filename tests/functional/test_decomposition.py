@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segcal.functional import binning
+from segcal.functional import binning, catalogue
 from segcal.functional.binning import Evidence, Histogram
 from segcal.functional.decomposition import FURTHER, debiased_ece, debiased_rms, further_readings
 
@@ -97,7 +97,7 @@ def evidence_of(logits: np.ndarray, labels: np.ndarray) -> Evidence:
 def test_parts_add_up_to_the_scores(rng: np.random.Generator) -> None:
     logits, labels = rng.normal(size=(4, 500)), rng.integers(0, 4, 500)
     evidence = evidence_of(logits, labels)
-    found, scores = further_readings(evidence), binning.readings(evidence)
+    found, scores = further_readings(evidence), catalogue.readings(evidence)
     assert set(found) == set(FURTHER)
     share = np.bincount(labels, minlength=4) / 500
     assert float(found["nll-uncertainty"]) == pytest.approx(-(share * np.log(share)).sum())

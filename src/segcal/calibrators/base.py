@@ -204,6 +204,11 @@ class TemperatureCalibrator(Calibrator):
 
     preserves_labels = True
 
+    @property
+    def only_divides(self) -> bool:
+        """Whether dividing by the temperature is all that it does to the logits."""
+        return True
+
     def __init__(
         self,
         num_classes: int,

@@ -147,6 +147,11 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
         settings = (self.class_offsets, self.bounds, self.floor, self.softness)
         return context_temperature(logits, weights, intercept, *settings)
 
+    @property
+    def only_divides(self) -> bool:
+        """Whether there are no pairs, which change margins beyond the temperature."""
+        return not self.pairs
+
     def calibrate(self, logits: Logits, image: Image | None = None) -> Logits:
         """Return logits divided by the temperature, with calibrated margins where there are pairs."""
         if not self.pairs:

@@ -23,7 +23,7 @@ from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from segcal.functional.lbfgs import Block
-from segcal.kernels.dispatch import accelerated
+from segcal.kernels.dispatch import accelerated, engine_for
 from segcal.types import Array
 
 _WHOLE = 600  # numbers of a predicted class up to which their curvature is found whole; beyond, row by row
@@ -42,7 +42,7 @@ def experts_of(
     logits: Float[Tensor, "L N"], labels: Int64[Tensor, " N"], importance: Float64[Tensor, " L"], *, ordered: bool
 ) -> dict[int, Expert]:
     """Return the labelled pixels by predicted class; those labelled c count `importance[c]` times."""
-    if logits.device.type == "cpu":
+    if engine_for(logits, labels, importance) == "cpu":
         return _experts_of(logits, labels.numpy(), importance.numpy(), ordered=ordered)
     kept = labels >= 0
     return experts_of_portable(logits[:, kept].double(), labels[kept], importance.to(logits.device), ordered=ordered)

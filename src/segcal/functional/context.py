@@ -132,7 +132,7 @@ def _box_mean(maps: Tensor, width: int) -> Tensor:
     return maps
 
 
-def reflected(length: int, reach: int, device: torch.device) -> Tensor:
+def reflected(length: int | torch.SymInt, reach: int, device: torch.device) -> Tensor:
     """Return which of `length` places to read for those from `-reach` to `length - 1 + reach`.
 
     Both ends are mirrors, which reflect each other where an axis is shorter than the window.
@@ -140,6 +140,7 @@ def reflected(length: int, reach: int, device: torch.device) -> Tensor:
     >>> reflected(3, 4, torch.device("cpu")).tolist()
     [0, 1, 2, 1, 0, 1, 2, 1, 0, 1, 2]
     """
-    last = torch.arange(length, device=device)[-1:]  # a tensor, since an exported graph cannot divide by a size
-    place = torch.arange(-reach, length + reach, device=device).remainder((2 * last).clamp(min=1))
+    # a tensor, since an exported graph cannot divide by a size
+    last = torch.arange(length, device=device)[-1:]  # type: ignore[arg-type]
+    place = torch.arange(-reach, length + reach, device=device).remainder((2 * last).clamp(min=1))  # type: ignore[arg-type]
     return torch.minimum(place, 2 * last - place)

@@ -79,9 +79,9 @@ class PairSums:
 class PairPixels:
     """Labelled pixels by predicted class: `exp(-a m)`, its least value under the limit, and the labels."""
 
-    rest: tuple[Float64[Tensor, "L N"], ...]
-    least: tuple[Float64[Tensor, "L N"], ...]
-    labels: tuple[Int64[Tensor, " N"], ...]
+    rest: tuple[Float64[Tensor, "L _"], ...]
+    least: tuple[Float64[Tensor, "L _"], ...]
+    labels: tuple[Int64[Tensor, " _"], ...]
 
     @classmethod
     def of(

@@ -41,7 +41,7 @@ def summed_nll(calibrator: Calibrator, cases: Iterable[Case]) -> tuple[float, in
 
 def _calibrated_slabs(calibrator: Calibrator, case: Case) -> Iterator[tuple[Slab, Logits]]:
     """Yield calibrated logits slab by slab; scaled ones relative to the largest, so that a shift costs no precision."""
-    if not isinstance(calibrator, TemperatureCalibrator):
+    if not isinstance(calibrator, TemperatureCalibrator) or not calibrator.only_divides:
         yield from calibrator.calibrate_case(case)
         return
     for slab, temperature in calibrator.temperature_case(case):
