@@ -90,8 +90,8 @@ def overlaps(prediction: Labels, truth: Truth, labels: Sequence[int], *, inside:
     """Count the voxels of each label in one pass, within a region or everywhere.
 
     >>> one, two = np.array([[1, 1, 0, 2]]), np.array([[1, 0, 0, 2]])
-    >>> [(entry.label, round(entry.dice, 3)) for entry in overlaps(one, two, (1, 2, 3))]
-    [(1, 0.667), (2, 1.0), (3, nan)]
+    >>> tuple((entry.label, round(entry.dice, 3)) for entry in overlaps(one, two, (1, 2, 3)))
+    ((1, 0.667), (2, 1.0), (3, nan))
     """
     _check(prediction, truth)
     mine, theirs = (prediction[inside], truth[inside]) if inside is not None else (prediction.ravel(), truth.ravel())

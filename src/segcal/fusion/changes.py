@@ -13,7 +13,7 @@ from segcal.fusion.voting import AtlasLabels
 class Changes(NamedTuple):
     """Counts of voxels; adding two of them adds up their regions or cases.
 
-    Args:
+    Attributes:
         possible: Voxels whose label can change: not all atlases propose the same.
         changed: Those whose label did change.
         corrected: Of these, from wrong to correct.

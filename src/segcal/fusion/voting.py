@@ -20,7 +20,7 @@ Weights: TypeAlias = Float[np.ndarray, "N *S"]
 class Fused(NamedTuple):
     """A fused segmentation.
 
-    Args:
+    Attributes:
         labels: The label with the largest weight; of equal ones the smallest.
         probability: Its share of the weight.
         agreement: Share of the atlases that propose it.

@@ -55,8 +55,8 @@ def cross_validation(
         groups: Group of each name, such as a patient; a name without one is a group of its own.
         seed: Random seed of the order.
 
-    >>> [len(fold.test) for fold in cross_validation(list("abcdefg"), 3)]
-    [3, 2, 2]
+    >>> tuple(len(fold.test) for fold in cross_validation(list("abcdefg"), 3))
+    (3, 2, 2)
     """
     parts = _balanced(names, folds, groups, seed)
     found = []
