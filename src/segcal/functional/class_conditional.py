@@ -67,7 +67,8 @@ def _experts_of(z: Tensor, y: Array, importance: Array, *, ordered: bool) -> dic
     kept = np.flatnonzero(y >= 0)
     winner = z.max(dim=0).indices.numpy()[kept]
     sequence = kept[np.argsort(winner, kind="stable")]
-    scores, truth = z.numpy().take(sequence, axis=1).astype(np.float64), y[sequence]
+    wide = z.float() if z.dtype == torch.bfloat16 else z  # which numpy does not know
+    scores, truth = wide.numpy().take(sequence, axis=1).astype(np.float64), y[sequence]
     ends = np.cumsum(np.bincount(winner, minlength=classes))
     result = {}
     for k, (start, stop) in enumerate(pairwise([0, *ends.tolist()])):
