@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,6 @@ from segcal.functional.log_linear import Pixels, fit_in_memory, loss_sums, read_
 from segcal.functional.ridge import Strengths, choose_ridge
 from segcal.kernels.dispatch import plain_only
 from segcal.types import Case, InputError
-from support.contracts import CHECKS, Check, Subject, subject
 
 CLASSES = 4
 WEIGHTS = {"entropy": 0.3, "boundary in 25": -2.0}
@@ -496,16 +494,3 @@ def test_pairs_that_hold_nowhere_else_are_not_learned() -> None:
         torch.testing.assert_close(paired.predict_proba(logits), plain.predict_proba(logits), rtol=1e-5, atol=1e-6)
     alone = [replace(case, group="only") for case in cases]
     assert ContextualTemperatureScaling(CLASSES, pairs=True).fit(alone).fit_report_.details["ridge_pairs"] is None
-
-
-def paired_subject(dims: int) -> Subject:
-    def make(**settings: Any) -> Any:
-        return create("cts", 3, spatial_dims=dims, pairs=True, **settings)
-
-    return Subject(make, subject("cts", dims).cases)
-
-
-@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS.keys())
-def test_contract_with_pairs(check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("segcal.calibrators.shared.context_fit.PAIR_RIDGES", (0.01,))
-    check(paired_subject(2), tmp_path)

@@ -15,6 +15,7 @@ from torch import Tensor
 from segcal.functional.class_conditional import experts_of
 from segcal.functional.context import FEATURES
 from segcal.functional.floor import NO_FLOOR, Floor
+from segcal.functional.pairs import by_prediction
 from segcal.functional.score_maps import PiecewiseMap
 from segcal.kernels.constants import CELLS, SAMPLE_LEVELS
 from segcal.kernels.dispatch import OPERATIONS
@@ -169,6 +170,16 @@ def of_loss(scene: Scene) -> list[Call]:
     ]
 
 
+def of_predictions(scene: Scene) -> Call:
+    z, y = scene.moderate[0].reshape(scene.classes, -1), scene.flat[1]
+    return call(z, y, 0.2 + scene.numbers(y.numel()).abs())
+
+
+def of_pairs(scene: Scene) -> list[Call]:
+    (args, _), offsets = of_predictions(scene), scene.numbers(scene.classes)
+    return [call(*part, k, offsets) for k, part in enumerate(zip(*by_prediction(*args), strict=True))]
+
+
 def of_systems(scene: Scene) -> Call:
     errors = scene.numbers(50, scene.classes + 1, 2).abs()
     matrices = errors @ errors.mT + 0.1 * torch.eye(scene.classes + 1).double()
@@ -221,6 +232,8 @@ INPUTS: dict[str, tuple[Callable[[Scene], Call | list[Call]], dict[str, float]]]
         CLOSE,
     ),
     "masks.without": (lambda s: [call(s.labels, (2, -1)), call(s.labels.int(), ())], CLOSE),
+    "pairs.by_prediction": (of_predictions, LOOSE),
+    "pairs.pair_sums": (of_pairs, {"rtol": 1e-9, "atol": 1e-9}),
     "pixel_sample.columns": (lambda s: call(s.flat[0], s.index[::2]), CLOSE),
     "pixel_sample.sample_levels": (
         lambda s: call(s.flat[1], 12345, torch.zeros(s.classes, SAMPLE_LEVELS, dtype=torch.int64)),

@@ -28,7 +28,7 @@ from segcal.calibrators.contextual import ContextualTemperatureScaling
 from segcal.calibrators.ensemble import EnsembleTemperatureScaling
 from segcal.calibrators.local import LocalTemperatureScaling
 from segcal.calibrators.shared.context_sample import ContextSample, draw_sample
-from segcal.calibrators.shared.plan import Plan, seconds_of
+from segcal.calibrators.shared.plan import Plan, agreed, seconds_of
 from segcal.calibrators.shared.streaming import summed_nll
 from segcal.calibrators.shared.trial import FALLBACK, Trial
 from segcal.calibrators.temperature import TemperatureScaling
@@ -281,7 +281,7 @@ class AutomaticChoice(Calibrator):
                     raise
                 failures[name] = f"could not be fitted: {error}"
                 trial.begin(name).failure = failures[name]
-        return Plan(costs, failures, self.time_limit)
+        return Plan(agreed(costs, choose_device(training["device"])), failures, self.time_limit)
 
     def _try(
         self,

@@ -52,7 +52,8 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
     There is no learning rate and nothing is random.
 
     With `pairs`, each pair of a predicted class and a rival then has an offset of its margin (`functional.pairs`),
-    under a ridge chosen by the same cross-validation from infinity, which is none, downwards.
+    under a ridge chosen by the same cross-validation from infinity, which is none, downwards. Unless `sharpen` is set,
+    offsets only lower margins.
 
     Args:
         num_classes: L.
@@ -183,8 +184,7 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
 
     def _margins(self, logits: Logits, temperature: Temperature) -> Logits:
         wide = at_least_float32(logits)
-        own = (value.to(wide.dtype) for value in (self.pair_offsets, self.floor))
-        return pair_margins(wide, temperature.to(wide.dtype), *own)
+        return pair_margins(wide, temperature.to(wide.dtype), self.pair_offsets.to(wide.dtype))
 
     def _draw(self, cases: Collection[Case]) -> ContextSample:
         return draw_sample(self, cases, spatial_dims=self.spatial_dims, features=self.features)

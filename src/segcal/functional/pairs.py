@@ -11,15 +11,16 @@ j more often than the scores say". The odds of j against k are a ratio without l
 
     exp(-m'_j) = q / (q + c (1 - q)).
 
-A limit keeps margins from growing past `m_j / floor`, the margin at the least temperature. The NLL separates over the
-predicted classes; with `g_j = d m'_j / d b_kj = c (1 - q) / (q + c (1 - q))` its gradient is `g_j ([y = j] - p_j)` and
-its curvature, by Gauss and Newton, `g_i g_j (p_i [i = j] - p_i p_j)`, which is never negative.
+Offsets that are not positive never raise a margin, so that they keep a floor under the temperatures. The NLL separates
+over the predicted classes; with `g_j = d m'_j / d b_kj = c (1 - q) / (q + c (1 - q))` its gradient is
+`g_j ([y = j] - p_j)` and its curvature, by Gauss and Newton, `g_i g_j (p_i [i = j] - p_i p_j)`, never negative.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial, reduce
 
 import numpy as np
 import torch
@@ -27,33 +28,22 @@ from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from segcal.functional.ridge import first_least, within_one_error
+from segcal.kernels.constants import LARGEST_MARGIN, LEAST_POWER
+from segcal.kernels.dispatch import accelerated
 from segcal.types import Array
 
-_SMALLEST = 1e-300
-_LARGEST = 1e30  # margins beyond are all the same, and must not become infinite
 _STEPS = 50
 _TOLERANCE = 1e-7  # nats that the last step may still promise, in cross-validation
 
 
 def pair_margins(
-    logits: Float[Tensor, "B L *S"],
-    temperature: Float[Tensor, "B 1 *S"],
-    offsets: Float[Tensor, "L L"],
-    floor: Float[Tensor, ""],
+    logits: Float[Tensor, "B L *S"], temperature: Float[Tensor, "B 1 *S"], offsets: Float[Tensor, "L L"]
 ) -> Float[Tensor, "B L *S"]:
-    """Return `z / T`, with each margin of the predicted class replaced by its calibrated one.
-
-    A floor of 0 sets no limit.
-    """
-    winner = logits.max(dim=1).indices
-    top = logits.amax(dim=1, keepdim=True)
-    margin = (top - logits).clamp(max=_LARGEST)
-    scaled = margin / temperature
-    rest = torch.exp(-scaled)
+    """Return `z / T`, with each margin of the predicted class replaced by its calibrated one."""
+    winner, top = logits.max(dim=1).indices, logits.amax(dim=1, keepdim=True)
+    scaled = (top - logits).clamp(max=LARGEST_MARGIN) / temperature
     factor = offsets.exp()[winner].movedim(-1, 1)
-    shift = torch.log(rest + factor * -torch.expm1(-scaled))
-    limit = margin / floor.clamp(min=1 / _LARGEST) - scaled
-    return logits / temperature - torch.minimum(shift, limit.clamp(min=0))
+    return logits / temperature - torch.log(torch.exp(-scaled) - factor * torch.expm1(-scaled))
 
 
 @dataclass(frozen=True)
@@ -77,57 +67,50 @@ class PairSums:
 
 @dataclass(frozen=True)
 class PairPixels:
-    """Labelled pixels by predicted class: `exp(-a m)`, its least value under the limit, and the labels."""
+    """Labelled pixels by predicted class: `exp(-a m)`, and the labels."""
 
     rest: tuple[Float64[Tensor, "L _"], ...]
-    least: tuple[Float64[Tensor, "L _"], ...]
     labels: tuple[Int64[Tensor, " _"], ...]
 
     @classmethod
-    def of(
-        cls, logits: Float[Tensor, "L N"], labels: Int64[Tensor, " N"], inverse: Float[Tensor, " N"], floor: float
-    ) -> PairPixels:
-        """Sort pixels by predicted class, given the inverse temperature of each; a floor of 0 sets no limit."""
-        kept = labels >= 0
-        z, y, cold = logits[:, kept].double(), labels[kept], inverse[kept].double()
-        top, winner = z.max(dim=0)
-        margin = (top - z).clamp(max=_LARGEST)
-        rest, least, truth = [], [], []
-        for k in range(len(z)):
-            own = (winner == k).nonzero().squeeze(1)
-            m = margin[:, own]
-            rest.append(torch.exp(-cold[own] * m).clamp(min=_SMALLEST))
-            least.append(torch.exp(-m / floor).clamp(min=_SMALLEST) if floor > 0 else torch.zeros_like(m))
-            truth.append(y[own])
-        return cls(tuple(rest), tuple(least), tuple(truth))
+    def of(cls, logits: Float[Tensor, "L N"], labels: Int64[Tensor, " N"], inverse: Float[Tensor, " N"]) -> PairPixels:
+        """Sort pixels by predicted class, given the inverse temperature of each."""
+        return cls(*by_prediction(logits, labels, inverse))
 
     def sums(self, offsets: Float64[Tensor, "L L"]) -> PairSums:
         """Return the sums at some offsets."""
-        parts = [_sums_of(k, *part, offsets[k]) for k, part in enumerate(zip(self.rest, self.least, self.labels,
-                                                                             strict=True))]  # fmt: skip
-        nll, gradient, curvature = (torch.stack(column).cpu() for column in zip(*parts, strict=True))
+        parts = [pair_sums(*part, k, offsets[k]) for k, part in enumerate(zip(self.rest, self.labels, strict=True))]
+        nll, gradient, curvature = (torch.stack(column) for column in zip(*parts, strict=True))
         return PairSums(sum(len(labels) for labels in self.labels), nll, gradient, curvature)
 
 
-def _sums_of(k: int, rest: Tensor, least: Tensor, labels: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return NLL, gradient and curvature of the pixels predicted as one class."""
+@accelerated
+def by_prediction(
+    logits: Float[Tensor, "L N"], labels: Int64[Tensor, " N"], inverse: Float[Tensor, " N"]
+) -> tuple[tuple[Float64[Tensor, "L _"], ...], tuple[Int64[Tensor, " _"], ...]]:
+    """Return `exp(-a m)` and the labels of the labelled pixels predicted as each class."""
+    kept = labels >= 0
+    z, y, cold = logits[:, kept].double(), labels[kept], inverse[kept].double()
+    top, winner = z.max(dim=0)
+    powers = torch.exp(-cold * (top - z).clamp(max=LARGEST_MARGIN)).clamp(min=LEAST_POWER)
+    places = [(winner == k).nonzero().squeeze(1) for k in range(len(z))]
+    return tuple(powers[:, own] for own in places), tuple(y[own] for own in places)
+
+
+@accelerated
+def pair_sums(
+    rest: Float64[Tensor, "L N"], labels: Int64[Tensor, " N"], k: int, offsets: Float64[Tensor, " L"]
+) -> tuple[Float64[Tensor, ""], Float64[Tensor, " L"], Float64[Tensor, "L L"]]:
+    """Return NLL, gradient and curvature of the pixels predicted as class k."""
     grown = offsets.to(rest.device).exp().unsqueeze(1) * (1 - rest)
-    total = rest + grown
-    free = rest / total
-    inside = free >= least * (1 - 1e-12)  # at the limit too: a negative offset leads away from it
-    odds = torch.maximum(free, least)
-    odds[k] = 1.0
-    probs = odds / odds.sum(dim=0)
-    slope = grown / total * inside
+    odds, slope = rest / (rest + grown), grown / (rest + grown)
     slope[k] = 0.0
-    truth = labels.unsqueeze(0)
-    nll = odds.sum(dim=0).log().sum() - odds.gather(0, truth).clamp(min=_SMALLEST).log().sum()
-    moved = slope * probs
-    gradient = torch.zeros_like(offsets, device=rest.device).scatter_add(
-        0, labels, slope.gather(0, truth).squeeze(0)
-    ) - moved.sum(dim=1)
+    total, truth = odds.sum(dim=0), labels.unsqueeze(0)
+    nll = total.log().sum() - odds.gather(0, truth).log().sum()
+    moved = slope * (odds / total)
+    reached = torch.zeros_like(offsets, device=rest.device).scatter_add(0, labels, slope.gather(0, truth).squeeze(0))
     curvature = torch.diag((slope * moved).sum(dim=1)) - moved @ moved.T
-    return nll, gradient, curvature
+    return nll.cpu(), (reached - moved.sum(dim=1)).cpu(), curvature.cpu()
 
 
 @dataclass(frozen=True)
@@ -145,29 +128,29 @@ def fit_pairs(
     start: Float64[Tensor, "L L"],
     ridge: float,
     *,
+    upper: float = 0.0,
     tolerance: float = _TOLERANCE,
     steps: int = _STEPS,
 ) -> PairFit:
-    """Return the offsets of least mean NLL plus penalty, by Newton's method for all predicted classes at once.
+    """Return the offsets of least mean NLL plus penalty, none above `upper`, by Newton's method.
 
     `at` sums up all pixels at some offsets. The classes share no number, so each takes its own steps, halved until
     its part of the objective falls. From the same start the same offsets are found, whatever the order of pixels.
     """
-    point, found = start, at(start)
+    point, found = start.clamp(max=upper), at(start.clamp(max=upper))
     pixels = max(found.pixels, 1)
 
     def objective(sums: PairSums, offsets: Tensor) -> Tensor:
         return sums.nll / pixels + ridge / 2 * offsets.square().sum(dim=1)
 
-    unit = torch.eye(len(start), dtype=torch.float64)
     value, share = objective(found, point), torch.ones(len(start), dtype=torch.float64)
     for step in range(1, steps + 1):
         gradient = found.gradient / pixels + ridge * point
-        move = -torch.linalg.solve(found.curvature / pixels + (ridge + 1e-12) * unit, gradient.unsqueeze(2)).squeeze(2)
-        promised = -(share * (gradient * move).sum(dim=1)) / 2
+        move = _newton(gradient, found.curvature / pixels, ridge, held=(point >= upper) & (gradient < 0))
+        trial = (point + share.unsqueeze(1) * move).clamp(max=upper)
+        promised = -(gradient * (trial - point)).sum(dim=1) / 2
         if float(promised.sum()) <= tolerance:
             return PairFit(point, float(found.nll.sum()) / pixels, step, True)
-        trial = point + share.unsqueeze(1) * move
         sums = at(trial)
         new = objective(sums, trial)
         better: Bool[Tensor, " L"] = (new < value) | (promised <= 0)
@@ -183,6 +166,17 @@ def fit_pairs(
     return PairFit(point, float(found.nll.sum()) / pixels, steps, False)
 
 
+def _newton(
+    gradient: Float64[Tensor, "L L"], curvature: Float64[Tensor, "L L L"], ridge: float, held: Bool[Tensor, "L L"]
+) -> Float64[Tensor, "L L"]:
+    """Return the Newton step of every predicted class; numbers that are held at a bound stay."""
+    free = (~held).double()
+    unit = torch.eye(len(gradient), dtype=torch.float64)
+    inner = free.unsqueeze(2) * (curvature + (ridge + 1e-12) * unit) * free.unsqueeze(1) + torch.diag_embed(1 - free)
+    step: Tensor = torch.linalg.solve(inner, (free * gradient).unsqueeze(2)).squeeze(2)
+    return -step
+
+
 @dataclass(frozen=True)
 class PairChoice:
     """The ridge chosen, infinity for no offsets, and the mean NLL of each on the folds left out."""
@@ -192,7 +186,12 @@ class PairChoice:
 
 
 def choose_pair_ridge(
-    fitted: Sequence[Sequence[PairPixels]], held_out: Sequence[PairPixels], among: Sequence[float], *, cautious: bool
+    fitted: Sequence[Sequence[PairPixels]],
+    held_out: Sequence[PairPixels],
+    among: Sequence[float],
+    *,
+    upper: float = 0.0,
+    cautious: bool,
 ) -> PairChoice:
     """Return the ridge of least NLL on the folds left out, the strongest first and infinity among them.
 
@@ -204,7 +203,7 @@ def choose_pair_ridge(
         zero = point = torch.zeros(len(left.rest), len(left.rest), dtype=torch.float64)
         for k, ridge in enumerate(among):
             if np.isfinite(ridge):
-                point = fit_pairs(lambda b, parts=parts: _total(p.sums(b) for p in parts), point, ridge).offsets  # type: ignore[misc]
+                point = fit_pairs(partial(_total, parts), point, ridge, upper=upper).offsets
             sums = left.sums(point if np.isfinite(ridge) else zero)
             nll = float(sums.nll.sum())
             totals[k, fold] = sums.pixels, nll, nll
@@ -222,8 +221,6 @@ def strongest_pairs(offsets: Array, count: int) -> list[tuple[int, int, float]]:
     return [(int(k), int(j), float(offsets[k, j])) for k, j in places if offsets[k, j] != 0]
 
 
-def _total(parts: Iterator[PairSums]) -> PairSums:
-    total = next(parts)
-    for part in parts:
-        total = total + part
-    return total
+def _total(parts: Sequence[PairPixels], offsets: Float64[Tensor, "L L"]) -> PairSums:
+    """Return the sums over all parts."""
+    return reduce(PairSums.__add__, (part.sums(offsets) for part in parts))

@@ -30,6 +30,11 @@ SETTLED = 1e-12
 LEAST_TEMPERATURE = 1e-30
 """A floor under temperatures that no bound reaches; stands for none."""
 
+LARGEST_MARGIN = 1e30
+"""Margins between two classes beyond it are all the same, and must not become infinite."""
+LEAST_POWER = 1e-300
+"""The least `exp(-margin)`, so that its logarithm is finite."""
+
 OCTAVES = 64
 """Of 512 cells, for class probabilities below 1/2, and as many for 1 - probability."""
 TIE_BREAK = 1e-9

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from itertools import product
 
 import numpy as np
@@ -188,7 +188,7 @@ class ContextFit:
             left, *others = [self._pairs_of(part, point) for part in parts if part.edges[-1]]
             fitted.append(others)
             held_out.append(left)
-        return choose_pair_ridge(fitted, held_out, PAIR_RIDGES, cautious=self.cautious)
+        return choose_pair_ridge(fitted, held_out, PAIR_RIDGES, upper=self._upper, cautious=self.cautious)
 
     def solve_pairs(self, ridge: float, outcome: Outcome) -> PairFit:
         """Return the pair offsets of least NLL at the temperatures that were found."""
@@ -196,14 +196,20 @@ class ContextFit:
         zero = torch.zeros(classes, classes, dtype=torch.float64)
         if not np.isfinite(ridge):
             return PairFit(zero, outcome.nll, 0, True)
-        fit = fit_pairs(self._pairs_of(self.data, outcome.point).sums, zero, ridge)
+        fit = fit_pairs(self._pairs_of(self.data, outcome.point).sums, zero, ridge, upper=self._upper)
         if self.cases is None:
             return fit
-        return fit_pairs(self._pair_sums(outcome.point), fit.offsets, ridge, tolerance=_PAIR_TOLERANCE)
+        all_pixels = self._pair_sums(outcome.point)
+        return fit_pairs(all_pixels, fit.offsets, ridge, upper=self._upper, tolerance=_PAIR_TOLERANCE)
+
+    @property
+    def _upper(self) -> float:
+        """The largest pair offset: none raises a margin where a floor keeps confidence down."""
+        return 0.0 if self.floor.value > 0 else np.inf
 
     def _pairs_of(self, data: Pixels, point: Array) -> PairPixels:
         inverse = self._inverse(data.logits, data.features, point)
-        return PairPixels.of(data.logits, data.labels, inverse, self.floor.value)
+        return PairPixels.of(data.logits, data.labels, inverse)
 
     def _inverse(
         self, logits: Float[Tensor, "L N"], known: Float[Tensor, "F N"], point: Array
@@ -221,12 +227,9 @@ class ContextFit:
 
         def at(offsets: Tensor) -> PairSums:
             parts = (
-                PairPixels.of(logits, labels, self._inverse(logits, known, raw), self.floor.value).sums(offsets)
+                PairPixels.of(logits, labels, self._inverse(logits, known, raw)).sums(offsets)
                 for logits, labels, known in self._slabs()
             )
-            total = next(parts)
-            for part in parts:
-                total = total + part
-            return total
+            return reduce(PairSums.__add__, parts)
 
         return at

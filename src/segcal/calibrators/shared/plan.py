@@ -7,6 +7,11 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
+import torch
+from torch import distributed
+
+from segcal.training.processes import process_group
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -57,6 +62,16 @@ class Plan:
             "time_limit": self.time_limit,
             "announcement": self.announcement() if self.seconds else None,
         }
+
+
+def agreed(seconds: Mapping[str, float], device: torch.device) -> dict[str, float]:
+    """Return the estimates of the first process of torchrun, so that all processes try the same candidates."""
+    with process_group(device):
+        if not distributed.is_initialized():
+            return dict(seconds)
+        values = torch.tensor(list(seconds.values()), dtype=torch.float64, device=device)
+        distributed.broadcast(values, 0)
+    return dict(zip(seconds, values.tolist(), strict=True))
 
 
 def seconds_of(work: Callable[[], Any]) -> float:
