@@ -10,6 +10,8 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 from experiments.beyond.measure import measure
@@ -38,14 +40,36 @@ def main(arguments: list[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> None:
     if options.voc is None and options.camvid is None:
         raise InputError("give the folder of VOC's scores with --voc or that of CamVid with --camvid")
-    training = Training(options.epochs, options.crop, options.device)
-    for task in _tasks(options):
-        if options.data and task.data not in options.data:
-            continue
-        wanted = sorted({min(size, len(task.fit)) for size in (*options.sizes, len(task.fit))}, reverse=True)
-        for images in wanted:
-            for method in options.methods:
-                measure(task, images, method, options.out, training)
+    tasks, training = _chosen(options), Training(options.epochs, options.crop, options.device)
+    items = [
+        (place, images, method)
+        for place, task in enumerate(tasks)
+        for images in sorted({min(size, len(task.fit)) for size in (*options.sizes, len(task.fit))}, reverse=True)
+        for method in options.methods
+    ]
+    if options.processes == 1:
+        for place, images, method in items:
+            measure(tasks[place], images, method, options.out, training)
+        return
+    # spawned, since neither CUDA nor the threads of PyTorch survive a fork
+    with ProcessPoolExecutor(options.processes, get_context("spawn"), _open, (options,)) as pool:
+        for done in [pool.submit(_measure, *item, options.out, training) for item in items]:
+            done.result()
+
+
+_opened: list[Task] = []  # of a process of the pool
+
+
+def _open(options: argparse.Namespace) -> None:
+    _opened[:] = _chosen(options)
+
+
+def _measure(place: int, images: int, method: str, out: Path, training: Training) -> None:
+    measure(_opened[place], images, method, out, training)
+
+
+def _chosen(options: argparse.Namespace) -> list[Task]:
+    return [task for task in _tasks(options) if not options.data or task.data in options.data]
 
 
 def _tasks(options: argparse.Namespace) -> Iterator[Task]:
@@ -69,9 +93,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--methods", nargs="+", choices=tuple(METHODS), default=tuple(METHODS))
     parser.add_argument("--splits", type=int, default=5)
     parser.add_argument("--sizes", type=int, nargs="*", default=list(SIZES), help="images to fit on, beside all")
-    parser.add_argument("--epochs", type=int, default=Training.epochs, help="of LTS, at most")
+    parser.add_argument("--epochs", type=int, help="of LTS; 200 by default")
     parser.add_argument("--crop", type=int, help="train LTS on random crops of this side")
     parser.add_argument("--device", default=Training.device)
+    parser.add_argument("--processes", type=int, default=1, help="fits and measurements at the same time")
     return parser
 
 

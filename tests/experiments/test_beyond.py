@@ -11,7 +11,7 @@ from PIL import Image
 
 from experiments.beyond.__main__ import main
 from experiments.beyond.measure import finished
-from experiments.beyond.methods import Training, method_named, tuned_lts
+from experiments.beyond.methods import Training, method_named
 from experiments.beyond.splits import camvid_tasks, voc_tasks
 from experiments.beyond.table import tables
 from segcal import InputError
@@ -82,7 +82,7 @@ def test_results_accumulate(voc: Path, tmp_path: Path, capsys: pytest.CaptureFix
         assert report["changed"][0] == 0, item
         assert results.methods == (item.method,)
         if item.method == "LTS":
-            assert set(report["notes"]["tried"]) == {"0.0001", "0.001"}
+            assert set(report["notes"]) == {"best_epoch", "kept_ts"}
         if item.method == "TS":
             assert len(report["fit"]["names"]) == item.images
     few, all_of_them = (
@@ -142,10 +142,22 @@ def test_splits_with_unlike_numbers_of_images_are_of_one_table() -> None:
     assert "| CTS | +10.00 (+10.00), 2 | -15.00 (-10.00), 2 |" in text
 
 
-def test_lts_with_one_group_has_none_to_leave_out(voc: Path) -> None:
-    task = next(iter(voc_tasks(voc, 1)))
-    _, notes = tuned_lts(task.fit[:1], task.about, Training(epochs=1, device="cpu"))
-    assert notes == {"learning_rate": 1e-4, "epochs": 1, "tried": {}}
+def test_lts_leaves_out_a_fifth_of_the_groups_for_its_validation(voc: Path) -> None:
+    task, fit = next(iter(voc_tasks(voc, 1))), method_named("LTS held out")
+    assert fit is not None
+    found, _ = fit(task.fit, task.about, Training(epochs=1, device="cpu"))
+    assert len(found.fit_report_.names) == 4, "of 6 images without groups, one fold of five holds two"
+    assert found.fit_report_.details["validation_nll"] <= found.fit_report_.details["validation_nll_ts"]
+
+
+def test_processes_measure_the_same(voc: Path, tmp_path: Path) -> None:
+    for processes in (1, 2):
+        out = tmp_path / str(processes)
+        common = ["run", "--voc", str(voc), "--out", str(out), "--splits", "1", "--sizes", "--methods", "UC", "TS"]
+        assert main([*common, "--processes", str(processes)]) == 0
+    rows = [[results.to_frame() for *_, results in finished(tmp_path / str(count))] for count in (1, 2)]
+    for one, two in zip(*rows, strict=True):
+        pd.testing.assert_frame_equal(one, two)
 
 
 def test_bad_input_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str], camvid: tuple[Path, Path]) -> None:
