@@ -119,6 +119,9 @@ def test_keywords_reach_the_protocol() -> None:
         "repetitions": 7,
         "interval": "bca",
         "floor": True,
+        "surfaces": True,
+        "surface_tolerance": 2.0,
+        "limits": True,
         "class_names": ["a", "b"],
     }
     assert set(changed) == {field.name for field in fields(Protocol)} - {"num_classes"}

@@ -107,6 +107,8 @@ def compare(
 
 def _print_comparison(comparison: Comparison, floor: bool, out: Path | None, as_json: bool, page: Path | None) -> None:
     """Print the paper's table and, below it, what each method costs and does to labels; or everything as JSON."""
+    from segcal.cli.further_tables import print_further
+
     results = comparison.results
     warnings = [f"{name}: {text}" for name, c in comparison.calibrators.items() for text in c.fit_report_.warnings]
     failures = [f"{name} could not be fitted: {fit.failure}" for name, fit in comparison.fits.items() if fit.failure]
@@ -117,6 +119,7 @@ def _print_comparison(comparison: Comparison, floor: bool, out: Path | None, as_
         return
     OUT.print(results.table(floor=floor))
     OUT.print(_cost_table(comparison))
+    print_further(results)
     say(
         "memory: growth of this process's resident memory while fitting; kept: no label can change; "
         "accuracy, mIoU: change against UC in points, mean over images of All",

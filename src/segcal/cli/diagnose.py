@@ -12,7 +12,6 @@ from segcal.cli.console import OUT, Tracked, progress_of, say, say_json
 from segcal.cli.options import OUTPUT, AsJson, Data, FolderOptions, Split
 
 if TYPE_CHECKING:
-    import pandas as pd
     from rich.table import Table
 
     from segcal.evaluation.diagnosis import Diagnosis
@@ -42,11 +41,11 @@ def diagnose(
 
     Example: segcal diagnose DATA --maps maps/
     """
+    from segcal.cli.further_tables import print_limits
     from segcal.cli.steps import open_at
     from segcal.evaluation.diagnosis import diagnose as examine
     from segcal.evaluation.diagnosis import write_maps
     from segcal.evaluation.limits import limits as limits_of
-    from segcal.evaluation.limits import verdict
     from segcal.files import refuse_foreign, refuse_overwriting
 
     if maps is not None:
@@ -74,8 +73,7 @@ def diagnose(
     OUT.print(_table(found))
     say(found.advice())
     if reached is not None:
-        OUT.print(_limits_table(reached))
-        say(verdict(reached))
+        print_limits(reached)
     if maps is not None:
         say(f"maps in {maps}")
 
@@ -102,20 +100,6 @@ def _table(found: Diagnosis) -> Table:
         )
     if len(shown) > _SHOWN:
         table.caption, table.caption_justify = f"... and {len(shown) - _SHOWN} more (--json shows all)", "left"
-    return table
-
-
-def _limits_table(found: pd.DataFrame) -> Table:
-    """Return ECE and NLL of every level of an oracle, and which pixels share a temperature at each."""
-    from rich.table import Table
-
-    from segcal.evaluation.limits import as_rows
-
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), title="What limits calibration", title_justify="left")
-    for heading, justify in (("oracle for", "left"), ("ECE, %", "right"), ("NLL", "right"), ("", "left")):
-        table.add_column(heading, justify=justify)  # type: ignore[arg-type]
-    for level, text, ece, nll in as_rows(found):
-        table.add_row(level, f"{100 * ece:.2f}", f"{nll:.4f}", text)
     return table
 
 

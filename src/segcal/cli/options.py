@@ -81,6 +81,26 @@ class MeasureOptions(OptionGroup):
             rich_help_panel=MEASURING,
         ),
     ] = False
+    surfaces: Annotated[
+        bool,
+        typer.Option(
+            "--surfaces",
+            help="Also measure the segmentation: Dice, surface Dice and surface distances of every structure.",
+            rich_help_panel=MEASURING,
+        ),
+    ] = False
+    surface_tolerance: Annotated[
+        float,
+        typer.Option(help="Distance within which surfaces count as equal, in mm.", rich_help_panel=MEASURING),
+    ] = 1.0
+    limits: Annotated[
+        bool,
+        typer.Option(
+            "--limits",
+            help="Also measure what temperatures chosen with the labels would reach.",
+            rich_help_panel=MEASURING,
+        ),
+    ] = False
     seed: Annotated[
         int,
         typer.Option(

@@ -7,6 +7,7 @@ from pathlib import Path
 from rich.table import Table
 
 from segcal.cli.console import OUT, say, say_json, say_where, warn
+from segcal.cli.further_tables import print_further
 from segcal.cli.options import ReferenceOptions
 from segcal.evaluation.results import Results
 from segcal.functional.catalogue import CATALOGUE
@@ -32,6 +33,7 @@ def print_results(
         return
     OUT.print(table)
     OUT.print(_pooled_table(results))
+    print_further(results)
     if skipped := {name: count for name, count in results.skipped().items() if count}:
         counts = ", ".join(f"{count} {name}" for name, count in skipped.items())
         say(f"skipped (no pixels): {counts}", style="dim")

@@ -139,6 +139,9 @@ def compare(
     repetitions: int = 1000,
     interval: IntervalKind = "percentile",
     floor: bool = False,
+    surfaces: bool = False,
+    surface_tolerance: float = 1.0,
+    limits: bool = False,
     class_names: Sequence[str] | None = None,
     regions: Sequence[str] | Mapping[str, RegionFunction] | None = None,
 ) -> Comparison:
@@ -171,6 +174,11 @@ def compare(
         interval: Bootstrap interval: "percentile", or "bca" for bias-corrected and accelerated intervals.
         floor: Whether to measure also what each method would score if it were perfectly calibrated: with labels drawn
             from its own probabilities.
+        surfaces: Whether to measure also the segmentation itself: Dice, surface Dice and surface distances of every
+            class except the background, in the unit of the spacing of the cases (`Results.surfaces`).
+        surface_tolerance: Distance up to which surfaces count as equal in the surface Dice, in that unit.
+        limits: Whether to measure also what temperatures chosen with the labels would reach (`segcal diagnose
+            --limits`), which reads the cases several times.
         class_names: Names of the classes; their numbers by default.
         regions: Regions to measure. By default all of `segcal.regions.REGIONS`; a sequence of names selects among them
             (*All* is always measured); a mapping from names to functions adds regions of your own. A function takes a

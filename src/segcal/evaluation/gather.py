@@ -17,6 +17,7 @@ from segcal.evaluation.measure import Measured
 from segcal.evaluation.places import Places
 from segcal.evaluation.pooled import ece_of_bins, empty_cells, first_regions, pooled_curves, pooled_rows
 from segcal.evaluation.protocol import Protocol
+from segcal.evaluation.quality import SurfaceRows
 from segcal.evaluation.results import Results
 from segcal.functional.binning import Evidence, Histogram
 from segcal.functional.catalogue import HIGHER_IS_BETTER, readings
@@ -50,15 +51,21 @@ class Gathered:
     top_cells: dict[tuple[str, int], Histogram] = field(default_factory=dict)
     marginal_cells: dict[tuple[str, int], Histogram] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self.surfaces = SurfaceRows(self.protocol)
+
     def begin(self, case: Case) -> None:
         """Note a case before its findings are added."""
         if case.name in self.cases:
             raise InputError(f"case names must be unique, got '{case.name}' twice; rename one")
         self.cases[case.name] = case.group or ""
 
-    def add(self, case: str, method: str, places: Places, measured: Measured) -> None:
+    def add(self, whole: Case, method: str, places: Places, measured: Measured) -> None:
         """Add what one method gave on one case."""
+        case = whole.name
         self._add_rows(case, method, places, measured.evidence)
+        if self.protocol.surfaces:
+            self.surfaces.add(whole, method, measured.pixels.predicted, places.labels)
         for name, mass, true in zip(self.protocol.names, measured.mass.tolist(), measured.support, strict=True):
             self.volume_rows.append((case, method, name, mass, true))
         self.evidence.setdefault(method, []).append(first_regions(measured.evidence, len(self.masked)))
@@ -127,6 +134,7 @@ class Gathered:
             sensitivity_frame=sensitivity,
             volume_frame=pd.DataFrame(self.volume_rows, columns=["case", "method", "label", "predicted", "true"]),
             size_frame=pd.DataFrame(self.size_rows, columns=size_columns) if self.size_rows else None,
+            surface_frame=self.surfaces.frame(),
         )
 
     def _pooled(self) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:

@@ -38,11 +38,16 @@ class Protocol:
     repetitions: int = 1000
     interval: IntervalKind = "percentile"
     floor: bool = False
+    surfaces: bool = False
+    surface_tolerance: float = 1.0
+    limits: bool = False
     class_names: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
         if self.num_classes < 1 or self.bins < 1:
             raise InputError(f"num_classes and bins must be at least 1, got {self.num_classes} and {self.bins}")
+        if not self.surface_tolerance >= 0:
+            raise InputError(f"surface_tolerance must be 0 or more, in mm, got {self.surface_tolerance}")
         for name, value, known in (
             ("form", self.form, get_args(Form)),
             ("ace_edges", self.ace_edges, get_args(AceEdges)),

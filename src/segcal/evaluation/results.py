@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from segcal.calibrators import method_titles
+from segcal.evaluation.quality import mean_quality
 from segcal.files import MARKER, read_json, staged_file, staged_folder, write_json
 from segcal.functional.catalogue import CALIBRATION, CATALOGUE, QUALITY
 from segcal.regions import in_table_order
@@ -40,10 +41,11 @@ _FURTHER = {
     "sensitivity_frame": "bins.csv",
     "volume_frame": "volumes.csv",
 }
-_SIZES = "sizes.csv"
+_ASKED = {"size_frame": "sizes.csv", "surface_frame": "surfaces.csv", "limits_frame": "limits.csv"}
+"""Tables that are there only where they were asked for."""
 _FLOOR = "floor"
 _SUFFIXES = (".csv", ".parquet", ".json", ".tex", ".md")
-_NAMES = dict.fromkeys(("case", "group", "method", "region", "metric", "origin", "label"), str)
+_NAMES = dict.fromkeys(("case", "group", "method", "region", "metric", "origin", "label", "level"), str)
 _MAIN_METRICS = ("ece", "nll", "brier", "accuracy", "miou")
 
 
@@ -62,6 +64,8 @@ class Results:
         sensitivity_frame: Pooled ECE for other numbers of bins.
         volume_frame: Expected and true volume of each class in each case.
         size_frame: Local-Avg and Local-Max for further patch sizes; None if they were not measured.
+        surface_frame: Dice and surface distances of each structure; None if they were not measured.
+        limits_frame: What temperatures chosen with the labels would reach; None if that was not measured.
         redrawn: The results with labels drawn from each method's own probabilities; None without the floor.
     """
 
@@ -74,6 +78,8 @@ class Results:
     sensitivity_frame: pd.DataFrame | None = None
     volume_frame: pd.DataFrame | None = None
     size_frame: pd.DataFrame | None = None
+    surface_frame: pd.DataFrame | None = None
+    limits_frame: pd.DataFrame | None = None
     redrawn: Self | None = None
 
     def __repr__(self) -> str:
@@ -155,6 +161,24 @@ class Results:
         if self.size_frame is None:
             raise InputError("no further patch sizes were measured; evaluate with patch_sizes (--patch-sizes 24 48 72)")
         return self.size_frame.copy()
+
+    def surfaces(self) -> pd.DataFrame:
+        """Return the segmentation quality of each structure: columns `case method label metric value`.
+
+        The metrics are `dice`, `surface-dice` and, in the unit of the spacing, `asd`, `md95` and `md`: average, 95 %
+        and maximum surface distance. A structure that neither the prediction nor the truth has is left out; one that
+        only one of them has scores a Dice of 0 and has no distances (NaN).
+        """
+        if self.surface_frame is None:
+            raise InputError("segmentation quality was not measured; evaluate with surfaces=True (--surfaces)")
+        return self.surface_frame.copy()
+
+    def mean_surfaces(self) -> pd.DataFrame:
+        """Return the means of `surfaces`, over structures and then over cases.
+
+        Columns `method metric mean std cases undefined`; `undefined` counts structures of cases without a distance.
+        """
+        return mean_quality(self.surfaces(), self.methods)
 
     def floor(self) -> pd.DataFrame:
         """Return what each method would score if it were perfectly calibrated, in the columns of `to_frame`.
@@ -238,6 +262,7 @@ class Results:
         """Return everything except the patches in values that JSON can hold: settings, counts, tables as rows."""
         tables = {"images": self.frame, "pooled": self.pooled_frame, "cases": self.cases()}
         later = {"curves": self.curve_frame, "bins": self.sensitivity_frame, "volumes": self.volume_frame}
+        later |= {"surfaces": self.surface_frame, "limits": self.limits_frame}
         content: dict[str, Any] = {"settings": dict(self.settings), "skipped": self.skipped()}
         content |= {name: _rows(table) for name, table in (tables | later).items() if table is not None}
         return content if self.redrawn is None else {**content, "floor": self.redrawn.to_dict()}
@@ -284,8 +309,8 @@ class Results:
             raise InputError(f"'{folder}' holds no results; give one that 'segcal evaluate' or 'segcal compare' wrote")
         if content["format"] > FORMAT:
             raise InputError(f"the results in '{folder}' were saved by a newer segcal; update segcal")
-        studied = {"size_frame": _SIZES} if content["results"].get("patch_sizes") else {}
-        wanted = {**_TABLES, **(_FURTHER if content["format"] > 1 else {}), **studied}
+        asked = {attribute: name for attribute, name in _ASKED.items() if (folder / name).exists()}
+        wanted = {**_TABLES, **(_FURTHER if content["format"] > 1 else {}), **asked}
         try:
             tables = {attribute: _read(folder / name) for attribute, name in wanted.items()}
         except (OSError, ValueError) as error:
@@ -294,7 +319,7 @@ class Results:
         return cls(settings=content["results"], redrawn=redrawn, **tables)
 
     def _write(self, folder: Path) -> None:
-        for attribute, name in {**_TABLES, **_FURTHER, "size_frame": _SIZES}.items():
+        for attribute, name in {**_TABLES, **_FURTHER, **_ASKED}.items():
             if (table := getattr(self, attribute)) is not None:
                 table.to_csv(folder / name, index=False)
         complete = all(getattr(self, attribute) is not None for attribute in _FURTHER)

@@ -8,8 +8,12 @@ from dataclasses import asdict, replace
 from itertools import chain
 from typing import Any
 
+import pandas as pd
+
 from segcal.calibrators import Calibrator
+from segcal.cases import reread
 from segcal.evaluation.gather import Gathered
+from segcal.evaluation.limits import limits as oracle_limits
 from segcal.evaluation.measure import measure
 from segcal.evaluation.places import Places
 from segcal.evaluation.protocol import AceEdges, Protocol
@@ -41,6 +45,9 @@ def evaluate(
     repetitions: int = 1000,
     interval: IntervalKind = "percentile",
     floor: bool = False,
+    surfaces: bool = False,
+    surface_tolerance: float = 1.0,
+    limits: bool = False,
     class_names: Sequence[str] | None = None,
     regions: Sequence[str] | Mapping[str, RegionFunction] | None = None,
     masks: Mapping[str, RegionFunction] | None = None,
@@ -48,7 +55,7 @@ def evaluate(
     """Measure how well calibrated each method is on the same cases, regions and patches.
 
     Args:
-        cases: Cases to measure on; iterated once.
+        cases: Cases to measure on; iterated once, unless `limits` is set.
         calibrators: Fitted calibrators by their name in the tables; None stands for the uncalibrated scores.
         num_classes: Number of classes L.
         ignore_index: Label, or labels, that belong to no region.
@@ -68,6 +75,11 @@ def evaluate(
         interval: Bootstrap interval: "percentile", or "bca" for bias-corrected and accelerated intervals.
         floor: Whether to measure also what each method would score if it were perfectly calibrated: with labels drawn
             from its own probabilities.
+        surfaces: Whether to measure also the segmentation itself: Dice, surface Dice and surface distances of every
+            class except the background, in the unit of the spacing of the cases (`Results.surfaces`).
+        surface_tolerance: Distance up to which surfaces count as equal in the surface Dice, in that unit.
+        limits: Whether to measure also what temperatures chosen with the labels would reach (`segcal diagnose
+            --limits`), which reads the cases several times.
         class_names: Names of the classes; their numbers by default.
         regions: Regions to measure. By default all of `segcal.regions.REGIONS`; a sequence of names selects among them
             (*All* is always measured); a mapping from names to functions adds regions of your own. A function takes a
@@ -83,15 +95,23 @@ def evaluate(
         raise InputError('at least one method is needed, got none; {"UC": None} measures the uncalibrated scores')
     for name, calibrator in calibrators.items():
         _check_calibrator(name, calibrator, num_classes)
-    sized, cases, notes = _with_patch_size(protocol, cases)
-    found, redrawn = _gather(cases, calibrators, sized, chosen)
+    known = reread(cases) if limits else cases
+    sized, remaining, notes = _with_patch_size(protocol, known)
+    found, redrawn = _gather(remaining, calibrators, sized, chosen)
     results = found.results(
         [*notes, *_seen(calibrators, list(found.cases)), *bootstrap_doubts(list(found.cases.values()))]
     )
     uncalibrated = [name for name, calibrator in calibrators.items() if calibrator is None]
     about = {"baseline": [*uncalibrated, *calibrators][0], "fits": _fits(calibrators)}
     results = replace(results, settings={**results.settings, **about})
+    if limits:
+        results = replace(results, limits_frame=_limits(known, protocol))
     return replace(results, redrawn=redrawn.results([])) if floor else results
+
+
+def _limits(cases: Iterable[Case], protocol: Protocol) -> pd.DataFrame:
+    names = ("num_classes", "ignore_index", "background", "bins", "seed")
+    return oracle_limits(cases, **{name: getattr(protocol, name) for name in names})
 
 
 def _with_patch_size(protocol: Protocol, cases: Iterable[Case]) -> tuple[Protocol, Iterable[Case], list[str]]:
@@ -120,18 +140,17 @@ def _gather(
     """Measure every case with every method: with its labels and, for the floor, with labels drawn at random."""
     masked = tuple(name for name, region in regions.items() if region.mask is not None)
     local = tuple(name for name, region in regions.items() if region.mask is None)
-    found, redrawn = (
-        Gathered(own, tuple(calibrators), masked, local) for own in (protocol, replace(protocol, floor=False))
-    )
+    plain = replace(protocol, floor=False, surfaces=False, limits=False)
+    found, redrawn = (Gathered(own, tuple(calibrators), masked, local) for own in (protocol, plain))
     for case in cases:
         places = Places.of(case, protocol, regions.values())
         found.begin(case)
         redrawn.begin(case)
         for method, calibrator in calibrators.items():
             truth, perfect = measure(case, calibrator, places, protocol)
-            found.add(case.name, method, places, truth)
+            found.add(case, method, places, truth)
             if perfect is not None:
-                redrawn.add(case.name, method, places, perfect)
+                redrawn.add(case, method, places, perfect)
     if not found.cases:
         raise InputError("at least one case is needed, got none; is the folder or the split empty?")
     return found, redrawn

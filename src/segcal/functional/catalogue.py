@@ -18,7 +18,7 @@ from segcal.functional import binning
 from segcal.functional.binning import Evidence, Form, Histogram
 from segcal.functional.decomposition import PARTS, SCORES, further_readings
 
-Unit = Literal["%", "nats", ""]
+Unit = Literal["%", "nats", "mm", ""]
 Better = Literal["lower", "higher", "near zero", "neither"]
 Section = Literal["calibration", "quality"]
 Reading = Float64[Tensor, "*G"]
@@ -80,7 +80,7 @@ class Metric:
     @property
     def digits(self) -> int:
         """Digits shown after the decimal point."""
-        return 2 if self.unit == "%" else 4
+        return {"%": 2, "mm": 3}.get(self.unit, 4)
 
     @property
     def scale(self) -> int:
@@ -101,7 +101,8 @@ class Metric:
     def heading(self) -> str:
         """Title with unit and direction, as in the paper: `ECE(%)↓`."""
         arrow = {"lower": "↓", "higher": "↑"}.get(self.better, "")
-        return f"{self.title}{'(%)' if self.unit == '%' else ''}{arrow}"
+        unit = f"({self.unit})" if self.unit in ("%", "mm") else ""
+        return f"{self.title}{unit}{arrow}"
 
     def number(self, value: float) -> str:
         """The value as it is shown, without its unit.
@@ -152,6 +153,18 @@ _METRICS = (
 
 CATALOGUE: Mapping[str, Metric] = {metric.name: metric for metric in _METRICS}
 """Every metric by name, in the order of tables."""
+
+SURFACES: Mapping[str, Metric] = {
+    metric.name: metric
+    for metric in (
+        Metric("dice", "Dice", "%", better="higher"),
+        Metric("surface-dice", "Surface Dice", "%", better="higher"),
+        Metric("asd", "Average distance", "mm"),
+        Metric("md95", "95 % distance", "mm"),
+        Metric("md", "Maximum distance", "mm"),
+    )
+}
+"""Figures of segmentation quality (`segcal.functional.surfaces`), in the order of tables."""
 
 METRICS = tuple(metric.name for metric in _METRICS if not metric.pooled_only)
 """Metrics of every case, patch and region."""

@@ -13,7 +13,7 @@ from segcal.report.view import View, short
 
 def content(view: View) -> dict[str, Any] | None:
     """Scores by level and metric, and those of the methods beside them; None where they were not measured."""
-    frame = limits_frame(view)
+    frame = view.results.limits_frame
     if frame is None or not len(frame):
         return None
     findings = view.findings
@@ -26,11 +26,6 @@ def content(view: View) -> dict[str, Any] | None:
             for method in view.results.methods
         ],
     }
-
-
-def limits_frame(view: View) -> pd.DataFrame | None:
-    """The table of limits (columns `level metric value`), where the results hold one."""
-    return getattr(view.results, "limits_frame", None)
 
 
 def _row(level: Any, rows: pd.DataFrame, metrics: list[str]) -> dict[str, Any]:
