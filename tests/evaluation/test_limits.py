@@ -101,14 +101,15 @@ def test_slabs_and_ignored_pixels_change_nothing(
 
 
 def test_the_verdict_follows_the_numbers() -> None:
-    def table(**ece: float) -> pd.DataFrame:
-        levels = {"uncalibrated": 0.1, "dataset": 0.05, "class": 0.05, "distance": 0.05, "image": 0.05, "floor": 0.0}
-        return pd.DataFrame([(level, "ece", v) for level, v in {**levels, **ece}.items()],
-                            columns=["level", "metric", "value"])  # fmt: skip
+    def table(floor: float, **nll: float) -> pd.DataFrame:
+        levels = {"uncalibrated": 0.9, "dataset": 0.5, "class": 0.5, "distance": 0.5, "image": 0.5, "floor": 0.5, **nll}
+        rows = [(level, "nll", value) for level, value in levels.items()]
+        rows += [(level, "ece", floor if level == "floor" else 0.05) for level in levels]
+        return pd.DataFrame(rows, columns=["level", "metric", "value"])
 
-    assert "little is left to gain" in verdict(table(floor=0.049))
-    assert "other information" in verdict(table())
-    assert "for each image would reach 2.00%" in verdict(table(image=0.02))
+    assert "little is left to gain" in verdict(table(0.049))
+    assert "by more than 1%: other information" in verdict(table(0.0, image=0.496))
+    assert "for each class would lower the NLL by 20.0%" in verdict(table(0.049, image=0.49, **{"class": 0.4}))
 
 
 def test_no_pixel_is_refused(cases: list[Case]) -> None:

@@ -40,9 +40,9 @@ def _surface_table(results: Results) -> Table:
         means, spreads = (dict(zip(rows["metric"], rows[column], strict=True)) for column in ("mean", "std"))
         numbers = [f"{metric.number(means[name])}({metric.number(spreads[name])})" for name, metric in SURFACES.items()]
         table.add_row(str(method), *numbers)
+    table.caption, table.caption_justify = "SD: surface Dice; ASD, 95MD, MD: average, 95 % and maximum distance", "left"
     if alone := int(found["undefined"].max()):
-        table.caption = f"{alone} structures are only in the prediction or only in the truth of a case: Dice 0"
-        table.caption_justify = "left"
+        table.caption += f"; {alone} structures are only in the prediction or only in the truth of a case: Dice 0"
     return table
 
 

@@ -42,6 +42,7 @@ LEVELS = {
 _POOLED = ("dataset", "class", "distance")
 _OWN = ("image", "image and class")
 _BOUNDS = (0.05, 100.0)
+_WORTHWHILE = 0.01  # relative decrease of NLL below which a finer level is not worth it
 
 
 def limits(
@@ -176,21 +177,22 @@ class _Score:
 
 
 def verdict(table: pd.DataFrame) -> str:
-    """Return, in one sentence, what a better calibrator could still gain."""
-    only = table[table["metric"] == "ece"]
-    ece: dict[str, float] = dict(zip(only["level"].tolist(), only["value"].tolist(), strict=True))
-    best = min(("class", "distance", "image"), key=lambda level: ece[level])
-    one, floor = ece["dataset"], ece["floor"]
-    if one - floor <= 0.1 * one:
-        return f"One temperature reaches an ECE of {one:.2%}, near the floor of {floor:.2%}: little is left to gain."
-    if one - ece[best] <= 0.1 * one:
+    """Return, in one sentence, what a better calibrator could still gain, judged by NLL, which the oracle minimises."""
+    scores = {(row["level"], row["metric"]): row["value"] for row in table.to_dict(orient="records")}
+    ece, floor, nll = scores["dataset", "ece"], scores["floor", "ece"], scores["dataset", "nll"]
+    best = min(("class", "distance", "image"), key=lambda level: scores[level, "nll"])
+    reached = f"One temperature reaches an NLL of {nll:.4f} and an ECE of {ece:.2%} (floor {floor:.2%})"
+    gain = (nll - scores[best, "nll"]) / nll if nll > 0 else 0.0
+    if gain > _WORTHWHILE:
         return (
-            f"One temperature reaches an ECE of {one:.2%}, and no temperature for each class, distance or image does "
-            f"much better (floor {floor:.2%}): other information than temperatures is needed."
+            f"{reached}; the best one for each {best} would lower the NLL by {gain:.1%}, if it could be predicted from "
+            "the scores."
         )
+    if ece - floor <= 0.1 * ece:
+        return f"{reached}: little is left to gain."
     return (
-        f"One temperature reaches an ECE of {one:.2%}; the best one for each {best} would reach {ece[best]:.2%} "
-        f"(floor {floor:.2%}), if it could be predicted from the scores."
+        f"{reached}, and none for each class, distance or image lowers the NLL by more than {_WORTHWHILE:.0%}: other "
+        "information than temperatures is needed."
     )
 
 

@@ -158,13 +158,14 @@ SURFACES: Mapping[str, Metric] = {
     metric.name: metric
     for metric in (
         Metric("dice", "Dice", "%", better="higher"),
-        Metric("surface-dice", "Surface Dice", "%", better="higher"),
-        Metric("asd", "Average distance", "mm"),
-        Metric("md95", "95 % distance", "mm"),
-        Metric("md", "Maximum distance", "mm"),
+        Metric("surface-dice", "SD", "%", better="higher"),
+        Metric("asd", "ASD", "mm"),
+        Metric("md95", "95MD", "mm"),
+        Metric("md", "MD", "mm"),
     )
 }
-"""Figures of segmentation quality (`segcal.functional.surfaces`), in the order of tables."""
+"""Figures of segmentation quality (`segcal.functional.surfaces`), in the order of tables: Dice, surface Dice, and
+average, 95 % and maximum surface distance."""
 
 METRICS = tuple(metric.name for metric in _METRICS if not metric.pooled_only)
 """Metrics of every case, patch and region."""
