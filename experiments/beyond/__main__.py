@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 
 from experiments.beyond.measure import measure
 from experiments.beyond.methods import METHODS, Training
-from experiments.beyond.splits import Task, camvid_tasks, voc_tasks
+from experiments.beyond.processes import chosen_tasks, measure_in_processes
 from experiments.beyond.table import print_tables
 from segcal.types import InputError
 
@@ -40,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> None:
     if options.voc is None and options.camvid is None:
         raise InputError("give the folder of VOC's scores with --voc or that of CamVid with --camvid")
-    tasks, training = _chosen(options), Training(options.epochs, options.crop, options.device)
+    tasks, training = chosen_tasks(options), Training(options.epochs, options.crop, options.device)
     items = [
         (place, images, method)
         for place, task in enumerate(tasks)
@@ -51,34 +48,7 @@ def _run(options: argparse.Namespace) -> None:
         for place, images, method in items:
             measure(tasks[place], images, method, options.out, training)
         return
-    # spawned, since neither CUDA nor the threads of PyTorch survive a fork
-    with ProcessPoolExecutor(options.processes, get_context("spawn"), _open, (options,)) as pool:
-        for done in [pool.submit(_measure, *item, options.out, training) for item in items]:
-            done.result()
-
-
-_opened: list[Task] = []  # of a process of the pool
-
-
-def _open(options: argparse.Namespace) -> None:
-    _opened[:] = _chosen(options)
-
-
-def _measure(place: int, images: int, method: str, out: Path, training: Training) -> None:
-    measure(_opened[place], images, method, out, training)
-
-
-def _chosen(options: argparse.Namespace) -> list[Task]:
-    return [task for task in _tasks(options) if not options.data or task.data in options.data]
-
-
-def _tasks(options: argparse.Namespace) -> Iterator[Task]:
-    if options.voc is not None:
-        yield from voc_tasks(options.voc, options.splits)
-    if options.camvid is not None:
-        if options.logits is None:
-            raise InputError("give the folder of a job of experiments.camvid, which holds its logits, with --logits")
-        yield from camvid_tasks(options.camvid, options.logits, options.splits)
+    measure_in_processes(options, items, training)
 
 
 def _parser() -> argparse.ArgumentParser:
