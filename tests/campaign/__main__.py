@@ -52,7 +52,27 @@ def _fuzz(chosen: argparse.Namespace) -> int:
     return int(tally.defects > 0)
 
 
-_PARTS = {"fuzz": _fuzz}
+def _kill(chosen: argparse.Namespace) -> int:
+    from tests.campaign.kill import kill
+    from tests.campaign.report import kill_table
+
+    found = kill(chosen.seed, number=chosen.number, minutes=chosen.minutes)
+    print(kill_table(found, "killed"))
+    print(f"\nseed {chosen.seed}: {len(found.defects)} defects", *found.defects, sep="\n")
+    return int(bool(found.defects))
+
+
+def _disk(chosen: argparse.Namespace) -> int:
+    from tests.campaign.disk import disk
+    from tests.campaign.report import kill_table
+
+    found = disk(chosen.seed, number=chosen.number, minutes=chosen.minutes)
+    print(kill_table(found, "space"))
+    print(f"\nseed {chosen.seed}: {len(found.defects)} defects", *found.defects, sep="\n")
+    return int(bool(found.defects))
+
+
+_PARTS = {"fuzz": _fuzz, "kill": _kill, "disk": _disk}
 
 if __name__ == "__main__":
     sys.exit(main())

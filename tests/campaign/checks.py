@@ -57,20 +57,20 @@ def differs(name: str, found: Any, expected: float, close: float = CLOSE) -> str
     return None
 
 
-def data_of(done: Done, *, labels: bool = True) -> Data | str:
+def data_of(done: Done, split: str | None = None, *, labels: bool = True) -> Data | str:
     """Return the data of a command as the independent reader sees them, or why it does not."""
     try:
-        return read_data(below(done.tree, "data/"), labels=labels)
+        return read_data(below(done.tree, "data/"), labels=labels, split=split)
     except UnreadableError as error:
         return f"accepted what the independent reader refuses: {error}"
 
 
 def check_fit(done: Done) -> str | None:
     """NLL before the fit, over the pixels of All of the split "fit"."""
-    report, data = strict_json(done.stdout), data_of(done)
+    report, data = strict_json(done.stdout), data_of(done, "fit")
     if isinstance(data, str):
         return data
-    expected = measures(*pixels_of(data.chosen("fit"), data.background))
+    expected = measures(*pixels_of(data.cases, data.background))
     if report["pixels"] != expected["pixels"]:
         return f"wrong number: {report['pixels']} pixels, and {expected['pixels']} by the independent reader"
     if not expected["pixels"]:
@@ -85,17 +85,17 @@ def check_diagnose(done: Done) -> str | None:
     found, data = strict_json(done.stdout)["dataset"], data_of(done)
     if isinstance(data, str):
         return data
-    expected = measures(*pixels_of(data.cases.values(), data.background))
+    expected = measures(*pixels_of(data.cases, data.background))
     names = [name for name in ("pixels", "nll", "entropy") if name in expected]
     return next((wrong for name in names if (wrong := differs(name, found[name], expected[name]))), None)
 
 
 def check_evaluate(done: Done) -> str | None:
     """Metrics over all pixels of All of the split "test"."""
-    content, data = strict_json(done.stdout), data_of(done)
+    content, data = strict_json(done.stdout), data_of(done, "test")
     if isinstance(data, str):
         return data
-    expected = measures(*pixels_of(data.chosen("test"), data.background))
+    expected = measures(*pixels_of(data.cases, data.background))
     rows = {row["metric"]: row["value"] for row in content["pooled"] if (row["method"], row["region"]) == ("UC", "all")}
     names = [name for name in ("nll", "brier", "accuracy", "ece") if name in expected]
     return next((wrong for name in names if (wrong := differs(name, rows[name], expected[name], 1e-4))), None)
@@ -126,7 +126,7 @@ def check_apply(done: Done) -> str | None:
     marker = json.loads(done.tree["calibrator/segcal.json"] or b"")
     method = marker["method"]
     keeps = method not in _MOVES and marker["config"].get("scope", "pooled") == "pooled"
-    for case in data.cases.values():
+    for case in data.cases:
         files = [name for name in out if name.rpartition("/")[0] == "" and _stem(name) == case.name]
         if len(files) != 1:
             return f"half-written: {len(files)} files of a case"

@@ -44,32 +44,26 @@ class Read:
 class Data:
     """What a folder says."""
 
-    cases: dict[str, Read]
-    splits: dict[str, list[str]]
-    num_classes: int
+    cases: list[Read]
     background: int | None
 
-    def chosen(self, split: str | None) -> list[Read]:
-        """Return the cases of a split if it exists, else all."""
-        return [self.cases[name] for name in self.splits.get(split or "", self.cases)]
 
-
-def read_data(tree: Tree, *, labels: bool) -> Data:
-    """Return all cases of a folder; `labels` says whether labels are needed."""
+def read_data(tree: Tree, *, labels: bool, split: str | None = None) -> Data:
+    """Return the cases of a split if there is one of that name, else all; `labels` says whether labels are needed."""
     try:
-        return _read_data(tree, labels)
+        return _read_data(tree, labels, split)
     except UnreadableError:
         raise
     except Exception as error:
         raise UnreadableError(f"{type(error).__name__}: {error}") from error
 
 
-def _read_data(tree: Tree, need_labels: bool) -> Data:
+def _read_data(tree: Tree, need_labels: bool, split: str | None) -> Data:
     settings = tomllib.loads(tree["segcal.toml"].decode()) if tree.get("segcal.toml") is not None else {}
     ours = any(name.startswith("logits/") for name in tree)
-    places, splits = (["logits/"], {}) if ours else _nnunet_places(tree)
+    places = ["logits/"] if ours else _nnunet_places(tree)
     kind = settings.get("scores", "logits" if ours else "probabilities")
-    ignored, classes = _ignored(settings), settings.get("classes", settings.get("class_names"))
+    ignored = _ignored(settings)
     if not ours:
         ignored |= _ignored_by_nnunet(tree)
     truth = next((p for p in ("labels/", "gt_segmentations/", "labelsTr/") if any(n.startswith(p) for n in tree)), "")
@@ -77,8 +71,9 @@ def _read_data(tree: Tree, need_labels: bool) -> Data:
     label_files = dict(_named(tree, truth or "labels/", LABELS))
     if not score_files:
         raise UnreadableError("no scores")
-    read: dict[str, Read] = {}
-    for name in sorted(score_files):
+    splits = json.loads(_bytes(tree, "splits.json")) if "splits.json" in tree else {}
+    read: list[Read] = []
+    for name in splits[split] if split in splits else sorted(score_files):
         raw = None
         if name in label_files:
             raw = _label_array(tree, label_files[name])
@@ -91,13 +86,8 @@ def _read_data(tree: Tree, need_labels: bool) -> Data:
         stored = _score_array(tree, score_files[name], kind, space)
         logits = np.log(np.maximum(stored.astype(np.float64), TINY)) if kind == "probabilities" else stored
         known = _checked_labels(raw, stored, ignored, crop=not ours)
-        read[name] = Read(name, logits.astype(np.float64), stored, known)
-    shape = next(iter(read.values())).stored.shape
-    if classes is not None and len(classes) != shape[0]:
-        raise UnreadableError("class names")
-    if tree.get("splits.json") is not None:
-        splits = json.loads(_bytes(tree, "splits.json"))
-    return Data(read, splits, shape[0], settings.get("background"))
+        read.append(Read(name, logits.astype(np.float64), stored, known))
+    return Data(read, settings.get("background"))
 
 
 def _bytes(tree: Tree, name: str) -> bytes:
@@ -122,12 +112,9 @@ def _named(tree: Tree, folder: str, ends: Sequence[str]) -> list[tuple[str, str]
     return list(found.items())
 
 
-def _nnunet_places(tree: Tree) -> tuple[list[str], dict[str, list[str]]]:
+def _nnunet_places(tree: Tree) -> list[str]:
     folds = sorted({name.split("/")[0] for name in tree if name.startswith("fold_") and name.endswith(".npz")})
-    if not folds:
-        return [""], {}
-    splits = {fold: [case for case, _ in _named(tree, f"{fold}/validation/", (".npz",))] for fold in folds}
-    return [f"{fold}/validation/" for fold in folds], splits
+    return [f"{fold}/validation/" for fold in folds] or [""]
 
 
 def _ignored(settings: dict[str, Any]) -> set[int]:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from tests.campaign.fuzz import Tally
+from tests.campaign.kill import Kills
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
@@ -51,3 +52,14 @@ def defects(tally: Tally) -> str:
         lines.append(f"{count} x {cause}")
         lines += [f"    {line}" for example in tally.examples.get(cause, [])[:2] for line in example.splitlines()]
     return "\n".join(lines)
+
+
+def kill_table(found: Kills, how: str) -> str:
+    """Return counts by how a process was disturbed and what its output was afterwards."""
+    states = [*sorted({state for _, state in found.counts} - {"defect"}), "defect"]
+    rows: dict[str, Counter[str]] = {}
+    for (way, state), count in found.counts.items():
+        rows.setdefault(way, Counter())[state] += count
+    lines = [[way, sum(c.values()), *(c[state] for state in states)] for way, c in sorted(rows.items())]
+    total = [sum(line[k] for line in lines) for k in range(1, len(states) + 2)]  # type: ignore[misc]
+    return table([how, "tried", *states], [*lines, ["all", *total]])

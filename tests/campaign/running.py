@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import os
 import signal
 import sys
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import typer.main
+from nibabel import imageglobals
 
 import segcal.files
 from segcal.cli.app import app
@@ -52,11 +54,12 @@ def _command() -> Any:
     return typer.main.get_command(app)
 
 
-def prepare() -> None:
-    """Set this process up for many commands: nothing waits for the disk, and one thread computes."""
+def prepare(*, waiting: bool = False) -> None:
+    """Set this process up for many commands: one thread computes, and nothing waits for the disk unless it should."""
     import torch
 
-    segcal.files._sync = lambda path: None  # type: ignore[assignment]
+    if not waiting:
+        segcal.files._sync = lambda path: None  # type: ignore[assignment]
     torch.set_num_threads(1)
     os.environ["COLUMNS"] = "200"
     _command()
@@ -97,11 +100,16 @@ def _at(folder: Path) -> Iterator[None]:
 @contextmanager
 def _printing_to(out: io.TextIOWrapper, err: io.TextIOWrapper) -> Iterator[None]:
     before = sys.stdout, sys.stderr
+    handlers = [handler for handler in imageglobals.logger.handlers if isinstance(handler, logging.StreamHandler)]
     sys.stdout, sys.stderr = out, err
+    for handler in handlers:  # nibabel keeps the standard error of its import
+        handler.setStream(err)
     try:
         yield
     finally:
         sys.stdout, sys.stderr = before
+        for handler in handlers:
+            handler.setStream(sys.stderr)
 
 
 @contextmanager

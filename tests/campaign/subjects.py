@@ -35,7 +35,7 @@ class Subject:
     weight: float = 1.0
 
 
-_APPLY = Command(("apply", "calibrator", "data", "--out", "out", "--json"), checks.check_apply, 4)
+_APPLY = Command(("apply", "calibrator", "data", "--out", "out", "--json"), checks.check_apply, 6)
 _EVALUATE = ("evaluate", "data", "--json", "--patches", "2", "--patch-size", "4")
 _TRAINED = {"lts": ("--epochs", "2"), "ibts": ("--epochs", "2")}
 
@@ -47,9 +47,9 @@ def _fit(method: str, weight: float) -> Command:
 
 
 _OF_DATA = (
-    _fit("ts", 6),
-    *(_fit(method, 0.15) for method in ("vector", "isotonic", "histogram", "ets", "beta", "dirichlet", "matrix", "bts")),
-    Command(("diagnose", "data", "--json"), checks.check_diagnose, 2),
+    _fit("ts", 5),
+    *(_fit(method, 0.08) for method in ("vector", "isotonic", "histogram", "ets", "beta", "dirichlet", "matrix", "bts")),
+    Command(("diagnose", "data", "--json"), checks.check_diagnose, 1),
     Command((*_EVALUATE, "--out", "out"), checks.check_evaluate, 0.25),
     Command(_EVALUATE, checks.check_evaluate, 0.25),
 )
@@ -93,7 +93,7 @@ def _saved_subjects(rng: np.random.Generator) -> list[Subject]:
     for path in sorted(SAVED.glob("*/weights.safetensors")):
         tree = {**data, **_placed(read_tree(path.parent), "calibrator/")}
         found.append(_calibrator(path.parent.name, tree))
-    return [*found, Subject("results", _placed(read_tree(SAVED / "results"), "results/"), "results/", _OF_RESULTS, 6)]
+    return [*found, Subject("results", _placed(read_tree(SAVED / "results"), "results/"), "results/", _OF_RESULTS, 4)]
 
 
 def _calibrator(method: str, tree: Tree) -> Subject:
@@ -114,7 +114,7 @@ def _made_subjects(data: Tree, work: Path, methods: Sequence[str]) -> list[Subje
     _must((*_EVALUATE, "--split", "fit", "--calibrators", "made/ts", "made/vector", *floor), work)
     results = _placed(read_tree(work / "made" / "results"), "results/")
     become(work, read_tree(work), {})
-    return [*found, Subject("results", results, "results/", _OF_RESULTS, 6)]
+    return [*found, Subject("results", results, "results/", _OF_RESULTS, 4)]
 
 
 def _must(args: Sequence[str], work: Path) -> None:
