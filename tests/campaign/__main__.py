@@ -72,7 +72,27 @@ def _disk(chosen: argparse.Namespace) -> int:
     return int(bool(found.defects))
 
 
-_PARTS = {"fuzz": _fuzz, "kill": _kill, "disk": _disk}
+def _odd_machines(chosen: argparse.Namespace) -> int:
+    from tests.campaign.machines import odd_machines
+    from tests.campaign.report import table
+
+    rows, complaints = odd_machines(chosen.seed)
+    print(table(["machine", "commands", "done", "refused", "defects"], rows))
+    print(f"\n{len(complaints)} defects", *complaints, sep="\n")
+    return int(bool(complaints))
+
+
+def _mutate(chosen: argparse.Namespace) -> int:
+    from tests.campaign.mutate import mutate
+    from tests.campaign.report import mutation_table
+
+    found = mutate(chosen.seed, number=chosen.number, minutes=chosen.minutes)
+    print(mutation_table(found))
+    print(f"\nseed {chosen.seed}, survivors: {len(found.survivors)}", *found.survivors, sep="\n")
+    return int(bool(found.survivors))
+
+
+_PARTS = {"fuzz": _fuzz, "kill": _kill, "disk": _disk, "odd-machines": _odd_machines, "mutate": _mutate}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -5,20 +5,26 @@ from __future__ import annotations
 from random import Random
 
 VALUES = (
-    "", "0", "-1", "1", "2", "7", "nan", "inf", "-inf", "1e400", "1e30", "0.0", "2.5", "100000000", "99999999999999999999999",
-    "-99999999999999999999", "x", "[/red]", "[bold]", "\x1b[31m", "\udcff", "ü", "a\nb", "tables", "UC", "TS", "all", ".", "..", "/",
-    "data", "results", "calibrator", "data/logits/a1.npy", "results/segcal.json", "out", "out/", "new/deep/out", "/dev/null",
+    "", "0", "-1", "1", "2", "7", "nan", "inf", "-inf", "1e400", "1e30", "0.0", "2.5", "100000000",
+    "99999999999999999999999",
+    "-99999999999999999999", "x", "[/red]", "[bold]", "\x1b[31m", "\udcff", "ü", "a\nb", "tables", "UC", "TS", "all",
+    ".", "..", "/",
+    "data", "results", "calibrator", "data/logits/a1.npy", "results/segcal.json", "out", "out/", "new/deep/out",
+    "/dev/null",
     "out.html", "x" * 300, "\0", "--", "-", "=", "{}", "None",
 )  # fmt: skip
 OPTIONS = {
     "fit": (
-        "--method", "--split", "--validation", "--num-classes", "--ignore-index", "--background", "--scores", "--labels", "--out",
-        "--seed", "--bounds", "--bins", "--epochs", "--batch-size", "--learning-rate", "--root-offset", "--preset", "--logits-only",
+        "--method", "--split", "--validation", "--num-classes", "--ignore-index", "--background", "--scores",
+        "--labels", "--out",
+        "--seed", "--bounds", "--bins", "--epochs", "--batch-size", "--learning-rate", "--root-offset", "--preset",
+        "--logits-only",
     ),
     "apply": ("--dtype", "--split", "--scores", "--temperature", "--out"),
     "diagnose": ("--maps", "--split", "--num-classes", "--ignore-index", "--background", "--labels", "--scores"),
     "evaluate": (
-        "--bins", "--form", "--patch-size", "--patch-sizes", "--patches", "--interval", "--floor", "--seed", "--reference", "--test",
+        "--bins", "--form", "--patch-size", "--patch-sizes", "--patches", "--interval", "--floor", "--seed",
+        "--reference", "--test",
         "--average", "--out", "--page", "--cases", "--calibrators", "--split",
     ),
     "table": ("--reference", "--test", "--average", "--out", "--floor"),

@@ -1,4 +1,4 @@
-"""Whether what a command printed and wrote is right, by the independent reader. Each check returns a complaint or None."""
+"""Whether what a command printed and wrote is right, by the independent reader: a complaint, or None."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import nibabel
 import numpy as np
 
 from tests.campaign.numbers import log_softmax, measures, pixels_of
-from tests.campaign.reader import Data, UnreadableError, read_data
+from tests.campaign.reader import Data, Read, UnreadableError, read_data
 from tests.campaign.trees import Tree, below, read_tree
 
 CLOSE = 2e-5
@@ -123,27 +123,31 @@ def check_apply(done: Done) -> str | None:
     if isinstance(data, str):
         return data
     out = read_tree(done.folder / "out")
+    return next((wrong for case in data.cases if (wrong := _check_case(case, out, done))), None)
+
+
+def _check_case(case: Read, out: Tree, done: Done) -> str | None:
+    files = [name for name in out if "/" not in name and _stem(name) == case.name]
+    if len(files) != 1:
+        return f"half-written: {len(files)} files of a case"
+    probs = written_probabilities(out[files[0]] or b"", files[0], case.stored.ndim - 1)
+    if probs.shape != case.stored.shape:  # the classes come first in the file
+        probs = np.moveaxis(probs, 0, -1)
+    if probs.shape != case.stored.shape:
+        return f"wrong number: shape {probs.shape} of scores {case.stored.shape}"
+    if not np.isfinite(probs).all():
+        return "NaN written: probabilities"
+    return _check_values(probs, case, done)
+
+
+def _check_values(probs: np.ndarray, case: Read, done: Done) -> str | None:
     marker = json.loads(done.tree["calibrator/segcal.json"] or b"")
-    method = marker["method"]
-    keeps = method not in _MOVES and marker["config"].get("scope", "pooled") == "pooled"
-    for case in data.cases:
-        files = [name for name in out if name.rpartition("/")[0] == "" and _stem(name) == case.name]
-        if len(files) != 1:
-            return f"half-written: {len(files)} files of a case"
-        probs = written_probabilities(out[files[0]] or b"", files[0], case.stored.ndim - 1)
-        if probs.shape != case.stored.shape:
-            probs = np.moveaxis(probs, 0, -1) if np.moveaxis(probs, 0, -1).shape == case.stored.shape else probs
-        if probs.shape != case.stored.shape:
-            return f"wrong number: shape {probs.shape} of scores {case.stored.shape}"
-        if not np.isfinite(probs).all():
-            return "NaN written: probabilities"
-        if np.abs(probs.astype(np.float64).sum(axis=0) - 1).max(initial=0) > 1e-3:
-            return "wrong number: probabilities do not sum to 1"
-        if keeps and (probs.argmax(axis=0) != case.stored.argmax(axis=0)).any():
-            return "wrong number: a label moved"
-        if method == "ts" and (wrong := _against_temperature(probs, case.logits, done)):
-            return wrong
-    return None
+    keeps = marker["method"] not in _MOVES and marker["config"].get("scope", "pooled") == "pooled"
+    if np.abs(probs.astype(np.float64).sum(axis=0) - 1).max(initial=0) > 1e-3:
+        return "wrong number: probabilities do not sum to 1"
+    if keeps and (probs.argmax(axis=0) != case.stored.argmax(axis=0)).any():
+        return "wrong number: a label moved"
+    return _against_temperature(probs, case.logits, done) if marker["method"] == "ts" else None
 
 
 _MOVES = ("vector", "dirichlet", "matrix", "histogram", "beta", "svs", "msc")
@@ -151,7 +155,9 @@ _MOVES = ("vector", "dirichlet", "matrix", "histogram", "beta", "svs", "msc")
 
 
 def _stem(name: str) -> str:
-    return next(name.removesuffix(end) for end in (".nii.gz", ".nii", ".npy", ".npz", ".json", "") if name.endswith(end))
+    return next(
+        name.removesuffix(end) for end in (".nii.gz", ".nii", ".npy", ".npz", ".json", "") if name.endswith(end)
+    )
 
 
 def _against_temperature(probs: np.ndarray, logits: np.ndarray, done: Done) -> str | None:
@@ -174,7 +180,7 @@ def _inverse_temperature(content: bytes) -> float:
 
 
 def check_calibrator(done: Done) -> str | None:
-    """As `check_apply`; where the learned values and settings are those of the pristine calibrator, so is the output."""
+    """As `check_apply`; and the learned values and settings of the pristine calibrator give its output."""
     if wrong := check_apply(done):
         return wrong
     mine, theirs = (below(tree, "calibrator/") for tree in (done.tree, done.pristine))
@@ -227,7 +233,9 @@ def check_fuse(done: Done) -> str | None:
     """Where one label has most of the votes, it is the fused one."""
     strict_json(done.stdout)
     try:
-        names = sorted(name for name in done.tree if name.startswith("data/labels/") and name.endswith((".nii", ".nii.gz")))
+        names = sorted(
+            name for name in done.tree if name.startswith("data/labels/") and name.endswith((".nii", ".nii.gz"))
+        )
         votes = np.stack([_volume(done.tree[name] or b"") for name in names]).astype(np.int64)
     except Exception as error:
         return f"accepted what the independent reader refuses: {error}"

@@ -47,7 +47,9 @@ def disk(seed: int, *, number: int | None, minutes: float | None) -> Kills:
 def _mount(at: Path, size: int) -> bool:
     at.mkdir(exist_ok=True)
     command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(at)]
-    return shutil.which("mount") is not None and subprocess.run(command, capture_output=True, check=False).returncode == 0
+    return (
+        shutil.which("mount") is not None and subprocess.run(command, capture_output=True, check=False).returncode == 0
+    )
 
 
 def _unmount(at: Path) -> None:
@@ -66,8 +68,8 @@ def _on_disk(args: tuple[str, ...], job: Job) -> tuple[str, ...]:
 
 
 def _size_of(path: Path) -> int:
-    pages = [-(-path.stat().st_size // 4096) for path in ([path] if path.is_file() else path.rglob("*"))]
-    return 4096 * (sum(pages) + len(pages) + 2)
+    files = [path] if path.is_file() else [inner for inner in path.rglob("*") if inner.is_file()]
+    return sum(4096 * -(-file.stat().st_size // 4096) for file in files)
 
 
 def _full_disk(rng: Random, job: Job, root: Path, found: Kills) -> None:
@@ -77,7 +79,7 @@ def _full_disk(rng: Random, job: Job, root: Path, found: Kills) -> None:
     must(job.before, root)
     old = _size_of(root / job.output)
     place = root / "disk"
-    size = old + 4096 * rng.randrange(0, new // 4096 + 4)
+    size = old + 4096 * rng.randrange(0, new // 4096 + 2)
     if not _mount(place, size):
         raise SystemExit("a file system could be mounted before, and cannot now")
     try:

@@ -60,7 +60,13 @@ class Tally:
 
 
 def fuzz(
-    seed: int, *, mutants: int | None, minutes: float | None, workers: int, methods: Sequence[str] | None, first: int = 0
+    seed: int,
+    *,
+    mutants: int | None,
+    minutes: float | None,
+    workers: int,
+    methods: Sequence[str] | None,
+    first: int = 0,
 ) -> Tally:
     """Try mutants until there are enough of them or the time is over."""
     prepare()
@@ -104,7 +110,14 @@ class _Team:
     """Worker processes; each tries every n-th mutant and reports verdicts. One that dies or hangs is replaced."""
 
     def __init__(
-        self, seed: int, made: list[Subject], folder: Path, workers: int, first: int, stop: int | None, end: float | None
+        self,
+        seed: int,
+        made: list[Subject],
+        folder: Path,
+        workers: int,
+        first: int,
+        stop: int | None,
+        end: float | None,
     ) -> None:
         self.context = multiprocessing.get_context("fork")
         self.seed, self.made, self.folder, self.stop, self.end = seed, made, folder, stop, end

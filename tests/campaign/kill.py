@@ -1,8 +1,8 @@
 """`python -m tests.campaign kill`: processes that die while they write.
 
 Random kills come at any time; aimed ones come at one of the file-system calls from the moment at which the output is
-replaced. Afterwards the output must be the old one or the new one, whole (or the old one must lie beside its place, where
-the next run finds it), and the same command must succeed and leave nothing behind.
+replaced. Afterwards the output must be the old one or the new one, whole (or the old one must lie beside its
+place, where the next run finds it), and the same command must succeed and leave nothing behind.
 """
 
 from __future__ import annotations

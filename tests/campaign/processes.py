@@ -6,6 +6,7 @@ its signal handlers, writes for real, and can be killed, limited or confined wit
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import traceback
@@ -60,8 +61,8 @@ def start(args: Sequence[str], folder: Path, confine: Callable[[], None] | None 
 def _become_segcal(args: Sequence[str], folder: Path, confine: Callable[[], None] | None) -> int:
     os.chdir(folder)
     sys.argv = ["segcal", *args]
-    sys.stdout = open(1, "w", encoding="utf-8", closefd=False)
-    sys.stderr = open(2, "w", encoding="utf-8", closefd=False, buffering=1)
+    sys.stdout = io.TextIOWrapper(io.FileIO(1, "w", closefd=False), "utf-8")
+    sys.stderr = io.TextIOWrapper(io.FileIO(2, "w", closefd=False), "utf-8", write_through=True)
     if confine is not None:
         confine()
     from segcal.cli import main

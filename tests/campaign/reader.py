@@ -84,9 +84,9 @@ def _read_data(tree: Tree, need_labels: bool, split: str | None) -> Data:
             beside = score_files[name].removesuffix(".npz") + ".nii.gz"
             space = _volume(_bytes(tree, beside)).shape if beside in tree else None
         stored = _score_array(tree, score_files[name], kind, space)
-        logits = np.log(np.maximum(stored.astype(np.float64), TINY)) if kind == "probabilities" else stored
+        logits = _logits(stored, kind)
         known = _checked_labels(raw, stored, ignored, crop=not ours)
-        read.append(Read(name, logits.astype(np.float64), stored, known))
+        read.append(Read(name, logits, stored, known))
     return Data(read, settings.get("background"))
 
 
@@ -193,11 +193,22 @@ def _score_array(tree: Tree, path: str, kind: str, space: tuple[int, ...] | None
     return np.moveaxis(last.T, -1, 0)
 
 
+def _logits(scores: np.ndarray, kind: str) -> np.ndarray:
+    """Return finite logits: probabilities of 0, and classes whose logit is -inf, lie 87.3 nats below the largest."""
+    if scores.dtype.kind != "f" or np.isnan(scores).any() or (scores == np.inf).any():
+        raise UnreadableError("scores are not floating-point numbers")
+    wide = scores.astype(np.float64)
+    if kind == "probabilities":
+        return np.log(np.maximum(wide, TINY))
+    top = wide.max(axis=0, keepdims=True)
+    if np.isneginf(top).any():
+        raise UnreadableError("a pixel without a possible class")
+    return np.where(np.isneginf(wide), top - np.maximum(-np.log(TINY), 4 * np.finfo(scores.dtype).eps * abs(top)), wide)
+
+
 def _checked_labels(
     labels: np.ndarray | None, scores: np.ndarray, ignored: set[int], *, crop: bool
 ) -> np.ndarray | None:
-    if scores.dtype.kind != "f" or not np.isfinite(scores).all():
-        raise UnreadableError("scores are not finite floating-point numbers")
     if labels is None:
         return None
     if labels.shape != scores.shape[1:]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from tests.campaign.fuzz import Tally
 from tests.campaign.kill import Kills
+from tests.campaign.mutate import Noticed
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
@@ -63,3 +64,12 @@ def kill_table(found: Kills, how: str) -> str:
     lines = [[way, sum(c.values()), *(c[state] for state in states)] for way, c in sorted(rows.items())]
     total = [sum(line[k] for line in lines) for k in range(1, len(states) + 2)]  # type: ignore[misc]
     return table([how, "tried", *states], [*lines, ["all", *total]])
+
+
+def mutation_table(found: Noticed) -> str:
+    """Return counts by module."""
+    kinds = ("killed", "survived", "equivalent")
+    modules = sorted({module for module, _ in found.counts})
+    rows = [[m, sum(found.counts[m, k] for k in kinds), *(found.counts[m, k] for k in kinds)] for m in modules]
+    total = [sum(row[k] for row in rows) for k in range(1, 5)]  # type: ignore[misc]
+    return table(["module", "tried", *kinds], [*rows, ["all", *total]])

@@ -40,7 +40,6 @@ _EVALUATE = ("evaluate", "data", "--json", "--patches", "2", "--patch-size", "4"
 _TRAINED = {"lts": ("--epochs", "2"), "ibts": ("--epochs", "2")}
 
 
-
 def _fit(method: str, weight: float) -> Command:
     options = ("fit", "data", "--method", method, "--out", "out", "--json", *_TRAINED.get(method, ()))
     return Command(options, checks.check_fit, weight)
@@ -48,7 +47,10 @@ def _fit(method: str, weight: float) -> Command:
 
 _OF_DATA = (
     _fit("ts", 5),
-    *(_fit(method, 0.08) for method in ("vector", "isotonic", "histogram", "ets", "beta", "dirichlet", "matrix", "bts")),
+    *(
+        _fit(method, 0.08)
+        for method in ("vector", "isotonic", "histogram", "ets", "beta", "dirichlet", "matrix", "bts")
+    ),
     Command(("diagnose", "data", "--json"), checks.check_diagnose, 1),
     Command((*_EVALUATE, "--out", "out"), checks.check_evaluate, 0.25),
     Command(_EVALUATE, checks.check_evaluate, 0.25),

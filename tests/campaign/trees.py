@@ -39,7 +39,9 @@ def write_tree(root: Path, tree: Tree) -> None:
 
 def become(root: Path, now: Tree, wanted: Tree) -> None:
     """Turn the folder `root`, which holds the tree `now`, into `wanted`; rewrite only what differs."""
-    gone = [name for name in now if name not in wanted or (None in (now[name], wanted[name]) and now[name] != wanted[name])]
+    gone = [
+        name for name in now if name not in wanted or (None in (now[name], wanted[name]) and now[name] != wanted[name])
+    ]
     for name in gone:
         path = root / name
         if path.is_dir():

@@ -120,7 +120,9 @@ def test_regions_are_refused(model: Path) -> None:
         open_folder(model)
 
 
-@pytest.mark.parametrize("content", [[1], {"labels": "background"}, {"labels": [0, 1]}, {"labels": {"a": float("inf")}}])
+@pytest.mark.parametrize(
+    "content", [None, [1], {"labels": "background"}, {"labels": [0, 1]}, {"labels": {"a": float("inf")}}]
+)
 def test_a_dataset_json_that_declares_no_numbers_is_refused(model: Path, content: object) -> None:
     (model / "dataset.json").write_text(json.dumps(content))
     with pytest.raises(InputError, match=r"dataset\.json' must"):

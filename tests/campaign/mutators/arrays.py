@@ -67,22 +67,18 @@ def changed_shape(rng: Random, array: np.ndarray) -> np.ndarray:
     if array.ndim == 0:
         return array[None]
     axis = rng.randrange(array.ndim)
-    kind = rng.randrange(8)
-    if kind == 0:
-        return np.ascontiguousarray(array.T)
-    if kind == 1:
-        return np.asfortranarray(array)
-    if kind == 2:
-        return np.expand_dims(array, axis)
-    if kind == 3:
-        return np.ascontiguousarray(np.take(array, 0, axis)) if array.shape[axis] else array
-    if kind == 4:
-        return np.ascontiguousarray(np.delete(array, 0, axis)) if array.shape[axis] else array
-    if kind == 5:
-        return np.ascontiguousarray(np.delete(array, range(array.shape[axis]), axis))
-    if kind == 6:
-        return np.concatenate([array, array], axis)
-    return array.reshape(-1)
+    length = array.shape[axis]
+    changed = rng.choice((
+        lambda: array.T,
+        lambda: np.asfortranarray(array),
+        lambda: np.expand_dims(array, axis),
+        lambda: np.take(array, 0, axis) if length else array,
+        lambda: np.delete(array, 0, axis) if length else array,
+        lambda: np.delete(array, range(length), axis),
+        lambda: np.concatenate([array, array], axis),
+        lambda: array.reshape(-1),
+    ))()  # fmt: skip
+    return changed if changed.flags.f_contiguous else np.ascontiguousarray(changed)
 
 
 def changed_type(rng: Random, array: np.ndarray) -> np.ndarray:
@@ -106,7 +102,9 @@ def _with_header(rng: Random, content: bytes) -> bytes:
     elif kind == 4:
         header = header.replace("'fortran_order': False", f"'fortran_order': {rng.choice(('True', '1', 'None', '[]'))}")
     elif kind == 5:
-        header = rng.choice(("{}", "(" * 300, "{" + header, header + header, header.replace("shape", "form"), "\0" * 64))
+        header = rng.choice(
+            ("{}", "(" * 300, "{" + header, header + header, header.replace("shape", "form"), "\0" * 64)
+        )
     version = rng.choice((b"\x02\x00", b"\x03\x00", b"\x01\x01", b"\x09\x00")) if kind == 6 else b"\x01\x00"
     text = header.rstrip().encode("latin-1") + b"\n"
     size = struct.pack("<I" if version[0] in (2, 3) else "<H", min(len(text), 65535))

@@ -14,12 +14,15 @@ ODD: tuple[Any, ...] = (
     [], {}, [[]], [None], {"": None}, [1, "a", None], [float("nan")] * 3, [1e300] * 3, list(range(50)),
 )  # fmt: skip
 CELLS = (
-    "", "nan", "NaN", "inf", "-inf", "-1", "0", "1e400", "1e30", "x", "=1+1", "[red]", "\x1b[31m", "9" * 400, "3.5", "é", "a\nb",
+    "", "nan", "NaN", "inf", "-inf", "-1", "0", "1e400", "1e30", "x", "=1+1", "[red]", "\x1b[31m", "9" * 400, "3.5",
+    "é", "a\nb",
     "true", "0x10", "1,5", '"', "UC", "all", "ece",
 )  # fmt: skip
 VALUES = (
-    '"x"', "[]", "{}", "0", "-1", "3", "999999999999", "nan", "inf", "true", "2.5", '["a"]', '[""]', '["a", "a", "a"]', "[1, [2]]",
-    "1979-05-27", "'('", "'(a+)+$'", "'.*'", '"probabilities"', '"logits"', '"../.."', "[1.0]", "[1.0, 2.0, 3.0]", "[0, 0]",
+    '"x"', "[]", "{}", "0", "-1", "3", "999999999999", "nan", "inf", "true", "2.5", '["a"]', '[""]',
+    '["a", "a", "a"]', "[1, [2]]",
+    "1979-05-27", "'('", "'(a+)+$'", "'.*'", '"probabilities"', '"logits"', '"../.."', "[1.0]", "[1.0, 2.0, 3.0]",
+    "[0, 0]",
     '"\\u0000"', '"[bold]"', "{a1 = 1}", "[0, 255]", "255", "1e400",
 )  # fmt: skip
 
@@ -33,7 +36,9 @@ def mutate_json(rng: Random, content: bytes) -> bytes:
         return rng.choice((b"null", b"[]", b"{}", b"3", b'"x"', b"\xff\xfe{}", b"\xef\xbb\xbf" + content, content * 2))
     document = json.loads(content)
     _change_node(rng, document)
-    return json.dumps(document, indent=rng.choice((None, 1)), ensure_ascii=rng.random() < 0.5).encode("utf-8", "replace")
+    return json.dumps(document, indent=rng.choice((None, 1)), ensure_ascii=rng.random() < 0.5).encode(
+        "utf-8", "replace"
+    )
 
 
 def _change_node(rng: Random, document: Any) -> None:
@@ -123,4 +128,8 @@ def mutate_csv(rng: Random, content: bytes) -> bytes:
     file = io.StringIO()
     csv.writer(file, lineterminator="\n").writerows(rows)
     text = file.getvalue().encode()
-    return text if kind != 13 else rng.choice((b"\xef\xbb\xbf" + text, text.replace(b",", b";"), text + b"\0\0", text.replace(b"\n", b"\r")))
+    return (
+        text
+        if kind != 13
+        else rng.choice((b"\xef\xbb\xbf" + text, text.replace(b",", b";"), text + b"\0\0", text.replace(b"\n", b"\r")))
+    )

@@ -7,7 +7,8 @@ from random import Random
 from tests.campaign.trees import Tree
 
 STEMS = (
-    "[bold]x[/red]", "a b", "-x", "ü", "u\u0308", "x" * 200, "a\nb", "\x1b[31mred", "=cmd", "\udcff\udcfe", ".hidden", "a.b", "%s%n",
+    "[bold]x[/red]", "a b", "-x", "ü", "u\u0308", "x" * 200, "a\nb", "\x1b[31mred", "=cmd", "\udcff\udcfe",
+    ".hidden", "a.b", "%s%n",
     "A1", "segcal", "\u202egpj",
 )  # fmt: skip
 ENDINGS = (".npy", ".npz", ".nii", ".nii.gz", ".png", ".jpg", ".NPY", ".txt", "", ".npy.partial", ".webp")
@@ -45,7 +46,9 @@ def mutate_names(rng: Random, tree: Tree, prefix: str) -> Tree:
         changed = {n: c for n, c in changed.items() if not n.startswith(f"{folder}/")}
         changed[folder] = None if rng.random() < 0.5 else b"a file"
     else:
-        extra = rng.choice(("logits/extra.npy", "extra.npz", "labels/extra.png", "images/x.npy", "a/b/c", ".DS_Store", "Thumbs.db"))
+        extra = rng.choice(
+            ("logits/extra.npy", "extra.npz", "labels/extra.png", "images/x.npy", "a/b/c", ".DS_Store", "Thumbs.db")
+        )
         changed[f"{prefix}{extra}"] = content
     return _without_conflicts(changed)
 
@@ -62,7 +65,8 @@ def _without_conflicts(tree: Tree) -> Tree:
     return {
         name: content
         for name, content in tree.items()
-        if not any(name[:k] in files for k in range(len(name)) if name[k] == "/") and not (content is None and _holds(tree, name))
+        if not any(name[:k] in files for k in range(len(name)) if name[k] == "/")
+        and not (content is None and _holds(tree, name))
     }
 
 

@@ -37,7 +37,9 @@ def mutate_nifti(rng: Random, content: bytes) -> bytes:
     elif kind == 8:  # qform_code, sform_code
         struct.pack_into("<h", found, rng.choice((252, 254)), rng.choice(ODD_INTS))
     else:  # sizeof_hdr, magic, extension flag
-        at, value = rng.choice(((0, b"\x1c\x02\0\0"), (0, b"\0\0\x01\x5c"), (344, b"ni1\0"), (344, b"n+2\0"), (348, b"\1\0\0\0")))
+        at, value = rng.choice(
+            ((0, b"\x1c\x02\0\0"), (0, b"\0\0\x01\x5c"), (344, b"ni1\0"), (344, b"n+2\0"), (348, b"\1\0\0\0"))
+        )
         found[at : at + 4] = value
     return bytes(found)
 

@@ -41,6 +41,8 @@ def _with_header(rng: Random, content: bytes) -> bytes:
     """Return a PNG whose IHDR says something else, with a matching checksum."""
     fields = list(struct.unpack(">IIBBBBB", content[16:29]))
     at = rng.randrange(7)
-    fields[at] = rng.choice((0, 1, 65535, 100_000, 2**31 - 1)) if at < 2 else rng.choice((0, 1, 2, 3, 4, 6, 7, 8, 16, 200))
+    fields[at] = (
+        rng.choice((0, 1, 65535, 100_000, 2**31 - 1)) if at < 2 else rng.choice((0, 1, 2, 3, 4, 6, 7, 8, 16, 200))
+    )
     header = b"IHDR" + struct.pack(">IIBBBBB", *fields)
     return content[:12] + header + struct.pack(">I", zlib.crc32(header)) + content[33:]

@@ -180,8 +180,8 @@ def _dataset_json(root: Path) -> Path | None:
 def _read_dataset(path: Path | None) -> tuple[tuple[str, ...] | None, tuple[int, ...]]:
     """Return the names of the classes and the ignored label that `dataset.json` declares."""
     content = read_json(path) if path is not None else {}
-    labels = content.get("labels") if isinstance(content, dict) else content
-    if not labels:
+    labels = (content.get("labels") or {}) if isinstance(content, dict) else content
+    if labels == {}:
         return None, ()
     if not isinstance(labels, dict):
         raise InputError(f"'{path}' must declare its labels by name, got {labels!r}; restore the file")
