@@ -133,8 +133,11 @@ class _TwoClassArray:
     def __getitem__(self, key: Any) -> Array | Tensor:
         classes, space = split_index(key, self.ndim)
         part: Any = self.one[(slice(None), *space)]
-        stack = torch.cat if isinstance(part, Tensor) else np.concatenate
-        both: Array | Tensor = stack([0 * part, part])
+        both: Array | Tensor
+        if isinstance(part, Tensor):
+            both = torch.cat([torch.zeros_like(part), part])
+        else:
+            both = np.concatenate([np.zeros_like(part), part])
         return both[classes]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
