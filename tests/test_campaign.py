@@ -19,7 +19,7 @@ from tests.campaign.reader import UnreadableError, read_data
 from tests.campaign.running import Ran
 from tests.campaign.subjects import Command, Subject
 from tests.campaign.targets import ROOT, TARGETS
-from tests.campaign.trees import become, read_tree, write_tree
+from tests.campaign.trees import Tree, become, read_tree, write_tree
 
 
 def subject(check=check_fit) -> Subject:
@@ -35,14 +35,16 @@ def test_mutants_are_the_same_for_the_same_seed() -> None:
 
 @pytest.mark.parametrize("make", [*folders.FOLDERS.values(), folders.of_atlases])
 def test_mutations_change_trees_that_can_be_written(make, tmp_path: Path) -> None:
-    tree, now = make(np.random.default_rng(0)), {}
+    tree, now = {f"data/{name}": content for name, content in make(np.random.default_rng(0)).items()}, {}
     for k in range(60):
-        changed, _ = mutate_tree(Random(k), tree, "")
+        changed, _ = mutate_tree(Random(k), tree, "data/")
         become(tmp_path, now, changed)
         now = read_tree(tmp_path)
-        assert {name: c for name, c in now.items() if c is not None} == {
-            n: c for n, c in changed.items() if c is not None
-        }
+        assert _files(now) == _files(changed)
+
+
+def _files(tree: Tree) -> Tree:
+    return {name: content for name, content in tree.items() if content is not None}
 
 
 @pytest.mark.parametrize("name", sorted(folders.FOLDERS))

@@ -155,9 +155,7 @@ _MOVES = ("vector", "dirichlet", "matrix", "histogram", "beta", "svs", "msc")
 
 
 def _stem(name: str) -> str:
-    return next(
-        name.removesuffix(end) for end in (".nii.gz", ".nii", ".npy", ".npz", ".json", "") if name.endswith(end)
-    )
+    return next(name.removesuffix(end) for end in (".nii.gz", ".nii", ".npy", ".npz", "") if name.endswith(end))
 
 
 def _against_temperature(probs: np.ndarray, logits: np.ndarray, done: Done) -> str | None:

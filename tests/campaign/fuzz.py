@@ -27,8 +27,8 @@ FILE_SIZE = 256 << 20
 SILENT = 90.0
 """Seconds without a word after which a worker is killed and its mutant counted as a hang."""
 
-SHOWN = 3
-"""Defects of one cause that are minimised and printed."""
+SHOWN = 1
+"""Defects of one cause that each worker minimises and prints."""
 
 
 @dataclass

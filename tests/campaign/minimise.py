@@ -12,12 +12,15 @@ from tests.campaign.trees import Tree
 _LARGE = 20_000
 """Bytes beyond which contents are compared as a whole."""
 
+_ATTEMPTS = 150
+"""Smaller mutants that are tried."""
+
 Same = Callable[[Mutant], bool]
 
 
 def minimised(found: Mutant, same: Same) -> Mutant:
     """Return a mutant with fewer changed files and bytes for which `same` still holds."""
-    pristine = found.subject.tree
+    pristine, same = found.subject.tree, _limited(same)
     smallest = found
     for name in sorted(_changed(found.tree, pristine)):
         tried = replace(smallest, tree=_restored(smallest.tree, pristine, name))
@@ -26,6 +29,12 @@ def minimised(found: Mutant, same: Same) -> Mutant:
     for name in sorted(_changed(smallest.tree, pristine)):
         smallest = _fewer_hunks(smallest, name, same)
     return smallest
+
+
+def _limited(same: Same) -> Same:
+    """Return `same`, which gives up after some attempts."""
+    left = iter(range(_ATTEMPTS))
+    return lambda tried: next(left, None) is not None and same(tried)
 
 
 def described(found: Mutant) -> list[str]:

@@ -11,6 +11,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,10 @@ from tests.campaign.targets import EQUIVALENT, ROOT, SLOW, TARGETS
 
 SECONDS = 180.0
 """After which tests count as having noticed: a change that makes them hang is not missed."""
+
+
+PRINTED = "printed.txt"
+"""What the tests of the last change printed, in the copy."""
 
 
 @dataclass
@@ -84,7 +89,8 @@ def _check_baseline(copy: Path, modules: set[str], minutes: float | None) -> Non
     """Raise unless the tests pass while nothing is changed; in a run of minutes, only those of one module."""
     files = sorted({file for module in modules for file in TARGETS[module]})
     if not _tests_pass(copy, tuple(files[:1] if minutes is not None else files), seconds=1800):
-        raise SystemExit("the tests fail without any change, so they would notice anything")
+        words = (copy / PRINTED).read_text(errors="replace")
+        raise SystemExit(f"the tests fail without any change, so they would notice anything:\n{words[-5000:]}")
 
 
 def _tests_pass(copy: Path, files: tuple[str, ...], seconds: float = SECONDS) -> bool:
@@ -93,8 +99,15 @@ def _tests_pass(copy: Path, files: tuple[str, ...], seconds: float = SECONDS) ->
     sys.stderr.flush()
     pid = os.fork()
     if pid == 0:
-        os.setsid()
-        os._exit(_run_tests(copy, files))
+        status = 70
+        try:
+            os.setsid()
+            status = _run_tests(copy, files)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(status)
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         done, status = os.waitpid(pid, os.WNOHANG)
@@ -109,13 +122,13 @@ def _tests_pass(copy: Path, files: tuple[str, ...], seconds: float = SECONDS) ->
 def _run_tests(copy: Path, files: tuple[str, ...]) -> int:
     import pytest
 
-    quiet = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(quiet, 1)
-    os.dup2(quiet, 2)
+    words = os.open(copy / PRINTED, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(words, 1)
+    os.dup2(words, 2)
     os.chdir(copy)
     os.environ["PYTHONPATH"] = f"{copy}/src"
     sys.path[:] = [entry for entry in sys.path if not entry.startswith(str(ROOT)) or "site-packages" in entry]
     for name in [name for name in sys.modules if name.partition(".")[0] in ("tests", "segcal")]:
         del sys.modules[name]
-    options = ["-x", "-q", "-p", "no:cacheprovider", "--rootdir", str(copy), "-k", SLOW]
+    options = ["-x", "-q", "--assert=plain", "-p", "no:cacheprovider", "--rootdir", str(copy), "-k", SLOW]
     return int(pytest.main([*options, *files]))

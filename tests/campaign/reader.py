@@ -85,7 +85,7 @@ def _read_data(tree: Tree, need_labels: bool, split: str | None) -> Data:
             space = _volume(_bytes(tree, beside)).shape if beside in tree else None
         stored = _score_array(tree, score_files[name], kind, space)
         logits = _logits(stored, kind)
-        known = _checked_labels(raw, stored, ignored, crop=not ours)
+        known = _checked_labels(raw, stored, ignored, crop=not ours) if need_labels else raw
         read.append(Read(name, logits, stored, known))
     return Data(read, settings.get("background"))
 

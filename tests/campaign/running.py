@@ -26,6 +26,9 @@ SECONDS = 20.0
 """After which a command on a folder of a few kilobytes counts as hanging."""
 
 
+_SILENCE = io.StringIO()
+
+
 class TooLongError(BaseException):
     """Not an Exception, so that nothing that handles errors of files handles this."""
 
@@ -109,7 +112,7 @@ def _printing_to(out: io.TextIOWrapper, err: io.TextIOWrapper) -> Iterator[None]
     finally:
         sys.stdout, sys.stderr = before
         for handler in handlers:
-            handler.setStream(sys.stderr)
+            handler.setStream(_SILENCE)  # the independent reader reads damaged headers too
 
 
 @contextmanager

@@ -95,7 +95,7 @@ def _saved_subjects(rng: np.random.Generator) -> list[Subject]:
     for path in sorted(SAVED.glob("*/weights.safetensors")):
         tree = {**data, **_placed(read_tree(path.parent), "calibrator/")}
         found.append(_calibrator(path.parent.name, tree))
-    return [*found, Subject("results", _placed(read_tree(SAVED / "results"), "results/"), "results/", _OF_RESULTS, 4)]
+    return [*found, Subject("results", _placed(read_tree(SAVED / "results"), "results/"), "results/", _OF_RESULTS, 3)]
 
 
 def _calibrator(method: str, tree: Tree) -> Subject:
@@ -116,7 +116,7 @@ def _made_subjects(data: Tree, work: Path, methods: Sequence[str]) -> list[Subje
     _must((*_EVALUATE, "--split", "fit", "--calibrators", "made/ts", "made/vector", *floor), work)
     results = _placed(read_tree(work / "made" / "results"), "results/")
     become(work, read_tree(work), {})
-    return [*found, Subject("results", results, "results/", _OF_RESULTS, 4)]
+    return [*found, Subject("results", results, "results/", _OF_RESULTS, 3)]
 
 
 def _must(args: Sequence[str], work: Path) -> None:

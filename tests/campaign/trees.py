@@ -28,6 +28,8 @@ def write_tree(root: Path, tree: Tree) -> None:
     """Write a tree into an empty folder."""
     made = set()
     for name, content in tree.items():
+        if name.startswith("/") or ".." in name.split("/"):
+            raise ValueError(f"{name!r} lies outside of the tree")
         path = root / name
         folder = path if content is None else path.parent
         if folder not in made:

@@ -21,28 +21,28 @@ def mutate_names(rng: Random, tree: Tree, prefix: str) -> Tree:
         return tree
     path, kind = rng.choice(files), rng.randrange(10)
     changed = dict(tree)
-    folder, _, name = path.rpartition("/")
+    folder, slash, name = path.rpartition("/")
     stem, dot, end = name.partition(".")
-    content = changed[path]
+    content, beside = changed[path], f"{folder}{slash}"
     if kind < 2:
         del changed[path]
     elif kind == 2:  # every file of a case, or of a kind, gets another name
         other = rng.choice(STEMS)
         changed = {_renamed(n, prefix, stem, other): c for n, c in changed.items()}
     elif kind == 3:
-        changed[f"{folder}/{rng.choice(STEMS)}{dot}{end}"] = changed.pop(path)
+        changed[f"{beside}{rng.choice(STEMS)}{dot}{end}"] = changed.pop(path)
     elif kind == 4:
         del changed[path]
-        changed[f"{folder}/{stem}{rng.choice(ENDINGS)}"] = content
+        changed[f"{beside}{stem}{rng.choice(ENDINGS)}"] = content
     elif kind == 5:
-        changed[f"{folder}/{stem}{rng.choice(ENDINGS)}"] = content
+        changed[f"{beside}{stem}{rng.choice(ENDINGS)}"] = content
     elif kind == 6:
         del changed[path]
         changed[f"{path}/inside"] = b"x"
     elif kind == 7:
         other = rng.choice(files)
         changed[path], changed[other] = changed[other], changed[path]
-    elif kind == 8:
+    elif kind == 8 and folder:
         changed = {n: c for n, c in changed.items() if not n.startswith(f"{folder}/")}
         changed[folder] = None if rng.random() < 0.5 else b"a file"
     else:

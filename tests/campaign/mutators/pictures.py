@@ -10,7 +10,7 @@ from random import Random
 import numpy as np
 from PIL import Image
 
-MODES = ("1", "L", "P", "RGB", "RGBA", "LA", "I;16", "I", "CMYK")
+MODES = ("1", "L", "P", "RGB", "RGBA", "LA", "I;16")
 
 
 def mutate_png(rng: Random, content: bytes) -> bytes:
