@@ -18,7 +18,7 @@ from tests.campaign.operators import slips
 from tests.campaign.reader import UnreadableError, read_data
 from tests.campaign.running import Ran
 from tests.campaign.subjects import Command, Subject
-from tests.campaign.targets import ROOT, TARGETS
+from tests.campaign.targets import EQUIVALENT, ROOT, TARGETS
 from tests.campaign.trees import Tree, become, read_tree, write_tree
 
 
@@ -153,3 +153,9 @@ def test_every_module_of_the_core_has_tests_that_exist() -> None:
         assert (ROOT / "src" / "segcal" / f"{module}.py").is_file()
         assert files
         assert all((ROOT / file).is_file() for file in files)
+
+
+def test_equivalent_changes_are_changes_of_the_present_code() -> None:
+    for module, text, after in EQUIVALENT:
+        source = (ROOT / "src" / "segcal" / f"{module}.py").read_text(encoding="utf-8")
+        assert any((slip.text, slip.after) == (text, after) for slip in slips(source)), (module, text)

@@ -75,7 +75,7 @@ def _import_heavy() -> None:
 
 
 def _try(copy: Path, module: str, slip: Slip) -> str:
-    if (module, slip.function, slip.after) in EQUIVALENT:
+    if (module, slip.text, slip.after) in EQUIVALENT:
         return "equivalent"
     path = copy / "src" / "segcal" / f"{module}.py"
     path.write_text(slip.source, encoding="utf-8")

@@ -40,8 +40,18 @@ _METHODS = {
 
 @dataclass(frozen=True)
 class Slip:
-    """One change: the function in which it lies, the expression before and after, and the module's new source."""
+    """One change.
 
+    Args:
+        text: The line in which it lies.
+        function: The function in which it lies.
+        before: The expression.
+        after: What becomes of it.
+        line: Number of the line.
+        source: The whole module with the change.
+    """
+
+    text: str
     function: str
     before: str
     after: str
@@ -54,12 +64,12 @@ class Slip:
 
 def slips(source: str) -> Iterator[Slip]:
     """Yield every change of a module, in the order of its text."""
-    tree = ast.parse(source)
+    tree, lines = ast.parse(source), source.splitlines()
     for function, place in _places(tree):
         for changed in _changes(place):
-            before = ast.unparse(place)
-            whole = _replaced(tree, place, changed)
-            yield Slip(function, before, ast.unparse(changed), getattr(place, "lineno", 0), ast.unparse(whole))
+            text = lines[place.lineno - 1].strip()
+            whole = ast.unparse(_replaced(tree, place, changed))
+            yield Slip(text, function, ast.unparse(place), ast.unparse(changed), place.lineno, whole)
 
 
 def _places(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:

@@ -179,3 +179,15 @@ def test_next_below_goes_through_all_half_precision_numbers_in_order(dtype: torc
     below = next_below(finite[1:])
     assert torch.equal(below.double(), finite[:-1].double())
     assert all(a < b for a, b in pairwise(below.double().tolist()))
+
+
+def test_an_exported_graph_keeps_labels_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It cannot look at the bits of a number, so rivals move by 4 units in the last place, and by no more."""
+    logits = torch.tensor([[1.0, 1.0 + 2**-23, 0.5]])
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    for value in (3e-5, 0.5, 1.0, 100.0):
+        kept = keep_labels(torch.full((1, 3), value), logits)
+        assert kept.argmax(1).item() == 1
+        below = kept[0, [0, 2]].double()
+        assert kept[0, 1].item() == torch.tensor(value).item()
+        assert ((kept[0, 1].double() - below) / value).tolist() == pytest.approx([4 * 2**-23] * 2, rel=0.2)
