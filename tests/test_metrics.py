@@ -364,7 +364,7 @@ WRONG_UPDATES = {
     "space": ((LOGITS, LABELS[:, :5]), "labels must have shape (3, 6, 7) to match logits of shape (3, 4, 6, 7)"),
     "label": ((LOGITS, LABELS.where(LABELS != 9, 8)), "labels must be in 0..3 or ignore_index=(9, 255), got 8 at"),
     "integers": ((LOGITS.long(), LABELS), "logits must be floating point, got torch.int64"),
-    "infinite": ((LOGITS / 0, LABELS), "logits must be finite, got"),
+    "infinite": ((LOGITS / 0, LABELS), "logits must be finite, or -inf for an impossible class, got"),
     "numbers": (
         (LOGITS, LABELS, MASK.int()),
         "the mask of region 'all' must be Bool of shape (3, 6, 7), got torch.int32",

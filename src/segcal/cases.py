@@ -99,7 +99,7 @@ def slabs_of(case: Case, num_classes: int, *, context: int = 0, device: torch.de
         rows = slice(max(0, start - context), min(stop + context, shape[1]))
         logits = to_tensor(case.logits[:, rows]).to(device)
         release_pages(case.logits)
-        check_logits(logits, num_classes, class_axis=0, of=f"case '{case.name}'")
+        logits = check_logits(logits, num_classes, class_axis=0, start=rows.start, of=f"case '{case.name}'")
         image = None if case.image is None else to_tensor(case.image[:, rows]).to(device).unsqueeze(0)
         yield Slab(logits.unsqueeze(0), image, rows, slice(start - rows.start, stop - rows.start))
 

@@ -90,7 +90,7 @@ class CalibrationSuite(Metric):
             labels: True classes `[B, *S]`.
             mask: Pixels to measure, or those of each region; by default every pixel that is not ignored.
         """
-        check_logits(logits, self.num_classes, class_axis=1)
+        logits = check_logits(logits, self.num_classes, class_axis=1)
         check_same_space(logits, labels, class_axis=1)
         valid = check_labels(labels, self.num_classes, self.ignore_index)
         masks = self._masks(mask, valid)

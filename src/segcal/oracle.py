@@ -37,7 +37,7 @@ def oracle_temperature(
         smoothing: For display: width in pixels of a Gaussian that smooths the logarithm of the bounded temperature.
         bounds: Smallest and largest temperature before smoothing.
     """
-    check_logits(logits, logits.shape[1] if logits.ndim > 1 else 0, class_axis=1)
+    logits = check_logits(logits, logits.shape[1] if logits.ndim > 1 else 0, class_axis=1)
     check_same_space(logits, labels, class_axis=1)
     truth = check_labels(labels, logits.shape[1], ignore_index)
     if level == "pixel":

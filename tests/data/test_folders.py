@@ -235,7 +235,7 @@ def test_each_case_is_checked_once(tmp_path: Path) -> None:
         save(tmp_path / f"logits/{name}.npy", broken)
     assert np.isnan(folder[0].logits[0, 0, 0])
     assert np.isnan(folder[1].logits[0, 0, 0])  # checked through the subset
-    assert "finite, got nan at (0, 0, 0) of case 'a'" in complaint(tmp_path)
+    assert "class, got nan at (0, 0, 0) of case 'a'" in complaint(tmp_path)
 
 
 @pytest.mark.parametrize("at_once", [1, 30, 1 << 24])
@@ -246,7 +246,7 @@ def test_large_scores_are_checked_in_slabs(tmp_path: Path, at_once: int, monkeyp
     broken = logits_of(3)
     broken[4, 2, 1, 5] = np.inf
     save(tmp_path / "logits/a.npy", broken)
-    assert "finite, got inf at (4, 2, 1, 5) of case 'a'" in complaint(tmp_path)
+    assert "class, got inf at (4, 2, 1, 5) of case 'a'" in complaint(tmp_path)
     save(tmp_path / "logits/a.npy", logits_of(3).astype(np.int32))
     assert "floating point, got torch.int32" in complaint(tmp_path)
     save(tmp_path / "logits/a.npy", logits_of(3))
@@ -579,7 +579,7 @@ def test_cases_without_labels_are_checked(tmp_path: Path) -> None:
     message = complaint(tmp_path, require_labels=False)
     assert "must have 2 spatial axes as the first one, got scores of shape (5, 3, 4, 6) of case 'b'" in message
     save(tmp_path / "logits/b.npy", np.full((5, 4, 6), np.nan, np.float32))
-    assert "finite, got nan at (0, 0, 0) of case 'b'" in complaint(tmp_path, require_labels=False)
+    assert "class, got nan at (0, 0, 0) of case 'b'" in complaint(tmp_path, require_labels=False)
     save(tmp_path / "logits/a.npy", np.zeros((5, 7), np.float32))
     message = complaint(tmp_path, require_labels=False)
     assert "scores, without their class axis, must have shape [H, W] or [D, H, W], got (7,)" in message

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
+import logging
 from pathlib import Path
 
 import nibabel
+import nibabel.imageglobals
 import numpy as np
 import pytest
 from hypothesis import given
@@ -175,3 +178,19 @@ def test_volumes_with_a_fourth_axis_of_one(tmp_path: Path) -> None:
     image = sorted((IBSR / "images").iterdir())[0]
     assert formats.format_of(image).image_channels(image, labels.values.shape) == 1
     assert formats.format_of(image).read_image(image, labels.values.shape).values.shape == (1, *labels.values.shape)
+
+
+def test_remarks_of_nibabel_on_a_header_are_not_printed(tmp_path: Path) -> None:
+    content = bytearray(nibabel.Nifti1Image(np.zeros((3, 4, 5), np.uint8), np.eye(4)).to_bytes())
+    content[252:254] = (7).to_bytes(2, "little")  # a qform_code that does not exist
+    (tmp_path / "a.nii").write_bytes(content)
+    heard = io.StringIO()
+    handler = logging.StreamHandler(heard)
+    nibabel.imageglobals.logger.addHandler(handler)
+    try:
+        assert formats.format_of(tmp_path / "a.nii").label_shape(tmp_path / "a.nii") == (5, 4, 3)
+        assert heard.getvalue() == ""
+        nibabel.load(tmp_path / "a.nii")
+        assert "qform_code 7 not valid" in heard.getvalue()  # so it would have been heard
+    finally:
+        nibabel.imageglobals.logger.removeHandler(handler)

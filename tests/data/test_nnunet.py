@@ -120,6 +120,15 @@ def test_regions_are_refused(model: Path) -> None:
         open_folder(model)
 
 
+@pytest.mark.parametrize(
+    "content", [None, [1], {"labels": "background"}, {"labels": [0, 1]}, {"labels": {"a": float("inf")}}]
+)
+def test_a_dataset_json_that_declares_no_numbers_is_refused(model: Path, content: object) -> None:
+    (model / "dataset.json").write_text(json.dumps(content))
+    with pytest.raises(InputError, match=r"dataset\.json' must"):
+        open_folder(model)
+
+
 def test_settings_override_dataset_json(model: Path) -> None:
     (model / "segcal.toml").write_text('class_names = ["none", "l", "r"]\nignore_index = 3\nbackground = 0\n')
     folder = open_folder(model)

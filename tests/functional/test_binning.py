@@ -337,3 +337,19 @@ def test_no_pixels_leave_no_error_and_no_bound() -> None:
     assert adaptive.pixels.sum() == 0
     assert binning.ace(adaptive).isnan()
     assert binning.cells_error_bound(cells, bins=10).isnan()
+
+
+@pytest.mark.parametrize("bins", [2, 3, 10])
+def test_edge_cells_hold_the_pixels_of_the_percentiles(rng: np.random.Generator, bins: int) -> None:
+    """The pixel of rank (n - 1) k / R, as np.percentile counts, in a table whose pixels are laid out one by one."""
+    for n in (1, 2, 7, 40):
+        cells = np.sort(rng.integers(0, binning.CELLS, n))
+        counts = torch.from_numpy(np.bincount(cells, minlength=binning.CELLS))[None]
+        expected = [cells[(n - 1) * k // bins] for k in range(1, bins)]
+        assert binning._edge_cells(counts, bins, nudge=1e-9).tolist() == [expected]
+
+
+def test_the_median_of_two_pixels_falls_into_the_cell_of_the_first() -> None:
+    counts = torch.zeros(1, binning.CELLS, dtype=torch.int64)
+    counts[0, [5, 9]] = 1
+    assert binning._edge_cells(counts, 2).tolist() == [[5]]

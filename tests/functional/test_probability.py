@@ -105,6 +105,26 @@ def test_probabilities_survive_the_way_to_logits_and_back(rng: np.random.Generat
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_logits_of_neighbouring_probabilities_have_their_argmax(rng: np.random.Generator, dtype: torch.dtype) -> None:
+    """The two largest of each pixel are a few units in the last place apart, in random order."""
+    classes, pixels = 7, 4096
+    top = torch.from_numpy(rng.uniform(1 / classes, 0.5, pixels)).to(dtype)
+    rival = top
+    for _ in range(3):
+        rival = torch.where(torch.from_numpy(rng.random(pixels) < 0.6), next_below(rival), rival)
+    probs = torch.zeros(1, classes, pixels, dtype=dtype)
+    order = torch.from_numpy(np.argsort(rng.random((classes, pixels)), axis=0))
+    probs[0].scatter_(0, order[:1], top[None]).scatter_(0, order[1:2], rival[None])
+    probs[0].scatter_(0, order[2:3], (1 - top - rival).clamp(min=0)[None])
+    logits = logits_from_probabilities(probs)
+    assert torch.equal(logits.argmax(1), probs.argmax(1))
+    # the plain logarithm, for comparison: this is what must not happen
+    merged = probs.to(logits.dtype).clamp(min=torch.finfo(torch.float32).tiny).log()
+    assert dtype in HALVES or not torch.equal(merged.argmax(1), probs.argmax(1))
+    torch.testing.assert_close(logits, merged, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @given(
     seed=st.integers(0, 2**32 - 1),
     temperature=st.one_of(st.floats(0.05, 100), st.just(100.0)),
@@ -159,3 +179,15 @@ def test_next_below_goes_through_all_half_precision_numbers_in_order(dtype: torc
     below = next_below(finite[1:])
     assert torch.equal(below.double(), finite[:-1].double())
     assert all(a < b for a, b in pairwise(below.double().tolist()))
+
+
+def test_an_exported_graph_keeps_labels_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It cannot look at the bits of a number, so rivals move by 4 units in the last place, and by no more."""
+    logits = torch.tensor([[1.0, 1.0 + 2**-23, 0.5]])
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    for value in (3e-5, 0.5, 1.0, 100.0):
+        kept = keep_labels(torch.full((1, 3), value), logits)
+        assert kept.argmax(1).item() == 1
+        below = kept[0, [0, 2]].double()
+        assert kept[0, 1].item() == torch.tensor(value).item()
+        assert ((kept[0, 1].double() - below) / value).tolist() == pytest.approx([4 * 2**-23] * 2, rel=0.2)

@@ -247,12 +247,16 @@ def test_entropy_shows_what_is_not_finite(bad: float | None) -> None:
         for c, at in ((0, 3), (4, 511)):
             spoilt = logits.clone()
             spoilt[c, at] = bad
-            assert not CPU.sum_is_finite(spoilt)
+            for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+                assert not CPU.all_finite(spoilt.to(dtype))
+                assert not CPU.all_finite(spoilt.to(dtype).T)
             for engine in (CPU, PLAIN):
                 entropy = engine.pixel_statistics(spoilt, torch.zeros(700, dtype=torch.int64))[4]
                 assert (~torch.isfinite(entropy)).nonzero().flatten().tolist() == [at]
     else:
-        assert CPU.sum_is_finite(logits)
+        for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+            assert CPU.all_finite(logits.to(dtype))
+            assert CPU.all_finite(torch.full((3, 700), torch.finfo(dtype).max, dtype=dtype)), "though their sum is not"
         assert bool(torch.isfinite(CPU.pixel_statistics(logits, torch.zeros(700, dtype=torch.int64))[4]).all())
 
 

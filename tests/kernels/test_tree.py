@@ -10,7 +10,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from segcal.calibrators.shared.tree import TemperatureTree
+from segcal.functional import division
+from segcal.functional.division import NotFiniteError
 from segcal.functional.probability import keep_labels
+from segcal.kernels.dispatch import DECLINED
 from support.engines import CPU
 from support.nine_convolutions import NineConvolutions
 
@@ -94,6 +97,21 @@ def test_gradients_are_there_when_they_are_asked_for() -> None:
     tree, (logits, image) = tree_of(3, 2, 1).requires_grad_(True), inputs(3, 1, (9, 9))
     tree(logits, image).sum().backward()
     assert all(parameter.grad is not None and parameter.grad.abs().sum() > 0 for parameter in tree.parameters())
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("name", ["scaled_probabilities", "scaled_logits"])
+def test_division_refuses_logits_that_are_not_finite(name: str, value: float) -> None:
+    """Wherever they are: in the first and last class, block and thread."""
+    logits, heat = torch.zeros(2, 3, 70, 91), torch.ones(2, 1, 70, 91)
+    for place in ((0, 0, 0, 0), (1, 2, 69, 90), (1, 1, 33, 20)):
+        for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+            spoilt = logits.to(dtype)
+            spoilt[place] = value
+            if dtype == torch.float32:
+                assert getattr(CPU, name)(spoilt, heat) is DECLINED
+            with pytest.raises(NotFiniteError, match="logits must be finite"):
+                getattr(division, name)(spoilt, heat.to(dtype))
 
 
 @pytest.mark.parametrize("size", [(1,), (255,), (257,), (30, 41), (4, 5, 6)])

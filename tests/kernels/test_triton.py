@@ -91,6 +91,20 @@ def test_every_label_is_kept(name: str, temperature: float, classes: int, dtype:
     assert torch.equal(scored.argmax(1), logits.argmax(1))
 
 
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("classes", [3, 70])
+@pytest.mark.parametrize("name", ["scaled_probabilities", "scaled_logits"])
+def test_logits_that_are_not_finite_are_declined(name: str, classes: int, value: float) -> None:
+    kernel = OPERATIONS[f"division.{name}"].kernel("triton")
+    assert kernel is not None
+    logits, heat = torch.zeros(2, classes, 1001, device=DEVICE), torch.ones(2, 1, 1001, device=DEVICE)
+    assert kernel(logits, heat) is not DECLINED
+    for place in ((0, 0, 0), (1, classes - 1, 1000), (1, 1, 517)):
+        spoilt = logits.clone()
+        spoilt[place] = value
+        assert kernel(spoilt, heat) is DECLINED
+
+
 def test_equal_logits_have_a_confidence_of_exactly_one_over_their_number() -> None:
     kernel = OPERATIONS["pixels.pixel_statistics"].kernel("triton")
     assert kernel is not None

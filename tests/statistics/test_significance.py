@@ -119,6 +119,14 @@ def test_direction_counts() -> None:
     assert significantly_better([clear, same, swapped], lower_is_better=[False] * 3) == [False, False, True]
 
 
+def test_direction_is_that_of_the_ranks_and_not_of_the_means() -> None:
+    """Ours are lower in 11 of 12 images, and one failure raises their mean above that of theirs."""
+    ours, theirs = np.append(np.arange(11.0), 1e6), np.arange(12.0) + 20
+    for test in TESTS:
+        assert significantly_better([(ours, theirs)], lower_is_better=[True], test=test) == [True]
+        assert significantly_better([(ours, theirs)], lower_is_better=[False], test=test) == [False]
+
+
 def test_correction_takes_all_pairs_into_account() -> None:
     """A p of 0.0286 is significant alone, and no longer among five that are not."""
     small = (np.array([1.0, 2, 3, 4]), np.array([5.0, 6, 7, 8]))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import inspect
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -143,6 +144,26 @@ def labels_are_kept(s: Subject, _: Path) -> None:
             assert (calibrator(logits, image).argmax(dim=1) == raw).all(), logits.dtype
             assert (_by_slabs(calibrator, logits, image).argmax(dim=1) == raw[:1]).all(), logits.dtype
             assert (calibrator.predict_proba(logits, image).argmax(dim=1) == raw).all(), logits.dtype
+
+
+@_contract
+def an_impossible_class_is_one_of_probability_zero(s: Subject, _: Path) -> None:
+    """A logit of minus infinity is what a probability of 0 becomes: 87.3 nats below the largest."""
+    cases = [replace(case, logits=_impossible(torch.as_tensor(np.array(case.logits))).numpy()) for case in s.cases]
+    lowest = float(np.log(np.finfo(np.float32).tiny))
+    finite = [
+        replace(
+            case, logits=np.where(np.isneginf(z := np.asarray(case.logits)), z.max(0) + lowest, z).astype(np.float32)
+        )
+        for case in cases
+    ]
+    assert_same_state(ours := s.fit(cases), s.fit(finite))
+    assert np.isfinite([ours.fit_report_.nll_before, ours.fit_report_.nll_after]).all()
+    for one, other in zip(cases, finite, strict=True):
+        (z, image), (w, _image) = _tensors(one), _tensors(other)
+        torch.testing.assert_close(ours(z, image), ours(w, image))
+        torch.testing.assert_close(ours.predict_proba(z, image), ours.predict_proba(w, image))
+        torch.testing.assert_close(_by_slabs(ours, z, image), ours(w, image))
 
 
 @_contract
@@ -487,7 +508,7 @@ def bad_cases_are_refused_by_name(s: Subject, _: Path) -> None:
     good = s.cases[0]
     logits, labels = np.array(good.logits), np.array(good.labels)
     with_nan, with_infinity, stray = logits.copy(), logits.copy(), labels.copy()
-    with_nan.flat[5], with_infinity.flat[5], stray.flat[5] = np.nan, -np.inf, CLASSES
+    with_nan.flat[5], with_infinity.flat[5], stray.flat[5] = np.nan, np.inf, CLASSES
     bad: dict[str, dict[str, Any]] = {
         "finite": {"logits": with_nan},
         "be finite": {"logits": with_infinity},
@@ -501,6 +522,30 @@ def bad_cases_are_refused_by_name(s: Subject, _: Path) -> None:
         with pytest.raises(InputError, match=rf"(?s){match}.*") as caught:
             s.fit([good, replace(good, name="the-odd-one", **change)])
         assert "'the-odd-one'" in str(caught.value)
+
+
+@_contract
+def scores_that_are_not_finite_are_refused_with_their_place(s: Subject, _: Path) -> None:
+    """NaN, overflow, and a pixel without a possible class; in one image of a batch and in a case."""
+    for k, dtype in enumerate(DTYPES):
+        logits, image = s.batch(dtype)
+        first = (slice(None), *[1] * (logits.ndim - 2))
+        wrong: dict[float, str] = {
+            torch.nan: "got nan",
+            torch.inf: "got inf",
+            -torch.inf: "at least one class must be possible",
+        }
+        for j, (value, message) in enumerate(wrong.items()):
+            spoilt = logits.clone()
+            spoilt[1][first if value == -torch.inf else (2, *first[1:])] = value
+            place = (1, *first[1:]) if value == -torch.inf else (1, 2, *first[1:])
+            uses: list[Callable[[Tensor, Tensor], Any]] = [s.fitted, s.fitted.predict_proba]
+            if isinstance(s.fitted, TemperatureCalibrator) and s.fitted.method not in ("ts", "ats"):
+                uses.append(s.fitted.temperature)  # those two do not look at the logits
+            with pytest.raises(InputError, match=rf"{message}.* at {re.escape(str(place))}"):
+                uses[(k + j) % len(uses)](spoilt, image)
+            with pytest.raises(InputError, match=rf"{message}.* at {re.escape(str(place[1:]))} of case 'the odd one'"):
+                list(s.fitted.calibrate_case(Case("the odd one", spoilt[1], None, image[1])))
 
 
 @_contract
@@ -623,8 +668,8 @@ def assert_same_state(one: Calibrator, other: Calibrator) -> None:
 
 
 def _stress(s: Subject) -> Iterator[tuple[Tensor, Tensor]]:
-    """Logits in every precision: usual, enormous, tiny, all equal, and with winners ahead by one unit in the last
-    place."""
+    """Logits in every precision: usual, enormous, tiny, all equal, with winners ahead by one unit in the last place,
+    and with impossible classes."""
     for dtype in DTYPES:
         usual, image = s.batch(dtype)
         largest = torch.finfo(dtype).max
@@ -632,8 +677,18 @@ def _stress(s: Subject) -> Iterator[tuple[Tensor, Tensor]]:
         ones = torch.ones_like(usual)
         ahead = ones.clone()
         ahead.scatter_(1, usual.argmax(dim=1, keepdim=True), 1 + torch.finfo(dtype).eps)
-        for logits in (usual, (spread * largest).to(dtype), (spread * 1e-3).to(dtype), ones, ahead, 100 * ahead):
-            yield logits, image
+        huge = (spread * largest).to(dtype)
+        impossible = _impossible((huge if dtype in (torch.float16, torch.float64) else usual)[0])[None]
+        for logits in (usual, huge, (spread * 1e-3).to(dtype), ones, ahead, 100 * ahead, impossible):
+            yield logits, image[: len(logits)]
+
+
+def _impossible(logits: Tensor) -> Tensor:
+    """Logits `[L, *S]` with minus infinity for the first class in the upper half, and for all but the last in a row."""
+    changed = logits.clone()
+    changed[0, : logits.shape[1] // 2] = -torch.inf
+    changed[:-1, 0] = -torch.inf
+    return changed
 
 
 def _by_slabs(calibrator: Calibrator, logits: Tensor, image: Tensor) -> Tensor:

@@ -239,10 +239,10 @@ INPUTS: dict[str, tuple[Callable[[Scene], Call | list[Call]], dict[str, float]]]
         lambda s: call(s.flat[1], 12345, torch.zeros(s.classes, SAMPLE_LEVELS, dtype=torch.int64)),
         CLOSE,
     ),
+    "pixels.all_finite": (lambda s: [call(s.moderate), call(s.moderate * torch.inf)], CLOSE),
     "pixels.likelihood_sums": (lambda s: [call(*s.flat, alpha) for alpha in (0.0, 0.7, 3.0)], LOOSE),
     "pixels.pixel_statistics": (lambda s: call(s.flat[0], s.flat[1].clamp(min=0)), CLOSE),
     "pixels.relabel": (lambda s: [call(s.labels, ignored, s.classes) for ignored in ((-1,), (), (0, 300))], CLOSE),
-    "pixels.sum_is_finite": (lambda s: [call(s.moderate), call(s.moderate * torch.inf)], CLOSE),
     "random_labels.class_mass": (lambda s: call(s.logits[0], s.labels[0]), CLOSE),
     "random_labels.labels_at": (
         lambda s: call(*s.flat, torch.from_numpy(s.random.random(s.flat[1].numel()))),

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from segcal import InputError
-from segcal.training.loop import train
+from segcal.training.loop import _Run, train
 from segcal.training.processes import choose_device
 from segcal.training.progress import Epoch
 from segcal.training.settings import Settings
@@ -334,6 +334,22 @@ def test_the_outcome_is_shown_after_each_epoch() -> None:
     assert torch.equal(shown[-1][1], line.slope), "the averaged one, as the end gives it"
     train(short := Line(), data, replace(settings, epochs=1), inspect=None)
     assert torch.equal(shown[0][1], short.slope)
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_the_gradient_of_a_step_is_that_of_the_mean_loss_over_all_processes(
+    world: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Adam hides the size of the gradient, so look at the gradient. Here all processes have the same batch, of whose
+    gradients DistributedDataParallel leaves the mean, while losses and weights are summed."""
+    monkeypatch.setattr("segcal.training.loop.sum_over_processes", lambda sums: world * sums)
+    settings = Settings(epochs=1, learning_rate=0.1, spatial_dims=1)
+    data = line_data([5])
+    run = _Run(Line(), data, None, settings, torch.device("cpu"), None, False)
+    run.world = world
+    x, y = (torch.from_numpy(part)[None] for part in data[0])
+    run._step([(x, y)], share=1.0)
+    assert run.objective.slope.grad.item() == pytest.approx(-2 * (x * y).mean().item(), rel=1e-5)
 
 
 def test_a_batch_without_weight_has_no_gradient() -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self, SupportsIndex
@@ -23,8 +23,8 @@ from torch import Tensor, nn
 
 from segcal.cases import Slab, labels_of, slabs_of
 from segcal.files import MARKER, staged_folder, write_json
-from segcal.functional.checks import IGNORED, ignored_labels
-from segcal.functional.division import divided, finite_in, scaled_logits, scaled_probabilities
+from segcal.functional.checks import IGNORED, check_logits, ignored_labels
+from segcal.functional.division import NotFiniteError, divided, finite_in, scaled_logits, scaled_probabilities
 from segcal.functional.probability import keep_labels, probabilities
 from segcal.regions import foreground
 from segcal.types import Case, IgnoreIndex, Image, InputError, Logits, Probs, Temperature, public
@@ -106,15 +106,14 @@ class Calibrator(nn.Module, ABC):
         """Return calibrated logits in the precision that suits the method; `forward` does the rest."""
 
     def forward(self, logits: Logits, image: Image | None = None) -> Logits:
-        """Return calibrated logits of the same shape and dtype."""
-        self._check(logits)
-        calibrated = finite_in(self.calibrate(logits, image), logits.dtype)
+        """Return calibrated logits of the same shape and dtype; they are finite, also where a class is impossible."""
+        finite = self._checked(logits)
+        calibrated = finite_in(self.calibrate(finite, image), logits.dtype)
         return keep_labels(calibrated, logits) if self.preserves_labels else calibrated
 
     def predict_proba(self, logits: Logits, image: Image | None = None) -> Probs:
         """Return calibrated probabilities of the same shape and dtype as the logits."""
-        self._check(logits)
-        calibrated = self.calibrate(logits, image)
+        calibrated = self.calibrate(self._checked(logits), image)
         probs = probabilities(finite_in(calibrated, calibrated.dtype)).to(logits.dtype)
         return keep_labels(probs, logits) if self.preserves_labels else probs
 
@@ -191,6 +190,11 @@ class Calibrator(nn.Module, ABC):
                 f"this {type(self).__name__} was built for num_classes={self.num_classes}"
             )
 
+    def _checked(self, logits: Tensor) -> Tensor:
+        """Return logits that are all finite: minus infinity is replaced, NaN and plus infinity are refused."""
+        self._check(logits)
+        return check_logits(logits, self.num_classes, class_axis=1)
+
 
 class TemperatureCalibrator(Calibrator):
     """A calibrator that divides the logits of each pixel by one positive number, and so keeps every label.
@@ -244,14 +248,12 @@ class TemperatureCalibrator(Calibrator):
         return divided(logits, self.temperature(logits, image))
 
     def forward(self, logits: Logits, image: Image | None = None) -> Logits:
-        """Return calibrated logits of the same shape and dtype."""
-        self._check(logits)
-        return self.scale(logits, self.temperature(logits, image))
+        """Return calibrated logits of the same shape and dtype; they are finite, also where a class is impossible."""
+        return self._with_finite(logits, lambda finite: self.scale(finite, self.temperature(finite, image)))
 
     def predict_proba(self, logits: Logits, image: Image | None = None) -> Probs:
         """Return calibrated probabilities of the same shape and dtype as the logits."""
-        self._check(logits)
-        return scaled_probabilities(logits, self.temperature(logits, image))
+        return self._with_finite(logits, lambda finite: scaled_probabilities(finite, self.temperature(finite, image)))
 
     def calibrate_case(self, case: Case) -> Iterator[tuple[Slab, Logits]]:
         """Yield the calibrated logits of a case slab by slab: the slab as read, and the result of its inner slices."""
@@ -261,3 +263,14 @@ class TemperatureCalibrator(Calibrator):
     def scale(self, logits: Logits, temperature: Temperature) -> Logits:
         """Return the logits divided by known temperatures, in their own precision, with every label kept."""
         return scaled_logits(logits, temperature)
+
+    def _with_finite(self, logits: Logits, compute: Callable[[Logits], Tensor]) -> Tensor:
+        """Return `compute(logits)`, which refuses logits that are not finite; impossible classes are then replaced.
+
+        Looking for them beforehand would take another pass over the logits.
+        """
+        self._check(logits)
+        try:
+            return compute(logits)
+        except NotFiniteError:
+            return keep_labels(compute(self._checked(logits)), logits)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from segcal.calibrators.base import Calibrator, TemperatureCalibrator
 from segcal.cases import Slab, reread
+from segcal.data.io.base import split_index
 from segcal.functional.probability import log_odds, two_class_logits
 from segcal.types import Array, Case, Image, InputError, Logits, Probs, Temperature
 
@@ -130,14 +131,13 @@ class _TwoClassArray:
         return 2
 
     def __getitem__(self, key: Any) -> Array | Tensor:
-        keys = list(key) if isinstance(key, tuple) else [key]
-        if Ellipsis in keys:
-            at = keys.index(Ellipsis)
-            keys[at : at + 1] = [slice(None)] * (self.ndim - len(keys) + 1)
-        classes, *space = keys
+        classes, space = split_index(key, self.ndim)
         part: Any = self.one[(slice(None), *space)]
-        stack = torch.cat if isinstance(part, Tensor) else np.concatenate
-        both: Array | Tensor = stack([0 * part, part])
+        both: Array | Tensor
+        if isinstance(part, Tensor):
+            both = torch.cat([torch.zeros_like(part), part])
+        else:
+            both = np.concatenate([np.zeros_like(part), part])
         return both[classes]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:

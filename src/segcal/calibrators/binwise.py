@@ -98,8 +98,7 @@ class BinwiseTemperatureScaling(TemperatureCalibrator):
 
     def temperature(self, logits: Logits, image: Image | None = None) -> Temperature:
         """The temperature of the bin of each pixel."""
-        self._check(logits)
-        confidence = probabilities(logits).amax(dim=1, keepdim=True)
+        confidence = probabilities(self._checked(logits)).amax(dim=1, keepdim=True)
         temperatures = self._bounded(self.inverse_temperatures).to(confidence.dtype)
         result = temperatures[0].expand(confidence.shape)
         for r in range(1, self.bins):  # comparisons, because they can be exported

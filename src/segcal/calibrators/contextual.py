@@ -27,7 +27,7 @@ from segcal.calibrators.shared.explanation import account, account_of_pairs
 from segcal.calibrators.temperature import TemperatureScaling
 from segcal.cases import reread
 from segcal.functional.context import FEATURES, context_temperature
-from segcal.functional.division import finite_in
+from segcal.functional.division import finite_in, require_finite
 from segcal.functional.floor import NO_FLOOR, Floor, soft_floor
 from segcal.functional.pairs import PairChoice, pair_margins
 from segcal.functional.probability import at_least_float32, keep_labels
@@ -132,7 +132,7 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
 
     def temperature(self, logits: Logits, image: Image | None = None) -> Temperature:
         """Return the temperature of each pixel, within the bounds."""
-        self._check(logits)
+        logits = self._checked(logits)
         if not self.features:
             exponent = self.intercept + self.class_offsets
             least = self.floor.clamp(min=self.bounds[0])
@@ -169,6 +169,7 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
         """Return calibrated logits for known temperatures, in their own precision and with every label kept."""
         if not self.pairs:
             return super().scale(logits, temperature)
+        require_finite(logits)
         return keep_labels(finite_in(self._margins(logits, temperature), logits.dtype), logits)
 
     @property

@@ -198,8 +198,8 @@ class LocalTemperatureScaling(TemperatureCalibrator):
 
     def temperature(self, logits: Logits, image: Image | None = None) -> Temperature:
         """Return the temperature of each pixel, within the bounds."""
-        self._check(logits)
-        return self.unchecked_temperature(logits, self._image(logits, image))
+        finite = self._checked(logits)
+        return self.unchecked_temperature(finite, self._image(finite, image))
 
     def _main_numbers(self) -> dict[str, object]:
         details = self.fit_report_.details if hasattr(self, "fit_report_") else {}

@@ -18,7 +18,7 @@ from segcal.calibrators import TemperatureScaling
 from segcal.cases import labels_of, reread, slabs_of, to_tensor
 from segcal.data.folders.folder import Folder, write_map
 from segcal.files import MARKER, staged_folder, write_json
-from segcal.functional.checks import IGNORED
+from segcal.functional.checks import IGNORED, check_logits
 from segcal.functional.temperature import (
     Likelihood,
     State,
@@ -195,6 +195,7 @@ def _spread(case: Case, truth: Tensor) -> float | None:
     logs, noise = [], []
     for box in product(*(_thirds(length) for length in truth.shape)):
         logits, labels = to_tensor(case.logits[(slice(None), *box)]), truth[box].contiguous()
+        logits = check_logits(logits, len(logits), class_axis=0, of=f"case '{case.name}'")
         if not bool((labels >= 0).any()):
             continue
         at = cache(partial(likelihood, logits, labels))

@@ -10,7 +10,9 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from segcal.functional.pixels import relabel, sum_is_finite
+from segcal.functional.pixels import all_finite, relabel
+from segcal.kernels.constants import SMALLEST_LOG_PROBABILITY
+from segcal.kernels.dispatch import has_values
 from segcal.types import IgnoreIndex, InputError
 
 IGNORED = -1
@@ -26,8 +28,23 @@ def ignored_labels(ignore_index: IgnoreIndex) -> tuple[int, ...]:
     return tuple(index(label) for label in ignore_index)
 
 
-def check_logits(logits: Tensor, num_classes: int, *, class_axis: int, of: str = "") -> None:
-    """Raise unless `logits` are floating point, finite and have `num_classes` entries along `class_axis`."""
+def check_logits(logits: Tensor, num_classes: int, *, class_axis: int, start: int = 0, of: str = "") -> Tensor:
+    """Return logits that are all finite; raise unless they are floating point and have `num_classes` entries.
+
+    Minus infinity marks a class that is impossible at a pixel. It is replaced by a logit 87.3 nats below the largest,
+    which has the probability of the smallest float32: the same as a probability of 0 that is converted to a logit. NaN
+    and plus infinity are refused, and so are pixels at which every class is impossible.
+
+    Args:
+        logits: Scores.
+        num_classes: L.
+        class_axis: Axis of the classes.
+        start: Position of the logits along the first spatial axis of their case, for messages.
+        of: Name of the case, for messages.
+
+    >>> check_logits(torch.tensor([[2.0, -torch.inf]]), 2, class_axis=1)
+    tensor([[  2.0000, -85.3365]])
+    """
     if not torch.is_floating_point(logits):
         raise InputError(f"logits must be floating point, got {logits.dtype}{_of(of)}; convert them first")
     if logits.ndim <= class_axis or logits.shape[class_axis] != num_classes:
@@ -35,14 +52,40 @@ def check_logits(logits: Tensor, num_classes: int, *, class_axis: int, of: str =
             f"logits must have num_classes={num_classes} entries along axis {class_axis}, "
             f"got shape {tuple(logits.shape)}{_of(of)}; set num_classes or fix the logits"
         )
-    # a sum is finite only if every term is, and costs one read of the logits and no memory
-    if not sum_is_finite(logits) and not torch.isfinite(logits).all():
-        bad = (~torch.isfinite(logits)).nonzero()[0]
-        value, at = logits[tuple(bad)].item(), tuple(bad.tolist())
+    if not has_values(logits) or all_finite(logits):
+        return logits
+    return _possible(logits, class_axis, start, of)
+
+
+def _possible(logits: Tensor, class_axis: int, start: int, of: str) -> Tensor:
+    """Return logits with a finite number instead of minus infinity; raise if they are NaN or plus infinity."""
+    wrong = logits.isnan() | (logits == torch.inf)
+    if wrong.any():
+        at = wrong.nonzero()[0].tolist()
         raise InputError(
-            f"logits must be finite, got {value} at {at}{_of(of)}; "
+            f"logits must be finite, or -inf for an impossible class, got {logits[tuple(at)].item()} "
+            f"at {_place(at, class_axis + 1, start)}{_of(of)}; "
             "save the scores before they overflow, or declare probabilities as probabilities"
         )
+    top = logits.amax(dim=class_axis, keepdim=True)
+    hopeless = torch.isneginf(top).squeeze(class_axis)
+    if hopeless.any():
+        raise InputError(
+            "at least one class must be possible at each pixel, got -inf for all of them "
+            f"at {_place(hopeless.nonzero()[0].tolist(), class_axis, start)}{_of(of)}; correct the scores"
+        )
+    return possible_logits(logits, top)
+
+
+def possible_logits(logits: Tensor, top: Tensor) -> Tensor:
+    """Return logits with a finite number instead of minus infinity; `top` holds the largest of each pixel.
+
+    It is 87.3 nats below the largest: that of the probability that `logits_from_probabilities` gives to 0.
+    """
+    limits = torch.finfo(logits.dtype)
+    # where logits are so large that 87.3 is lost in rounding, a few units in the last place instead
+    below = (4 * limits.eps * top.abs()).clamp(min=-SMALLEST_LOG_PROBABILITY)
+    return torch.where(torch.isneginf(logits), (top - below).clamp(min=limits.min), logits)
 
 
 def check_labels(
@@ -73,6 +116,11 @@ def check_same_space(logits: Tensor, other: Tensor, *, class_axis: int, what: st
             f"{what} must have shape {expected} to match logits of shape {tuple(logits.shape)}, "
             f"got {tuple(other.shape)}{_of(of)}; resample one to the other"
         )
+
+
+def _place(at: list[int], axis: int, start: int) -> tuple[int, ...]:
+    """Return a position, moved by `start` along one axis."""
+    return tuple(i + start if k == axis else i for k, i in enumerate(at))
 
 
 def _of(name: str) -> str:

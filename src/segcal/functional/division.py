@@ -6,22 +6,42 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from segcal.functional.pixels import all_finite
 from segcal.functional.probability import at_least_float32, keep_labels, predicted_labels, probabilities
-from segcal.kernels.dispatch import accelerated
+from segcal.kernels.dispatch import accelerated, has_values
+from segcal.types import InputError
+
+
+class NotFiniteError(InputError):
+    """Logits that must be finite are not; `checks.check_logits` says where, and replaces minus infinity."""
+
+
+def require_finite(logits: Float[Tensor, "*A"]) -> None:
+    """Raise if a logit is NaN or infinite; in a graph that is recorded nothing can be looked at."""
+    if has_values(logits) and not all_finite(logits):
+        raise NotFiniteError("logits must be finite, got NaN or infinity; correct them")
 
 
 @accelerated
 def scaled_probabilities(
     logits: Float[Tensor, "B L *S"], temperature: Float[Tensor, "B 1 *S"]
 ) -> Float[Tensor, "B L *S"]:
-    """Return the softmax of `logits / temperature` in the precision of the logits, with the argmax of the logits."""
+    """Return the softmax of `logits / temperature` in the precision of the logits, with the argmax of the logits.
+
+    Raises `NotFiniteError`; kernels look for NaN and infinity in their one pass.
+    """
+    require_finite(logits)
     calibrated = divided(logits, temperature)
     return keep_labels(probabilities(finite_in(calibrated, calibrated.dtype)).to(logits.dtype), logits)
 
 
 @accelerated
 def scaled_logits(logits: Float[Tensor, "B L *S"], temperature: Float[Tensor, "B 1 *S"]) -> Float[Tensor, "B L *S"]:
-    """Return `logits / temperature` in the precision of the logits, with the argmax of the logits."""
+    """Return `logits / temperature` in the precision of the logits, with the argmax of the logits.
+
+    Raises `NotFiniteError`; kernels look for NaN and infinity in their one pass.
+    """
+    require_finite(logits)
     return keep_labels(finite_in(divided(logits, temperature), logits.dtype), logits)
 
 

@@ -72,6 +72,11 @@ def relabel(labels: Shaped[Tensor, "*S"], ignored: Sequence[int], num_classes: i
 
 
 @accelerated
-def sum_is_finite(values: Float[Tensor, "*A"]) -> bool:
-    """Return whether the sum of all values is finite, which it is not if one of them is not."""
-    return bool(torch.isfinite(values.sum(dtype=torch.float64)))
+def all_finite(values: Float[Tensor, "*A"]) -> bool:
+    """Return whether no value is NaN or infinite.
+
+    >>> all_finite(torch.tensor([1.0, 2.0])), all_finite(torch.tensor([torch.inf, -torch.inf]))
+    (True, False)
+    """
+    # a sum is finite only if every term is, and needs no memory; that of huge numbers may overflow
+    return bool(torch.isfinite(values.sum(dtype=torch.float64))) or bool(torch.isfinite(values).all())

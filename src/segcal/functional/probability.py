@@ -34,13 +34,20 @@ def probabilities(logits: Float[Tensor, "B L *S"]) -> Float[Tensor, "B L *S"]:
     return torch.softmax(at_least_float32(logits), dim=1)
 
 
-def logits_from_probabilities(probs: Float[Tensor, "*A"]) -> Float[Tensor, "*A"]:
-    """Logits whose softmax gives `probs` back; a probability of 0 becomes the logarithm of the smallest float32.
+def logits_from_probabilities(probs: Float[Tensor, "B L *S"]) -> Float[Tensor, "B L *S"]:
+    """Return logits with the argmax of `probs`, whose softmax gives `probs` back.
 
-    >>> logits_from_probabilities(torch.tensor([1.0, 0.0]))
-    tensor([  0.0000, -87.3365])
+    A probability of 0 becomes the logarithm of the smallest float32. Logarithms of neighbouring numbers can be equal
+    after rounding, and argmax would then return another class; they are computed in float64 and kept apart.
+
+    >>> logits_from_probabilities(torch.tensor([[1.0, 0.0]]))
+    tensor([[  0.0000, -87.3365]])
     """
-    return at_least_float32(probs).clamp(min=_SMALLEST).log()
+    wide = at_least_float32(probs)
+    logits = probs.double().clamp(min=_SMALLEST).log()
+    if wide.dtype == torch.float64:  # only here can the logarithms be in the wrong order, by one rounding
+        logits = torch.minimum(logits, logits.gather(1, predicted_labels(wide).unsqueeze(1)))
+    return keep_labels(logits.to(wide.dtype), wide)
 
 
 def two_class_logits(logits: Float[Tensor, "B 1 *S"]) -> Float[Tensor, "B 2 *S"]:

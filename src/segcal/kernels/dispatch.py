@@ -85,7 +85,7 @@ def engine_for(*values: object) -> Engine | None:
     >>> engine_for(torch.ones(2)), engine_for(torch.ones(2, requires_grad=True)), engine_for(torch.ones(2).to("meta"))
     ('cpu', None, None)
     """
-    if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None or _plain_only.get():
+    if _is_recording() or _plain_only.get():
         return None
     learning, device = torch.is_grad_enabled(), ""
     for tensor in _tensors(values):
@@ -96,6 +96,21 @@ def engine_for(*values: object) -> Engine | None:
             return None
         device = kind
     return _ENGINES.get(device)
+
+
+def has_values(tensor: Tensor) -> bool:
+    """Return whether the values of a tensor can be looked at: not in a graph that is recorded, nor on "meta".
+
+    >>> has_values(torch.ones(2)), has_values(torch.ones(2, device="meta"))
+    (True, False)
+    """
+    if _is_recording() or tensor.is_meta or _intercepts_operators(type(tensor)):
+        return False
+    return not (tensor.is_cuda and torch.cuda.is_current_stream_capturing())
+
+
+def _is_recording() -> bool:
+    return torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
 
 
 _ENGINES: dict[str, Engine] = {"cpu": "cpu", "cuda": "triton"}

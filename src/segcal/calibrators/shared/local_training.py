@@ -14,7 +14,7 @@ from torch.nn import functional as F  # noqa: N812  (the name it has everywhere)
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.shared.tree import TemperatureTree
 from segcal.cases import Slab, slabs_of
-from segcal.functional.checks import IGNORED
+from segcal.functional.checks import IGNORED, possible_logits
 from segcal.functional.standardise import standardised_log_probabilities
 from segcal.training.batches import Sample
 from segcal.training.validation import Validation
@@ -56,7 +56,9 @@ class Objective(nn.Module):
 
     def forward(self, logits: Tensor, labels: Tensor, image: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return the sum and the number of pixels."""
-        return summed_loss(logits, labels, self.calibrator.unchecked_temperature(logits, image))
+        # without looking for an impossible class: a recorded step must not branch on values
+        finite = possible_logits(logits, logits.amax(dim=1, keepdim=True))
+        return summed_loss(finite, labels, self.calibrator.unchecked_temperature(finite, image))
 
 
 def summed_loss(logits: Tensor, labels: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:

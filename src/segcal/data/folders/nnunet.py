@@ -179,9 +179,12 @@ def _dataset_json(root: Path) -> Path | None:
 
 def _read_dataset(path: Path | None) -> tuple[tuple[str, ...] | None, tuple[int, ...]]:
     """Return the names of the classes and the ignored label that `dataset.json` declares."""
-    labels = read_json(path).get("labels") if path is not None else None
-    if not labels:
+    content = read_json(path) if path is not None else {}
+    labels = (content.get("labels") or {}) if isinstance(content, dict) else content
+    if labels == {}:
         return None, ()
+    if not isinstance(labels, dict):
+        raise InputError(f"'{path}' must declare its labels by name, got {labels!r}; restore the file")
     if any(isinstance(value, list) for value in labels.values()):
         raise InputError(
             f"'{path}' declares regions, whose sigmoid probabilities do not sum to 1; segcal calibrates "
@@ -189,7 +192,7 @@ def _read_dataset(path: Path | None) -> tuple[tuple[str, ...] | None, tuple[int,
         )
     try:
         numbers = {name: int(value) for name, value in labels.items()}
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise InputError(f"labels in '{path}' must be whole numbers by name, got {labels}; restore the file") from error
     ignored = tuple(number for name, number in numbers.items() if name == "ignore")
     classes = sorted((number, name) for name, number in numbers.items() if name != "ignore")

@@ -5,20 +5,38 @@ from __future__ import annotations
 from typing import Any, cast
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from segcal.data.folders.expected import shared_tensor
 from segcal.data.io import base
 from segcal.files import release_pages
-from segcal.functional.probability import logits_from_probabilities
+from segcal.functional.probability import at_least_float32, logits_from_probabilities, predicted_labels
 from segcal.types import Array
+
+_AT_ONCE = 1 << 22
+"""Probabilities converted at a time, since this is done in float64."""
 
 
 def logits_of(probs: Array) -> Array | Tensor:
     """Return logits whose softmax is `probs` `[L, *S]`; those of a large volume are computed when they are read."""
     if 4 * probs.size <= base.IN_MEMORY:
-        return logits_from_probabilities(shared_tensor(probs))
+        return converted(probs)
     return cast(Array, LazyLogits(probs))
+
+
+def converted(probs: Array) -> Tensor:
+    """Return the logits of probabilities `[L, *S]`, each pixel with the predicted label of its probabilities."""
+    flat = shared_tensor(np.ascontiguousarray(probs)).reshape(len(probs), -1)
+    logits = torch.empty(flat.shape, dtype=at_least_float32(flat[:, :0]).dtype)
+    step = max(1, _AT_ONCE // len(flat))
+    for start in range(0, flat.shape[1], step):
+        part = flat[None, :, start : start + step]
+        found = logits_from_probabilities(part)
+        if moved := int((predicted_labels(found) != predicted_labels(part)).sum()):
+            raise RuntimeError(f"{moved} labels would change from probabilities to logits, which must never happen")
+        logits[:, start : start + step] = found[0]
+    return logits.view(probs.shape)
 
 
 class LazyLogits:
@@ -36,10 +54,11 @@ class LazyLogits:
         return int(self.shape[0])
 
     def __getitem__(self, index: Any) -> Array:
-        part = np.array(self.probs[index])
+        classes, space = base.split_index(index, self.ndim)
+        part = np.array(self.probs[(slice(None), *space)])  # all classes, since the label depends on all of them
         release_pages(self.probs)
-        logits: Array = logits_from_probabilities(shared_tensor(part)).numpy()
-        return logits
+        found: Array = converted(part).numpy()[classes]
+        return found
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         return self[...].astype(self.dtype if dtype is None else dtype, copy=False)

@@ -8,6 +8,7 @@ tools do, the last. Affine, orientation and units of what is written are those o
 from __future__ import annotations
 
 import gzip
+import logging
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -152,8 +153,23 @@ def _open(path: Path) -> Any:
         raise InputError(
             f"NIfTI files such as '{path}' need nibabel, which is not installed; pip install segcal[medical]"
         ) from error
-    with readable(path):
+    with readable(path), _without_remarks():
         return nibabel.load(path, mmap="r")
+
+
+@contextmanager
+def _without_remarks() -> Iterator[None]:
+    """Keep nibabel from printing remarks on a header, several for each time that it is read.
+
+    Its own `LoggingOutputSuppressor` loses the handlers for good.
+    """
+    logger = logging.getLogger("nibabel.global")
+    before = logger.disabled
+    logger.disabled = True
+    try:
+        yield
+    finally:
+        logger.disabled = before
 
 
 def read_volume(path: Path) -> Stored:

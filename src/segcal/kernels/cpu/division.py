@@ -40,9 +40,15 @@ def _spread(temperature: Array, at: int, n: int, heat: Array) -> None:
 
 
 @compiled
-def _probabilities(logits: Array, temperature: Array, probs: Array, start: int, stop: int) -> None:
-    """Compute the softmax of the quotients; a rival that rounding makes equal to the winner is moved down."""
+def _probabilities(
+    logits: Array, temperature: Array, zero: float, probs: Array, odd: Array, start: int, stop: int
+) -> None:
+    """Compute the softmax of the quotients; a rival that rounding makes equal to the winner is moved down.
+
+    `odd` is set if a logit is not finite; `zero` is 0 in float32, which the compiler must not know.
+    """
     classes = logits.shape[0]
+    probe = np.empty(BLOCK, np.float32)
     top, inverse, total = np.empty(BLOCK, np.float32), np.empty(BLOCK, np.float32), np.empty(BLOCK, np.float32)
     for at in range(start, stop, BLOCK):
         n = min(BLOCK, stop - at)
@@ -51,21 +57,34 @@ def _probabilities(logits: Array, temperature: Array, probs: Array, start: int, 
         for i in range(n):
             inverse[i] = np.float32(1) / inverse[i]
         total[:] = np.float32(0)
+        probe[:] = np.float32(0)
         for c in range(classes):
             row, out = logits[c, at : at + n], probs[c, at : at + n]
             for i in range(n):
+                probe[i] += row[i] * zero  # NaN for NaN and infinity, 0 for every other number
                 below = (row[i] - top[i]) * inverse[i]
                 e = exp_float32(below) if below > np.float32(-87) else np.float32(0)
                 out[i] = e
                 total[i] += e
         for i in range(n):
             total[i] = np.float32(1) / total[i]
+        _note_odd(probe, n, odd)
         for c in range(classes):
             row, out = logits[c, at : at + n], probs[c, at : at + n]
             for i in range(n):
                 p = out[i] * total[i]
                 rival = np.int32((p >= total[i]) & (row[i] < top[i]))
                 out[i] = np.int32(np.float32(p).view(np.int32) - rival).view(np.float32)
+
+
+@compiled
+def _note_odd(probe: Array, n: int, odd: Array) -> None:
+    """Set `odd` if one of the first `n` numbers is NaN rather than 0."""
+    count = 0
+    for i in range(n):
+        count += int(probe[i] != 0)
+    if count:
+        odd[0] = True
 
 
 @compiled
@@ -77,19 +96,24 @@ def _next_below(x: float) -> float:
 
 
 @compiled
-def _quotients(logits: Array, temperature: Array, scaled: Array, start: int, stop: int) -> None:
-    """Compute the quotients within the range of float32, with the same guard."""
-    top, heat = np.empty(BLOCK, np.float32), np.empty(BLOCK, np.float32)
+def _quotients(
+    logits: Array, temperature: Array, zero: float, scaled: Array, odd: Array, start: int, stop: int
+) -> None:
+    """Compute the quotients within the range of float32, with the same guard and the same check."""
+    top, heat, probe = np.empty(BLOCK, np.float32), np.empty(BLOCK, np.float32), np.empty(BLOCK, np.float32)
     for at in range(start, stop, BLOCK):
         n = min(BLOCK, stop - at)
         _top(logits, at, n, top)
         _spread(temperature, at, n, heat)
+        probe[:] = np.float32(0)
         for c in range(logits.shape[0]):
             row, out = logits[c, at : at + n], scaled[c, at : at + n]
             for i in range(n):
+                probe[i] += row[i] * zero
                 x = min(max(row[i] / heat[i], -_LARGEST), _LARGEST)
                 largest = min(max(top[i] / heat[i], -_LARGEST), _LARGEST)
                 out[i] = _next_below(x) if (x >= largest) & (row[i] < top[i]) else x
+        _note_odd(probe, n, odd)
 
 
 def scaled_probabilities(logits: Tensor, temperature: Tensor) -> Tensor:
@@ -106,12 +130,14 @@ def _run(kernel: Callable[..., None], logits: Tensor, temperature: Tensor) -> Te
     if not (logits.dtype == temperature.dtype == torch.float32 and logits.numel()):
         return DECLINED
     z: Any = as_numpy(logits).reshape(*logits.shape[:2], -1)
-    found = np.empty(z.shape, np.float32)
+    found, odd = np.empty(z.shape, np.float32), np.zeros(1, np.bool_)
     for k in range(len(z)):
         own = temperature[k]
         one = all(stride == 0 or length == 1 for stride, length in zip(own.stride(), own.shape, strict=True))
         heat = as_numpy(own[(slice(0, 1),) * own.ndim] if one else own).reshape(-1)
-        over_pixels(kernel, z.shape[2], z[k], heat, found[k])
+        over_pixels(kernel, z.shape[2], z[k], heat, np.float32(0), found[k], odd)
+    if odd[0]:
+        return DECLINED  # the plain form refuses them
     return torch.from_numpy(found).view(logits.shape)
 
 

@@ -14,6 +14,9 @@ from torch import Tensor
 from segcal.kernels.cpu.compiling import BLOCK, as_numpy, compiled, exp_below_zero, log_above_one, over_pixels
 from segcal.types import Array
 
+_EXPONENTS = {torch.float16: 0x7C00, torch.bfloat16: 0x7F80}
+"""Bits that are all set in NaN and in infinity, and in no other number."""
+
 
 @compiled
 def largest(logits: Array, at: int, n: int, top: Array, winner: Array) -> None:
@@ -162,10 +165,23 @@ def likelihood_sums(logits: Tensor, labels: Tensor, alpha: float) -> Tensor:
     return torch.from_numpy(block_sums.sum(axis=0))  # numpy sums pairwise
 
 
-def sum_is_finite(values: Tensor) -> bool:
-    """Twin of `segcal.functional.pixels.sum_is_finite`."""
+@compiled
+def _all_set(values: Array, bits: int) -> int:
+    """Return how many values have all of these bits set."""
+    count = 0
+    for i in range(values.shape[0]):
+        count += int((values[i] & bits) == bits)
+    return count
+
+
+def all_finite(values: Tensor) -> bool:
+    """Twin of `segcal.functional.pixels.all_finite`, on one thread; half precision is not converted."""
+    flat = values.detach().contiguous().view(-1)
+    if flat.dtype in _EXPONENTS:
+        return not _all_set(flat.view(torch.int16).numpy(), np.int16(_EXPONENTS[flat.dtype]))
+    array: Array = flat.numpy()
     with np.errstate(over="ignore", invalid="ignore"):
-        return bool(np.isfinite(as_numpy(values).sum()))
+        return bool(np.isfinite(array.sum())) or bool(np.isfinite(array).all())
 
 
 @compiled

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from segcal.kernels.dispatch import DECLINED
+from segcal.kernels.dispatch import DECLINED, has_values
 from segcal.kernels.triton.softmax import (
     PRECISIONS,
     TILE,
@@ -22,7 +22,7 @@ from segcal.kernels.triton.softmax import (
 
 @triton.jit
 def _scaled(
-    z_ptr, t_ptr, out_ptr, L, N, zb, zl, zn, tb, tn, limit,
+    z_ptr, t_ptr, out_ptr, odd_ptr, L, N, zb, zl, zn, tb, tn, limit,
     PROBABILITIES: tl.constexpr, BL: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     """Softmax of the quotients, or the quotients, of all classes at once."""
@@ -31,6 +31,7 @@ def _scaled(
     c = tl.arange(0, BL)
     heat = tl.load(t_ptr + image * tb + n.to(tl.int64) * tn, mask=n < N, other=1.0).to(tl.float32)
     z = read(z_ptr + image * zb, c, n, L, N, zl, zn)
+    _note_odd(odd_ptr, z, c, n, L, N)
     top = tl.max(z, axis=0)
     if PROBABILITIES:
         powers = tl.exp((z - top[None, :]) * (1.0 / heat)[None, :])
@@ -45,7 +46,7 @@ def _scaled(
 
 @triton.jit
 def _scaled_in_chunks(
-    z_ptr, t_ptr, out_ptr, L, N, zb, zl, zn, tb, tn, limit,
+    z_ptr, t_ptr, out_ptr, odd_ptr, L, N, zb, zl, zn, tb, tn, limit,
     PROBABILITIES: tl.constexpr, BL: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     """The same for more classes than a tile holds."""
@@ -58,6 +59,7 @@ def _scaled_in_chunks(
     for start in range(0, L, BL):
         c = start + tl.arange(0, BL)
         z = read(z_ptr + image * zb, c, n, L, N, zl, zn)
+        _note_odd(odd_ptr, z, c, n, L, N)
         if PROBABILITIES:
             found = (tl.exp((z - top[None, :]) * cold[None, :]) * share[None, :]).to(out_ptr.dtype.element_ty)
             largest = share.to(out_ptr.dtype.element_ty)
@@ -74,6 +76,15 @@ def _quotients(z, top, heat, limit, dtype: tl.constexpr):
     found = tl.clamp(tl.div_rn(z, tl.broadcast_to(heat[None, :], z.shape)), -limit, limit)
     largest = tl.clamp(tl.div_rn(top, heat), -limit, limit)
     return found.to(dtype), largest.to(dtype)
+
+
+@triton.jit
+def _note_odd(odd_ptr, z, c, n, L, N):
+    """Set a flag if a logit of the tile is NaN or infinite; lanes outside of the image hold -infinity."""
+    finite = tl.abs(z) < float("inf")
+    odd = (c < L)[:, None] & (n < N)[None, :] & (finite == 0)
+    if tl.sum(tl.sum(odd.to(tl.int32), axis=1), axis=0) > 0:  # rare, so that the programs do not wait for each other
+        tl.atomic_max(odd_ptr, 1)
 
 
 @triton.jit
@@ -101,11 +112,14 @@ def _run(logits: Tensor, temperature: Tensor, *, probabilities: bool) -> Tensor:
     kernel = _scaled if classes <= TILE else _scaled_in_chunks
     limits = torch.finfo(logits.dtype)
     found = torch.empty(z.shape, dtype=logits.dtype, device=logits.device)
+    odd = torch.zeros(1, dtype=torch.int32, device=logits.device)
     with on_device(logits):
         kernel[(triton.cdiv(pixels, columns), images)](
-            z, heat, found, classes, pixels, *z.stride(), heat.stride(0), heat.stride(2),
+            z, heat, found, odd, classes, pixels, *z.stride(), heat.stride(0), heat.stride(2),
             limits.max * (1 - limits.eps), PROBABILITIES=probabilities, BL=rows, BN=columns, num_warps=4,
         )  # fmt: skip
+    if has_values(logits) and int(odd):  # waits for the device, unless a graph is captured
+        return DECLINED  # the plain form refuses them
     return found.view(logits.shape)
 
 

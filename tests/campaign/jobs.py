@@ -1,0 +1,115 @@
+"""Commands that write, each with inputs, an old output to replace and the new output that must appear whole."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tests.campaign import folders
+from tests.campaign.processes import finished
+from tests.campaign.trees import Tree, read_tree, write_tree
+
+CASES = 24
+
+
+@dataclass(frozen=True)
+class Job:
+    """A command that replaces `output`.
+
+    Args:
+        name: Of the command.
+        args: Its command line.
+        before: Options that make the old output.
+        output: The file or folder that it writes.
+    """
+
+    name: str
+    args: tuple[str, ...]
+    before: tuple[str, ...]
+    output: str
+
+
+JOBS = (
+    Job("apply", ("apply", "one", "data", "--out", "out"), ("apply", "two", "data", "--out", "out"), "out"),
+    Job(
+        "apply, float16 and temperatures",
+        ("apply", "one", "data", "--out", "out", "--temperature", "--dtype", "float16"),
+        ("apply", "two", "data", "--out", "out"),
+        "out",
+    ),
+    Job("fit", ("fit", "data", "--out", "out"), ("fit", "data", "--out", "out", "--method", "vector"), "out"),
+    Job(
+        "evaluate",
+        ("evaluate", "small", "--calibrators", "one", "--patches", "2", "--out", "out"),
+        ("evaluate", "small", "--patches", "3", "--out", "out"),
+        "out",
+    ),
+    Job("diagnose", ("diagnose", "data", "--maps", "out"), ("diagnose", "small", "--maps", "out"), "out"),
+    Job("report", ("report", "results", "--out", "out.html"), ("report", "others", "--out", "out.html"), "out.html"),
+    Job("table", ("table", "results", "--out", "out.csv"), ("table", "others", "--out", "out.csv"), "out.csv"),
+    Job(
+        "fuse",
+        ("fuse", "atlases", "--method", "plurality", "--out", "out"),
+        ("fuse", "atlases", "--method", "majority", "--out", "out"),
+        "out",
+    ),
+)
+
+
+def make_inputs(root: Path, seed: int) -> None:
+    """Write what all jobs read into `root`."""
+    rng = np.random.default_rng(seed)
+    tree: Tree = {}
+    for k, (name, (logits, labels)) in enumerate(
+        folders.scores(rng, (24, 20), tuple(f"c{k:02}" for k in range(CASES))).items()
+    ):
+        for place in ("data", "small") if k < 3 else ("data",):
+            tree[f"{place}/logits/{name}.npy"] = folders.npy(logits)
+            tree[f"{place}/labels/{name}.png"] = folders.png(labels)
+    tree |= {f"atlases/{name}": content for name, content in folders.of_atlases(rng).items()}
+    write_tree(root, tree)
+    for args in (
+        ("fit", "data", "--out", "one"),
+        ("fit", "data", "--out", "two", "--bounds", "3", "9"),
+        ("evaluate", "small", "--patches", "2", "--calibrators", "one", "--out", "results"),
+        ("evaluate", "small", "--patches", "3", "--out", "others"),
+    ):
+        must(args, root)
+
+
+def must(args: tuple[str, ...], root: Path) -> None:
+    """Run a command that has no reason to fail."""
+    status, words = finished(args, root)
+    if status:
+        raise SystemExit(f"segcal {' '.join(args)} failed before anything was attacked: {words}")
+
+
+def content_of(path: Path) -> Tree:
+    """Return an output without what differs between two equal runs: how long they took."""
+    if not path.exists():
+        return {}
+    found = read_tree(path) if path.is_dir() else {path.name: path.read_bytes()}
+    return {name: _timeless(name, content) for name, content in found.items()}
+
+
+def _timeless(name: str, content: bytes | None) -> bytes | None:
+    if content is None or not name.endswith("segcal.json"):
+        return content
+    try:
+        return json.dumps(_without_seconds(json.loads(content))).encode()
+    except ValueError:
+        return content  # half-written, which the comparison shows
+
+
+def _without_seconds(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _without_seconds(inner) for key, inner in value.items() if key not in ("seconds", "checksum")}
+    return value
+
+
+def hidden(folder: Path) -> list[str]:
+    """Return what a killed process left behind: temporary names and locks."""
+    return sorted(path.name for path in folder.iterdir() if path.name.startswith("."))

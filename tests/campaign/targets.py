@@ -1,0 +1,56 @@
+"""The modules of the core, the tests that must notice a change in each, and changes that change nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+_PAIRS = "tests/kernels/test_pairs.py"
+
+TARGETS: dict[str, tuple[str, ...]] = {
+    "functional/binning": ("tests/functional/test_binning.py", _PAIRS),
+    "functional/checks": ("tests/functional/test_checks.py",),
+    "functional/counting": ("tests/functional/test_binning.py", _PAIRS),
+    "functional/decomposition": ("tests/functional/test_decomposition.py",),
+    "functional/division": (_PAIRS, "tests/functional/test_probability.py"),
+    "functional/fine": ("tests/functional/test_fine.py",),
+    "functional/geometry": ("tests/functional/test_geometry.py",),
+    "functional/masks": (_PAIRS, "tests/test_regions.py"),
+    "functional/pixels": (_PAIRS, "tests/functional/test_checks.py"),
+    "functional/probability": ("tests/functional/test_probability.py",),
+    "functional/random_labels": ("tests/functional/test_random_labels.py", _PAIRS),
+    "functional/scores": ("tests/functional/test_scores.py", _PAIRS),
+    "functional/standardise": ("tests/kernels/test_standardise.py", _PAIRS),
+    "functional/temperature": ("tests/functional/test_temperature.py",),
+    "regions": ("tests/test_regions.py",),
+    "statistics/bootstrap": ("tests/statistics/test_bootstrap.py", "tests/statistics/test_significance.py"),
+    "statistics/folds": ("tests/statistics/test_folds.py",),
+    "statistics/grouping": ("tests/statistics/test_grouping.py",),
+    "statistics/selection": ("tests/statistics/test_selection.py",),
+    "statistics/significance": ("tests/statistics/test_significance.py",),
+    "training/batches": ("tests/training/test_batches.py", "tests/training/test_loop.py"),
+    "training/loop": ("tests/training/test_loop.py",),
+    "metrics": ("tests/test_metrics.py",),
+    "evaluation/pooled": ("tests/evaluation/test_run.py",),
+    "evaluation/measure": ("tests/evaluation/test_run.py",),
+    "evaluation/places": ("tests/evaluation/test_run.py",),
+}
+"""Tests of each module, quick ones first."""
+
+SLOW = "not two_processes and not 50_million and not killed and not covers and not within_its_bound"
+"""What is left out of every run: tests that take longer than all others together."""
+
+EQUIVALENT: dict[tuple[str, str, str], str] = {
+    (
+        "statistics/bootstrap",
+        "many = int(member.max()) + 1 if units else 0",
+        "1",
+    ): "no clusters and one cluster are treated alike: fewer than two",
+    (
+        "metrics",
+        'rows = torch.stack([found[name].double() for name in (*METRICS, "pixels")], dim=-1)',
+        "1",
+    ): "the readings have one axis, so that axis 1 of the stack is its last",
+}
+"""Why a change cannot be noticed, by (module, line, expression after the change)."""
