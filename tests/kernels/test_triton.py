@@ -36,6 +36,12 @@ PRECISION = {torch.float16: 2e-3, torch.bfloat16: 2e-2}
 """Of results that are rounded to the precision of the logits, after computations in another order."""
 
 
+@pytest.fixture(autouse=True)
+def exact_convolutions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By default PyTorch rounds the inputs of convolutions on a GPU to TF32."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+
+
 def moved(values: Any) -> Any:
     if isinstance(values, Tensor):
         return values.to(DEVICE)  # keeps the strides

@@ -123,12 +123,14 @@ def _gather(
     found, redrawn = (
         Gathered(own, tuple(calibrators), masked, local) for own in (protocol, replace(protocol, floor=False))
     )
+    # the uncalibrated scores are measured where the calibrators are
+    device = next((calibrator.fitted.device for calibrator in calibrators.values() if calibrator is not None), None)
     for case in cases:
         places = Places.of(case, protocol, regions.values())
         found.begin(case)
         redrawn.begin(case)
         for method, calibrator in calibrators.items():
-            truth, perfect = measure(case, calibrator, places, protocol)
+            truth, perfect = measure(case, calibrator, places, protocol, device=device)
             found.add(case.name, method, places, truth)
             if perfect is not None:
                 redrawn.add(case.name, method, places, perfect)

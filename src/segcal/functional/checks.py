@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from operator import index
 from typing import SupportsIndex
 
@@ -10,6 +11,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
+from segcal.functional.counting import place_of_problem
 from segcal.functional.pixels import relabel, sum_is_finite
 from segcal.types import IgnoreIndex, InputError
 
@@ -28,20 +30,22 @@ def ignored_labels(ignore_index: IgnoreIndex) -> tuple[int, ...]:
 
 def check_logits(logits: Tensor, num_classes: int, *, class_axis: int, of: str = "") -> None:
     """Raise unless `logits` are floating point, finite and have `num_classes` entries along `class_axis`."""
+    check_score_shape(logits, num_classes, class_axis=class_axis, of=of)
+    # a sum is finite only if every term is, and costs one read of the logits and no memory
+    if not sum_is_finite(logits) and not torch.isfinite(logits).all():
+        bad = (~torch.isfinite(logits)).nonzero()[0]
+        value, at = logits[tuple(bad)].item(), tuple(bad.tolist())
+        raise InputError(_not_finite(f"{value} at {at}{_of(of)}"))
+
+
+def check_score_shape(logits: Tensor, num_classes: int, *, class_axis: int, of: str = "") -> None:
+    """Raise unless `logits` are floating point and have `num_classes` entries along `class_axis`."""
     if not torch.is_floating_point(logits):
         raise InputError(f"logits must be floating point, got {logits.dtype}{_of(of)}; convert them first")
     if logits.ndim <= class_axis or logits.shape[class_axis] != num_classes:
         raise InputError(
             f"logits must have num_classes={num_classes} entries along axis {class_axis}, "
             f"got shape {tuple(logits.shape)}{_of(of)}; set num_classes or fix the logits"
-        )
-    # a sum is finite only if every term is, and costs one read of the logits and no memory
-    if not sum_is_finite(logits) and not torch.isfinite(logits).all():
-        bad = (~torch.isfinite(logits)).nonzero()[0]
-        value, at = logits[tuple(bad)].item(), tuple(bad.tolist())
-        raise InputError(
-            f"logits must be finite, got {value} at {at}{_of(of)}; "
-            "save the scores before they overflow, or declare probabilities as probabilities"
         )
 
 
@@ -53,16 +57,27 @@ def check_labels(
     >>> check_labels(torch.tensor([0, 2, 255], dtype=torch.uint8), num_classes=3, ignore_index=255)
     tensor([ 0,  2, -1])
     """
-    if torch.is_floating_point(labels) or labels.is_complex():
-        raise InputError(f"labels must be integers, got {labels.dtype}{_of(of)}; convert them first")
+    check_integers(labels, of=of)
     result, wrong = relabel(labels, ignored_labels(ignore_index), num_classes)
     if wrong >= 0:
         at = tuple(int(position) for position in np.unravel_index(wrong, labels.shape))
-        raise InputError(
-            f"labels must be in 0..{num_classes - 1}{_or_ignored(ignore_index)}, "
-            f"got {labels[at].item()} at {at}{_of(of)}; set ignore_index or num_classes"
-        )
+        raise InputError(_not_a_class(f"{labels[at].item()} at {at}{_of(of)}", num_classes, ignore_index))
     return result
+
+
+def check_integers(labels: Tensor, *, of: str = "") -> None:
+    """Raise unless `labels` are integers."""
+    if torch.is_floating_point(labels) or labels.is_complex():
+        raise InputError(f"labels must be integers, got {labels.dtype}{_of(of)}; convert them first")
+
+
+def check_batches(problems: Sequence[int], num_classes: int, ignore_index: IgnoreIndex) -> None:
+    """Raise if one of the batches that `add_unchecked_batch` counted had an invalid label or score."""
+    for problem, message in zip(problems, (_not_a_class, _not_finite), strict=True):
+        if problem:
+            number, position = place_of_problem(problem)
+            where = f"one that is not, at position {position} of the labels laid flat in update {number}"
+            raise InputError(message(where, num_classes, ignore_index))
 
 
 def check_same_space(logits: Tensor, other: Tensor, *, class_axis: int, what: str = "labels", of: str = "") -> None:
@@ -73,6 +88,18 @@ def check_same_space(logits: Tensor, other: Tensor, *, class_axis: int, what: st
             f"{what} must have shape {expected} to match logits of shape {tuple(logits.shape)}, "
             f"got {tuple(other.shape)}{_of(of)}; resample one to the other"
         )
+
+
+def _not_a_class(got: str, num_classes: int, ignore_index: IgnoreIndex) -> str:
+    allowed = f"0..{num_classes - 1}{_or_ignored(ignore_index)}"
+    return f"labels must be in {allowed}, got {got}; set ignore_index or num_classes"
+
+
+def _not_finite(got: str, *_: object) -> str:
+    return (
+        f"logits must be finite, got {got}; "
+        "save the scores before they overflow, or declare probabilities as probabilities"
+    )
 
 
 def _of(name: str) -> str:
