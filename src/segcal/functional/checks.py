@@ -73,11 +73,11 @@ def check_integers(labels: Tensor, *, of: str = "") -> None:
 
 def check_batches(problems: Sequence[int], num_classes: int, ignore_index: IgnoreIndex) -> None:
     """Raise if one of the batches that `add_unchecked_batch` counted had an invalid label or score."""
-    for problem, message in zip(problems, (_not_a_class, _not_finite), strict=True):
-        if problem:
-            number, position = place_of_problem(problem)
-            where = f"one that is not, at position {position} of the labels laid flat in update {number}"
-            raise InputError(message(where, num_classes, ignore_index))
+    label, score = problems
+    if label:
+        raise InputError(_not_a_class(_position(label), num_classes, ignore_index))
+    if score:
+        raise InputError(_not_finite(_position(score)))
 
 
 def check_same_space(logits: Tensor, other: Tensor, *, class_axis: int, what: str = "labels", of: str = "") -> None:
@@ -95,7 +95,12 @@ def _not_a_class(got: str, num_classes: int, ignore_index: IgnoreIndex) -> str:
     return f"labels must be in {allowed}, got {got}; set ignore_index or num_classes"
 
 
-def _not_finite(got: str, *_: object) -> str:
+def _position(problem: int) -> str:
+    number, position = place_of_problem(problem)
+    return f"one that is not, at position {position} of the labels laid flat in update {number}"
+
+
+def _not_finite(got: str) -> str:
     return (
         f"logits must be finite, got {got}; "
         "save the scores before they overflow, or declare probabilities as probabilities"

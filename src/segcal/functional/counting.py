@@ -172,7 +172,7 @@ class Totals(NamedTuple):
     Brier score and entropy, and the first three again by predicted class and cell.
     """
 
-    count: Int64[Tensor, "G L R"]
+    pixels: Int64[Tensor, "G L R"]
     hit: Int64[Tensor, "G L R"]
     confidence: Float64[Tensor, "G L R"]
     support: Int64[Tensor, "G L"]
@@ -220,7 +220,7 @@ def add_unchecked_batch(
         problems[k] = torch.cat([problems[k : k + 1], torch.where(bad, places, 0).reshape(-1)]).amax()
     finite = logits.masked_fill(strange.unsqueeze(1), 0.0)
     truth = wide.masked_fill(skip | wrong | strange, -1)
-    inside = (truth >= 0).unsqueeze(0).expand(len(totals.count), *truth.shape) if masks is None else masks
+    inside = (truth >= 0).unsqueeze(0).expand(len(totals.pixels), *truth.shape) if masks is None else masks
     found = measure_batch(finite, truth, inside, edges, *totals[5:])
     for total, value in zip(totals[:5], found, strict=True):
         total.add_(value)

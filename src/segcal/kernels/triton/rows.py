@@ -37,7 +37,7 @@ class RowProducts(torch.autograd.Function):
         return found.view(len(values), *size[:-1], outputs, size[-1]).movedim(-2, 1)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor, Tensor]:
         """Return the gradients of weight and bias."""
         (padded,) = ctx.saved_tensors

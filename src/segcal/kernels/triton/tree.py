@@ -23,7 +23,7 @@ from segcal.kernels.triton.rows import RowProducts
 from segcal.kernels.triton.softmax import PRECISIONS, TILE, laid_flat, on_device, read, summarised, tile_shape
 
 _REACH = 4
-_PIXELS, _WARPS = 512, 2
+_PIXELS, _WARPS = 256, 2
 _COLUMNS = (128, 64, 32)  # of a tile, whose other side is made of lines
 _SMALLEST = tl.constexpr(SMALLEST_LOG_PROBABILITY)
 
@@ -58,48 +58,62 @@ def _place(at, length, MIRRORED: tl.constexpr):
 
 
 @triton.jit
-def _write(out_ptr, mean_ptr, deviation_ptr, c, to, inside, L, channel, values, STANDARDISED: tl.constexpr):
-    if STANDARDISED:
-        mean = tl.load(mean_ptr + c, mask=c < L, other=0.0)
-        deviation = tl.load(deviation_ptr + c, mask=c < L, other=1.0)
-        values = (tl.maximum(values, _SMALLEST) - mean[:, None]) / deviation[:, None]
-    at = c.to(tl.int64)[:, None] * channel + to[None, :]
-    tl.store(out_ptr + at, values, mask=(c < L)[:, None] & inside[None, :])
+def _standardised(values, mean_ptr, deviation_ptr, c, L):
+    mean = tl.load(mean_ptr + c, mask=c < L, other=0.0)
+    deviation = tl.load(deviation_ptr + c, mask=c < L, other=1.0)
+    return (tl.maximum(values, _SMALLEST) - mean[:, None]) / deviation[:, None]
+
+
+@triton.jit
+def _write(out_ptr, c, x, L, W, channel, values, EDGE, MIRRORED: tl.constexpr):
+    """Write a part of a line, and where it reaches an edge, the four pixels beyond it."""
+    to = out_ptr + c.to(tl.int64)[:, None] * channel
+    there = (c < L)[:, None]
+    tl.store(to + (x + 4)[None, :], values, mask=there & (x < W)[None, :])
+    if EDGE:
+        if MIRRORED:
+            tl.store(to + (4 - x)[None, :], values, mask=there & ((x > 0) & (x < 5))[None, :])
+            tl.store(to + (2 * W + 2 - x)[None, :], values, mask=there & ((x > W - 6) & (x < W - 1))[None, :])
+        else:
+            for k in tl.static_range(4):
+                tl.store(to + (x + k)[None, :], values, mask=there & (x == 0)[None, :])
+                tl.store(to + (x + 5 + k)[None, :], values, mask=there & (x == W - 1)[None, :])
 
 
 @triton.jit
 def _prepare(
-    z_ptr, scale_ptr, mean_ptr, deviation_ptr, out_ptr, L, D, H, W, planes, lines, line, plane, channel, zb, zl, zn,
+    z_ptr, scale_ptr, mean_ptr, deviation_ptr, out_ptr, L, D, H, W, lines, parts, line, plane, channel, zb, zl, zn,
     MARGIN: tl.constexpr, MIRRORED: tl.constexpr, STANDARDISED: tl.constexpr, WHOLE: tl.constexpr,
     BL: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """Write the inputs of the tree with a margin; `MARGIN` is that of planes, 0 in 2D."""
-    image, width = tl.program_id(1).to(tl.int64), W + 8
-    n = tl.program_id(0) * BN + tl.arange(0, BN)
-    x, y, p = n % width, n // width % lines, n // (width * lines)
-    inside, N = p < planes, D * H * W
-    source = (_place(p - MARGIN, D, MIRRORED) * H + _place(y - 4, H, MIRRORED)) * W + _place(x - 4, W, MIRRORED)
-    source = tl.where(inside, source, N)
-    to = p.to(tl.int64) * plane + y * line + x
-    out_ptr += image * L * channel
-    z_ptr += image * zb
+    """Write a part of a line of the tree's inputs; `MARGIN` is the number of planes before the first, 0 in 2D."""
+    image, here = tl.program_id(1).to(tl.int64), tl.program_id(0) // parts
+    start = tl.program_id(0) % parts * BN
+    y, p, x = here % lines, here // lines, start + tl.arange(0, BN)
+    edge = (start < 5) | (start + BN > W - 6)
+    source = (_place(p - MARGIN, D, MIRRORED) * H + _place(y - 4, H, MIRRORED)) * W
+    z_ptr += image * zb + source.to(tl.int64) * zn
+    out_ptr += image * L * channel + p.to(tl.int64) * plane + y * line
+    if STANDARDISED:
+        scale = tl.load(scale_ptr).to(tl.float32)
     if WHOLE:
         c = tl.arange(0, BL)
-        values = read(z_ptr, c, source, L, N, zl, zn)
+        values = read(z_ptr, c, x, L, W, zl, zn)
         if STANDARDISED:
-            values = (values - tl.max(values, axis=0)[None, :]) * tl.load(scale_ptr).to(tl.float32)
+            values = (values - tl.max(values, axis=0)[None, :]) * scale
             values -= tl.log(tl.sum(tl.where((c < L)[:, None], tl.exp(values), 0.0), axis=0))[None, :]
-        _write(out_ptr, mean_ptr, deviation_ptr, c, to, inside, L, channel, values, STANDARDISED)
+            values = _standardised(values, mean_ptr, deviation_ptr, c, L)
+        _write(out_ptr, c, x, L, W, channel, values, edge, MIRRORED)
     else:
         if STANDARDISED:
-            scale = tl.load(scale_ptr).to(tl.float32)
-            top, total = summarised(z_ptr, source, tl.zeros([BN], tl.float32) + scale, L, N, zl, zn, BL, BN)
-        for start in range(0, L, BL):
-            c = start + tl.arange(0, BL)
-            values = read(z_ptr, c, source, L, N, zl, zn)
+            top, total = summarised(z_ptr, x, tl.zeros([BN], tl.float32) + scale, L, W, zl, zn, BL, BN)
+        for first in range(0, L, BL):
+            c = first + tl.arange(0, BL)
+            values = read(z_ptr, c, x, L, W, zl, zn)
             if STANDARDISED:
                 values = (values - top[None, :]) * scale - tl.log(total)[None, :]
-            _write(out_ptr, mean_ptr, deviation_ptr, c, to, inside, L, channel, values, STANDARDISED)
+                values = _standardised(values, mean_ptr, deviation_ptr, c, L)
+            _write(out_ptr, c, x, L, W, channel, values, edge, MIRRORED)
 
 
 @triton.jit
@@ -217,15 +231,15 @@ def _prepared(values: Tensor, standardisation: tuple[Tensor, Tensor, Tensor] | N
     images, channels, _ = z.shape
     found = torch.empty((images, channels, *frame.padded), dtype=torch.float32, device=values.device)
     numbers = (z, z, z) if standardisation is None else tuple(each.contiguous() for each in standardisation)
-    rows, columns = tile_shape(channels)
+    rows, columns = tile_shape(channels, 2048)
     depth, height, width = frame.size
     planes, margin = (depth + 2 * _REACH, _REACH) if values.ndim == 5 else (1, 0)
-    pixels = planes * (height + 2 * _REACH) * (width + 2 * _REACH)
+    lines, parts = height + 2 * _REACH, triton.cdiv(width, columns)
     with on_device(values):
-        _prepare[(triton.cdiv(pixels, columns), images)](
-            z, *numbers, found, channels, *frame.size, planes, height + 2 * _REACH, *_strides(frame), *z.stride(),
+        _prepare[(planes * lines * parts, images)](
+            z, *numbers, found, channels, *frame.size, lines, parts, *_strides(frame), *z.stride(),
             MARGIN=margin, MIRRORED=min(values.shape[2:]) > _REACH, STANDARDISED=standardisation is not None,
-            WHOLE=channels <= TILE, BL=rows, BN=columns, num_warps=4,
+            WHOLE=channels <= TILE, BL=rows, BN=columns, num_warps=1,
         )  # fmt: skip
     return found
 
