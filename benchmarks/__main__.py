@@ -44,7 +44,7 @@ def main() -> None:
         "rivals": (partial(rivals.against_rivals, chosen),),
         "memory": (partial(memory.fitting, asked.pixels, chosen),),
         "volume": (partial(memory.volume, chosen),),
-        "gpu": (gpu.applying, gpu.counting),
+        "gpu": (gpu.applying, gpu.counting, gpu.training),
     }
     if unknown := set(asked.parts) - set(known):
         parser.error(f"there is no '{unknown.pop()}'; there are {', '.join(known)}")

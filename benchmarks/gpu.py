@@ -1,9 +1,11 @@
-"""Applying calibrators and measuring on a GPU, with kernels and in plain PyTorch, against a copy of the logits."""
+"""Applying, measuring and training on a GPU, with kernels and in plain PyTorch, against a copy of the logits."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from typing import Any
+from time import perf_counter
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,10 +13,13 @@ from torch import Tensor
 from benchmarks.timing import console, scene, table
 from segcal import CalibrationSuite, create
 from segcal.calibrators.base import TemperatureCalibrator
-from segcal.data.datasets.simulate import simulate
+from segcal.calibrators.local import LocalTemperatureScaling
+from segcal.calibrators.shared.local_training import Objective
 from segcal.functional.division import confidence_and_label
-from segcal.functional.pixels import pixel_statistics
 from segcal.kernels.dispatch import plain_only
+from segcal.training.loop import train
+from segcal.training.progress import Epoch
+from segcal.training.settings import Settings
 
 SHAPES = {
     "21 x 512 x 512, batch 8": (8, 21, (512, 512)),
@@ -22,55 +27,91 @@ SHAPES = {
     "57 x 96^3": (1, 57, (96, 96, 96)),
 }
 METHODS = ("ts", "ibts", "cts", "lts")
+_ROUND = 20.0  # milliseconds of calls in a row
 
 
-def device_milliseconds(function: Callable[[], Any], repetitions: int = 20) -> float:
-    """Return the median time of a call on the device, by CUDA events."""
-    for _ in range(3):
+class Part(NamedTuple):
+    """Something that is timed, and the least that it must read and write, in copies of the logits."""
+
+    name: str
+    run: Callable[[], Any]
+    least: float = 1.0
+
+
+def device_milliseconds(function: Callable[[], Any], *, rounds: int = 5) -> float:
+    """Return the time of a call among others in a row, by CUDA events: the median of a few rounds.
+
+    Calls are queued, as those of a loop over batches are, so that the time to launch one counts only as far as it
+    exceeds the time that the one before runs.
+    """
+    for _ in range(2):
         function()
+    calls = max(1, min(200, round(_ROUND / max(_elapsed(function, 3), 1e-3))))
+    times = sorted(_elapsed(function, calls) for _ in range(rounds))
+    return times[rounds // 2]
+
+
+def _elapsed(function: Callable[[], Any], calls: int) -> float:
+    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    start.record()
+    for _ in range(calls):
+        function()
+    stop.record()
+    torch.cuda.synchronize()
+    return float(start.elapsed_time(stop)) / calls
+
+
+def latency(function: Callable[[], Any], repetitions: int = 20) -> float:
+    """Return the milliseconds from a call to its result, with nothing else queued: the median."""
     times = []
     for _ in range(repetitions):
-        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        start.record()
-        function()
-        stop.record()
         torch.cuda.synchronize()
-        times.append(float(start.elapsed_time(stop)))
-    return sorted(times)[len(times) // 2]
+        started = perf_counter()
+        function()
+        torch.cuda.synchronize()
+        times.append(1e3 * (perf_counter() - started))
+    return sorted(times)[repetitions // 2]
 
 
-def fitted(method: str, classes: int, dims: int) -> TemperatureCalibrator:
-    """Return a calibrator with sensible weights, fitted on a few small scenes."""
-    cases = [made.case for made in simulate(4, num_classes=classes, size=(24,) * dims)]
+def prepared(method: str, classes: int, dims: int) -> TemperatureCalibrator:
+    """Return a calibrator on the GPU with made-up numbers: the time does not depend on them."""
     settings: dict[str, Any] = {} if method == "ts" else {"spatial_dims": dims}
-    if method in ("ibts", "lts"):
-        settings["image_channels"] = 0
     calibrator = create(method, classes, **settings)
-    options: dict[str, Any] = {"epochs": 1, "device": "cpu"} if method in ("ibts", "lts") else {}
-    calibrator.fit(cases, **options)
     assert isinstance(calibrator, TemperatureCalibrator)
+    values = {"inverse_temperature": 0.8, "intercept": 0.2, "coefficients": 0.02, "class_offsets": 0.01}
+    values |= {"feature_mean": 0.5, "feature_scale": 1.0, "floor": 1.0, "softness": 0.05, "base_temperature": 1.3}
+    for name, buffer in calibrator.named_buffers():
+        if name in values:
+            buffer.fill_(values[name])
+    if method in ("ibts", "lts"):
+        for parameter in calibrator.parameters():
+            parameter.normal_(std=0.01)
+    calibrator.fitted.fill_(True)
     return calibrator.cuda()
 
 
-def parts_of(logits: Tensor, labels: Tensor) -> dict[str, Callable[[], Any]]:
-    """Return what is timed, by name."""
+def parts_of(logits: Tensor, labels: Tensor) -> list[Part]:
+    """Return what is timed."""
     classes, heat = logits.shape[1], torch.full_like(logits[:, :1], 1.3)
-    parts: dict[str, Callable[[], Any]] = {
-        "softmax + max": lambda: torch.softmax(logits, dim=1).max(dim=1),
-        "confidence and label": lambda: confidence_and_label(logits, heat),
-        "pixel statistics of one image": lambda: pixel_statistics(logits[0].flatten(1), labels[0].flatten()),
-    }
+    read = 0.5
+    parts = [
+        Part("softmax + max", lambda: torch.softmax(logits, dim=1).max(dim=1)),
+        Part("confidence and label", lambda: confidence_and_label(logits, heat), read),
+    ]
     for method in METHODS:
-        calibrator = fitted(method, classes, logits.ndim - 2)
-        parts[f"{method}: temperature"] = lambda c=calibrator: c.temperature(logits)  # type: ignore[misc]
-        parts[f"{method}: probabilities"] = lambda c=calibrator: c.predict_proba(logits)  # type: ignore[misc]
-    suite = CalibrationSuite(classes).cuda()
-    parts["CalibrationSuite.update"] = lambda: suite.update(logits, labels)
+        calibrator = prepared(method, classes, logits.ndim - 2)
+        if method != "ts":
+            parts.append(Part(f"{method}: temperature", lambda c=calibrator: c.temperature(logits), read))  # type: ignore[misc]
+        parts.append(Part(f"{method}: probabilities", lambda c=calibrator: c.predict_proba(logits)))  # type: ignore[misc]
+    suite, two = CalibrationSuite(classes).cuda(), CalibrationSuite(classes, regions=("all", "boundary")).cuda()
+    masks = {"all": labels >= 0, "boundary": labels % 3 == 0}
+    parts.append(Part("suite, one region", lambda: suite.update(logits, labels), read))
+    parts.append(Part("suite, two regions", lambda: two.update(logits, labels, masks), read))
     return parts
 
 
 def applying() -> None:
-    """Print the time of each part in copies of the logits, and the bandwidth of the copy that it would reach."""
+    """Print the time of each part in copies of the logits, before and after, and its share of the bandwidth."""
     if not torch.cuda.is_available():
         console.print("no CUDA device, nothing to measure")
         return
@@ -78,19 +119,24 @@ def applying() -> None:
     for title, (batch, classes, size) in SHAPES.items():
         logits, labels = (values.cuda() for values in scene(classes, size, batch))
         with torch.no_grad():
-            copy = device_milliseconds(logits.clone)
-            rate = 2 * logits.numel() * logits.element_size() / copy / 1e6
-            columns = ("what", "plain ms", "copies", "ms", "copies", "% of copy")
-            shown = table(f"{title}; copy {copy:.3f} ms, {rate:.0f} GB/s", *columns)
-            for name, function in parts_of(logits, labels).items():
-                with plain_only():
-                    before = device_milliseconds(function)
-                after = device_milliseconds(function)
-                times = (f"{before:.3f}", f"{before / copy:.1f}", f"{after:.3f}", f"{after / copy:.2f}")
-                shown.add_row(name, *times, f"{100 * copy / after:.0f}")
+            rate = 2 * logits.numel() * logits.element_size() / device_milliseconds(logits.clone) / 1e6
+            columns = ("what", "plain, ms", "copies", "ms", "copies", "alone, ms", "% of bandwidth")
+            shown = table(f"{title}; a copy moves {rate:.0f} GB/s", *columns)
+            for part in parts_of(logits, labels):
+                shown.add_row(part.name, *measured(part, logits))
         console.print(shown)
         del logits, labels
         torch.cuda.empty_cache()
+
+
+def measured(part: Part, logits: Tensor) -> tuple[str, ...]:
+    """Return the cells of one row; the copy is timed next to each, since others may use the device."""
+    with plain_only():
+        before, copy = device_milliseconds(part.run, rounds=3), device_milliseconds(logits.clone)
+    found = [f"{before:.3f}", f"{before / copy:.1f}"]
+    after, copy = device_milliseconds(part.run), device_milliseconds(logits.clone)
+    bandwidth = 100 * part.least * copy / after
+    return (*found, f"{after:.3f}", f"{after / copy:.2f}", f"{latency(part.run):.3f}", f"{bandwidth:.0f}")
 
 
 def counting(pixels: int = 1_000_000_000, classes: int = 19) -> None:
@@ -102,21 +148,44 @@ def counting(pixels: int = 1_000_000_000, classes: int = 19) -> None:
     updates = -(-pixels // each)
     suite.update(logits, labels)
     suite.reset()
-    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-    start.record()
-    for _ in range(updates):
-        suite.update(logits, labels)
-    stop.record()
-    torch.cuda.synchronize()
+    seconds = _elapsed(lambda: suite.update(logits, labels), updates) * updates / 1e3
     found = suite.compute()["all"]
     right = int((logits.argmax(1) == labels).sum()) * updates
     exact = int(found["pixels"]) == updates * each and int(suite.hit.sum()) == right
     console.print(
-        f"{updates * each:,} pixels of {classes} classes: {start.elapsed_time(stop) / 1e3:.2f} s, "
+        f"{updates * each:,} pixels of {classes} classes: {seconds:.2f} s, "
         f"counts {'exact' if exact else 'WRONG'}, ECE {float(found['ece']):.6f}"
     )
+
+
+def training(frames: int = 90, classes: int = 11, size: tuple[int, ...] = (360, 480)) -> None:
+    """Print the time of a training step of LTS, batch 4, from samples in host memory, before and after."""
+    if not torch.cuda.is_available():
+        return
+    logits, labels = scene(classes, size, 6)
+    samples = [(logits[k % 6].numpy().copy(), labels[k % 6]) for k in range(frames)]
+    shown = table(f"a training step of LTS, {frames} frames of {classes} x {size}, batch 4", "what", "ms")
+    with plain_only():
+        shown.add_row("plain", f"{step_milliseconds(classes, len(size), samples):.2f}")
+    shown.add_row("with kernels", f"{step_milliseconds(classes, len(size), samples):.2f}")
+    console.print(shown)
+
+
+def step_milliseconds(classes: int, dims: int, samples: list[Any], epochs: int = 4) -> float:
+    """Return the mean time of a step in the last epochs; in the first, samples are copied and passes are recorded."""
+    lts, seen = prepared("lts", classes, dims), list[float]()
+    assert isinstance(lts, LocalTemperatureScaling)
+    lts.requires_grad_(True)
+
+    def watch(epoch: Epoch) -> None:
+        seen.append(epoch.seconds)
+
+    settings = Settings(epochs=epochs, batch_size=4, device="cuda", spatial_dims=dims)
+    train(Objective(lts), samples, settings, watch=watch, record=True)
+    return 1e3 * sum(seen[2:]) / len(seen[2:]) / math.ceil(len(samples) / 4)
 
 
 if __name__ == "__main__":
     applying()
     counting()
+    training()

@@ -401,3 +401,43 @@ def test_a_wrong_suite_is_refused(options: dict[str, Any], message: str) -> None
 def test_images_are_given_only_if_they_were_kept() -> None:
     with pytest.raises(InputError, match="per_image=True"):
         shown(LOGITS, LABELS).compute_images()
+
+
+def deferring(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let suites add batches as they do on a GPU; without one, the plain form does it."""
+    monkeypatch.setattr("segcal.metrics.engine_for", lambda *_: "triton")
+
+
+def test_a_pass_that_does_not_wait_gives_the_same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = batch(1), batch(2)
+    regions = {"all": parts[0][1] != 2, "boundary": parts[0][1] == 1}
+    checked, unchecked = (CalibrationSuite(4, (9, 255), regions=tuple(regions)) for _ in range(2))
+    for suite in (checked, unchecked):
+        for part in parts:
+            suite.update(*part, mask=regions)
+        deferring(monkeypatch)
+    assert_close(unchecked.compute(), checked.compute())
+    assert_close(unchecked.compute_classes(), checked.compute_classes())
+
+
+def test_what_is_invalid_is_left_out_and_reported_with_the_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    deferring(monkeypatch)
+    logits, labels = batch(1)
+    wrong, strange = labels.clone(), logits.clone()
+    wrong.view(-1)[7] = 4
+    strange[:, :, 0] = torch.nan
+    first, second = (CalibrationSuite(4, (9, 255)) for _ in range(2))
+    first.update(logits, labels)
+    counted = int(first.count.sum())
+    first.update(logits, wrong)
+    assert int(first.count.sum()) in (2 * counted, 2 * counted - 1)
+    with pytest.raises(InputError, match=r"labels must be in 0..3 or .*, got one .* at position 7 .* update 2"):
+        first.compute()
+    first.reset()
+    first.update(logits, labels)
+    assert int(first.compute()["all"]["pixels"]) == counted
+    second.update(strange, labels)
+    with pytest.raises(InputError, match=r"logits must be finite, got one .* at position 0 .* update 1"):
+        second.compute_classes()
+    with pytest.raises(InputError, match="labels must be integers"):
+        second.update(logits, labels.float())

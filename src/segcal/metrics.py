@@ -12,10 +12,19 @@ from torchmetrics import Metric
 from segcal.functional import binning
 from segcal.functional.binning import Evidence, Form, Histogram, Pixels
 from segcal.functional.catalogue import METRICS, readings
-from segcal.functional.checks import check_labels, check_logits, check_same_space
-from segcal.functional.counting import measure_batch
+from segcal.functional.checks import (
+    check_batches,
+    check_integers,
+    check_labels,
+    check_logits,
+    check_same_space,
+    check_score_shape,
+    ignored_labels,
+)
+from segcal.functional.counting import Totals, add_unchecked_batch, measure_batch
 from segcal.functional.probability import probabilities
 from segcal.kernels.constants import CELLS
+from segcal.kernels.dispatch import engine_for
 from segcal.types import IgnoreIndex, InputError, Labels, Logits, Mask, public
 
 _CHUNK = 1 << 22  # pixels described at a time
@@ -53,6 +62,10 @@ class CalibrationSuite(Metric):
     confidence: Tensor
     support: Tensor
     sums: Tensor
+    problems: Tensor
+    """See `add_unchecked_batch`."""
+    _edges: Tensor
+    _ignored: Tensor
     images: list[Tensor] | Tensor  # a tensor while gathered from other processes
 
     def __init__(
@@ -81,20 +94,32 @@ class CalibrationSuite(Metric):
         self.add_state("support", torch.zeros(many, num_classes, dtype=torch.int64), "sum")
         self.add_state("sums", torch.zeros(many, 3, dtype=torch.float64), "sum")
         self.add_state("images", [], "cat")
+        self.add_state("problems", torch.zeros(2, dtype=torch.int64), "max")
+        # kept here, since to copy them to a GPU with every batch would wait for it
+        edges, ignored = binning.equal_edges(bins, self.sums), torch.tensor(ignored_labels(ignore_index)).long()
+        self.register_buffer("_edges", edges, persistent=False)
+        self.register_buffer("_ignored", ignored, persistent=False)
 
     def update(self, logits: Logits, labels: Labels, mask: Mask | Mapping[str, Mask] | None = None) -> None:
         """Add a batch.
+
+        On a GPU, batches are added in one pass that does not wait for the device: labels that are no class and scores
+        that are not finite are left out, and the next call that returns numbers raises.
 
         Args:
             logits: Scores `[B, L, *S]`.
             labels: True classes `[B, *S]`.
             mask: Pixels to measure, or those of each region; by default every pixel that is not ignored.
         """
+        one_pass = not self.per_image and self.form != "marginal"
+        if one_pass and engine_for(logits, labels) == "triton":
+            self._add_unchecked(logits, labels, mask)
+            return
         logits = check_logits(logits, self.num_classes, class_axis=1)
         check_same_space(logits, labels, class_axis=1)
         valid = check_labels(labels, self.num_classes, self.ignore_index)
         masks = self._masks(mask, valid)
-        if not self.per_image and self.form != "marginal":
+        if one_pass:
             self._add_batch(logits, valid, masks)
             return
         for image, truth, inside in zip(logits, valid, masks.unbind(1), strict=True):
@@ -146,10 +171,20 @@ class CalibrationSuite(Metric):
 
         return super()._apply(keeping_precision, *args, **kwargs)  # type: ignore[return-value]
 
+    def _add_unchecked(self, logits: Tensor, labels: Tensor, mask: Mask | Mapping[str, Mask] | None) -> None:
+        """Add a batch in one pass that also checks it."""
+        check_score_shape(logits, self.num_classes, class_axis=1)
+        check_same_space(logits, labels, class_axis=1)
+        check_integers(labels)
+        masks = self._given_masks(mask, labels)
+        totals = Totals(*self._histogram(""), self.support, self.sums, *self._histogram("cell_"))
+        add_unchecked_batch(
+            logits, labels, masks, self._ignored, self._edges, totals, self.problems, self._update_count
+        )
+
     def _add_batch(self, logits: Tensor, labels: Tensor, masks: Tensor) -> None:
-        """Add a batch in one pass where there is a kernel for it."""
-        edges, cells = binning.equal_edges(self.bins, labels), self._histogram("cell_")
-        *top, support, sums = measure_batch(logits, labels, masks, edges, *cells)
+        cells = self._histogram("cell_")
+        *top, support, sums = measure_batch(logits, labels, masks, self._edges.to(labels.device), *cells)
         for name, value in zip(_FIELDS, top, strict=True):
             setattr(self, name, getattr(self, name) + value)
         self.support = self.support + support
@@ -198,22 +233,29 @@ class CalibrationSuite(Metric):
                 binning.count_marginal_cells(probs, pixels.labels, region, cells)
 
     def _masks(self, mask: Mask | Mapping[str, Mask] | None, labels: Tensor) -> Tensor:
+        """Return the labelled pixels of each region."""
+        kept, given = labels >= 0, self._given_masks(mask, labels)
+        return kept.expand(len(self.regions), *kept.shape) if given is None else kept & given
+
+    def _given_masks(self, mask: Mask | Mapping[str, Mask] | None, labels: Tensor) -> Tensor | None:
+        """Return the masks of the regions as one tensor; None if every region is the whole batch."""
         named = mask if isinstance(mask, Mapping) else dict.fromkeys(self.regions, mask)
         if isinstance(mask, Mapping) and set(mask) != set(self.regions):
             raise InputError(f"update needs a mask for each of {self.regions}, got {tuple(mask)}; set regions=")
-        kept = labels >= 0
-        result = []
-        for region in self.regions:
-            given = named[region]
+        for region, given in named.items():
             if given is not None and (given.dtype != torch.bool or given.shape != labels.shape):
                 raise InputError(
                     f"the mask of region '{region}' must be Bool of shape {tuple(labels.shape)}, "
                     f"got {given.dtype} of shape {tuple(given.shape)}"
                 )
-            result.append(kept if given is None else kept & given.to(labels.device))
-        return torch.stack(result)
+        if all(given is None for given in named.values()):
+            return None
+        ordered = (named[region] for region in self.regions)
+        whole = torch.ones_like(labels, dtype=torch.bool)
+        return torch.stack([whole if given is None else given.to(labels.device) for given in ordered])
 
     def _evidence(self) -> Evidence:
+        check_batches(self.problems.tolist(), self.num_classes, self.ignore_index)
         top = self._histogram("")
         static = self._histogram("static_") if self.form == "marginal" else top
         each = [binning.adaptive_from_cells(cells, bins=self.bins, form=self.form) for cells in self._cells()]

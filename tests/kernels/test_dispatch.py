@@ -16,7 +16,14 @@ from segcal.calibrators.shared.tree import TemperatureTree
 from segcal.functional.division import scaled_probabilities
 from segcal.functional.pixels import likelihood_sums
 from segcal.kernels import dispatch
-from segcal.kernels.dispatch import DECLINED, OPERATIONS, accelerated, engine_for, plain_only
+from segcal.kernels.dispatch import (
+    DECLINED,
+    OPERATIONS,
+    accelerated,
+    accelerated_with_gradients,
+    engine_for,
+    plain_only,
+)
 from support.engines import NAMES, PLAIN
 
 ROOT = Path(segcal.__file__).parent
@@ -50,6 +57,15 @@ def test_kernels_run_on_data(example: Any) -> None:
     assert example(x.as_subclass(Labelled)) == "kernel"
     with torch.no_grad():
         assert example(x.clone().requires_grad_()) == "kernel"
+
+
+def test_kernels_with_gradients_also_run_in_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "OPERATIONS", {})
+    monkeypatch.setattr(dispatch.Operation, "kernel", lambda *_: lambda x: "kernel")
+    learned = torch.ones(3, requires_grad=True)
+    assert accelerated_with_gradients(lambda x: "plain")(learned) == "kernel"
+    assert accelerated(lambda x: "plain")(learned) == "plain"
+    assert engine_for(learned, gradients=True) == "cpu"
 
 
 def test_everything_else_is_left_to_pytorch(example: Any) -> None:
@@ -104,7 +120,9 @@ def test_a_tree_is_trained_in_plain_pytorch_on_every_device(
     monkeypatch.setattr(dispatch, "OPERATIONS", {})
     monkeypatch.setattr(dispatch, "_ENGINES", {"cpu": engine})
     monkeypatch.setattr(dispatch.Operation, "kernel", lambda *_: kernel if available else None)
-    monkeypatch.setattr("segcal.calibrators.shared.tree.tree_root", accelerated(PLAIN.tree_root))
+    for name in ("tree_root", "convolve"):
+        monkeypatch.setattr(f"segcal.functional.tree.{name}", getattr(PLAIN, name))
+    monkeypatch.setattr("segcal.calibrators.shared.tree.root_of_scores", accelerated(PLAIN.root_of_scores))
     tree, logits = TemperatureTree(3, 2, 1), torch.randn(1, 3, 9, 9)
     tree(logits, torch.randn(1, 1, 9, 9)).sum().backward()
     assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in tree.parameters())

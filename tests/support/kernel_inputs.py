@@ -14,6 +14,7 @@ from torch import Tensor
 
 from segcal.functional.class_conditional import experts_of
 from segcal.functional.context import FEATURES
+from segcal.functional.counting import Totals
 from segcal.functional.floor import NO_FLOOR, Floor
 from segcal.functional.pairs import by_prediction
 from segcal.functional.score_maps import PiecewiseMap
@@ -93,8 +94,10 @@ def tables(classes: int, size: int) -> tuple[Tensor, Tensor, Tensor]:
     return whole, whole.clone(), torch.zeros(classes, size, dtype=torch.float64)
 
 
-def regional(classes: int) -> tuple[Tensor, ...]:
-    return tuple(torch.stack([table, table]) for table in tables(classes, CELLS))
+def totals(regions: int, scene: Scene) -> Totals:
+    binned, cells = ([torch.stack([t] * regions) for t in tables(scene.classes, size)] for size in (10, CELLS))
+    support, sums = torch.zeros(regions, scene.classes).long(), torch.zeros(regions, 3).double()
+    return Totals(*binned, support, sums, *cells)
 
 
 def maps(classes: int) -> PiecewiseMap:
@@ -121,6 +124,11 @@ def of_tree(scene: Scene) -> list[Call]:
     return [alone, call(scene.moderate, image, convolution(scene, 8, scene.classes), convolution(scene, 1, 3), 2.0)]
 
 
+def of_scores(scene: Scene) -> list[Call]:
+    standardisation = of_standardising(scene)[0][0][1:]
+    return [call(args[0], standardisation, *args[1:], **kwargs) for args, kwargs in of_tree(scene)]
+
+
 def of_context(scene: Scene) -> list[Call]:
     weights, offsets = 0.05 * scene.numbers(len(FEATURES)), 0.1 * scene.numbers(scene.classes)
     number = torch.tensor(0.3, dtype=torch.float64)
@@ -128,6 +136,19 @@ def of_context(scene: Scene) -> list[Call]:
     return [
         call(scene.moderate, weights, number, offsets, (low, high), 0 * number + floor, 0 * number + softness)
         for low, high, floor, softness in settings
+    ]
+
+
+def of_batches(scene: Scene) -> list[Call]:
+    """Two batches into one region and into two, with invalid labels and scores in the second."""
+    edges, nothing = halves(scene)[0], torch.zeros(2, dtype=torch.int64)
+    masks = torch.stack([scene.labels > -2, scene.labels > 1])
+    odd, strange = scene.labels.clone().int(), scene.moderate.clone()
+    odd[..., 3::5], strange[:, -1, ..., 1::6] = scene.classes, torch.nan
+    strange[:, 0, ..., 2::7] = -torch.inf
+    return [
+        call(scene.moderate, scene.labels, None, torch.tensor([-1]), edges, totals(1, scene), nothing, 1),
+        call(strange, odd, masks, torch.tensor([-1, 0]), edges, totals(2, scene), nothing.clone(), 3),
     ]
 
 
@@ -210,12 +231,7 @@ INPUTS: dict[str, tuple[Callable[[Scene], Call | list[Call]], dict[str, float]]]
         ],
         CLOSE,
     ),
-    "counting.measure_batch": (
-        lambda s: call(
-            s.moderate, s.labels, torch.stack([s.labels > -2, s.labels > 1]), halves(s)[0], *regional(s.classes)
-        ),
-        CLOSE,
-    ),
+    "counting.add_unchecked_batch": (of_batches, CLOSE),
     "counting.percentile_edges": (lambda s: call(s.pixels[0], s.index, 7), {"rtol": 0, "atol": 0}),
     "counting.region_sums": (lambda s: call(s.index, *s.pixels[2:], s.classes), CLOSE),
     "division.confidence_and_label": (of_divisions, SINGLE),
@@ -271,6 +287,8 @@ INPUTS: dict[str, tuple[Callable[[Scene], Call | list[Call]], dict[str, float]]]
         CLOSE,
     ),
     "standardise.standardised_log_probabilities": (of_standardising, SINGLE),
+    "tree.convolve": (lambda s: call(s.moderate, *convolution(s, 7, s.classes)), {"rtol": 1e-4, "atol": 2e-4}),
+    "tree.root_of_scores": (of_scores, {"rtol": 1e-4, "atol": 2e-4}),
     "tree.tree_root": (of_tree, {"rtol": 1e-4, "atol": 2e-4}),
 }
 EMPTY = Scene((0, 4))
@@ -284,7 +302,13 @@ SCENES = [
     Scene((19, 23), strided=True),
     EMPTY,
 ]
-NEED_PIXELS = ("context.context_features", "context.context_temperature", "tree.tree_root")
+NEED_PIXELS = (
+    "context.context_features",
+    "context.context_temperature",
+    "tree.convolve",
+    "tree.root_of_scores",
+    "tree.tree_root",
+)
 
 
 def same(found: Any, expected: Any, tolerance: dict[str, float]) -> None:

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from segcal import create
+from segcal.data.datasets.simulate import simulate
 from segcal.training import batches
 from segcal.training.batches import Cache, prefetched, to_device
 
@@ -61,3 +63,13 @@ def test_samples_are_kept_on_the_gpu_and_pinned_beyond() -> None:
     stacked = to_device(mixed, device)  # type: ignore[arg-type]
     assert stacked[0].shape == (2, 2, 8)
     assert stacked[0].is_cuda
+
+
+def test_kept_and_streamed_samples_give_the_same_weights() -> None:
+    cases = [scene.case for scene in simulate(5, size=(14, 12), num_classes=3)]
+    kept, streamed = (
+        create("lts", 3, image_channels=1).fit(cases, epochs=3, batch_size=2, device="cpu", cache_bytes=budget)
+        for budget in (1 << 30, 0)
+    )
+    for name, value in kept.state_dict().items():
+        assert torch.equal(value, streamed.state_dict()[name]), name

@@ -78,6 +78,7 @@ class Calibrator(nn.Module, ABC):
 
     fitted: Tensor
     fit_report_: FitReport
+    _known_fitted = False
 
     def __init__(self, num_classes: int, *, ignore_index: IgnoreIndex = None, background: int | None = None) -> None:
         super().__init__()
@@ -179,8 +180,15 @@ class Calibrator(nn.Module, ABC):
         return self
 
     def _check_fitted(self) -> None:
-        if not torch.compiler.is_compiling() and not self.fitted:  # an exported graph cannot raise
+        if torch.compiler.is_compiling() or self._known_fitted:  # an exported graph cannot raise
+            return
+        if not self.fitted:
             raise InputError(f"this {type(self).__name__} has not been fitted; call fit, or load a fitted one")
+        self._known_fitted = True  # to read `fitted` each time would wait for a GPU
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        self._known_fitted = False
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def _check(self, logits: Tensor) -> None:
         self._check_fitted()

@@ -32,6 +32,7 @@ from segcal.functional.floor import NO_FLOOR, Floor, soft_floor
 from segcal.functional.pairs import PairChoice, pair_margins
 from segcal.functional.probability import at_least_float32, keep_labels
 from segcal.functional.ridge import TEMPERATURE_SCALING, Choice
+from segcal.kernels.remembered import Remembered
 from segcal.types import Case, IgnoreIndex, Image, InputError, Logits, Probs, Temperature
 
 ContextLoss = Literal["nll", "nll+brier"]
@@ -113,6 +114,7 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
         for name in ("coefficients", "feature_mean", "feature_scale"):
             self.register_buffer(name, nan.repeat(self._many))
         self.register_buffer("class_offsets", nan.repeat(num_classes))
+        self._of_raw_features = Remembered()
         if self.pairs:
             self.register_buffer("pair_offsets", nan.repeat(num_classes, num_classes))
 
@@ -143,10 +145,15 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
                 f"logits must have shape (B, {self.num_classes}, *S) with {self.spatial_dims} axes in S, "
                 f"got {tuple(logits.shape)}; set spatial_dims"
             )
-        weights = self.coefficients / self.feature_scale
-        intercept = self.intercept - (weights * self.feature_mean).sum()
+        sources = (self.coefficients, self.feature_scale, self.feature_mean, self.intercept)
+        weights, intercept = self._of_raw_features.value(sources, None, self._destandardised)
         settings = (self.class_offsets, self.bounds, self.floor, self.softness)
         return context_temperature(logits, weights, intercept, *settings)
+
+    def _destandardised(self) -> tuple[Tensor, Tensor]:
+        """Return the weights of the features as they are computed, and the intercept that goes with them."""
+        weights = self.coefficients / self.feature_scale
+        return weights, self.intercept - (weights * self.feature_mean).sum()
 
     @property
     def only_divides(self) -> bool:

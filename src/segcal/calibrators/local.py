@@ -32,7 +32,7 @@ from segcal.calibrators.temperature import TemperatureScaling
 from segcal.cases import Slab, reread, slabs_of
 from segcal.functional.division import scaled_within
 from segcal.functional.probability import at_least_float32
-from segcal.functional.standardise import standardised_log_probabilities
+from segcal.functional.standardise import Standardisation
 from segcal.training.loop import train
 from segcal.training.processes import choose_device
 from segcal.training.progress import History, Watch
@@ -226,14 +226,14 @@ class LocalTemperatureScaling(TemperatureCalibrator):
         """Number of learned values: the weights of the tree, and T_TS."""
         return sum(parameter.numel() for parameter in self.parameters()) + (self.preset != "paper")
 
-    def _tree_inputs(self, logits: Logits) -> Logits:
-        if self.inputs == "logits":
-            return logits
-        return standardised_log_probabilities(logits, self.input_scale, self.input_mean, self.input_deviation)
+    @property
+    def _standardisation(self) -> Standardisation | None:
+        """How log-probabilities are standardised; None for a tree that reads the logits."""
+        return None if self.inputs == "logits" else (self.input_scale, self.input_mean, self.input_deviation)
 
     def _factor(self, logits: Logits, image: Image | None) -> Temperature:
         """Return what the base temperature is multiplied by at each pixel."""
-        found: Temperature = self.tree(self._tree_inputs(logits), image, logits=logits)
+        found: Temperature = self.tree(logits, image, standardisation=self._standardisation)
         return found
 
     def _applied(self, factor: Temperature) -> Temperature:
@@ -328,7 +328,7 @@ class LocalTemperatureScaling(TemperatureCalibrator):
             for slab in slabs_of(case, self.num_classes, context=_CONTEXT, device=self.fitted.device):
                 with torch.no_grad():
                     image = self._image(slab.logits, slab.image)
-                    root = self.tree.root(self._tree_inputs(slab.logits), image)[:, :, slab.inner]
+                    root = self.tree.root(slab.logits, image, standardisation=self._standardisation)[:, :, slab.inner]
                     factor = self.tree.conditioned(self.tree.positive(root), slab.logits[:, :, slab.inner])
                 low, high = min(low, float(factor.min())), max(high, float(factor.max()))
                 seen, dead = seen + root.numel(), dead + int((root <= 0).sum())

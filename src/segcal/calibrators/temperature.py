@@ -15,6 +15,7 @@ from segcal.calibrators.base import FitReport, TemperatureCalibrator
 from segcal.cases import reread, slabs_of
 from segcal.functional.probability import at_least_float32
 from segcal.functional.temperature import Likelihood, likelihood, optimal_inverse_temperature
+from segcal.kernels.remembered import Remembered
 from segcal.types import Case, IgnoreIndex, Image, InputError, Logits, Temperature
 
 
@@ -46,6 +47,7 @@ class TemperatureScaling(TemperatureCalibrator):
     ) -> None:
         super().__init__(num_classes, ignore_index=ignore_index, background=background, bounds=bounds)
         self.register_buffer("inverse_temperature", torch.tensor(torch.nan, dtype=torch.float64))
+        self._temperature = Remembered()
 
     def fit(self, cases: Iterable[Case], *, validation: Iterable[Case] | None = None) -> Self:
         """Find the temperature of least NLL on the cases; `validation` is not used, since one number cannot overfit."""
@@ -73,14 +75,18 @@ class TemperatureScaling(TemperatureCalibrator):
         """Return the one temperature, for every pixel."""
         self._check(logits)
         shape = (logits.shape[0], 1, *logits.shape[2:])
-        bounded = (1 / self.inverse_temperature).clamp(*self.bounds)
-        return bounded.to(at_least_float32(logits[:0]).dtype).expand(shape)
+        exact, dtype = self.inverse_temperature, at_least_float32(logits[:0]).dtype
+        found = self._temperature.value((exact,), (dtype, self.bounds), lambda: self._within_bounds().to(dtype))
+        return found.expand(shape)
 
     def _main_numbers(self) -> dict[str, object]:
         return {"temperature": self._bounded()}
 
     def _bounded(self) -> float:
-        return float((1 / self.inverse_temperature).clamp(*self.bounds))
+        return float(self._within_bounds())
+
+    def _within_bounds(self) -> Float64[Tensor, ""]:
+        return (1 / self.inverse_temperature).clamp(*self.bounds)
 
     def _likelihood(self, cases: Collection[Case], alpha: float, names: dict[str, None]) -> Likelihood:
         """Return the sums over all cases, and note their names."""

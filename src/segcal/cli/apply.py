@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from segcal.cli.console import Tracked, progress_of, say, say_json
-from segcal.cli.options import OUTPUT, AsJson, Data, SavedCalibrator, Scores, Split
+from segcal.cli.options import OUTPUT, AsJson, Data, Device, SavedCalibrator, Scores, Split
 
 
 def apply(
@@ -23,6 +23,7 @@ def apply(
     ] = "float32",
     split: Split = None,
     scores: Scores = None,
+    device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Write the calibrated probabilities of every case, and check that no predicted label changed.
@@ -36,10 +37,11 @@ def apply(
     from segcal.cli.steps import scores_of
     from segcal.data.folders.folder import open_folder
     from segcal.files import refuse_foreign, refuse_overwriting
+    from segcal.training.processes import choose_device
 
     refuse_overwriting(out, calibrator, data)
     refuse_foreign(out, "probabilities")
-    fitted = load(calibrator)
+    fitted = load(calibrator).to(choose_device(device))
     folder = open_folder(
         data,
         split=split,

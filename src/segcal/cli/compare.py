@@ -71,11 +71,12 @@ def compare(
         measured_fit,
     )
     from segcal.tables import Presentation
-    from segcal.training.processes import is_first_process
+    from segcal.training.processes import choose_device, is_first_process
 
     names = [name for part in methods or PAPER for name in part.split(",") if name]
     check_names(names)
-    chosen = method_options.checked(names)
+    chosen = method_options.checked(names, shared=("device",))
+    place = choose_device(method_options.given.get("device", "auto"))
     folder = open_at(data, folder_options, fit_split, "fit")
     tested = open_at(data, folder_options, test_split, "test")
     check_outputs(tested, page_options, data, folder_options.labels)
@@ -92,6 +93,7 @@ def compare(
     for name, calibrator in calibrators.items():
         training = known_settings(calibrator, {**settings[name][1], "seed": measure_options.seed})
         fits[name] = measured_fit(calibrator, partial(fit_shown, calibrator, folder, checked, training))
+        calibrator.to(place)
     if not is_first_process():
         return
     with progress_of("measuring") as progress:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from segcal.cli.console import OUT, Tracked, progress_of, say, say_json
-from segcal.cli.options import OUTPUT, AsJson, Data, FolderOptions, Split
+from segcal.cli.options import OUTPUT, AsJson, Data, Device, FolderOptions, Split
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -35,6 +35,7 @@ def diagnose(
         bool,
         typer.Option("--limits", help="Also show what temperatures chosen with the labels would reach, and the floor."),
     ] = False,
+    device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Report whether the scores are over-, under- or balanced in confidence: data set, each image, each pixel.
@@ -47,7 +48,9 @@ def diagnose(
     from segcal.evaluation.diagnosis import write_maps
     from segcal.evaluation.limits import limits as limits_of
     from segcal.files import refuse_foreign, refuse_overwriting
+    from segcal.training.processes import choose_device
 
+    place = choose_device(device)
     if maps is not None:
         refuse_overwriting(maps, data, folder_options.labels)
         refuse_foreign(maps, "maps")
@@ -58,9 +61,10 @@ def diagnose(
             num_classes=folder.num_classes,
             ignore_index=folder.ignore_index,
             background=folder.background,
+            device=place,
         )
         if maps is not None:
-            write_maps(Tracked(folder, progress), like=folder, out=maps)
+            write_maps(Tracked(folder, progress), like=folder, out=maps, device=place)
     reached = None
     if limits:
         reached = limits_of(

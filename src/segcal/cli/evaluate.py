@@ -8,7 +8,16 @@ from typing import Annotated
 import typer
 
 from segcal.cli.console import Tracked, progress_of
-from segcal.cli.options import AsJson, Data, FolderOptions, MeasureOptions, PageOptions, ReferenceOptions, Split
+from segcal.cli.options import (
+    AsJson,
+    Data,
+    Device,
+    FolderOptions,
+    MeasureOptions,
+    PageOptions,
+    ReferenceOptions,
+    Split,
+)
 
 
 def evaluate(
@@ -21,6 +30,7 @@ def evaluate(
         list[Path] | None, typer.Option(help="Folders of saved calibrators, to compare with the scores as they are.")
     ] = None,
     split: Split = None,
+    device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Measure calibration: the paper's table by region, mean(std), best in bold, with significance.
@@ -34,10 +44,12 @@ def evaluate(
     from segcal.evaluation.compare import UNCALIBRATED
     from segcal.evaluation.run import evaluate as measure
     from segcal.tables import Presentation
+    from segcal.training.processes import choose_device
 
     folder = open_at(data, folder_options, split, "test")
     check_outputs(folder, page_options, data, folder_options.labels, *(calibrators or []))
-    compared = {UNCALIBRATED: None, **load_all(calibrators or [])}
+    place = choose_device(device)
+    compared = {UNCALIBRATED: None, **{name: one.to(place) for name, one in load_all(calibrators or []).items()}}
     shown = Presentation().with_changes(reference_options.reference, reference_options.test, reference_options.average)
     shown.checked(tuple(compared))  # now, not after an hour of measuring
     protocol = protocol_of(folder, measure_options)

@@ -111,8 +111,11 @@ class MethodOptions(OptionGroup):
         listed = {option.name for option in table()[1] if option.kind == "list"}
         return cls({name: _split(value) if name in listed else value for name, value in given.items()})
 
-    def checked(self, methods: Sequence[str]) -> MethodOptions:
-        """Return these options; raise if a method does not exist or none of the methods has an option."""
+    def checked(self, methods: Sequence[str], *, shared: Sequence[str] = ()) -> MethodOptions:
+        """Return these options; raise if a method does not exist or none of the methods has an option.
+
+        Options that are `shared` also concern the command itself, so that no method needs to have them.
+        """
         from segcal.types import InputError
 
         known = method_names()
@@ -121,7 +124,7 @@ class MethodOptions(OptionGroup):
                 hint = suggestion(method, known)
                 raise InputError(f"method must be one of {', '.join(known)}, got '{method}'{hint}")
         for name in self.given:
-            if not any(name in _names(method) for method in methods):
+            if name not in shared and not any(name in _names(method) for method in methods):
                 raise InputError(_refusal(name, methods))
         return self
 

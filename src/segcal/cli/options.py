@@ -30,6 +30,7 @@ ValidationSplit = Annotated[
         help="Split on which the best weights are chosen; 'validation' if there is one.", rich_help_panel=DATA
     ),
 ]
+Device = Annotated[str, typer.Option(help="Device that computes: auto (a GPU if there is one), cpu, cuda, cuda:1, ...")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text and tables.", rich_help_panel=OUTPUT)]
 
 

@@ -103,14 +103,20 @@ class Diagnosis:
 
 
 def diagnose(
-    cases: Iterable[Case], *, num_classes: int, ignore_index: IgnoreIndex = None, background: int | None = None
+    cases: Iterable[Case],
+    *,
+    num_classes: int,
+    ignore_index: IgnoreIndex = None,
+    background: int | None = None,
+    device: torch.device | None = None,
 ) -> Diagnosis:
     """Compare NLL and entropy in the region *All*, over all pixels, in each image and at each pixel."""
-    kept = reread(cases)
-    images = tuple(_image(case, num_classes, ignore_index, background) for case in kept)
+    kept, place = reread(cases), device or torch.device("cpu")
+    images = tuple(_image(case, num_classes, ignore_index, background, place) for case in kept)
     scaling = TemperatureScaling(
         num_classes, ignore_index=ignore_index, background=background, bounds=(np.finfo(float).tiny, 1e300)
-    ).fit(kept)
+    )
+    scaling.to(place).fit(kept)
     weights = np.array([image.pixels for image in images], dtype=np.float64)
 
     def mean(field: str) -> float:
@@ -133,14 +139,17 @@ def diagnose(
     return Diagnosis(whole, images)
 
 
-def excess_map(case: Case, num_classes: int, ignore_index: IgnoreIndex = None) -> Array:
+def excess_map(
+    case: Case, num_classes: int, ignore_index: IgnoreIndex = None, *, device: torch.device | None = None
+) -> Array:
     """NLL minus entropy at each pixel `[*S]`, in nats: above 0 where overconfident, NaN where ignored."""
-    labels = labels_of(case, num_classes, ignore_index)[0]
-    parts = [confidence_excess(slab.logits[0], labels[slab.rows]) for slab in slabs_of(case, num_classes)]
-    return torch.cat(parts).float().numpy()
+    labels = labels_of(case, num_classes, ignore_index)[0].to(device)
+    slabs = slabs_of(case, num_classes, device=device)
+    parts = [confidence_excess(slab.logits[0], labels[slab.rows]).float().cpu() for slab in slabs]
+    return torch.cat(parts).numpy()
 
 
-def write_maps(cases: Iterable[Case], *, like: Folder, out: Path) -> None:
+def write_maps(cases: Iterable[Case], *, like: Folder, out: Path, device: torch.device | None = None) -> None:
     """Write the map of every case to `out`, as its folder stores such maps; of images a picture `NAME.png` too.
 
     Orange is overconfident, blue underconfident, grey ignored; colours are full from 2 nats on.
@@ -148,7 +157,7 @@ def write_maps(cases: Iterable[Case], *, like: Folder, out: Path) -> None:
     with staged_folder(out) as folder:
         count = 0
         for case in cases:
-            excess = excess_map(case, like.num_classes, like.ignore_index)
+            excess = excess_map(case, like.num_classes, like.ignore_index, device=device)
             path = write_map(folder, case.name, excess, like)
             if excess.ndim == 2:
                 Image.fromarray(_coloured(excess)).save(path.with_suffix(".png"))
@@ -163,16 +172,19 @@ def _coloured(excess: Array) -> Array:
     return np.rint(colour).astype(np.uint8)
 
 
-def _image(case: Case, num_classes: int, ignore_index: IgnoreIndex, background: int | None) -> Finding:
+def _image(
+    case: Case, num_classes: int, ignore_index: IgnoreIndex, background: int | None, device: torch.device
+) -> Finding:
     labels = labels_of(case, num_classes, ignore_index)
-    truth = labels.masked_fill(~foreground(labels, IGNORED, background=background), IGNORED)[0]
+    truth = labels.masked_fill(~foreground(labels, IGNORED, background=background), IGNORED)[0].to(device)
     over = under = 0
-    for slab in slabs_of(case, num_classes):
+    for slab in slabs_of(case, num_classes, device=device):
         excess = confidence_excess(slab.logits[0], truth[slab.rows])
         over, under = over + int((excess > 1e-6).sum()), under + int((excess < -1e-6).sum())
 
     def at(alpha: float) -> Likelihood:
-        parts = [likelihood(s.logits[0], truth[s.rows], alpha) for s in slabs_of(case, num_classes)]
+        slabs = slabs_of(case, num_classes, device=device)
+        parts = [likelihood(slab.logits[0], truth[slab.rows], alpha) for slab in slabs]
         return Likelihood(*(sum(terms) for terms in zip(*parts, strict=True)))
 
     found = at(1.0)
@@ -194,8 +206,9 @@ def _spread(case: Case, truth: Tensor) -> float | None:
     """
     logs, noise = [], []
     for box in product(*(_thirds(length) for length in truth.shape)):
-        logits, labels = to_tensor(case.logits[(slice(None), *box)]), truth[box].contiguous()
+        logits = to_tensor(case.logits[(slice(None), *box)]).to(truth.device)
         logits = check_logits(logits, len(logits), class_axis=0, of=f"case '{case.name}'")
+        labels = truth[box].contiguous()
         if not bool((labels >= 0).any()):
             continue
         at = cache(partial(likelihood, logits, labels))

@@ -68,18 +68,26 @@ class Measured:
 
 
 def measure(
-    case: Case, calibrator: Calibrator | None, places: Places, protocol: Protocol
+    case: Case,
+    calibrator: Calibrator | None,
+    places: Places,
+    protocol: Protocol,
+    *,
+    device: torch.device | None = None,
 ) -> tuple[Measured, Measured | None]:
-    """Measure a case with its labels and, for the floor, with labels drawn from the probabilities."""
+    """Measure a case with its labels and, for the floor, with labels drawn from the probabilities.
+
+    Pixels are described where the calibrator is, or on `device` without one, and counted on the CPU.
+    """
     parts, redrawn, probs = [], [], []
     mass = torch.zeros(protocol.num_classes, dtype=torch.float64)
     random = generator_of(protocol.seed, case.name)
-    for rows, slab in calibrated_slabs(case, calibrator, protocol.num_classes):
-        logits, labels = slab[0].cpu(), places.labels[rows]
-        parts.append(binning.describe(logits, labels))
-        mass += class_mass(logits, labels)
+    for rows, slab in calibrated_slabs(case, calibrator, protocol.num_classes, device=device):
+        logits, labels = slab[0], places.labels[rows].to(slab.device)
+        parts.append(binning.described_on_cpu(logits, labels))
+        mass += class_mass(logits, labels).cpu()
         if protocol.floor:
-            redrawn.append(binning.describe(logits, draw_labels(logits, labels, random)))
+            redrawn.append(binning.described_on_cpu(logits, draw_labels(logits, labels, random)))
         if protocol.form == "marginal":
             probs.append(probabilities(slab.double())[0].reshape(protocol.num_classes, -1).cpu())
     class_probs = torch.cat(probs, dim=1) if probs else None
@@ -87,10 +95,12 @@ def measure(
     return measured(parts), measured(redrawn) if redrawn else None
 
 
-def calibrated_slabs(case: Case, calibrator: Calibrator | None, num_classes: int) -> Iterator[tuple[slice, Tensor]]:
+def calibrated_slabs(
+    case: Case, calibrator: Calibrator | None, num_classes: int, *, device: torch.device | None = None
+) -> Iterator[tuple[slice, Tensor]]:
     """Yield the logits of a case slab by slab with their position, calibrated if there is a calibrator."""
     if calibrator is None:
-        for slab in slabs_of(case, num_classes):
+        for slab in slabs_of(case, num_classes, device=device):
             yield slab.rows, slab.logits
     else:
         for slab, logits in calibrator.calibrate_case(case):

@@ -142,12 +142,14 @@ def _gather(
     local = tuple(name for name, region in regions.items() if region.mask is None)
     plain = replace(protocol, floor=False, surfaces=False, limits=False)
     found, redrawn = (Gathered(own, tuple(calibrators), masked, local) for own in (protocol, plain))
+    # the uncalibrated scores are measured where the calibrators are
+    device = next((calibrator.fitted.device for calibrator in calibrators.values() if calibrator is not None), None)
     for case in cases:
         places = Places.of(case, protocol, regions.values())
         found.begin(case)
         redrawn.begin(case)
         for method, calibrator in calibrators.items():
-            truth, perfect = measure(case, calibrator, places, protocol)
+            truth, perfect = measure(case, calibrator, places, protocol, device=device)
             found.add(case, method, places, truth)
             if perfect is not None:
                 redrawn.add(case, method, places, perfect)

@@ -68,6 +68,11 @@ def describe(logits: Float[Tensor, "L *S"], labels: Int64[Tensor, "*S"]) -> Pixe
     return Pixels(confidence, predicted, flat, nll, brier, entropy)
 
 
+def described_on_cpu(logits: Float[Tensor, "L *S"], labels: Int64[Tensor, "*S"]) -> Pixels:
+    """Return the same on the CPU, where regions are counted; what is copied does not grow with the classes."""
+    return Pixels(*(values.cpu() for values in describe(logits, labels)))
+
+
 def join(parts: Sequence[Pixels]) -> Pixels:
     """Join the pixels of several parts of one image, in order."""
     return parts[0] if len(parts) == 1 else Pixels(*(torch.cat(fields) for fields in zip(*parts, strict=True)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from operator import index
 from typing import SupportsIndex
 
@@ -10,6 +11,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
+from segcal.functional.counting import place_of_problem
 from segcal.functional.pixels import all_finite, relabel
 from segcal.kernels.constants import SMALLEST_LOG_PROBABILITY
 from segcal.kernels.dispatch import has_values
@@ -45,6 +47,14 @@ def check_logits(logits: Tensor, num_classes: int, *, class_axis: int, start: in
     >>> check_logits(torch.tensor([[2.0, -torch.inf]]), 2, class_axis=1)
     tensor([[  2.0000, -85.3365]])
     """
+    check_score_shape(logits, num_classes, class_axis=class_axis, of=of)
+    if not has_values(logits) or all_finite(logits):
+        return logits
+    return _possible(logits, class_axis, start, of)
+
+
+def check_score_shape(logits: Tensor, num_classes: int, *, class_axis: int, of: str = "") -> None:
+    """Raise unless `logits` are floating point and have `num_classes` entries along `class_axis`."""
     if not torch.is_floating_point(logits):
         raise InputError(f"logits must be floating point, got {logits.dtype}{_of(of)}; convert them first")
     if logits.ndim <= class_axis or logits.shape[class_axis] != num_classes:
@@ -52,9 +62,6 @@ def check_logits(logits: Tensor, num_classes: int, *, class_axis: int, start: in
             f"logits must have num_classes={num_classes} entries along axis {class_axis}, "
             f"got shape {tuple(logits.shape)}{_of(of)}; set num_classes or fix the logits"
         )
-    if not has_values(logits) or all_finite(logits):
-        return logits
-    return _possible(logits, class_axis, start, of)
 
 
 def _possible(logits: Tensor, class_axis: int, start: int, of: str) -> Tensor:
@@ -62,11 +69,8 @@ def _possible(logits: Tensor, class_axis: int, start: int, of: str) -> Tensor:
     wrong = logits.isnan() | (logits == torch.inf)
     if wrong.any():
         at = wrong.nonzero()[0].tolist()
-        raise InputError(
-            f"logits must be finite, or -inf for an impossible class, got {logits[tuple(at)].item()} "
-            f"at {_place(at, class_axis + 1, start)}{_of(of)}; "
-            "save the scores before they overflow, or declare probabilities as probabilities"
-        )
+        place = _place(at, class_axis + 1, start)
+        raise InputError(_not_finite(f"{logits[tuple(at)].item()} at {place}{_of(of)}"))
     top = logits.amax(dim=class_axis, keepdim=True)
     hopeless = torch.isneginf(top).squeeze(class_axis)
     if hopeless.any():
@@ -96,16 +100,27 @@ def check_labels(
     >>> check_labels(torch.tensor([0, 2, 255], dtype=torch.uint8), num_classes=3, ignore_index=255)
     tensor([ 0,  2, -1])
     """
-    if torch.is_floating_point(labels) or labels.is_complex():
-        raise InputError(f"labels must be integers, got {labels.dtype}{_of(of)}; convert them first")
+    check_integers(labels, of=of)
     result, wrong = relabel(labels, ignored_labels(ignore_index), num_classes)
     if wrong >= 0:
         at = tuple(int(position) for position in np.unravel_index(wrong, labels.shape))
-        raise InputError(
-            f"labels must be in 0..{num_classes - 1}{_or_ignored(ignore_index)}, "
-            f"got {labels[at].item()} at {at}{_of(of)}; set ignore_index or num_classes"
-        )
+        raise InputError(_not_a_class(f"{labels[at].item()} at {at}{_of(of)}", num_classes, ignore_index))
     return result
+
+
+def check_integers(labels: Tensor, *, of: str = "") -> None:
+    """Raise unless `labels` are integers."""
+    if torch.is_floating_point(labels) or labels.is_complex():
+        raise InputError(f"labels must be integers, got {labels.dtype}{_of(of)}; convert them first")
+
+
+def check_batches(problems: Sequence[int], num_classes: int, ignore_index: IgnoreIndex) -> None:
+    """Raise if one of the batches that `add_unchecked_batch` counted had an invalid label or score."""
+    label, score = problems
+    if label:
+        raise InputError(_not_a_class(_position(label), num_classes, ignore_index))
+    if score:
+        raise InputError(_not_finite(_position(score)))
 
 
 def check_same_space(logits: Tensor, other: Tensor, *, class_axis: int, what: str = "labels", of: str = "") -> None:
@@ -121,6 +136,23 @@ def check_same_space(logits: Tensor, other: Tensor, *, class_axis: int, what: st
 def _place(at: list[int], axis: int, start: int) -> tuple[int, ...]:
     """Return a position, moved by `start` along one axis."""
     return tuple(i + start if k == axis else i for k, i in enumerate(at))
+
+
+def _not_a_class(got: str, num_classes: int, ignore_index: IgnoreIndex) -> str:
+    allowed = f"0..{num_classes - 1}{_or_ignored(ignore_index)}"
+    return f"labels must be in {allowed}, got {got}; set ignore_index or num_classes"
+
+
+def _position(problem: int) -> str:
+    number, position = place_of_problem(problem)
+    return f"one that is not, at position {position} of the labels laid flat in update {number}"
+
+
+def _not_finite(got: str) -> str:
+    return (
+        f"logits must be finite, or -inf for an impossible class, got {got}; "
+        "save the scores before they overflow, or declare probabilities as probabilities"
+    )
 
 
 def _of(name: str) -> str:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Float64, Int32, Int64, Num
+from jaxtyping import Bool, Float, Float64, Int, Int32, Int64, Num
 from torch import Tensor
 
 from segcal.functional.masks import both, positions
@@ -123,7 +124,6 @@ def region_sums(
     return support, torch.stack([values[index].sum() for values in (nll, brier, entropy)])
 
 
-@accelerated
 def measure_batch(
     logits: Float[Tensor, "B L *S"],
     labels: Int64[Tensor, "B *S"],
@@ -163,6 +163,72 @@ def measure_batch(
             for g, chosen in enumerate(index):
                 count_cells(chosen, *pixels[:3], cell_count[g], cell_hit[g], cell_total[g])
     return tables[0], tables[1], confidence, support, sums
+
+
+class Totals(NamedTuple):
+    """What is kept of G regions of all batches so far.
+
+    Pixels, correct pixels and summed confidence by predicted class and bin, pixels of each true class, the sums of NLL,
+    Brier score and entropy, and the first three again by predicted class and cell.
+    """
+
+    pixels: Int64[Tensor, "G L R"]
+    hit: Int64[Tensor, "G L R"]
+    confidence: Float64[Tensor, "G L R"]
+    support: Int64[Tensor, "G L"]
+    sums: Float64[Tensor, "G 3"]
+    cell_count: Int64[Tensor, "G L cells"]
+    cell_hit: Int64[Tensor, "G L cells"]
+    cell_confidence: Float64[Tensor, "G L cells"]
+
+
+_POSITIONS, _FIRST = 1 << 40, 1 << 62
+"""A problem is kept as one number: the second of these, less that of the batch times the first, less the position of
+the pixel. So 0 is none, the largest is the first, and those of several processes can be added like all else."""
+
+
+@accelerated
+def add_unchecked_batch(
+    logits: Float[Tensor, "B L *S"],
+    labels: Int[Tensor, "B *S"],
+    masks: Bool[Tensor, "G B *S"] | None,
+    ignored: Int64[Tensor, " K"],
+    edges: Float64[Tensor, " R1"],
+    totals: Totals,
+    problems: Int64[Tensor, "2"],
+    number: int,
+) -> None:
+    """Add a batch to the totals, in place; invalid pixels are left out and noted, so that nothing waits for a GPU.
+
+    Args:
+        logits: Scores.
+        labels: True classes, not yet checked.
+        masks: Pixels of each region; None for all.
+        ignored: Labels to skip.
+        edges: Edges of the bins.
+        totals: What is added to.
+        problems: Place (see `place_of_problem`) of the first label that is neither a class nor ignored, and of the
+            first pixel with a score that is not finite; 0 for none; changed in place.
+        number: Number of the batch, counted from 1.
+    """
+    wide = labels.long()
+    skip = torch.isin(wide, ignored)
+    wrong = ((wide < 0) | (wide >= logits.shape[1])) & ~skip
+    strange = ~torch.isfinite(logits).all(dim=1)
+    places = _FIRST - number * _POSITIONS - torch.arange(wide.numel(), device=wide.device).view(wide.shape)
+    for k, bad in enumerate((wrong, strange)):
+        problems[k] = torch.cat([problems[k : k + 1], torch.where(bad, places, 0).reshape(-1)]).amax()
+    finite = logits.masked_fill(strange.unsqueeze(1), 0.0)
+    truth = wide.masked_fill(skip | wrong | strange, -1)
+    inside = (truth >= 0).unsqueeze(0).expand(len(totals.pixels), *truth.shape) if masks is None else masks
+    found = measure_batch(finite, truth, inside, edges, *totals[5:])
+    for total, value in zip(totals[:5], found, strict=True):
+        total.add_(value)
+
+
+def place_of_problem(problem: int) -> tuple[int, int]:
+    """Return the number of the batch of a problem, and the position of its pixel in the batch laid flat."""
+    return divmod(_FIRST - problem, _POSITIONS)
 
 
 def cell_of(confidence: Float64[Tensor, "*A"]) -> Int64[Tensor, "*A"]:

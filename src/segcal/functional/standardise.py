@@ -10,6 +10,9 @@ from segcal.functional.probability import at_least_float32
 from segcal.kernels.constants import SMALLEST_LOG_PROBABILITY
 from segcal.kernels.dispatch import accelerated
 
+Standardisation = tuple[Float64[Tensor, ""], Float[Tensor, " _L"], Float[Tensor, " _L"]]
+"""Inverse temperature, and mean and deviation of each class."""
+
 
 @accelerated
 def standardised_log_probabilities(

@@ -16,7 +16,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812  (the name it has everywhere)
 
-from segcal.kernels.dispatch import accelerated
+from segcal.functional.standardise import Standardisation, standardised_log_probabilities
+from segcal.kernels.dispatch import accelerated, accelerated_with_gradients
 
 DILATION = 2
 REACH = 4
@@ -46,17 +47,33 @@ def tree_root(
         offset: Added to every leaf.
         least: If given, negative values are set to 0 and this is added, so that no value is smaller.
     """
-    found = _convolve(logits, *of_logits)  # [B, 7 or 8, *S]
+    found = convolve(logits, *of_logits)  # [B, 7 or 8, *S]
     v1, v2, v3, v4 = found[:, :4].unbind(1)
     gates = torch.sigmoid(found[:, 4:])
     left = torch.lerp(v2, v1, gates[:, 0])
     right = torch.lerp(v4, v3, gates[:, 1])
     value = torch.lerp(right, left, gates[:, 2])
     if of_image is not None and image is not None:
-        value = torch.lerp(value, _convolve(image, *of_image)[:, 0], gates[:, 3])
+        value = torch.lerp(value, convolve(image, *of_image)[:, 0], gates[:, 3])
     # gates mix with weights that sum to 1, so the offset of every leaf can be added once, here
     root = value.unsqueeze(1) + offset
     return root if least is None else F.relu(root) + least
+
+
+@accelerated
+def root_of_scores(
+    logits: Float[Tensor, "B L *S"],
+    standardisation: Standardisation | None,
+    image: Float[Tensor, "B C *S"] | None,
+    of_logits: Convolution,
+    of_image: Convolution | None,
+    offset: float,
+    *,
+    least: float | None = None,
+) -> Float[Tensor, "B 1 *S"]:
+    """Return the value at the root of a tree that reads standardised log-probabilities, or the logits without them."""
+    inputs = logits if standardisation is None else standardised_log_probabilities(logits, *standardisation)
+    return tree_root(inputs, image, of_logits, of_image, offset, least=least)
 
 
 def narrowed(values: Float[Tensor, "*A"], dtype: torch.dtype) -> Float[Tensor, "*A"]:
@@ -66,7 +83,10 @@ def narrowed(values: Float[Tensor, "*A"], dtype: torch.dtype) -> Float[Tensor, "
     return values.to(dtype)
 
 
-def _convolve(values: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+@accelerated_with_gradients
+def convolve(
+    values: Float[Tensor, "B _in *S"], weight: Float[Tensor, "_out _in *_kernel"], bias: Float[Tensor, " _out"]
+) -> Float[Tensor, "B _out *S"]:
     """Convolve with reflected edges, in the memory order that convolutions are fastest in."""
     dims = values.ndim - 2
     mode = "reflect" if min(values.shape[2:]) > REACH else "replicate"  # a reflection needs pixels to reflect

@@ -56,13 +56,22 @@ def accelerated(plain: Callable[P, R]) -> Callable[P, R]:
 
     The plain form stays available as `OPERATIONS["module.name"].plain`, and through `plain_only`.
     """
+    return _dispatched(plain, gradients=False)
+
+
+def accelerated_with_gradients(plain: Callable[P, R]) -> Callable[P, R]:
+    """Do the same for kernels that compute gradients, so that they also run in training."""
+    return _dispatched(plain, gradients=True)
+
+
+def _dispatched(plain: Callable[P, R], *, gradients: bool) -> Callable[P, R]:
     operation = Operation(plain.__module__.rpartition(".")[2], plain.__name__, plain)
     OPERATIONS[f"{operation.module}.{operation.name}"] = operation
     kernels: dict[Engine, Callable[..., Any] | None] = {}
 
     @wraps(plain)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        engine = engine_for(*args, *kwargs.values())
+        engine = engine_for(*args, *kwargs.values(), gradients=gradients)
         if engine is not None:
             if engine not in kernels:
                 kernels[engine] = operation.kernel(engine)
@@ -76,18 +85,19 @@ def accelerated(plain: Callable[P, R]) -> Callable[P, R]:
     return run
 
 
-def engine_for(*values: object) -> Engine | None:
+def engine_for(*values: object, gradients: bool = False) -> Engine | None:
     """Return the engine whose kernels may compute with these arguments; None for plain PyTorch.
 
     Plain PyTorch records gradients and graphs, and it is what tensors that intercept operators (`FakeTensor`,
-    `DTensor`) need. Kernels see data, so all tensors must be on one device, which has an engine.
+    `DTensor`) need. Kernels see data, so all tensors must be on one device, which has an engine. With `gradients`, the
+    kernels have gradients of their own.
 
     >>> engine_for(torch.ones(2)), engine_for(torch.ones(2, requires_grad=True)), engine_for(torch.ones(2).to("meta"))
     ('cpu', None, None)
     """
     if _is_recording() or _plain_only.get():
         return None
-    learning, device = torch.is_grad_enabled(), ""
+    learning, device = torch.is_grad_enabled() and not gradients, ""
     for tensor in _tensors(values):
         if (learning and tensor.requires_grad) or _intercepts_operators(type(tensor)):
             return None

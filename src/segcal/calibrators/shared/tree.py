@@ -6,18 +6,17 @@ from typing import Literal, cast
 
 import numpy as np
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  (the name it has everywhere)
 
 from segcal.functional.probability import probabilities
-from segcal.functional.tree import DILATION, Convolution, tree_root
+from segcal.functional.standardise import Standardisation
+from segcal.functional.tree import DILATION, Convolution, root_of_scores
 from segcal.types import Image, InputError, Logits, Temperature
 
 Positivity = Literal["relu", "softplus", "exp"]
 Init = Literal["normal", "zeros"]
 Condition = Literal["class", "confidence"]
-Inputs = Float[Tensor, "B L *S"]
 
 _WIDTH = 5
 _EPSILON = 1e-8
@@ -82,21 +81,34 @@ class TemperatureTree(nn.Module):
             if self.of_image is not None:
                 cast(Tensor, self.of_image.bias).fill_(-self.root_offset)
 
-    def root(self, inputs: Inputs, image: Image | None = None, *, least: float | None = None) -> Temperature:
-        """Return the value at the root before it is made positive, or rectified and increased by `least`."""
+    def root(
+        self,
+        logits: Logits,
+        image: Image | None = None,
+        *,
+        standardisation: Standardisation | None = None,
+        least: float | None = None,
+    ) -> Temperature:
+        """Return the value at the root before it is made positive, or rectified and increased by `least`.
+
+        With a standardisation, the tree reads log-probabilities instead of the logits (`functional.standardise`).
+        """
         if self.of_image is not None and image is None:
             raise InputError("this calibrator also reads the image; pass it, or build one with image_channels=0")
         of_image = None if self.of_image is None else _learned(self.of_image)
         image = image if of_image is not None else None
-        return tree_root(inputs, image, _learned(self.of_logits), of_image, 1.0 + self.root_offset, least=least)
+        offset = 1.0 + self.root_offset
+        return root_of_scores(logits, standardisation, image, _learned(self.of_logits), of_image, offset, least=least)
 
-    def forward(self, inputs: Inputs, image: Image | None = None, *, logits: Logits | None = None) -> Temperature:
-        """Return the value of each pixel; a condition is read from `logits`, or from the inputs without them."""
+    def forward(
+        self, logits: Logits, image: Image | None = None, *, standardisation: Standardisation | None = None
+    ) -> Temperature:
+        """Return the value of each pixel."""
         if self.positivity == "relu":
-            found = self.root(inputs, image, least=_EPSILON)
+            found = self.root(logits, image, standardisation=standardisation, least=_EPSILON)
         else:
-            found = self.positive(self.root(inputs, image))
-        return self.conditioned(found, inputs if logits is None else logits)
+            found = self.positive(self.root(logits, image, standardisation=standardisation))
+        return self.conditioned(found, logits)
 
     def conditioned(self, temperature: Temperature, logits: Logits) -> Temperature:
         """Return the temperature times the factor of the pixel's group."""

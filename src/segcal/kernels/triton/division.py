@@ -160,3 +160,27 @@ def confidence_and_label(logits: Tensor, temperature: Tensor) -> tuple[Tensor, T
         )  # fmt: skip
     shape = (images, *logits.shape[2:])
     return confidence.view(shape), label.view(shape)
+
+
+_KEEP = tl.constexpr(tl.PropagateNan.ALL)
+
+
+@triton.jit
+def _within(values_ptr, factor_ptr, floor_ptr, out_ptr, N, low, high, BN: tl.constexpr):
+    n = tl.program_id(0).to(tl.int64) * BN + tl.arange(0, BN)
+    factor, floor = tl.load(factor_ptr).to(tl.float32), tl.load(floor_ptr).to(tl.float32)
+    found = tl.load(values_ptr + n, mask=n < N, other=0.0) * factor
+    found = tl.maximum(tl.minimum(tl.maximum(found, low, _KEEP), high, _KEEP), floor, _KEEP)
+    tl.store(out_ptr + n, found, mask=n < N)
+
+
+def scaled_within(values: Tensor, factor: Tensor, floor: Tensor, bounds: tuple[float, float]) -> Tensor:
+    """Twin of `segcal.functional.division.scaled_within`, for float32."""
+    if values.dtype != torch.float32 or not values.numel() or not values.is_contiguous():
+        return DECLINED
+    found, block = torch.empty_like(values), 1024
+    with on_device(values):
+        _within[(triton.cdiv(values.numel(), block),)](
+            values, factor, floor, found, values.numel(), *(float(bound) for bound in bounds), BN=block, num_warps=4
+        )
+    return found

@@ -1,0 +1,74 @@
+"""`--device` of the commands: it is checked before anything is done, and every device gives the same numbers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("typer", reason="needs the command line")
+
+from typer.testing import CliRunner, Result
+
+from segcal.cli.app import app
+from segcal.data.datasets.simulate import simulate
+from segcal.data.folders.writer import write_folder
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    cases = [scene.case for scene in simulate(3, num_classes=3, size=(16, 14), contrast=2.0)]
+    write_folder(tmp_path / "data", {"fit": cases[:1], "test": cases[1:]})
+    run("fit", tmp_path / "data", "--out", tmp_path / "ts")
+    return tmp_path / "data"
+
+
+def commands(data: Path, out: Path) -> list[list[object]]:
+    ts = data.parent / "ts"
+    return [
+        ["apply", ts, data, "--out", out / "probs", "--temperature"],
+        ["evaluate", data, "--calibrators", ts, "--patches", 2, "--floor"],
+        ["compare", data, "--methods", "ts,isotonic", "--patches", 2],
+        ["diagnose", data, "--maps", out / "maps"],
+    ]
+
+
+def test_a_device_that_does_not_exist_is_refused_at_once(data: Path, tmp_path: Path) -> None:
+    for command in commands(data, tmp_path):
+        refused = run(*command, "--device", "nowhere")
+        assert refused.exit_code == 2, refused.output
+        assert "device 'nowhere' cannot be used" in refused.stderr
+    assert not (tmp_path / "probs").exists()
+    assert not (tmp_path / "maps").exists()
+
+
+def numbers(content: Any) -> list[float]:
+    """Every number of a JSON document that does not measure time or memory."""
+    if isinstance(content, dict):
+        return [x for name, value in content.items() if name not in ("seconds", "memory") for x in numbers(value)]
+    if isinstance(content, list):
+        return [x for value in content for x in numbers(value)]
+    return [float(content)] if isinstance(content, int | float) else []
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_gpu_gives_the_same_numbers(data: Path, tmp_path: Path) -> None:
+    found = []
+    for device in ("cpu", "cuda"):
+        done = [run(*command, "--device", device, "--json") for command in commands(data, tmp_path / device)]
+        assert [one.exit_code for one in done] == [0] * 4, [one.output for one in done]
+        found.append([numbers(json.loads(one.stdout)) for one in done])
+    for here, there in zip(*found, strict=True):
+        np.testing.assert_allclose(there, here, rtol=1e-4, atol=1e-6)
+    for path in (tmp_path / "cpu").rglob("*.npy"):
+        other = tmp_path / "cuda" / path.relative_to(tmp_path / "cpu")
+        np.testing.assert_allclose(np.load(other), np.load(path), rtol=1e-5, atol=1e-6)
