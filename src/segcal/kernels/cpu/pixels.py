@@ -169,6 +169,28 @@ def sum_is_finite(values: Tensor) -> bool:
 
 
 @compiled
+def _moved(scores: Array, logits: Array, found: Array, start: int, stop: int) -> None:
+    one, other = np.empty(BLOCK, np.int32), np.empty(BLOCK, np.int32)
+    score, logit = np.empty(BLOCK, scores.dtype), np.empty(BLOCK, logits.dtype)
+    for at in range(start, stop, BLOCK):
+        n = min(BLOCK, stop - at)
+        largest(scores, at, n, score, one)
+        largest(logits, at, n, logit, other)
+        count = 0
+        for i in range(n):
+            count += int(one[i] != other[i])
+        found[at // BLOCK] = count
+
+
+def moved_labels(scores: Tensor, logits: Tensor) -> int:
+    """Twin of `segcal.functional.pixels.moved_labels`."""
+    n = logits.shape[1]
+    found = np.zeros(-(-n // BLOCK), np.int64)
+    over_pixels(_moved, n, as_numpy(scores), as_numpy(logits), found)
+    return int(found.sum())
+
+
+@compiled
 def _relabel(labels: Array, ignored: Array, num_classes: int, result: Array) -> int:
     """Fill `result` and return how many labels are neither a class nor ignored.
 
