@@ -60,9 +60,11 @@ def test_batches_without_a_cluster(cases: list[Case], calibrator: Path) -> None:
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[None]:
     ray = pytest.importorskip("ray", reason="Ray is not installed")
-    ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
-    yield
-    ray.shutdown()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(Path(segcal.__file__).parents[1]))  # workers import segcal from where it is
+        ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
+        yield
+        ray.shutdown()
 
 
 @pytest.mark.filterwarnings("ignore")  # of Ray itself
