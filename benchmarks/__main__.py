@@ -2,7 +2,8 @@
 
 `python -m benchmarks gpu` needs a CUDA device. `python -m benchmarks memory` fits every method on 500 million pixels,
 which takes hours; `--pixels` and `--methods` ask for less. `python -m benchmarks volume` calibrates one 57-class brain
-in every file format, with 6 GB of temporary files.
+in every file format, with 6 GB of temporary files. `python -m benchmarks shared` divides 2,000 images between
+processes, with 25 GB of temporary files; `--images` asks for less.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from functools import partial
 
 import torch
 
-from benchmarks import contextual, fitting, fusion, gpu, local, memory, metrics, page, rivals, surfaces
+from benchmarks import contextual, fitting, fusion, gpu, local, memory, metrics, page, rivals, shared, surfaces
 from benchmarks.timing import console
 
 PARTS: dict[str, tuple[Callable[[], None], ...]] = {
@@ -32,8 +33,11 @@ PARTS: dict[str, tuple[Callable[[], None], ...]] = {
 def main() -> None:
     """Run the parts named, or all but memory and volume."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join([*PARTS, "memory", "volume", "gpu"]))
+    parser.add_argument(
+        "parts", nargs="*", metavar="PART", help=", ".join([*PARTS, "memory", "volume", "shared", "gpu"])
+    )
     parser.add_argument("--pixels", type=int, default=memory.PIXELS, help="memory: how many to fit on")
+    parser.add_argument("--images", type=int, default=shared.IMAGES, help="shared: how many to divide")
     of = "memory, volume, fitting, rivals: separated by commas; all if not given"
     parser.add_argument("--methods", default="", help=of)
     asked = parser.parse_args()
@@ -44,6 +48,7 @@ def main() -> None:
         "rivals": (partial(rivals.against_rivals, chosen),),
         "memory": (partial(memory.fitting, asked.pixels, chosen),),
         "volume": (partial(memory.volume, chosen),),
+        "shared": (partial(shared.sharing, asked.images),),
         "gpu": (gpu.applying, gpu.counting, gpu.training),
     }
     if unknown := set(asked.parts) - set(known):

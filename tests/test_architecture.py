@@ -19,9 +19,9 @@ FLOORS = (
     ("kernels",),
     ("functional",),
     ("cases", "regions", "metrics", "losses", "oracle", "data", "networks", "training", "statistics"),
-    ("calibrators", "fusion", "tables", "sample"),
-    ("evaluation", "integrations", "apply"),
-    ("report",),
+    ("calibrators", "fusion", "tables", "sample", "parts"),
+    ("evaluation", "apply"),
+    ("report", "integrations"),
     ("cli",),
     ("__main__",),  # starts cli, so it lies above it
 )

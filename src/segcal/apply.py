@@ -2,61 +2,97 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from segcal.calibrators import Calibrator, TemperatureCalibrator
 from segcal.cases import Slab
 from segcal.data.folders.folder import Folder
-from segcal.files import MARKER, staged_folder, write_json
-from segcal.functional.probability import keep_labels, predicted_labels, probabilities
-from segcal.types import Case, InputError
-from segcal.version import __version__
+from segcal.functional.division import scaled_probabilities
+from segcal.functional.pixels import moved_labels
+from segcal.functional.probability import keep_labels
+from segcal.parts.outputs import Track, write_cases
+from segcal.parts.work import Sharing
+from segcal.types import Case, InputError, Logits, Probs, Temperature
 
 _PRECISIONS = {"float32": torch.float32, "float16": torch.float16}
 
 
 def apply_to_folder(
     calibrator: Calibrator,
-    cases: Iterable[Case],
+    folder: Folder,
     *,
-    like: Folder,
     out: Path,
     dtype: str = "float32",
     maps: bool = False,
-) -> dict[str, int]:
+    track: Track = iter,
+    sharing: Sharing | None = None,
+) -> dict[str, int] | None:
     """Write calibrated probabilities of every case to `out`, and temperature maps to `out/temperature`.
+
+    Until all cases are written, the output has the name `OUT.unfinished`. What an interrupted run, or an earlier run
+    into the same folder, has written with the same calibrator is kept, unless the files of the case have changed since.
 
     Args:
         calibrator: A fitted one.
-        cases: Those of the folder `like`, perhaps wrapped.
-        like: Determines the format of each file.
-        out: Appears when all is written.
+        folder: The cases; determines the format of each file.
+        out: Appears when all cases are written.
         dtype: "float32" or "float16".
         maps: Whether to write temperature maps.
+        track: Goes through cases, perhaps with a progress bar.
+        sharing: How the work is divided; by default between the processes of torchrun, if there are several.
 
     Returns:
-        How many cases and pixels were written, and how many predicted labels changed.
+        How many cases and pixels were written, and how many predicted labels changed; None where another process
+        publishes the output.
     """
-    if dtype not in _PRECISIONS:
-        raise InputError(f"dtype must be one of {', '.join(_PRECISIONS)}, got '{dtype}'")
-    calibrator = calibrator.applied
-    if maps and not isinstance(calibrator, TemperatureCalibrator):
-        raise InputError(f"'{calibrator.method}' has no temperature; leave out --temperature")
-    count, pixels, changed = 0, 0, 0
-    with staged_folder(out) as folder:
-        if maps:
-            (folder / "temperature").mkdir()
-        for case in cases:
-            written, moved = _write_case(calibrator, case, like, folder, dtype, maps)
-            count, pixels, changed = count + 1, pixels + written, changed + moved
-        summary = {"cases": count, "pixels": pixels, "changed": changed}
-        write_json(folder / MARKER, {"format": 1, "segcal": __version__, "probabilities": summary})
-    return summary
+    output = CalibratedFiles(calibrator.applied, folder, dtype, maps)
+    return write_cases(output, folder, sharing or Sharing("apply", {}, out), track=track)
+
+
+@dataclass(frozen=True)
+class CalibratedFiles:
+    """The output of a calibrator: a file of probabilities for each case and perhaps a temperature map.
+
+    Attributes:
+        calibrator: A fitted one.
+        like: The folder of the cases; determines the format of each file.
+        dtype: "float32" or "float16".
+        maps: Whether to write temperature maps to the folder `temperature`.
+    """
+
+    calibrator: Calibrator
+    like: Folder
+    dtype: str = "float32"
+    maps: bool = False
+    kind = "probabilities"
+
+    def __post_init__(self) -> None:
+        if self.dtype not in _PRECISIONS:
+            raise InputError(f"dtype must be one of {', '.join(_PRECISIONS)}, got '{self.dtype}'")
+        if self.maps and not isinstance(self.calibrator, TemperatureCalibrator):
+            raise InputError(f"'{self.calibrator.method}' has no temperature; leave out --temperature")
+
+    def identity(self) -> list[Any]:
+        """Return everything that decides what is written except the files of the cases."""
+        return [self.calibrator.identity(), self.dtype, self.maps]
+
+    def files(self, name: str, folder: Path) -> list[Path]:
+        """Return the files of a case."""
+        files = self.like.find(name)
+        return [files.score_file(folder), *([files.map_file(folder / "temperature")] if self.maps else [])]
+
+    def write(self, case: Case, folder: Path) -> dict[str, int]:
+        """Write the files of a case in one pass over it, and return its pixels and how many labels changed."""
+        if self.maps:
+            (folder / "temperature").mkdir(exist_ok=True)
+        pixels, changed = _write_case(self.calibrator, case, self.like, folder, self.dtype, self.maps)
+        return {"pixels": pixels, "changed": changed}
 
 
 def _write_case(
@@ -68,11 +104,12 @@ def _write_case(
     with ExitStack() as stack:
         scores = stack.enter_context(files.create_scores(folder, shape, dtype))
         heat = stack.enter_context(files.create_map(folder / "temperature", shape[1:], "float32")) if maps else None
-        for slab, logits, temperature in _slabs(calibrator, case, maps):
-            raw = slab.logits[:, :, slab.inner]
-            probs = probabilities(logits).to(_PRECISIONS[dtype])
-            probs = keep_labels(probs, raw) if calibrator.preserves_labels else probs
-            moved = int((predicted_labels(probs) != predicted_labels(raw)).sum())
+        for slab, exact, temperature in _probabilities(calibrator, case):
+            raw, rounded = slab.logits[:, :, slab.inner], exact.to(_PRECISIONS[dtype])
+            # `scaled_probabilities` guards the labels; only rounding afterwards or before may have moved one
+            guarded = rounded.dtype == exact.dtype and raw.dtype != torch.float64
+            probs = keep_labels(rounded, raw) if calibrator.preserves_labels and not guarded else rounded
+            moved = moved_labels(probs[0].flatten(1), raw[0].flatten(1))
             if moved and calibrator.preserves_labels:
                 raise RuntimeError(f"{moved} labels of case '{case.name}' would change, which must never happen")
             start = slab.rows.start + slab.inner.start
@@ -83,11 +120,28 @@ def _write_case(
     return pixels, changed
 
 
-def _slabs(calibrator: Calibrator, case: Case, maps: bool) -> Iterator[tuple[Slab, Tensor, Tensor | None]]:
-    """Yield calibrated logits slab by slab, with temperatures if they are wanted."""
-    if maps and isinstance(calibrator, TemperatureCalibrator):
+def _probabilities(calibrator: Calibrator, case: Case) -> Iterator[tuple[Slab, Probs, Temperature | None]]:
+    """Yield calibrated probabilities slab by slab, with the temperatures of methods that have them.
+
+    All are the result of `scaled_probabilities`, whose kernel gives the same bits for any number of threads.
+    """
+    if isinstance(calibrator, TemperatureCalibrator):
         for slab, temperature in calibrator.temperature_case(case):
-            yield slab, calibrator.scale(slab.logits[:, :, slab.inner], temperature), temperature
+            raw = slab.logits[:, :, slab.inner]
+            if calibrator.only_divides:
+                yield slab, scaled_probabilities(_single(raw), temperature.float()), temperature
+            else:
+                yield slab, _softmax(calibrator.scale(raw, temperature)), temperature
     else:
         for slab, logits in calibrator.calibrate_case(case):
-            yield slab, logits, None
+            yield slab, _softmax(logits), None
+
+
+def _softmax(logits: Logits) -> Probs:
+    one = torch.ones((), device=logits.device)
+    return scaled_probabilities(_single(logits), one.expand(len(logits), 1, *logits.shape[2:]))
+
+
+def _single(logits: Logits) -> Logits:
+    """Return logits in float32; those in float64 relative to the largest, so that no precision is lost."""
+    return (logits - logits.amax(dim=1, keepdim=True) if logits.dtype == torch.float64 else logits).float()

@@ -11,9 +11,10 @@ import json
 import mmap
 import os
 import re
+import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,9 @@ _KINDS = {
     "data": "a data folder",
     "maps": "maps of a diagnosis",
     "portraits": "portraits of cases",
+    "diagnosis": "a diagnosis",
     "checkpoints": "checkpoints of a training run",
+    "unfinished": "parts of an unfinished run",
 }
 """What a folder is, by the key of its marker that says so."""
 
@@ -73,6 +76,88 @@ def staged_folder(path: str | Path) -> Iterator[Path]:
             _staged.discard(staging)
 
 
+def unfinished_name(path: str | Path) -> Path:
+    """Return the name of the folder in which the output `path` is kept until it is complete.
+
+    >>> unfinished_name("out/probs/").name
+    'probs.unfinished'
+    """
+    target = Path(os.path.abspath(path))  # noqa: PTH100
+    return target.with_name(f"{target.name}.unfinished")
+
+
+@contextmanager
+def unfinished_folder(path: str | Path, content: Mapping[str, Any], *, shared: bool, replace: bool) -> Iterator[Path]:
+    """Yield a folder that stays when the process ends, to be continued or merged later.
+
+    Its marker holds `content`, of the kind "unfinished". A folder that is there already is continued if its marker
+    holds the same identity. Any other is refused, unless `replace` says that unfinished work may be replaced.
+
+    Args:
+        path: The folder.
+        content: Of the marker; its identity is the same for all processes that share the folder.
+        shared: Whether other processes may work in the folder at the same time.
+        replace: Whether unfinished work of another run is deleted.
+    """
+    target = Path(os.path.abspath(path))  # noqa: PTH100
+    with _exclusive(target, "folder", shared=shared):
+        _make_marked(target, content, replace)
+        _staged.add(target)  # files inside are renamed when they are whole, and neither locked nor synchronised
+        try:
+            yield target
+        finally:
+            _staged.discard(target)
+            if not shared and [path.name for path in _entries(target)] == [MARKER]:
+                shutil.rmtree(target, ignore_errors=True)
+
+
+def remove_unfinished(path: str | Path | None) -> None:
+    """Delete what was kept to continue the output `path`, now that it is complete."""
+    if path is not None and _kind_of(unfinished_name(path)) == "unfinished":
+        shutil.rmtree(unfinished_name(path), ignore_errors=True)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Delete what processes that were killed left of files inside a folder."""
+    for path in [*folder.rglob(".*.partial-*"), *folder.rglob(".*.old-*")]:
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+def _make_marked(target: Path, content: Mapping[str, Any], replace: bool) -> None:
+    """Make a folder with its marker, or check that of a folder that exists."""
+    refuse_foreign(target, "unfinished")
+    if replace and _entries(target) and not _has_marker(target, content):
+        shutil.rmtree(target)
+    if not _entries(target):
+        staging = Path(tempfile.mkdtemp(prefix=f".{target.name}.partial-", dir=target.parent))
+        write_json(staging / MARKER, content)
+        staging.chmod(0o777 & ~_umask())
+        try:
+            staging.rename(target)
+        except OSError:  # another process that shares the folder was faster
+            shutil.rmtree(staging)
+    if not _has_marker(target, content):
+        raise InputError(
+            f"'{target}' holds parts of another run: data, calibrators or options differ, or this is another version "
+            "of segcal; choose another folder, or delete it"
+        )
+
+
+def _entries(folder: Path) -> list[Path]:
+    return list(folder.iterdir()) if folder.is_dir() else []
+
+
+def _has_marker(folder: Path, content: Mapping[str, Any]) -> bool:
+    found = read_json(folder / MARKER).get("unfinished", {})
+    return bool(found.get("identity") == content["unfinished"]["identity"])
+
+
+def publish_folder(staging: Path, target: str | Path) -> None:
+    """Rename a complete folder to `target`, in place of what segcal wrote there before."""
+    refuse_foreign(Path(target))
+    _replace_folder(staging, Path(os.path.abspath(target)))  # noqa: PTH100
+
+
 @contextmanager
 def staged_file(path: str | Path) -> Iterator[Path]:
     """Yield a temporary file name that becomes `path` if the block succeeds and vanishes if it does not."""
@@ -98,6 +183,21 @@ def staged_file(path: str | Path) -> Iterator[Path]:
             raise
 
 
+@contextmanager
+def staged_store(path: str | Path) -> Iterator[Path]:
+    """Yield a temporary folder that becomes the array store `path`, in place of one that is there, as a file would."""
+    target = Path(os.path.abspath(path))  # noqa: PTH100
+    with _exclusive(target, "folder"):
+        staging = Path(tempfile.mkdtemp(prefix=f".{target.name}.partial-", suffix=target.suffix, dir=target.parent))
+        try:
+            yield staging
+            staging.chmod(0o777 & ~_umask())
+            _replace_folder(staging, target)
+        except BaseException:
+            shutil.rmtree(staging, ignore_errors=True)
+            raise
+
+
 def refuse_foreign(target: Path, kind: str | None = None) -> None:
     """Raise unless `target` is free, an empty folder, or a folder that segcal wrote.
 
@@ -113,6 +213,14 @@ def refuse_foreign(target: Path, kind: str | None = None) -> None:
             )
     elif target.exists():
         raise InputError(f"'{target}' is a file, and a folder is to be written there; choose another name")
+
+
+def refuse_unfinished(folder: Path) -> None:
+    """Raise if a folder is the unfinished output of a command: what it holds is not all that it will hold."""
+    if _kind_of(folder) == "unfinished":
+        raise InputError(
+            f"'{folder}' holds unfinished output; run the command again, or merge its parts, to complete it"
+        )
 
 
 def refuse_overwriting(out: Path | None, *inputs: Path | None) -> None:
@@ -169,15 +277,15 @@ def release_pages(array: object) -> None:
 
 
 @contextmanager
-def _exclusive(target: Path, what: str) -> Iterator[None]:
+def _exclusive(target: Path, what: str, *, shared: bool = False) -> Iterator[None]:
     """Hold the lock of an output, make its parent folder, and clean up after a process that was killed."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        lock = None if _is_staged(target) else _lock(target)
+        lock = None if _is_staged(target) else _lock(target, shared)
     except OSError as error:
         raise InputError(f"cannot write to '{target}': {error.strerror}; choose another output {what}") from error
     try:
-        if lock is not None:
+        if lock is not None and not shared:
             _collect_leftovers(target)
         yield
     finally:
@@ -188,14 +296,14 @@ def _lock_file(target: Path) -> Path:
     return target.parent / f".{target.name}.lock"
 
 
-def _lock(target: Path) -> int | None:
+def _lock(target: Path, shared: bool) -> int | None:
     """Lock an output; raise if another process is writing it. The system frees the lock of a process that is killed."""
     if fcntl is None:
         return None
     while True:
         handle = os.open(_lock_file(target), os.O_RDWR | os.O_CREAT, 0o666)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError as error:
             os.close(handle)
             raise InputError(
@@ -209,7 +317,9 @@ def _lock(target: Path) -> int | None:
 
 def _unlock(target: Path, handle: int | None) -> None:
     if handle is not None:
-        _lock_file(target).unlink(missing_ok=True)
+        with suppress(BlockingIOError):  # others that share it keep it
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock_file(target).unlink(missing_ok=True)
         os.close(handle)
 
 
@@ -236,7 +346,7 @@ def _replace_folder(staging: Path, target: Path) -> None:
         _sync(staging)
     aside = None
     if target.exists():
-        aside = staging.with_name(staging.name.replace(".partial-", ".old-"))
+        aside = target.with_name(f".{target.name}.old-{secrets.token_hex(4)}")
         target.rename(aside)
     try:
         staging.rename(target)

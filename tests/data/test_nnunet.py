@@ -162,7 +162,7 @@ def test_large_probabilities_are_converted_part_by_part(model: Path, monkeypatch
     at_once = open_folder(model)[0]
     calibrator = segcal.create("ts", 3, ignore_index=(3, -1)).fit([at_once])
     folder = open_folder(model, require_labels=False)
-    apply_to_folder(calibrator, folder, like=folder, out=model.parent / "whole")
+    apply_to_folder(calibrator, folder, out=model.parent / "whole")
     monkeypatch.setattr("segcal.data.io.base.IN_MEMORY", 100)
     monkeypatch.setattr("segcal.cases._SLAB", 1)
     monkeypatch.setattr("segcal.cases._WHOLE", 2)
@@ -173,7 +173,7 @@ def test_large_probabilities_are_converted_part_by_part(model: Path, monkeypatch
     assert lazy.logits.dtype == np.float32
     np.testing.assert_array_equal(np.asarray(lazy.logits), np.asarray(at_once.logits))
     np.testing.assert_array_equal(lazy.labels, at_once.labels)
-    apply_to_folder(calibrator, folder, like=folder, out=model.parent / "slabs")
+    apply_to_folder(calibrator, folder, out=model.parent / "slabs")
     for name in "abc":
         with np.load(model.parent / f"whole/{name}.npz") as whole, np.load(model.parent / f"slabs/{name}.npz") as slabs:
             np.testing.assert_allclose(slabs["probabilities"], whole["probabilities"], rtol=1e-6)
@@ -296,7 +296,7 @@ def test_what_nnunet_writes_is_read_and_what_is_written_nnunet_reads(package: An
     assert calibrator.fit_report_.pixels == inside.sum()
 
     out = tmp_path / "out"
-    apply_to_folder(calibrator, folder, like=folder, out=out, maps=True)
+    apply_to_folder(calibrator, folder, out=out, maps=True)
     with np.load(pred / "a.npz") as before, np.load(out / "a.npz") as after:
         assert before["probabilities"].shape == after["probabilities"].shape
         np.testing.assert_array_equal(before["probabilities"].argmax(0), after["probabilities"].argmax(0))

@@ -8,10 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from segcal.evaluation.pooled import empty_cells
 from segcal.functional import binning
 from segcal.functional.binning import Histogram
 from segcal.functional.fine import ece_by_bins, smooth_ece
+from segcal.kernels.constants import CELLS
+
+
+def empty_cells(classes: int) -> Histogram:
+    zeros = torch.zeros(classes, CELLS, dtype=torch.int64)
+    return Histogram(zeros, zeros.clone(), zeros.double())
 
 
 def cells_of(confidence: np.ndarray, right: np.ndarray) -> Histogram:

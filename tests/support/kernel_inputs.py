@@ -181,6 +181,11 @@ def of_divisions(scene: Scene) -> list[Call]:
     return [call(scene.moderate, heat), call(scene.moderate, image)]
 
 
+def of_scaled_loss(scene: Scene) -> list[Call]:
+    heat = 0.3 + 4 * scene.numbers(2, 1, *scene.size).abs().to(scene.dtype)
+    return [call(scene.moderate, scene.labels, heat), call(scene.moderate.float(), scene.labels, heat.float())]
+
+
 def of_loss(scene: Scene) -> list[Call]:
     z, y = scene.moderate[0].reshape(scene.classes, -1), scene.flat[1]
     features, point = scene.numbers(3, y.numel()).float(), 0.1 * scene.numbers(1 + 3 + scene.classes).numpy()
@@ -224,6 +229,10 @@ INPUTS: dict[str, tuple[Callable[[Scene], Call | list[Call]], dict[str, float]]]
         CLOSE,
     ),
     "counting.count_cells": (lambda s: call(s.index, *s.pixels[:3], *tables(s.classes, CELLS)), CLOSE),
+    "counting.count_cells_exactly": (
+        lambda s: call(s.index, *s.pixels[:3], *(table.long() for table in tables(s.classes, CELLS))),
+        {"rtol": 0, "atol": 0},
+    ),
     "counting.measure": (
         lambda s: [
             call([s.index, s.index[:0], s.index[1::3]], s.pixels, halves(s)[0], adaptive, s.classes)
@@ -257,6 +266,7 @@ INPUTS: dict[str, tuple[Callable[[Scene], Call | list[Call]], dict[str, float]]]
     ),
     "pixels.all_finite": (lambda s: [call(s.moderate), call(s.moderate * torch.inf)], CLOSE),
     "pixels.likelihood_sums": (lambda s: [call(*s.flat, alpha) for alpha in (0.0, 0.7, 3.0)], LOOSE),
+    "pixels.moved_labels": (lambda s: [call(s.flat[0], s.flat[0].flip(0)), call(s.flat[0].half(), s.flat[0])], CLOSE),
     "pixels.pixel_statistics": (lambda s: call(s.flat[0], s.flat[1].clamp(min=0)), CLOSE),
     "pixels.relabel": (lambda s: [call(s.labels, ignored, s.classes) for ignored in ((-1,), (), (0, 300))], CLOSE),
     "random_labels.class_mass": (lambda s: call(s.logits[0], s.labels[0]), CLOSE),
@@ -264,6 +274,7 @@ INPUTS: dict[str, tuple[Callable[[Scene], Call | list[Call]], dict[str, float]]]
         lambda s: call(*s.flat, torch.from_numpy(s.random.random(s.flat[1].numel()))),
         CLOSE,
     ),
+    "scaled_loss.scaled_nll": (of_scaled_loss, {"rtol": 2e-5, "atol": 2e-5}),
     "scaling.attended_sums": (lambda s: call(*s.flat, 0.05, 0.7), LOOSE),
     "scaling.binned_sums": (
         lambda s: call(*s.flat, torch.tensor([0.3, 0.9]).double(), torch.tensor([0.5, 1.0, 2.0]).double()),

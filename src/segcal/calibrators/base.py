@@ -9,7 +9,9 @@ predicted label is 1 where the logit is above 0, or the probability above 0.5; m
 
 from __future__ import annotations
 
+import hashlib
 import inspect
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
@@ -26,6 +28,7 @@ from segcal.files import MARKER, staged_folder, write_json
 from segcal.functional.checks import IGNORED, check_logits, ignored_labels
 from segcal.functional.division import NotFiniteError, divided, finite_in, scaled_logits, scaled_probabilities
 from segcal.functional.probability import keep_labels, probabilities
+from segcal.kernels.dispatch import engine_for
 from segcal.regions import foreground
 from segcal.types import Case, IgnoreIndex, Image, InputError, Logits, Probs, Temperature, public
 from segcal.version import __version__
@@ -163,6 +166,15 @@ class Calibrator(nn.Module, ABC):
         """Return the arguments that build an equal, unfitted calibrator."""
         names = [name for name in inspect.signature(type(self).__init__).parameters if name != "self"]
         return {name: getattr(self, name) for name in names}
+
+    def identity(self) -> str:
+        """Return a hash of settings, learned values and engine: calibrators with the same one give the same bits."""
+        about = [self.method, self.config(), engine_for(self.fitted)]
+        digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
+        for name, value in sorted(self.state_dict().items()):
+            digest.update(name.encode())
+            digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()[:32]
 
     def save(self, path: str | Path) -> None:
         """Write the folder `path`: settings and report as JSON, learned values as safetensors."""

@@ -1,11 +1,19 @@
 """The command line: one file per command, listed in `segcal.cli.app`."""
 
+import os
 import signal
 import sys
+
+WAITING = {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0"}
+"""How threads of PyTorch wait after an operation: asleep. By default they spin for some milliseconds, on cores that the
+kernels which follow need. OpenMP reads this once, when torch is imported, so that a library cannot decide it for the
+program that imports it; the command line can."""
 
 
 def main() -> None:
     """Run the command line."""
+    for name, value in WAITING.items():
+        os.environ.setdefault(name, value)
     from segcal.cli.app import app
 
     # as Ctrl-C does, so that nothing half-written is left behind

@@ -20,6 +20,7 @@ COMMANDS = (
     "report",
     "figure",
     "diagnose",
+    "merge",
     "export",
     "fuse",
     "demo",

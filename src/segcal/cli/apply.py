@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +10,7 @@ import typer
 
 from segcal.cli.console import Tracked, progress_of, say, say_json
 from segcal.cli.options import OUTPUT, AsJson, Data, Device, SavedCalibrator, Scores, Split
+from segcal.cli.sharing import PartOption, say_part, sharing_of
 
 
 def apply(
@@ -24,14 +26,17 @@ def apply(
     split: Split = None,
     scores: Scores = None,
     device: Device = "auto",
+    part: PartOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Write the calibrated probabilities of every case, and check that no predicted label changed.
 
-    Labels are not needed. NIfTI and nnU-Net files are written in the format in which they were read.
+    Labels are not needed. NIfTI and nnU-Net files are written in the format in which they were read. A run that was
+    interrupted continues where it ended, and cases that were written before and have not changed are skipped.
 
     Example: segcal apply ts/ DATA --out probs/
     """
+    asked = dict(locals())
     from segcal.apply import apply_to_folder
     from segcal.calibrators import load
     from segcal.cli.steps import scores_of
@@ -40,7 +45,8 @@ def apply(
     from segcal.training.processes import choose_device
 
     refuse_overwriting(out, calibrator, data)
-    refuse_foreign(out, "probabilities")
+    sharing = sharing_of(apply, asked, out)
+    refuse_foreign(out, "probabilities" if part is None else "unfinished")
     fitted = load(calibrator).to(choose_device(device))
     folder = open_folder(
         data,
@@ -51,9 +57,11 @@ def apply(
         require_labels=False,
     )
     with progress_of("calibrating") as progress:
-        written = apply_to_folder(
-            fitted, Tracked(folder, progress), like=folder, out=out, dtype=dtype, maps=temperature
-        )
+        track = partial(Tracked, progress=progress)
+        written = apply_to_folder(fitted, folder, out=out, dtype=dtype, maps=temperature, track=track, sharing=sharing)
+    if written is None or part is not None:
+        say_part(sharing, as_json)
+        return
     if as_json:
         say_json({"out": str(out), **written})
         return

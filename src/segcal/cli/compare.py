@@ -22,6 +22,7 @@ from segcal.cli.options import (
     ReferenceOptions,
     ValidationSplit,
 )
+from segcal.cli.sharing import PartOption, encoded, say_part, sharing_of
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -51,35 +52,33 @@ def compare(
         str | None, typer.Option(help="Split to measure on; 'test' if there is one.", rich_help_panel=DATA)
     ] = None,
     logits_only: LogitsOnly = False,
+    part: PartOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Fit several methods on the same images and measure them on the same other images, with the cost of each.
 
     Prints the paper's table, and for each method its parameters, the time and memory of its fit and its effect on the
-    labels. A method that cannot be fitted to the data says so in its row, and the others continue.
+    labels. A method that cannot be fitted to the data says so in its row, and the others continue. With --out, a run
+    that was interrupted continues where it ended. With --part, the first part to finish a fit saves it for the others.
 
     Example: segcal compare DATA --methods ts,lts,isotonic --reference lts --out results/ --page page.html
     """
+    asked = dict(locals())
     from segcal.cli.steps import check_outputs, create_for, fit_shown, keep, open_at, protocol_of, validation_of
-    from segcal.evaluation.compare import (
-        PAPER,
-        UNCALIBRATED,
-        check_names,
-        known_settings,
-        look_through,
-        measured,
-        measured_fit,
-    )
+    from segcal.evaluation.compare import PAPER, UNCALIBRATED, check_names, known_settings, look_through
+    from segcal.evaluation.shared_fits import compare_folder
+    from segcal.files import remove_unfinished
     from segcal.tables import Presentation
-    from segcal.training.processes import choose_device, is_first_process
+    from segcal.training.processes import choose_device
 
+    sharing = sharing_of(compare, asked, page_options.out)
     names = [name for part in methods or PAPER for name in part.split(",") if name]
     check_names(names)
     chosen = method_options.checked(names, shared=("device",))
     place = choose_device(method_options.given.get("device", "auto"))
     folder = open_at(data, folder_options, fit_split, "fit")
     tested = open_at(data, folder_options, test_split, "test")
-    check_outputs(tested, page_options, data, folder_options.labels)
+    check_outputs(tested, page_options, data, folder_options.labels, parts=part is not None)
     checked = validation_of(data, folder_options, validation, folder)
     settings = {name.upper(): chosen.split(name) for name in names}
     calibrators = {name.upper(): create_for(name, folder, logits_only, settings[name.upper()][0]) for name in names}
@@ -87,23 +86,31 @@ def compare(
     shown = Presentation().with_changes(reference, reference_options.test, reference_options.average)
     shown.checked((UNCALIBRATED, *calibrators))
     protocol = protocol_of(folder, measure_options)
-    with progress_of("checking") as progress:
-        look_through(Tracked(tested, progress), folder.num_classes, folder.ignore_index)
-    fits = {}
-    for name, calibrator in calibrators.items():
-        training = known_settings(calibrator, {**settings[name][1], "seed": measure_options.seed})
-        fits[name] = measured_fit(calibrator, partial(fit_shown, calibrator, folder, checked, training))
-        calibrator.to(place)
-    if not is_first_process():
-        return
+    if not sharing.parts:
+        with progress_of("checking") as progress:
+            look_through(Tracked(tested, progress), folder.num_classes, folder.ignore_index)
+    training = {
+        name: known_settings(calibrator, {**settings[name][1], "seed": measure_options.seed})
+        for name, calibrator in calibrators.items()
+    }
+    fit = {
+        name: partial(fit_shown, calibrator, folder, checked, training[name])
+        for name, calibrator in calibrators.items()
+    }
+    about = [folder.identities(), None if checked is None else checked.identities(), encoded(training)]
     with progress_of("measuring") as progress:
-        comparison = measured(fits, Tracked(tested, progress), **protocol)
+        track = partial(Tracked, progress=progress)
+        comparison = compare_folder(tested, calibrators, fit, about, sharing, device=place, track=track, **protocol)
+    if comparison is None:
+        say_part(sharing, as_json)
+        return
     compared = {UNCALIBRATED: None, **comparison.calibrators}
     if reference is not None and reference not in compared:
         warn(f"the reference {reference} could not be fitted, so nothing is tested against it")
         shown = replace(shown, reference=None)
     comparison = replace(comparison, results=comparison.results.presented(shown, dataset=tested.path.resolve().name))
     keep(comparison, tested, compared, page_options)
+    remove_unfinished(page_options.out)
     _print_comparison(comparison, measure_options.floor, page_options.out, as_json, page_options.page)
 
 

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from segcal.cli.console import OUT, Tracked, progress_of, say, say_json
+from segcal.cli.console import OUT, Tracked, progress_of, say, say_json, say_where
 from segcal.cli.options import OUTPUT, AsJson, Data, Device, FolderOptions, Split
+from segcal.cli.sharing import PartOption, say_part, sharing_of
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from segcal.evaluation.diagnosis import Diagnosis
+    from segcal.parts.work import Sharing
 
 _SHOWN = 20
 """Images in the table; --json has all."""
@@ -36,35 +40,45 @@ def diagnose(
         typer.Option("--limits", help="Also show what temperatures chosen with the labels would reach, and the floor."),
     ] = False,
     device: Device = "auto",
+    out: Annotated[
+        Path | None, typer.Option(help="Folder to save the diagnosis in, as JSON.", rich_help_panel=OUTPUT)
+    ] = None,
+    part: PartOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Report whether the scores are over-, under- or balanced in confidence: data set, each image, each pixel.
 
     Example: segcal diagnose DATA --maps maps/
     """
+    asked = dict(locals())
     from segcal.cli.further_tables import print_limits
     from segcal.cli.steps import open_at
-    from segcal.evaluation.diagnosis import diagnose as examine
-    from segcal.evaluation.diagnosis import write_maps
     from segcal.evaluation.limits import limits as limits_of
-    from segcal.files import refuse_foreign, refuse_overwriting
+    from segcal.evaluation.shared_diagnosis import ExcessMaps, diagnose_folder, save_diagnosis
+    from segcal.files import refuse_foreign, refuse_overwriting, remove_unfinished
+    from segcal.parts.outputs import write_cases
     from segcal.training.processes import choose_device
 
     place = choose_device(device)
+    sharing = sharing_of(diagnose, asked, out)
+    if out is not None:
+        refuse_overwriting(out, data, folder_options.labels)
+        refuse_foreign(out, "diagnosis" if part is None else "unfinished")
     if maps is not None:
         refuse_overwriting(maps, data, folder_options.labels)
         refuse_foreign(maps, "maps")
     folder = open_at(data, folder_options, split)
     with progress_of("diagnosing") as progress:
-        found = examine(
-            Tracked(folder, progress),
-            num_classes=folder.num_classes,
-            ignore_index=folder.ignore_index,
-            background=folder.background,
-            device=place,
-        )
+        track = partial(Tracked, progress=progress)
+        found = diagnose_folder(folder, sharing, track=track, device=place)
         if maps is not None:
-            write_maps(Tracked(folder, progress), like=folder, out=maps, device=place)
+            write_cases(ExcessMaps(folder, place), folder, _sharing_of_maps(sharing, maps), track=track)
+    if found is None:
+        say_part(sharing, as_json)
+        return
+    if out is not None:
+        save_diagnosis(found, out)
+        remove_unfinished(out)
     reached = None
     if limits:
         reached = limits_of(
@@ -80,6 +94,14 @@ def diagnose(
         print_limits(reached)
     if maps is not None:
         say(f"maps in {maps}")
+    say_where(out)
+
+
+def _sharing_of_maps(sharing: Sharing, maps: Path) -> Sharing:
+    """Return how maps are divided: those of a part lie in its folder until they are merged."""
+    if sharing.part is not None and sharing.out is not None:
+        return replace(sharing, out=sharing.out / "maps")
+    return replace(sharing, out=maps, parts=[path / "maps" for path in sharing.parts])
 
 
 def _table(found: Diagnosis) -> Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +19,7 @@ from segcal.cli.options import (
     ReferenceOptions,
     Split,
 )
+from segcal.cli.sharing import PartOption, say_part, sharing_of
 
 
 def evaluate(
@@ -31,30 +33,40 @@ def evaluate(
     ] = None,
     split: Split = None,
     device: Device = "auto",
+    part: PartOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure calibration: the paper's table by region, mean(std), best in bold, with significance.
 
-    Uses the split "test" of splits.json if there is one, else all cases.
+    Uses the split "test" of splits.json if there is one, else all cases. With --out, a run that was interrupted
+    continues where it ended.
 
     Example: segcal evaluate DATA --calibrators ts/ --reference TS --out results/ --page page.html
     """
+    asked = dict(locals())
     from segcal.cli.results_view import print_results
     from segcal.cli.steps import check_outputs, keep, load_all, open_at, protocol_of
     from segcal.evaluation.compare import UNCALIBRATED
-    from segcal.evaluation.run import evaluate as measure
+    from segcal.evaluation.shared import evaluate_folder
+    from segcal.files import remove_unfinished
     from segcal.tables import Presentation
     from segcal.training.processes import choose_device
 
+    sharing = sharing_of(evaluate, asked, page_options.out)
     folder = open_at(data, folder_options, split, "test")
-    check_outputs(folder, page_options, data, folder_options.labels, *(calibrators or []))
+    check_outputs(folder, page_options, data, folder_options.labels, *(calibrators or []), parts=part is not None)
     place = choose_device(device)
     compared = {UNCALIBRATED: None, **{name: one.to(place) for name, one in load_all(calibrators or []).items()}}
     shown = Presentation().with_changes(reference_options.reference, reference_options.test, reference_options.average)
     shown.checked(tuple(compared))  # now, not after an hour of measuring
     protocol = protocol_of(folder, measure_options)
     with progress_of("measuring") as progress:
-        results = measure(Tracked(folder, progress), compared, **protocol)
+        track = partial(Tracked, progress=progress)
+        results = evaluate_folder(folder, compared, sharing, track=track, **protocol)
+    if results is None:
+        say_part(sharing, as_json)
+        return
     results = results.presented(shown, dataset=folder.path.resolve().name)
     keep(results, folder, compared, page_options)
+    remove_unfinished(page_options.out)
     print_results(results, results.table(floor=measure_options.floor), page_options.out, as_json, page_options.page)

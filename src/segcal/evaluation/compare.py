@@ -15,14 +15,15 @@ import torch
 
 from segcal.calibrators import Calibrator
 from segcal.cases import labels_of, reread, slabs_of
+from segcal.evaluation.findings import Findings
 from segcal.evaluation.memory import memory_growth
 from segcal.evaluation.protocol import AceEdges, Protocol
 from segcal.evaluation.results import Results
-from segcal.evaluation.run import evaluate
+from segcal.evaluation.run import Measuring, measure_all, with_limits
 from segcal.files import staged_folder, write_json
 from segcal.functional.binning import Form
 from segcal.functional.probability import predicted_labels
-from segcal.regions import RegionFunction
+from segcal.regions import RegionFunction, chosen_regions
 from segcal.statistics import IntervalKind
 from segcal.types import Case, IgnoreIndex, InputError, Mask, public
 
@@ -197,7 +198,8 @@ def compare(
         )
         for name, calibrator in calibrators.items()
     }
-    return measured(fits, tested, regions=regions, **vars(protocol))
+    measuring, found = measure_all(tested, compared(fits), protocol, chosen_regions(regions))
+    return comparison_of(fits, measuring, found, list(found.cases), tested)
 
 
 def measured_fit(calibrator: Calibrator, fit: Callable[[], object]) -> Fit:
@@ -211,15 +213,22 @@ def measured_fit(calibrator: Calibrator, fit: Callable[[], object]) -> Fit:
     return Fit(None, failure=failure) if failure else Fit(calibrator, growth.peak)
 
 
-def measured(fits: Mapping[str, Fit], cases: Collection[Case], **protocol: Any) -> Comparison:
-    """Measure the uncalibrated scores and every method that could be fitted; raise if there is none."""
+def compared(fits: Mapping[str, Fit]) -> dict[str, Calibrator | None]:
+    """Return what is measured: the uncalibrated scores and every method that could be fitted; raise if none could."""
     calibrators = _fitted(fits)
     if not calibrators:
         failures = [str(fit.failure) for fit in fits.values()]
         raise InputError(f"none of {len(fits)} methods could be fitted; {next(iter(fits))} says: {failures[0]}")
-    results = evaluate(cases, {UNCALIBRATED: None, **calibrators}, **protocol)
-    moving = {name: calibrator for name, calibrator in calibrators.items() if not calibrator.preserves_labels}
-    changed = {**dict.fromkeys(calibrators, 0.0), **_changed(moving, cases, Protocol.of(protocol))}
+    return {UNCALIBRATED: None, **calibrators}
+
+
+def comparison_of(
+    fits: Mapping[str, Fit], measuring: Measuring, found: Findings, names: Sequence[str], cases: Iterable[Case]
+) -> Comparison:
+    """Return the comparison of what was measured on the cases called `names`."""
+    results = with_limits(measuring.results(found, names), cases, measuring.protocol)
+    pixels = sum(int(seen.pixels[measuring.masked.index("all")]) for seen in found.of(UNCALIBRATED))
+    changed = {name: found.moved(name) / pixels if pixels else float("nan") for name in _fitted(fits)}
     return Comparison(results, fits, changed)
 
 
@@ -271,19 +280,6 @@ def moved_labels(calibrator: Calibrator, case: Case) -> Mask:
         for slab, logits in calibrator.calibrate_case(case)
     ]
     return torch.cat([part.cpu() for part in parts], dim=1)
-
-
-def _changed(calibrators: Mapping[str, Calibrator], cases: Iterable[Case], protocol: Protocol) -> dict[str, float]:
-    """Return the share of the pixels in *All* whose predicted label each calibrator changes."""
-    if not calibrators:
-        return {}
-    changed, pixels = dict.fromkeys(calibrators, 0), 0
-    for case in cases:
-        inside = protocol.labelled(case).all
-        pixels += int(inside.sum())
-        for name, calibrator in calibrators.items():
-            changed[name] += int((moved_labels(calibrator, case) & inside).sum())
-    return {name: count / pixels if pixels else float("nan") for name, count in changed.items()}
 
 
 def _plain(value: Any) -> Any:

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import pairwise, product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
 from segcal.calibrators import TemperatureScaling
 from segcal.cases import labels_of, reread, slabs_of, to_tensor
-from segcal.data.folders.folder import Folder, write_map
-from segcal.files import MARKER, staged_folder, write_json
 from segcal.functional.checks import IGNORED, check_logits
 from segcal.functional.temperature import (
     Likelihood,
@@ -29,7 +25,6 @@ from segcal.functional.temperature import (
 )
 from segcal.regions import foreground
 from segcal.types import Array, Case, IgnoreIndex
-from segcal.version import __version__
 
 _OVER, _UNDER, _EVEN, _IGNORED = (213, 94, 0), (0, 114, 178), (250, 250, 248), (128, 128, 128)
 _VARIES = 0.1  # standard deviation of log temperatures from which they are said to vary
@@ -112,11 +107,23 @@ def diagnose(
 ) -> Diagnosis:
     """Compare NLL and entropy in the region *All*, over all pixels, in each image and at each pixel."""
     kept, place = reread(cases), device or torch.device("cpu")
-    images = tuple(_image(case, num_classes, ignore_index, background, place) for case in kept)
+    images = tuple(diagnose_image(case, num_classes, ignore_index, background, place) for case in kept)
+    return diagnosis_of(images, kept, num_classes, ignore_index, background, place)
+
+
+def diagnosis_of(
+    images: tuple[Finding, ...],
+    cases: Collection[Case],
+    num_classes: int,
+    ignore_index: IgnoreIndex,
+    background: int | None,
+    device: torch.device,
+) -> Diagnosis:
+    """Return the diagnosis of a data set whose images have been diagnosed; `cases` are read for its temperature."""
     scaling = TemperatureScaling(
         num_classes, ignore_index=ignore_index, background=background, bounds=(np.finfo(float).tiny, 1e300)
     )
-    scaling.to(place).fit(kept)
+    scaling.to(device).fit(cases)
     weights = np.array([image.pixels for image in images], dtype=np.float64)
 
     def mean(field: str) -> float:
@@ -149,32 +156,18 @@ def excess_map(
     return torch.cat(parts).numpy()
 
 
-def write_maps(cases: Iterable[Case], *, like: Folder, out: Path, device: torch.device | None = None) -> None:
-    """Write the map of every case to `out`, as its folder stores such maps; of images a picture `NAME.png` too.
-
-    Orange is overconfident, blue underconfident, grey ignored; colours are full from 2 nats on.
-    """
-    with staged_folder(out) as folder:
-        count = 0
-        for case in cases:
-            excess = excess_map(case, like.num_classes, like.ignore_index, device=device)
-            path = write_map(folder, case.name, excess, like)
-            if excess.ndim == 2:
-                Image.fromarray(_coloured(excess)).save(path.with_suffix(".png"))
-            count += 1
-        write_json(folder / MARKER, {"format": 1, "segcal": __version__, "maps": {"cases": count}})
-
-
-def _coloured(excess: Array) -> Array:
+def coloured(excess: Array) -> Array:
+    """Return a picture `[H, W, 3]` of an excess map."""
     share = np.clip(np.abs(np.nan_to_num(excess)) / _FULL, 0, 1)[..., np.newaxis]
     full = np.where(excess[..., np.newaxis] > 0, _OVER, _UNDER)
     colour = np.where(np.isnan(excess)[..., np.newaxis], _IGNORED, _EVEN + share * (full - np.array(_EVEN)))
     return np.rint(colour).astype(np.uint8)
 
 
-def _image(
+def diagnose_image(
     case: Case, num_classes: int, ignore_index: IgnoreIndex, background: int | None, device: torch.device
 ) -> Finding:
+    """Compare NLL and entropy of one image in the region *All*."""
     labels = labels_of(case, num_classes, ignore_index)
     truth = labels.masked_fill(~foreground(labels, IGNORED, background=background), IGNORED)[0].to(device)
     over = under = 0

@@ -4,121 +4,64 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 
-from segcal.evaluation.measure import Measured
-from segcal.evaluation.places import Places
-from segcal.evaluation.pooled import ece_of_bins, empty_cells, first_regions, pooled_curves, pooled_rows
+from segcal.evaluation.findings import Findings, Key, Seen
+from segcal.evaluation.pooled import ece_of_bins, pooled_curves, pooled_rows
 from segcal.evaluation.protocol import Protocol
-from segcal.evaluation.quality import SurfaceRows
+from segcal.evaluation.quality import COLUMNS, quality_rows
 from segcal.evaluation.results import Results
-from segcal.functional.binning import Evidence, Histogram
-from segcal.functional.catalogue import HIGHER_IS_BETTER, readings
+from segcal.functional.catalogue import HIGHER_IS_BETTER
 from segcal.functional.checks import ignored_labels
 from segcal.statistics import bootstrap_intervals, clusters_of
-from segcal.types import Case, InputError
 from segcal.version import __version__
 
+Row = tuple[Any, ...]
 
-@dataclass
+
+@dataclass(frozen=True)
 class Gathered:
-    """Everything found so far: a few rows for each case, and fine histograms for each method and region.
+    """The findings of cases in their order, with true labels or with those drawn for the floor.
 
     Attributes:
-        protocol: How it is measured.
+        findings: Of all cases.
+        names: The cases in the order of the tables.
+        protocol: How it was measured.
         methods: Names of the methods.
         masked: Names of the regions that are masks.
         local: Names of those that summarise the patches of an image.
+        redrawn: Whether these are the findings with labels drawn for the floor.
     """
 
+    findings: Findings
+    names: Sequence[str]
     protocol: Protocol
     methods: tuple[str, ...]
     masked: tuple[str, ...]
     local: tuple[str, ...]
-    cases: dict[str, str] = field(default_factory=dict)
-    rows: list[tuple[Any, ...]] = field(default_factory=list)
-    patch_rows: list[tuple[Any, ...]] = field(default_factory=list)
-    size_rows: list[tuple[Any, ...]] = field(default_factory=list)
-    volume_rows: list[tuple[Any, ...]] = field(default_factory=list)
-    evidence: dict[str, list[Evidence]] = field(default_factory=dict)
-    top_cells: dict[tuple[str, int], Histogram] = field(default_factory=dict)
-    marginal_cells: dict[tuple[str, int], Histogram] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.surfaces = SurfaceRows(self.protocol)
-
-    def begin(self, case: Case) -> None:
-        """Note a case before its findings are added."""
-        if case.name in self.cases:
-            raise InputError(f"case names must be unique, got '{case.name}' twice; rename one")
-        self.cases[case.name] = case.group or ""
-
-    def add(self, whole: Case, method: str, places: Places, measured: Measured) -> None:
-        """Add what one method gave on one case."""
-        case = whole.name
-        self._add_rows(case, method, places, measured.evidence)
-        if self.protocol.surfaces:
-            self.surfaces.add(whole, method, measured.pixels.predicted, places.labels)
-        for name, mass, true in zip(self.protocol.names, measured.mass.tolist(), measured.support, strict=True):
-            self.volume_rows.append((case, method, name, mass, true))
-        self.evidence.setdefault(method, []).append(first_regions(measured.evidence, len(self.masked)))
-        marginal = self.protocol.form == "marginal"
-        for k, region in enumerate(places.regions):
-            key = (method, k)
-            if key not in self.top_cells:
-                self.top_cells[key] = empty_cells(self.protocol.num_classes)
-                self.marginal_cells[key] = empty_cells(self.protocol.num_classes) if marginal else self.top_cells[key]
-            measured.add_cells(region, self.top_cells[key], self.marginal_cells[key] if marginal else None)
-
-    def _add_rows(self, case: str, method: str, places: Places, evidence: Evidence) -> None:
-        found = {name: values.tolist() for name, values in readings(evidence, self.protocol.form).items()}
-        pixels, first_patch = found.pop("pixels"), len(self.masked)
-        for metric, values in found.items():
-            for k, region in enumerate(self.masked):
-                self.rows.append((case, method, region, metric, values[k], pixels[k]))
-            for k, box in enumerate(places.boxes, start=first_patch):
-                origin = " ".join(str(interval.start) for interval in box)
-                self.patch_rows.append((case, method, k - first_patch, origin, metric, values[k], pixels[k]))
-            if not places.boxes:
-                continue
-            end = first_patch + len(places.boxes)
-            for region, value, size in self._summarised(metric, values[first_patch:end], pixels[first_patch:end]):
-                self.rows.append((case, method, region, metric, value, size))
-            for side, patches in places.studied.items():
-                start, end = end, end + len(patches)
-                for region, value, size in self._summarised(metric, values[start:end], pixels[start:end]):
-                    self.size_rows.append((case, method, side, region, metric, value, size))
-
-    def _summarised(
-        self, metric: str, values: Sequence[float], pixels: Sequence[int]
-    ) -> Iterator[tuple[str, float, int]]:
-        """Local-Avg and Local-Max of one image: the mean patch and the worst, among those that hold pixels."""
-        held = [(value, size) for value, size in zip(values, pixels, strict=True) if size]
-        found: dict[str, tuple[float, int]] = dict.fromkeys(("local-avg", "local-max"), (np.nan, 0))
-        if held:
-            worst = min if metric in HIGHER_IS_BETTER else max
-            mean = float(np.mean([value for value, _ in held]))
-            found = {"local-avg": (mean, sum(size for _, size in held)), "local-max": worst(held)}
-        yield from ((region, *found[region]) for region in self.local)
+    redrawn: bool = False
 
     def results(self, warnings: list[str]) -> Results:
         """Return the tables."""
+        tables = zip(*self._tables(), strict=True)
+        rows, patch_rows, size_rows, volume_rows = (list(chain.from_iterable(parts)) for parts in tables)
         settings = asdict(self.protocol)
         settings["ignore_index"] = list(ignored_labels(self.protocol.ignore_index))
         settings["class_names"] = list(self.protocol.names)
-        settings["patch_sizes"] = sorted({row[2] for row in self.size_rows})
+        settings["patch_sizes"] = sorted({row[2] for row in size_rows})
         size_columns = ["case", "method", "size", "region", "metric", "value", "pixels"]
         pooled, curves, sensitivity = self._pooled()
         return Results(
-            pd.DataFrame(self.rows, columns=["case", "method", "region", "metric", "value", "pixels"]),
-            pd.DataFrame(self.patch_rows, columns=["case", "method", "patch", "origin", "metric", "value", "pixels"]),
+            pd.DataFrame(rows, columns=["case", "method", "region", "metric", "value", "pixels"]),
+            pd.DataFrame(patch_rows, columns=["case", "method", "patch", "origin", "metric", "value", "pixels"]),
             pooled,
             {
                 **settings,
@@ -129,35 +72,105 @@ class Gathered:
                 "date": datetime.now(UTC).date().isoformat(),
                 "versions": {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__},
             },
-            case_frame=pd.DataFrame(list(self.cases.items()), columns=["case", "group"]),
+            case_frame=pd.DataFrame({"case": list(self.names), "group": self.groups}),
             curve_frame=curves,
             sensitivity_frame=sensitivity,
-            volume_frame=pd.DataFrame(self.volume_rows, columns=["case", "method", "label", "predicted", "true"]),
-            size_frame=pd.DataFrame(self.size_rows, columns=size_columns) if self.size_rows else None,
-            surface_frame=self.surfaces.frame(),
+            volume_frame=pd.DataFrame(volume_rows, columns=["case", "method", "label", "predicted", "true"]),
+            size_frame=pd.DataFrame(size_rows, columns=size_columns) if size_rows else None,
+            surface_frame=self._surfaces(),
         )
 
+    def _surfaces(self) -> pd.DataFrame | None:
+        """Return the figures of each structure, where they were measured."""
+        if not self.protocol.surfaces:
+            return None
+        rows = [
+            row
+            for case in self.names
+            for method in self.methods
+            for row in quality_rows(
+                case, method, self.findings.readings[case, Key(method, False)].surfaces, self.protocol.names
+            )
+        ]
+        return pd.DataFrame(rows, columns=list(COLUMNS))
+
+    @property
+    def groups(self) -> list[str]:
+        """The group of each case."""
+        return [self.findings.cases[name].group for name in self.names]
+
+    def _tables(self) -> Iterator[tuple[list[Row], list[Row], list[Row], list[Row]]]:
+        """Yield the rows of regions, of patches, of further patch sizes and of volumes, for each case and method."""
+        for case in self.names:
+            seen = self.findings.cases[case]
+            for method in self.methods:
+                reading = self.findings.readings[case, Key(method, self.redrawn)]
+                pixels = [int(size) for size in reading.pixels]
+                own, patches, sizes = list[Row](), list[Row](), list[Row]()
+                for metric, values in zip(self.findings.metrics, reading.values.tolist(), strict=True):
+                    self._add_rows((case, method), seen, metric, values, pixels, own, patches, sizes)
+                predicted, true = reading.volumes.tolist()
+                labels = zip(self.protocol.names, predicted, true, strict=True)
+                yield own, patches, sizes, [(case, method, name, mass, int(count)) for name, mass, count in labels]
+
+    def _add_rows(
+        self,
+        about: tuple[str, str],
+        seen: Seen,
+        metric: str,
+        values: list[float],
+        pixels: list[int],
+        rows: list[Row],
+        patch_rows: list[Row],
+        size_rows: list[Row],
+    ) -> None:
+        """Add the rows of one metric."""
+        first, end = len(self.masked), len(self.masked) + len(seen.origins)
+        rows += [(*about, region, metric, values[k], pixels[k]) for k, region in enumerate(self.masked)]
+        for k, place in enumerate(seen.origins):
+            origin = " ".join(map(str, place))
+            patch_rows.append((*about, k, origin, metric, values[first + k], pixels[first + k]))
+        if not seen.origins:
+            return
+        for region, value, size in self._summarised(metric, values[first:end], pixels[first:end]):
+            rows.append((*about, region, metric, value, size))
+        for side, count in seen.studied.items():
+            start, end = end, end + count
+            for region, value, size in self._summarised(metric, values[start:end], pixels[start:end]):
+                size_rows.append((*about, side, region, metric, value, size))
+
+    def _summarised(
+        self, metric: str, values: Sequence[float], pixels: Sequence[int]
+    ) -> Iterator[tuple[str, float, int]]:
+        """Yield Local-Avg and Local-Max of one image: the mean patch and the worst, among those that hold pixels."""
+        held = [(value, size) for value, size in zip(values, pixels, strict=True) if size]
+        found: dict[str, tuple[float, int]] = dict.fromkeys(("local-avg", "local-max"), (np.nan, 0))
+        if held:
+            worst = min if metric in HIGHER_IS_BETTER else max
+            mean = float(np.mean([value for value, _ in held]))
+            found = {"local-avg": (mean, sum(size for _, size in held)), "local-max": worst(held)}
+        yield from ((region, *found[region]) for region in self.local)
+
     def _pooled(self) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
-        """Figures over all pixels of all cases, reliability diagrams, and ECE for other numbers of bins."""
-        bins, form, images = self.protocol.bins, self.protocol.form, len(self.cases)
+        """Return figures over all pixels of all cases, reliability diagrams, and ECE for other numbers of bins."""
+        bins, form = self.protocol.bins, self.protocol.form
         draw = partial(
             bootstrap_intervals,
             kind=self.protocol.interval,
             repetitions=self.protocol.repetitions,
             seed=self.protocol.seed,
-            clusters=clusters_of(list(self.cases.values())),
+            clusters=clusters_of(self.groups),
         )
-        pooled: list[tuple[Any, ...]] = []
-        curves: list[tuple[Any, ...]] = []
-        sensitivity: list[tuple[Any, ...]] = []
-        for method in self.methods:
-            kept = self.evidence[method]
+        pooled, curves, sensitivity = list[Row](), list[Row](), list[Row]()
+        for key in (Key(method, self.redrawn) for method in self.methods):
             for k, region in enumerate(self.masked):
-                top, cells = self.top_cells[(method, k)], self.marginal_cells[(method, k)]
-                found = pooled_rows(kept, k, cells, top, bins=bins, form=form, draw=draw)
-                pooled += [(method, region, *row, images, pixels) for *row, pixels in found]
-                curves += [(method, region, *row) for row in pooled_curves(kept, k, self.protocol.names, draw=draw)]
-                sensitivity += [(method, region, *row) for row in ece_of_bins(top)]
+                about, table = (key.method, region), self.findings.evidence(self.names, key, k)
+                top = self.findings.histogram(key, k)
+                cells = self.findings.histogram(key, k, marginal=True) if form == "marginal" else top
+                found = pooled_rows(table, cells, top, bins=bins, form=form, draw=draw)
+                pooled += [(*about, *row, len(self.names), pixels) for *row, pixels in found]
+                curves += [(*about, *row) for row in pooled_curves(table, self.protocol.names, draw=draw)]
+                sensitivity += [(*about, *row) for row in ece_of_bins(top)]
         edges = ["low_edge", "high_edge", "count", "hit", "confidence", "low", "high"]
         return (
             pd.DataFrame(pooled, columns=["method", "region", "metric", "value", "low", "high", "images", "pixels"]),

@@ -15,10 +15,11 @@ from segcal.cases import slabs_of
 from segcal.evaluation.places import Places
 from segcal.evaluation.protocol import Protocol
 from segcal.functional import binning
-from segcal.functional.binning import Evidence, Histogram, Pixels
+from segcal.functional.binning import Evidence, Pixels
+from segcal.functional.counting import count_cells_exactly
 from segcal.functional.probability import probabilities
 from segcal.functional.random_labels import class_mass, draw_labels, generator_of
-from segcal.types import Case
+from segcal.types import Array, Case
 
 
 @dataclass(frozen=True)
@@ -60,11 +61,13 @@ class Measured:
         support = np.bincount(pixels.labels.numpy() + 1, minlength=protocol.num_classes + 1)[1:]
         return cls(evidence, pixels, class_probs, mass, support.tolist())
 
-    def add_cells(self, region: Tensor, top: Histogram, marginal: Histogram | None) -> None:
-        """Add a region's pixels to fine histograms: of top confidences and, if given, of every class."""
-        binning.count_cells(self.pixels, region, top)
+    def add_cells(self, region: Tensor, top: Array, marginal: Array | None) -> None:
+        """Add a region's pixels to fixed-point fine histograms: of top confidences and, if given, of every class."""
+        confidence, predicted, labels = self.pixels[:3]
+        count_cells_exactly(region, confidence, predicted, labels, *torch.from_numpy(top))
         if self.class_probs is not None and marginal is not None:
-            binning.count_marginal_cells(self.class_probs, self.pixels.labels, region, marginal)
+            tables = torch.from_numpy(marginal).unbind()
+            binning.count_marginal_cells(self.class_probs, labels, region, tables, count_cells_exactly)
 
 
 def measure(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 from torch import Tensor
 
 from segcal.evaluation.protocol import Protocol
-from segcal.functional.surfaces import LabelQuality, segmentation_quality
+from segcal.functional.surfaces import segmentation_quality
 from segcal.types import Array, Case
 
 COLUMNS = ("case", "method", "label", "metric", "value")
@@ -23,39 +23,45 @@ _FIGURES = {
 """Names in the results, and attributes of `LabelQuality`."""
 
 
-@dataclass
-class SurfaceRows:
-    """The figures found so far: one row per case, method, structure and figure."""
+class CaseQuality:
+    """The figures of one case; most methods change no label, so that those of the method before are often right."""
 
-    protocol: Protocol
-    rows: list[tuple[str, str, str, str, float]] = field(default_factory=list)
-    _last: tuple[str, Array, tuple[LabelQuality, ...]] | None = None
+    def __init__(self, case: Case, labels: Tensor, protocol: Protocol) -> None:
+        """Take the labels `[*S]`, which are -1 where they are ignored."""
+        self.case, self.truth, self.protocol = case, labels.numpy(), protocol
+        self._last: tuple[Array, Array] | None = None
 
-    def add(self, case: Case, method: str, predicted: Tensor, labels: Tensor) -> None:
-        """Add the figures of one method on one case; labels are -1 where they are ignored."""
-        prediction, truth = predicted.numpy().reshape(labels.shape), labels.numpy()
-        # most methods change no label, so that the figures of the method before are often theirs too
-        if self._last is None or self._last[0] != case.name or not np.array_equal(self._last[1], prediction):
-            self._last = (case.name, prediction, self._measured(case, prediction, truth))
-        for found in self._last[2]:
-            name = self.protocol.names[found.label]
-            self.rows += [(case.name, method, name, key, getattr(found, own)) for key, own in _FIGURES.items()]
+    def of(self, predicted: Tensor) -> Array:
+        """Return a row for each structure of the prediction or the truth: its class, then its figures `[S, 6]`."""
+        prediction = predicted.numpy().reshape(self.truth.shape)
+        if self._last is None or not np.array_equal(self._last[0], prediction):
+            self._last = (prediction, self._measured(prediction))
+        return self._last[1]
 
-    def _measured(self, case: Case, prediction: Array, truth: Array) -> tuple[LabelQuality, ...]:
-        known = truth >= 0
+    def _measured(self, prediction: Array) -> Array:
+        known = self.truth >= 0
         structures = [k for k in range(self.protocol.num_classes) if k != self.protocol.background]
-        return segmentation_quality(
+        found = segmentation_quality(
             prediction,
-            truth,
+            self.truth,
             structures,
-            spacing=case.spacing,
+            spacing=self.case.spacing,
             tolerance=self.protocol.surface_tolerance,
             inside=None if known.all() else known,
-        ).labels
+        )
+        rows = [[entry.label, *(getattr(entry, own) for own in _FIGURES.values())] for entry in found.labels]
+        return np.array(rows, np.float64).reshape(len(rows), 1 + len(_FIGURES))
 
-    def frame(self) -> pd.DataFrame | None:
-        """Return the rows as a table; None where nothing was measured."""
-        return pd.DataFrame(self.rows, columns=list(COLUMNS)) if self.rows else None
+
+def quality_rows(
+    case: str, method: str, figures: Array, names: Sequence[str]
+) -> list[tuple[str, str, str, str, float]]:
+    """Return the rows of the table of one case and method."""
+    return [
+        (case, method, names[int(label)], metric, value)
+        for label, *values in figures.tolist()
+        for metric, value in zip(_FIGURES, values, strict=True)
+    ]
 
 
 def mean_quality(frame: pd.DataFrame, methods: tuple[str, ...]) -> pd.DataFrame:

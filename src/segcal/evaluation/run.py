@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from typing import Any
 
-import pandas as pd
+import torch
 
 from segcal.calibrators import Calibrator
 from segcal.cases import reread
+from segcal.evaluation.findings import Findings, Key
 from segcal.evaluation.gather import Gathered
 from segcal.evaluation.limits import limits as oracle_limits
 from segcal.evaluation.measure import measure
 from segcal.evaluation.places import Places
 from segcal.evaluation.protocol import AceEdges, Protocol
+from segcal.evaluation.quality import CaseQuality
 from segcal.evaluation.results import Results
 from segcal.functional.binning import Form
 from segcal.regions import PATCH_SIZE, Region, RegionFunction, chosen_regions, local_patch_size
@@ -91,27 +93,120 @@ def evaluate(
     """
     protocol = Protocol.of(locals())  # must stay the first statement: the arguments are the only local names here
     chosen = chosen_regions(regions if masks is None else _renamed(masks, regions))
-    if not calibrators:
-        raise InputError('at least one method is needed, got none; {"UC": None} measures the uncalibrated scores')
-    for name, calibrator in calibrators.items():
-        _check_calibrator(name, calibrator, num_classes)
     known = reread(cases) if limits else cases
-    sized, remaining, notes = _with_patch_size(protocol, known)
-    found, redrawn = _gather(remaining, calibrators, sized, chosen)
-    results = found.results(
-        [*notes, *_seen(calibrators, list(found.cases)), *bootstrap_doubts(list(found.cases.values()))]
-    )
-    uncalibrated = [name for name, calibrator in calibrators.items() if calibrator is None]
-    about = {"baseline": [*uncalibrated, *calibrators][0], "fits": _fits(calibrators)}
-    results = replace(results, settings={**results.settings, **about})
-    if limits:
-        results = replace(results, limits_frame=_limits(known, protocol))
-    return replace(results, redrawn=redrawn.results([])) if floor else results
+    measuring, found = measure_all(known, calibrators, protocol, chosen)
+    return with_limits(measuring.results(found, list(found.cases)), known, protocol)
 
 
-def _limits(cases: Iterable[Case], protocol: Protocol) -> pd.DataFrame:
+def measure_all(
+    cases: Iterable[Case],
+    calibrators: Mapping[str, Calibrator | None],
+    protocol: Protocol,
+    regions: Mapping[str, Region],
+) -> tuple[Measuring, Findings]:
+    """Measure every case in this process."""
+    sized, cases, notes = _with_patch_size(protocol, cases)
+    measuring = Measuring.of(calibrators, sized, regions, notes)
+    found = measuring.nothing()
+    for case in cases:
+        measuring.add(case, found)
+    return measuring, found
+
+
+@dataclass(frozen=True)
+class Measuring:
+    """An evaluation that is ready to measure cases, all of them or some.
+
+    Attributes:
+        calibrators: Fitted calibrators by their name in the tables.
+        protocol: How it is measured, with the side of the patches.
+        regions: The regions by name.
+        notes: Warnings known before anything is measured.
+    """
+
+    calibrators: Mapping[str, Calibrator | None]
+    protocol: Protocol
+    regions: Mapping[str, Region]
+    notes: Sequence[str] = ()
+
+    @classmethod
+    def of(
+        cls,
+        calibrators: Mapping[str, Calibrator | None],
+        protocol: Protocol,
+        regions: Mapping[str, Region],
+        notes: Sequence[str] = (),
+    ) -> Measuring:
+        """Return it checked."""
+        if not calibrators:
+            raise InputError('at least one method is needed, got none; {"UC": None} measures the uncalibrated scores')
+        for name, calibrator in calibrators.items():
+            _check_calibrator(name, calibrator, protocol.num_classes)
+        return cls(calibrators, protocol, regions, notes)
+
+    @classmethod
+    def of_cases(
+        cls, cases: Iterable[Case], calibrators: Mapping[str, Calibrator | None], **protocol: Any
+    ) -> Measuring:
+        """Return it with all regions, and patches whose side suits the first case."""
+        sized, _, notes = _with_patch_size(Protocol(**protocol), cases)
+        return cls.of(calibrators, sized, chosen_regions(None), notes)
+
+    @property
+    def masked(self) -> tuple[str, ...]:
+        """Names of the regions that are masks, in order."""
+        return tuple(name for name, region in self.regions.items() if region.mask is not None)
+
+    @property
+    def device(self) -> torch.device | None:
+        """Where the calibrators are; the uncalibrated scores are measured there too."""
+        return next((one.fitted.device for one in self.calibrators.values() if one is not None), None)
+
+    def nothing(self) -> Findings:
+        """Return findings to add cases to."""
+        return Findings(self.protocol.num_classes, self.protocol.form)
+
+    def add(self, case: Case, found: Findings) -> None:
+        """Measure a case with every method: with its labels and, for the floor, with labels drawn at random."""
+        places = Places.of(case, self.protocol, self.regions.values())
+        found.begin(case, places)
+        inside, plain = places.regions[self.masked.index("all")], None
+        quality = CaseQuality(case, places.labels, self.protocol) if self.protocol.surfaces else None
+        for method, calibrator in self.calibrators.items():
+            truth, perfect = measure(case, calibrator, places, self.protocol, device=self.device)
+            plain = truth.pixels.predicted if calibrator is None else plain
+            moved = 0
+            if plain is not None and calibrator is not None and not calibrator.preserves_labels:
+                moved = int(torch.ne(truth.pixels.predicted, plain)[inside].sum())
+            surfaces = None if quality is None else quality.of(truth.pixels.predicted)
+            found.add(case.name, Key(method, False), places, truth, moved, surfaces)
+            if perfect is not None:
+                found.add(case.name, Key(method, True), places, perfect)
+
+    def results(self, found: Findings, names: Sequence[str]) -> Results:
+        """Return the tables of the cases called `names`, in that order, which must be those that were measured."""
+        if not names:
+            raise InputError("at least one case is needed, got none; is the folder or the split empty?")
+        local = tuple(name for name, region in self.regions.items() if region.mask is None)
+        gathered = Gathered(found, names, self.protocol, tuple(self.calibrators), self.masked, local)
+        results = gathered.results([*self.notes, *_seen(self.calibrators, names), *bootstrap_doubts(gathered.groups)])
+        uncalibrated = [name for name, calibrator in self.calibrators.items() if calibrator is None]
+        about = {"baseline": [*uncalibrated, *self.calibrators][0], "fits": _fits(self.calibrators)}
+        results = replace(results, settings={**results.settings, **about})
+        if not self.protocol.floor:
+            return results
+        drawn = replace(
+            gathered, protocol=replace(self.protocol, floor=False, surfaces=False, limits=False), redrawn=True
+        )
+        return replace(results, redrawn=drawn.results([]))
+
+
+def with_limits(results: Results, cases: Iterable[Case], protocol: Protocol) -> Results:
+    """Return results with what temperatures chosen with the labels would reach, where the protocol asks for it."""
+    if not protocol.limits:
+        return results
     names = ("num_classes", "ignore_index", "background", "bins", "seed")
-    return oracle_limits(cases, **{name: getattr(protocol, name) for name in names})
+    return replace(results, limits_frame=oracle_limits(cases, **{name: getattr(protocol, name) for name in names}))
 
 
 def _with_patch_size(protocol: Protocol, cases: Iterable[Case]) -> tuple[Protocol, Iterable[Case], list[str]]:
@@ -129,33 +224,6 @@ def _with_patch_size(protocol: Protocol, cases: Iterable[Case]) -> tuple[Protoco
     )
     whole = replace(protocol, patch_size=size)
     return whole, chain([first], remaining), [] if size == PATCH_SIZE or not protocol.patches else [note]
-
-
-def _gather(
-    cases: Iterable[Case],
-    calibrators: Mapping[str, Calibrator | None],
-    protocol: Protocol,
-    regions: Mapping[str, Region],
-) -> tuple[Gathered, Gathered]:
-    """Measure every case with every method: with its labels and, for the floor, with labels drawn at random."""
-    masked = tuple(name for name, region in regions.items() if region.mask is not None)
-    local = tuple(name for name, region in regions.items() if region.mask is None)
-    plain = replace(protocol, floor=False, surfaces=False, limits=False)
-    found, redrawn = (Gathered(own, tuple(calibrators), masked, local) for own in (protocol, plain))
-    # the uncalibrated scores are measured where the calibrators are
-    device = next((calibrator.fitted.device for calibrator in calibrators.values() if calibrator is not None), None)
-    for case in cases:
-        places = Places.of(case, protocol, regions.values())
-        found.begin(case)
-        redrawn.begin(case)
-        for method, calibrator in calibrators.items():
-            truth, perfect = measure(case, calibrator, places, protocol, device=device)
-            found.add(case, method, places, truth)
-            if perfect is not None:
-                redrawn.add(case, method, places, perfect)
-    if not found.cases:
-        raise InputError("at least one case is needed, got none; is the folder or the split empty?")
-    return found, redrawn
 
 
 def _renamed(masks: Mapping[str, RegionFunction], regions: object) -> Mapping[str, RegionFunction]:

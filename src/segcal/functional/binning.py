@@ -13,11 +13,11 @@ their share of pixels, as the paper's printed tables follow. `equations`: the pa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Float64, Int, Int32, Int64
+from jaxtyping import Bool, Float, Float64, Int, Int32, Int64, Num
 from torch import Tensor
 
 from segcal.functional import counting
@@ -144,11 +144,15 @@ def count_cells(pixels: Pixels, index: Int64[Tensor, " K"], table: Histogram) ->
 
 
 def count_marginal_cells(
-    class_probs: Float[Tensor, "L N"], labels: Int64[Tensor, " N"], index: Int64[Tensor, " K"], table: Histogram
+    class_probs: Float[Tensor, "L N"],
+    labels: Int64[Tensor, " N"],
+    index: Int64[Tensor, " K"],
+    table: Sequence[Num[Tensor, "L cells"]],
+    count: Callable[..., None] = counting.count_cells,
 ) -> None:
-    """Add the probability of every class to a fine histogram `[L, 65536]`, in place."""
+    """Add the probability of every class to a fine histogram `[L, 65536]`, in place, by a function of `counting`."""
     for c, probability in enumerate(class_probs.double()):
-        counting.count_cells(index, probability, *_one_class(labels, c), *(field[c : c + 1] for field in table))
+        count(index, probability, *_one_class(labels, c), *(field[c : c + 1] for field in table))
 
 
 def adaptive_from_cells(cells: Histogram, *, bins: int, form: Form) -> Histogram:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from segcal.functional.masks import both, positions
 from segcal.functional.pixels import pixel_statistics
-from segcal.kernels.constants import CELLS, LOW_OCTAVES
+from segcal.kernels.constants import CELL_BASES, CELL_UNIT, CELLS, LOW_OCTAVES
 from segcal.kernels.dispatch import accelerated
 
 Tables = tuple[Int64[Tensor, "G L R"], Int64[Tensor, "G L R"], Float64[Tensor, "G L R"]]
@@ -258,6 +258,34 @@ def count_cells(
     parts = _count(winner * CELLS + cell_of(value), value, winner == labels[index], count.numel())
     for table, part in zip((count, hit, total), parts, strict=True):
         table.add_(part.view(table.shape))
+
+
+@accelerated
+def count_cells_exactly(
+    index: Int64[Tensor, " K"],
+    confidence: Float64[Tensor, " N"],
+    predicted: Int32[Tensor, " N"],
+    labels: Int64[Tensor, " N"],
+    count: Int64[Tensor, "L cells"],
+    hit: Int64[Tensor, "L cells"],
+    excess: Int64[Tensor, "L cells"],
+) -> None:
+    """Do what `count_cells` does with sums in fixed point, which no order of pixels, cases and processes changes.
+
+    `excess` sums the confidences above the base of their cell in units of `CELL_UNIT`; see `cell_confidence`.
+    """
+    value, winner = confidence[index], predicted[index].long()
+    cell = cell_of(value)
+    bases = torch.from_numpy(CELL_BASES).to(value.device)
+    units = ((value - bases[cell]) / CELL_UNIT).round().long()
+    key, correct = winner * CELLS + cell, (winner == labels[index]).long()
+    for table, part in ((count, torch.ones_like(key)), (hit, correct), (excess, units)):
+        table.view(-1).index_add_(0, key, part)
+
+
+def cell_confidence(count: Int64[Tensor, "*G cells"], excess: Int64[Tensor, "*G cells"]) -> Float64[Tensor, "*G cells"]:
+    """Return the summed confidence of each cell from what `count_cells_exactly` counts."""
+    return count.double() * torch.from_numpy(CELL_BASES).to(count.device) + excess.double() * CELL_UNIT
 
 
 def _count(

@@ -63,6 +63,16 @@ def likelihood_terms(
 
 
 @accelerated
+def moved_labels(scores: Float[Tensor, "L N"], logits: Float[Tensor, "L N"]) -> int:
+    """Return the number of pixels at which the first largest of the scores is of another class than that of the logits.
+
+    >>> moved_labels(torch.tensor([[0.4, 0.5], [0.6, 0.5]]), torch.tensor([[1.0, 1.0], [2.0, 2.0]]))
+    1
+    """
+    return int((scores.max(dim=0).indices != logits.max(dim=0).indices).sum())
+
+
+@accelerated
 def relabel(labels: Shaped[Tensor, "*S"], ignored: Sequence[int], num_classes: int) -> tuple[Int64[Tensor, "*S"], int]:
     """Return labels as int64 with -1 for ignored ones, and the flat position of the first invalid label, or -1."""
     wide = labels.long()  # before the comparison: as uint8, -1 would be 255

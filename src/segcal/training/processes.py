@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from functools import cache
 from itertools import count
 
@@ -37,8 +38,11 @@ def _store() -> tuple[Store, int, int]:
 
 
 @contextmanager
-def process_group(device: torch.device) -> Iterator[None]:
-    """Join the processes that torchrun started, if any, through gloo (CPU) or NCCL (GPU)."""
+def process_group(device: torch.device, *, patience: timedelta | None = None) -> Iterator[None]:
+    """Join the processes that torchrun started, if any, through gloo (CPU) or NCCL (GPU).
+
+    `patience` is how long a process waits for another; PyTorch's default is some minutes.
+    """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1 or distributed.is_initialized():
         yield
         return
@@ -46,7 +50,7 @@ def process_group(device: torch.device) -> Iterator[None]:
     # a prefix of its own: a process that is early must not find the addresses of the group before
     own = PrefixStore(f"segcal/{next(_groups)}", store)
     backend = "nccl" if device.type == "cuda" else "gloo"
-    distributed.init_process_group(backend, store=own, rank=rank, world_size=world)
+    distributed.init_process_group(backend, store=own, rank=rank, world_size=world, timeout=patience)
     try:
         yield
     finally:

@@ -15,7 +15,9 @@ from segcal.calibrators.base import Calibrator
 from segcal.calibrators.shared.tree import TemperatureTree
 from segcal.cases import Slab, slabs_of
 from segcal.functional.checks import IGNORED, possible_logits
+from segcal.functional.scaled_loss import summed_nll
 from segcal.functional.standardise import standardised_log_probabilities
+from segcal.kernels.dispatch import engine_for
 from segcal.training.batches import Sample
 from segcal.training.validation import Validation
 from segcal.types import Case, Image, InputError, Logits, Temperature
@@ -63,7 +65,10 @@ class Objective(nn.Module):
 
 def summed_loss(logits: Tensor, labels: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
     """Return the NLL of `logits / temperature`, summed over the pixels with a label, and their number."""
-    nll = F.cross_entropy(logits.float() / temperature.float(), labels, ignore_index=IGNORED, reduction="sum")
+    if engine_for(logits, labels, temperature.detach()) == "cpu":
+        nll = summed_nll(logits.float(), labels.long(), temperature.float())
+    else:
+        nll = F.cross_entropy(logits.float() / temperature.float(), labels, ignore_index=IGNORED, reduction="sum")
     return nll, (labels >= 0).sum()
 
 

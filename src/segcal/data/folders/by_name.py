@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import importlib.util
+import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
-from segcal.data.io.formats import extension_of
+from segcal.data.io.formats import extension_of, format_of
 from segcal.types import InputError
+
+
+def place_of(path: str | Path) -> Path:
+    """Return a path, or, for the URL of an object store, what behaves like one (also if it was a Path in between)."""
+    url = re.fullmatch(r"([a-z][a-z0-9+.-]+):/+(.+)", str(path))
+    if url is None:
+        return Path(path)
+    if importlib.util.find_spec("upath") is None:
+        raise InputError("URLs need universal-pathlib, which is not installed; pip install segcal[store]")
+    from upath import UPath  # noqa: PLC0415
+
+    return UPath(f"{url[1]}://{url[2]}")  # type: ignore[no-any-return]
 
 
 def existing(path: Path, what: str) -> Path:
@@ -23,7 +37,7 @@ def by_name(folder: Path, extensions: Sequence[str]) -> dict[str, list[Path]]:
     found: dict[str, list[Path]] = {}
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         extension = extension_of(path, extensions)
-        if extension and path.is_file() and not path.name.startswith("."):
+        if extension and path.is_dir() == format_of(path).is_folder and not path.name.startswith("."):
             found.setdefault(path.name[: -len(extension)], []).append(path)
     return found
 

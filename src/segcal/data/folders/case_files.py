@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from segcal.data.folders.settings import Scores
 from segcal.data.io.base import Shape, Spacing, Writer, whole_numbers
 from segcal.data.io.formats import format_of
 from segcal.data.io.nifti import check_same_place, volume_spacing
-from segcal.files import release_pages, staged_file
+from segcal.files import release_pages, staged_file, staged_store
 from segcal.functional.checks import IGNORED
 from segcal.types import Array, Case, InputError
 
@@ -67,6 +67,12 @@ class CaseFiles:
         """Return `C`, from the header of the image; 0 where there is none."""
         return 0 if self.image is None else format_of(self.image).image_channels(self.image, space)
 
+    def identity(self) -> str:
+        """Return what changes when a file of this case does, or what the folder says about it."""
+        paths = (self.scores, self.labels, self.image, self.prediction)
+        files = ["" if path is None else format_of(path).identity(path) for path in paths]
+        return "; ".join([*files, self.kind, str(self.group), str(self.spacing)])
+
     def load(self, expected: Expected, *, check: bool) -> Case:
         """Read all files, each once, and check what they hold, unless the case has been checked before.
 
@@ -100,7 +106,7 @@ class CaseFiles:
         """Write scores `[L, *S]` slab by slab as this case's are stored: .npy, NIfTI or an archive of nnU-Net."""
         target = self.score_file(folder)
         with (
-            staged_file(target) as staging,
+            _staged(target) as staging,
             format_of(target).create(staging, shape, dtype, classes=True, like=self.scores, key=self.kind) as writer,
         ):
             yield writer
@@ -110,7 +116,7 @@ class CaseFiles:
         """Write one value per pixel `[*S]` slab by slab: NIfTI where the scores, or the files with them, are NIfTI."""
         target = self.map_file(folder)
         with (
-            staged_file(target) as staging,
+            _staged(target) as staging,
             format_of(target).create(
                 staging, shape, dtype, classes=False, like=self._geometry(), key="labels"
             ) as writer,
@@ -119,12 +125,12 @@ class CaseFiles:
 
     def score_file(self, folder: Path) -> Path:
         """Return the name of the file that `create_scores` writes."""
-        keep = self.archived or format_of(self.scores).has_geometry
+        keep = self.archived or format_of(self.scores).has_geometry or format_of(self.scores).is_folder
         return folder / f"{self.name}{_ending(self.scores) if keep else '.npy'}"
 
     def map_file(self, folder: Path) -> Path:
         """Return the name of the file that `create_map` writes."""
-        like = self._geometry()
+        like = self.scores if format_of(self.scores).is_folder else self._geometry()
         return folder / f"{self.name}{'.npy' if like is None else _ending(like)}"
 
     def _score_shape(self, space: Shape | None, num_classes: int | None) -> Shape:
@@ -151,6 +157,10 @@ class CaseFiles:
     def _spacing_of_prediction(self) -> Spacing | None:
         path = self.prediction
         return volume_spacing(path) if path is not None and format_of(path).has_geometry else None
+
+
+def _staged(target: Path) -> AbstractContextManager[Path]:
+    return staged_store(target) if format_of(target).is_folder else staged_file(target)
 
 
 def as_numpy(array: Array | Tensor) -> Array:

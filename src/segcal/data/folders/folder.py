@@ -14,11 +14,12 @@ from typing import overload
 
 from torch import Tensor
 
-from segcal.data.folders.by_name import existing
+from segcal.data.folders.by_name import existing, place_of
 from segcal.data.folders.case_files import CaseFiles, as_numpy
 from segcal.data.folders.expected import Expected
 from segcal.data.folders.layouts import Request, find_cases
 from segcal.data.folders.settings import Scores, Splits, check_background, check_scores, read_settings, read_splits
+from segcal.files import refuse_unfinished
 from segcal.functional.checks import IGNORED, ignored_labels
 from segcal.types import Array, Case, IgnoreIndex, InputError
 
@@ -94,6 +95,10 @@ class Folder(Sequence[Case]):
             raise InputError(f"split '{split}' must hold a case of '{self.path}', got none; add one to splits.json")
         return self.subset(chosen)
 
+    def identities(self) -> dict[str, str]:
+        """Return what changes when the files of a case do, by name; nothing but file systems is asked."""
+        return {name: files.identity() for name, files in self.files.items()}
+
     def find(self, name: str) -> CaseFiles:
         """Return the files of the case called `name`."""
         if name not in self.files:
@@ -114,7 +119,8 @@ def open_folder(
 ) -> Folder:
     """Open a folder in segcal's layout, or one that nnU-Net or TotalSegmentator wrote.
 
-    Arguments override `segcal.toml`, which overrides nnU-Net's `dataset.json`.
+    Arguments override `segcal.toml`, which overrides nnU-Net's `dataset.json`. The folder may be a URL that fsspec
+    knows (`s3://bucket/data`), if its arrays are Zarr.
 
     Args:
         path: The folder that holds `logits/`, nnU-Net's or TotalSegmentator's `NAME.npz`, or nnU-Net's `fold_k/`.
@@ -126,11 +132,12 @@ def open_folder(
         scores: Whether the files hold "logits" (the default) or "probabilities" (the default for nnU-Net).
         require_labels: Whether a case without labels is an error; its `labels` are None otherwise.
     """
-    root = existing(Path(path), "data")
+    root = existing(place_of(path), "data")
+    refuse_unfinished(root)
     settings = read_settings(root / "segcal.toml")
     if scores is not None:
         check_scores(scores)
-    found = find_cases(Request(root, None if labels is None else Path(labels), scores, settings, require_labels))
+    found = find_cases(Request(root, None if labels is None else place_of(labels), scores, settings, require_labels))
     splits = read_splits(root / "splits.json", tuple(found.files)) or found.splits
     first = _first(found.files, splits, split)
     classes = settings.classes or found.classes

@@ -78,6 +78,14 @@ class Format:
     """The extensions by which it is known as a file of scores, of labels or of an image."""
     has_geometry: ClassVar[bool] = False
     """Whether files record an affine that places them in the world."""
+    is_folder: ClassVar[bool] = False
+    """Whether what looks like a file is a folder."""
+
+    def identity(self, path: Path) -> str:
+        """Return what changes when the content does: size and time of modification."""
+        with readable(path):
+            found = path.stat()
+        return f"{found.st_size} {found.st_mtime_ns}"
 
     def label_shape(self, path: Path) -> Shape:
         """Return `*S` of labels, from the header."""

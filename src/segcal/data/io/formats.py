@@ -13,6 +13,7 @@ _MODULES = (
     "npy",
     "npz",
     "nifti",
+    "zarr",
 )
 """Modules of `segcal.data.io`, each with its `FORMAT`; messages name extensions in this order."""
 
@@ -23,7 +24,7 @@ def extensions(content: Content) -> tuple[str, ...]:
     """Return the extensions of files that can hold scores, labels or an image.
 
     >>> extensions("scores")
-    ('.npy', '.npz', '.nii.gz', '.nii')
+    ('.npy', '.npz', '.nii.gz', '.nii', '.zarr')
     """
     return tuple(end for kind in FORMATS for end in kind.extensions.get(content, ()))
 

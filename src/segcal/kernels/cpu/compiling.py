@@ -132,10 +132,13 @@ def run_all(tasks: list[Callable[[], Any]]) -> list[Any]:
     return [tasks[0](), *(future.result() for future in futures)]
 
 
-def over_pixels(kernel: Callable[..., None], n: int, *arguments: Any) -> None:
-    """Run `kernel(*arguments, start, stop)` over ranges of pixels, one per thread, of whole blocks."""
+def over_pixels(kernel: Callable[..., None], n: int, *arguments: Any, unit: int = BLOCK) -> None:
+    """Run `kernel(*arguments, start, stop)` over ranges of pixels, one per thread, of whole units.
+
+    A kernel must treat each unit by itself, so that no bit of its result depends on the number of threads.
+    """
     parts = min(torch.get_num_threads(), max(1, n // (8 * BLOCK)))
-    size = max(-(-n // (parts * BLOCK)) * BLOCK, 1)
+    size = max(-(-n // (parts * unit)) * unit, 1)
     ranges = [(start, min(start + size, n)) for start in range(0, n, size)]
     run_all([partial(kernel, *arguments, start, stop) for start, stop in ranges])
 

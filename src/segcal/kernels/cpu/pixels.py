@@ -166,7 +166,7 @@ def likelihood_sums(logits: Tensor, labels: Tensor, alpha: float) -> Tensor:
 
 
 @compiled
-def _all_set(values: Array, bits: int) -> int:
+def _all_set(values: Array, bits: np.int16) -> int:
     """Return how many values have all of these bits set."""
     count = 0
     for i in range(values.shape[0]):
@@ -182,6 +182,28 @@ def all_finite(values: Tensor) -> bool:
     array: Array = flat.numpy()
     with np.errstate(over="ignore", invalid="ignore"):
         return bool(np.isfinite(array.sum())) or bool(np.isfinite(array).all())
+
+
+@compiled
+def _moved(scores: Array, logits: Array, found: Array, start: int, stop: int) -> None:
+    one, other = np.empty(BLOCK, np.int32), np.empty(BLOCK, np.int32)
+    score, logit = np.empty(BLOCK, scores.dtype), np.empty(BLOCK, logits.dtype)
+    for at in range(start, stop, BLOCK):
+        n = min(BLOCK, stop - at)
+        largest(scores, at, n, score, one)
+        largest(logits, at, n, logit, other)
+        count = 0
+        for i in range(n):
+            count += int(one[i] != other[i])
+        found[at // BLOCK] = count
+
+
+def moved_labels(scores: Tensor, logits: Tensor) -> int:
+    """Twin of `segcal.functional.pixels.moved_labels`."""
+    n = logits.shape[1]
+    found = np.zeros(-(-n // BLOCK), np.int64)
+    over_pixels(_moved, n, as_numpy(scores), as_numpy(logits), found)
+    return int(found.sum())
 
 
 @compiled

@@ -1,0 +1,192 @@
+"""Zarr (version 3; version 2 and OME-Zarr are read): a folder of compressed chunks, on disk or behind an fsspec URL.
+
+Arrays of OME-Zarr are those of the finest resolution, with their spacing; a time axis must have length one. What is
+written is a plain array `[L, *S]` or `[*S]` of version 3.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, cast
+
+import numpy as np
+
+from segcal.data.io import base
+from segcal.data.io.base import Format, Key, Shape, Spacing, Stored, Writer, plain, readable
+from segcal.types import Array, InputError
+
+_END = (".zarr",)
+_CHUNK = {2: (128, 256), 3: (8, 128, 128)}
+"""Pixels of a chunk along each spatial axis; slabs begin at multiples of 8, so that most chunks are written once."""
+
+
+class Zarr(Format):
+    """An array, or the finest resolution of an OME-Zarr image."""
+
+    name = "Zarr"
+    extensions = {"scores": _END, "labels": _END, "image": _END}  # noqa: RUF012
+    is_folder = True
+
+    def identity(self, path: Path) -> str:
+        """Return a hash of names, sizes and times of all chunks."""
+        if hasattr(path, "fs"):  # behind a URL
+            url = cast(Any, path)
+            found = url.fs.find(url.path, detail=True).values()
+            entries = sorted(repr(sorted(entry.items(), key=repr)) for entry in found)
+        else:
+            stats = ((file.relative_to(path), file.stat()) for file in path.rglob("*") if file.is_file())
+            entries = sorted(f"{name} {stat.st_size} {stat.st_mtime_ns}" for name, stat in stats)
+        return hashlib.sha256("\n".join(entries).encode()).hexdigest()[:32]
+
+    def label_shape(self, path: Path) -> Shape:
+        """Return `*S`, from the metadata."""
+        return _opened(path, channels=False)[0].shape
+
+    def read_labels(self, path: Path) -> Stored:
+        """Return labels `[*S]`."""
+        return _read(path, channels=False)
+
+    def score_shape(self, path: Path, key: Key, *, space: Shape | None, num_classes: int | None) -> Shape:
+        """Return `[L, *S]`, from the metadata."""
+        return _opened(path, channels=True)[0].shape
+
+    def read_scores(self, path: Path, key: Key, space: Shape) -> Stored:
+        """Return scores `[L, *S]`; large ones are decompressed to a temporary file."""
+        return _read(path, channels=True)
+
+    def image_channels(self, path: Path, space: Shape) -> int:
+        """Return `C`, which is 1 where the array has no channel axis."""
+        shape = _opened(path, channels=True)[0].shape
+        return 1 if len(shape) == len(space) else shape[0]
+
+    def read_image(self, path: Path, space: Shape) -> Stored:
+        """Return an image `[C, *S]` in its own precision and range."""
+        image = _read(path, channels=True)
+        return image._replace(values=image.values[None]) if image.values.ndim == len(space) else image
+
+    @contextmanager
+    def create(
+        self, path: Path, shape: Shape, dtype: str, *, classes: bool, like: Path | None, key: Key
+    ) -> Iterator[Writer]:
+        """Write an array chunk by chunk."""
+        space = shape[1:] if classes else shape
+        pixels = tuple(min(size, most) for size, most in zip(space, _CHUNK[len(space)], strict=True))
+        chunks = (shape[0], *pixels) if classes else pixels
+        array = _zarr().create_array(store=str(path), shape=shape, chunks=chunks, dtype=dtype, overwrite=True)
+        yield _ChunkWriter(array, shape, dtype, classes=classes)
+
+
+FORMAT = Zarr()
+
+
+class _ChunkWriter(Writer):
+    """Writes slabs into chunks."""
+
+    def __init__(self, array: Any, shape: Shape, dtype: str, *, classes: bool) -> None:
+        self.array, self.shape, self.dtype, self.classes = array, shape, np.dtype(dtype), classes
+
+    def write(self, start: int, values: Array) -> None:
+        """Write slices of the first spatial axis, from `start` on: `[L, rows, ...]` or `[rows, ...]`."""
+        rows = slice(start, start + values.shape[1 if self.classes else 0])
+        self.array[(slice(None), rows) if self.classes else rows] = np.asarray(values, self.dtype)
+
+
+class _Axes:
+    """An array whose axes are chosen and put in order: `[C, *S]` or `[*S]`."""
+
+    def __init__(self, array: Any, order: tuple[int, ...]) -> None:
+        self.array, self.order = array, order
+        dropped = [axis for axis in range(array.ndim) if axis not in order]
+        self.index: list[Any] = [0 if axis in dropped else slice(None) for axis in range(array.ndim)]
+        kept = [axis for axis in range(array.ndim) if axis in order]
+        self.moved = tuple(kept.index(axis) for axis in order)
+        self.shape: Shape = tuple(int(array.shape[axis]) for axis in order)
+        self.dtype: np.dtype[Any] = np.dtype(array.dtype)
+
+    def rows(self, axis: int, rows: slice) -> Array:
+        """Return some of the entries along one axis of the ordered array."""
+        index = list(self.index)
+        index[self.order[axis]] = rows
+        return np.transpose(self.array[tuple(index)], self.moved)
+
+
+def _read(path: Path, *, channels: bool) -> Stored:
+    """Return an array, in memory or memory-mapped in a temporary file."""
+    array, spacing = _opened(path, channels=channels)
+    with readable(path):
+        return Stored(plain(_loaded(array), path), spacing)
+
+
+def _loaded(array: _Axes) -> Array:
+    size = int(np.prod(array.shape, dtype=np.int64)) * array.dtype.itemsize
+    if size <= base.IN_MEMORY or not array.shape:
+        return np.ascontiguousarray(array.rows(0, slice(None)))
+    file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (the map outlives the file, whose space is freed with it)
+    with file:
+        file.truncate(size)
+        whole: Array = np.memmap(file, array.dtype, "r+", shape=array.shape)
+        axis = len(array.shape) - 3 if len(array.shape) > 3 else 0
+        step = max(1, base.IN_MEMORY * array.shape[axis] // size)
+        for start in range(0, array.shape[axis], step):
+            rows = slice(start, start + step)
+            whole[(slice(None),) * axis + (rows,)] = array.rows(axis, rows)
+        cast(Any, whole).flush()
+        mapped: Array = np.memmap(file, array.dtype, "r", shape=array.shape)
+        return mapped
+
+
+def _opened(path: Path, *, channels: bool) -> tuple[_Axes, Spacing | None]:
+    """Open an array, or the finest resolution of an OME-Zarr image, with its axes in order."""
+    zarr = _zarr()
+    with readable(path):
+        found = zarr.open(str(path), mode="r", storage_options=getattr(path, "storage_options", None) or None)
+        if isinstance(found, zarr.Array):
+            return _Axes(found, tuple(range(found.ndim))), None
+        about = _multiscales(found.attrs, path)
+        scale = about["datasets"][0]
+        array = found[scale["path"]]
+        return _ordered(array, about, scale, path, channels=channels)
+
+
+def _multiscales(attributes: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Return the metadata of an OME-Zarr image, of version 0.5 (under "ome") or 0.4."""
+    content = attributes.get("ome", attributes)
+    if not content.get("multiscales"):
+        raise InputError(
+            f"'{path}' must be a Zarr array or an OME-Zarr image, got a group without multiscales; give the array "
+            "itself"
+        )
+    return dict(content["multiscales"][0])
+
+
+def _ordered(
+    array: Any, about: Mapping[str, Any], scale: Mapping[str, Any], path: Path, *, channels: bool
+) -> tuple[_Axes, Spacing | None]:
+    axes = [axis if isinstance(axis, str) else axis["name"] for axis in about["axes"]]
+    space = [k for k, name in enumerate(axes) if name in ("z", "y", "x")]
+    channel = [k for k, name in enumerate(axes) if name == "c" and (channels or array.shape[k] > 1)]
+    others = [k for k in range(len(axes)) if k not in space and k not in channel]
+    if any(array.shape[k] > 1 for k in others) or (channel and not channels):
+        raise InputError(
+            f"'{path}' must have one time and, for labels, one channel, got axes {''.join(axes)} of shape "
+            f"{array.shape}; write each as an array of its own"
+        )
+    if len(space) == 3 and array.shape[space[0]] == 1:  # OME-Zarr gives pictures a z axis
+        space = space[1:]
+    transforms = scale.get("coordinateTransformations", ())
+    steps = next((step["scale"] for step in transforms if step.get("type") == "scale"), None)
+    spacing = None if steps is None else tuple(float(steps[k]) for k in space)
+    return _Axes(array, (*channel, *space)), spacing
+
+
+def _zarr() -> Any:
+    if importlib.util.find_spec("zarr") is None:
+        raise InputError("Zarr files need zarr, which is not installed; pip install segcal[store]")
+    import zarr  # noqa: PLC0415
+
+    return zarr

@@ -1,0 +1,239 @@
+"""What was found on some cases, in a form that is saved, sent between processes and merged without losing a bit.
+
+The numbers of a case depend on nothing but the case. Sums over cases are either taken once all cases are known, in the
+order of the cases, or they are counts and fixed-point numbers in int64, which any order adds to the same bits. So the
+findings of parts of a data set, measured by different processes, merge to those of one process.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from safetensors.numpy import load, save
+
+from segcal.evaluation.measure import Measured
+from segcal.evaluation.places import Places
+from segcal.functional.binning import Evidence, Form, Histogram
+from segcal.functional.catalogue import readings
+from segcal.functional.counting import cell_confidence
+from segcal.kernels.constants import CELLS
+from segcal.types import Array, Case, InputError
+
+
+class Reading(NamedTuple):
+    """The numbers of one method on one case.
+
+    Attributes:
+        values: Every metric of every region and patch, Float64 `[K, G]`.
+        pixels: Pixels of every region and patch, Float64 `[G]`.
+        volumes: Expected and true pixels of each class, Float64 `[2, L]`.
+        evidence: Evidence of the regions, without that of the patches, laid flat: Float64 `[M, E]`.
+        moved: Pixels of *All* whose predicted label is not that of the uncalibrated scores, Float64 `[1]`.
+        surfaces: Class and figures of each structure, Float64 `[S, 6]`; no rows where they are not measured.
+    """
+
+    values: Array
+    pixels: Array
+    volumes: Array
+    evidence: Array
+    moved: Array
+    surfaces: Array
+
+
+class Key(NamedTuple):
+    """Which findings these are: of a method, with true labels or with labels drawn for the floor."""
+
+    method: str
+    redrawn: bool
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A case: its group ("" for none), the origins of its Local patches, and how many there are of further sizes."""
+
+    group: str
+    origins: tuple[tuple[int, ...], ...]
+    studied: Mapping[int, int]
+
+    @classmethod
+    def of(cls, case: Case, places: Places) -> Seen:
+        """Describe a case and its patches."""
+        origins = tuple(tuple(interval.start for interval in box) for box in places.boxes)
+        return cls(case.group or "", origins, {size: len(patches) for size, patches in places.studied.items()})
+
+
+@dataclass
+class Findings:
+    """Readings of each case, and fine histograms of all of them together.
+
+    Attributes:
+        num_classes: L.
+        form: Form of SCE and ACE.
+        metrics: Names of the metrics, in the order of `Reading.values`.
+        cases: The cases by name.
+        readings: The numbers of each case.
+        cells: Fine histograms Int64 `[3, L, 65536]` by region index and whether every class is counted (marginal):
+            pixels, correct pixels and excess confidence (see `segcal.functional.counting.count_cells_exactly`).
+    """
+
+    num_classes: int
+    form: Form
+    metrics: tuple[str, ...] = ()
+    cases: dict[str, Seen] = field(default_factory=dict)
+    readings: dict[tuple[str, Key], Reading] = field(default_factory=dict)
+    cells: dict[tuple[Key, int, bool], Array] = field(default_factory=dict)
+
+    def begin(self, case: Case, places: Places) -> None:
+        """Note a case before what is found on it is added."""
+        if case.name in self.cases:
+            raise _twice(case.name)
+        self.cases[case.name] = Seen.of(case, places)
+
+    def add(
+        self, case: str, key: Key, places: Places, measured: Measured, moved: int = 0, surfaces: Array | None = None
+    ) -> None:
+        """Add what one method gave on one case, and how many labels of *All* it changed."""
+        found = readings(measured.evidence, self.form)
+        pixels = found.pop("pixels")
+        self.metrics = tuple(found)
+        self.readings[case, key] = Reading(
+            torch.stack([values.double() for values in found.values()]).numpy(),
+            pixels.double().numpy(),
+            np.array([measured.mass.tolist(), measured.support], np.float64),
+            flat_evidence(measured.evidence, len(places.regions)),
+            np.array([moved], np.float64),
+            np.zeros((0, 6)) if surfaces is None else surfaces,
+        )
+        for k, region in enumerate(places.regions):
+            marginal = self._cells(key, k, True) if self.form == "marginal" else None
+            measured.add_cells(region, self._cells(key, k, False), marginal)
+
+    def histogram(self, key: Key, region: int, *, marginal: bool = False) -> Histogram:
+        """Return the fine histogram of a region `[L, 65536]` over all cases."""
+        count, hit, excess = torch.from_numpy(self._cells(key, region, marginal))
+        return Histogram(count, hit, cell_confidence(count, excess))
+
+    def evidence(self, names: Sequence[str], key: Key, region: int) -> Array:
+        """Return the evidence of one region of each case, laid flat: Float64 `[cases, E]`."""
+        return np.stack([self.readings[name, key].evidence[region] for name in names])
+
+    def moved(self, method: str) -> int:
+        """Return how many predicted labels of *All* a method changed."""
+        return sum(int(reading.moved[0]) for reading in self.of(method))
+
+    def of(self, method: str) -> Iterator[Reading]:
+        """Go through the readings of a method with true labels."""
+        return (reading for (_, key), reading in self.readings.items() if key == Key(method, False))
+
+    def merge(self, other: Findings) -> None:
+        """Add the findings of other cases."""
+        for name in other.cases:
+            if name in self.cases:
+                raise _twice(name)
+        self.metrics = self.metrics or other.metrics
+        self.cases |= other.cases
+        self.readings |= other.readings
+        for key, table in other.cells.items():
+            np.add(self._cells(*key), table, out=self._cells(*key))
+
+    def to_bytes(self, extra: Mapping[str, Any]) -> bytes:
+        """Return everything as a safetensors file; `extra` is kept in its metadata (see `extra_of`)."""
+        keys = list(dict.fromkeys(key for _, key in self.readings))
+        case_number, key_number = ({name: k for k, name in enumerate(names)} for names in (self.cases, keys))
+        about = {
+            "num_classes": self.num_classes,
+            "form": self.form,
+            "metrics": self.metrics,
+            "cases": {name: asdict(seen) for name, seen in self.cases.items()},
+            "keys": keys,
+            "cells": [(key_number[key], region, marginal) for key, region, marginal in self.cells],
+        }
+        arrays = dict[str, Array]()
+        for (name, key), reading in self.readings.items():
+            for part, values in reading._asdict().items():
+                arrays[f"{case_number[name]} {key_number[key]} {part}"] = values
+        for k, table in enumerate(self.cells.values()):
+            flat = table.reshape(3, -1)
+            held = np.flatnonzero(flat[0])
+            arrays[f"cells {k}"] = np.concatenate([held[np.newaxis], flat[:, held]])
+        arrays = {name: np.ascontiguousarray(values) for name, values in arrays.items()}  # `save` ignores strides
+        return save(arrays, {"about": json.dumps(about), "extra": json.dumps(extra)})
+
+    @classmethod
+    def from_bytes(cls, content: bytes, about: Mapping[str, Any]) -> Findings:
+        """Read what `to_bytes` wrote; `about` is the metadata of that name."""
+        arrays = load(content)
+        names, keys = list(about["cases"]), [Key(*key) for key in about["keys"]]
+        found = cls(about["num_classes"], about["form"], tuple(about["metrics"]))
+        for name, seen in about["cases"].items():
+            origins = tuple(tuple(origin) for origin in seen["origins"])
+            studied = {int(size): count for size, count in seen["studied"].items()}
+            found.cases[name] = Seen(seen["group"], origins, studied)
+        for i, name in enumerate(names):
+            for j, key in enumerate(keys):
+                parts = (arrays[f"{i} {j} {part}"] for part in Reading._fields)
+                found.readings[name, key] = Reading(*parts)
+        for k, (j, region, marginal) in enumerate(about["cells"]):
+            held, *values = arrays[f"cells {k}"]
+            found._cells(keys[j], region, marginal).reshape(3, -1)[:, held] = values
+        return found
+
+    def _cells(self, key: Key, region: int, marginal: bool) -> Array:
+        """Return a table of zeros at first; numpy allocates no memory for pages that are never written to."""
+        return self.cells.setdefault((key, region, marginal), np.zeros((3, self.num_classes, CELLS), np.int64))
+
+
+def merged(parts: Iterable[Findings], like: Findings) -> Findings:
+    """Return the findings of all parts together."""
+    found = Findings(like.num_classes, like.form)
+    for part in parts:
+        found.merge(part)
+    return found
+
+
+def flat_evidence(evidence: Evidence, many: int) -> Array:
+    """Return the evidence of the first `many` regions as vectors that can be added: Float64 `[M, E]`.
+
+    Counts are exact in float64 up to 2**53.
+    """
+    parts = [*evidence.top, *evidence.static, *evidence.adaptive, evidence.support, evidence.sums]
+    return np.concatenate([part[:many].double().reshape(many, -1).numpy() for part in parts], axis=1)
+
+
+def evidence_of(vectors: Array, num_classes: int) -> Evidence:
+    """Invert `flat_evidence` for vectors `[*G, E]`."""
+    top, static, adaptive = _histograms(vectors, num_classes)
+    return Evidence(top, static, adaptive, *_rest(vectors, num_classes))
+
+
+def top_of(vectors: Array, num_classes: int) -> Histogram:
+    """Return the histogram of top confidences only."""
+    return next(_histograms(vectors, num_classes))
+
+
+def _histograms(vectors: Array, num_classes: int) -> Iterator[Histogram]:
+    size = (vectors.shape[-1] - num_classes - 3) // 9
+    shape = (*vectors.shape[:-1], num_classes, size // num_classes)
+    part = partial(_part, vectors, shape, size)
+    for k in (0, 3, 6):
+        yield Histogram(part(k).long(), part(k + 1).long(), part(k + 2))
+
+
+def _part(vectors: Array, shape: tuple[int, ...], size: int, k: int) -> torch.Tensor:
+    return torch.from_numpy(np.ascontiguousarray(vectors[..., k * size : (k + 1) * size]).reshape(shape))
+
+
+def _rest(vectors: Array, num_classes: int) -> tuple[torch.Tensor, torch.Tensor]:
+    end = vectors.shape[-1] - 3
+    support, sums = vectors[..., end - num_classes : end], vectors[..., end:]
+    return torch.from_numpy(np.ascontiguousarray(support)).long(), torch.from_numpy(np.ascontiguousarray(sums))
+
+
+def _twice(name: str) -> InputError:
+    return InputError(f"case names must be unique, got '{name}' twice; rename one")

@@ -1,0 +1,161 @@
+"""Files written case by case by one process or several, in a folder that appears under its name when it is complete.
+
+Each finished case is noted with the identity of its files, so that a run that was interrupted, or repeated, writes only
+what is missing or has changed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from segcal.data.folders.folder import Folder
+from segcal.files import MARKER, publish_folder, read_json, remove_leftovers, staged_folder, write_json
+from segcal.parts.journal import Journal
+from segcal.parts.work import Sharing, check_complete, check_same_run, meet, unfinished
+from segcal.types import Case, InputError
+from segcal.version import __version__
+
+Track = Callable[[Folder], Iterable[Case]]
+"""Goes through the cases of a folder, perhaps with a progress bar."""
+
+Note = Mapping[str, Any]
+_WRITTEN = "written"
+
+
+class Output(Protocol):
+    """What is written for each case."""
+
+    kind: str
+    """The key of the marker that says what the folder holds."""
+
+    def identity(self) -> list[Any]:
+        """Return everything that decides what is written except the files of the cases, as JSON can hold it."""
+
+    def files(self, name: str, folder: Path) -> list[Path]:
+        """Return the files of a case."""
+
+    def write(self, case: Case, folder: Path) -> dict[str, int]:
+        """Write the files of a case, and return counts that are added up over the cases."""
+
+
+def write_cases(output: Output, folder: Folder, sharing: Sharing, *, track: Track = iter) -> dict[str, int] | None:
+    """Write the output of all cases, or of a part of them, or join the output of parts.
+
+    Returns:
+        The number of cases and the sums of their counts; None where another process publishes the output.
+    """
+    assert sharing.out is not None
+    run = sharing.run(output.identity(), list(folder.names))
+    if sharing.parts:
+        check_same_run(run, sharing.parts)
+        return _join(output, folder, sharing.parts, sharing.out)
+    part, identities = sharing.own, folder.identities()
+    with unfinished(sharing, run) as kept:
+        journal = Journal(kept)
+        if part.index == 1 and sharing.part is None:
+            _reuse(output, journal, sharing.out, identities)
+        meet()
+        done, own = _finished(output, journal, identities), part.of(folder.names)
+        todo = folder.subset(name for name in own if name not in done)
+        for case in track(todo) if len(todo) else ():
+            note = {"identity": identities[case.name], **output.write(case, kept)}
+            journal.note(case.name, {**note, "bytes": _sizes(output, case.name, kept)})
+        meet()
+        if sharing.part is not None:
+            notes = _finished(output, journal, identities)
+            return _summary([notes[name] for name in own])
+        if part.index > 1:
+            return None
+        summary = _complete(output, kept, folder)
+        publish_folder(kept, sharing.out)
+    return summary
+
+
+def _finished(output: Output, journal: Journal, identities: Mapping[str, str]) -> dict[str, Note]:
+    """Return the notes of the cases whose output is whole and whose files have not changed since.
+
+    Sizes are compared because a power failure may keep a note and lose the end of a file.
+    """
+    return {
+        name: note
+        for name, note in journal.notes().items()
+        if note["identity"] == identities.get(name) and note["bytes"] == _sizes(output, name, journal.folder)
+    }
+
+
+def _sizes(output: Output, name: str, folder: Path) -> list[int]:
+    """Return the sizes of the files of a case; -1 for one that is missing."""
+    return [_size(path) for path in output.files(name, folder)]
+
+
+def _size(path: Path) -> int:
+    if path.is_dir():
+        return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+    return path.stat().st_size if path.exists() else -1
+
+
+def _reuse(output: Output, journal: Journal, out: Path, identities: Mapping[str, str]) -> None:
+    """Take over what an earlier run has written to `out` of cases that have not changed since."""
+    try:
+        written = read_json(out / MARKER)[_WRITTEN]
+        notes = written["cases"] if written["identity"] == output.identity() else {}
+    except (InputError, KeyError, TypeError):
+        return
+    present = journal.notes()
+    for name, note in notes.items():
+        unchanged = note["identity"] == identities.get(name) and note["bytes"] == _sizes(output, name, out)
+        if unchanged and name not in present:
+            _take(output, name, note, out, journal)
+
+
+def _join(output: Output, folder: Folder, parts: Sequence[Path], out: Path) -> dict[str, int]:
+    """Join the files that parts have written; the parts remain."""
+    identities = folder.identities()
+    with staged_folder(out) as staging:
+        for path in parts:
+            for name, note in _finished(output, Journal(path), identities).items():
+                _take(output, name, note, path, Journal(staging))
+        return _complete(output, staging, folder)
+
+
+def _take(output: Output, name: str, note: Note, source: Path, journal: Journal) -> None:
+    """Give the files of a case a second name in another folder; copy them where the file system has only one."""
+    for old, new in zip(output.files(name, source), output.files(name, journal.folder), strict=True):
+        new.parent.mkdir(exist_ok=True)
+        if old.is_dir():
+            shutil.rmtree(new, ignore_errors=True)
+            shutil.copytree(old, new, copy_function=_link)
+        else:
+            new.unlink(missing_ok=True)
+            _link(old, new)
+    journal.note(name, note)
+
+
+def _link(source: str | Path, target: str | Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
+def _complete(output: Output, kept: Path, folder: Folder) -> dict[str, int]:
+    """Turn the notes of all cases into the marker of a finished output."""
+    journal = Journal(kept)
+    notes = _finished(output, journal, folder.identities())
+    check_complete(folder.names, notes)
+    cases = {name: {key: value for key, value in notes[name].items() if key != "case"} for name in folder.names}
+    summary = _summary(list(cases.values()))
+    shutil.rmtree(journal.place)
+    remove_leftovers(kept)
+    about = {"format": 1, "segcal": __version__, output.kind: summary}
+    write_json(kept / MARKER, {**about, _WRITTEN: {"identity": output.identity(), "cases": cases}})
+    return summary
+
+
+def _summary(notes: Sequence[Note]) -> dict[str, int]:
+    counts = [key for key in (notes[0] if notes else {}) if key not in ("case", "identity", "bytes")]
+    return {"cases": len(notes), **{key: sum(note[key] for note in notes) for key in counts}}

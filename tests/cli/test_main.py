@@ -1,0 +1,21 @@
+"""What the command line sets before anything else is imported."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from segcal import cli
+
+
+def test_waiting_threads_sleep_unless_the_user_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = dict[str, str]()
+    monkeypatch.setattr("segcal.cli.app.app", lambda: seen.update(os.environ))
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
+    monkeypatch.delenv("KMP_BLOCKTIME", raising=False)
+    cli.main()
+    monkeypatch.delenv("KMP_BLOCKTIME")
+    assert (seen["OMP_WAIT_POLICY"], seen["KMP_BLOCKTIME"]) == ("ACTIVE", "0")

@@ -1,0 +1,111 @@
+"""Zarr arrays and OME-Zarr images: read as what they hold, written chunk by chunk, and behind a URL."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import segcal
+from segcal.apply import apply_to_folder
+from segcal.data.datasets.simulate import simulate
+from segcal.data.folders.folder import open_folder
+from segcal.data.folders.writer import write_folder
+from segcal.data.io import base, formats
+from segcal.types import Case, InputError
+
+zarr = pytest.importorskip("zarr", reason="zarr is not installed")
+pytestmark = pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning")
+
+
+def cases(dims: int = 2) -> list[Case]:
+    size = {2: (30, 41), 3: (10, 12, 9)}[dims]
+    return [replace(scene.case, name=f"c{k}") for k, scene in enumerate(simulate(2, num_classes=3, size=size))]
+
+
+def write_store(root: str, made: list[Case]) -> None:
+    for case in made:
+        for kind, values in (("logits", case.logits), ("labels", case.labels)):
+            path = f"{root}/{kind}/{case.name}.zarr"
+            zarr.create_array(store=path, data=np.asarray(values), overwrite=True)
+
+
+@pytest.mark.parametrize("dims", [2, 3])
+def test_calibrating_a_store_equals_calibrating_files(tmp_path: Path, dims: int) -> None:
+    made = cases(dims)
+    write_store(str(tmp_path / "store"), made)
+    write_folder(tmp_path / "files", {"test": made})
+    calibrator = segcal.create("ts", 3).fit(made)
+    for name in ("store", "files"):
+        folder = open_folder(tmp_path / name)
+        assert (folder.num_classes, folder.spatial_dims) == (3, dims)
+        np.testing.assert_array_equal(folder[0].labels, made[0].labels)
+        apply_to_folder(calibrator, folder, out=tmp_path / f"{name}-out", maps=True)
+    for case in made:
+        written = zarr.open_array(str(tmp_path / "store-out" / f"{case.name}.zarr"), mode="r")
+        np.testing.assert_array_equal(written[:], np.load(tmp_path / "files-out" / f"{case.name}.npy"))
+        assert written.metadata.zarr_format == 3
+        heat = zarr.open_array(str(tmp_path / "store-out" / "temperature" / f"{case.name}.zarr"), mode="r")
+        assert heat.shape == case.labels.shape
+
+
+def test_slabs_and_large_arrays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrays too large for memory are read piece by piece, and written so too, to the same numbers."""
+    made = cases(3)
+    write_store(str(tmp_path / "store"), made)
+    calibrator = segcal.create("ts", 3).fit(made)
+    apply_to_folder(calibrator, open_folder(tmp_path / "store"), out=tmp_path / "whole")
+    monkeypatch.setattr(base, "IN_MEMORY", 3000)
+    monkeypatch.setattr("segcal.cases._SLAB", 1000)
+    folder = open_folder(tmp_path / "store")
+    assert isinstance(folder[0].logits, np.memmap)
+    np.testing.assert_array_equal(folder[0].logits, made[0].logits)
+    apply_to_folder(calibrator, folder, out=tmp_path / "slabs")
+    for case in made:
+        one, other = (zarr.open_array(str(tmp_path / name / f"{case.name}.zarr"))[:] for name in ("whole", "slabs"))
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_url(tmp_path: Path) -> None:
+    pytest.importorskip("upath", reason="universal-pathlib is not installed")
+    made = cases()
+    write_store("memory://bucket/data", made)
+    for path in ("memory://bucket/data", Path("memory://bucket/data")):  # a command line gives a Path
+        folder = open_folder(path)
+        np.testing.assert_array_equal(folder[1].logits, made[1].logits)
+    before = folder.identities()
+    write_store("memory://bucket/data", [replace(made[0], logits=np.asarray(made[0].logits) * 2)])
+    after = open_folder("memory://bucket/data").identities()
+    assert [before[name] == after[name] for name in ("c0", "c1")] == [False, True]
+
+
+@pytest.mark.parametrize("version", ["0.4", "0.5"])
+def test_ome_zarr_gives_the_finest_resolution_and_its_spacing(tmp_path: Path, version: str) -> None:
+    values = np.arange(1 * 2 * 3 * 4 * 5, dtype=np.float32).reshape(1, 2, 3, 4, 5)  # t c z y x
+    about = {
+        "axes": [{"name": name, "type": "space" if name in "zyx" else "other"} for name in "tczyx"],
+        "datasets": [
+            {"path": "0", "coordinateTransformations": [{"type": "scale", "scale": [1, 1, 3.0, 2.0, 1.5]}]},
+            {"path": "1", "coordinateTransformations": [{"type": "scale", "scale": [1, 1, 3.0, 4.0, 3.0]}]},
+        ],
+        "version": version,
+    }
+    group = zarr.open_group(str(tmp_path / "a.zarr"), mode="w", zarr_format=2 if version == "0.4" else 3)
+    group.attrs.update({"multiscales": [about]} if version == "0.4" else {"ome": {"multiscales": [about]}})
+    group.create_array("0", data=values)
+    group.create_array("1", data=values[..., ::2, ::2])
+    kind = formats.format_of(tmp_path / "a.zarr")
+    assert kind.score_shape(tmp_path / "a.zarr", "logits", space=None, num_classes=None) == (2, 3, 4, 5)
+    found = kind.read_scores(tmp_path / "a.zarr", "logits", (3, 4, 5))
+    np.testing.assert_array_equal(found.values, values[0])
+    assert found.spacing == (3.0, 2.0, 1.5)
+    with pytest.raises(InputError, match="one time and, for labels, one channel, got axes tczyx"):
+        kind.read_labels(tmp_path / "a.zarr")
+
+
+def test_a_group_without_an_image_is_refused(tmp_path: Path) -> None:
+    zarr.open_group(str(tmp_path / "a.zarr"), mode="w")
+    with pytest.raises(InputError, match="must be a Zarr array or an OME-Zarr image, got a group"):
+        formats.format_of(tmp_path / "a.zarr").label_shape(tmp_path / "a.zarr")

@@ -1,0 +1,250 @@
+"""Work divided between parts and processes gives the bytes of one run, and what was interrupted is continued."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+import segcal
+from segcal.apply import CalibratedFiles
+from segcal.cli.app import app
+from segcal.data.datasets.simulate import simulate
+from segcal.data.folders.folder import open_folder
+from segcal.data.folders.writer import write_folder
+from segcal.evaluation import shared
+from segcal.evaluation.run import Measuring
+from segcal.parts.work import Part
+from segcal.types import Case, InputError
+
+
+def command(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def succeed(*arguments: object) -> str:
+    result = command(*arguments)
+    assert result.exit_code == 0, (result.output, result.exception)
+    return result.stdout
+
+
+def refuse(*arguments: object) -> str:
+    result = command(*arguments)
+    assert result.exit_code == 2, (result.output, result.exception)
+    (line,) = result.stderr.splitlines()
+    return line
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Five cases of different sizes, one of them large enough for two threads."""
+    sizes = [(16, 14), (90, 70), (20, 15), (16, 14), (18, 33)]
+    scenes = [simulate(1, num_classes=3, size=size, contrast=2.0, seed=k)[0].case for k, size in enumerate(sizes)]
+    cases = [Case(f"case-{k}", scene.logits, scene.labels) for k, scene in enumerate(scenes)]
+    write_folder(tmp_path / "data", {"test": cases})
+    succeed("fit", tmp_path / "data", "--out", tmp_path / "ts")
+    return tmp_path / "data"
+
+
+SOURCE = Path(segcal.__file__).parents[1]
+COMMANDS = {
+    "apply": ("apply", "ts", "data", "--temperature"),
+    "evaluate": ("evaluate", "data", "--calibrators", "ts", "--patch-size", "8", "--cases", "case-1"),
+    "diagnose": ("diagnose", "data"),
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_parts_merge_to_the_bytes_of_one_run(name: str, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(data.parent)
+    asked = (*COMMANDS[name], "--floor") if name == "evaluate" else COMMANDS[name]
+    printed = succeed(*asked, "--out", "whole", "--json")
+    for part in ("3/3", "1/3", "2/3"):
+        assert "segcal merge" in succeed(*asked, "--out", "parts", "--part", part)
+    assert not Path("parts.unfinished").exists()
+    assert succeed("merge", "parts", "--out", "merged", "--json").replace("merged", "whole") == printed
+    assert contents(Path("merged")) == contents(Path("whole"))
+
+
+def test_comparison_in_parts(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fits are done once: the second part, and the merge, measure those of the first."""
+    monkeypatch.chdir(data.parent)
+    asked = ("compare", "data", "--methods", "ts,vector", "--fit-split", "test", "--patch-size", "8")
+    for part in ("1/2", "2/2"):
+        succeed(*asked, "--out", "parts", "--part", part)
+    succeed("merge", "parts", "--out", "merged")
+    succeed(*asked, "--out", "whole")
+    merged, whole = contents(Path("merged")), contents(Path("whole"))
+    assert merged.keys() == whole.keys()
+    timed = {"segcal.json", "comparison.json", "ts/segcal.json", "vector/segcal.json"}  # hold the seconds of the fits
+    assert [name for name in merged if merged[name] != whole[name] and name not in timed] == []
+    changed = [json.loads(Path(folder, "comparison.json").read_text())[1]["changed"] for folder in ("merged", "whole")]
+    assert changed[0] == changed[1]
+
+
+def test_missing_and_foreign_parts_are_refused(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(data.parent)
+    asked = COMMANDS["evaluate"]
+    succeed(*asked, "--out", "parts", "--part", "1/2")
+    assert "2 of 5 cases are not finished" in refuse("merge", "parts", "--out", "merged")
+    assert "parts of another run" in refuse(*asked, "--bins", "7", "--out", "parts", "--part", "2/2")
+    assert "parts of an unfinished run, which results must not" in refuse(*asked, "--out", "parts")
+    assert "a part must be i/N with i in 1..N, got '3/2'" in refuse(*asked, "--out", "parts", "--part", "3/2")
+    assert "--part needs --out" in refuse(*asked, "--part", "1/2")
+    assert "holds no parts of a run" in refuse("merge", "ts", "--out", "merged")
+    assert not Path("merged").exists()
+
+
+def test_bits_do_not_depend_on_threads(data: Path, set_threads: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(data.parent)
+    for threads in (1, 2):
+        set_threads(threads)
+        for name in ("apply", "evaluate"):
+            succeed(*COMMANDS[name], "--out", f"{name}-{threads}")
+    for name in ("apply", "evaluate"):
+        assert contents(Path(f"{name}-1")) == contents(Path(f"{name}-2"))
+
+
+def test_order_of_findings_does_not_matter(data: Path, rng: np.random.Generator) -> None:
+    folder = open_folder(data)
+    measuring = Measuring.of_cases(folder, {"UC": None, "TS": segcal.load(data.parent / "ts")}, num_classes=3)
+    whole, shuffled = measuring.nothing(), measuring.nothing()
+    for case in folder:
+        measuring.add(case, whole)
+    for k in rng.permutation(len(folder)):
+        single = measuring.nothing()
+        measuring.add(folder[int(k)], single)
+        shuffled.merge(shared.findings_from(single.to_bytes({})))
+    one, other = (measuring.results(found, folder.names) for found in (whole, shuffled))
+    for table in ("frame", "pooled_frame", "curve_frame", "sensitivity_frame", "volume_frame"):
+        assert getattr(one, table).equals(getattr(other, table)), table
+
+
+def test_interrupted_output_is_continued(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failure at the fourth case leaves three; they are not written again, and nothing has the final name before."""
+    monkeypatch.chdir(data.parent)
+    asked, write, written = COMMANDS["apply"], CalibratedFiles.write, list[str]()
+
+    def failing(self: CalibratedFiles, case: Case, folder: Path) -> dict[str, int]:
+        if case.name == "case-3" and len(written) == 3:
+            raise KeyboardInterrupt
+        written.append(case.name)
+        return write(self, case, folder)
+
+    monkeypatch.setattr(CalibratedFiles, "write", failing)
+    assert command(*asked, "--out", "probs").exit_code != 0
+    assert not Path("probs").exists()
+    with pytest.raises(InputError, match="unfinished"):
+        open_folder("probs.unfinished")
+    written[:] = [*written, "interrupted"]
+    succeed(*asked, "--out", "probs")
+    assert written == ["case-0", "case-1", "case-2", "interrupted", "case-3", "case-4"]
+    assert not Path("probs.unfinished").exists()
+    # a second run writes only what has changed
+    logits = np.load("data/logits/case-2.npy") * 2
+    np.save("data/logits/case-2.npy", logits)
+    succeed(*asked, "--out", "probs")
+    assert written[6:] == ["case-2"]
+    monkeypatch.undo()
+    os.chdir(data.parent)
+    succeed(*asked, "--out", "new")
+    assert contents(Path("new")) == contents(Path("probs"))
+
+
+def test_interrupted_evaluation_is_continued(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(data.parent)
+    monkeypatch.setattr(shared, "_INTERVAL", 0.0)
+    asked, add, seen = COMMANDS["evaluate"], Measuring.add, list[str]()
+
+    def failing(self: Measuring, case: Case, found: object) -> None:
+        if case.name == "case-3" and len(seen) == 3:
+            raise KeyboardInterrupt
+        seen.append(case.name)
+        add(self, case, found)
+
+    monkeypatch.setattr(Measuring, "add", failing)
+    assert command(*asked, "--out", "results").exit_code != 0
+    assert not Path("results").exists()
+    seen.append("interrupted")
+    succeed(*asked, "--out", "results")
+    assert seen == ["case-0", "case-1", "case-2", "interrupted", "case-3", "case-4"]
+    assert not Path("results.unfinished").exists()
+    succeed(*asked, "--out", "again")
+    assert contents(Path("results")) == contents(Path("again"))
+
+
+def test_a_changed_case_is_measured_again(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(data.parent)
+    asked = COMMANDS["evaluate"]
+    succeed(*asked, "--out", "parts", "--part", "1/1")
+    np.save("data/logits/case-1.npy", np.load("data/logits/case-1.npy") / 3)
+    assert "cases are not finished" in refuse("merge", "parts", "--out", "merged")
+    succeed(*asked, "--out", "parts", "--part", "1/1")
+    succeed("merge", "parts", "--out", "merged")
+    succeed(*asked, "--out", "whole")
+    assert contents(Path("merged")) == contents(Path("whole"))
+
+
+def test_processes_of_torchrun_share_the_cases(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two processes write and print what one does; only the first prints."""
+    monkeypatch.chdir(data.parent)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    asked = [[*COMMANDS[name], "--out", f"{name}-2", "--json"] for name in COMMANDS]
+    asked.append([*COMMANDS["evaluate"], "--json"])
+    script = Path(__file__).parents[1] / "support" / "run_commands.py"
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(script), json.dumps(asked)],
+            env={
+                **os.environ, "RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1",
+                "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "PYTHONPATH": str(SOURCE),
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    outputs = [process.communicate(timeout=300) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    for name, arguments in COMMANDS.items():
+        succeed(*arguments, "--out", f"{name}-1")
+        assert contents(Path(f"{name}-1")) == contents(Path(f"{name}-2")), name
+    assert outputs[1][0] == ""
+    printed = [json.loads(line) for line in outputs[0][0].splitlines()]
+    assert len(printed) == len(asked)
+    assert printed[1] == printed[3]
+
+
+def test_part_divides_names() -> None:
+    names = list("abcdefg")
+    parts = [Part(k, 3).of(names) for k in (1, 2, 3)]
+    assert sorted(name for part in parts for name in part) == names
+    assert parts[0] == ["a", "d", "g"]
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+def test_parts_of_machines_without_a_common_folder(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(data.parent)
+    for name in ("apply", "diagnose"):
+        succeed(*COMMANDS[name], "--out", f"{name}-whole")
+        for k in (1, 2):
+            succeed(*COMMANDS[name], "--out", f"{name}-{k}", "--part", f"{k}/2")
+        succeed("merge", f"{name}-1", f"{name}-2", "--out", f"{name}-merged")
+        assert contents(Path(f"{name}-merged")) == contents(Path(f"{name}-whole"))
+    shutil.rmtree("apply-1")  # merged files do not depend on the parts
+    assert np.load("apply-merged/case-0.npy").shape == (3, 16, 14)
