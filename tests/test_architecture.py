@@ -15,7 +15,7 @@ import segcal
 ROOT = Path(segcal.__file__).parent
 FLOORS = (
     ("types", "version"),
-    ("files",),
+    ("files", "progress"),
     ("kernels",),
     ("functional",),
     ("cases", "regions", "metrics", "losses", "oracle", "data", "networks", "training", "statistics"),

@@ -14,20 +14,24 @@ if TYPE_CHECKING:
     from segcal.evaluation.compare import compare
     from segcal.evaluation.results import Results
     from segcal.evaluation.run import evaluate
-    from segcal.integrations.calibrated_model import CalibratedModel, predict_cases
+    from segcal.integrations.calibrate import calibrate
+    from segcal.integrations.calibrated_model import CalibratedModel
+    from segcal.integrations.predict import predict_cases
     from segcal.metrics import CalibrationSuite
     from segcal.oracle import oracle_temperature
     from segcal.sample import load_sample
-    from segcal.types import Case, InputError
+    from segcal.types import CalibrationWarning, Case, InputError
 
 __all__ = [
     "CalibratedModel",
     "CalibrationSuite",
+    "CalibrationWarning",
     "Calibrator",
     "Case",
     "InputError",
     "Results",
     "__version__",
+    "calibrate",
     "compare",
     "create",
     "evaluate",
@@ -42,10 +46,12 @@ __all__ = [
 _HOMES = {
     "CalibratedModel": "integrations.calibrated_model",
     "CalibrationSuite": "metrics",
+    "CalibrationWarning": "types",
     "Calibrator": "calibrators",
     "Case": "types",
     "InputError": "types",
     "Results": "evaluation.results",
+    "calibrate": "integrations.calibrate",
     "compare": "evaluation.compare",
     "create": "calibrators",
     "evaluate": "evaluation.run",
@@ -53,7 +59,7 @@ _HOMES = {
     "load_sample": "sample",
     "methods": "calibrators",
     "oracle_temperature": "oracle",
-    "predict_cases": "integrations.calibrated_model",
+    "predict_cases": "integrations.predict",
     "register": "calibrators",
 }
 """Module of each public name; its definition there is marked with `segcal.types.public`."""

@@ -46,8 +46,18 @@ def reread(cases: Iterable[Case]) -> Collection[Case]:
     """Return the cases as a collection that can be iterated many times; an iterator is kept as a list."""
     kept = cases if isinstance(cases, Collection) else list(cases)
     if not len(kept):
-        raise InputError("at least one case is needed, got none; is the folder or the split empty?")
+        raise no_cases(cases)
     return kept
+
+
+def no_cases(given: object, item: str = "case", place: str = "folder or the split") -> InputError:
+    """Return the error to raise where nothing was found, and say why an iterator may be empty."""
+    if isinstance(given, Iterator):
+        return InputError(
+            f"at least one {item} is needed, got an iterator that yields none; an iterator can be read only once, so "
+            f"make a list of it, or create it again for each use"
+        )
+    return InputError(f"at least one {item} is needed, got none; is the {place} empty?")
 
 
 class Part(Sequence[Case]):

@@ -8,17 +8,28 @@ from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 from rich.console import Console
 from typer.core import TyperCommand, TyperGroup
 
-if TYPE_CHECKING:
-    from rich.progress import Progress
+from segcal.progress import Tracked, progress_of
 
-    from segcal.data.folders.folder import Folder
-    from segcal.types import Case
+__all__ = [
+    "ERR",
+    "OUT",
+    "Group",
+    "ManyValues",
+    "Tracked",
+    "progress_of",
+    "say",
+    "say_file",
+    "say_json",
+    "say_where",
+    "suggestion",
+    "warn",
+]
 
 OUT = Console()
 ERR = Console(stderr=True)
@@ -95,37 +106,6 @@ def _expand(args: Sequence[str], repeatable: set[str]) -> Iterator[str]:
 
 def _is_number(text: str) -> bool:
     return text.lstrip("-").isdigit()
-
-
-class Tracked(Sequence["Case"]):
-    """A folder that advances a progress bar with each case; every pass over the data starts the bar again."""
-
-    def __init__(self, folder: Folder, progress: Progress) -> None:
-        self.folder, self.progress = folder, progress
-
-    def __len__(self) -> int:
-        return len(self.folder)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self.folder[index]
-
-    def __iter__(self) -> Iterator[Case]:
-        task = self.progress.task_ids[-1]
-        self.progress.reset(task, total=len(self.folder))
-        for case in self.folder:
-            yield case
-            self.progress.advance(task)
-
-
-def progress_of(what: str) -> Progress:
-    """Return a progress bar on standard error, shown only in a terminal."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    # outside a terminal even an empty bar leaves a blank line, and errors are one line
-    progress = Progress(*columns, console=ERR, transient=True, disable=not ERR.is_terminal)
-    progress.add_task(what, total=None)
-    return progress
 
 
 def suggestion(word: str, known: Sequence[str]) -> str:
