@@ -14,12 +14,12 @@ import segcal
 
 ROOT = Path(segcal.__file__).parent
 FLOORS = (
-    ("types", "version"),
+    ("types", "version", "notices"),
     ("files", "progress"),
     ("kernels",),
     ("functional",),
     ("cases", "regions", "metrics", "losses", "oracle", "data", "networks", "training", "statistics"),
-    ("calibrators", "fusion", "tables", "sample"),
+    ("calibrators", "fusion", "tables", "sample", "measures"),
     ("evaluation", "integrations", "apply"),
     ("report",),
     ("cli",),

@@ -43,11 +43,6 @@ class InputError(ValueError):
 
 
 @public
-class CalibrationWarning(UserWarning):
-    """Data or settings that give an answer, but perhaps not to the question that was meant; says what to do."""
-
-
-@public
 @dataclass(frozen=True, slots=True, repr=False)
 class Case:
     """One image or volume with its scores and labels, without the batch axis.

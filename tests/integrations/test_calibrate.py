@@ -14,7 +14,8 @@ from torch.utils.data import DataLoader, TensorDataset
 import segcal
 from segcal.data.datasets.simulate import simulate
 from segcal.integrations.predict import predict_cases
-from segcal.types import CalibrationWarning, InputError
+from segcal.notices import CalibrationWarning
+from segcal.types import InputError
 
 CLASSES = 4
 SCENES = [scene.case for scene in simulate(8, num_classes=CLASSES, size=(24, 32))]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
@@ -14,6 +16,7 @@ import typer
 from rich.console import Console
 from typer.core import TyperCommand, TyperGroup
 
+from segcal.notices import CalibrationWarning
 from segcal.progress import Tracked, progress_of
 
 __all__ = [
@@ -34,6 +37,9 @@ __all__ = [
 OUT = Console()
 ERR = Console(stderr=True)
 
+_said: set[str] = set()
+"""Warnings that the running command has printed."""
+
 
 class Group(TyperGroup):
     """Turn bad input and bad usage into one sentence on standard error and exit status 2."""
@@ -41,7 +47,8 @@ class Group(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run a command."""
         try:
-            return super().invoke(ctx)
+            with _warnings_as_lines():
+                return super().invoke(ctx)
         except BrokenPipeError:
             raise  # the reader closed the pipe (`| head`), which the caller ends quietly
         except OSError as error:
@@ -147,6 +154,27 @@ def say_where(out: Path | None, page: Path | None = None) -> None:
         say(f"shown in {page}")
 
 
+@contextmanager
+def _warnings_as_lines() -> Iterator[None]:
+    """Print segcal's Python warnings as the commands print theirs."""
+    _said.clear()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", CalibrationWarning)
+        usual = warnings.showwarning
+
+        def show(message: Any, category: type[Warning], *where: Any, **more: Any) -> None:
+            if issubclass(category, CalibrationWarning):
+                warn(str(message))
+            else:
+                usual(message, category, *where, **more)
+
+        warnings.showwarning = show
+        yield
+
+
 def warn(text: str) -> None:
-    """Print a warning on standard error."""
+    """Print a warning on standard error, once in a command."""
+    if text in _said:
+        return
+    _said.add(text)
     ERR.print(f"warning: {text}", style="yellow", markup=False, highlight=False)

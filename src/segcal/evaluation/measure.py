@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -16,9 +17,13 @@ from segcal.evaluation.places import Places
 from segcal.evaluation.protocol import Protocol
 from segcal.functional import binning
 from segcal.functional.binning import Evidence, Histogram, Pixels
+from segcal.functional.checks import check_logits
 from segcal.functional.probability import probabilities
 from segcal.functional.random_labels import class_mass, draw_labels, generator_of
-from segcal.types import Case
+from segcal.types import Case, InputError, Logits
+
+Method: TypeAlias = Calibrator | Callable[[Logits], Logits] | None
+"""A fitted calibrator, a function from logits `[1, L, *S]` to calibrated logits, or None for the scores as they are."""
 
 
 @dataclass(frozen=True)
@@ -67,9 +72,7 @@ class Measured:
             binning.count_marginal_cells(self.class_probs, self.pixels.labels, region, marginal)
 
 
-def measure(
-    case: Case, calibrator: Calibrator | None, places: Places, protocol: Protocol
-) -> tuple[Measured, Measured | None]:
+def measure(case: Case, calibrator: Method, places: Places, protocol: Protocol) -> tuple[Measured, Measured | None]:
     """Measure a case with its labels and, for the floor, with labels drawn from the probabilities."""
     parts, redrawn, probs = [], [], []
     mass = torch.zeros(protocol.num_classes, dtype=torch.float64)
@@ -87,11 +90,27 @@ def measure(
     return measured(parts), measured(redrawn) if redrawn else None
 
 
-def calibrated_slabs(case: Case, calibrator: Calibrator | None, num_classes: int) -> Iterator[tuple[slice, Tensor]]:
-    """Yield the logits of a case slab by slab with their position, calibrated if there is a calibrator."""
-    if calibrator is None:
+def calibrated_slabs(case: Case, method: Method, num_classes: int) -> Iterator[tuple[slice, Tensor]]:
+    """Yield the logits of a case slab by slab with their position, calibrated if there is a method.
+
+    A function that is not a calibrator may look at any distance, so it is given the whole case.
+    """
+    if isinstance(method, Calibrator):
+        for slab, logits in method.calibrate_case(case):
+            yield slab.inner_rows, logits
+        return
+    if method is None:
         for slab in slabs_of(case, num_classes):
             yield slab.rows, slab.logits
-    else:
-        for slab, logits in calibrator.calibrate_case(case):
-            yield slab.inner_rows, logits
+        return
+    whole = torch.cat([slab.logits for slab in slabs_of(case, num_classes)], dim=2)
+    with torch.no_grad():
+        found = method(whole)
+    if not isinstance(found, Tensor) or found.shape != whole.shape:
+        got = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        raise InputError(
+            f"a method must return calibrated logits of shape {tuple(whole.shape)}, as it is given, got {got} for "
+            f"case '{case.name}'; return log-probabilities where it computes probabilities"
+        )
+    check_logits(found, num_classes, class_axis=1, of=f"a method on case '{case.name}'")
+    yield slice(0, found.shape[2]), found

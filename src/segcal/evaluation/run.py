@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from typing import Any
 
 from segcal.calibrators import Calibrator
+from segcal.cases import no_cases
 from segcal.evaluation.gather import Gathered
-from segcal.evaluation.measure import measure
+from segcal.evaluation.measure import Method, measure
 from segcal.evaluation.places import Places
 from segcal.evaluation.protocol import AceEdges, Protocol
 from segcal.evaluation.results import Results
 from segcal.functional.binning import Form
+from segcal.functional.checks import probability_doubt
+from segcal.functional.fingerprint import fingerprint
+from segcal.notices import CalibrationWarning
 from segcal.regions import PATCH_SIZE, Region, RegionFunction, chosen_regions, local_patch_size
 from segcal.statistics import IntervalKind, bootstrap_doubts
 from segcal.types import Case, IgnoreIndex, InputError, public
@@ -23,7 +27,7 @@ from segcal.types import Case, IgnoreIndex, InputError, public
 @public
 def evaluate(
     cases: Iterable[Case],
-    calibrators: Mapping[str, Calibrator | None],
+    calibrators: Mapping[str, Method],
     *,
     num_classes: int,
     ignore_index: IgnoreIndex = None,
@@ -49,7 +53,8 @@ def evaluate(
 
     Args:
         cases: Cases to measure on; iterated once.
-        calibrators: Fitted calibrators by their name in the tables; None stands for the uncalibrated scores.
+        calibrators: Methods by their name in the tables: fitted calibrators, functions from logits `[1, L, *S]` to
+            calibrated logits, or None for the uncalibrated scores.
         num_classes: Number of classes L.
         ignore_index: Label, or labels, that belong to no region.
         background: Class outside the region *All*; None if there is none.
@@ -84,10 +89,11 @@ def evaluate(
     for name, calibrator in calibrators.items():
         _check_calibrator(name, calibrator, num_classes)
     sized, cases, notes = _with_patch_size(protocol, cases)
-    found, redrawn = _gather(cases, calibrators, sized, chosen)
-    results = found.results(
-        [*notes, *_seen(calibrators, list(found.cases)), *bootstrap_doubts(list(found.cases.values()))]
-    )
+    found, redrawn, content = _gather(cases, calibrators, sized, chosen)
+    serious = [*content.doubts, *_leaks(calibrators, content.fingerprints)]
+    for text in serious:
+        warnings.warn(text, CalibrationWarning, stacklevel=2)
+    results = found.results([*serious, *notes, *bootstrap_doubts(list(found.cases.values()))])
     uncalibrated = [name for name, calibrator in calibrators.items() if calibrator is None]
     about = {"baseline": [*uncalibrated, *calibrators][0], "fits": _fits(calibrators)}
     results = replace(results, settings={**results.settings, **about})
@@ -101,7 +107,7 @@ def _with_patch_size(protocol: Protocol, cases: Iterable[Case]) -> tuple[Protoco
     remaining = iter(cases)
     first = next(remaining, None)
     if first is None:
-        return protocol, (), []
+        return protocol, cases, []
     size = local_patch_size([first.logits.shape[1:]])
     note = (
         f"Local patches have a side of {size} pixels, since the paper's {PATCH_SIZE} would cover more than a quarter "
@@ -111,21 +117,38 @@ def _with_patch_size(protocol: Protocol, cases: Iterable[Case]) -> tuple[Protoco
     return whole, chain([first], remaining), [] if size == PATCH_SIZE or not protocol.patches else [note]
 
 
+@dataclass
+class _Content:
+    """The fingerprint of each case by name, and doubts about what their logits are."""
+
+    fingerprints: dict[str, str] = field(default_factory=dict)
+    doubts: dict[str, None] = field(default_factory=dict)
+
+    def add(self, case: Case) -> None:
+        """Look at a case that has labels."""
+        assert case.labels is not None
+        self.fingerprints[case.name] = fingerprint(case.logits, case.labels)
+        if doubt := probability_doubt(case.logits):
+            self.doubts[doubt] = None
+
+
 def _gather(
     cases: Iterable[Case],
-    calibrators: Mapping[str, Calibrator | None],
+    calibrators: Mapping[str, Method],
     protocol: Protocol,
     regions: Mapping[str, Region],
-) -> tuple[Gathered, Gathered]:
+) -> tuple[Gathered, Gathered, _Content]:
     """Measure every case with every method: with its labels and, for the floor, with labels drawn at random."""
     masked = tuple(name for name, region in regions.items() if region.mask is not None)
     local = tuple(name for name, region in regions.items() if region.mask is None)
     found, redrawn = (
         Gathered(own, tuple(calibrators), masked, local) for own in (protocol, replace(protocol, floor=False))
     )
+    content = _Content()
     for case in cases:
         places = Places.of(case, protocol, regions.values())
         found.begin(case)
+        content.add(case)
         redrawn.begin(case)
         for method, calibrator in calibrators.items():
             truth, perfect = measure(case, calibrator, places, protocol)
@@ -133,8 +156,8 @@ def _gather(
             if perfect is not None:
                 redrawn.add(case.name, method, places, perfect)
     if not found.cases:
-        raise InputError("at least one case is needed, got none; is the folder or the split empty?")
-    return found, redrawn
+        raise no_cases(cases)
+    return found, redrawn, content
 
 
 def _renamed(masks: Mapping[str, RegionFunction], regions: object) -> Mapping[str, RegionFunction]:
@@ -144,25 +167,44 @@ def _renamed(masks: Mapping[str, RegionFunction], regions: object) -> Mapping[st
     return masks
 
 
-def _fits(calibrators: Mapping[str, Calibrator | None]) -> dict[str, Any]:
-    """The fit report of each calibrator without the names of the cases, in values that JSON can hold."""
+def _fits(calibrators: Mapping[str, Method]) -> dict[str, Any]:
+    """The fit report of each calibrator without the names and content of the cases, in values that JSON can hold."""
     reports = {name: getattr(calibrator, "fit_report_", None) for name, calibrator in calibrators.items()}
     plain = {name: asdict(report) for name, report in reports.items() if report is not None}
-    return {name: {key: value for key, value in report.items() if key != "names"} for name, report in plain.items()}
+    return {
+        name: {key: value for key, value in report.items() if key not in ("names", "fingerprints")}
+        for name, report in plain.items()
+    }
 
 
-def _seen(calibrators: Mapping[str, Calibrator | None], cases: Sequence[str]) -> list[str]:
-    """A warning for each calibrator that was fitted on cases it is now measured on."""
+def _leaks(calibrators: Mapping[str, Method], content: Mapping[str, str]) -> list[str]:
+    """A warning for each calibrator that was fitted on cases it is now measured on, given their fingerprints."""
     found = []
     for name, calibrator in calibrators.items():
         report = getattr(calibrator, "fit_report_", None)
-        if both := set(report.names if report else ()) & set(cases):
-            found.append(f"{name} was fitted on {len(both)} of these {len(cases)} cases: its figures are too good")
+        if report is None:
+            continue
+        if report.fingerprints:
+            known, how = {*report.fingerprints} - {""}, ""
+            shared = [case for case, own in content.items() if own in known]
+        else:
+            how = " by their names (their content was not saved with it)"
+            shared = [case for case in content if case in report.names]
+        if shared:
+            found.append(
+                f"{name} was fitted on {len(shared)} of these {len(content)} cases{how}: its figures are too good; "
+                "measure on others"
+            )
     return found
 
 
-def _check_calibrator(name: str, calibrator: Calibrator | None, num_classes: int) -> None:
-    if calibrator is not None and calibrator.num_classes != num_classes:
+def _check_calibrator(name: str, calibrator: Method, num_classes: int) -> None:
+    if calibrator is not None and not callable(calibrator):
+        raise InputError(
+            f"a method must be a fitted calibrator, a function of logits or None, got {type(calibrator).__name__} for "
+            f"'{name}'; load a saved calibrator with segcal.load"
+        )
+    if isinstance(calibrator, Calibrator) and calibrator.num_classes != num_classes:
         raise InputError(
             f"calibrator '{name}' was built for num_classes={calibrator.num_classes}, "
             f"got num_classes={num_classes}; fit one on data with as many classes"

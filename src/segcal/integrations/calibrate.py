@@ -16,8 +16,9 @@ from segcal.cases import no_cases
 from segcal.integrations.calibrated_model import CalibratedModel
 from segcal.integrations.predict import device_of, predict_cases
 from segcal.integrations.spill import IN_MEMORY, SpilledCases
+from segcal.notices import CalibrationWarning
 from segcal.progress import progress_of
-from segcal.types import CalibrationWarning, Case, IgnoreIndex, InputError, public
+from segcal.types import Case, IgnoreIndex, InputError, public
 
 
 @public
