@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from segcal.cli.app import app
 from segcal.data.datasets.simulate import simulate
 from segcal.data.folders.writer import write_folder
+from segcal.notices import CalibrationWarning
 
 PROBABILITIES = "warning: the logits look like probabilities"
 
@@ -23,7 +24,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("warnings") / "data"
     cases = [scene.case for scene in simulate(3, num_classes=3, size=(16, 14), contrast=2.0)]
     probs = [replace(case, logits=torch.as_tensor(case.logits).softmax(0).numpy()) for case in cases]
-    write_folder(folder, {"fit": probs[:1], "test": probs[1:]})
+    with pytest.warns(CalibrationWarning, match="look like probabilities"):
+        write_folder(folder, {"fit": probs[:1], "test": probs[1:]})
     return folder
 
 
