@@ -14,12 +14,12 @@ import segcal
 
 ROOT = Path(segcal.__file__).parent
 FLOORS = (
-    ("types", "version"),
-    ("files",),
+    ("types", "version", "notices"),
+    ("files", "progress"),
     ("kernels",),
     ("functional",),
     ("cases", "regions", "metrics", "losses", "oracle", "data", "networks", "training", "statistics"),
-    ("calibrators", "fusion", "tables", "sample", "parts"),
+    ("calibrators", "fusion", "tables", "sample", "parts", "measures"),
     ("evaluation", "apply"),
     ("report", "integrations"),
     ("cli",),

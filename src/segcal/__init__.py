@@ -14,47 +14,72 @@ if TYPE_CHECKING:
     from segcal.evaluation.compare import compare
     from segcal.evaluation.results import Results
     from segcal.evaluation.run import evaluate
-    from segcal.integrations.calibrated_model import CalibratedModel, predict_cases
+    from segcal.integrations.calibrate import calibrate
+    from segcal.integrations.calibrated_model import CalibratedModel
+    from segcal.integrations.predict import predict_cases
+    from segcal.measures import ace, brier, ece, mce, nll, reliability_curve, sce
     from segcal.metrics import CalibrationSuite
+    from segcal.notices import CalibrationWarning
     from segcal.oracle import oracle_temperature
+    from segcal.report.figures.arrays import reliability_diagram
     from segcal.sample import load_sample
     from segcal.types import Case, InputError
 
 __all__ = [
     "CalibratedModel",
     "CalibrationSuite",
+    "CalibrationWarning",
     "Calibrator",
     "Case",
     "InputError",
     "Results",
     "__version__",
+    "ace",
+    "brier",
+    "calibrate",
     "compare",
     "create",
+    "ece",
     "evaluate",
     "load",
     "load_sample",
+    "mce",
     "methods",
+    "nll",
     "oracle_temperature",
     "predict_cases",
     "register",
+    "reliability_curve",
+    "reliability_diagram",
+    "sce",
 ]
 
 _HOMES = {
     "CalibratedModel": "integrations.calibrated_model",
     "CalibrationSuite": "metrics",
+    "CalibrationWarning": "notices",
     "Calibrator": "calibrators",
     "Case": "types",
     "InputError": "types",
     "Results": "evaluation.results",
+    "ace": "measures",
+    "brier": "measures",
+    "calibrate": "integrations.calibrate",
     "compare": "evaluation.compare",
     "create": "calibrators",
+    "ece": "measures",
     "evaluate": "evaluation.run",
     "load": "calibrators",
     "load_sample": "sample",
+    "mce": "measures",
     "methods": "calibrators",
+    "nll": "measures",
     "oracle_temperature": "oracle",
-    "predict_cases": "integrations.calibrated_model",
+    "predict_cases": "integrations.predict",
     "register": "calibrators",
+    "reliability_curve": "measures",
+    "reliability_diagram": "report.figures.arrays",
+    "sce": "measures",
 }
 """Module of each public name; its definition there is marked with `segcal.types.public`."""
 

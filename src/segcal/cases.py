@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from segcal.files import release_pages
-from segcal.functional.checks import check_labels, check_logits, check_same_space
+from segcal.functional.checks import check_labels, check_logits, check_same_space, class_axis_remedy
 from segcal.types import Array, Case, IgnoreIndex, InputError
 
 _SLAB = 1 << 25
@@ -46,8 +46,18 @@ def reread(cases: Iterable[Case]) -> Collection[Case]:
     """Return the cases as a collection that can be iterated many times; an iterator is kept as a list."""
     kept = cases if isinstance(cases, Collection) else list(cases)
     if not len(kept):
-        raise InputError("at least one case is needed, got none; is the folder or the split empty?")
+        raise no_cases(cases)
     return kept
+
+
+def no_cases(given: object, item: str = "case", place: str = "folder or the split") -> InputError:
+    """Return the error to raise where nothing was found, and say why an iterator may be empty."""
+    if isinstance(given, Iterator):
+        return InputError(
+            f"at least one {item} is needed, got an iterator that yields none; an iterator can be read only once, so "
+            f"make a list of it, or create it again for each use"
+        )
+    return InputError(f"at least one {item} is needed, got none; is the {place} empty?")
 
 
 class Part(Sequence[Case]):
@@ -78,9 +88,11 @@ def labels_of(case: Case, num_classes: int, ignore_index: IgnoreIndex) -> Tensor
     if len(case.logits.shape) != labels.ndim + 1 or tuple(case.logits.shape[1:]) != tuple(labels.shape):
         check_same_space(torch.empty(tuple(case.logits.shape), device="meta"), labels, class_axis=0, of=name)
     if case.image is not None and tuple(case.image.shape[1:]) != tuple(labels.shape):
+        last = tuple(case.image.shape[:-1]) == tuple(labels.shape)
+        remedy = "its channels are last: give np.moveaxis(image, -1, 0)" if last else "resample one to the other"
         raise InputError(
             f"image must have shape (C, {', '.join(map(str, labels.shape))}) to match the labels, "
-            f"got {tuple(case.image.shape)} of {name}; resample one to the other"
+            f"got {tuple(case.image.shape)} of {name}; {remedy}"
         )
     return check_labels(labels, num_classes, ignore_index, of=name).unsqueeze(0)
 
@@ -91,7 +103,7 @@ def slabs_of(case: Case, num_classes: int, *, context: int = 0, device: torch.de
     if len(shape) < 2 or shape[0] != num_classes or 0 in shape:
         raise InputError(
             f"logits must have shape ({num_classes}, *S) with num_classes={num_classes}, "
-            f"got {shape} of case '{case.name}'; set num_classes or fix the logits"
+            f"got {shape} of case '{case.name}'; {class_axis_remedy(shape, num_classes, 0)}"
         )
     step = max(1, _SLAB // math.prod((shape[0], *shape[2:])) // _WHOLE) * _WHOLE
     for start in range(0, shape[1], step):

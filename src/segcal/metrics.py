@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import import_module
 from typing import Any, Self
 
 import torch
@@ -20,11 +22,13 @@ from segcal.functional.checks import (
     check_same_space,
     check_score_shape,
     ignored_labels,
+    probability_doubt,
 )
 from segcal.functional.counting import Totals, add_unchecked_batch, measure_batch
 from segcal.functional.probability import probabilities
 from segcal.kernels.constants import CELLS
 from segcal.kernels.dispatch import engine_for
+from segcal.notices import CalibrationWarning
 from segcal.types import IgnoreIndex, InputError, Labels, Logits, Mask, public
 
 _CHUNK = 1 << 22  # pixels described at a time
@@ -118,6 +122,8 @@ class CalibrationSuite(Metric):
         logits = check_logits(logits, self.num_classes, class_axis=1)
         check_same_space(logits, labels, class_axis=1)
         valid = check_labels(labels, self.num_classes, self.ignore_index)
+        if len(logits) and (doubt := probability_doubt(logits[0])):
+            warnings.warn(doubt, CalibrationWarning, stacklevel=2)
         masks = self._masks(mask, valid)
         if one_pass:
             self._add_batch(logits, valid, masks)
@@ -150,6 +156,21 @@ class CalibrationSuite(Metric):
         with self.sync_context(should_sync=self._to_sync, should_unsync=self._should_unsync):
             curve = binning.reliability_curve(self._histogram(""))
         return {region: {name: values[k] for name, values in curve.items()} for k, region in enumerate(self.regions)}
+
+    def plot(self, val: object = None, ax: object = None) -> Any:
+        """Return a matplotlib Figure with the reliability diagram of each region, side by side.
+
+        `val` and `ax` are arguments of `torchmetrics.Metric.plot`, which has no use for them here.
+        """
+        if val is not None or ax is not None:
+            raise InputError("plot draws its own axes from all that the suite was shown; call it without arguments")
+        # figures are on a floor above this one, and are imported when one is wanted
+        arrays, measures = import_module("segcal.report.figures.arrays"), import_module("segcal.measures")
+        curves = {
+            region: measures.ReliabilityCurve(**{name: values.cpu().numpy() for name, values in curve.items()})
+            for region, curve in self.compute_curves().items()
+        }
+        return arrays.draw_curves(curves)
 
     def ace_error_bound(self) -> dict[str, float]:
         """Return, for each region, a bound of the error of ACE (form `tables`) against exact equal-mass bins."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ import segcal
 from segcal import CalibrationSuite, evaluate
 from segcal.evaluation.results import Results
 from segcal.functional.catalogue import METRICS
+from segcal.functional.fingerprint import fingerprint
+from segcal.notices import CalibrationWarning
 from segcal.regions import REGIONS, boundary, foreground
 from segcal.types import Case, InputError
 from support import references
@@ -363,7 +366,8 @@ def test_empty_regions_are_left_out_and_counted() -> None:
         found.pooled().drop(columns=["low", "high", "images"]),
         evaluate(usual, methods(), regions=chosen, **PROTOCOL).pooled().drop(columns=["low", "high", "images"]),
     )
-    assert str(found.table()) == str(evaluate(usual, methods(), regions=chosen, **PROTOCOL).table())
+    alone = evaluate(usual, methods(), regions=chosen, **PROTOCOL)
+    assert found.table().cells == alone.table().cells
 
 
 def test_some_patches_of_an_image_are_empty() -> None:
@@ -425,15 +429,60 @@ def test_regions_are_chosen_by_name(results: Results, dims: int, chosen: tuple[s
 # what is told and what is refused
 
 
-def test_measuring_on_fitted_cases_is_told() -> None:
+def test_measuring_on_fitted_cases_is_warned_of() -> None:
     cases = make_cases()
     calibrator = segcal.create("ts", 3, ignore_index=IGNORED).fit(cases[:2])
-    found = evaluate(cases, {"UC": None, "mine": calibrator}, **PROTOCOL)
-    told = "mine was fitted on 2 of these 3 cases: its figures are too good"
-    assert told in found.settings["warnings"]
+    message = "mine was fitted on 2 of these 3 cases: its figures are too good; measure on others"
+    with pytest.warns(CalibrationWarning, match=message) as caught:
+        found = evaluate(cases, {"UC": None, "mine": calibrator}, **PROTOCOL)
+    assert (len(caught), caught[0].filename) == (1, __file__)
+    assert found.settings["warnings"][0] == message
+    assert f"Warning: {message}." in str(found.table())
     assert not any(
         "fitted" in text for text in evaluate(cases[2:], {"mine": calibrator}, **PROTOCOL).settings["warnings"]
     )
+
+
+def test_a_copy_is_recognised_by_its_content_and_a_number_is_not_a_copy() -> None:
+    """Renamed copies, in another precision or type, are recognised; other cases with the same names are not."""
+    cases = make_cases()
+    calibrator = segcal.create("ts", 3, ignore_index=IGNORED).fit(cases[:2])
+    renamed = replace(cases[0], name="copy", logits=np.asarray(cases[0].logits, np.float64))
+    with pytest.warns(CalibrationWarning, match="TS was fitted on 1 of these 1 cases: its"):
+        evaluate([renamed], {"TS": calibrator}, **PROTOCOL)
+    numbered = replace(cases[2], name=cases[0].name)
+    assert not any(
+        "fitted" in text for text in evaluate([numbered], {"TS": calibrator}, **PROTOCOL).settings["warnings"]
+    )
+
+
+@pytest.mark.parametrize("method", ["lts", "auto", "isotonic", "cts", "vector", "cmsap"])
+def test_every_fit_notes_the_content_of_its_cases(method: str, tmp_path: Path) -> None:
+    cases = make_cases()
+    options = {"epochs": 1} if method == "lts" else {}
+    settings = {"candidates": ("ts", "ets")} if method == "auto" else {}
+    calibrator = segcal.create(method, 3, ignore_index=IGNORED, **settings).fit(
+        cases[:2], validation=cases[2:], **options
+    )
+    expected = tuple(fingerprint(case.logits, case.labels) for case in cases[:2])
+    assert calibrator.fit_report_.names == tuple(case.name for case in cases[:2])
+    assert calibrator.fit_report_.fingerprints == expected
+    calibrator.save(tmp_path / "saved")
+    assert segcal.load(tmp_path / "saved").fit_report_ == calibrator.fit_report_
+
+
+def test_one_logit_heads_are_recognised() -> None:
+    cases = [replace(case, logits=case.logits[:1], labels=np.where(case.labels == 1, 1, 0)) for case in make_cases()]
+    calibrator = segcal.create("ts", 1).fit(cases)
+    assert calibrator.fit_report_.fingerprints == tuple(fingerprint(case.logits, case.labels) for case in cases)
+
+
+def test_calibrators_saved_without_content_are_compared_by_name() -> None:
+    cases = make_cases()
+    calibrator = segcal.create("ts", 3, ignore_index=IGNORED).fit(cases[:2])
+    calibrator.fit_report_ = replace(calibrator.fit_report_, fingerprints=())
+    with pytest.warns(CalibrationWarning, match=r"on 2 of these 3 cases by their names \(their content was not saved"):
+        evaluate(cases, {"TS": calibrator}, **PROTOCOL)
 
 
 @pytest.mark.parametrize(
@@ -452,6 +501,72 @@ def test_intervals_of_few_images_are_told(images: int, groups: list[str | None],
     (case, *_) = make_cases()
     cases = [replace(case, name=f"image{k}", group=groups[k % len(groups)]) for k in range(images)]
     assert evaluate(cases, {"UC": None}, **PROTOCOL).settings["warnings"] == told
+
+
+def test_probabilities_given_as_logits_are_warned_of_once() -> None:
+    cases = [replace(case, logits=torch.as_tensor(case.logits).softmax(0)) for case in make_cases()]
+    with pytest.warns(CalibrationWarning, match="look like probabilities") as caught:
+        calibrator = segcal.create("ts", 3, ignore_index=IGNORED).fit(cases[:2])
+    assert len(caught) == 1
+    assert [text for text in calibrator.fit_report_.warnings if "look like" in text] == [str(caught[0].message)]
+    with pytest.warns(CalibrationWarning, match="look like probabilities") as caught:
+        found = evaluate(cases[2:], {"UC": None, "TS": calibrator}, **PROTOCOL)
+    assert (len(caught), caught[0].filename) == (1, __file__)
+    assert str(caught[0].message) in found.settings["warnings"]
+    suite = CalibrationSuite(num_classes=3, ignore_index=IGNORED)
+    with pytest.warns(CalibrationWarning, match="look like probabilities"):
+        suite.update(torch.as_tensor(cases[0].logits)[None], torch.as_tensor(cases[0].labels)[None])
+
+
+def test_a_used_iterator_is_named() -> None:
+    cases = iter(make_cases())
+    list(cases)
+    with pytest.raises(InputError, match="an iterator that yields none; an iterator can be read only once"):
+        segcal.create("ts", 3).fit(cases)
+    for patch_size in (None, 8):
+        with pytest.raises(InputError, match="an iterator that yields none; an iterator can be read only once"):
+            evaluate(cases, {"UC": None}, **{**PROTOCOL, "patch_size": patch_size})
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# any function as a method
+
+
+def test_a_function_is_measured_as_the_calibrator_that_does_the_same(dims: int) -> None:
+    cases = make_cases(dims)
+    compared = {"TS": fixed_temperature(2.5), "half": lambda logits: logits / 2.5, "module": torch.nn.Identity()}
+    frame = evaluate(cases, {"UC": None, **compared}, **PROTOCOL).to_frame()
+    values = {name: rows["value"].to_numpy() for name, rows in frame.groupby("method")}
+    np.testing.assert_allclose(values["half"], values["TS"], atol=1e-6)
+    np.testing.assert_array_equal(values["module"], values["UC"])
+
+
+def test_a_function_sees_the_whole_case(dims: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even where calibrators would be given slabs."""
+    monkeypatch.setattr("segcal.cases._SLAB", 1)
+    seen: list[tuple[int, ...]] = []
+
+    def method(logits: torch.Tensor) -> torch.Tensor:
+        seen.append(tuple(logits.shape))
+        assert not torch.is_grad_enabled()
+        return logits
+
+    evaluate(make_cases(dims, 1), {"mine": method}, **PROTOCOL)
+    assert seen == [(1, 3, *SIZES[dims])]
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        (lambda logits: logits[:, :2], r"must return calibrated logits of shape \(1, 3, .* got \(1, 2, "),
+        (lambda logits: logits.numpy(), "got ndarray for case"),
+        (lambda logits: logits / 0, "logits must be finite"),
+        ("lts/", "a method must be a fitted calibrator, a function of logits or None, got str for 'mine'; load"),
+    ],
+)
+def test_functions_that_return_something_else_are_refused(method: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        evaluate(make_cases(count=1), {"mine": method}, **PROTOCOL)
 
 
 def test_the_baseline_is_the_scores_as_they_are() -> None:

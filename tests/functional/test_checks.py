@@ -11,7 +11,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segcal.functional.checks import IGNORED, check_labels, check_logits, check_same_space, ignored_labels
+from segcal.functional.checks import (
+    IGNORED,
+    check_labels,
+    check_logits,
+    check_same_space,
+    ignored_labels,
+    probability_doubt,
+)
 from segcal.types import InputError
 
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -174,3 +181,68 @@ def test_labels_must_cover_the_space_of_the_logits(axis: int, fits: tuple[int, .
     message = f"mask must have shape {fits} to match logits of shape (2, 3, 4, 5), got (4, 5) of x; resample"
     with pytest.raises(InputError, match=re.escape(message)):
         check_same_space(logits, torch.zeros(4, 5), class_axis=axis, what="mask", of="x")
+
+
+@pytest.mark.parametrize(
+    ("logits", "labels", "axis", "remedy"),
+    [
+        ((4, 5, 3), (4, 5), 0, "the classes are last in the logits: give np.moveaxis(logits, -1, 0)"),
+        ((2, 4, 5, 3), (2, 4, 5), 1, "the classes are last in the logits: give np.moveaxis(logits, -1, 1)"),
+        ((1, 3, 4, 5), (4, 5), 0, "a case has no batch axis: give logits[0]"),
+        ((1, 3, 4, 5), (1, 4, 5), 0, "a case has no batch axis: give logits[0] and labels[0]"),
+        ((3, 4, 5), (1, 4, 5), 0, "the labels have an axis of one: give labels[0]"),
+        ((2, 3, 4, 5), (2, 1, 4, 5), 1, "the labels have an axis of one: give labels[:, 0]"),
+        ((3, 4, 5), (4, 5), 1, "add a batch axis: give logits[None] and labels[None]"),
+        ((3, 4, 5), (3, 4, 5), 0, "if the labels are one-hot, give labels.argmax(0)"),
+        ((2, 3, 4, 5), (2, 3, 4, 5), 1, "if the labels are one-hot, give labels.argmax(1)"),
+        ((3, 4, 5), (5, 4), 0, "the axes are in another order: transpose the logits or the labels"),
+        ((3, 4, 5), (8, 10), 0, "resample one to the other"),
+    ],
+)
+def test_each_mistake_of_shape_has_its_own_remedy(
+    logits: tuple[int, ...], labels: tuple[int, ...], axis: int, remedy: str
+) -> None:
+    with pytest.raises(InputError, match=re.escape(f"got {labels}; {remedy}") + "$"):
+        check_same_space(torch.zeros(logits), torch.zeros(labels), class_axis=axis)
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis", "remedy"),
+    [
+        ((4, 5, 3), 0, "the classes are on the last axis: give np.moveaxis(logits, -1, 0)"),
+        ((2, 4, 5, 3), 1, "the classes are on the last axis: give np.moveaxis(logits, -1, 1)"),
+        ((1, 3, 4, 5), 0, "a case has no batch axis: give logits[0]"),
+        ((3, 4, 5), 1, "add a batch axis: give logits[None] and labels[None]"),
+    ],
+)
+def test_classes_on_another_axis_are_found(shape: tuple[int, ...], axis: int, remedy: str) -> None:
+    with pytest.raises(InputError, match=re.escape(f"got shape {shape}; {remedy}") + "$"):
+        check_logits(torch.zeros(shape), 3, class_axis=axis)
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# probabilities given as logits
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", [(2, 40), (11, 30, 40), (5, 12, 14, 16)], ids=str)
+def test_probabilities_are_noticed_and_logits_are_not(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    logits = 3 * torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    probs = logits.softmax(0).to(dtype)
+    assert "look like probabilities" in str(probability_doubt(probs))
+    for other in (logits, logits.sigmoid(), logits.log_softmax(0), 2 * probs, probs - 0.1, logits.abs()):
+        assert probability_doubt(other.to(dtype)) is None
+
+
+def test_probabilities_with_some_empty_pixels_are_noticed() -> None:
+    """Padding of zeros, as resampling leaves it outside of the field of view."""
+    probs = np.random.default_rng(0).dirichlet([1, 1, 1], (60, 50)).transpose(2, 0, 1)
+    probs[:, :3] = 0
+    assert probability_doubt(probs) is not None
+    probs[:, :30] = 0
+    assert probability_doubt(probs) is None
+
+
+@pytest.mark.parametrize("few", [np.full((2, 3), 0.5), np.full((2, 99), 0.5), np.ones((1, 9, 9)), np.ones(3)], ids=str)
+def test_few_or_equal_pixels_and_one_channel_say_nothing(few: np.ndarray) -> None:
+    assert probability_doubt(few) is None

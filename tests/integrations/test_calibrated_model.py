@@ -1,4 +1,4 @@
-"""A network with its calibrator: what networks return, the labels they keep, and the cases they make."""
+"""A network with its calibrator: calibrated probabilities, the labels of the network, state and device."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from torch.nn import functional as F  # noqa: N812
 
 from segcal.calibrators import Calibrator, create
 from segcal.data.datasets.simulate import simulate
-from segcal.integrations.calibrated_model import CalibratedModel, predict_cases
-from segcal.types import Case, InputError
+from segcal.integrations.calibrated_model import CalibratedModel
+from segcal.integrations.predict import predict_cases
+from segcal.types import Case
 
 CLASSES = 3
 SIZES = {2: (16, 20), 3: (8, 12, 16)}
@@ -94,34 +95,6 @@ class Held(nn.Module):
 
     def forward(self, image: Tensor) -> Any:
         return self.value
-
-
-@pytest.mark.parametrize(("output", "name"), [([1.0], "list"), ({"aux": 1}, "dict"), ({"out": None}, "NoneType")])
-def test_what_is_no_logits_is_refused(output: Any, name: str) -> None:
-    network = Network(2, "tensor")
-    model = CalibratedModel(Held(output), fitted("ts", 2, network))
-    with pytest.raises(InputError, match=rf"'out' or an object with \.logits, got {name}"):
-        model(batches(2)[0][0])
-
-
-@pytest.mark.parametrize("form", ["tensor", "coarse"])
-def test_predict_cases_is_running_by_hand(form: str) -> None:
-    network = Network(2, form).train()
-    with torch.no_grad():
-        by_hand = [
-            CalibratedModel(network, create("ts", CLASSES)).logits(image[None])[0]
-            for images, _ in batches(2)
-            for image in images
-        ]
-    found = list(predict_cases(network, iter(batches(2)), device="cpu"))
-    assert [case.name for case in found] == ["000000", "000001", "000002"]
-    assert not network.training
-    for case, logits, true in zip(found, by_hand, cases_of(2), strict=True):
-        assert torch.allclose(torch.as_tensor(case.logits), logits, atol=1e-6)
-        assert not torch.as_tensor(case.logits).requires_grad
-        assert torch.equal(torch.as_tensor(case.labels), torch.as_tensor(true.labels).long())
-        assert torch.equal(torch.as_tensor(case.image), torch.as_tensor(true.image))
-    assert torch.is_grad_enabled()
 
 
 @pytest.mark.parametrize("method", ["ts", "lts"])

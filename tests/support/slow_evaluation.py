@@ -41,8 +41,9 @@ def make_cases(dims: int = 2, count: int = 3) -> list[Case]:
 
 
 def fixed_temperature(temperature: float) -> Calibrator:
-    """A calibrator whose temperature is known, fitted on a case of another name."""
-    elsewhere = replace(make_cases(count=1)[0], name="elsewhere")
+    """A calibrator whose temperature is known, fitted on a case of other content."""
+    (case,) = make_cases(count=1)
+    elsewhere = replace(case, name="elsewhere", logits=2 * case.logits)
     return segcal.create("ts", 3, ignore_index=IGNORED, bounds=(temperature, temperature)).fit([elsewhere])
 
 

@@ -175,6 +175,7 @@ def load(path: str | Path) -> Calibrator:
         calibrator = create(content["method"], **content["config"])
         if (report := content["report"]) is not None:
             listed = {name: tuple(report[name]) for name in ("warnings", "names")}
+            listed["fingerprints"] = tuple(content.get("fingerprints") or ())  # segcal 0.1 saved none
             calibrator.fit_report_ = FitReport(**{**report, **listed})
     except (TypeError, KeyError) as error:
         raise InputError(foreign) from error

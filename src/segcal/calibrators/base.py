@@ -12,9 +12,10 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self, SupportsIndex
 
@@ -25,10 +26,12 @@ from torch import Tensor, nn
 
 from segcal.cases import Slab, labels_of, slabs_of
 from segcal.files import MARKER, staged_folder, write_json
-from segcal.functional.checks import IGNORED, check_logits, ignored_labels
+from segcal.functional.checks import IGNORED, check_logits, ignored_labels, probability_doubt
 from segcal.functional.division import NotFiniteError, divided, finite_in, scaled_logits, scaled_probabilities
+from segcal.functional.fingerprint import fingerprint
 from segcal.functional.probability import keep_labels, probabilities
 from segcal.kernels.dispatch import engine_for
+from segcal.notices import CalibrationWarning
 from segcal.regions import foreground
 from segcal.types import Case, IgnoreIndex, Image, InputError, Logits, Probs, Temperature, public
 from segcal.version import __version__
@@ -55,7 +58,9 @@ class FitReport:
     converged: bool
     warnings: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
-    """Names of the fitted cases, so that an evaluation on the same cases can be reported."""
+    """Names of the fitted cases."""
+    fingerprints: tuple[str, ...] = ()
+    """Their content (`segcal.functional.fingerprint`), so that an evaluation on the same cases can be reported."""
     details: dict[str, Any] = field(default_factory=dict)
 
 
@@ -136,8 +141,12 @@ class Calibrator(nn.Module, ABC):
         return self
 
     def fit_labels(self, case: Case) -> Tensor:
-        """Return labels `[1, *S]` with -1 at every pixel that the fit leaves out."""
+        """Return labels `[1, *S]` with -1 at every pixel that the fit leaves out.
+
+        The content of the case is noted for the report of the fit: every fit reads its cases through here.
+        """
         labels = labels_of(case, self.num_classes, self.ignore_index)
+        self._note(case)
         if self.background is None:  # ignored pixels are -1 already
             return labels.to(self.fitted.device)
         inside = foreground(labels, IGNORED, background=self.background)
@@ -181,11 +190,35 @@ class Calibrator(nn.Module, ABC):
         self._check_fitted()
         with staged_folder(path) as folder:
             report = asdict(self.fit_report_) if hasattr(self, "fit_report_") else None
-            content = {"format": FORMAT, "segcal": __version__, "method": self.method}
-            write_json(folder / MARKER, {**content, "config": self.config(), "report": report})
+            prints = None if report is None else report.pop("fingerprints")
+            content = {"format": FORMAT, "segcal": __version__, "method": self.method, "config": self.config()}
+            # beside the report: segcal 0.1 knows every entry of a report, and skips other content
+            write_json(folder / MARKER, {**content, "report": report, "fingerprints": prints})
             save_file({name: value.contiguous() for name, value in self.state_dict().items()}, folder / WEIGHTS)
 
+    def _note(self, case: Case) -> None:
+        """Keep the content of a case with labels, and a doubt about its logits, until the fit is reported."""
+        prints, doubts = self._noted()
+        if case.name not in prints and (doubt := probability_doubt(case.logits)):
+            doubts[doubt] = ""
+        if case.labels is not None:
+            prints[case.name] = fingerprint(case.logits, case.labels)
+
+    def _noted(self) -> tuple[dict[str, str], dict[str, str]]:
+        """The content of cases that were read since the last fit by name, and doubts about them."""
+        noted: tuple[dict[str, str], dict[str, str]] = self.__dict__.setdefault("_notes", ({}, {}))
+        return noted
+
     def _finish(self, report: FitReport) -> Self:
+        prints, doubts = self._noted()
+        if prints and not report.fingerprints:  # a report that was taken over from another calibrator has them
+            report = replace(report, fingerprints=tuple(prints.get(name, "") for name in report.names))
+        for doubt in doubts:
+            if not any(doubt in text for text in report.warnings):  # one that was taken over may be quoted
+                warnings.warn(doubt, CalibrationWarning, stacklevel=3)
+                report = replace(report, warnings=(*report.warnings, doubt))
+        prints.clear()
+        doubts.clear()
         self.fit_report_ = report
         self.fitted.fill_(True)
         self.requires_grad_(False)

@@ -4,24 +4,41 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 from rich.console import Console
 from typer.core import TyperCommand, TyperGroup
 
-if TYPE_CHECKING:
-    from rich.progress import Progress
+from segcal.notices import CalibrationWarning
+from segcal.progress import Tracked, progress_of
 
-    from segcal.data.folders.folder import Folder
-    from segcal.types import Case
+__all__ = [
+    "ERR",
+    "OUT",
+    "Group",
+    "ManyValues",
+    "Tracked",
+    "progress_of",
+    "say",
+    "say_file",
+    "say_json",
+    "say_where",
+    "suggestion",
+    "warn",
+]
 
 OUT = Console()
 ERR = Console(stderr=True)
+
+_said: set[str] = set()
+"""Warnings that the running command has printed."""
 
 
 class Group(TyperGroup):
@@ -30,7 +47,8 @@ class Group(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run a command."""
         try:
-            return super().invoke(ctx)
+            with _warnings_as_lines():
+                return super().invoke(ctx)
         except BrokenPipeError:
             raise  # the reader closed the pipe (`| head`), which the caller ends quietly
         except OSError as error:
@@ -97,37 +115,6 @@ def _is_number(text: str) -> bool:
     return text.lstrip("-").isdigit()
 
 
-class Tracked(Sequence["Case"]):
-    """A folder that advances a progress bar with each case; every pass over the data starts the bar again."""
-
-    def __init__(self, folder: Folder, progress: Progress) -> None:
-        self.folder, self.progress = folder, progress
-
-    def __len__(self) -> int:
-        return len(self.folder)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self.folder[index]
-
-    def __iter__(self) -> Iterator[Case]:
-        task = self.progress.task_ids[-1]
-        self.progress.reset(task, total=len(self.folder))
-        for case in self.folder:
-            yield case
-            self.progress.advance(task)
-
-
-def progress_of(what: str) -> Progress:
-    """Return a progress bar on standard error, shown only in a terminal."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    # outside a terminal even an empty bar leaves a blank line, and errors are one line
-    progress = Progress(*columns, console=ERR, transient=True, disable=not ERR.is_terminal)
-    progress.add_task(what, total=None)
-    return progress
-
-
 def suggestion(word: str, known: Sequence[str]) -> str:
     """Return "; did you mean 'lts'?" for the nearest known word, or nothing if none is near.
 
@@ -167,6 +154,27 @@ def say_where(out: Path | None, page: Path | None = None) -> None:
         say(f"shown in {page}")
 
 
+@contextmanager
+def _warnings_as_lines() -> Iterator[None]:
+    """Print segcal's Python warnings as the commands print theirs."""
+    _said.clear()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", CalibrationWarning)
+        usual = warnings.showwarning
+
+        def show(message: Any, category: type[Warning], *where: Any, **more: Any) -> None:
+            if issubclass(category, CalibrationWarning):
+                warn(str(message))
+            else:
+                usual(message, category, *where, **more)
+
+        warnings.showwarning = show
+        yield
+
+
 def warn(text: str) -> None:
-    """Print a warning on standard error."""
+    """Print a warning on standard error, once in a command."""
+    if text in _said:
+        return
+    _said.add(text)
     ERR.print(f"warning: {text}", style="yellow", markup=False, highlight=False)

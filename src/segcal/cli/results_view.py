@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from rich.table import Table
@@ -31,7 +32,7 @@ def print_results(
     if as_json:
         say_json(results.to_dict())
         return
-    OUT.print(table)
+    OUT.print(replace(table, warnings=()))  # they are on standard error
     OUT.print(_pooled_table(results))
     print_further(results)
     if skipped := {name: count for name, count in results.skipped().items() if count}:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from segcal.calibrators import Calibrator, create, load
+from segcal.calibrators.shown import fit_shown
 from segcal.cli.console import Tracked, progress_of
 from segcal.cli.options import FolderOptions, MeasureOptions, PageOptions
 from segcal.data.folders.folder import Folder, open_folder
@@ -17,8 +17,19 @@ from segcal.evaluation.protocol import Protocol
 from segcal.evaluation.results import Results
 from segcal.files import check_output_file, refuse_foreign, refuse_overwriting, staged_folder
 from segcal.report import write_page
-from segcal.training.progress import progress_bar
 from segcal.types import InputError
+
+__all__ = [
+    "check_outputs",
+    "create_for",
+    "fit_shown",
+    "keep",
+    "load_all",
+    "open_at",
+    "protocol_of",
+    "scores_of",
+    "validation_of",
+]
 
 
 def open_at(data: Path, options: FolderOptions, split: str | None, preferred: str | None = None) -> Folder:
@@ -68,16 +79,6 @@ def create_for(method: str, folder: Folder, logits_only: bool, settings: Mapping
         background=folder.background,
         **settings,
     )
-
-
-def fit_shown(calibrator: Calibrator, folder: Folder, validation: Folder | None, settings: Mapping[str, Any]) -> None:
-    """Fit with a progress bar: over epochs for methods that are trained, over cases for the others."""
-    if "watch" in inspect.signature(calibrator.fit).parameters:
-        with progress_bar(description=f"training {calibrator.method}") as watch:
-            calibrator.fit(folder, validation=validation, watch=watch, **settings)  # type: ignore[call-arg]
-    else:
-        with progress_of(f"fitting {calibrator.method}") as progress:
-            calibrator.fit(Tracked(folder, progress), validation=validation, **settings)
 
 
 def protocol_of(folder: Folder, options: MeasureOptions) -> dict[str, Any]:

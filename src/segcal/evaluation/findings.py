@@ -21,7 +21,9 @@ from segcal.evaluation.measure import Measured
 from segcal.evaluation.places import Places
 from segcal.functional.binning import Evidence, Form, Histogram
 from segcal.functional.catalogue import readings
+from segcal.functional.checks import probability_doubt
 from segcal.functional.counting import cell_confidence
+from segcal.functional.fingerprint import fingerprint
 from segcal.kernels.constants import CELLS
 from segcal.types import Array, Case, InputError
 
@@ -55,9 +57,19 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True)
 class Seen:
-    """A case: its group ("" for none), the origins of its Local patches, and how many there are of further sizes."""
+    """What is known about a case beside its numbers.
+
+    Attributes:
+        group: Its group, "" for none.
+        fingerprint: What its content is recognised by.
+        doubt: A warning about what its logits are, "" for none.
+        origins: Origins of its Local patches.
+        studied: How many patches there are of further sizes.
+    """
 
     group: str
+    fingerprint: str
+    doubt: str
     origins: tuple[tuple[int, ...], ...]
     studied: Mapping[int, int]
 
@@ -65,7 +77,10 @@ class Seen:
     def of(cls, case: Case, places: Places) -> Seen:
         """Describe a case and its patches."""
         origins = tuple(tuple(interval.start for interval in box) for box in places.boxes)
-        return cls(case.group or "", origins, {size: len(patches) for size, patches in places.studied.items()})
+        assert case.labels is not None  # or there would be no places
+        content, doubt = fingerprint(case.logits, case.labels), probability_doubt(case.logits) or ""
+        studied = {size: len(patches) for size, patches in places.studied.items()}
+        return cls(case.group or "", content, doubt, origins, studied)
 
 
 @dataclass
@@ -174,7 +189,7 @@ class Findings:
         for name, seen in about["cases"].items():
             origins = tuple(tuple(origin) for origin in seen["origins"])
             studied = {int(size): count for size, count in seen["studied"].items()}
-            found.cases[name] = Seen(seen["group"], origins, studied)
+            found.cases[name] = Seen(seen["group"], seen["fingerprint"], seen["doubt"], origins, studied)
         for i, name in enumerate(names):
             for j, key in enumerate(keys):
                 parts = (arrays[f"{i} {j} {part}"] for part in Reading._fields)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -16,10 +17,14 @@ from segcal.evaluation.places import Places
 from segcal.evaluation.protocol import Protocol
 from segcal.functional import binning
 from segcal.functional.binning import Evidence, Pixels
+from segcal.functional.checks import check_logits
 from segcal.functional.counting import count_cells_exactly
 from segcal.functional.probability import probabilities
 from segcal.functional.random_labels import class_mass, draw_labels, generator_of
-from segcal.types import Array, Case
+from segcal.types import Array, Case, InputError, Logits
+
+Method: TypeAlias = Calibrator | Callable[[Logits], Logits] | None
+"""A fitted calibrator, a function from logits `[1, L, *S]` to calibrated logits, or None for the scores as they are."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +77,7 @@ class Measured:
 
 def measure(
     case: Case,
-    calibrator: Calibrator | None,
+    calibrator: Method,
     places: Places,
     protocol: Protocol,
     *,
@@ -99,12 +104,28 @@ def measure(
 
 
 def calibrated_slabs(
-    case: Case, calibrator: Calibrator | None, num_classes: int, *, device: torch.device | None = None
+    case: Case, method: Method, num_classes: int, *, device: torch.device | None = None
 ) -> Iterator[tuple[slice, Tensor]]:
-    """Yield the logits of a case slab by slab with their position, calibrated if there is a calibrator."""
-    if calibrator is None:
+    """Yield the logits of a case slab by slab with their position, calibrated if there is a method.
+
+    A function that is not a calibrator may look at any distance, so it is given the whole case.
+    """
+    if isinstance(method, Calibrator):
+        for slab, logits in method.calibrate_case(case):
+            yield slab.inner_rows, logits
+        return
+    if method is None:
         for slab in slabs_of(case, num_classes, device=device):
             yield slab.rows, slab.logits
-    else:
-        for slab, logits in calibrator.calibrate_case(case):
-            yield slab.inner_rows, logits
+        return
+    whole = torch.cat([slab.logits for slab in slabs_of(case, num_classes)], dim=2)
+    with torch.no_grad():
+        found = method(whole)
+    if not isinstance(found, Tensor) or found.shape != whole.shape:
+        got = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        raise InputError(
+            f"a method must return calibrated logits of shape {tuple(whole.shape)}, as it is given, got {got} for "
+            f"case '{case.name}'; return log-probabilities where it computes probabilities"
+        )
+    found = check_logits(found, num_classes, class_axis=1, of=f"a method on case '{case.name}'")
+    yield slice(0, found.shape[2]), found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 from collections.abc import Mapping
@@ -256,6 +257,7 @@ class Results:
             floors=self._measured_floor()._samples() if floor else None,
             pooled=self._pooled_values() if chosen.average == "pixels" else None,
             titles=method_titles(self.methods),
+            warnings=self.settings.get("warnings", ()),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -294,6 +296,16 @@ class Results:
             elif table is not None:
                 text = latex_table(table) if suffix == ".tex" else markdown_table(table)
                 staging.write_text(text, encoding="utf-8")
+
+    def plot(self, kind: str = "reliability", **options: Any) -> Any:
+        """Return a matplotlib Figure: reliability diagrams of all methods by default.
+
+        Args:
+            kind: One of `segcal.report.figures.KINDS`: "reliability", "regions", "patch-size", ...
+            options: Arguments of `segcal.report.figures.draw_figure`: methods, metric, region, label, portraits, case.
+        """
+        # figures are built on results, on a floor above this one, and are imported when one is wanted
+        return importlib.import_module("segcal.report.figures").draw_figure(kind, self, **options)
 
     def save(self, path: str | Path) -> None:
         """Write the folder `path`: a CSV file for each table, and the settings; the floor in its own folder."""

@@ -11,16 +11,17 @@ from typing import Any
 import torch
 
 from segcal.calibrators import Calibrator
-from segcal.cases import reread
+from segcal.cases import no_cases, reread
 from segcal.evaluation.findings import Findings, Key
 from segcal.evaluation.gather import Gathered
 from segcal.evaluation.limits import limits as oracle_limits
-from segcal.evaluation.measure import measure
+from segcal.evaluation.measure import Method, measure
 from segcal.evaluation.places import Places
 from segcal.evaluation.protocol import AceEdges, Protocol
 from segcal.evaluation.quality import CaseQuality
 from segcal.evaluation.results import Results
 from segcal.functional.binning import Form
+from segcal.notices import CalibrationWarning
 from segcal.regions import PATCH_SIZE, Region, RegionFunction, chosen_regions, local_patch_size
 from segcal.statistics import IntervalKind, bootstrap_doubts
 from segcal.types import Case, IgnoreIndex, InputError, public
@@ -29,7 +30,7 @@ from segcal.types import Case, IgnoreIndex, InputError, public
 @public
 def evaluate(
     cases: Iterable[Case],
-    calibrators: Mapping[str, Calibrator | None],
+    calibrators: Mapping[str, Method],
     *,
     num_classes: int,
     ignore_index: IgnoreIndex = None,
@@ -58,7 +59,8 @@ def evaluate(
 
     Args:
         cases: Cases to measure on; iterated once, unless `limits` is set.
-        calibrators: Fitted calibrators by their name in the tables; None stands for the uncalibrated scores.
+        calibrators: Methods by their name in the tables: fitted calibrators, functions from logits `[1, L, *S]` to
+            calibrated logits, or None for the uncalibrated scores.
         num_classes: Number of classes L.
         ignore_index: Label, or labels, that belong to no region.
         background: Class outside the region *All*; None if there is none.
@@ -100,7 +102,7 @@ def evaluate(
 
 def measure_all(
     cases: Iterable[Case],
-    calibrators: Mapping[str, Calibrator | None],
+    calibrators: Mapping[str, Method],
     protocol: Protocol,
     regions: Mapping[str, Region],
 ) -> tuple[Measuring, Findings]:
@@ -110,6 +112,8 @@ def measure_all(
     found = measuring.nothing()
     for case in cases:
         measuring.add(case, found)
+    if not found.cases:
+        raise no_cases(cases)
     return measuring, found
 
 
@@ -124,7 +128,7 @@ class Measuring:
         notes: Warnings known before anything is measured.
     """
 
-    calibrators: Mapping[str, Calibrator | None]
+    calibrators: Mapping[str, Method]
     protocol: Protocol
     regions: Mapping[str, Region]
     notes: Sequence[str] = ()
@@ -132,7 +136,7 @@ class Measuring:
     @classmethod
     def of(
         cls,
-        calibrators: Mapping[str, Calibrator | None],
+        calibrators: Mapping[str, Method],
         protocol: Protocol,
         regions: Mapping[str, Region],
         notes: Sequence[str] = (),
@@ -145,9 +149,7 @@ class Measuring:
         return cls(calibrators, protocol, regions, notes)
 
     @classmethod
-    def of_cases(
-        cls, cases: Iterable[Case], calibrators: Mapping[str, Calibrator | None], **protocol: Any
-    ) -> Measuring:
+    def of_cases(cls, cases: Iterable[Case], calibrators: Mapping[str, Method], **protocol: Any) -> Measuring:
         """Return it with all regions, and patches whose side suits the first case."""
         sized, _, notes = _with_patch_size(Protocol(**protocol), cases)
         return cls.of(calibrators, sized, chosen_regions(None), notes)
@@ -160,7 +162,7 @@ class Measuring:
     @property
     def device(self) -> torch.device | None:
         """Where the calibrators are; the uncalibrated scores are measured there too."""
-        return next((one.fitted.device for one in self.calibrators.values() if one is not None), None)
+        return next((one.fitted.device for one in self.calibrators.values() if isinstance(one, Calibrator)), None)
 
     def nothing(self) -> Findings:
         """Return findings to add cases to."""
@@ -176,7 +178,7 @@ class Measuring:
             truth, perfect = measure(case, calibrator, places, self.protocol, device=self.device)
             plain = truth.pixels.predicted if calibrator is None else plain
             moved = 0
-            if plain is not None and calibrator is not None and not calibrator.preserves_labels:
+            if plain is not None and calibrator is not None and not getattr(calibrator, "preserves_labels", False):
                 moved = int(torch.ne(truth.pixels.predicted, plain)[inside].sum())
             surfaces = None if quality is None else quality.of(truth.pixels.predicted)
             found.add(case.name, Key(method, False), places, truth, moved, surfaces)
@@ -185,11 +187,14 @@ class Measuring:
 
     def results(self, found: Findings, names: Sequence[str]) -> Results:
         """Return the tables of the cases called `names`, in that order, which must be those that were measured."""
-        if not names:
-            raise InputError("at least one case is needed, got none; is the folder or the split empty?")
         local = tuple(name for name, region in self.regions.items() if region.mask is None)
         gathered = Gathered(found, names, self.protocol, tuple(self.calibrators), self.masked, local)
-        results = gathered.results([*self.notes, *_seen(self.calibrators, names), *bootstrap_doubts(gathered.groups)])
+        cases = {name: found.cases[name] for name in names}
+        doubts = dict.fromkeys(seen.doubt for seen in cases.values() if seen.doubt)
+        serious = [*doubts, *_leaks(self.calibrators, {name: seen.fingerprint for name, seen in cases.items()})]
+        for text in serious:
+            warnings.warn(text, CalibrationWarning, stacklevel=3)
+        results = gathered.results([*serious, *self.notes, *bootstrap_doubts(gathered.groups)])
         uncalibrated = [name for name, calibrator in self.calibrators.items() if calibrator is None]
         about = {"baseline": [*uncalibrated, *self.calibrators][0], "fits": _fits(self.calibrators)}
         results = replace(results, settings={**results.settings, **about})
@@ -216,7 +221,7 @@ def _with_patch_size(protocol: Protocol, cases: Iterable[Case]) -> tuple[Protoco
     remaining = iter(cases)
     first = next(remaining, None)
     if first is None:
-        return protocol, (), []
+        return protocol, cases, []
     size = local_patch_size([first.logits.shape[1:]])
     note = (
         f"Local patches have a side of {size} pixels, since the paper's {PATCH_SIZE} would cover more than a quarter "
@@ -233,25 +238,44 @@ def _renamed(masks: Mapping[str, RegionFunction], regions: object) -> Mapping[st
     return masks
 
 
-def _fits(calibrators: Mapping[str, Calibrator | None]) -> dict[str, Any]:
-    """The fit report of each calibrator without the names of the cases, in values that JSON can hold."""
+def _fits(calibrators: Mapping[str, Method]) -> dict[str, Any]:
+    """The fit report of each calibrator without the names and content of the cases, in values that JSON can hold."""
     reports = {name: getattr(calibrator, "fit_report_", None) for name, calibrator in calibrators.items()}
     plain = {name: asdict(report) for name, report in reports.items() if report is not None}
-    return {name: {key: value for key, value in report.items() if key != "names"} for name, report in plain.items()}
+    return {
+        name: {key: value for key, value in report.items() if key not in ("names", "fingerprints")}
+        for name, report in plain.items()
+    }
 
 
-def _seen(calibrators: Mapping[str, Calibrator | None], cases: Sequence[str]) -> list[str]:
-    """A warning for each calibrator that was fitted on cases it is now measured on."""
+def _leaks(calibrators: Mapping[str, Method], content: Mapping[str, str]) -> list[str]:
+    """A warning for each calibrator that was fitted on cases it is now measured on, given their fingerprints."""
     found = []
     for name, calibrator in calibrators.items():
         report = getattr(calibrator, "fit_report_", None)
-        if both := set(report.names if report else ()) & set(cases):
-            found.append(f"{name} was fitted on {len(both)} of these {len(cases)} cases: its figures are too good")
+        if report is None:
+            continue
+        if report.fingerprints:
+            known, how = {*report.fingerprints} - {""}, ""
+            shared = [case for case, own in content.items() if own in known]
+        else:
+            how = " by their names (their content was not saved with it)"
+            shared = [case for case in content if case in report.names]
+        if shared:
+            found.append(
+                f"{name} was fitted on {len(shared)} of these {len(content)} cases{how}: its figures are too good; "
+                "measure on others"
+            )
     return found
 
 
-def _check_calibrator(name: str, calibrator: Calibrator | None, num_classes: int) -> None:
-    if calibrator is not None and calibrator.num_classes != num_classes:
+def _check_calibrator(name: str, calibrator: Method, num_classes: int) -> None:
+    if calibrator is not None and not callable(calibrator):
+        raise InputError(
+            f"a method must be a fitted calibrator, a function of logits or None, got {type(calibrator).__name__} for "
+            f"'{name}'; load a saved calibrator with segcal.load"
+        )
+    if isinstance(calibrator, Calibrator) and calibrator.num_classes != num_classes:
         raise InputError(
             f"calibrator '{name}' was built for num_classes={calibrator.num_classes}, "
             f"got num_classes={num_classes}; fit one on data with as many classes"

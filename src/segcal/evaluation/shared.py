@@ -57,7 +57,8 @@ def evaluate_folder(
 def identity_of_measuring(measuring: Measuring, folder: Folder) -> list[Any]:
     """Return everything that decides the numbers except the files of the cases, in values that JSON can hold."""
     settings = {**vars(measuring.protocol), "ignore_index": ignored_labels(measuring.protocol.ignore_index)}
-    methods = {name: c and c.identity() for name, c in measuring.calibrators.items()}
+    kept = {name: method for name, method in measuring.calibrators.items() if isinstance(method, Calibrator)}
+    methods = {name: kept[name].identity() if name in kept else None for name in measuring.calibrators}
     return [settings, methods, list(measuring.regions), list(folder.names)]
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import index
-from typing import SupportsIndex
+from typing import Any, SupportsIndex
 
 import numpy as np
 import torch
-from jaxtyping import Int64
+from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from segcal.functional.counting import place_of_problem
+from segcal.functional.fingerprint import holds_numbers, sampled_scores
 from segcal.functional.pixels import all_finite, relabel
 from segcal.kernels.constants import SMALLEST_LOG_PROBABILITY
 from segcal.kernels.dispatch import has_values
@@ -19,6 +20,14 @@ from segcal.types import IgnoreIndex, InputError
 
 IGNORED = -1
 """The label of every ignored pixel after the check, whatever it was before."""
+
+PROBABILITIES = (
+    "the logits look like probabilities: they are in 0..1 and sum to 1 over the classes; give logits, or convert "
+    "probabilities with segcal.functional.probability.logits_from_probabilities (folders: scores = 'probabilities')"
+)
+_OUTSIDE, _SUM_OFF, _NEARLY_EVERY = 1e-3, 1e-2, 0.9
+_FEWEST_PIXELS = 16  # below, numbers that sum to 1 may be a coincidence
+_SHARES_OFF = 1e-3
 
 
 def ignored_labels(ignore_index: IgnoreIndex) -> tuple[int, ...]:
@@ -56,11 +65,14 @@ def check_logits(logits: Tensor, num_classes: int, *, class_axis: int, start: in
 def check_score_shape(logits: Tensor, num_classes: int, *, class_axis: int, of: str = "") -> None:
     """Raise unless `logits` are floating point and have `num_classes` entries along `class_axis`."""
     if not torch.is_floating_point(logits):
-        raise InputError(f"logits must be floating point, got {logits.dtype}{_of(of)}; convert them first")
+        raise InputError(
+            f"logits must be floating point, got {logits.dtype}{_of(of)}; convert them first or, if they are predicted "
+            "labels, save the scores that the labels are the argmax of"
+        )
     if logits.ndim <= class_axis or logits.shape[class_axis] != num_classes:
         raise InputError(
             f"logits must have num_classes={num_classes} entries along axis {class_axis}, "
-            f"got shape {tuple(logits.shape)}{_of(of)}; set num_classes or fix the logits"
+            f"got shape {tuple(logits.shape)}{_of(of)}; {class_axis_remedy(logits.shape, num_classes, class_axis)}"
         )
 
 
@@ -123,13 +135,27 @@ def check_batches(problems: Sequence[int], num_classes: int, ignore_index: Ignor
         raise InputError(_not_finite(_position(score)))
 
 
+def check_shares(shares: Float64[Tensor, "L N"], num_classes: int) -> None:
+    """Raise unless soft labels are shares of raters: in 0..1, and with a sum of 1 over the classes."""
+    total = shares.sum(dim=0) if num_classes > 1 else torch.ones_like(shares[0])
+    wrong = ~((shares >= 0) & (shares <= 1)).all(dim=0) | ~((total - 1).abs() <= _SHARES_OFF)
+    if wrong.any():
+        at = int(wrong.nonzero()[0])
+        values = ", ".join(f"{value:.4g}" for value in shares[:, at].tolist())
+        raise InputError(
+            f"soft labels must be shares in 0..1 that sum to 1 over the classes, got ({values}) at a pixel; "
+            "divide the votes of each pixel by their sum, and leave pixels without votes out with a mask"
+        )
+
+
 def check_same_space(logits: Tensor, other: Tensor, *, class_axis: int, what: str = "labels", of: str = "") -> None:
     """Raise unless `other`, which has no class axis, covers the same batch and space as `logits`."""
     expected = (*logits.shape[:class_axis], *logits.shape[class_axis + 1 :])
     if tuple(other.shape) != expected:
+        remedy = _space_remedy(tuple(logits.shape), tuple(other.shape), class_axis, what)
         raise InputError(
             f"{what} must have shape {expected} to match logits of shape {tuple(logits.shape)}, "
-            f"got {tuple(other.shape)}{_of(of)}; resample one to the other"
+            f"got {tuple(other.shape)}{_of(of)}; {remedy}"
         )
 
 
@@ -153,6 +179,57 @@ def _not_finite(got: str) -> str:
         f"logits must be finite, or -inf for an impossible class, got {got}; "
         "save the scores before they overflow, or declare probabilities as probabilities"
     )
+
+
+def probability_doubt(logits: Any) -> str | None:
+    """Return a warning if logits `[L, *S]` look like probabilities; they are never converted.
+
+    They do if all are in 0..1 and sum to 1 over the classes at nearly every pixel, as far as half precision can tell,
+    and are not the same at every pixel.
+
+    >>> probability_doubt(torch.randn(3, 64, 64)) is None
+    True
+    >>> probability_doubt(torch.randn(3, 64, 64).softmax(dim=0))[:45]
+    'the logits look like probabilities: they are '
+    """
+    if not holds_numbers(logits) or logits.shape[0] < 2:
+        return None
+    scores = sampled_scores(logits)
+    if scores.shape[1] < _FEWEST_PIXELS or scores.min() < -_OUTSIDE or scores.max() > 1 + _OUTSIDE:
+        return None
+    sums_to_one = np.abs(scores.sum(axis=0) - 1) <= _SUM_OFF
+    differ = (scores != scores[:, :1]).any()
+    return PROBABILITIES if differ and sums_to_one.mean() >= _NEARLY_EVERY else None
+
+
+def class_axis_remedy(shape: Sequence[int], num_classes: int, class_axis: int) -> str:
+    """Return what to do about logits that do not have `num_classes` entries along their class axis."""
+    spatial = len(shape) - class_axis - 1
+    if spatial > 0 and shape[-1] == num_classes:
+        return f"the classes are on the last axis: give np.moveaxis(logits, -1, {class_axis})"
+    if class_axis == 0 and spatial > 1 and tuple(shape[:2]) == (1, num_classes):
+        return "a case has no batch axis: give logits[0]"
+    if class_axis == 1 and spatial > 0 and shape[0] == num_classes:
+        return "add a batch axis: give logits[None] and labels[None]"
+    return "set num_classes or fix the logits"
+
+
+def _space_remedy(logits: tuple[int, ...], other: tuple[int, ...], class_axis: int, what: str) -> str:
+    """Return what to do about labels or masks of another shape, by the usual reasons for it."""
+    expected = (*logits[:class_axis], *logits[class_axis + 1 :])
+    batched = class_axis == 0 and logits[:1] == (1,)
+    one = (*expected[:class_axis], 1, *expected[class_axis:])
+    first = ", ".join([":"] * class_axis + ["0"])
+    reasons = (
+        (other == logits[:-1], f"the classes are last in the logits: give np.moveaxis(logits, -1, {class_axis})"),
+        (other == logits, f"if the {what} are one-hot, give {what}.argmax({class_axis})"),
+        (batched and other == logits[2:], "a case has no batch axis: give logits[0]"),
+        (batched and other == (1, *logits[2:]), f"a case has no batch axis: give logits[0] and {what}[0]"),
+        (class_axis == 1 and other == logits[1:], f"add a batch axis: give logits[None] and {what}[None]"),
+        (other == one, f"the {what} have an axis of one: give {what}[{first}]"),
+        (sorted(other) == sorted(expected), f"the axes are in another order: transpose the logits or the {what}"),
+    )
+    return next((remedy for applies, remedy in reasons if applies), "resample one to the other")
 
 
 def _of(name: str) -> str:

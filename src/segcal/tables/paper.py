@@ -65,7 +65,7 @@ class PaperTable:
 
     Bold (`**`) is the best of a column; `*` (green) marks where the reference is significantly better. The floor of a
     method, what it would score if it were perfectly calibrated, is shown below it if it was measured. `titles` spells
-    out the methods whose names are abbreviations.
+    out the methods whose names are abbreviations, and `warnings` are printed below everything else.
     """
 
     methods: tuple[str, ...]
@@ -73,6 +73,7 @@ class PaperTable:
     presentation: Presentation
     floors: Mapping[tuple[str, str, str], Cell] = field(default_factory=dict)
     titles: Mapping[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
     @property
     def reference(self) -> str | None:
@@ -104,7 +105,7 @@ class PaperTable:
             notes.append(f"{'; '.join(explained)}.")
         if named := [f"{method}: {self.titles[method]}" for method in self.methods if method in self.titles]:
             notes.append(f"{'; '.join(named)}.")
-        return notes
+        return [*notes, *(f"Warning: {text}." for text in self.warnings)]
 
     def _parts(self, width: int | None) -> list[list[tuple[str, str]]]:
         """Columns shown side by side: all calibration metrics if the terminal is wide enough, else fewer at a time."""
@@ -168,6 +169,7 @@ def paper_table(
     floors: Mapping[tuple[str, str, str], Array] | None = None,
     pooled: Mapping[tuple[str, str, str], tuple[float, float, float]] | None = None,
     titles: Mapping[str, str] | None = None,
+    warnings: Sequence[str] = (),
 ) -> PaperTable:
     """Build the table from the values of each (method, metric, region), one per image or patch.
 
@@ -179,6 +181,7 @@ def paper_table(
         floors: Samples of the floor.
         pooled: Value and interval over all pixels together, shown instead of mean(std) where there is one.
         titles: Methods spelled out.
+        warnings: Sentences to print below the table.
     """
     columns = [*dict.fromkeys((metric, region) for _, metric, region in samples)]
     beaten = _beaten(samples if tested is None else tested, methods, columns, presentation)
@@ -192,7 +195,7 @@ def paper_table(
             best = differ and cell.mean == top
             cells[(method, *column)] = replace(cell, best=best, beaten=(method, column) in beaten)
     plain = {key: _cell(key, floors, {}) for key in floors} if floors else {}
-    return PaperTable(tuple(methods), cells, presentation, plain, titles or {})
+    return PaperTable(tuple(methods), cells, presentation, plain, titles or {}, tuple(warnings))
 
 
 def _cell(

@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from torch import nn
 
+from segcal.progress import progress_of
 from segcal.training.processes import is_first_process
 
 _LAST = 0.1  # share of the epochs that decides whether the loss is still falling
@@ -67,15 +66,10 @@ def _nan_last(value: float) -> float:
 
 
 @contextmanager
-def progress_bar(*, description: str = "training") -> Iterator[Watch]:
+def progress_bar(*, description: str = "training", hidden: bool = False) -> Iterator[Watch]:
     """Show a bar on standard error with the losses of each epoch, in the first process only."""
-    bar = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    columns = (*bar, TextColumn("{task.fields[note]}"))
-    console = Console(stderr=True)
-    # outside a terminal even a transient bar leaves a blank line
-    hidden = not (is_first_process() and console.is_terminal)
-    with Progress(*columns, console=console, transient=True, disable=hidden) as progress:
-        task = progress.add_task(description, total=None, note="")
+    with progress_of(description, note=True, hidden=hidden or not is_first_process()) as progress:
+        (task,) = progress.task_ids
 
         def watch(epoch: Epoch) -> None:
             seen = (

@@ -11,6 +11,16 @@ from pathlib import Path
 from segcal.data.io.formats import extension_of, format_of
 from segcal.types import InputError
 
+_LOSSY = "JPEG changes values, so write labels as PNG"
+_PICKLE = "it can run code when it is loaded, so save the scores with np.save(path, tensor.cpu().numpy())"
+_REMEDIES = {
+    **{("label", end): _LOSSY for end in (".jpg", ".jpeg")},
+    **{(what, end): _PICKLE for what in ("score", "label") for end in (".pt", ".pth", ".pkl", ".pickle", ".ckpt")},
+    **{("score", end): "scores need a number for each class, so save them with np.save" for end in (".png", ".jpg")},
+}
+"""What to do about files that hold scores or labels in other formats."""
+_CONVERT = "convert it to one of these formats"
+
 
 def place_of(path: str | Path) -> Path:
     """Return a path, or, for the URL of an object store, what behaves like one (also if it was a Path in between)."""
@@ -46,8 +56,9 @@ def only(name: str, found: Mapping[str, list[Path]], what: str, folder: Path, ex
     """Return the one file of a case; raise if there is none or more than one."""
     paths = found.get(name, [])
     if not paths:
-        near = get_close_matches(name, found, n=1)
+        near = _longer(name, found) or get_close_matches(name, found, n=1)
         hint = f"did you mean '{found[near[0]][0].name}'? rename it" if near else "add it, or remove the case"
+        hint = unreadable(folder, name, what) or hint
         raise InputError(
             f"case '{name}' must have one {what} file, got none at '{folder / name}{extensions[0]}' "
             f"(or {'|'.join(extensions[1:])}); {hint}"
@@ -56,3 +67,21 @@ def only(name: str, found: Mapping[str, list[Path]], what: str, folder: Path, ex
         got = " and ".join(f"'{path}'" for path in paths)
         raise InputError(f"case '{name}' must have one {what} file, got {got}; remove one")
     return paths[0]
+
+
+def _longer(name: str, found: Mapping[str, list[Path]]) -> list[str]:
+    """Return names with something before or after this one: `scan_1_gt` and `gt-scan_1` for `scan_1`, not `scan_10`."""
+    return [other for other in found if re.fullmatch(rf"(.*[\W_])?{re.escape(name)}([\W_].*)?", other)]
+
+
+def unreadable(folder: Path, name: str, what: str) -> str:
+    """Return what to do about a file `name.*` in a format that is not read as scores or labels; "" if there is none.
+
+    An empty name stands for any file.
+    """
+    start = f"{name}." if name else ""
+    files = sorted(folder.iterdir()) if folder.is_dir() else []
+    found = [path for path in files if path.is_file() and path.name.startswith(start) and path.name[:1] != "."]
+    if not found:
+        return ""
+    return f"'{found[0].name}' is not read: {_REMEDIES.get((what, found[0].suffix.lower()), _CONVERT)}"

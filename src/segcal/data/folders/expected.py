@@ -12,7 +12,8 @@ from torch import Tensor
 from segcal.data.folders.settings import Scores
 from segcal.data.io.base import Spacing
 from segcal.files import release_pages
-from segcal.functional.checks import check_labels, check_logits, check_same_space
+from segcal.functional.checks import check_labels, check_logits, check_same_space, probability_doubt
+from segcal.notices import CalibrationWarning
 from segcal.types import Array, InputError
 
 _AT_ONCE = 1 << 24
@@ -42,6 +43,8 @@ class Expected:
         if kind == "probabilities":
             check_probabilities(scores, of=of)
         self._check_logits(scores, of)
+        if kind == "logits" and (doubt := probability_doubt(scores)):
+            warnings.warn(doubt, CalibrationWarning, stacklevel=2)
         if labels is not None:
             check_same_space(values, shared_tensor(labels), class_axis=0, of=of)
         self._check_dims(scores, labels, spacing, of)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from segcal.data.folders.by_name import by_name, existing, only
+from segcal.data.folders.by_name import by_name, existing, only, unreadable
 from segcal.data.folders.case_files import CaseFiles
 from segcal.data.folders.layouts import Found, Request
 from segcal.data.io.formats import IMAGES, LABELS, SCORES
@@ -25,7 +25,8 @@ class Ours:
         if not scores:
             raise InputError(
                 f"'{root}' must hold scores as logits/NAME{'|'.join(SCORES)}, or as NAME.npz of nnU-Net or "
-                "TotalSegmentator (--save_probabilities), got none; is it the right folder?"
+                "TotalSegmentator (--save_probabilities), got none; "
+                f"{unreadable(root / 'logits', '', 'score') or 'is it the right folder?'}"
             )
         settings.check_names(scores)
         label_folder = request.labels or root / "labels"

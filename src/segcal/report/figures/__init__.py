@@ -23,6 +23,7 @@ from segcal.report.figures import (
     temperature,
     variation,
 )
+from segcal.report.figures.notebook import drawn, import_pyplot
 from segcal.report.figures.request import Request
 from segcal.report.figures.style import FORMATS, STYLE
 from segcal.types import InputError
@@ -75,28 +76,39 @@ def write_figure(
         case: Which portrait to show; by default the first.
     """
     target = Path(path)
-    if kind not in FIGURES:
-        raise InputError(f"a figure is one of {', '.join(KINDS)}, got '{kind}'")
     if target.suffix.lower() not in FORMATS:
         raise InputError(f"the name of a figure ends in {', '.join(FORMATS)}, got '{target.name}'")
+    check_kind(kind)
+    import_pyplot().switch_backend("Agg")  # files need no screen
+    figure = draw_figure(
+        kind, results, portraits=portraits, methods=methods, metric=metric, region=region, label=label, case=case
+    )
+    with staged_file(target) as staging, import_pyplot().rc_context(STYLE):
+        figure.savefig(staging, format=target.suffix[1:].lower())
+
+
+def draw_figure(
+    kind: str,
+    results: Results,
+    *,
+    portraits: Sequence[Portrait] = (),
+    methods: Sequence[str] = (),
+    metric: str = "ece",
+    region: str | None = None,
+    label: str = "",
+    case: str | None = None,
+) -> Any:
+    """Return one figure of an evaluation as a matplotlib Figure; arguments as in `write_figure`."""
+    check_kind(kind)
     if unknown := [method for method in methods if method not in results.methods]:
         raise InputError(f"methods must be among {', '.join(results.methods)}, got '{unknown[0]}'")
-    pyplot = _pyplot()
     chosen = tuple(methods) or results.methods
-    with pyplot.rc_context(STYLE):
-        figure = FIGURES[kind].draw(Request(pyplot, results, portraits, chosen, metric, region, label, case))
-        try:
-            with staged_file(target) as staging:
-                figure.savefig(staging, format=target.suffix[1:].lower())
-        finally:
-            pyplot.close(figure)
+    return drawn(
+        lambda pyplot: FIGURES[kind].draw(Request(pyplot, results, portraits, chosen, metric, region, label, case))
+    )
 
 
-def _pyplot() -> Any:
-    """Matplotlib without a screen."""
-    try:
-        from matplotlib import pyplot  # noqa: PLC0415
-    except ImportError as error:
-        raise InputError("figures need matplotlib; pip install segcal[figures]") from error
-    pyplot.switch_backend("Agg")
-    return pyplot
+def check_kind(kind: str) -> None:
+    """Raise unless there is such a figure."""
+    if kind not in FIGURES:
+        raise InputError(f"a figure is one of {', '.join(KINDS)}, got '{kind}'")

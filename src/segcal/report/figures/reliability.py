@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from segcal.report.figures.diagram import Bins, diagram, histogram
@@ -14,9 +15,20 @@ from segcal.types import InputError
 
 def draw(request: Request) -> Any:
     """Accuracy against confidence with the gaps shaded and intervals drawn, above the histogram of confidence."""
-    pyplot, methods, region, label = request.pyplot, request.methods, request.region or "all", request.label
-    across = min(len(methods), 4)
-    down = -(-len(methods) // across)
+    region, label = request.region or "all", request.label
+    found = {}
+    for method in request.methods:
+        curve = curve_of(request.results, method, region, label)
+        if curve is None or not len(curve):
+            raise InputError(f"no reliability diagram of region '{region}' and class '{label}'; see results.curves()")
+        found[method] = Bins.of_frame(curve)
+    return side_by_side(request.pyplot, found)
+
+
+def side_by_side(pyplot: Any, found: Mapping[str, Bins]) -> Any:
+    """Draw diagrams by their titles, four to a row."""
+    across = min(len(found), 4)
+    down = -(-len(found) // across)
     figure, axes = pyplot.subplots(
         2 * down,
         across,
@@ -28,16 +40,12 @@ def draw(request: Request) -> Any:
         layout="constrained",
     )
     pairs = [pair for k in range(down) for pair in axes[2 * k : 2 * k + 2].T]
-    for pair in pairs[len(methods) :]:
+    for pair in pairs[len(found) :]:
         for axis in pair:
             axis.set_visible(False)
-    for method, (upper, lower) in zip(methods, pairs, strict=False):
-        curve = curve_of(request.results, method, region, label)
-        if curve is None or not len(curve):
-            raise InputError(f"no reliability diagram of region '{region}' and class '{label}'; see results.curves()")
-        bins = Bins.of_frame(curve)
+    for (name, bins), (upper, lower) in zip(found.items(), pairs, strict=False):
         diagram(upper, bins)
-        upper.set_title(f"{literal(method)}   ECE {with_unit('ece', bins.ece)}")
+        upper.set_title(f"{literal(name)}   ECE {with_unit('ece', bins.ece)}".strip())
         histogram(lower, bins)
         lower.set(xlabel="confidence", box_aspect=0.25)
         lower.tick_params(labelbottom=True)

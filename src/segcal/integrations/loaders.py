@@ -1,0 +1,118 @@
+"""Images, labels and names in the batches of any loader."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from segcal.types import Image, InputError, Labels
+
+_IMAGES = ("image", "images", "pixel_values", "img", "data", "input", "inputs")
+_LABELS = ("label", "labels", "mask", "masks", "target", "seg", "segmentation", "semantic_mask", "sem_seg")
+_NAMES = ("name", "names", "case", "case_id", "id", "image_id", "file_name", "filename", "filename_or_obj", "path")
+
+_REMEDY = "give it pairs, such as ((batch['scan'], batch['truth']) for batch in loader)"
+
+
+class Batch(NamedTuple):
+    """Images `[B, C, *S]` and labels `[B, *S]` of a batch; their names if the batch has them."""
+
+    image: Image
+    labels: Labels
+    names: tuple[str, ...] | None
+
+
+def read_batch(batch: Any) -> Batch:
+    """Return images, labels and names of a batch.
+
+    A batch is a pair (image, labels), a triple (image, labels, names), or a mapping with the keys that MONAI,
+    transformers, albumentations and nnU-Net use (image/label, pixel_values/labels, image/mask, data/target ...), where
+    names are read from "name", "id", "file_name" and the like, or from the metadata of MONAI's tensors. Labels may be
+    `[B, *S]` or `[B, 1, *S]`, integers or whole numbers.
+    """
+    if isinstance(batch, Mapping):
+        image, labels, names = _from_mapping(batch)
+    elif isinstance(batch, Sequence) and not isinstance(batch, str) and len(batch) in (2, 3):
+        (image, labels), names = batch[:2], batch[2] if len(batch) == 3 else None
+    else:
+        raise InputError(
+            f"a loader must yield (image, labels), (image, labels, names) or a dict, got {_kind(batch)}; {_REMEDY}"
+        )
+    if isinstance(labels, Mapping):  # a target as torchvision's detection data sets have it
+        labels = labels[_key(labels, _LABELS, "labels")]
+    pixels = _tensor(image, "images")
+    truth = _class_numbers(_tensor(labels, "labels"), pixels)
+    return Batch(pixels, truth, _names(names if names is not None else getattr(image, "meta", None), len(pixels)))
+
+
+def _from_mapping(batch: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+    image, labels = batch[_key(batch, _IMAGES, "images")], batch[_key(batch, _LABELS, "labels")]
+    return image, labels, next((batch[key] for key in _NAMES if key in batch), None)
+
+
+def _key(batch: Mapping[str, Any], known: Sequence[str], what: str) -> str:
+    """Return the one key that holds images or labels; numbers of classes (image classification) have no space."""
+    found = [key for key in known if key in batch and len(getattr(batch[key], "shape", ())) > 1]
+    if len(found) != 1:
+        got = " and ".join(map(repr, found)) if found else f"the keys {', '.join(map(repr, batch))}"
+        raise InputError(f"a batch must hold {what} under one of {', '.join(known)}, got {got}; {_REMEDY}")
+    return found[0]
+
+
+def _tensor(values: Any, what: str) -> Tensor:
+    if isinstance(values, Tensor):
+        return values.detach().as_subclass(Tensor)  # MONAI's tensors compute more slowly
+    if isinstance(values, np.ndarray):
+        return torch.from_numpy(values)
+    raise InputError(f"{what} must be a tensor or an array with a batch axis, got {_kind(values)}; use a DataLoader")
+
+
+def _class_numbers(labels: Tensor, image: Tensor) -> Labels:
+    """Return labels `[B, *S]` as integers."""
+    if labels.ndim == image.ndim and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    if labels.ndim == image.ndim and labels.ndim > 2:
+        raise InputError(
+            f"labels must be class numbers [B, *S] or [B, 1, *S], got shape {tuple(labels.shape)}; "
+            "if they are one-hot, give labels.argmax(1)"
+        )
+    if labels.ndim != image.ndim - 1 or len(labels) != len(image):
+        raise InputError(
+            f"images [B, C, *S] and labels [B, *S] must have the same batch and space, got shapes {tuple(image.shape)} "
+            f"and {tuple(labels.shape)}; put a DataLoader around a data set of single images"
+        )
+    if labels.is_floating_point():  # MONAI loads labels as floats
+        whole = labels.long()
+        if not torch.equal(whole.to(labels.dtype), labels):
+            raise InputError(
+                "labels must be whole numbers, got fractions; resample labels with nearest neighbours (mode='nearest')"
+            )
+        return whole
+    return labels
+
+
+def _names(given: Any, many: int) -> tuple[str, ...] | None:
+    """Return one name per image; None if the batch has none."""
+    if isinstance(given, Mapping):
+        given = next((given[key] for key in _NAMES if key in given), None)
+    if given is None:
+        return None
+    if isinstance(given, str):
+        given = [given]
+    if isinstance(given, Tensor | np.ndarray) and given.ndim == 1:
+        given = given.tolist()
+    if not isinstance(given, Sequence) or not all(isinstance(name, str | int) for name in given):
+        raise InputError(f"names in a batch must be strings or whole numbers, got {_kind(given)}; {_REMEDY}")
+    if len(given) != many:
+        raise InputError(f"a batch of {many} images must have {many} names, got {len(given)}; {_REMEDY}")
+    return tuple(str(name) for name in given)
+
+
+def _kind(thing: Any) -> str:
+    if isinstance(thing, Sequence) and not isinstance(thing, str):
+        return f"a {type(thing).__name__} of {len(thing)}"
+    return type(thing).__name__

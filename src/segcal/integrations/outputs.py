@@ -1,0 +1,75 @@
+"""The logits in what segmentation networks return, at the size that is wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812  (the name it has everywhere)
+
+from segcal.types import Image, InputError, Logits
+
+_KEYS = ("out", "logits")
+_MODES = {3: "linear", 4: "bilinear", 5: "trilinear"}
+
+
+class Output(NamedTuple):
+    """The logits `[B, L, *S]` of a network's output, and a remark where one of several tensors was chosen."""
+
+    logits: Logits
+    remark: str | None = None
+
+
+def read_output(output: Any) -> Output:
+    """Return the logits in the output of a network, at the network's resolution.
+
+    A network may return a tensor; a mapping with "out" (torchvision) or "logits"; an object with `.logits`
+    (transformers); or a tuple or list, whose first element is taken (auxiliary heads, deep supervision).
+    """
+    found, remark = _named(output), None
+    if isinstance(found, Sequence) and len(found) and not isinstance(found, str):
+        kind, several, found = type(found).__name__, len(found), _named(found[0])
+        shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        remark = f"the network returned a {kind} of {several}; the first, {shape}, is taken as its logits"
+    if not isinstance(found, Tensor) or found.ndim not in _MODES or not found.is_floating_point():
+        raise InputError(
+            "the network must return logits [B, L, *S]: a floating-point tensor, a mapping with 'out' or 'logits', an "
+            f"object with .logits, or a tuple or list whose first element is one of these, got {_described(output)}; "
+            "wrap the network in a module that returns its logits"
+        )
+    return Output(found, remark)
+
+
+def resized(logits: Logits, size: Sequence[int]) -> Logits:
+    """Return logits at another size, by (bi-, tri-)linear interpolation as torchvision and transformers do it."""
+    if tuple(logits.shape[2:]) == tuple(size):
+        return logits
+    if logits.ndim != len(size) + 2:
+        raise InputError(
+            f"logits [B, L, *S] must have {len(size)} spatial axes as the labels and images have, "
+            f"got shape {tuple(logits.shape)}; check the output of the network"
+        )
+    return F.interpolate(logits, size=tuple(size), mode=_MODES[logits.ndim], align_corners=False)
+
+
+def logits_of(output: Any, image: Image) -> Logits:
+    """Return the logits in the output of a network, at the size of its image."""
+    return resized(read_output(output).logits, image.shape[2:])
+
+
+def _named(output: Any) -> Any:
+    """Return what an output holds under the name of its logits, or the output itself if it has no such name."""
+    if hasattr(output, "logits"):
+        return output.logits
+    if isinstance(output, Mapping):
+        return next((output[key] for key in _KEYS if key in output), output)
+    return output
+
+
+def _described(output: Any) -> str:
+    if isinstance(output, Tensor):
+        return f"{output.dtype} of shape {tuple(output.shape)}"
+    if isinstance(output, Mapping):
+        return f"{type(output).__name__} with {', '.join(map(repr, output))}"
+    return type(output).__name__

@@ -1,0 +1,88 @@
+"""Cases that are kept for several passes: in memory while they fit, then in temporary files that are memory-mapped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import TracebackType
+from typing import Any, Self, overload
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from segcal.types import Array, Case
+
+IN_MEMORY = 2 << 30
+"""Bytes of scores and images that are kept in memory by default."""
+
+
+class SpilledCases(Sequence[Case]):
+    """Cases in the order they were added; use it in a `with` statement, whose end deletes the files.
+
+    Args:
+        in_memory: Bytes kept in memory; further cases are written to a temporary folder.
+        folder: Where to make that folder; by default where the system keeps temporary files.
+    """
+
+    def __init__(self, in_memory: int = IN_MEMORY, folder: str | Path | None = None) -> None:
+        self._left, self._parent = in_memory, folder
+        self._cases: list[Case] = []
+        self._folder: TemporaryDirectory[str] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._cases.clear()
+        if self._folder is not None:
+            self._folder.cleanup()
+
+    def __len__(self) -> int:
+        return len(self._cases)
+
+    @overload
+    def __getitem__(self, index: int) -> Case: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Case]: ...
+    def __getitem__(self, index: int | slice) -> Case | list[Case]:
+        """Return one case, or several; arrays on disk are read when they are used."""
+        return self._cases[index]
+
+    @property
+    def folder(self) -> Path | None:
+        """The temporary folder; None while everything is in memory."""
+        return None if self._folder is None else Path(self._folder.name)
+
+    def add(self, case: Case) -> None:
+        """Keep a case."""
+        arrays = {name: value for name in ("logits", "labels", "image") if (value := getattr(case, name)) is not None}
+        self._left -= sum(value.nbytes for value in arrays.values())
+        if self._left < 0:
+            number = len(self._cases)
+            written: dict[str, Any] = {name: self._written(f"{number}-{name}", value) for name, value in arrays.items()}
+            case = replace(case, **written)
+        self._cases.append(case)
+
+    def extend(self, cases: Iterable[Case]) -> None:
+        """Keep several cases."""
+        for case in cases:
+            self.add(case)
+
+    def _written(self, name: str, values: Array | Tensor) -> Array:
+        if self._folder is None:
+            self._folder = TemporaryDirectory(prefix="segcal-", dir=self._parent, ignore_cleanup_errors=True)
+        path = Path(self._folder.name) / f"{name}.npy"
+        np.save(path, _array(values), allow_pickle=False)
+        mapped: Array = np.load(path, mmap_mode="r", allow_pickle=False)
+        return mapped
+
+
+def _array(values: Array | Tensor) -> Array:
+    """Return values for NumPy, which has no bfloat16."""
+    if not isinstance(values, Tensor):
+        return values
+    array: Array = (values.float() if values.dtype == torch.bfloat16 else values).cpu().numpy()
+    return array

@@ -1,0 +1,311 @@
+"""Metrics of arrays in one line: `segcal.ece(logits, labels)` and its siblings.
+
+Each pools all pixels of the arrays. They are read part by part in float64, so that memory-mapped arrays stay on disk;
+the results equal those of `segcal.CalibrationSuite` and, unlike there, the equal-mass bins of ACE are exact. The
+definitions are those of `segcal.functional.binning` and, for soft labels, `segcal.functional.soft`.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+from segcal.cases import to_tensor
+from segcal.functional import binning, counting
+from segcal.functional.binning import Form, Histogram
+from segcal.functional.checks import check_labels, check_logits, check_same_space, check_shares, probability_doubt
+from segcal.functional.probability import probabilities, two_class_logits
+from segcal.functional.soft import SoftPixels, describe_hard, describe_soft, soft_histogram
+from segcal.notices import CalibrationWarning
+from segcal.types import Array, IgnoreIndex, InputError, public
+
+Values: TypeAlias = Array | Tensor
+
+_CHUNK = 1 << 20  # pixels read at a time
+
+
+@public
+def ece(
+    logits: Values,
+    labels: Values,
+    *,
+    bins: int = 10,
+    ignore_index: IgnoreIndex = None,
+    mask: Values | None = None,
+    class_axis: int = 1,
+) -> float:
+    """Return the expected calibration error: the mean gap of confidence and accuracy over bins, weighted by pixels.
+
+    >>> ece(torch.tensor([[[0.0, 0.0], [1.0, 2.0]]]).log1p(), torch.tensor([[1, 0]]))  # confidence 2/3, 3/4
+    0.5416666666666666
+
+    Args:
+        logits: Scores `[B, L, *S]`; `[B, 1, *S]` for a network that ends in a sigmoid, with labels 0 and 1.
+        labels: True classes `[B, *S]`, or the share of raters that chose each class, in the shape of the logits.
+        bins: Number of confidence bins R.
+        ignore_index: Label, or labels, to ignore.
+        mask: Pixels to measure (Bool, in the shape of the labels without their class axis); by default all.
+        class_axis: Axis of the classes: 1 with a batch axis before it, 0 without one, -1 if it is the last.
+
+    Returns:
+        A fraction, 0 for perfect calibration of infinitely many pixels; NaN if there is no pixel.
+    """
+    return _number(binning.ece(_top(_Pool(logits, labels, ignore_index, mask, class_axis), bins)))
+
+
+@public
+def mce(
+    logits: Values,
+    labels: Values,
+    *,
+    bins: int = 10,
+    ignore_index: IgnoreIndex = None,
+    mask: Values | None = None,
+    class_axis: int = 1,
+) -> float:
+    """Return the maximum calibration error: the largest gap of all bins that contain pixels; arguments as in `ece`."""
+    return _number(binning.mce(_top(_Pool(logits, labels, ignore_index, mask, class_axis), bins)))
+
+
+@public
+def sce(
+    logits: Values,
+    labels: Values,
+    *,
+    bins: int = 10,
+    form: Form = "tables",
+    ignore_index: IgnoreIndex = None,
+    mask: Values | None = None,
+    class_axis: int = 1,
+) -> float:
+    """Return the static calibration error: gaps by class and bin; arguments as in `ece`.
+
+    `form` is "tables", "equations" or "marginal", as in `segcal.functional.binning`.
+    """
+    pool = _Pool(logits, labels, ignore_index, mask, class_axis)
+    found = _marginal(pool, bins, adaptive=False) if _checked(form) == "marginal" else _top(pool, bins)
+    return _number(binning.sce(found, form))
+
+
+@public
+def ace(
+    logits: Values,
+    labels: Values,
+    *,
+    bins: int = 10,
+    form: Form = "tables",
+    ignore_index: IgnoreIndex = None,
+    mask: Values | None = None,
+    class_axis: int = 1,
+) -> float:
+    """Return the adaptive calibration error: gaps by class and equal-mass bin, exactly; arguments as in `sce`."""
+    pool = _Pool(logits, labels, ignore_index, mask, class_axis)
+    found = _marginal(pool, bins, adaptive=True) if _checked(form) == "marginal" else _top(pool, bins, adaptive=True)
+    return _number(binning.ace(found, form))
+
+
+@public
+def nll(
+    logits: Values,
+    labels: Values,
+    *,
+    ignore_index: IgnoreIndex = None,
+    mask: Values | None = None,
+    class_axis: int = 1,
+) -> float:
+    """Return the mean negative log-likelihood of the true class, in nats; arguments as in `ece`."""
+    return _mean(part.nll for part in _Pool(logits, labels, ignore_index, mask, class_axis).pixels())
+
+
+@public
+def brier(
+    logits: Values,
+    labels: Values,
+    *,
+    ignore_index: IgnoreIndex = None,
+    mask: Values | None = None,
+    class_axis: int = 1,
+) -> float:
+    """Return the mean squared distance of the probabilities to the one-hot truth, in 0..2; arguments as in `ece`."""
+    return _mean(part.brier for part in _Pool(logits, labels, ignore_index, mask, class_axis).pixels())
+
+
+class ReliabilityCurve(NamedTuple):
+    """Mean confidence, accuracy and number of pixels of each bin; NaN in a bin without pixels."""
+
+    confidence: Array
+    accuracy: Array
+    pixels: Array
+
+
+@public
+def reliability_curve(
+    logits: Values,
+    labels: Values,
+    *,
+    bins: int = 10,
+    ignore_index: IgnoreIndex = None,
+    mask: Values | None = None,
+    class_axis: int = 1,
+) -> ReliabilityCurve:
+    """Return the reliability diagram as numbers; arguments as in `ece`.
+
+    >>> confidence, accuracy, pixels = reliability_curve(torch.zeros(1, 2, 3), torch.tensor([[0, 1, 0]]), bins=2)
+    >>> confidence, accuracy, pixels  # all three pixels have confidence 1/2; the first class wins ties
+    (array([0.5, nan]), array([0.66666667,        nan]), array([3, 0]))
+    """
+    found = binning.reliability_curve(_top(_Pool(logits, labels, ignore_index, mask, class_axis), bins))
+    return ReliabilityCurve(*(found[name].cpu().numpy() for name in ReliabilityCurve._fields))
+
+
+@dataclass(frozen=True)
+class _Pool:
+    """The pixels of arrays, checked, part by part."""
+
+    logits: Values
+    labels: Values
+    ignore_index: IgnoreIndex
+    mask: Values | None
+    class_axis: int
+
+    def __post_init__(self) -> None:
+        if not -len(self.logits.shape) <= self.class_axis < len(self.logits.shape):
+            raise InputError(
+                f"class_axis must be an axis of the logits, got {self.class_axis} and logits of shape "
+                f"{tuple(self.logits.shape)}; 0 without a batch axis, 1 with one"
+            )
+        if not self.is_soft:
+            check_same_space(_empty(self.logits), _empty(self.labels), class_axis=self._axis)
+        if self.mask is not None:
+            check_same_space(_empty(self.logits), _empty(self.mask), class_axis=self._axis, what="mask")
+
+    @property
+    def is_soft(self) -> bool:
+        """Whether the labels are shares of raters: floating point, in the shape of the logits."""
+        return tuple(self.labels.shape) == tuple(self.logits.shape) and "float" in str(self.labels.dtype)
+
+    @property
+    def _axis(self) -> int:
+        return self.class_axis % len(self.logits.shape)
+
+    @property
+    def num_classes(self) -> int:
+        """L; 2 for one-logit heads."""
+        return max(2, int(self.logits.shape[self._axis]))
+
+    def pixels(self) -> Iterator[SoftPixels]:
+        """Yield what the metrics need from each pixel."""
+        for logits, truth in self.parts():
+            yield describe_soft(logits, truth) if self.is_soft else describe_hard(logits, truth)
+
+    def parts(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the logits `[L, n]` and the labels `[n]` or shares `[L, n]` of the pixels to measure."""
+        outer, classes = math.prod(self.logits.shape[: self._axis]), int(self.logits.shape[self._axis])
+        for image, at in self._places(outer):
+            z = self._part(self.logits, image, at, classes)
+            check_logits(z, classes, class_axis=0)
+            if doubt := probability_doubt(z):
+                warnings.warn(doubt, CalibrationWarning, stacklevel=6)
+            inside = None if self.mask is None else self._flat(self.mask, image, at).bool()
+            if self.is_soft:
+                truth = self._part(self.labels, image, at, classes).double()
+                kept = torch.ones(z.shape[1], dtype=torch.bool, device=z.device) if inside is None else inside
+                check_shares(truth[:, kept], classes)
+            else:
+                truth = check_labels(self._flat(self.labels, image, at), self.num_classes, self.ignore_index)
+                kept = truth >= 0 if inside is None else (truth >= 0) & inside
+            if classes == 1:
+                z = two_class_logits(z.T).T
+                truth = torch.cat([1 - truth, truth]) if self.is_soft else truth
+            yield z[:, kept], truth[..., kept]
+
+    def _places(self, outer: int) -> Iterator[tuple[slice, slice]]:
+        """Yield the parts: images one by one or, where the classes are last, pixels; long images in pieces."""
+        inner = math.prod(self.logits.shape[self._axis + 1 :])
+        for image in range(0, outer, 1 if inner > 1 else _CHUNK):
+            for start in range(0, inner, _CHUNK):
+                yield slice(image, image + (1 if inner > 1 else _CHUNK)), slice(start, start + _CHUNK)
+
+    def _part(self, values: Values, image: slice, at: slice, classes: int) -> Tensor:
+        """Return `[L, n]` of one part of an array with a class axis."""
+        outer = math.prod(values.shape[: self._axis])
+        part = to_tensor(values.reshape(outer, classes, -1)[image, :, at])
+        return part.movedim(1, 0).reshape(classes, -1)
+
+    def _flat(self, values: Values, image: slice, at: slice) -> Tensor:
+        """Return `[n]` of the same part of an array without one."""
+        outer = math.prod(self.logits.shape[: self._axis])
+        return to_tensor(values.reshape(outer, -1)[image, at]).reshape(-1)
+
+
+def _top(pool: _Pool, bins: int, *, adaptive: bool = False) -> Histogram:
+    """Return the histogram of the confidence by predicted class, in equal or equal-mass bins."""
+    parts: Iterator[SoftPixels] | list[SoftPixels] = pool.pixels()
+    if adaptive:
+        parts = list(parts)
+        edges = _quantiles([part.confidence for part in parts], bins)
+    else:
+        edges = _equal_edges(bins)
+    total = _zeros(pool.num_classes, bins)
+    for part in parts:
+        own = soft_histogram(edges.to(part.hit.device), part.confidence, part.predicted, part.hit, pool.num_classes)
+        total = Histogram(*(a + b.cpu() for a, b in zip(total, own, strict=True)))
+    return total
+
+
+def _marginal(pool: _Pool, bins: int, *, adaptive: bool) -> Histogram:
+    """Return the histogram of the probability of each class against the truth of that class."""
+    probs, truths = [], []
+    for logits, truth in pool.parts():
+        probs.append(probabilities(logits.double().T).T)
+        truths.append(truth if pool.is_soft else torch.nn.functional.one_hot(truth, pool.num_classes).T.double())
+    tables = []
+    for c in range(pool.num_classes):
+        value, hit = (torch.cat([part[c] for part in parts]).cpu() for parts in (probs, truths))
+        edges = _quantiles([value], bins) if adaptive else _equal_edges(bins)
+        tables.append(soft_histogram(edges, value, torch.zeros_like(value, dtype=torch.int64), hit, 1))
+    return Histogram(*(torch.cat(fields) for fields in zip(*tables, strict=True)))
+
+
+def _quantiles(parts: list[Tensor], bins: int) -> Tensor:
+    values = torch.cat([part.cpu() for part in parts])
+    return counting.percentile_edges(values, torch.arange(len(values)), bins)
+
+
+def _equal_edges(bins: int) -> Tensor:
+    if bins < 1:
+        raise InputError(f"bins must be at least 1, got {bins}")
+    return binning.equal_edges(bins, torch.empty(0))
+
+
+def _zeros(classes: int, bins: int) -> Histogram:
+    counts = torch.zeros(classes, bins, dtype=torch.int64)
+    return Histogram(counts, counts.double(), counts.double())
+
+
+def _empty(values: Values) -> Tensor:
+    """Return a tensor of the same shape that takes no memory."""
+    return torch.empty(tuple(values.shape), device="meta")
+
+
+def _mean(parts: Iterable[Tensor]) -> float:
+    total, pixels = 0.0, 0
+    for part in parts:
+        total, pixels = total + float(part.sum()), pixels + len(part)
+    return total / pixels if pixels else math.nan
+
+
+def _number(value: Tensor) -> float:
+    return float(value)
+
+
+def _checked(form: Form) -> Form:
+    if form not in ("tables", "equations", "marginal"):
+        raise InputError(f"form must be 'tables', 'equations' or 'marginal', got '{form}'")
+    return form

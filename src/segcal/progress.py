@@ -1,0 +1,59 @@
+"""Progress bars on standard error, and in notebooks: the same bar for commands, fits and loaders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+Item = TypeVar("Item")
+
+
+def progress_of(what: str, *, total: int | None = None, note: bool = False, hidden: bool = False) -> Progress:
+    """Return a bar with one task, to be used in a `with` statement; hidden unless someone can see it.
+
+    Args:
+        what: Description shown before the bar.
+        total: Number of steps, if it is known.
+        note: Whether a field "note" is shown after the bar.
+        hidden: Whether to show nothing at all.
+    """
+    from rich.console import Console  # noqa: PLC0415  (rich.progress takes long to import, and help must be quick)
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+
+    console = Console(stderr=True)
+    columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
+    columns += [TextColumn("{task.fields[note]}")] if note else []
+    # outside a terminal even a transient bar leaves a blank line; a notebook needs ipywidgets to update a bar
+    seen = console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)
+    progress = Progress(*columns, console=console, transient=True, disable=hidden or not seen)
+    progress.add_task(what, total=total, note="")
+    return progress
+
+
+class Tracked(Sequence[Item]):
+    """A sequence that advances a bar with each item; every pass over it starts the bar again."""
+
+    def __init__(self, items: Sequence[Item], progress: Progress) -> None:
+        self.items, self.progress = items, progress
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    @overload
+    def __getitem__(self, index: int) -> Item: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Item]: ...
+    def __getitem__(self, index: Any) -> Any:
+        """Return one item or a part of the sequence; the bar stays as it is."""
+        return self.items[index]
+
+    def __iter__(self) -> Iterator[Item]:
+        task = self.progress.task_ids[-1]
+        self.progress.reset(task, total=len(self.items))
+        for item in self.items:
+            yield item
+            self.progress.advance(task)

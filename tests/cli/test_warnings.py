@@ -1,0 +1,50 @@
+"""Warnings in the commands: one line on standard error each, never a traceback, and results all the same."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from segcal.cli.app import app
+from segcal.data.datasets.simulate import simulate
+from segcal.data.folders.writer import write_folder
+from segcal.notices import CalibrationWarning
+
+PROBABILITIES = "warning: the logits look like probabilities"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Probabilities in a folder that should hold logits."""
+    folder = tmp_path_factory.mktemp("warnings") / "data"
+    cases = [scene.case for scene in simulate(3, num_classes=3, size=(16, 14), contrast=2.0)]
+    probs = [replace(case, logits=torch.as_tensor(case.logits).softmax(0).numpy()) for case in cases]
+    with pytest.warns(CalibrationWarning, match="look like probabilities"):
+        write_folder(folder, {"fit": probs[:1], "test": probs[1:]})
+    return folder
+
+
+def test_probabilities_are_warned_of_once_in_a_command(data: Path, tmp_path: Path) -> None:
+    fitted = CliRunner().invoke(app, ["fit", str(data), "--out", str(tmp_path / "ts"), "--json"])
+    assert fitted.exit_code == 0, fitted.output
+    assert fitted.stderr.replace("\n", " ").count(PROBABILITIES) == 1
+    assert json.loads(fitted.stdout)
+    calibrators = ["--calibrators", str(tmp_path / "ts"), "--split", "fit"]
+    measured = CliRunner().invoke(app, ["evaluate", str(data), *calibrators, "--json"])
+    assert measured.exit_code == 0, measured.output
+    shown = " ".join(measured.stderr.split())
+    assert shown.count(PROBABILITIES) == 1
+    assert shown.count("TS was fitted on 1 of these 1 cases") == 1
+    assert "Traceback" not in shown
+    assert "UserWarning" not in shown
+
+
+def test_declared_probabilities_are_fine(data: Path) -> None:
+    found = CliRunner().invoke(app, ["diagnose", str(data), "--scores", "probabilities"])
+    assert found.exit_code == 0, found.output
+    assert "look like" not in found.stderr

@@ -1,0 +1,157 @@
+"""`segcal.calibrate`: the calibrator is the one fitted by hand, whatever the loader and the network look like."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import segcal
+from segcal.data.datasets.simulate import simulate
+from segcal.integrations.predict import predict_cases
+from segcal.notices import CalibrationWarning
+from segcal.types import InputError
+
+CLASSES = 4
+SCENES = [scene.case for scene in simulate(8, num_classes=CLASSES, size=(24, 32))]
+IMAGES = torch.stack([torch.as_tensor(case.image) for case in SCENES])
+LABELS = torch.stack([torch.as_tensor(case.labels).long() for case in SCENES])
+LABELS[:, :2] = 255
+
+
+class Network(nn.Module):
+    """Overconfident scores from each pixel's value, in one of the forms that libraries use."""
+
+    def __init__(self, form: str = "tensor") -> None:
+        super().__init__()
+        self.conv, self.form = nn.Conv2d(IMAGES.shape[1], CLASSES, 1), form
+        means = torch.stack([IMAGES[:, :, 2:].movedim(1, -1)[LABELS[:, 2:] == c].mean(dim=0) for c in range(CLASSES)])
+        with torch.no_grad():  # scores fall with the squared distance to the mean of each class
+            self.conv.weight.copy_(200 * means[:, :, None, None])
+            self.conv.bias.copy_(-100 * means.square().sum(dim=1))  # type: ignore[union-attr]
+
+    def forward(self, image: Tensor) -> Any:
+        scores = self.conv(image)
+        forms = {"mapping": {"out": scores}, "object": SimpleNamespace(logits=scores), "list": [scores, scores * 0]}
+        return forms.get(self.form, scores)
+
+
+def loader(form: str = "pairs") -> Any:
+    pairs = DataLoader(TensorDataset(IMAGES, LABELS), batch_size=3)
+    return {
+        "pairs": pairs,
+        "channel": [(image, labels[:, None]) for image, labels in pairs],
+        "named": [(image, labels, [f"{b}-{k}" for k in range(len(image))]) for b, (image, labels) in enumerate(pairs)],
+        "dict": [{"pixel_values": image, "labels": labels} for image, labels in pairs],
+        "generator": (pair for pair in pairs),
+    }[form]
+
+
+def temperature_by_hand() -> float:
+    cases = list(predict_cases(Network(), loader()))
+    return float(segcal.create("ts", CLASSES, ignore_index=255).fit(cases).fit_report_.details["temperature"])
+
+
+@pytest.mark.parametrize("form", ["pairs", "channel", "named", "dict", "generator"])
+def test_every_loader_gives_the_same_calibrator(form: str) -> None:
+    calibrated = segcal.calibrate(Network(), loader(form), "ts", ignore_index=255)
+    report = calibrated.fit_report_
+    assert report.details["temperature"] == temperature_by_hand()
+    assert (report.cases, report.pixels) == (8, 8 * 22 * 32)
+    assert report.nll_after < report.nll_before
+    assert report.names[:4] == (
+        ("0-0", "0-1", "0-2", "1-0") if form == "named" else tuple(f"{k:06d}" for k in range(4))
+    )
+
+
+@pytest.mark.parametrize("form", ["mapping", "object"])
+def test_every_network_gives_the_same_calibrator(form: str) -> None:
+    calibrated = segcal.calibrate(Network(form), loader(), "ts", ignore_index=255)
+    assert calibrated.fit_report_.details["temperature"] == temperature_by_hand()
+    with torch.no_grad():
+        probs, scores = calibrated(IMAGES), Network().conv(IMAGES)
+    assert torch.equal(probs.argmax(1), scores.argmax(1))
+
+
+def test_the_first_of_several_tensors_is_announced() -> None:
+    with pytest.warns(CalibrationWarning, match="a list of 2; the first, .* is taken as its logits") as caught:
+        calibrated = segcal.calibrate(Network("list"), loader(), "ts", ignore_index=255)
+    assert len(caught) == 1
+    assert Path(caught[0].filename) == Path(__file__)
+    assert calibrated.fit_report_.warnings == (str(caught[0].message),)
+    assert calibrated.fit_report_.details["temperature"] == temperature_by_hand()
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_network_is_left_as_it_was(training: bool) -> None:
+    network = Network().train(training)
+    weight = network.conv.weight.clone()
+    calibrated = segcal.calibrate(network, loader(), "ts", ignore_index=255)
+    assert calibrated.network is network
+    assert network.training == training
+    assert torch.equal(network.conv.weight, weight)
+    assert network.conv.weight.requires_grad
+    assert network.conv.weight.grad is None
+
+
+def test_auto_is_the_default_and_uses_the_image_where_it_may() -> None:
+    calibrated = segcal.calibrate(Network(), loader(), ignore_index=255, candidates=("ts", "ets"))
+    assert calibrated.calibrator.method == "auto"
+    assert calibrated.calibrator.image_channels == IMAGES.shape[1]
+    alone = segcal.calibrate(Network(), loader(), ignore_index=255, candidates=("ts",), logits_only=True)
+    assert alone.calibrator.image_channels == 0
+
+
+def test_trained_methods_take_settings_and_validation() -> None:
+    settings = {"epochs": 2, "learning_rate": 1e-3}
+    calibrated = segcal.calibrate(
+        Network(), loader(), "lts", ignore_index=255, validation=loader(), fit_settings=settings, positivity="softplus"
+    )
+    cases = list(predict_cases(Network(), loader()))
+    by_hand = segcal.create("lts", CLASSES, image_channels=IMAGES.shape[1], ignore_index=255, positivity="softplus")
+    by_hand.fit(cases, validation=cases, **settings)
+    logits = torch.as_tensor(cases[0].logits)[None]
+    assert torch.equal(calibrated.calibrator(logits, IMAGES[:1]), by_hand(logits, IMAGES[:1]))
+
+
+def test_predictions_beyond_the_memory_are_on_disk_and_gone_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    seen: list[int] = []
+
+    class Watching(Network):
+        def forward(self, image: Tensor) -> Any:
+            seen.append(len(list(tmp_path.rglob("*.npy"))))
+            return super().forward(image)
+
+    calibrated = segcal.calibrate(Watching(), loader(), "ts", ignore_index=255, in_memory=0)
+    assert seen == [0, 9, 18]  # logits, labels and image of three cases each
+    assert list(tmp_path.iterdir()) == []
+    assert calibrated.fit_report_.details["temperature"] == temperature_by_hand()
+
+
+def test_one_logit_heads_are_read_from_the_network() -> None:
+    calibrated = segcal.calibrate(nn.Conv2d(IMAGES.shape[1], 1, 1), [(IMAGES, (LABELS > 1).long())], "ts")
+    assert calibrated.calibrator.num_classes == 1
+    assert calibrated(IMAGES).shape == (8, 1, 24, 32)
+
+
+def test_mistakes_are_named() -> None:
+    used = loader("generator")
+    list(used)
+    with pytest.raises(InputError, match="at least one batch is needed, got an iterator that yields none; an iterator"):
+        segcal.calibrate(Network(), used, "ts")
+    with pytest.raises(InputError, match="at least one batch is needed, got none; is the loader empty"):
+        segcal.calibrate(Network(), [], "ts")
+    with pytest.raises(InputError, match="'ts' has no fit setting 'epochs'; it has none"):
+        segcal.calibrate(Network(), loader(), "ts", ignore_index=255, fit_settings={"epochs": 3})
+    with pytest.raises(InputError, match=r"labels must be in 0..3, got 255 .* of case '000000'; set ignore_index"):
+        segcal.calibrate(Network(), loader(), "ts")
+    with pytest.raises(InputError, match="'ts' has no setting 'width'"):
+        segcal.calibrate(Network(), loader(), "ts", width=3)
