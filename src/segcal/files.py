@@ -35,6 +35,7 @@ _KINDS = {
     "data": "a data folder",
     "maps": "maps of a diagnosis",
     "portraits": "portraits of cases",
+    "decisions": "decisions",
     "checkpoints": "checkpoints of a training run",
 }
 """What a folder is, by the key of its marker that says so."""

@@ -20,6 +20,7 @@ COMMANDS = (
     "report",
     "figure",
     "diagnose",
+    "decide",
     "export",
     "fuse",
     "demo",
