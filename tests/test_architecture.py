@@ -20,8 +20,9 @@ FLOORS = (
     ("functional",),
     ("cases", "regions", "metrics", "losses", "oracle", "data", "networks", "training", "statistics"),
     ("calibrators", "fusion", "tables", "sample"),
-    ("evaluation", "integrations", "apply"),
+    ("evaluation", "apply"),
     ("report",),
+    ("integrations",),
     ("cli",),
     ("__main__",),  # starts cli, so it lies above it
 )
