@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 THREADS ?= 2
 
-.PHONY: demo test test-browser check bench docs clean
+.PHONY: demo test test-browser test-integrations check bench docs clean
 
 demo: $(VENV)/installed
 	$(BIN)/segcal demo --out demo
@@ -17,6 +17,18 @@ test-browser: $(VENV)/installed-dev
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,browser]"
 	@command -v chromium > /dev/null || command -v chromium-browser > /dev/null || { echo "no browser: apt-get install chromium"; exit 1; }
 	$(BIN)/python -m pytest -q tests/report/test_browser.py
+
+# The packages that segcal plugs into, in an environment of their own: they are large, and `make test` does without.
+INTEGRATIONS := .venv-integrations
+test-integrations: $(INTEGRATIONS)/installed
+	$(INTEGRATIONS)/bin/python -m pytest -q -p no:cacheprovider tests/integrations tests/data/test_nnunet.py
+
+$(INTEGRATIONS)/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(INTEGRATIONS)
+	$(INTEGRATIONS)/bin/python -m pip install --quiet --upgrade pip
+	$(INTEGRATIONS)/bin/python -m pip install --quiet --constraint constraints.txt \
+		--editable ".[medical,onnx,hf,monai,nnunet,lightning,smp,vision]" beartype hypothesis pytest
+	touch $@
 
 check: $(VENV)/installed-dev
 	$(BIN)/ruff check .
@@ -44,4 +56,4 @@ $(VENV)/installed-dev: $(VENV)/bin/python pyproject.toml constraints.txt
 	touch $@ $(VENV)/installed
 
 clean:
-	rm -rf $(VENV) demo site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(INTEGRATIONS) demo site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

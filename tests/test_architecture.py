@@ -21,7 +21,8 @@ FLOORS = (
     ("cases", "regions", "metrics", "losses", "oracle", "data", "networks", "training", "statistics"),
     ("calibrators", "fusion", "tables", "sample", "parts", "measures"),
     ("evaluation", "apply"),
-    ("report", "integrations"),
+    ("report",),
+    ("integrations",),
     ("cli",),
     ("__main__",),  # starts cli, so it lies above it
 )

@@ -37,6 +37,7 @@ _KINDS = {
     "maps": "maps of a diagnosis",
     "portraits": "portraits of cases",
     "diagnosis": "a diagnosis",
+    "decisions": "decisions",
     "checkpoints": "checkpoints of a training run",
     "unfinished": "parts of an unfinished run",
 }

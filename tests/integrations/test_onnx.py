@@ -16,6 +16,7 @@ from segcal.calibrators import Calibrator, ContextualTemperatureScaling, create
 from segcal.data.datasets.simulate import simulate
 from segcal.integrations.calibrated_model import CalibratedModel
 from segcal.integrations.onnx import export_onnx
+from segcal.integrations.torch_export import export_torch
 from segcal.types import InputError
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -108,7 +109,7 @@ def test_network_and_calibrator_in_one_file(tmp_path: Path) -> None:
 
 def test_a_file_that_differs_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file.onnx").write_text("older")
-    monkeypatch.setattr("segcal.integrations.onnx.TOLERANCE", -1.0)
+    monkeypatch.setattr("segcal.integrations.exporting.TOLERANCE", -1.0)
     with pytest.raises(InputError, match=r"differs from PyTorch by .*, more than -1\.0; it was not kept"):
         export_onnx(fitted("ts"), tmp_path / "file.onnx", size=(16, 16))
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("file.onnx", "older")]
@@ -148,6 +149,29 @@ def test_torch_export_with_dynamic_shapes(method: str, dims: int, channels: int)
         found, expected = program.module()(*inputs), calibrator(*inputs)
     # the compiled tree, which the calibrator itself uses, is less precise in 3D than the convolutions of the program
     np.testing.assert_allclose(found, expected, rtol={2: 1e-5, 3: 1e-4}[dims], atol=1e-5)
+
+
+@pytest.mark.parametrize(("method", "dims"), [("ts", 2), ("lts", 3)])
+def test_exported_program_in_a_file(tmp_path: Path, method: str, dims: int) -> None:
+    calibrator = fitted(method, dims, 0)
+    assert export_torch(calibrator, tmp_path / "file.pt2", size=TRACED[dims]) < 1e-4
+    (logits,) = inputs_of(3, dims, CLASSES)
+    found = torch.export.load(tmp_path / "file.pt2").module()(logits)
+    with torch.no_grad():
+        np.testing.assert_allclose(found, calibrator.predict_proba(logits), rtol=0, atol=1e-4)
+
+
+def test_exported_program_of_network_and_calibrator(tmp_path: Path) -> None:
+    network, calibrator = Network(), fitted("ts")
+    export_torch(calibrator, tmp_path / "file.pt2", network=network, image_channels=2, size=(16, 16))
+    (image,) = inputs_of(3, 2, 2)
+    model = CalibratedModel(network, calibrator).eval()
+    with torch.no_grad():
+        found = torch.export.load(tmp_path / "file.pt2").module()(image)
+        np.testing.assert_allclose(found, model(image), rtol=0, atol=1e-5)
+    with pytest.raises(InputError, match="has not been fitted"):
+        export_torch(create("ts", CLASSES), tmp_path / "other.pt2")
+    assert [path.name for path in tmp_path.iterdir()] == ["file.pt2"]
 
 
 def test_torch_export_of_a_whole_model() -> None:

@@ -16,8 +16,10 @@ import pytest
 from segcal import create, evaluate
 from segcal.calibrators import Calibrator
 from segcal.data.datasets.simulate import simulate
+from segcal.evaluation.decisions import decide
 from segcal.evaluation.portraits import portray
 from segcal.report import write_page
+from segcal.report.decisions import write_decisions_page
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = (
@@ -342,3 +344,32 @@ def test_it_follows_the_system_and_the_button(browser: Any, written: dict[str, P
     assert page.evaluate(shade) != scheme
     assert page.evaluate("document.documentElement.scrollWidth") == 400  # nothing sticks out on a phone
     page.close()
+
+
+def test_decisions_on_a_page_of_their_own(browser: Any, tmp_path: Path) -> None:
+    """Names are text, numbers those of the tables, and too few images say how many are needed."""
+    cases = [scene.case for scene in simulate(11, num_classes=3, size=(16, 18), contrast=2.0)]
+    methods = {"UC": None, EVIL_METHOD: create("ts", num_classes=3).fit(cases[:2])}
+    names = ("sky", EVIL_CLASS, "tree")
+    for many in (len(cases), 4):
+        rules = decide(cases[:many], methods, num_classes=3, class_names=names)
+        write_decisions_page(rules, tmp_path / f"{many}.html")
+        page, errors = browser.new_page(viewport={"width": 1200, "height": 900}), []
+        page.on("console", lambda message, seen=errors: message.type == "error" and seen.append(message.text))
+        page.on("pageerror", lambda error, seen=errors: seen.append(str(error)))
+        page.on("dialog", lambda dialog, seen=errors: (seen.append(dialog.message), dialog.dismiss()))
+        page.goto((tmp_path / f"{many}.html").as_uri())
+        shown = page.locator("#decisions")
+        assert EVIL_CLASS in shown.inner_text()
+        assert shown.locator("svg[role=img]").count() == 2
+        assert ("needs 9 images" in shown.inner_text()) == (many == 4)
+        tables = shown.locator("table")
+        assert tables.count() == 4
+        assert tables.first.locator("tbody tr").count() == 6
+        if many > 4:
+            first = float(tables.first.locator("tbody tr td:nth-child(3)").first.inner_text())
+            assert first == pytest.approx(rules.thresholds["threshold"][0], rel=1e-2)
+            point_at(page, shown.locator("svg[role=img] .column").last)  # the one on top, where methods agree
+            assert "kept" in page.locator("#tip").inner_text()
+        assert errors == []
+        page.close()

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from segcal.cli import nnunet
 from segcal.cli.console import Group, ManyValues
 from segcal.cli.groups import flattened
 from segcal.version import __version__
@@ -21,6 +22,7 @@ COMMANDS = (
     "figure",
     "diagnose",
     "merge",
+    "decide",
     "export",
     "fuse",
     "demo",
@@ -47,3 +49,8 @@ def _version(version: Annotated[bool, typer.Option("--version", help="Print the 
 
 for _name in COMMANDS:
     app.command(_name, cls=ManyValues)(flattened(getattr(import_module(f"segcal.cli.{_name}"), _name)))
+
+_nnunet = typer.Typer(no_args_is_help=True, help=nnunet.__doc__)
+for _command in nnunet.COMMANDS:
+    _nnunet.command(_command.__name__, cls=ManyValues)(flattened(_command))
+app.add_typer(_nnunet, name="nnunet")

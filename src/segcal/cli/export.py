@@ -1,4 +1,4 @@
-"""`segcal export`: a calibrator, perhaps behind its network, as ONNX."""
+"""`segcal export`: a calibrator, perhaps behind its network, as ONNX or as a file of torch.export."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from segcal.cli.options import OUTPUT, AsJson, SavedCalibrator
 
 def export(
     calibrator: SavedCalibrator,
-    out: Annotated[Path, typer.Option(help="The ONNX file to write.", rich_help_panel=OUTPUT)],
+    out: Annotated[
+        Path, typer.Option(help="The file to write: .onnx, or .pt2 for torch.export.", rich_help_panel=OUTPUT)
+    ],
     network: Annotated[
         str | None, typer.Option(help="Put this network first: MODULE:FUNCTION that returns an nn.Module.")
     ] = None,
@@ -21,9 +23,9 @@ def export(
     size: Annotated[list[int] | None, typer.Option(help="Spatial size to check with; others work too.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write an ONNX file from logits (or, with a network, from images) to calibrated probabilities.
+    """Write an ONNX or torch.export file from logits (or, with a network, from images) to calibrated probabilities.
 
-    The file is kept only if onnxruntime agrees with PyTorch, at a size other than the one it was made with.
+    The file is kept only if running it agrees with PyTorch, at a size other than the one it was made with.
 
     Example: segcal export lts/ --out lts.onnx
     """
@@ -31,9 +33,11 @@ def export(
     from segcal.files import check_output_file
     from segcal.integrations.calibrated_model import import_network
     from segcal.integrations.onnx import export_onnx
+    from segcal.integrations.torch_export import export_torch
 
-    check_output_file(out, (".onnx",), calibrator)
-    worst = export_onnx(
+    check_output_file(out, (".onnx", ".pt2"), calibrator)
+    write = export_torch if out.suffix.lower() == ".pt2" else export_onnx
+    worst = write(
         load(calibrator),
         out,
         network=None if network is None else import_network(network),

@@ -15,6 +15,9 @@ def report(
     results: ResultsFolder,
     reference_options: ReferenceOptions,
     out: Annotated[Path, typer.Option(help="The HTML file to write.", rich_help_panel=OUTPUT)],
+    decisions: Annotated[
+        Path | None, typer.Option(help="Folder that 'segcal decide' wrote, to show too.", rich_help_panel=OUTPUT)
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Write the page of an evaluation: one HTML file that opens in any browser and loads nothing from elsewhere.
@@ -24,10 +27,12 @@ def report(
     Example: segcal report results/ --out page.html
     """
     from segcal.cli.results_view import load_presented
+    from segcal.evaluation.decisions import Decisions
     from segcal.evaluation.portraits import load_portraits
     from segcal.files import check_output_file
     from segcal.report import write_page
 
     check_output_file(out, (".html", ".htm"), results)
-    write_page(load_presented(results, reference_options), out, load_portraits(results))
+    rules = None if decisions is None else Decisions.load(decisions)
+    write_page(load_presented(results, reference_options), out, load_portraits(results), rules)
     say_file(out, as_json)

@@ -13,6 +13,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+from segcal.evaluation.decisions import Decisions
 from segcal.evaluation.portraits import Portrait, load_portraits
 from segcal.evaluation.results import Results
 from segcal.files import staged_file
@@ -22,9 +23,11 @@ from segcal.report.view import View, shared_content
 _HERE = Path(__file__).parent
 
 
-def write_page(results: Results, path: str | Path, portraits: Sequence[Portrait] = ()) -> None:
+def write_page(
+    results: Results, path: str | Path, portraits: Sequence[Portrait] = (), decisions: Decisions | None = None
+) -> None:
     """Write the page of an evaluation; the file appears whole or not at all."""
-    page = render(page_content(results, portraits))
+    page = render(page_content(results, portraits, decisions))
     with staged_file(path) as staging:
         staging.write_text(page, encoding="utf-8")
 
@@ -34,9 +37,11 @@ def write_page_of_folder(folder: str | Path, path: str | Path) -> None:
     write_page(Results.load(folder), path, load_portraits(folder))
 
 
-def page_content(results: Results, portraits: Sequence[Portrait] = ()) -> dict[str, Any]:
+def page_content(
+    results: Results, portraits: Sequence[Portrait] = (), decisions: Decisions | None = None
+) -> dict[str, Any]:
     """Everything that the page shows: values that sections share, and those of each section."""
-    view = View(results, portraits)
+    view = View(results, portraits, decisions)
     return {**shared_content(view), "sections": section_contents(view)}
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 
+from segcal.evaluation.decisions import Decisions
 from segcal.evaluation.portraits import Portrait
 from segcal.evaluation.results import Results
 from segcal.functional.catalogue import CATALOGUE
@@ -25,10 +26,11 @@ Nested = dict[str, dict[str, dict[str, list[Any]]]]
 
 @dataclass(frozen=True)
 class View:
-    """Results, portraits of some cases, and how they are presented."""
+    """Results, portraits of some cases, decisions if there are any, and how they are presented."""
 
     results: Results
     portraits: Sequence[Portrait] = ()
+    decisions: Decisions | None = None
 
     @property
     def presentation(self) -> Presentation:

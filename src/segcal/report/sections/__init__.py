@@ -13,6 +13,7 @@ from typing import Any
 from segcal.report.sections import (
     cases,
     choice,
+    decisions,
     how,
     influence,
     likelihood,
@@ -42,6 +43,7 @@ SECTIONS: dict[str, Callable[[View], Any]] = {
     "sizes": sizes.content,
     "likelihood": likelihood.content,
     "trust": trust.content,
+    "decisions": decisions.content,
     "how": how.content,
 }
 

@@ -1,0 +1,192 @@
+"""`segcal decide`: thresholds with a guarantee, risk against coverage, and volumes with intervals."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from segcal.cli.console import OUT, Tracked, progress_of, say_json, say_where, warn
+from segcal.cli.options import DATA, OUTPUT, AsJson, Data, FolderOptions, Split
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from rich.table import Table
+
+    from segcal.calibrators import Calibrator
+    from segcal.data.folders.folder import Folder
+    from segcal.evaluation.decisions import Decisions
+
+_RULES = "Rules"
+
+
+def decide(
+    data: Data,
+    folder_options: FolderOptions,
+    calibrators: Annotated[
+        list[Path] | None, typer.Option(help="Folders of saved calibrators, to compare with the scores as they are.")
+    ] = None,
+    split: Split = None,
+    risk: Annotated[
+        float,
+        typer.Option(help="Share of a class's pixels that its threshold may miss per image.", rich_help_panel=_RULES),
+    ] = 0.1,
+    level: Annotated[
+        float,
+        typer.Option(help="Share of new images whose volume lies inside the interval.", rich_help_panel=_RULES),
+    ] = 0.9,
+    rules: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder that an earlier 'segcal decide' wrote: give the volumes of the cases in DATA, without labels.",
+            rich_help_panel=DATA,
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder to save the rules in.", rich_help_panel=OUTPUT)] = None,
+    page: Annotated[Path | None, typer.Option(help="HTML file to show them in.", rich_help_panel=OUTPUT)] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Learn decisions from held-out images: thresholds with a guarantee, what to reject, volumes with intervals.
+
+    Uses the split "test" of splits.json if there is one, else all cases. The images must be ones that neither the
+    network nor the calibrator has seen.
+
+    Example: segcal decide DATA --calibrators lts/ --risk 0.1 --out rules/ --page page.html
+    """
+    from segcal.cli.steps import load_all, open_at
+    from segcal.evaluation.compare import UNCALIBRATED
+    from segcal.evaluation.decisions import decide as learn
+    from segcal.files import check_output_file, refuse_foreign, refuse_overwriting
+    from segcal.report.decisions import write_decisions_page
+
+    if rules is not None:
+        _new(data, folder_options, split, rules, calibrators or [], out, as_json)
+        return
+    if out is not None:
+        refuse_overwriting(out, data, folder_options.labels, *(calibrators or []))
+        refuse_foreign(out, "decisions")
+    check_output_file(page, (".html", ".htm"), data, folder_options.labels, *(calibrators or []))
+    folder = open_at(data, folder_options, split, "test")
+    compared = {UNCALIBRATED: None, **load_all(calibrators or [])}
+    with progress_of("deciding") as progress:
+        found = learn(Tracked(folder, progress), compared, **_settings_of(folder), risk=risk, level=level)
+    if out is not None:
+        found.save(out)
+    if page is not None:
+        write_decisions_page(found, page)
+    for warning in found.settings["warnings"]:
+        warn(warning)
+    if as_json:
+        say_json(found.to_dict())
+        return
+    for table in (_thresholds(found), _selective(found), _intervals(found)):
+        OUT.print(table)
+    say_where(out, page)
+
+
+def _settings_of(folder: Folder) -> dict[str, Any]:
+    names = ("num_classes", "ignore_index", "background", "class_names")
+    return {name: getattr(folder, name) for name in names}
+
+
+def _new(
+    data: Path,
+    options: FolderOptions,
+    split: str | None,
+    rules: Path,
+    calibrators: list[Path],
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Print the volumes of new cases with their intervals, and write them to a CSV file."""
+    import json
+
+    from segcal.cli.steps import load_all, scores_of
+    from segcal.data.folders.folder import open_folder
+    from segcal.evaluation.compare import UNCALIBRATED
+    from segcal.evaluation.decisions import Decisions, new_volumes
+    from segcal.files import check_output_file, staged_file
+
+    check_output_file(out, (".csv",), data, rules, *calibrators)
+    known = Decisions.load(rules)
+    folder = open_folder(
+        data,
+        labels=options.labels,
+        split=split,
+        num_classes=options.num_classes or len(known.class_names),
+        scores=scores_of(options.scores),
+        require_labels=False,
+    )
+    compared: dict[str, Calibrator | None] = {**load_all(calibrators)} or {UNCALIBRATED: None}
+    with progress_of("measuring volumes") as progress:
+        found = new_volumes(Tracked(folder, progress), compared, known)
+    if out is not None:
+        with staged_file(out) as staging:
+            found.to_csv(staging, index=False)
+    if as_json:
+        say_json({"volumes": json.loads(found.to_json(orient="records", double_precision=15))})
+        return
+    OUT.print(_volumes(found, known.settings["level"]))
+    say_where(out)
+
+
+def _table(title: str, headings: str, texts: int) -> Table:
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    for k, heading in enumerate(headings.split("|")):
+        table.add_column(heading, justify="left" if k < texts else "right")
+    return table
+
+
+def _thresholds(found: Decisions) -> Table:
+    risk = found.settings["risk"]
+    title = f"thresholds that miss at most {risk:.0%} of each class, on average over new images that contain it"
+    table = _table(title, "method|class|threshold|missed|left out|by label|precision|size|images", 2)
+    for row in _rows(found.thresholds):
+        shown = f"{row['threshold']:.4g}" if row["groups"] >= row["needed"] else f"0 (needs {row['needed']})"
+        shares = [_percent(row[name]) for name in ("missed", "left_out", "by_label", "precision")]
+        times = "-" if math.isnan(row["size"]) else f"{row['size']:.2f}"
+        table.add_row(row["method"], row["label"], shown, *shares, times, str(row["images"]))
+    return table
+
+
+def _selective(found: Decisions) -> Table:
+    title = "risk (share of wrong pixels) of the most confident part"
+    table = _table(title, "method|reject|50 %|80 %|90 %|95 %|all|AURC|excess", 2)
+    risks = {(row["method"], row["unit"], row["coverage"]): row["risk"] for row in _rows(found.curves)}
+    for row in _rows(found.selective):
+        shares = [_percent(risks[row["method"], row["unit"], at]) for at in (0.5, 0.8, 0.9, 0.95, 1.0)]
+        table.add_row(row["method"], row["unit"], *shares, f"{row['aurc']:.4f}", f"{row['excess']:.4f}")
+    return table
+
+
+def _intervals(found: Decisions) -> Table:
+    level = found.settings["level"]
+    title = f"volume = sum of probabilities, with intervals for {level:.0%} of new images"
+    table = _table(title, "method|class|expected|true|half interval|inside, left out|images", 2)
+    means = {(row["method"], row["label"]): row for row in _rows(found.mean_volumes())}
+    for row in _rows(found.intervals):
+        own = means[row["method"], row["label"]]
+        reach = f"{own['reach']:.4g}" if row["groups"] >= row["needed"] else f"needs {row['needed']}"
+        numbers = f"{own['expected']:.4g}", f"{own['true']:.4g}", reach
+        table.add_row(row["method"], row["label"], *numbers, _percent(row["left_out"]), str(row["images"]))
+    return table
+
+
+def _volumes(found: pd.DataFrame, level: float) -> Table:
+    table = _table(f"volumes with {level:.0%} intervals", "case|method|class|expected|low|high", 3)
+    for row in _rows(found):
+        numbers = (f"{row[name]:.4g}" for name in ("expected", "low", "high"))
+        table.add_row(row["case"], row["method"], row["label"], *numbers)
+    return table
+
+
+def _rows(table: pd.DataFrame) -> list[dict[Any, Any]]:
+    return table.to_dict(orient="records")
+
+
+def _percent(value: float) -> str:
+    return "-" if math.isnan(value) else f"{100 * value:.1f} %"

@@ -1,0 +1,107 @@
+"""Calibrate a trained nnU-Net: `fit` on its cross-validation, then `predict` new images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from segcal.cli.console import say, say_json
+from segcal.cli.method_options import MethodOptions, method_names
+from segcal.cli.options import OUTPUT, AsJson, FolderOptions, SavedCalibrator, Split
+
+_NETWORK = "Network"
+
+Model = Annotated[Path, typer.Argument(help="Trained model: the folder with fold_0, plans.json and dataset.json.")]
+
+
+def fit(
+    model: Model,
+    out: Annotated[Path, typer.Option(help="Folder to save the calibrator in.", rich_help_panel=OUTPUT)],
+    folder_options: FolderOptions,
+    method_options: MethodOptions,
+    method: Annotated[
+        str, typer.Option(help=f"One of: {', '.join(method_names())}.", autocompletion=lambda: list(method_names()))
+    ] = "auto",
+    split: Split = None,
+    as_json: AsJson = False,
+) -> None:
+    """Fit a calibrator on the cross-validation of a trained nnU-Net: every case as predicted by the fold without it.
+
+    The folds must hold probabilities: nnUNetv2_train DATASET CONFIGURATION FOLD --val --npz, for every fold.
+
+    Example: segcal nnunet fit nnUNet_results/Dataset004_Hippocampus/nnUNetTrainer__nnUNetPlans__3d_fullres --out cal/
+    """
+    from segcal.cli.fit import fit as fit_folder
+    from segcal.types import InputError
+
+    if not any(model.glob("fold_*/validation/*.npz")):
+        raise InputError(
+            f"'{model}' must hold probabilities in fold_*/validation, got none; "
+            "run nnUNetv2_train DATASET CONFIGURATION FOLD --val --npz for every fold"
+        )
+    fit_folder(
+        data=model,
+        out=out,
+        folder_options=folder_options,
+        method_options=method_options,
+        method=method,
+        split=split,
+        logits_only=True,
+        as_json=as_json,
+    )
+
+
+def predict(
+    calibrator: SavedCalibrator,
+    images: Annotated[Path, typer.Argument(help="Folder of images named as nnU-Net needs them: NAME_0000.nii.gz.")],
+    model: Annotated[Path, typer.Option(help="Trained model: the folder with fold_0 and plans.json.")],
+    out: Annotated[Path, typer.Option(help="Folder to write.", rich_help_panel=OUTPUT)],
+    folds: Annotated[
+        list[int] | None, typer.Option(help="Folds to average; all by default.", rich_help_panel=_NETWORK)
+    ] = None,
+    checkpoint: Annotated[
+        str, typer.Option(help="Weights in each fold; read with pickle, so trust them.", rich_help_panel=_NETWORK)
+    ] = "checkpoint_final.pth",
+    device: Annotated[str, typer.Option(help="cuda, cpu or mps.", rich_help_panel=_NETWORK)] = "cuda",
+    step_size: Annotated[float, typer.Option(help="Step of nnU-Net's tiles.", rich_help_panel=_NETWORK)] = 0.5,
+    mirroring: Annotated[
+        bool, typer.Option(help="Average over mirrored images, as nnU-Net does.", rich_help_panel=_NETWORK)
+    ] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Predict new images with a trained nnU-Net: its own segmentations, with calibrated probabilities.
+
+    Example: segcal nnunet predict cal/ imagesTs/ --model MODEL --out predictions/ --device cpu
+    """
+    import sys
+    from contextlib import redirect_stdout
+
+    from segcal.calibrators import load
+    from segcal.files import refuse_foreign, refuse_overwriting
+    from segcal.integrations.nnunet import predict as run
+
+    refuse_overwriting(out, calibrator, images, model)
+    refuse_foreign(out, "probabilities")
+    fitted = load(calibrator)
+    with redirect_stdout(sys.stderr):  # nnU-Net prints as it goes
+        count = run(
+            fitted,
+            images,
+            out,
+            model=model,
+            folds=folds or None,
+            checkpoint=checkpoint,
+            device=device,
+            step_size=step_size,
+            mirroring=mirroring,
+        )
+    if as_json:
+        say_json({"out": str(out), "cases": count})
+    else:
+        kept = "every segmentation as nnU-Net predicts it" if fitted.preserves_labels else "labels of the calibrator"
+        say(f"{count} cases, {kept}; written to {out}")
+
+
+COMMANDS = (fit, predict)

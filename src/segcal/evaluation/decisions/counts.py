@@ -1,0 +1,181 @@
+"""All that is kept of a case: its true pixels by probability, its volumes, and how confident and how wrong it is.
+
+The probability of every class is counted into the 65,536 cells of `segcal.functional.scores`, eight of which make one
+step of the thresholds. At every threshold the counts are exact, and so is the guarantee.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float64, Int64, Shaped
+from torch import Tensor
+
+from segcal.calibrators import Calibrator
+from segcal.cases import labels_of
+from segcal.evaluation.measure import calibrated_slabs
+from segcal.evaluation.pooled import empty_cells
+from segcal.functional import binning
+from segcal.functional.binning import Histogram
+from segcal.functional.checks import IGNORED
+from segcal.functional.scores import ScoreHistogram, count_scores, largest_of_cells
+from segcal.kernels.constants import CELLS
+from segcal.regions import foreground
+from segcal.types import Array, Case, IgnoreIndex
+
+_MERGED = 8  # cells per step: 64 steps for each halving of the distance to 0 or 1
+STEPS = CELLS // _MERGED
+"""Number of thresholds that are tried."""
+
+
+class Sparse(NamedTuple):
+    """The steps that hold true pixels of a class, and how many each holds."""
+
+    step: Int64[np.ndarray, " K"]
+    pixels: Int64[np.ndarray, " K"]
+
+
+@dataclass(frozen=True)
+class CaseCounts:
+    """What one case and one method contribute; volumes are in pixels.
+
+    Attributes:
+        name: Name of the case.
+        group: Its group, or "".
+        voxel: Size of a pixel: the product of its spacing, 1 where there is none.
+        true: Steps of the true pixels of each class.
+        support: True pixels of each class.
+        found: Those of them that are predicted as their class.
+        expected: Sum of the probability of each class.
+        uncertain: Sum of the distance of that probability to the nearer of 0 and 1: the expected number of mistakes
+            if the class is predicted where its probability is above one half.
+        pixels: Pixels in the region *All*.
+        confidence: Their mean confidence.
+        error: The share of them whose label is wrong.
+    """
+
+    name: str
+    group: str
+    voxel: float
+    true: tuple[Sparse, ...]
+    support: Int64[np.ndarray, " L"]
+    found: Int64[np.ndarray, " L"]
+    expected: Float64[np.ndarray, " L"]
+    uncertain: Float64[np.ndarray, " L"]
+    pixels: int
+    confidence: float
+    error: float
+
+
+@dataclass
+class Counts:
+    """The counts of every case for one method, and histograms of all cases together.
+
+    Attributes:
+        num_classes: L.
+        cases: One entry per case.
+        above: Pixels of all cases by class and step of the probability.
+        cells: Fine histogram of the confidence in the region *All*.
+    """
+
+    num_classes: int
+    cases: list[CaseCounts] = field(default_factory=list)
+    above: Array = field(init=False)
+    cells: Histogram = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.above, self.cells = np.zeros((self.num_classes, STEPS), np.int64), empty_cells(self.num_classes)
+
+    def add(self, case: Case, calibrator: Calibrator | None, ignore_index: IgnoreIndex, background: int | None) -> None:
+        """Count one case, slab by slab."""
+        labels = labels_of(case, self.num_classes, ignore_index)
+        inside = foreground(labels, IGNORED, background=background)[0]
+        table, found, parts = _empty_table(self.num_classes), np.zeros(self.num_classes, np.int64), []
+        for rows, slab in calibrated_slabs(case, calibrator, self.num_classes):
+            logits, truth = slab[0].cpu(), labels[0, rows]
+            count_scores(logits, truth, table)
+            pixels = binning.describe(logits, truth)
+            own = binning.index_of(inside[rows])
+            binning.count_cells(pixels, own, self.cells)
+            found += _found(pixels, self.num_classes)
+            parts.append(_confidence_and_error(pixels, own))
+        self.above += _steps(table.total)
+        self.cases.append(_counts_of(case, table, found, np.sum(parts, axis=0)))
+
+    def true_below(self, label: int) -> tuple[Array, Array]:
+        """Return the cases with pixels of a class, and the share of these below each of the thresholds `[n, STEPS]`."""
+        held = np.array([k for k, case in enumerate(self.cases) if case.support[label]], dtype=np.int64)
+        counts = np.zeros((len(held), STEPS))
+        for row, k in enumerate(held):
+            sparse = self.cases[k].true[label]
+            counts[row, sparse.step] = sparse.pixels / self.cases[k].support[label]
+        below = np.cumsum(counts, axis=1) - counts
+        return held, np.minimum(below, 1.0)
+
+
+def thresholds() -> Float64[np.ndarray, " STEPS"]:
+    """Return the thresholds that are tried: a pixel is kept where its probability is at least the threshold.
+
+    The first is 0, which keeps everything. Those below one half are exact in float32.
+    """
+    largest = largest_of_cells().numpy()[_MERGED - 1 : -1 : _MERGED]
+    return np.concatenate([[0.0], np.nextafter(largest, 2.0)])
+
+
+def expected_volumes(
+    case: Case, calibrator: Calibrator | None, num_classes: int
+) -> tuple[Float64[np.ndarray, " L"], Float64[np.ndarray, " L"]]:
+    """Return the expected volume of each class in all pixels of a case, labelled or not, and its uncertain part."""
+    table = _empty_table(num_classes)
+    for _, slab in calibrated_slabs(case, calibrator, num_classes):
+        logits = slab[0].cpu()
+        count_scores(logits, torch.zeros(logits.shape[1:], dtype=torch.int64), table)
+    return _volumes(table)
+
+
+def voxel_size(case: Case) -> float:
+    """Return the product of the spacing; 1 where there is none."""
+    return float(np.prod(case.spacing)) if case.spacing is not None else 1.0
+
+
+def _empty_table(num_classes: int) -> ScoreHistogram:
+    """Return a table without scores; numpy allocates no memory for pages that are never written to."""
+    shape = (num_classes, CELLS)
+    count, hits, distance = np.zeros(shape, np.int64), np.zeros(shape, np.int64), np.zeros(shape)
+    return ScoreHistogram(torch.from_numpy(count), torch.from_numpy(hits), torch.from_numpy(distance))
+
+
+def _counts_of(case: Case, table: ScoreHistogram, found: Array, sums: Array) -> CaseCounts:
+    true = _steps(table.hits)
+    sparse = tuple(Sparse(place := np.flatnonzero(row), row[place]) for row in true)
+    pixels, confidence, wrong = sums
+    mean = (confidence / pixels, wrong / pixels) if pixels else (np.nan, np.nan)
+    expected, uncertain = _volumes(table)
+    shared = (case.name, case.group or "", voxel_size(case), sparse, true.sum(axis=1), found)
+    return CaseCounts(*shared, expected, uncertain, int(pixels), *mean)
+
+
+def _volumes(table: ScoreHistogram) -> tuple[Array, Array]:
+    """Return the sum of the probabilities and of their distances to the nearer end, both exact."""
+    distance, high = table.distance.numpy(), table.total.numpy()[:, CELLS // 2 :].sum(axis=1)
+    near_one = distance[:, CELLS // 2 :].sum(axis=1)
+    return distance[:, : CELLS // 2].sum(axis=1) + (high - near_one), distance.sum(axis=1)
+
+
+def _steps(table: Shaped[Tensor, "L cells"]) -> Array:
+    return np.asarray(table.numpy().reshape(len(table), STEPS, _MERGED).sum(axis=2))
+
+
+def _found(pixels: binning.Pixels, num_classes: int) -> Array:
+    truth, predicted = pixels.labels.numpy(), pixels.predicted.numpy()
+    return np.bincount(truth[truth == predicted], minlength=num_classes)
+
+
+def _confidence_and_error(pixels: binning.Pixels, index: Tensor) -> Array:
+    """Return pixels, summed confidence and wrong pixels at some positions."""
+    at = index.numpy()
+    wrong = pixels.predicted.numpy()[at] != pixels.labels.numpy()[at]
+    return np.array([len(at), pixels.confidence.numpy()[at].sum(), wrong.sum()], dtype=np.float64)

@@ -1,0 +1,124 @@
+"""The rules that `decide` learned, and what they cost; saved as JSON and CSV."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from segcal.files import MARKER, read_json, staged_folder, write_json
+from segcal.types import InputError, Probs
+from segcal.version import __version__
+
+FORMAT = 1
+VOLUME_COLUMNS = ["case", "method", "label", "expected", "low", "high"]
+_NAMES = ("case", "method", "label", "unit")
+_WHOLE = ("images", "groups", "needed", "count")
+_TABLES = ("thresholds", "curves", "selective", "intervals", "volumes")
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """Rules for decisions, each learned on held-out images.
+
+    Attributes:
+        thresholds: Columns `method label risk threshold missed left_out precision size by_label images groups needed`.
+            A pixel is taken for a class where its probability is at least `threshold`; then at most a share `risk` of
+            the pixels of this class is missed, on average over new images that contain it. `missed` is the share on
+            these images, `left_out` the same with the threshold of all other images, `by_label` that of the predicted
+            labels. `precision` is the share of the pixels above the threshold that are of the class, `size` their
+            number relative to the true one. With fewer than `needed` groups no threshold above 0 is safe.
+        curves: Columns `method unit coverage risk confidence`: the share of wrong pixels among those kept.
+        selective: Columns `method unit aurc low high excess risk count`; the exact AURC lies in `low` to `high`.
+        intervals: Columns `method label level radius left_out images groups needed`: half the length of a volume's
+            interval in uncertain volumes, and the share of these images inside the interval of all others.
+        volumes: Columns `case method label expected low high true`: the volume of each class in each case, with the
+            interval that all other images give; in units of the spacing, or pixels.
+        settings: How they were learned.
+    """
+
+    thresholds: pd.DataFrame
+    curves: pd.DataFrame
+    selective: pd.DataFrame
+    intervals: pd.DataFrame
+    volumes: pd.DataFrame
+    settings: Mapping[str, Any]
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """Names of the methods, in the order given."""
+        return tuple(self.settings["methods"])
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the classes."""
+        return tuple(self.settings["class_names"])
+
+    def threshold(self, method: str) -> Tensor:
+        """Return the threshold of each class `[L]`."""
+        if method not in self.methods:
+            raise InputError(f"method must be one of {', '.join(self.methods)}, got '{method}'")
+        rows = self.thresholds[self.thresholds["method"] == method].set_index("label")["threshold"]
+        return torch.tensor([float(rows[name]) for name in self.class_names], dtype=torch.float64)
+
+    def keep(self, probs: Probs, method: str) -> Bool[Tensor, "B L *S"]:
+        """Return the pixels that may be of each class: where its probability reaches the threshold."""
+        limits = self.threshold(method).to(probs)
+        if probs.shape[1] != len(limits):
+            raise InputError(f"probs must have shape (B, {len(limits)}, *S), got {tuple(probs.shape)}")
+        return probs >= limits.view(1, -1, *[1] * (probs.ndim - 2))
+
+    def mean_volumes(self) -> pd.DataFrame:
+        """Return means over the cases: columns `method label expected true reach`, the last half an interval."""
+        reach = self.volumes["high"] - self.volumes["expected"]
+        means = self.volumes.assign(reach=reach).groupby(["method", "label"], sort=False)
+        return means[["expected", "true", "reach"]].mean().reset_index()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return settings and tables in values that JSON can hold; infinite and missing values are None."""
+        return {"settings": dict(self.settings), **{name: _rows(getattr(self, name)) for name in _TABLES}}
+
+    def save(self, path: str | Path) -> None:
+        """Write the folder `path`: a CSV file for each table, and the settings."""
+        with staged_folder(path) as folder:
+            for name in _TABLES:
+                getattr(self, name).to_csv(folder / f"{name}.csv", index=False)
+            content = {"format": FORMAT, "segcal": __version__, "decisions": dict(self.settings)}
+            write_json(folder / MARKER, content)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read saved decisions."""
+        folder = Path(path)
+        content = read_json(folder / MARKER)
+        if not isinstance(content, dict) or not isinstance(content.get("decisions"), dict):
+            raise InputError(f"'{folder}' holds no decisions; give a folder that 'segcal decide --out' wrote")
+        if content["format"] > FORMAT:
+            raise InputError(f"the decisions in '{folder}' were saved by a newer segcal; update segcal")
+        try:
+            tables = {name: _read(folder / f"{name}.csv") for name in _TABLES}
+        except (OSError, ValueError) as error:
+            raise InputError(f"the decisions in '{folder}' cannot be read ({error}); run 'segcal decide'") from error
+        return cls(**tables, settings=content["decisions"])
+
+
+def _read(path: Path) -> pd.DataFrame:
+    """Read a table; names stay strings ("007", "NA") and values are restored to the last bit."""
+    table = pd.read_csv(path, dtype=str, keep_default_na=False)
+    for name in table.columns.difference(list(_NAMES)):
+        kind = int if name in _WHOLE else float
+        table[name] = [kind(text or "nan") for text in table[name]]
+    return table
+
+
+def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:
+    finite = table.replace([np.inf, -np.inf], np.nan)
+    return json.loads(finite.to_json(orient="records", double_precision=15))  # type: ignore[no-any-return]

@@ -1,0 +1,137 @@
+"""nnU-Net 2: calibrated probabilities from its own prediction, hooked in after its resampling.
+
+nnU-Net predicts logits on a resampled grid, interpolates them back to the grid of the image, and only then takes the
+softmax. The calibrator is applied at that point, on the raw logits at the grid of the image: there the cross-validation
+folds that it was fitted on are, and there a local temperature cannot change a label, as it could before interpolation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from segcal.calibrators import Calibrator
+from segcal.files import MARKER, staged_folder, write_json
+from segcal.functional.probability import keep_labels, logits_from_probabilities, probabilities
+from segcal.integrations.extras import needs_extra
+from segcal.types import Case, InputError
+from segcal.version import __version__
+
+
+class CalibratedLabelManager:
+    """nnU-Net's label manager with the softmax replaced by a calibrator; everything else is its own."""
+
+    def __init__(self, manager: Any, calibrator: Calibrator) -> None:
+        if manager.has_regions:
+            raise InputError(
+                "this model predicts regions, whose sigmoid probabilities do not sum to 1; segcal calibrates classes "
+                "that exclude one another, so give a model without regions"
+            )
+        if manager.num_segmentation_heads != calibrator.num_classes:
+            raise InputError(
+                f"the calibrator was fitted for num_classes={calibrator.num_classes}, but the model predicts "
+                f"{manager.num_segmentation_heads}; fit one on the folds of this model"
+            )
+        self._manager, self._calibrator = manager, calibrator
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what nnU-Net's own manager has."""
+        return getattr(self._manager, name)
+
+    def apply_inference_nonlin(self, logits: Any) -> Tensor:
+        """Return calibrated probabilities `[L, *S]` of logits at the grid of the image, computed slab by slab.
+
+        The calibrator is given log-probabilities: it was fitted on those of the archives that nnU-Net's validation
+        wrote, and methods with one offset per class would not give the same for raw logits.
+        """
+        scores = torch.as_tensor(logits).float()
+        known = logits_from_probabilities(torch.softmax(scores, dim=0))
+        probs = torch.empty_like(scores)
+        for slab, calibrated in self._calibrator.calibrate_case(Case("prediction", known, None)):
+            raw, own = scores[None, :, slab.inner_rows], probabilities(calibrated).to(scores)
+            probs[:, slab.inner_rows] = (keep_labels(own, raw) if self._calibrator.preserves_labels else own)[0]
+        return probs
+
+
+@contextmanager
+def calibrated_export(calibrator: Calibrator) -> Iterator[None]:
+    """Let nnU-Net export calibrated probabilities inside this block, in this process.
+
+    Every export goes through `convert_predicted_logits_to_segmentation_with_correct_shape`, whose label manager is
+    replaced; worker processes of `predict_from_files` do not see the change, `predict_from_files_sequential` does.
+    """
+    with needs_extra("nnunet"):
+        from nnunetv2.inference import export_prediction  # noqa: PLC0415
+
+    name = "convert_predicted_logits_to_segmentation_with_correct_shape"
+    own = getattr(export_prediction, name)
+
+    def convert(logits: Any, plans: Any, configuration: Any, labels: Any, *others: Any, **options: Any) -> Any:
+        return own(logits, plans, configuration, CalibratedLabelManager(labels, calibrator), *others, **options)
+
+    setattr(export_prediction, name, convert)
+    try:
+        yield
+    finally:
+        setattr(export_prediction, name, own)
+
+
+def predict(
+    calibrator: Calibrator,
+    images: str | Path,
+    out: str | Path,
+    *,
+    model: str | Path,
+    folds: Sequence[int | str] | None = None,
+    checkpoint: str = "checkpoint_final.pth",
+    device: str = "cpu",
+    step_size: float = 0.5,
+    mirroring: bool = True,
+) -> int:
+    """Predict images with a trained nnU-Net and write segmentations and calibrated probabilities; return their number.
+
+    The folder has the files of `nnUNetv2_predict --save_probabilities`, so that nnU-Net's ensembling and every command
+    of segcal read it. The segmentations are those of nnU-Net itself.
+
+    Args:
+        calibrator: Fitted on the cross-validation folds of the same model; one that uses the logits only.
+        images: Folder of images named as nnU-Net needs them (`NAME_0000.nii.gz`).
+        out: Folder to write.
+        model: The trained model: the folder that holds `fold_0`, `plans.json` and `dataset.json`.
+        folds: Folds whose networks are averaged; all that are there by default.
+        checkpoint: File of the weights in each fold. nnU-Net reads it with pickle, so it must be trusted.
+        device: Where the network runs: "cuda", "cpu" or "mps".
+        step_size: Overlap of nnU-Net's tiles, as a share of their size.
+        mirroring: Whether to average over mirrored images, as nnU-Net does by default.
+    """
+    if getattr(calibrator.applied, "image_channels", 0):
+        raise InputError("this calibrator uses the image; fit one on the logits only (--logits-only) for nnU-Net")
+    if not (Path(model) / "plans.json").is_file() or not (Path(model) / "dataset.json").is_file():
+        raise InputError(
+            f"'{model}' is not a trained nnU-Net; give the folder with fold_0, plans.json and dataset.json"
+        )
+    if not Path(images).is_dir():
+        raise InputError(f"the folder of images '{images}' must exist, got nothing there; give the right folder")
+    with needs_extra("nnunet"):
+        from nnunetv2.inference.predict_from_raw_data import nnUNetPredictor  # noqa: PLC0415
+
+    predictor = nnUNetPredictor(
+        tile_step_size=step_size, use_mirroring=mirroring, device=torch.device(device), allow_tqdm=False
+    )
+    try:
+        predictor.initialize_from_trained_model_folder(str(model), None if folds is None else tuple(folds), checkpoint)
+    except FileNotFoundError as error:
+        raise InputError(f"'{error.filename}' must hold the weights of a fold, got nothing there") from error
+    CalibratedLabelManager(predictor.label_manager, calibrator)  # raises before anything is predicted
+    with staged_folder(out) as folder, calibrated_export(calibrator.applied):
+        predictor.predict_from_files_sequential(str(images), str(folder), save_probabilities=True)
+        written = len(list(folder.glob("*.npz")))
+        if not written:
+            raise InputError(f"'{images}' must hold images named NAME_0000{predictor.dataset_json['file_ending']}")
+        write_json(folder / MARKER, {"format": 1, "segcal": __version__, "probabilities": {"cases": written}})
+    return written

@@ -1,0 +1,70 @@
+"""Decisions made with the probabilities: thresholds, risk against coverage, volumes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from segcal.evaluation.decisions import Decisions
+from segcal.report.view import View, short
+
+_SHOWN = ("threshold", "missed", "left_out", "by_label", "precision", "size")
+
+
+def content(view: View) -> dict[str, Any] | None:
+    """The decisions given with the results; None without any."""
+    return None if view.decisions is None else decisions_content(view.decisions)
+
+
+def decisions_content(decisions: Decisions) -> dict[str, Any]:
+    """Rows of thresholds and intervals, and curves of risk against coverage."""
+    return {
+        "risk": decisions.settings["risk"],
+        "level": decisions.settings["level"],
+        "units": "groups" if any(decisions.settings["groups"]) else "images",
+        "thresholds": [
+            {
+                "method": row["method"],
+                "label": row["label"],
+                "enough": bool(row["groups"] >= row["needed"]),
+                "needed": int(row["needed"]),
+                "images": int(row["images"]),
+                **{name: short(row[name]) for name in _SHOWN},
+            }
+            for row in decisions.thresholds.to_dict(orient="records")
+        ],
+        "curves": _curves(decisions),
+        "areas": [
+            {
+                "method": row["method"],
+                "unit": row["unit"],
+                **{name: short(row[name]) for name in ("aurc", "excess", "risk")},
+            }
+            for row in decisions.selective.to_dict(orient="records")
+        ],
+        "intervals": _intervals(decisions),
+    }
+
+
+def _curves(decisions: Decisions) -> dict[str, dict[str, list[list[float | None]]]]:
+    """Unit -> method -> [coverage, risk, confidence]."""
+    found: dict[str, dict[str, list[list[float | None]]]] = {}
+    for row in decisions.curves.to_dict(orient="records"):
+        points = found.setdefault(row["unit"], {}).setdefault(row["method"], [])
+        points.append([short(row[name]) for name in ("coverage", "risk", "confidence")])
+    return found
+
+
+def _intervals(decisions: Decisions) -> list[dict[str, Any]]:
+    """Mean volumes and half intervals of each method and class."""
+    means = {(row["method"], row["label"]): row for row in decisions.mean_volumes().to_dict(orient="records")}
+    return [
+        {
+            "method": row["method"],
+            "label": row["label"],
+            "enough": bool(row["groups"] >= row["needed"]),
+            "needed": int(row["needed"]),
+            "left_out": short(row["left_out"]),
+            **{name: short(means[row["method"], row["label"]][name]) for name in ("expected", "true", "reach")},
+        }
+        for row in decisions.intervals.to_dict(orient="records")
+    ]

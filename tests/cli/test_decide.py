@@ -1,0 +1,98 @@
+"""segcal decide as users type it: rules from held-out images, their page, and volumes of new images."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from typer.testing import CliRunner, Result
+
+from segcal.cli.app import app
+from segcal.data.datasets.simulate import simulate
+from segcal.data.folders.writer import write_folder
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def succeed(*arguments: object) -> str:
+    result = run(*arguments)
+    assert result.exit_code == 0, (result.output, result.exception)
+    return result.stdout
+
+
+def refuse(*arguments: object) -> str:
+    result = run(*arguments)
+    assert result.exit_code == 2, (result.output, result.exception)
+    (line,) = result.stderr.splitlines()
+    return line
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder with eleven held-out cases, a calibrator, rules and their page."""
+    folder = tmp_path_factory.mktemp("home")
+    cases = [scene.case for scene in simulate(13, num_classes=3, size=(20, 18), contrast=2.0)]
+    write_folder(folder / "data", {"fit": cases[:2], "test": cases[2:]}, class_names=("sky", "road", "tree"))
+    succeed("fit", folder / "data", "--split", "fit", "--out", folder / "ts")
+    said = succeed(
+        "decide",
+        folder / "data",
+        "--calibrators",
+        folder / "ts",
+        "--out",
+        folder / "rules",
+        "--page",
+        folder / "p.html",
+    )
+    assert "thresholds that miss at most 10%" in said.replace("\n", " ")
+    assert f"shown in {folder / 'p.html'}" in said.replace("\n", "")
+    return folder
+
+
+def test_json_holds_every_table(home: Path) -> None:
+    found = json.loads(succeed("decide", home / "data", "--calibrators", home / "ts", "--risk", 0.2, "--json"))
+    assert {"thresholds", "curves", "selective", "intervals", "volumes", "settings"} == set(found)
+    assert found["settings"]["methods"] == ["UC", "TS"]
+    rows = [row for row in found["thresholds"] if row["method"] == "TS"]
+    assert [row["label"] for row in rows] == ["sky", "road", "tree"]
+    assert all(row["threshold"] > 0 and row["images"] == 11 and row["risk"] == 0.2 for row in rows)
+
+
+def test_volumes_of_new_images_need_no_labels(home: Path, tmp_path: Path) -> None:
+    (tmp_path / "new" / "logits").mkdir(parents=True)
+    for path in sorted((home / "data" / "logits").iterdir())[:2]:
+        (tmp_path / "new" / "logits" / path.name).write_bytes(path.read_bytes())
+    arguments = ("decide", tmp_path / "new", "--rules", home / "rules", "--calibrators", home / "ts")
+    said = succeed(*arguments, "--out", tmp_path / "volumes.csv")
+    assert "volumes with 90% intervals" in said
+    table = pd.read_csv(tmp_path / "volumes.csv")
+    assert len(table) == 2 * 3
+    assert (table["low"] <= table["expected"]).all()
+    assert (table["expected"] <= table["high"]).all()
+    shown = json.loads(succeed(*arguments, "--json"))["volumes"]
+    assert [row["expected"] for row in shown] == pytest.approx(table["expected"].tolist())
+
+
+def test_page_stands_alone_and_joins_that_of_results(home: Path, tmp_path: Path) -> None:
+    page = (home / "p.html").read_text()
+    assert '"sections":{"decisions":' in page
+    assert "sky" in page
+    succeed("evaluate", home / "data", "--out", tmp_path / "results")
+    succeed("report", tmp_path / "results", "--decisions", home / "rules", "--out", tmp_path / "whole.html")
+    assert '"decisions":{"risk":0.1' in (tmp_path / "whole.html").read_text()
+
+
+def test_mistakes(home: Path, tmp_path: Path) -> None:
+    assert "risk must lie between 0 and 1, got 2.0" in refuse("decide", home / "data", "--risk", 2)
+    assert "holds no decisions" in refuse("decide", home / "data", "--rules", home / "ts")
+    assert "holds a calibrator, which decisions must not replace" in refuse(
+        "decide", home / "data", "--out", home / "ts"
+    )
+    assert "ends in .html" in refuse("decide", home / "data", "--page", tmp_path / "page.txt")
+    wrong = refuse("decide", home / "data", "--rules", home / "rules", "--out", tmp_path / "volumes")
+    assert ".csv" in wrong
+    assert not list(tmp_path.iterdir())

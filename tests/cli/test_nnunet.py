@@ -1,0 +1,46 @@
+"""segcal nnunet without nnU-Net: help, fitting on folds, and what is refused."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from segcal.cli.app import app
+
+
+@pytest.mark.parametrize("command", ["fit", "predict"])
+def test_help_has_an_example(command: str) -> None:
+    shown = CliRunner().invoke(app, ["nnunet", command, "--help"]).stdout
+    assert f"Example: segcal nnunet {command}" in " ".join(shown.split())
+    assert "--json" in shown
+
+
+def test_fit_on_folds_and_the_missing_package(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    model = tmp_path / "model"
+    (model / "fold_0" / "validation").mkdir(parents=True)
+    (tmp_path / "labels").mkdir()
+    for name in ("a", "b"):
+        probs = torch.from_numpy(3 * random.normal(size=(2, 4, 5, 6))).float().softmax(0).numpy()
+        np.savez(model / "fold_0" / "validation" / f"{name}.npz", probabilities=probs)
+        np.save(tmp_path / "labels" / f"{name}.npy", random.integers(0, 2, (4, 5, 6)))
+    (model / "dataset.json").write_text(json.dumps({"labels": {"background": 0, "one": 1}}))
+    arguments = ["nnunet", "fit", str(model), "--labels", str(tmp_path / "labels"), "--out", str(tmp_path / "ts")]
+    result = CliRunner().invoke(app, [*arguments, "--method", "ts", "--json"])
+    assert result.exit_code == 0, (result.output, result.exception)
+    assert json.loads(result.stdout)["cases"] == 2
+    if importlib.util.find_spec("nnunetv2") is not None:
+        return
+    (model / "plans.json").write_text("{}")
+    (tmp_path / "images").mkdir()
+    predicting = ["nnunet", "predict", str(tmp_path / "ts"), str(tmp_path / "images"), "--model", str(model)]
+    refused = CliRunner().invoke(app, [*predicting, "--out", str(tmp_path / "out")])
+    assert refused.exit_code == 2
+    assert "pip install segcal[nnunet]" in refused.stderr
+    assert not (tmp_path / "out").exists()

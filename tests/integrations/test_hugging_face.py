@@ -1,0 +1,128 @@
+"""Transformers models with calibrated logits, their image processors, and calibrators in folders of the Hub."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from segcal.evaluation.run import evaluate
+from support.networks import CLASSES, Convolution, batch_of, cases_of, fitted
+
+pytest.importorskip("huggingface_hub", reason="huggingface_hub is not installed: make test-integrations")
+transformers = pytest.importorskip("transformers", reason="transformers is not installed: make test-integrations")
+
+from segcal.integrations.hugging_face import CalibratedSegmenter, HubCalibrator  # noqa: E402
+
+SIZE = (64, 96)
+
+
+@pytest.fixture(scope="module")
+def network() -> nn.Module:
+    """A SegFormer whose logits are a quarter of the image's size, with random weights."""
+    torch.manual_seed(0)
+    config = transformers.SegformerConfig(
+        num_labels=CLASSES,
+        num_encoder_blocks=2,
+        depths=[1, 1],
+        sr_ratios=[2, 1],
+        hidden_sizes=[8, 16],
+        patch_sizes=[7, 3],
+        strides=[4, 2],
+        num_attention_heads=[1, 2],
+        mlp_ratios=[2, 2],
+        decoder_hidden_size=16,
+        id2label={0: "sky", 1: "road", 2: "tree"},
+    )
+    return transformers.SegformerForSemanticSegmentation(config).eval()
+
+
+@pytest.mark.parametrize("method", ["ts", "lts"])
+def test_the_image_processor_works_as_before(network: Any, method: str) -> None:
+    images, labels = batch_of(2, SIZE, channels=3)
+    model = CalibratedSegmenter(network, fitted(network, (images, labels), method)).eval()
+    processor = transformers.SegformerImageProcessor()
+    with torch.no_grad():
+        output, plain = model(pixel_values=images), network(pixel_values=images)
+    assert plain.logits.shape[2:] == (16, 24)
+    assert output.logits.shape == (2, CLASSES, *SIZE)
+    for own, other in zip(
+        processor.post_process_semantic_segmentation(output, target_sizes=[SIZE] * 2),
+        processor.post_process_semantic_segmentation(plain, target_sizes=[SIZE] * 2),
+        strict=True,
+    ):
+        assert torch.equal(own, other)  # the labels are those of the model alone
+    (scored, _) = processor.post_process_semantic_segmentation(output, return_segmentation_scores=True)
+    probs = scored.segmentation_scores.softmax(0)
+    with torch.no_grad():
+        torch.testing.assert_close(probs, model.predict_proba(images)[0])
+    assert not torch.allclose(output.logits, model.logits(images), atol=1e-3)
+    assert model.config.id2label[1] == "road"
+
+
+def test_labels_are_kept_at_another_size(network: Any) -> None:
+    """A local method is applied at the size that the labels are wanted at."""
+    images, labels = batch_of(1, SIZE, channels=3)
+    model = CalibratedSegmenter(network, fitted(network, (images, labels), "lts")).eval()
+    processor, wanted = transformers.SegformerImageProcessor(), (50, 70)
+    with torch.no_grad():
+        found = processor.post_process_semantic_segmentation(model(images, size=wanted), target_sizes=[wanted])
+        plain = processor.post_process_semantic_segmentation(network(images), target_sizes=[wanted])
+        assert model.predict_proba(images, size=wanted).shape == (1, CLASSES, *wanted)
+    assert torch.equal(found[0], plain[0])
+
+
+def test_saved_for_the_hub_and_loaded(tmp_path: Path) -> None:
+    cases = cases_of(4, (20, 20))
+    network, batch = Convolution(), batch_of(2, (20, 20))
+    calibrator = fitted(network, batch, "lts")
+    results = evaluate(cases[2:], {"UC": None, "LTS": calibrator}, num_classes=CLASSES, patch_size=10)
+    HubCalibrator(calibrator, results).save_pretrained(tmp_path / "repository")
+    files = {path.name for path in (tmp_path / "repository").iterdir()}
+    assert files == {"README.md", "config.json", "reliability.png", "segcal.json", "weights.safetensors"}
+    assert json.loads((tmp_path / "repository" / "config.json").read_text()) == {"method": "lts", "num_classes": 3}
+    loaded = HubCalibrator.from_pretrained(tmp_path / "repository")
+    logits = torch.randn(2, CLASSES, 9, 11)
+    assert torch.equal(loaded.calibrator.predict_proba(logits), calibrator.predict_proba(logits))
+    assert torch.equal(loaded(logits), calibrator(logits))
+    card = (tmp_path / "repository" / "README.md").read_text()
+    assert "library_name: segcal" in card
+    assert "![Reliability diagrams](reliability.png)" in card
+    assert "| LTS" in card
+    assert "without changing a predicted label" in card
+    assert 'HubCalibrator.from_pretrained("USER/REPOSITORY")' in card
+
+
+def test_names_of_patients_are_not_published(tmp_path: Path) -> None:
+    calibrator = fitted(Convolution(), batch_of(2, (16, 16)))
+    assert calibrator.fit_report_.names
+    HubCalibrator(calibrator).save_pretrained(tmp_path / "repository")
+    text = (tmp_path / "repository" / "segcal.json").read_text()
+    assert json.loads(text)["report"]["names"] == []
+    assert not (tmp_path / "repository" / "reliability.png").exists()
+    assert HubCalibrator.from_pretrained(tmp_path / "repository").calibrator.fit_report_.pixels == 512
+
+
+def test_pushing_uploads_what_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a network: the two calls of the Hub's client are recorded."""
+    import huggingface_hub
+
+    uploaded: dict[str, Any] = {}
+
+    class Created:
+        repo_id = "me/lts"
+
+    def upload(self: Any, *, folder_path: Path, **options: Any) -> str:
+        uploaded.update(options, files={path.name for path in Path(folder_path).iterdir()})
+        return "https://hub/commit"
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "create_repo", lambda *_, **__: Created())
+    monkeypatch.setattr(huggingface_hub.HfApi, "upload_folder", upload)
+    calibrator = fitted(Convolution(), batch_of(2, (16, 16)))
+    assert HubCalibrator(calibrator).push_to_hub("me/lts", private=True) == "https://hub/commit"
+    assert uploaded["repo_id"] == "me/lts"
+    assert uploaded["files"] == {"README.md", "config.json", "segcal.json", "weights.safetensors"}

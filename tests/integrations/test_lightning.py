@@ -1,0 +1,125 @@
+"""A Lightning trainer that calibrates after each validation."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, TensorDataset
+
+from segcal.calibrators import create
+from segcal.metrics import CalibrationSuite
+from segcal.types import Case, InputError
+from support.networks import CLASSES, Convolution, batch_of
+
+lightning = pytest.importorskip("lightning.pytorch", reason="lightning is not installed: make test-integrations")
+
+from segcal.integrations.lightning import CalibrationCallback  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning's remarks on workers and loggers
+
+
+class Module(lightning.LightningModule):
+    """A convolution, which returns its logits from the validation step or does not."""
+
+    def __init__(self, returns: bool) -> None:
+        super().__init__()
+        self.network, self.returns = Convolution(), returns
+
+    def forward(self, image: Tensor) -> Tensor:
+        return self.network(image)
+
+    def training_step(self, batch: tuple[Tensor, Tensor], index: int) -> Tensor:
+        return torch.nn.functional.cross_entropy(self(batch[0]), batch[1])
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], index: int) -> Any:
+        logits = self(batch[0])
+        return {"logits": logits} if self.returns else None
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=1e-3)
+
+
+def loader(count: int = 6) -> DataLoader[tuple[Tensor, ...]]:
+    return DataLoader(TensorDataset(*batch_of(count, (16, 18))), batch_size=2)
+
+
+@pytest.fixture
+def trainer(tmp_path: Path) -> Iterator[Any]:
+    def build(callback: Any, **options: Any) -> Any:
+        return lightning.Trainer(
+            callbacks=[callback],
+            accelerator="cpu",
+            devices=1,
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            default_root_dir=tmp_path,
+            **options,
+        )
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield build
+
+
+@pytest.mark.parametrize("returns", [False, True])
+def test_fits_and_logs_after_validation(trainer: Any, returns: bool) -> None:
+    module, callback = Module(returns), CalibrationCallback(CLASSES)
+    (found,) = trainer(callback).validate(module, loader(), verbose=False)
+    images, labels = batch_of(6, (16, 18))
+    with torch.no_grad():
+        logits = module(images)
+    cases = [Case(str(k), logits[k].numpy(), labels[k].numpy()) for k in range(6)]
+    expected = create("ts", CLASSES).fit(cases)
+    assert callback.calibrator is not None
+    assert float(callback.calibrator.inverse_temperature) == pytest.approx(float(expected.inverse_temperature))
+    before, after = CalibrationSuite(CLASSES), CalibrationSuite(CLASSES)
+    before.update(logits, labels)
+    for fitted, left_out in ((slice(0, 3), slice(3, 6)), (slice(3, 6), slice(0, 3))):
+        after.update(create("ts", CLASSES).fit(cases[fitted])(logits[left_out]), labels[left_out])
+    for name in ("ece", "nll"):
+        assert found[f"val_{name}"] == pytest.approx(float(before.compute()["all"][name]), rel=1e-5)
+        assert found[f"val_{name}_calibrated"] == pytest.approx(float(after.compute()["all"][name]), rel=1e-4)
+    assert found["val_nll_calibrated"] < found["val_nll"]
+    probs = callback.calibrated(module)(images)
+    assert torch.equal(probs.argmax(1), logits.argmax(1))
+
+
+def test_works_during_training_and_forgets_the_sanity_check(trainer: Any) -> None:
+    callback = CalibrationCallback(CLASSES)
+    run = trainer(callback, max_epochs=2, num_sanity_val_steps=1)
+    run.fit(Module(False), loader(4), loader(4))
+    assert callback.calibrator.fit_report_.cases == 4
+    assert "val_ece_calibrated" in run.callback_metrics
+    assert callback._folder is None  # nothing is left behind
+
+
+def test_other_batches(trainer: Any) -> None:
+    images, labels = batch_of(2, (16, 16))
+    batches = [{"image": images, "label": labels.unsqueeze(1)}]
+
+    class Mapped(Module):
+        def validation_step(self, batch: Any, index: int) -> None:
+            return None
+
+    callback = CalibrationCallback(CLASSES, unpack=lambda batch: (batch["image"], batch["label"]))
+    (found,) = trainer(callback).validate(Mapped(False), DataLoader(batches, batch_size=None), verbose=False)
+    assert 0 < found["val_ece_calibrated"] < 1
+    with pytest.raises(InputError, match=r"a batch must be \(image, labels, ...\), got dict; give `unpack`"):
+        trainer(CalibrationCallback(CLASSES)).validate(
+            Mapped(False), DataLoader(batches, batch_size=None), verbose=False
+        )
+
+
+def test_mistakes() -> None:
+    with pytest.raises(InputError, match="method must be one of"):
+        CalibrationCallback(CLASSES, "nothing")
+    with pytest.raises(InputError, match="no calibrator before the first validation"):
+        CalibrationCallback(CLASSES).calibrated(Convolution())

@@ -1,0 +1,181 @@
+"""MONAI's post-processing, metrics, Ignite engines and bundles with segcal in them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from segcal.metrics import CalibrationSuite
+from segcal.types import InputError
+from support.networks import CLASSES, Convolution, batch_of, fitted
+
+monai = pytest.importorskip("monai", reason="monai is not installed: make test-integrations")
+
+from monai.data import MetaTensor, decollate_batch  # noqa: E402
+from monai.transforms import Activationsd, AsDiscreted, Compose  # noqa: E402
+
+from segcal.integrations.monai import CalibratedSoftmaxd, CalibrationMetric  # noqa: E402
+
+SIZE = (12, 14, 10)
+
+
+def test_in_place_of_the_softmax() -> None:
+    images, labels = batch_of(2, SIZE)
+    network = Convolution(3)
+    calibrator = fitted(network, (images, labels), "lts")
+    with torch.no_grad():
+        logits = network(images)
+    affine = torch.diag(torch.tensor([1.0, 2.0, 3.0, 1.0]))
+    batch = {"pred": MetaTensor(logits, affine=affine), "image": MetaTensor(images)}
+    chain = Compose([CalibratedSoftmaxd("pred", calibrator), AsDiscreted("pred", argmax=True)])
+    plain = Compose([Activationsd("pred", softmax=True), AsDiscreted("pred", argmax=True)])
+    for own, other in zip(decollate_batch(batch), decollate_batch(batch), strict=True):
+        probs = CalibratedSoftmaxd("pred", calibrator)(own)["pred"]
+        torch.testing.assert_close(probs.as_tensor(), calibrator.predict_proba(own["pred"].as_tensor()[None])[0])
+        assert torch.equal(probs.affine, own["pred"].affine)
+        assert torch.equal(chain(own)["pred"].as_tensor(), plain(other)["pred"].as_tensor())
+        assert not torch.allclose(probs.as_tensor(), own["pred"].as_tensor().softmax(0), atol=1e-3)
+
+
+def test_calibrators_from_folders_and_with_images(tmp_path: Path) -> None:
+    from segcal.calibrators import create
+    from support.networks import cases_of
+
+    cases = cases_of(2, (16, 16))
+    calibrator = create("lts", CLASSES, image_channels=1).fit(cases, epochs=2, learning_rate=1e-2)
+    calibrator.save(tmp_path / "lts")
+    data = {
+        "pred": torch.from_numpy(np.asarray(cases[0].logits)),
+        "image": torch.from_numpy(np.asarray(cases[0].image)),
+    }
+    found = CalibratedSoftmaxd(["pred"], str(tmp_path / "lts"), image_key="image")(data)["pred"]
+    torch.testing.assert_close(found, calibrator.predict_proba(data["pred"][None], data["image"][None])[0])
+    assert not isinstance(found, MetaTensor)
+    assert torch.equal(data["pred"], torch.from_numpy(np.asarray(cases[0].logits)))  # the input is not changed
+    with pytest.raises(KeyError):
+        CalibratedSoftmaxd("missing", calibrator, image_key="image")(data)
+
+
+@pytest.mark.parametrize("scores", ["logits", "probabilities"])
+@pytest.mark.parametrize("one_hot", [False, True])
+def test_metric_is_that_of_the_suite(scores: str, one_hot: bool) -> None:
+    images, labels = batch_of(5, SIZE)
+    with torch.no_grad():
+        logits = Convolution(3)(images)
+    suite = CalibrationSuite(CLASSES)
+    metric = CalibrationMetric(CLASSES, scores)  # type: ignore[arg-type]
+    values = logits if scores == "logits" else logits.double().softmax(1)
+    truth = torch.nn.functional.one_hot(labels, CLASSES).movedim(-1, 1) if one_hot else labels.unsqueeze(1)
+    for part in (slice(0, 2), slice(2, 5)):
+        suite.update(logits[part], labels[part])
+        metric(y_pred=list(values[part]), y=list(truth[part]))  # decollated, as MONAI's examples have them
+    expected = suite.compute()["all"]
+    found = metric.aggregate_all()
+    for name in ("ece", "mce", "sce", "nll", "brier", "accuracy", "miou"):
+        assert float(found[name]) == pytest.approx(float(expected[name]), abs=1e-9), name
+    assert float(metric.aggregate()) == float(found["ece"])
+    assert float(metric.aggregate("nll")) == float(found["nll"])
+    assert len(metric) == 5
+    counts, sums = metric.get_buffer()
+    assert (counts.dtype, sums.dtype) == (torch.int64, torch.float64)
+    metric.reset()
+    assert torch.isnan(metric.aggregate())
+
+
+def test_many_pixels_are_counted_exactly() -> None:
+    """Where float32 counters stop at 16,777,216: an image with more pixels than that, all alike."""
+    side = 4200
+    logits = torch.tensor([0.0, np.log(3.0)]).view(1, 2, 1, 1).expand(1, 2, side, side)
+    labels = torch.ones(1, 1, side, side, dtype=torch.uint8)
+    labels[..., : side // 4, :] = 0
+    metric = CalibrationMetric(2, "logits")
+    metric(logits, labels)
+    assert float(metric.aggregate("accuracy")) == 0.75
+    assert float(metric.aggregate()) == pytest.approx(0, abs=1e-7)  # confidence 3/4
+
+
+def test_ignored_labels_are_left_out() -> None:
+    images, labels = batch_of(2, (16, 16))
+    with torch.no_grad():
+        logits = Convolution()(images)
+    labels[:, :8] = 255
+    metric, suite = CalibrationMetric(CLASSES, "logits", ignore_index=255), CalibrationSuite(CLASSES, 255)
+    metric(logits, labels.unsqueeze(1))
+    suite.update(logits, labels)
+    assert float(metric.aggregate()) == pytest.approx(float(suite.compute()["all"]["ece"]))
+
+
+def test_mistakes() -> None:
+    with pytest.raises(InputError, match="scores must be 'logits' or 'probabilities', got 'softmax'"):
+        CalibrationMetric(2, "softmax")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="metric must be one of ece"):
+        CalibrationMetric(2, "logits", metric="ace")
+    with pytest.raises(InputError, match="1 channel or one for each of 2 classes, got 3"):
+        CalibrationMetric(2, "logits")(torch.zeros(1, 2, 4, 4), torch.zeros(1, 3, 4, 4))
+    with pytest.raises(InputError, match="needs labels"):
+        CalibrationMetric(2, "logits")(torch.zeros(1, 2, 4, 4))
+
+
+def test_ignite_handler() -> None:
+    pytest.importorskip("ignite", reason="pytorch-ignite is not installed: make test-integrations")
+    from ignite.engine import Engine
+    from monai.handlers import from_engine
+
+    from segcal.integrations.monai_handler import CalibrationHandler
+
+    images, labels = batch_of(4, (16, 16))
+    network, suite = Convolution(), CalibrationSuite(CLASSES)
+
+    def step(engine: Any, batch: dict[str, Any]) -> list[dict[str, Any]]:
+        with torch.no_grad():
+            return decollate_batch({"pred": network(batch["image"]), "label": batch["label"]})
+
+    evaluator = Engine(step)
+    shown = from_engine(["pred", "label"])
+    CalibrationHandler(CLASSES, "logits", output_transform=shown).attach(evaluator, "ece")
+    CalibrationHandler(CLASSES, "logits", metric="nll", output_transform=shown, save_details=True).attach(
+        evaluator, "nll"
+    )
+    evaluator.run([{"image": images[k : k + 2], "label": labels[k : k + 2].unsqueeze(1)} for k in (0, 2)])
+    with torch.no_grad():
+        suite.update(network(images), labels)
+    assert evaluator.state.metrics["ece"] == pytest.approx(float(suite.compute()["all"]["ece"]))
+    assert evaluator.state.metrics["nll"] == pytest.approx(float(suite.compute()["all"]["nll"]))
+    assert len(evaluator.state.metric_details["nll"][0]) == 4
+
+
+def test_named_in_the_configuration_of_a_bundle(tmp_path: Path) -> None:
+    from monai.bundle import ConfigParser
+
+    images, labels = batch_of(2, (16, 16))
+    network = Convolution()
+    fitted(network, (images, labels)).save(tmp_path / "ts")
+    chain = [
+        {
+            "_target_": "segcal.integrations.monai.CalibratedSoftmaxd",
+            "keys": "pred",
+            "calibrator": str(tmp_path / "ts"),
+        },
+        {"_target_": "AsDiscreted", "keys": "pred", "argmax": True},
+    ]
+    config = {
+        "postprocessing": {"_target_": "Compose", "transforms": chain},
+        "metric": {
+            "_target_": "segcal.integrations.monai.CalibrationMetric", "num_classes": CLASSES, "scores": "logits"
+        },
+    }  # fmt: skip
+    (tmp_path / "inference.json").write_text(json.dumps(config))
+    parser = ConfigParser()
+    parser.read_config(tmp_path / "inference.json")
+    with torch.no_grad():
+        logits = network(images)
+    found = parser.get_parsed_content("postprocessing")({"pred": logits[0]})["pred"]
+    assert torch.equal(found[0].long(), logits[0].argmax(0))
+    metric = parser.get_parsed_content("metric")
+    metric(logits, labels.unsqueeze(1))
+    assert 0 < float(metric.aggregate()) < 1
