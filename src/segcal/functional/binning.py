@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Float64, Int, Int32, Int64, Num
 from torch import Tensor
@@ -136,6 +137,13 @@ def marginal_histograms(
         edges = torch.stack([fixed, counting.percentile_edges(probability, index, bins)])
         tables.append(Histogram(*counting.count_between(edges, index, probability, *_one_class(labels, c), 1)))
     return tuple(Histogram(*(torch.cat([t[f][k] for t in tables]) for f in range(3))) for k in (0, 1))  # type: ignore[return-value]
+
+
+def empty_cells(num_classes: int) -> Histogram:
+    """Return a fine histogram of zeros; numpy allocates no memory for pages that are never written to."""
+    shape = (num_classes, CELLS)
+    count, hit, total = np.zeros(shape, np.int64), np.zeros(shape, np.int64), np.zeros(shape)
+    return Histogram(torch.from_numpy(count), torch.from_numpy(hit), torch.from_numpy(total))
 
 
 def count_cells(pixels: Pixels, index: Int64[Tensor, " K"], table: Histogram) -> None:

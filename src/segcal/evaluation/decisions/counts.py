@@ -17,7 +17,6 @@ from torch import Tensor
 from segcal.calibrators import Calibrator
 from segcal.cases import labels_of
 from segcal.evaluation.measure import calibrated_slabs
-from segcal.evaluation.pooled import empty_cells
 from segcal.functional import binning
 from segcal.functional.binning import Histogram
 from segcal.functional.checks import IGNORED
@@ -87,7 +86,7 @@ class Counts:
     cells: Histogram = field(init=False)
 
     def __post_init__(self) -> None:
-        self.above, self.cells = np.zeros((self.num_classes, STEPS), np.int64), empty_cells(self.num_classes)
+        self.above, self.cells = np.zeros((self.num_classes, STEPS), np.int64), binning.empty_cells(self.num_classes)
 
     def add(self, case: Case, calibrator: Calibrator | None, ignore_index: IgnoreIndex, background: int | None) -> None:
         """Count one case, slab by slab."""
