@@ -3,6 +3,7 @@
 python -m experiments.beyond run --voc DATA/voc --out results/beyond
 python -m experiments.beyond run --camvid CamVid --logits results/camvid/fc-densenet103-ce-0 --out results/beyond
 python -m experiments.beyond table --out results/beyond
+python -m experiments.beyond table        # from the published measurements
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ import argparse
 import sys
 from pathlib import Path
 
+from experiments.beyond.archive import MEASURED, pack
 from experiments.beyond.measure import measure
 from experiments.beyond.methods import METHODS, Training
 from experiments.beyond.processes import chosen_tasks, measure_in_processes
-from experiments.beyond.table import print_tables
+from experiments.beyond.table import gathered, print_tables
 from segcal.types import InputError
 
 SIZES = (2, 5, 10, 25, 50)
@@ -26,6 +28,10 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         if options.stage == "table":
             print_tables(options.out)
+        elif options.out is None:
+            raise InputError("give the folder of the results with --out")
+        elif options.stage == "archive":
+            pack(gathered(options.out), MEASURED)
         else:
             _run(options)
     except InputError as error:
@@ -54,8 +60,8 @@ def _run(options: argparse.Namespace) -> None:
 def _parser() -> argparse.ArgumentParser:
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog="python -m experiments.beyond", description=__doc__, formatter_class=raw)
-    parser.add_argument("stage", choices=("run", "table"))
-    parser.add_argument("--out", required=True, type=Path, help="folder of the results")
+    parser.add_argument("stage", choices=("run", "table", "archive"))
+    parser.add_argument("--out", type=Path, help="folder of the results; without it, `table` prints the published ones")
     parser.add_argument("--voc", type=Path, help="folder that holds logits, labels and images")
     parser.add_argument("--camvid", type=Path, help="folder of CamVid's frames")
     parser.add_argument("--logits", type=Path, help="folder of a job of experiments.camvid")

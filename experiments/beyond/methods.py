@@ -10,7 +10,7 @@ import numpy as np
 
 from experiments.fitting import on_device
 from segcal.calibrators import Calibrator, create
-from segcal.calibrators.automatic import CANDIDATES
+from segcal.calibrators.automatic import DEFAULT_CANDIDATES
 from segcal.cases import Part
 from segcal.statistics.folds import folds_of
 from segcal.training.processes import choose_device
@@ -85,7 +85,7 @@ METHODS: dict[str, Fit | None] = {
     "MSc": _plain("msc"),
     "CMSap": _plain("cmsap"),
     "CMSop": _plain("cmsop"),
-    "auto": _plain("auto", candidates=tuple(name for name in CANDIDATES if name != "lts")),
+    "auto": _plain("auto", candidates=tuple(name for name in DEFAULT_CANDIDATES if name != "lts")),
 }
 """By the names of the tables. `auto` chooses without LTS here, which is measured beside it."""
 

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.beside_paper import lines
+from experiments.beyond.archive import MEASURED, unpack
 from experiments.beyond.measure import finished
 from experiments.beyond.methods import METHODS
 from segcal.files import staged_file
@@ -27,11 +28,12 @@ _COMPARED = (
 _REPETITIONS = 2000
 
 
-def print_tables(out: Path) -> None:
-    """Print every table that the finished work gives, and write them to `tables.md`."""
-    text = tables(gathered(out))
-    with staged_file(out / "tables.md") as file:
-        file.write_text(text + "\n", encoding="utf-8")
+def print_tables(out: Path | None) -> None:
+    """Print every table that the finished work gives, and write them to `tables.md`; by default the published ones."""
+    text = tables(unpack(MEASURED) if out is None else gathered(out))
+    if out is not None:
+        with staged_file(out / "tables.md") as file:
+            file.write_text(text + "\n", encoding="utf-8")
     print(text)
 
 
@@ -50,7 +52,7 @@ def gathered(out: Path) -> pd.DataFrame:
 
 def tables(rows: pd.DataFrame) -> str:
     """All tables as Markdown; all images of a split are the most that it was fitted on."""
-    parts = []
+    parts = _summary(rows)
     for part, own in rows.groupby("part", sort=True):
         whole = own["images"] == own.groupby("split")["images"].transform("max")
         most = own[whole]
@@ -58,6 +60,22 @@ def tables(rows: pd.DataFrame) -> str:
         title = f"## {part}: {_span(most['images'])} images to fit on, {_span(cases)} to measure, {splits} splits"
         parts += [title, *_metrics(most), *_differences(most), *_by_size(own.assign(size=own["images"].mask(whole)))]
     return "\n\n".join(parts)
+
+
+def _summary(rows: pd.DataFrame) -> list[str]:
+    """NLL, Brier score and ECE of each method against TS with all images of a split, one column for each task."""
+    most = rows[rows["images"] == rows.groupby(["part", "split"])["images"].transform("max")]
+    tasks = {str(part): own for part, own in most.groupby("part", sort=True) if "TS" in set(own["method"])}
+    if len(tasks) < 2:
+        return []
+    methods = [method for method in _in_order(most) if method != "TS"]
+    parts = ["## Every method against TS"]
+    for metric, region in _COMPARED[:4]:
+        body = [
+            [method, *(_difference(own, method, "TS", metric, region) for own in tasks.values())] for method in methods
+        ]
+        parts.append(lines([f"{metric} {region}, % of TS", *tasks], body))
+    return parts
 
 
 def _metrics(rows: pd.DataFrame) -> list[str]:
@@ -108,6 +126,8 @@ def _difference(rows: pd.DataFrame, method: str, reference: str, metric: str, re
     own = rows[(rows["metric"] == metric) & (rows["region"] == region) & rows["value"].notna()]
     keys = ["split", "case", "group"]
     pairs = own[own["method"] == method].merge(own[own["method"] == reference], on=keys, suffixes=("", "_base"))
+    if pairs.empty:
+        return ""
     weight = pairs["pixels"].to_numpy(float) if metric in _OVER_PIXELS else np.ones(len(pairs))
     ours, base = (weight * pairs[name].to_numpy(float) for name in ("value", "value_base"))
     names = [group or case for case, group in zip(pairs["case"], pairs["group"], strict=True)]

@@ -65,6 +65,9 @@ _CANDIDATES = {
 """In order of simplicity."""
 
 CANDIDATES = tuple(_CANDIDATES)
+DEFAULT_CANDIDATES = tuple(name for name in CANDIDATES if name not in ("cmsop", "cmsap"))
+"""Without the methods of L^2 (L - 1) numbers: fitted on one video they win every cross-validation within it, and on
+other videos they can be worse than TS (docs/results/beyond-lts.md)."""
 
 
 class AutomaticChoice(Calibrator):
@@ -77,7 +80,8 @@ class AutomaticChoice(Calibrator):
         ignore_index: Label, or labels, left out of the fit.
         background: Class left out of the fit except near boundaries; None fits on every labelled pixel.
         bounds: Smallest and largest temperature that is applied.
-        candidates: Names of the methods to choose among; must include "ts", the fallback.
+        candidates: Names of the methods to choose among; must include "ts", the fallback. "cmsop" and "cmsap" are not
+            tried by default, since they transfer badly to data unlike those they are fitted on.
         time_limit: Seconds for all candidates together, by the estimate made before they are fitted; those that would
             exceed it are left out, the most expensive first. None tries all.
     """
@@ -98,7 +102,7 @@ class AutomaticChoice(Calibrator):
         ignore_index: IgnoreIndex = None,
         background: int | None = None,
         bounds: tuple[float, float] = (0.05, 100.0),
-        candidates: Sequence[str] = CANDIDATES,
+        candidates: Sequence[str] = DEFAULT_CANDIDATES,
         time_limit: float | None = None,
     ) -> None:
         super().__init__(num_classes, ignore_index=ignore_index, background=background)
