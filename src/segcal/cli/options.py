@@ -120,7 +120,7 @@ class ReferenceOptions(OptionGroup):
     test: Annotated[
         str | None,
         typer.Option(
-            help="Significance test: mann-whitney (the paper's, default) or wilcoxon (paired).",
+            help="Significance test; the paper's Mann-Whitney U by default, 'wilcoxon' is paired.",
             rich_help_panel=MEASURING,
         ),
     ] = None
