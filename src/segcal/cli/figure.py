@@ -12,9 +12,7 @@ from segcal.cli.options import OUTPUT, AsJson, ResultsFolder
 
 
 def figure(
-    kind: Annotated[
-        str, typer.Argument(help="The figure, such as reliability; another name is answered with all of them.")
-    ],
+    kind: Annotated[str, typer.Argument(help="The figure, such as reliability; another name is answered with a list.")],
     results: ResultsFolder,
     out: Annotated[Path, typer.Option(help="The file to write: .pdf, .png or .svg.", rich_help_panel=OUTPUT)],
     methods: Annotated[list[str] | None, typer.Option(help="Only these methods, in this order.")] = None,
