@@ -129,21 +129,21 @@ print(time.perf_counter() - start, 1024 * int(peak), file=sys.stderr)
 
 
 def volume(chosen: Sequence[str] = ()) -> None:
-    """Print time and peak memory of `segcal apply` on one brain, for each method and file format."""
-    title = f"apply on one volume of {VOLUME}; bound {BOUND / 1e9:.0f} GB"
-    shown = table(title, "method, files", "peak, MB", "seconds", "written, MB", "")
+    """Print time and peak memory of `segcal fit`, `evaluate` and `apply` on one brain."""
+    title = f"one volume of {VOLUME} in float16; bound {BOUND / 1e9:.0f} GB"
+    shown = table(title, "command, files", "peak, MB", "seconds", "written, MB", "")
     with tempfile.TemporaryDirectory() as place:
         root = Path(place)
         _write_volumes(root)
-        small = np.random.default_rng(0).normal(size=(VOLUME[0], 16, 24, 24)).astype(np.float32)
-        case = Case("small", 3 * small, (small + small[::-1]).argmax(0))
-        for method in chosen or ("ts", "ibts", "lts", "cts"):
-            settings: dict[str, Any] = {"epochs": 1} if method in ("lts", "ibts") else {}
-            create(method, VOLUME[0], **({} if method == "ts" else {"spatial_dims": 3})).fit([case], **settings).save(
-                root / method
-            )
+        for method in chosen or ("ts", "cts", "ibts", "lts", "auto"):
+            epochs = ["--epochs", "1"] if method in ("lts", "ibts", "auto") else []
+            shown.add_row(f"fit {method}", *_ran(root / method, "fit", root / "npy", "--method", method, *epochs))
+        for method in (method for method in chosen or ("ts", "lts") if (root / method).exists()):
+            row = _ran(root / "results", "evaluate", root / "npy", "--calibrators", root / method)
+            shown.add_row(f"evaluate {method}", *row)
             for kind in _FORMATS:
-                shown.add_row(f"{method}, .{kind}", *_applied(root, method, kind))
+                row = _ran(root / "out", "apply", root / method, root / kind, "--dtype", "float16")
+                shown.add_row(f"apply {method}, .{kind}", *row)
     console.print(shown)
 
 
@@ -156,6 +156,8 @@ def _write_volumes(root: Path) -> None:
     logits = np.lib.format.open_memmap(root / "npy/logits/a.npy", "w+", np.float16, VOLUME)
     for k in range(space[0]):
         logits[:, k] = np.roll(slab[:, 0], k, axis=-1)
+    (root / "npy" / "labels").mkdir()
+    np.save(root / "npy/labels/a.npy", np.stack([logits[:, k].argmax(0) for k in range(space[0])]).astype(np.uint8))
     (root / "npz").mkdir()
     np.savez_compressed(root / "npz/a.npz", probabilities=torch.from_numpy(np.asarray(logits)).softmax(0).numpy())
     import nibabel
@@ -166,16 +168,16 @@ def _write_volumes(root: Path) -> None:
         nibabel.save(image, root / kind / "logits" / f"a.{kind}")
 
 
-def _applied(root: Path, method: str, kind: str) -> tuple[str, str, str, str]:
-    out = root / "out"
-    command = [sys.executable, "-c", _RUN, "apply", root / method, root / kind, "--out", out, "--dtype", "float16"]
+def _ran(out: Path, *words: str | Path) -> tuple[str, str, str, str]:
+    """Run a command of segcal in a process of its own; return the cells of its row."""
+    command = [sys.executable, "-c", _RUN, *words, "--out", out]
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
     if done.returncode:
         return "failed", "", "", done.stderr.strip().splitlines()[-1]
     seconds, peak = map(float, done.stderr.split()[-2:])
     size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
     row = (f"{peak / 1e6:.0f}", f"{seconds:.0f}", f"{size / 1e6:.0f}", "" if peak < BOUND else "over the bound")
-    print(method, kind, *row, file=sys.stderr, flush=True)
+    print(*words[:1], out.name, *row, file=sys.stderr, flush=True)
     return row
 
 
