@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import subprocess
 import sys
 import warnings
@@ -25,6 +24,7 @@ from torch import Tensor
 from benchmarks.fitting import CLASSES, IMAGES, Problem
 from benchmarks.timing import console, table
 from segcal import create
+from segcal.evaluation.memory import memory_growth
 
 METHODS = ("ts", "ets", "vector", "matrix", "msc", "dirichlet", "cmsap", "cmsop")
 LIBRARIES = ("segcal", "fiducio adam", "fiducio lbfgs", "netcal")
@@ -113,12 +113,11 @@ def measure(library: str, method: str, images: int) -> dict[str, float]:
         warnings.simplefilter("ignore")
         if library == "segcal":
             fitted(library, method, Problem.of(1))[0]()
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        fit, apply = fitted(library, method, problem)
-        started = perf_counter()
-        fit()
-        seconds = perf_counter() - started
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        with memory_growth() as growth:
+            fit, apply = fitted(library, method, problem)
+            started = perf_counter()
+            fit()
+            seconds = perf_counter() - started
         nll, moved, pixels = 0.0, 0, 0
         with torch.no_grad():
             for case in problem.cases:
@@ -127,7 +126,7 @@ def measure(library: str, method: str, images: int) -> dict[str, float]:
                 nll -= float(probs.gather(1, labels[:, None]).double().clamp(min=1e-12).log().sum())
                 moved += int((probs.argmax(dim=1) != logits.argmax(dim=1)).sum())
                 pixels += labels.numel()
-    return {"seconds": seconds, "megabytes": (peak - before) / 1e3, "nll": nll / pixels, "moved": moved / pixels}
+    return {"seconds": seconds, "megabytes": (growth.peak or 0) / 1e6, "nll": nll / pixels, "moved": moved / pixels}
 
 
 def main() -> int:
