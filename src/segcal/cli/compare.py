@@ -70,6 +70,7 @@ def compare(
         measured,
         measured_fit,
     )
+    from segcal.evaluation.protocol import Protocol
     from segcal.tables import Presentation
     from segcal.training.processes import is_first_process
 
@@ -87,7 +88,7 @@ def compare(
     shown.checked((UNCALIBRATED, *calibrators))
     protocol = protocol_of(folder, measure_options)
     with progress_of("checking") as progress:
-        look_through(Tracked(tested, progress), folder.num_classes, folder.ignore_index)
+        look_through(Tracked(tested, progress), Protocol(**protocol))
     fits = {}
     for name, calibrator in calibrators.items():
         training = known_settings(calibrator, {**settings[name][1], "seed": measure_options.seed})

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -45,6 +46,7 @@ def diagnose(
     from segcal.cli.steps import open_at
     from segcal.evaluation.diagnosis import diagnose as examine
     from segcal.evaluation.diagnosis import write_maps
+    from segcal.evaluation.heads import heads_of_folder
     from segcal.evaluation.limits import limits as limits_of
     from segcal.evaluation.limits import verdict
     from segcal.files import refuse_foreign, refuse_overwriting
@@ -53,31 +55,39 @@ def diagnose(
         refuse_overwriting(maps, data, folder_options.labels)
         refuse_foreign(maps, "maps")
     folder = open_at(data, folder_options, split)
+    found, reached = {}, {}
     with progress_of("diagnosing") as progress:
-        found = examine(
-            Tracked(folder, progress),
-            num_classes=folder.num_classes,
-            ignore_index=folder.ignore_index,
-            background=folder.background,
-        )
+        for head in heads_of_folder(folder):
+            read: dict[str, Any] = {
+                "num_classes": head.protocol.num_classes,
+                "ignore_index": folder.ignore_index,
+                "background": folder.background,
+            }
+            found[head.name] = examine(head.cases(Tracked(folder, progress)), **read)
+            if limits:
+                reached[head.name] = limits_of(head.cases(folder), **read)
         if maps is not None:
             write_maps(Tracked(folder, progress), like=folder, out=maps)
-    reached = None
-    if limits:
-        reached = limits_of(
-            folder, num_classes=folder.num_classes, ignore_index=folder.ignore_index, background=folder.background
-        )
     if as_json:
-        more = {} if reached is None else {"limits": reached.to_dict(orient="records")}
-        say_json({**found.to_dict(), **more})
+        say_json(_content(found, reached))
         return
-    OUT.print(_table(found))
-    say(found.advice())
-    if reached is not None:
-        OUT.print(_limits_table(reached))
-        say(verdict(reached))
+    for name, diagnosis in found.items():
+        if len(found) > 1:
+            say(f"channel {name}", style="bold")
+        OUT.print(_table(diagnosis))
+        say(diagnosis.advice())
+        if limits:
+            OUT.print(_limits_table(reached[name]))
+            say(verdict(reached[name]))
     if maps is not None:
         say(f"maps in {maps}")
+
+
+def _content(found: Mapping[str, Diagnosis], reached: Mapping[str, pd.DataFrame]) -> dict[str, Any]:
+    """Return what was found as plain values; that of several channels by the name of each."""
+    limits = {name: {"limits": frame.to_dict(orient="records")} for name, frame in reached.items()}
+    content = {name: {**diagnosis.to_dict(), **limits.get(name, {})} for name, diagnosis in found.items()}
+    return {"channels": content} if len(content) > 1 else next(iter(content.values()))
 
 
 def _table(found: Diagnosis) -> Table:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +17,7 @@ from segcal.evaluation.results import Results
 from segcal.files import check_output_file, refuse_foreign, refuse_overwriting, staged_folder
 from segcal.report import write_page
 from segcal.training.progress import progress_bar
-from segcal.types import InputError
+from segcal.types import Activation, InputError
 
 
 def open_at(data: Path, options: FolderOptions, split: str | None, preferred: str | None = None) -> Folder:
@@ -31,6 +30,7 @@ def open_at(data: Path, options: FolderOptions, split: str | None, preferred: st
         ignore_index=options.ignore_index or None,
         background=options.background,
         scores=scores_of(options.scores),
+        activation=activation_named(options.activation),
     )
     return folder.select(preferred) if split is None and preferred in folder.splits else folder
 
@@ -42,19 +42,18 @@ def scores_of(text: str | None) -> Literal["logits", "probabilities"] | None:
     return text  # type: ignore[return-value]
 
 
+def activation_named(text: str | None) -> Activation | None:
+    """Return the option --activation; raise if there is no such activation."""
+    if text not in (None, "softmax", "sigmoid"):
+        raise InputError(f"--activation must be softmax or sigmoid, got '{text}'")
+    return text  # type: ignore[return-value]
+
+
 def validation_of(data: Path, options: FolderOptions, split: str | None, folder: Folder) -> Folder | None:
     """Return the cases on which the best weights are chosen, if there are any."""
     if split is None and "validation" not in folder.splits:
         return None
-    return open_folder(
-        data,
-        labels=options.labels,
-        split=split or "validation",
-        num_classes=folder.num_classes,
-        ignore_index=folder.ignore_index,
-        background=folder.background,
-        scores=scores_of(options.scores),
-    )
+    return open_at(data, options, split or "validation")
 
 
 def create_for(method: str, folder: Folder, logits_only: bool, settings: Mapping[str, Any]) -> Calibrator:
@@ -62,6 +61,7 @@ def create_for(method: str, folder: Folder, logits_only: bool, settings: Mapping
     return create(
         method,
         num_classes=folder.num_classes,
+        activation=folder.activation,
         spatial_dims=folder.spatial_dims,
         image_channels=0 if logits_only else folder.image_channels,
         ignore_index=folder.ignore_index,
@@ -72,7 +72,7 @@ def create_for(method: str, folder: Folder, logits_only: bool, settings: Mapping
 
 def fit_shown(calibrator: Calibrator, folder: Folder, validation: Folder | None, settings: Mapping[str, Any]) -> None:
     """Fit with a progress bar: over epochs for methods that are trained, over cases for the others."""
-    if "watch" in inspect.signature(calibrator.fit).parameters:
+    if "watch" in calibrator.fit_settings:
         with progress_bar(description=f"training {calibrator.method}") as watch:
             calibrator.fit(folder, validation=validation, watch=watch, **settings)  # type: ignore[call-arg]
     else:
@@ -86,6 +86,7 @@ def protocol_of(folder: Folder, options: MeasureOptions) -> dict[str, Any]:
         **vars(options),
         "patch_sizes": options.patch_sizes or (),
         "num_classes": folder.num_classes,
+        "activation": folder.activation,
         "ignore_index": folder.ignore_index,
         "background": folder.background,
         "class_names": folder.class_names,

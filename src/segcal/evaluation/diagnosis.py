@@ -15,8 +15,10 @@ from PIL import Image
 from torch import Tensor
 
 from segcal.calibrators import TemperatureScaling
+from segcal.calibrators.channels import ChannelCases
 from segcal.cases import labels_of, reread, slabs_of, to_tensor
 from segcal.data.folders.folder import Folder, write_map
+from segcal.evaluation.heads import heads_of_folder
 from segcal.files import MARKER, staged_folder, write_json
 from segcal.functional.checks import IGNORED
 from segcal.functional.temperature import (
@@ -105,7 +107,13 @@ class Diagnosis:
 def diagnose(
     cases: Iterable[Case], *, num_classes: int, ignore_index: IgnoreIndex = None, background: int | None = None
 ) -> Diagnosis:
-    """Compare NLL and entropy in the region *All*, over all pixels, in each image and at each pixel."""
+    """Compare NLL and entropy in the region *All*, over all pixels, in each image and at each pixel.
+
+    With `num_classes=1` the scores are those of a single sigmoid channel. For several channels, diagnose each of them:
+    `segcal.calibrators.channels.ChannelCases(cases, k, channels)` with `num_classes=2`.
+    """
+    if num_classes == 1:
+        cases, num_classes = ChannelCases(cases), 2
     kept = reread(cases)
     images = tuple(_image(case, num_classes, ignore_index, background) for case in kept)
     scaling = TemperatureScaling(
@@ -143,15 +151,20 @@ def excess_map(case: Case, num_classes: int, ignore_index: IgnoreIndex = None) -
 def write_maps(cases: Iterable[Case], *, like: Folder, out: Path) -> None:
     """Write the map of every case to `out`, as its folder stores such maps; of images a picture `NAME.png` too.
 
-    Orange is overconfident, blue underconfident, grey ignored; colours are full from 2 nats on.
+    Orange is overconfident, blue underconfident, grey ignored; colours are full from 2 nats on. Several sigmoid
+    channels have a folder each.
     """
+    heads = heads_of_folder(like)
     with staged_folder(out) as folder:
-        count = 0
+        count, places = 0, like.map_folders(folder)
+        for place in places:
+            place.mkdir(exist_ok=True)
         for case in cases:
-            excess = excess_map(case, like.num_classes, like.ignore_index)
-            path = write_map(folder, case.name, excess, like)
-            if excess.ndim == 2:
-                Image.fromarray(_coloured(excess)).save(path.with_suffix(".png"))
+            for head, place in zip(heads, places, strict=True):
+                excess = excess_map(head.case(case), head.protocol.num_classes, like.ignore_index)
+                path = write_map(place, case.name, excess, like)
+                if excess.ndim == 2:
+                    Image.fromarray(_coloured(excess)).save(path.with_suffix(".png"))
             count += 1
         write_json(folder / MARKER, {"format": 1, "segcal": __version__, "maps": {"cases": count}})
 

@@ -15,7 +15,15 @@ import torch
 
 from segcal.evaluation.measure import Measured
 from segcal.evaluation.places import Places
-from segcal.evaluation.pooled import ece_of_bins, empty_cells, first_regions, pooled_curves, pooled_rows
+from segcal.evaluation.pooled import (
+    Draw,
+    Figures,
+    ece_of_bins,
+    empty_cells,
+    first_regions,
+    pooled_curves,
+    pooled_figures,
+)
 from segcal.evaluation.protocol import Protocol
 from segcal.evaluation.results import Results
 from segcal.functional.binning import Evidence, Histogram
@@ -129,30 +137,46 @@ class Gathered:
             size_frame=pd.DataFrame(self.size_rows, columns=size_columns) if self.size_rows else None,
         )
 
-    def _pooled(self) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
-        """Figures over all pixels of all cases, reliability diagrams, and ECE for other numbers of bins."""
-        bins, form, images = self.protocol.bins, self.protocol.form, len(self.cases)
-        draw = partial(
+    def figures(self, method: str, region: int) -> Figures:
+        """Return the metrics of a method in a region over all cases."""
+        top, cells = self.top_cells[(method, region)], self.marginal_cells[(method, region)]
+        bins, form = self.protocol.bins, self.protocol.form
+        return pooled_figures(self.evidence[method], region, cells, top, bins=bins, form=form)
+
+    def drawing(self) -> Draw:
+        """Return the bootstrap over cases or groups."""
+        return partial(
             bootstrap_intervals,
             kind=self.protocol.interval,
             repetitions=self.protocol.repetitions,
             seed=self.protocol.seed,
             clusters=clusters_of(list(self.cases.values())),
         )
+
+    def _pooled(self) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+        """Figures over all pixels of all cases, reliability diagrams, and ECE for other numbers of bins."""
+        names, draw = self.protocol.names, self.drawing()
         pooled: list[tuple[Any, ...]] = []
         curves: list[tuple[Any, ...]] = []
         sensitivity: list[tuple[Any, ...]] = []
         for method in self.methods:
-            kept = self.evidence[method]
             for k, region in enumerate(self.masked):
-                top, cells = self.top_cells[(method, k)], self.marginal_cells[(method, k)]
-                found = pooled_rows(kept, k, cells, top, bins=bins, form=form, draw=draw)
-                pooled += [(method, region, *row, images, pixels) for *row, pixels in found]
-                curves += [(method, region, *row) for row in pooled_curves(kept, k, self.protocol.names, draw=draw)]
-                sensitivity += [(method, region, *row) for row in ece_of_bins(top)]
-        edges = ["low_edge", "high_edge", "count", "hit", "confidence", "low", "high"]
+                pooled += pooled_frame_rows(method, region, self.figures(method, k), draw)
+                rows = pooled_curves(self.evidence[method], k, names, draw=draw)
+                curves += [(method, region, *row) for row in rows]
+                sensitivity += [(method, region, *row) for row in ece_of_bins(self.top_cells[(method, k)])]
         return (
-            pd.DataFrame(pooled, columns=["method", "region", "metric", "value", "low", "high", "images", "pixels"]),
-            pd.DataFrame(curves, columns=["method", "region", "label", "bin", *edges]),
+            pd.DataFrame(pooled, columns=POOLED_COLUMNS),
+            pd.DataFrame(curves, columns=CURVE_COLUMNS),
             pd.DataFrame(sensitivity, columns=["method", "region", "bins", "ece"]),
         )
+
+
+POOLED_COLUMNS = ["method", "region", "metric", "value", "low", "high", "images", "pixels"]
+_EDGES = ("low_edge", "high_edge", "count", "hit", "confidence", "low", "high")
+CURVE_COLUMNS = ["method", "region", "label", "bin", *_EDGES]
+
+
+def pooled_frame_rows(method: str, region: str, figures: Figures, draw: Draw) -> list[tuple[Any, ...]]:
+    """Return the rows of the pooled table for one method and region."""
+    return [(method, region, *row, figures.images, pixels) for *row, pixels in figures.rows(draw)]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -36,10 +37,49 @@ def first_regions(evidence: Evidence, many: int) -> Evidence:
     return Evidence(top, static, adaptive, evidence.support[:many].clone(), evidence.sums[:many].clone())
 
 
-def pooled_rows(
-    kept: Sequence[Evidence], region: int, cells: Histogram, top_cells: Histogram, *, bins: int, form: Form, draw: Draw
-) -> Iterator[tuple[str, float, float, float, int]]:
-    """Yield each metric with its value, the ends of its interval and the number of pixels.
+@dataclass(frozen=True)
+class Figures:
+    """Metrics over all pixels of a region.
+
+    Attributes:
+        values: Every metric.
+        images: Number of cases.
+        pixels: Number of pixels.
+        drawn: Names of the metrics that have an interval.
+        resample: Maps weights `[repetitions, images]` to the metrics `drawn` of each repetition.
+    """
+
+    values: Mapping[str, float]
+    images: int
+    pixels: int
+    drawn: Sequence[str]
+    resample: Callable[[Array], Array]
+
+    @classmethod
+    def mean(cls, each: Sequence[Figures]) -> Figures:
+        """Return the mean over the channels of a sigmoid head, of those that have pixels; pixels are added up."""
+        held = [own for own in each if own.pixels] or each[:1]
+        return cls(
+            {name: float(_known_mean(np.array([own.values[name] for own in held]))) for name in held[0].values},
+            held[0].images,
+            sum(own.pixels for own in held),
+            held[0].drawn,
+            lambda weights: _known_mean(np.stack([own.resample(weights) for own in held])),
+        )
+
+    def rows(self, draw: Draw) -> Iterator[tuple[str, float, float, float, int]]:
+        """Yield each metric with its value, the ends of its interval and the number of pixels."""
+        ends = draw(self.resample, self.images) if self.pixels else (np.full(len(self.drawn), np.nan),) * 2
+        interval = dict(zip(self.drawn, zip(*ends, strict=True), strict=True))
+        for name in POOLED_METRICS:
+            low, high = interval.get(name, (np.nan, np.nan))
+            yield name, self.values[name], float(low), float(high), self.pixels
+
+
+def pooled_figures(
+    kept: Sequence[Evidence], region: int, cells: Histogram, top_cells: Histogram, *, bins: int, form: Form
+) -> Figures:
+    """Return the metrics of a region over all cases.
 
     Args:
         kept: Evidence of each case.
@@ -48,7 +88,6 @@ def pooled_rows(
         top_cells: Fine histogram of top confidences, which is the same unless the form is marginal.
         bins: Number of bins R.
         form: Form of SCE and ACE.
-        draw: Bootstrap that gives the intervals.
     """
     flat = [_flat(evidence, region) for evidence in kept]
     table, like = np.stack([row for row, _ in flat]), flat[0][1]
@@ -62,11 +101,13 @@ def pooled_rows(
         found = pooled_readings(_unflat(weights @ table, like), form)
         return torch.stack([found[name] for name in drawn], dim=-1).numpy()
 
-    ends = draw(resample, len(kept)) if pixels else (np.full(len(drawn), np.nan),) * 2
-    interval = dict(zip(drawn, zip(*ends, strict=True), strict=True))
-    for name in POOLED_METRICS:
-        low, high = interval.get(name, (np.nan, np.nan))
-        yield name, numbers[name], float(low), float(high), pixels
+    return Figures(numbers, len(kept), pixels, drawn, resample)
+
+
+def _known_mean(values: Array) -> Array:
+    """Return the mean along the first axis without NaN; NaN where there is nothing else."""
+    count = (~np.isnan(values)).sum(axis=0)
+    return np.asarray(np.where(count > 0, np.nansum(values, axis=0) / np.maximum(count, 1), np.nan))
 
 
 def pooled_curves(

@@ -9,7 +9,9 @@ from itertools import chain
 from typing import Any
 
 from segcal.calibrators import Calibrator
+from segcal.evaluation.channel_means import mean_over_channels
 from segcal.evaluation.gather import Gathered
+from segcal.evaluation.heads import Head, check_calibrators, heads_of
 from segcal.evaluation.measure import measure
 from segcal.evaluation.places import Places
 from segcal.evaluation.protocol import AceEdges, Protocol
@@ -17,7 +19,7 @@ from segcal.evaluation.results import Results
 from segcal.functional.binning import Form
 from segcal.regions import PATCH_SIZE, Region, RegionFunction, chosen_regions, local_patch_size
 from segcal.statistics import IntervalKind, bootstrap_doubts
-from segcal.types import Case, IgnoreIndex, InputError, public
+from segcal.types import Activation, Case, IgnoreIndex, InputError, public
 
 
 @public
@@ -26,6 +28,7 @@ def evaluate(
     calibrators: Mapping[str, Calibrator | None],
     *,
     num_classes: int,
+    activation: Activation | None = None,
     ignore_index: IgnoreIndex = None,
     background: int | None = None,
     bins: int = 10,
@@ -50,7 +53,9 @@ def evaluate(
     Args:
         cases: Cases to measure on; iterated once.
         calibrators: Fitted calibrators by their name in the tables; None stands for the uncalibrated scores.
-        num_classes: Number of classes L.
+        num_classes: Number of classes L, or of sigmoid channels C.
+        activation: "softmax" for exclusive classes; "sigmoid" for channels that may overlap, each measured by itself,
+            with labels `[C, *S]` of 0 and 1. By default a softmax, or a sigmoid if `num_classes` is 1.
         ignore_index: Label, or labels, that belong to no region.
         background: Class outside the region *All*; None if there is none.
         bins: Number of confidence bins R.
@@ -81,17 +86,40 @@ def evaluate(
     chosen = chosen_regions(regions if masks is None else _renamed(masks, regions))
     if not calibrators:
         raise InputError('at least one method is needed, got none; {"UC": None} measures the uncalibrated scores')
-    for name, calibrator in calibrators.items():
-        _check_calibrator(name, calibrator, num_classes)
+    check_calibrators(calibrators, protocol)
     sized, cases, notes = _with_patch_size(protocol, cases)
-    found, redrawn = _gather(cases, calibrators, sized, chosen)
-    results = found.results(
-        [*notes, *_seen(calibrators, list(found.cases)), *bootstrap_doubts(list(found.cases.values()))]
-    )
+    heads = heads_of(sized)
+    found, redrawn = _gather(cases, calibrators, heads, chosen)
+    seen = found[0].cases
+    warned = [*notes, *_seen(calibrators, list(seen)), *bootstrap_doubts(list(seen.values()))]
     uncalibrated = [name for name, calibrator in calibrators.items() if calibrator is None]
     about = {"baseline": [*uncalibrated, *calibrators][0], "fits": _fits(calibrators)}
-    results = replace(results, settings={**results.settings, **about})
-    return replace(results, redrawn=redrawn.results([])) if floor else results
+    results = _joined(found, heads, sized, warned, about)
+    return _with_floor(results, _joined(redrawn, heads, replace(sized, floor=False), [], {})) if floor else results
+
+
+def _joined(
+    found: Sequence[Gathered], heads: Sequence[Head], protocol: Protocol, warned: list[str], about: Mapping[str, Any]
+) -> Results:
+    """Return the results of the one head, or those of several channels and their mean."""
+    names = [head.name for head in heads if head.channels]
+    about = {**about, "channels": names}
+    each = [gathered.results(warned) for gathered in found]
+    if len(heads) == 1:
+        return replace(each[0], settings={**each[0].settings, **about})
+    channels = {
+        head.name: replace(own, settings={**own.settings, **about, "channels": [], **_fits_of_channel(about, head)})
+        for head, own in zip(heads, each, strict=True)
+    }
+    whole = {"num_classes": len(heads), "activation": protocol.activation, "class_names": names}
+    return mean_over_channels(channels, found, {**each[0].settings, **about, **whole})
+
+
+def _with_floor(results: Results, redrawn: Results) -> Results:
+    """Return results with those of the labels drawn at random, also in each channel."""
+    channels = {name: replace(own, redrawn=redrawn.channels[name]) for name, own in results.channels.items()}
+    mean = replace(redrawn, settings={**redrawn.settings, "channels": []}, channels={})
+    return replace(results, redrawn=mean, channels=channels)
 
 
 def _with_patch_size(protocol: Protocol, cases: Iterable[Case]) -> tuple[Protocol, Iterable[Case], list[str]]:
@@ -114,25 +142,30 @@ def _with_patch_size(protocol: Protocol, cases: Iterable[Case]) -> tuple[Protoco
 def _gather(
     cases: Iterable[Case],
     calibrators: Mapping[str, Calibrator | None],
-    protocol: Protocol,
+    heads: Sequence[Head],
     regions: Mapping[str, Region],
-) -> tuple[Gathered, Gathered]:
-    """Measure every case with every method: with its labels and, for the floor, with labels drawn at random."""
+) -> tuple[list[Gathered], list[Gathered]]:
+    """Measure every case with every method and head: with its labels and, for the floor, with labels drawn."""
     masked = tuple(name for name, region in regions.items() if region.mask is not None)
     local = tuple(name for name, region in regions.items() if region.mask is None)
+    protocols = [head.protocol for head in heads]
     found, redrawn = (
-        Gathered(own, tuple(calibrators), masked, local) for own in (protocol, replace(protocol, floor=False))
+        [Gathered(protocol, tuple(calibrators), masked, local) for protocol in each]
+        for each in (protocols, [replace(protocol, floor=False) for protocol in protocols])
     )
+    own = [head.calibrators(calibrators) for head in heads]
     for case in cases:
-        places = Places.of(case, protocol, regions.values())
-        found.begin(case)
-        redrawn.begin(case)
-        for method, calibrator in calibrators.items():
-            truth, perfect = measure(case, calibrator, places, protocol)
-            found.add(case.name, method, places, truth)
-            if perfect is not None:
-                redrawn.add(case.name, method, places, perfect)
-    if not found.cases:
+        for k, head in enumerate(heads):
+            view = head.case(case)
+            places = Places.of(view, head.protocol, regions.values())
+            found[k].begin(case)
+            redrawn[k].begin(case)
+            for method, calibrator in own[k].items():
+                truth, perfect = measure(view, calibrator, places, head.protocol)
+                found[k].add(case.name, method, places, truth)
+                if perfect is not None:
+                    redrawn[k].add(case.name, method, places, perfect)
+    if not found[0].cases:
         raise InputError("at least one case is needed, got none; is the folder or the split empty?")
     return found, redrawn
 
@@ -161,9 +194,11 @@ def _seen(calibrators: Mapping[str, Calibrator | None], cases: Sequence[str]) ->
     return found
 
 
-def _check_calibrator(name: str, calibrator: Calibrator | None, num_classes: int) -> None:
-    if calibrator is not None and calibrator.num_classes != num_classes:
-        raise InputError(
-            f"calibrator '{name}' was built for num_classes={calibrator.num_classes}, "
-            f"got num_classes={num_classes}; fit one on data with as many classes"
-        )
+def _fits_of_channel(about: Mapping[str, Any], head: Head) -> dict[str, Any]:
+    """The fit reports of a sigmoid head with the details of one of its channels."""
+    details = f"channel {head.channel}"
+    return (
+        {"fits": {name: {**fit, "details": fit["details"].get(details, {})} for name, fit in about["fits"].items()}}
+        if "fits" in about
+        else {}
+    )

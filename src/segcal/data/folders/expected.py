@@ -13,7 +13,7 @@ from segcal.data.folders.settings import Scores
 from segcal.data.io.base import Spacing
 from segcal.files import release_pages
 from segcal.functional.checks import check_labels, check_logits, check_same_space
-from segcal.types import Array, InputError
+from segcal.types import Activation, Array, InputError
 
 _AT_ONCE = 1 << 24
 """Scores checked at a time: copies of a whole volume, of whatever precision, would not fit into memory."""
@@ -21,12 +21,13 @@ _AT_ONCE = 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """Class count, ignored labels, dimensions and image channels of a folder."""
+    """Number of classes or sigmoid channels, ignored labels, dimensions and image channels of a folder."""
 
     num_classes: int
     ignore_index: tuple[int, ...] | None
     spatial_dims: int
     image_channels: int
+    activation: Activation = "softmax"
 
     def check(
         self,
@@ -40,15 +41,27 @@ class Expected:
         """Raise, naming the case, unless shapes agree, scores are finite and labels in range."""
         of, values = f"case '{name}'", shared_tensor(scores)
         if kind == "probabilities":
-            check_probabilities(scores, of=of)
+            check_probabilities(scores, of=of, exclusive=self.activation == "softmax")
         self._check_logits(scores, of)
         if labels is not None:
-            check_same_space(values, shared_tensor(labels), class_axis=0, of=of)
+            self._check_shape(shared_tensor(labels), values, of)
         self._check_dims(scores, labels, spacing, of)
         if labels is not None:
-            check_labels(shared_tensor(labels), self.num_classes, self.ignore_index, of=of)
+            classes = self.num_classes if self.activation == "softmax" else 2
+            check_labels(shared_tensor(labels), classes, self.ignore_index, of=of)
         if image is not None:
             self._check_image(shared_tensor(image), values, of)
+
+    def _check_shape(self, labels: Tensor, scores: Tensor, of: str) -> None:
+        """Raise unless labels cover the scores: `[*S]`, or a mask for each sigmoid channel."""
+        if self.activation == "softmax" or (self.num_classes == 1 and labels.ndim < scores.ndim):
+            check_same_space(scores, labels, class_axis=0, of=of)
+        elif labels.shape != scores.shape:
+            raise InputError(
+                f"labels of sigmoid channels must have shape {tuple(scores.shape)}, a mask of 0 and 1 for each, "
+                f"got {tuple(labels.shape)} of {of}; list the labels of each channel under [channels] in segcal.toml, "
+                "or store the masks as .npy or .npz"
+            )
 
     def _check_logits(self, scores: Array, of: str) -> None:
         values = shared_tensor(scores)
@@ -82,8 +95,8 @@ class Expected:
             raise InputError(f"images must be finite, got NaN or infinity in that of {of}; fill in such pixels")
 
 
-def check_probabilities(probs: Array, *, of: str) -> None:
-    """Raise unless `probs` `[L, *S]` are finite, in 0..1 and sum to 1, as far as half precision can tell."""
+def check_probabilities(probs: Array, *, of: str, exclusive: bool = True) -> None:
+    """Raise unless `probs` `[L, *S]` are finite, in 0..1 and, if exclusive, sum to 1 to half precision."""
     hint = f'of {of}; if these are logits, set scores = "logits"'
     if probs.dtype.kind != "f":
         raise InputError(f"probabilities must be floating point, got {probs.dtype} of {of}; convert them first")
@@ -92,9 +105,14 @@ def check_probabilities(probs: Array, *, of: str) -> None:
     for start, part in _slabs(probs):
         # written so that NaN is wrong as well
         _raise_at(~((part >= -1e-3) & (part <= 1 + 1e-3)), part, (0, start), "probabilities must be in 0..1", hint)
-        total = part.sum(dim=0, dtype=torch.float64)
-        off = ~((total - 1).abs() <= 1e-2)
-        _raise_at(off, total, (start,), "probabilities must sum to 1 over the classes", hint)
+        if exclusive:
+            total = part.sum(dim=0, dtype=torch.float64)
+            off = ~((total - 1).abs() <= 1e-2)
+            remedy = (
+                f'{hint}, if channels overlap, activation = "sigmoid"; '
+                "segcal.functional.probability.logits_from_scores converts other scores"
+            )
+            _raise_at(off, total, (start,), "probabilities must sum to 1 over the classes", remedy)
 
 
 def _raise_at(wrong: Tensor, values: Tensor, origin: tuple[int, ...], required: str, hint: str) -> None:
