@@ -18,6 +18,8 @@ from segcal.types import Case, InputError
 
 AFFINE = np.diag([2.0, 3.0, 4.0, 1.0])
 IMAGE, VOLUME = (5, 6), (3, 4, 5)
+TWO = 'activation = "sigmoid"\nclasses = ["a", "b"]\n'
+PROBABILITIES = f'{TWO}scores = "probabilities"\n'
 
 
 def scores_of(shape: tuple[int, ...], channels: int = 1, seed: int = 0) -> np.ndarray:
@@ -110,6 +112,16 @@ def test_masks_by_channel(tmp_path: Path, shape: tuple[int, ...], end: str) -> N
     folder = open_folder(tmp_path)
     assert_holds(folder, scores, masks)
     assert folder.class_names == ("whole", "core", "edge")
+    assert folder[0].spacing == ((4.0, 3.0, 2.0) if end == ".nii.gz" else None)
+
+
+def test_three_axes_beside_three_must_be_declared(tmp_path: Path) -> None:
+    """They may be channels of images, or slices of a volume with one channel."""
+    shape = (3, 5, 6)
+    make(tmp_path, scores_of(shape)[0], masks_of(shape)[0], toml='activation = "sigmoid"\n')
+    assert "are masks of 3 channels, or one mask of a volume" in complaint(tmp_path)
+    assert_holds(open_folder(tmp_path, num_classes=3), scores_of(shape)[0], masks_of(shape)[0])
+    assert_holds(open_folder(tmp_path, num_classes=1), scores_of(shape), masks_of(shape))
 
 
 def test_masks_from_a_label_map(tmp_path: Path) -> None:
@@ -141,7 +153,7 @@ def test_masks_of_0_and_255(tmp_path: Path) -> None:
 def test_sigmoid_probabilities(tmp_path: Path, dtype: type) -> None:
     probs = np.random.default_rng(0).random((2, *IMAGE)).astype(dtype)
     probs[:, 0, 0], probs[:, 0, 1] = 0, 1
-    make(tmp_path, probs, masks_of(IMAGE, 2), toml='activation = "sigmoid"\nscores = "probabilities"\n')
+    make(tmp_path, probs, masks_of(IMAGE, 2), toml=PROBABILITIES)
     logits = torch.as_tensor(open_folder(tmp_path)[0].logits)
     assert logits.isfinite().all()
     torch.testing.assert_close(torch.sigmoid(logits), torch.from_numpy(probs).float())
@@ -151,7 +163,7 @@ def test_sigmoid_probabilities(tmp_path: Path, dtype: type) -> None:
 def test_large_probabilities_stay_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("segcal.data.io.base.IN_MEMORY", 16)
     probs = np.random.default_rng(0).random((2, *IMAGE)).astype(np.float32)
-    make(tmp_path, probs, masks_of(IMAGE, 2), toml='activation = "sigmoid"\nscores = "probabilities"\n')
+    make(tmp_path, probs, masks_of(IMAGE, 2), toml=PROBABILITIES)
     lazy = open_folder(tmp_path)[0].logits
     torch.testing.assert_close(torch.sigmoid(torch.from_numpy(np.asarray(lazy))), torch.from_numpy(probs))
 
@@ -160,6 +172,8 @@ def test_written_folders_are_read_back(tmp_path: Path) -> None:
     cases = [Case(f"c{k}", scores_of(IMAGE, 2, k), masks_of(IMAGE, 2, k)) for k in range(2)]
     write_folder(tmp_path / "two", {"fit": cases}, class_names=["a", "b"], activation="sigmoid", background=0)
     assert_holds(open_folder(tmp_path / "two"), np.asarray(cases[0].logits), np.asarray(cases[0].labels))
+    write_folder(tmp_path / "unnamed", {"fit": cases}, activation="sigmoid")
+    assert open_folder(tmp_path / "unnamed").class_names == ("0", "1")  # or it could be one channel of a volume
     one = [Case("c", scores_of(IMAGE), masks_of(IMAGE)[0])]
     write_folder(tmp_path / "one", {"fit": one}, class_names=["outside", "inside"])
     assert open_folder(tmp_path / "one").class_names == ("outside", "inside")
@@ -175,8 +189,8 @@ def test_written_folders_are_read_back(tmp_path: Path) -> None:
         (2, masks_of(IMAGE)[0], "[channels]\na = []", "channels must be a table of channel names and the label"),
         (2, masks_of(IMAGE)[0], "[channels]\na = 1", "logits must have num_classes=1 entries along axis 0"),
         (1, masks_of(IMAGE)[0], 'activation = "softmax"\n[channels]\na = 1', "lists the labels of sigmoid channels"),
-        (2, masks_of(IMAGE, 2), 'activation = "sigmoid"\nbackground = 2', "background must be a class in 0..1"),
-        (2, masks_of(IMAGE, 2), 'activation = "sigmoid"\nscores = "probabilities"', "probabilities must be in 0..1"),
+        (2, masks_of(IMAGE, 2), f"{TWO}background = 2", "background must be a class in 0..1"),
+        (2, masks_of(IMAGE, 2), PROBABILITIES, "probabilities must be in 0..1"),
     ],
 )
 def test_refusals(tmp_path: Path, channels: int, labels: np.ndarray, toml: str, message: str) -> None:

@@ -85,7 +85,8 @@ class CaseFiles:
         labels, label_spacing = self._read_labels()
         space = self.space(expected.num_classes) if labels is None else labels.shape
         if labels is not None and self.masks is not None:
-            space = labels.shape[1:] if self._is_by_channel(labels.shape) else labels.shape
+            if self._is_by_channel(labels.shape):
+                space, label_spacing = labels.shape[1:], None if label_spacing is None else label_spacing[1:]
             labels = self.masks.of(labels)
         scores, score_spacing = self._read_scores(space)
         image, image_spacing = None, None
@@ -146,10 +147,10 @@ class CaseFiles:
         return folder / f"{self.name}{'.npy' if like is None else _ending(like)}"
 
     def _is_by_channel(self, shape: Shape) -> bool:
-        """Return whether labels of this shape have a channel axis: four axes, or three beside scores of images."""
-        if self.masks is None or self.masks.members is not None or len(shape) != 3:
-            return self.masks is not None and self.masks.members is None and len(shape) == 4
-        return not format_of(self.scores).has_geometry and len(self._stored_shape()) == 3
+        """Return whether labels of this shape have a channel axis; NIfTI labels of three axes are volumes."""
+        if self.masks is None or self.labels is None or (len(shape) == 3 and format_of(self.scores).has_geometry):
+            return False
+        return self.masks.are_by_channel(shape, self._stored_shape(), self.labels)
 
     def _lacks_channel_axis(self, space: Shape | None, num_classes: int | None) -> bool:
         """Return whether the scores of a single sigmoid channel are stored as `[*S]`."""

@@ -52,7 +52,8 @@ class Head:
             count = _class_count(num_classes, settings.classes, root)
             return cls(None, count, settings.classes or found.classes, ignored)
         if channels is None:
-            return cls(Masks(), _class_count(num_classes, None, root), settings.classes, ignored)
+            count = _class_count(num_classes, None, root)
+            return cls(Masks(counts=_possible_counts(count, settings.classes)), count, settings.classes, ignored)
         count = _class_count(num_classes, tuple(channels), root)
         return cls(Masks(channels, ignored), count, tuple(channels), (IGNORED,) if ignored else ())
 
@@ -67,11 +68,19 @@ class Head:
 
     def of_one_channel(self) -> Head:
         """Return the head of scores that turn out to have one channel, which can only be a sigmoid."""
-        return replace(self, masks=Masks())
+        return replace(self, masks=Masks(counts=(1,)))
 
     def files_of(self, files: CaseFiles) -> CaseFiles:
         """Return the files of a case, read as this head asks for."""
         return files if self.masks is None else replace(files, masks=self.masks)
+
+
+def _possible_counts(count: int | None, names: tuple[str, ...] | None) -> tuple[int, ...]:
+    """Return the numbers of channels that agree with a declared number or with names; two may name both classes."""
+    if count is not None:
+        return (count,)
+    many = len(names or ())
+    return (1, 2) if many == 2 else (many,) if many else ()
 
 
 def _refuse_channels(settings: Settings, root: Path) -> None:

@@ -53,6 +53,8 @@ def write_folder(
     with staged_folder(path) as folder:
         expected = _expected(splits, ignored_labels(ignore_index) or None, activation)
         sigmoid = expected.activation == "sigmoid"
+        if sigmoid and expected.num_classes > 1 and class_names is None:  # the names say that there are channels
+            class_names = tuple(map(str, range(expected.num_classes)))
         settings = Settings(
             classes=_checked_names(class_names, expected.num_classes),
             ignore_index=expected.ignore_index,
