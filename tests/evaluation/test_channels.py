@@ -12,6 +12,9 @@ import pytest
 from pandas.testing import assert_frame_equal
 
 import segcal
+from segcal.evaluation.compare import known_settings
+from segcal.evaluation.diagnosis import diagnose
+from segcal.evaluation.limits import limits
 from segcal.evaluation.portraits import load_portraits, portray, save_portraits
 from segcal.evaluation.results import Results
 from segcal.report import page_content
@@ -196,6 +199,14 @@ def test_pages_show_every_channel(several: tuple[Results, list[Results], Any], t
     assert [portrait["classes"] for portrait in drawn] == [[f"not {name}", name] for name in NAMES]
 
 
+def test_diagnosis_and_limits_of_one_channel_are_those_of_two_classes() -> None:
+    cases, ignored = cases_of(1), {"ignore_index": 9}
+    assert diagnose(cases, num_classes=1, **ignored) == diagnose(two_class(cases, 0), num_classes=2, **ignored)
+    assert_frame_equal(
+        limits(cases, num_classes=1, ignore_index=9), limits(two_class(cases, 0), num_classes=2, ignore_index=9)
+    )
+
+
 def test_compare_counts_moved_labels_of_all_channels() -> None:
     cases = cases_of(2)
     found = segcal.compare(
@@ -220,15 +231,12 @@ def test_compare_counts_moved_labels_of_all_channels() -> None:
     assert found.changed == {"TS": 0.0, "VECTOR": pytest.approx(moved / kept)}
 
 
-def test_fit_settings_reach_one_logit_and_multi_label_heads() -> None:
-    """Settings of `fit` are found behind the wrappers of sigmoid heads."""
-    for channels in (1, 2):
-        lts = segcal.create("lts", channels, activation="sigmoid", ignore_index=9)
-        assert {"epochs", "watch"} <= lts.fit_settings
-        segcal.compare(
-            cases_of(channels)[:2], cases_of(channels)[2:3], {"LTS": lts}, fit_settings={"epochs": 1},
-            num_classes=channels, activation="sigmoid", **SETTINGS,
-        )  # fmt: skip
+@pytest.mark.parametrize("channels", [1, 2])
+def test_fit_settings_are_found_behind_the_wrappers_of_sigmoid_heads(channels: int) -> None:
+    lts, ts = (segcal.create(method, channels, activation="sigmoid") for method in ("lts", "ts"))
+    assert known_settings(lts, {"epochs": 1, "watch": None}) == {"epochs": 1}
+    assert "watch" in lts.fit_settings
+    assert ts.fit_settings == frozenset()
 
 
 def test_refuses_calibrators_of_another_head() -> None:

@@ -19,7 +19,7 @@ def portrait_content(portrait: Portrait, class_names: Sequence[str]) -> dict[str
         class_names = (f"not {portrait.channel}", portrait.channel)
     return {
         "name": portrait.name,
-        "channel": portrait.channel,
+        "title": portrait.title,
         "why": portrait.why,
         "shape": portrait.shape,
         "kept": portrait.kept,

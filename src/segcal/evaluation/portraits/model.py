@@ -102,6 +102,11 @@ class Portrait:
     boxes: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = ()
     channel: str = ""
 
+    @property
+    def title(self) -> str:
+        """Name of the case, and of the channel if there are several."""
+        return f"{self.name}, {self.channel}" if self.channel else self.name
+
     def layer(self, kind: Kind, method: str = "") -> Layer | None:
         """The layer of this kind and method, where there is one."""
         return next((layer for layer in self.layers if (layer.kind, layer.method) == (kind, method)), None)
