@@ -141,7 +141,7 @@ def test_labels_of_probabilities_are_those_of_the_file(
         monkeypatch.setattr("segcal.data.io.base.IN_MEMORY", 1)
         monkeypatch.setattr("segcal.cases._SLAB", 1)
     folder = open_folder(tmp_path / "data", num_classes=CLASSES, scores="probabilities", require_labels=False)
-    summary = apply_to_folder(scaling(2.0), folder, like=folder, out=tmp_path / "out")
+    summary = apply_to_folder(scaling(2.0), folder, out=tmp_path / "out")
     written = np.load(tmp_path / "out" / "a.npy")
     np.testing.assert_array_equal(written.argmax(0), probs.argmax(0))
     assert summary["changed"] == 0

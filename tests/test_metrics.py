@@ -70,7 +70,7 @@ def assert_close(one: Any, other: Any, tolerance: float = 1e-12) -> None:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(
-    ("space", "classes", "bins"), [((), 3, 10), ((50,), 1, 10), ((6, 7), 4, 15), ((3, 4, 5), 11, 3)]
+    ("space", "classes", "bins"), [((), 3, 10), ((50,), 2, 10), ((6, 7), 4, 15), ((3, 4, 5), 11, 3)]
 )
 def test_pooled_and_single_images_agree_with_loops(
     space: tuple[int, ...], classes: int, bins: int, form: Form, dtype: torch.dtype
@@ -441,3 +441,88 @@ def test_what_is_invalid_is_left_out_and_reported_with_the_numbers(monkeypatch: 
         second.compute_classes()
     with pytest.raises(InputError, match="labels must be integers"):
         second.update(logits, labels.float())
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# sigmoid heads
+
+
+def sigmoid_batch(channels: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Logits and masks of 0 and 1, of which 9 is to be ignored; the last channel of the last image is all ignored."""
+    rng = np.random.default_rng(seed)
+    masks = rng.choice([0, 1, 9], size=(3, channels, 6, 7))
+    masks[-1, -1] = 9
+    return torch.from_numpy(rng.normal(scale=3, size=masks.shape)), torch.from_numpy(masks)
+
+
+def two_class(logits: Tensor, k: int) -> Tensor:
+    return torch.stack([torch.zeros_like(logits[:, k]), logits[:, k]], dim=1)
+
+
+@pytest.mark.parametrize("options", [{}, {"per_image": True}, {"form": "marginal"}], ids=str)
+def test_one_channel_is_two_classes(options: dict[str, Any]) -> None:
+    logits, masks = sigmoid_batch(1)
+    wanted = CalibrationSuite(2, 9, **options)
+    wanted.update(two_class(logits, 0), masks[:, 0])
+    for labels in (masks, masks[:, 0]):  # with and without the channel axis
+        suite = CalibrationSuite(1, 9, **options)
+        suite.update(logits, labels)
+        assert_same(suite.compute()["all"], wanted.compute()["all"])
+        assert_same(suite.compute_channels()[0]["all"], wanted.compute()["all"])
+        if options.get("per_image"):
+            torch.testing.assert_close(suite.compute_images(), wanted.compute_images(), equal_nan=True)
+        for name, values in wanted.compute_classes()["all"].items():
+            torch.testing.assert_close(suite.compute_classes()["all"][name], values, equal_nan=True)
+
+
+@pytest.mark.parametrize("options", [{}, {"per_image": True}, {"form": "marginal"}], ids=str)
+def test_several_channels_are_a_loop_and_their_mean(options: dict[str, Any]) -> None:
+    suite = CalibrationSuite(3, 9, activation="sigmoid", regions=("all", "left"), **options)
+    alone = [CalibrationSuite(2, 9, regions=("all", "left"), **options) for _ in range(3)]
+    for seed in range(2):
+        logits, masks = sigmoid_batch(3, seed)
+        left = torch.zeros(masks[:, 0].shape, dtype=torch.bool)
+        left[..., :3] = True
+        regions = {"all": torch.ones_like(left), "left": left}
+        suite.update(logits, masks, regions)
+        for k, own in enumerate(alone):
+            own.update(two_class(logits, k), masks[:, k], regions)
+    found, each = suite.compute(), suite.compute_channels()
+    for region in ("all", "left"):
+        wanted = [own.compute()[region] for own in alone]
+        for k in range(3):
+            assert_same(each[k][region], wanted[k])
+        for name, value in found[region].items():
+            values = np.array([float(own[name]) for own in wanted])
+            assert float(value) == pytest.approx(values.sum() if name == "pixels" else values.mean()), name
+        counts = sum(own.compute_curves()[region]["pixels"] for own in alone)
+        assert torch.equal(suite.compute_curves()[region]["pixels"], counts)
+        classes = torch.cat([own.compute_classes()[region]["pixels"] for own in alone])
+        assert torch.equal(suite.compute_classes()[region]["pixels"], classes)
+        if options.get("per_image"):
+            images = torch.stack([own.compute_images()[region]["ece"] for own in alone])
+            torch.testing.assert_close(suite.compute_images()[region]["ece"], images.nanmean(dim=0))
+    bounds = np.mean([own.ace_error_bound()["left"] for own in alone])
+    assert suite.ace_error_bound()["left"] == pytest.approx(bounds)
+    suite.reset()
+    assert int(suite.count.sum()) == 0
+
+
+def test_the_value_of_a_step_is_that_of_its_batch() -> None:
+    suite = CalibrationSuite(2, 9, activation="sigmoid")
+    first, second = sigmoid_batch(2, 0), sigmoid_batch(2, 1)
+    for logits, masks in (first, second):
+        step = CalibrationSuite(2, 9, activation="sigmoid")
+        step.update(logits, masks)
+        assert_same(suite(logits, masks)["all"], step.compute()["all"])
+    whole = CalibrationSuite(2, 9, activation="sigmoid")
+    whole.update(*(torch.cat(parts) for parts in zip(first, second, strict=True)))
+    assert_same(suite.compute()["all"], whole.compute()["all"])
+
+
+def test_sigmoid_channels_need_masks() -> None:
+    logits, masks = sigmoid_batch(2)
+    with pytest.raises(InputError, match=r"labels of sigmoid channels must have shape \(3, 2, 6, 7\).*channel_labels"):
+        CalibrationSuite(2, 9, activation="sigmoid").update(logits, masks[:, 0])
+    with pytest.raises(InputError, match=r"activation='sigmoid' if they overlap"):
+        CalibrationSuite(2, 9).update(logits, masks)

@@ -104,6 +104,7 @@ def test_every_keyword_is_documented_and_alike() -> None:
 def test_keywords_reach_the_protocol() -> None:
     """Every keyword changed at once is kept in the settings."""
     changed = {
+        "activation": "softmax",
         "ignore_index": [9],
         "background": 0,
         "bins": 3,

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 
-from segcal.calibrators import Calibrator, TemperatureCalibrator
+from segcal.calibrators import Calibrator, MultiLabel, TemperatureCalibrator
 from segcal.cases import Slab
 from segcal.data.folders.folder import Folder
 from segcal.functional.division import scaled_probabilities
 from segcal.functional.pixels import moved_labels
-from segcal.functional.probability import keep_labels
+from segcal.functional.probability import keep_labels, keep_sides, two_class_logits
 from segcal.parts.outputs import Track, write_cases
 from segcal.parts.work import Sharing
 from segcal.types import Case, InputError, Logits, Probs, Temperature
@@ -37,6 +37,9 @@ def apply_to_folder(
 
     Until all cases are written, the output has the name `OUT.unfinished`. What an interrupted run, or an earlier run
     into the same folder, has written with the same calibrator is kept, unless the files of the case have changed since.
+
+    A sigmoid head has one probability per channel, above 0.5 where the channel is predicted; several channels have
+    temperature maps in a folder each, `out/temperature/CHANNEL`.
 
     Args:
         calibrator: A fitted one.
@@ -75,7 +78,8 @@ class CalibratedFiles:
     def __post_init__(self) -> None:
         if self.dtype not in _PRECISIONS:
             raise InputError(f"dtype must be one of {', '.join(_PRECISIONS)}, got '{self.dtype}'")
-        if self.maps and not isinstance(self.calibrator, TemperatureCalibrator):
+        tempered = isinstance(self.calibrator, TemperatureCalibrator) or _has_temperatures(self.calibrator)
+        if self.maps and not tempered:
             raise InputError(f"'{self.calibrator.method}' has no temperature; leave out --temperature")
 
     def identity(self) -> list[Any]:
@@ -85,39 +89,57 @@ class CalibratedFiles:
     def files(self, name: str, folder: Path) -> list[Path]:
         """Return the files of a case."""
         files = self.like.find(name)
-        return [files.score_file(folder), *([files.map_file(folder / "temperature")] if self.maps else [])]
+        return [files.score_file(folder), *(files.map_file(place) for place in self._map_folders(folder))]
 
     def write(self, case: Case, folder: Path) -> dict[str, int]:
         """Write the files of a case in one pass over it, and return its pixels and how many labels changed."""
-        if self.maps:
-            (folder / "temperature").mkdir(exist_ok=True)
-        pixels, changed = _write_case(self.calibrator, case, self.like, folder, self.dtype, self.maps)
+        places = self._map_folders(folder)
+        for place in places:
+            place.mkdir(parents=True, exist_ok=True)
+        pixels, changed = _write_case(self.calibrator, case, self.like, folder, self.dtype, places)
         return {"pixels": pixels, "changed": changed}
+
+    def _map_folders(self, folder: Path) -> list[Path]:
+        return self.like.map_folders(folder / "temperature") if self.maps else []
+
+
+def _has_temperatures(calibrator: Calibrator) -> TypeGuard[MultiLabel]:
+    return isinstance(calibrator, MultiLabel) and calibrator.has_temperature
 
 
 def _write_case(
-    calibrator: Calibrator, case: Case, like: Folder, folder: Path, dtype: str, maps: bool
+    calibrator: Calibrator, case: Case, like: Folder, folder: Path, dtype: str, places: Sequence[Path]
 ) -> tuple[int, int]:
     """Write the files of one case in one pass over it, and return its pixels and how many labels changed."""
     files, shape = like.find(case.name), tuple(case.logits.shape)
     pixels, changed = 0, 0
     with ExitStack() as stack:
         scores = stack.enter_context(files.create_scores(folder, shape, dtype))
-        heat = stack.enter_context(files.create_map(folder / "temperature", shape[1:], "float32")) if maps else None
+        heats = [stack.enter_context(files.create_map(place, shape[1:], "float32")) for place in places]
         for slab, exact, temperature in _probabilities(calibrator, case):
-            raw, rounded = slab.logits[:, :, slab.inner], exact.to(_PRECISIONS[dtype])
-            # `scaled_probabilities` guards the labels; only rounding afterwards or before may have moved one
-            guarded = rounded.dtype == exact.dtype and raw.dtype != torch.float64
-            probs = keep_labels(rounded, raw) if calibrator.preserves_labels and not guarded else rounded
-            moved = moved_labels(probs[0].flatten(1), raw[0].flatten(1))
+            raw = slab.logits[:, :, slab.inner]
+            probs, moved = _rounded(calibrator, exact, raw, _PRECISIONS[dtype])
             if moved and calibrator.preserves_labels:
                 raise RuntimeError(f"{moved} labels of case '{case.name}' would change, which must never happen")
             start = slab.rows.start + slab.inner.start
             scores.write(start, probs[0].cpu().numpy())
-            if heat is not None and temperature is not None:
-                heat.write(start, temperature[0, 0].float().cpu().numpy())
+            for k, heat in enumerate(heats):
+                assert temperature is not None
+                heat.write(start, temperature[0, k].float().cpu().numpy())
             pixels, changed = pixels + probs[0, 0].numel(), changed + moved
     return pixels, changed
+
+
+def _rounded(calibrator: Calibrator, exact: Probs, raw: Logits, dtype: torch.dtype) -> tuple[Probs, int]:
+    """Return probabilities in a precision, with the labels of methods that keep them, and how many pixels changed."""
+    rounded, keeps = exact.to(dtype), calibrator.preserves_labels
+    if calibrator.activation == "sigmoid":
+        probs = keep_sides(rounded, raw) if keeps else rounded
+        return probs, int(((probs > 0.5) != (raw > 0)).any(dim=1).sum())
+    # `scaled_probabilities` guards the labels; only rounding afterwards or before may have moved one
+    guarded = rounded.dtype == exact.dtype and raw.dtype != torch.float64
+    probs = keep_labels(rounded, raw) if keeps and not guarded else rounded
+    return probs, moved_labels(probs[0].flatten(1), raw[0].flatten(1))
 
 
 def _probabilities(calibrator: Calibrator, case: Case) -> Iterator[tuple[Slab, Probs, Temperature | None]]:
@@ -125,21 +147,27 @@ def _probabilities(calibrator: Calibrator, case: Case) -> Iterator[tuple[Slab, P
 
     All are the result of `scaled_probabilities`, whose kernel gives the same bits for any number of threads.
     """
-    if isinstance(calibrator, TemperatureCalibrator):
+    activated = _sigmoid if calibrator.activation == "sigmoid" else _softmax
+    if isinstance(calibrator, TemperatureCalibrator) or _has_temperatures(calibrator):
         for slab, temperature in calibrator.temperature_case(case):
             raw = slab.logits[:, :, slab.inner]
-            if calibrator.only_divides:
+            if calibrator.activation == "softmax" and calibrator.only_divides:
                 yield slab, scaled_probabilities(_single(raw), temperature.float()), temperature
             else:
-                yield slab, _softmax(calibrator.scale(raw, temperature)), temperature
+                yield slab, activated(calibrator.scale(raw, temperature)), temperature
     else:
         for slab, logits in calibrator.calibrate_case(case):
-            yield slab, _softmax(logits), None
+            yield slab, activated(logits), None
 
 
 def _softmax(logits: Logits) -> Probs:
     one = torch.ones((), device=logits.device)
     return scaled_probabilities(_single(logits), one.expand(len(logits), 1, *logits.shape[2:]))
+
+
+def _sigmoid(logits: Logits) -> Probs:
+    """Return the probability of each channel: of the second of the two classes `[0, z]`."""
+    return torch.cat([_softmax(two_class_logits(z))[:, 1:] for z in torch.split(logits, 1, dim=1)], dim=1)
 
 
 def _single(logits: Logits) -> Logits:

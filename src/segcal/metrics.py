@@ -15,6 +15,7 @@ from segcal.functional import binning
 from segcal.functional.binning import Evidence, Form, Histogram, Pixels
 from segcal.functional.catalogue import METRICS, readings
 from segcal.functional.checks import (
+    activation_of,
     check_batches,
     check_integers,
     check_labels,
@@ -25,11 +26,11 @@ from segcal.functional.checks import (
     probability_doubt,
 )
 from segcal.functional.counting import Totals, add_unchecked_batch, measure_batch
-from segcal.functional.probability import probabilities
+from segcal.functional.probability import probabilities, two_class_logits
 from segcal.kernels.constants import CELLS
 from segcal.kernels.dispatch import engine_for
 from segcal.notices import CalibrationWarning
-from segcal.types import IgnoreIndex, InputError, Labels, Logits, Mask, public
+from segcal.types import Activation, IgnoreIndex, InputError, Labels, Logits, Mask, Masks, public
 
 _CHUNK = 1 << 22  # pixels described at a time
 _FIELDS = ("count", "hit", "confidence")
@@ -47,13 +48,18 @@ class CalibrationSuite(Metric):
     Counts are int64 and sums float64. ACE needs equal-mass bins, which are read from a fine histogram of 65,536 cells
     (24 bytes per cell, class and region); `ace_error_bound` returns a bound of the error.
 
+    A sigmoid head is measured channel by channel, each as two classes. `compute` then gives the mean over channels, and
+    `compute_channels` the figures of each.
+
     Args:
-        num_classes: Number of classes L.
+        num_classes: Number of classes L, or of sigmoid channels C.
         ignore_index: Label, or labels, to ignore.
         regions: Names of the regions that are measured separately; `update` takes a mask for each.
         bins: Number of confidence bins R.
         form: Form of SCE and ACE: "tables", "equations" or "marginal" (see `segcal.functional.binning`).
         per_image: Whether to keep the metrics of every image too, with exact equal-mass bins, for `compute_images`.
+        activation: "softmax" for exclusive classes, "sigmoid" for channels that may overlap; by default a softmax, or a
+            sigmoid if `num_classes` is 1.
         kwargs: Arguments of `torchmetrics.Metric`.
     """
 
@@ -81,6 +87,7 @@ class CalibrationSuite(Metric):
         bins: int = 10,
         form: Form = "tables",
         per_image: bool = False,
+        activation: Activation | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -90,12 +97,15 @@ class CalibrationSuite(Metric):
             raise InputError(f"form must be 'tables', 'equations' or 'marginal', got '{form}'")
         self.num_classes, self.ignore_index, self.bins, self.form = num_classes, ignore_index, bins, form
         self.regions, self.per_image = tuple(regions), per_image
-        many = len(self.regions)
-        self._add_histogram("", (many, num_classes, bins))
-        self._add_histogram("cell_", (many, num_classes, CELLS))
+        self.activation = activation_of(activation, num_classes)
+        self.channels = num_classes if self.activation == "sigmoid" else 1
+        classes = 2 if self.activation == "sigmoid" else num_classes
+        many = self.channels * len(self.regions)  # rows of the state: all regions of a channel, then of the next
+        self._add_histogram("", (many, classes, bins))
+        self._add_histogram("cell_", (many, classes, CELLS))
         if form == "marginal":
-            self._add_histogram("static_", (many, num_classes, bins))
-        self.add_state("support", torch.zeros(many, num_classes, dtype=torch.int64), "sum")
+            self._add_histogram("static_", (many, classes, bins))
+        self.add_state("support", torch.zeros(many, classes, dtype=torch.int64), "sum")
         self.add_state("sums", torch.zeros(many, 3, dtype=torch.float64), "sum")
         self.add_state("images", [], "cat")
         self.add_state("problems", torch.zeros(2, dtype=torch.int64), "max")
@@ -104,7 +114,7 @@ class CalibrationSuite(Metric):
         self.register_buffer("_edges", edges, persistent=False)
         self.register_buffer("_ignored", ignored, persistent=False)
 
-    def update(self, logits: Logits, labels: Labels, mask: Mask | Mapping[str, Mask] | None = None) -> None:
+    def update(self, logits: Logits, labels: Labels | Masks, mask: Mask | Mapping[str, Mask] | None = None) -> None:
         """Add a batch.
 
         On a GPU, batches are added in one pass that does not wait for the device: labels that are no class and scores
@@ -112,29 +122,45 @@ class CalibrationSuite(Metric):
 
         Args:
             logits: Scores `[B, L, *S]`.
-            labels: True classes `[B, *S]`.
+            labels: True classes `[B, *S]`, or masks of 0 and 1 `[B, C, *S]` of sigmoid channels.
             mask: Pixels to measure, or those of each region; by default every pixel that is not ignored.
         """
-        one_pass = not self.per_image and self.form != "marginal"
+        one_pass, problems = not self.per_image and self.form != "marginal", self._problems(logits, labels)
         if one_pass and engine_for(logits, labels) == "triton":
-            self._add_unchecked(logits, labels, mask)
+            for k, (scores, truth) in enumerate(problems):
+                self._add_unchecked(scores, truth, mask, self._rows(k))
             return
-        logits = check_logits(logits, self.num_classes, class_axis=1)
-        check_same_space(logits, labels, class_axis=1)
-        valid = check_labels(labels, self.num_classes, self.ignore_index)
-        if len(logits) and (doubt := probability_doubt(logits[0])):
+        checked = [self._checked(scores, truth, mask) for scores, truth in problems]
+        if self.activation == "softmax" and len(logits) and (doubt := probability_doubt(checked[0][0][0])):
             warnings.warn(doubt, CalibrationWarning, stacklevel=2)
-        masks = self._masks(mask, valid)
         if one_pass:
-            self._add_batch(logits, valid, masks)
+            for k, (scores, valid, masks) in enumerate(checked):
+                self._add_batch(scores, valid, masks, self._rows(k))
             return
-        for image, truth, inside in zip(logits, valid, masks.unbind(1), strict=True):
-            self._add_image(image, truth, inside)
+        for image in range(len(logits)):
+            rows = [
+                self._add_image(scores[image], valid[image], masks[:, image], self._rows(k))
+                for k, (scores, valid, masks) in enumerate(checked)
+            ]
+            if self.per_image:
+                self.images.append(torch.cat(rows).unsqueeze(0))  # type: ignore[union-attr]
 
     def compute(self) -> dict[str, dict[str, Tensor]]:
-        """Return every metric of each region, pooled: `compute()["all"]["ece"]`; NaN for a region without pixels."""
+        """Return every metric of each region, pooled: `compute()["all"]["ece"]`; NaN for a region without pixels.
+
+        Of several sigmoid channels it is the mean over the channels that have pixels; pixels are added up.
+        """
         found = readings(self._evidence(), self.form)
-        return {region: {name: values[k] for name, values in found.items()} for k, region in enumerate(self.regions)}
+        return self._by_region({name: self._over_channels(name, values, 0) for name, values in found.items()})
+
+    def compute_channels(self) -> list[dict[str, dict[str, Tensor]]]:
+        """Return what `compute` returns for each sigmoid channel: `compute_channels()[0]["all"]["ece"]`."""
+        with self.sync_context(should_sync=self._to_sync, should_unsync=self._should_unsync):
+            found = readings(self._evidence(), self.form)
+        return [
+            self._by_region({name: values[self._rows(k)] for name, values in found.items()})
+            for k in range(self.channels)
+        ]
 
     def compute_images(self) -> dict[str, dict[str, Tensor]]:
         """Return every metric of each image: `compute_images()["all"]["ece"]` has one value per image, in order."""
@@ -142,20 +168,27 @@ class CalibrationSuite(Metric):
             raise InputError("metrics of single images are kept only with per_image=True; pass it to CalibrationSuite")
         names = (*METRICS, "pixels")
         with self.sync_context(should_sync=self._to_sync, should_unsync=self._should_unsync):
-            kept = self.images if isinstance(self.images, Tensor) else _cat(self.images, len(self.regions), len(names))
-        return {region: {name: kept[:, k, m] for m, name in enumerate(names)} for k, region in enumerate(self.regions)}
+            kept = self.images if isinstance(self.images, Tensor) else self._no_images(self.images)
+        columns = {name: self._over_channels(name, kept[:, :, m], 1) for m, name in enumerate(names)}
+        return {
+            region: {name: values[:, k] for name, values in columns.items()} for k, region in enumerate(self.regions)
+        }
 
     def compute_classes(self) -> dict[str, dict[str, Tensor]]:
-        """Return figures of each class in each region: `compute_classes()["all"]["ece"]` has one value per class."""
+        """Return figures of each class in each region: `compute_classes()["all"]["ece"]` has one value per class.
+
+        Sigmoid channels have two classes each: outside and inside the channel, one channel after the other.
+        """
         with self.sync_context(should_sync=self._to_sync, should_unsync=self._should_unsync):
             table = binning.class_table(self._evidence())
-        return {region: {name: values[k] for name, values in table.items()} for k, region in enumerate(self.regions)}
+        return self._by_region({name: self._joined(values) for name, values in table.items()})
 
     def compute_curves(self) -> dict[str, dict[str, Tensor]]:
-        """Return the reliability diagram of each region: confidence, accuracy and pixels of each bin."""
+        """Return the reliability diagram of each region, over all channels: confidence, accuracy and pixels by bin."""
         with self.sync_context(should_sync=self._to_sync, should_unsync=self._should_unsync):
-            curve = binning.reliability_curve(self._histogram(""))
-        return {region: {name: values[k] for name, values in curve.items()} for k, region in enumerate(self.regions)}
+            histogram = self._histogram("")
+            curve = binning.reliability_curve(Histogram(*(self._joined(field) for field in histogram)))
+        return self._by_region(curve)
 
     def plot(self, val: object = None, ax: object = None) -> Any:
         """Return a matplotlib Figure with the reliability diagram of each region, side by side.
@@ -176,12 +209,12 @@ class CalibrationSuite(Metric):
         """Return, for each region, a bound of the error of ACE (form `tables`) against exact equal-mass bins."""
         with self.sync_context(should_sync=self._to_sync, should_unsync=self._should_unsync):
             bounds = [float(binning.cells_error_bound(cells, bins=self.bins)) for cells in self._cells()]
-        return dict(zip(self.regions, bounds, strict=True))
+        return self._by_one(torch.tensor(bounds, dtype=torch.float64).view(self.channels, -1).mean(dim=0))
 
     def _sync_dist(self, *args: Any, **kwargs: Any) -> None:
         if not len(self.images):
             # a process without images must gather the same dtype and axes as the others
-            self.images = [_cat([], len(self.regions), len(METRICS) + 1).to(self.device)]
+            self.images = [self._no_images([]).to(self.device)]
         super()._sync_dist(*args, **kwargs)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], *args: Any, **kwargs: Any) -> Self:
@@ -192,29 +225,86 @@ class CalibrationSuite(Metric):
 
         return super()._apply(keeping_precision, *args, **kwargs)  # type: ignore[return-value]
 
-    def _add_unchecked(self, logits: Tensor, labels: Tensor, mask: Mask | Mapping[str, Mask] | None) -> None:
-        """Add a batch in one pass that also checks it."""
+    def _problems(self, logits: Tensor, labels: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Return logits and labels: those given, or those of each sigmoid channel with two classes."""
         check_score_shape(logits, self.num_classes, class_axis=1)
-        check_same_space(logits, labels, class_axis=1)
+        if self.activation == "softmax":
+            check_same_space(logits, labels, class_axis=1)
+            return [(logits, labels)]
+        masks = labels.unsqueeze(1) if self.channels == 1 and labels.ndim < logits.ndim else labels
+        if masks.shape != logits.shape:
+            raise InputError(
+                f"labels of sigmoid channels must have shape {tuple(logits.shape)}, a mask of 0 and 1 for each, "
+                f"got {tuple(labels.shape)}; segcal.functional.channels.channel_labels makes them from a label map"
+            )
+        return [(two_class_logits(logits[:, k : k + 1]), masks[:, k].contiguous()) for k in range(self.channels)]
+
+    def _checked(
+        self, logits: Tensor, labels: Tensor, mask: Mask | Mapping[str, Mask] | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return finite logits, valid labels and the pixels of each region."""
+        finite = check_logits(logits, logits.shape[1], class_axis=1)
+        valid = check_labels(labels, logits.shape[1], self.ignore_index)
+        return finite, valid, self._masks(mask, valid)
+
+    def _rows(self, channel: int) -> slice:
+        """Rows of the state that belong to a channel."""
+        return slice(channel * len(self.regions), (channel + 1) * len(self.regions))
+
+    def _by_region(self, columns: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+        return {region: {name: values[k] for name, values in columns.items()} for k, region in enumerate(self.regions)}
+
+    def _by_one(self, values: Tensor) -> dict[str, float]:
+        return dict(zip(self.regions, values.tolist(), strict=True))
+
+    def _over_channels(self, name: str, values: Tensor, axis: int) -> Tensor:
+        """Return the mean over channels, or the sum of pixels, of values with the rows of the state along an axis."""
+        if self.channels == 1:
+            return values
+        split = values.reshape(*values.shape[:axis], self.channels, len(self.regions))
+        return split.sum(dim=axis) if name == "pixels" else split.nanmean(dim=axis)
+
+    def _joined(self, values: Tensor) -> Tensor:
+        """Return tables `[rows, classes, ...]` as `[regions, classes of all channels, ...]`."""
+        if self.channels == 1:
+            return values
+        split = values.reshape(self.channels, len(self.regions), *values.shape[1:])
+        return split.transpose(0, 1).flatten(1, 2)
+
+    def _no_images(self, rows: Any) -> Tensor:
+        shape = (0, self.channels * len(self.regions), len(METRICS) + 1)
+        return torch.cat(list(rows)) if len(rows) else torch.empty(shape, dtype=torch.float64)
+
+    def _accumulate(self, name: str, rows: slice, values: Tensor) -> None:
+        state = getattr(self, name).clone()
+        state[rows] += values
+        setattr(self, name, state)
+
+    def _add_unchecked(
+        self, logits: Tensor, labels: Tensor, mask: Mask | Mapping[str, Mask] | None, rows: slice
+    ) -> None:
+        """Add a batch in one pass that also checks it."""
         check_integers(labels)
         masks = self._given_masks(mask, labels)
-        totals = Totals(*self._histogram(""), self.support, self.sums, *self._histogram("cell_"))
+        states = (*self._histogram(""), self.support, self.sums, *self._histogram("cell_"))
+        totals = Totals(*(state[rows] for state in states))  # views, which are added to in place
         add_unchecked_batch(
             logits, labels, masks, self._ignored, self._edges, totals, self.problems, self._update_count
         )
 
-    def _add_batch(self, logits: Tensor, labels: Tensor, masks: Tensor) -> None:
-        cells = self._histogram("cell_")
-        *top, support, sums = measure_batch(logits, labels, masks, self._edges.to(labels.device), *cells)
-        for name, value in zip(_FIELDS, top, strict=True):
-            setattr(self, name, getattr(self, name) + value)
-        self.support = self.support + support
-        self.sums = self.sums + sums
+    def _add_batch(self, logits: Tensor, labels: Tensor, masks: Tensor, rows: slice) -> None:
+        """Add a batch in one pass where there is a kernel for it."""
+        cells = [field[rows] for field in self._histogram("cell_")]
+        found = measure_batch(logits, labels, masks, self._edges.to(labels.device), *cells)
+        for name, value in zip((*_FIELDS, "support", "sums"), found, strict=True):
+            self._accumulate(name, rows, value)
 
-    def _add_image(self, logits: Tensor, labels: Tensor, masks: Tensor) -> None:
-        flat, truth = logits.reshape(self.num_classes, -1), labels.reshape(-1)
+    def _add_image(self, logits: Tensor, labels: Tensor, masks: Tensor, rows: slice) -> Tensor:
+        """Add one image, and return its metrics `[regions, metrics]`, those of its last part if it has several."""
+        flat, truth = logits.reshape(len(logits), -1), labels.reshape(-1)
         inside = masks.reshape(len(self.regions), -1)
         step = flat.shape[1] if self.per_image else _CHUNK
+        read = torch.empty(0)
         for start in range(0, max(flat.shape[1], 1), max(step, 1)):
             part = slice(start, start + step)
             probs = probabilities(flat[:, part].double().unsqueeze(0))[0] if self.form == "marginal" else None
@@ -223,31 +313,31 @@ class CalibrationSuite(Metric):
             evidence = binning.region_evidence(
                 pixels,
                 index,
-                num_classes=self.num_classes,
+                num_classes=len(logits),
                 bins=self.bins,
                 form=self.form,
                 class_probs=probs,
                 # pooled ACE is read from the cells, so percentiles are needed only for the metrics of single images
                 adaptive_edges=None if self.per_image else binning.equal_edges(self.bins, pixels.confidence),
             )
-            self._add_evidence(evidence)
-            self._add_cells(pixels, probs, index)
+            self._add_evidence(evidence, rows)
+            self._add_cells(pixels, probs, index, rows)
             if self.per_image:
                 found = readings(evidence, self.form)
-                rows = torch.stack([found[name].double() for name in (*METRICS, "pixels")], dim=-1)
-                self.images.append(rows.unsqueeze(0))  # type: ignore[union-attr]
+                read = torch.stack([found[name].double() for name in (*METRICS, "pixels")], dim=-1)
+        return read
 
-    def _add_evidence(self, evidence: Evidence) -> None:
+    def _add_evidence(self, evidence: Evidence, rows: slice) -> None:
         for name, value in zip(_FIELDS, evidence.top, strict=True):
-            setattr(self, name, getattr(self, name) + value)
+            self._accumulate(name, rows, value)
         if self.form == "marginal":
             for name, value in zip(_FIELDS, evidence.static, strict=True):
-                setattr(self, "static_" + name, getattr(self, "static_" + name) + value)
-        self.support = self.support + evidence.support
-        self.sums = self.sums + evidence.sums
+                self._accumulate("static_" + name, rows, value)
+        self._accumulate("support", rows, evidence.support)
+        self._accumulate("sums", rows, evidence.sums)
 
-    def _add_cells(self, pixels: Pixels, probs: Tensor | None, index: Sequence[Tensor]) -> None:
-        for cells, region in zip(self._cells(), index, strict=True):
+    def _add_cells(self, pixels: Pixels, probs: Tensor | None, index: Sequence[Tensor], rows: slice) -> None:
+        for cells, region in zip(list(self._cells())[rows], index, strict=True):
             if probs is None:
                 binning.count_cells(pixels, region, cells)
             else:
@@ -276,7 +366,9 @@ class CalibrationSuite(Metric):
         return torch.stack([whole if given is None else given.to(labels.device) for given in ordered])
 
     def _evidence(self) -> Evidence:
-        check_batches(self.problems.tolist(), self.num_classes, self.ignore_index)
+        check_batches(
+            self.problems.tolist(), 2 if self.activation == "sigmoid" else self.num_classes, self.ignore_index
+        )
         top = self._histogram("")
         static = self._histogram("static_") if self.form == "marginal" else top
         each = [binning.adaptive_from_cells(cells, bins=self.bins, form=self.form) for cells in self._cells()]
@@ -293,7 +385,3 @@ class CalibrationSuite(Metric):
         for name in _FIELDS:
             dtype = torch.float64 if name == "confidence" else torch.int64
             self.add_state(prefix + name, torch.zeros(shape, dtype=dtype), "sum")
-
-
-def _cat(rows: Any, regions: int, names: int) -> Tensor:
-    return torch.cat(list(rows)) if len(rows) else torch.empty(0, regions, names, dtype=torch.float64)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 from jaxtyping import Bool, Float, Integer
@@ -19,11 +19,15 @@ Logits: TypeAlias = Float[Tensor, "B L *S"]
 Probs: TypeAlias = Float[Tensor, "B L *S"]
 Labels: TypeAlias = Integer[Tensor, "B *S"]
 Mask: TypeAlias = Bool[Tensor, "B *S"]
+Masks: TypeAlias = Integer[Tensor, "B L *S"]
+"""Labels of sigmoid channels: 0 and 1 in each."""
 Image: TypeAlias = Float[Tensor, "B C *S"]
 Temperature: TypeAlias = Float[Tensor, "B 1 *S"]
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 IgnoreIndex: TypeAlias = int | Sequence[int] | None
+Activation: TypeAlias = Literal["softmax", "sigmoid"]
+"""What turns logits into probabilities: a softmax over exclusive classes, or a sigmoid of each channel by itself."""
 
 
 Public = TypeVar("Public")
@@ -53,7 +57,8 @@ class Case:
     Args:
         name: Name in messages, tables and files.
         logits: Scores `[L, *S]`; a memory-mapped array stays on disk until it is needed.
-        labels: True classes `[*S]`; None if there are none, which is enough to apply a calibrator.
+        labels: True classes `[*S]`, or a mask of 0 and 1 for each sigmoid channel `[L, *S]`; None if there are none,
+            which is enough to apply a calibrator.
         image: Image `[C, *S]` that the scores were computed from, for methods that use it.
         spacing: Size of a pixel along each axis of `*S`.
         group: Cases of one group (a video, a patient) are never split between fitting and validation.

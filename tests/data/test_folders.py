@@ -386,7 +386,8 @@ def test_settings_and_what_overrides_them(tmp_path: Path) -> None:
     [
         (
             "klasses = []",
-            "may set classes, ignore_index, background, scores, group, geometry, spacing, got 'klasses'; did you",
+            "may set classes, ignore_index, background, scores, activation, channels, group, geometry, spacing, "
+            "got 'klasses'; did you mean 'classes'?",
         ),
         ("classes = 3", "classes must be a list of names, got 3"),
         ("classes = [1, 2]", "classes must be a list of names, got [1, 2]"),

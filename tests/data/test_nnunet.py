@@ -114,10 +114,34 @@ def test_a_fold_that_trained_on_its_cases_is_refused(model: Path) -> None:
         open_folder(model)
 
 
-def test_regions_are_refused(model: Path) -> None:
-    (model / "dataset.json").write_text(json.dumps({"labels": {"background": 0, "whole": [1, 2], "core": 2}}))
-    with pytest.raises(InputError, match="declares regions, whose sigmoid probabilities do not sum to 1"):
-        open_folder(model)
+def test_regions_are_sigmoid_channels(model: Path, tmp_path: Path) -> None:
+    """Channels are in the order of dataset.json, and nnU-Net fills the outside of its crop with zeros."""
+    regions = {"background": 0, "whole": [1, 2], "core": 2, "ignore": 3}
+    (model / "dataset.json").write_text(json.dumps({"labels": regions, "regions_class_order": [1, 2]}))
+    box = (slice(None), slice(1, 4), slice(2, 6), slice(0, 5))
+    for archive in model.glob("fold_*/validation/*.npz"):
+        probs = np.zeros((2, *SHAPE), np.float16)
+        probs[box] = np.random.default_rng(ord(archive.stem)).random(probs[box].shape)
+        np.savez_compressed(archive, probabilities=probs)
+    folder = open_folder(model)
+    assert (folder.activation, folder.num_classes, folder.class_names) == ("sigmoid", 2, ("whole", "core"))
+    assert folder.ignore_index == (-1,)
+    for case in folder:
+        true, inside = truth(ord(case.name)), np.zeros(SHAPE, bool)
+        inside[box[1:]] = True
+        expected = np.stack([(true == 1) | (true == 2), true == 2]).astype(int)
+        np.testing.assert_array_equal(case.labels, np.where(inside & (true != 3), expected, -1))
+        stored = np.load(model / f"fold_{case.name == 'c':d}/validation/{case.name}.npz")["probabilities"]
+        torch.testing.assert_close(torch.sigmoid(torch.as_tensor(case.logits)), torch.from_numpy(stored).float())
+    fitted = segcal.create("ts", num_classes=2, activation="sigmoid", ignore_index=-1).fit(folder)
+    apply_to_folder(fitted, folder, out=tmp_path / "out", dtype="float16", maps=True)
+    written = np.load(tmp_path / "out" / "a.npz")["probabilities"]
+    raw = np.load(model / "fold_0" / "validation" / "a.npz")["probabilities"]
+    assert written.dtype == np.float16
+    np.testing.assert_array_equal(written > 0.5, raw > 0.5)  # so nnU-Net makes the same segmentation of them
+    heat = nibabel.load(tmp_path / "out" / "temperature" / "core" / "a.nii.gz")
+    assert heat.shape == SHAPE[::-1]
+    np.testing.assert_array_equal(heat.affine, AFFINE)
 
 
 @pytest.mark.parametrize(

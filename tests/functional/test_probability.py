@@ -17,12 +17,16 @@ from segcal.functional.probability import (
     brier_score,
     entropy,
     keep_labels,
+    keep_sides,
     log_probabilities,
     logits_from_probabilities,
+    logits_from_scores,
+    logits_from_sigmoid,
     negative_log_likelihood,
     next_below,
     probabilities,
 )
+from segcal.types import InputError
 from support import references
 
 HALVES = (torch.float16, torch.bfloat16)
@@ -191,3 +195,65 @@ def test_an_exported_graph_keeps_labels_too(monkeypatch: pytest.MonkeyPatch) -> 
         below = kept[0, [0, 2]].double()
         assert kept[0, 1].item() == torch.tensor(value).item()
         assert ((kept[0, 1].double() - below) / value).tolist() == pytest.approx([4 * 2**-23] * 2, rel=0.2)
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# sigmoid channels, and scores that do not sum to 1
+
+
+@given(st.lists(st.floats(0, 1, width=32), min_size=1, max_size=20))
+def test_sigmoid_probabilities_there_and_back(values: list[float]) -> None:
+    probs = torch.tensor(values)
+    logits = logits_from_sigmoid(probs)
+    assert logits.isfinite().all()
+    torch.testing.assert_close(torch.sigmoid(logits), probs)
+    assert torch.equal(logits > 0, probs > 0.5)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_sides_are_kept_in_every_precision(dtype: torch.dtype) -> None:
+    tiny = torch.finfo(torch.float32).tiny
+    logits = torch.tensor([0.0, tiny, -tiny, 1e-4, -1e-4, 30.0, -30.0])
+    kept = keep_sides(torch.sigmoid(logits / 100).to(dtype), logits)
+    assert kept.dtype == dtype
+    assert torch.equal(kept > 0.5, logits > 0)
+    torch.testing.assert_close(kept.double(), torch.sigmoid(logits.double() / 100), rtol=1e-2, atol=0)
+    above = torch.tensor([0.75, 0.25], dtype=dtype)
+    assert torch.equal(keep_sides(above, torch.tensor([1.0, -1.0])), above)  # nothing else moves
+
+
+def test_scores_of_queries_by_hand() -> None:
+    """Two queries of a mask classifier at two pixels: class probabilities times mask probabilities, summed."""
+    classes = torch.tensor([[0.8, 0.1], [0.2, 0.6]])  # query, class; the rest is "no object"
+    masks = torch.tensor([[0.9, 0.1], [0.5, 0.0]])  # query, pixel
+    scores = torch.einsum("qc,qp->cp", classes, masks)[None]
+    torch.testing.assert_close(scores[0], torch.tensor([[0.82, 0.08], [0.39, 0.01]]))
+    found = probabilities(logits_from_scores(scores))
+    torch.testing.assert_close(found[0, :, 0], torch.tensor([0.82, 0.39]) / 1.21)
+    torch.testing.assert_close(found[0, :, 1], torch.tensor([8.0, 1.0]) / 9)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@given(data=st.data())
+def test_scores_keep_their_argmax(dtype: torch.dtype, data: st.DataObject) -> None:
+    """Also where scores are neighbours, zero or subnormal, and whatever they sum to."""
+    base = data.draw(st.lists(st.floats(0, 3e4, width=16), min_size=2, max_size=6))
+    scores = torch.tensor(base, dtype=dtype)
+    neighbours = next_below(scores.clamp(min=torch.finfo(dtype).tiny))
+    every = torch.stack([scores, neighbours, torch.where(scores > 0, neighbours, scores)])
+    stacked = torch.cat([every, every.flip(1)], dim=1)
+    found = logits_from_scores(stacked)
+    assert found.isfinite().all()
+    assert torch.equal(found.argmax(1), stacked.argmax(1))
+
+
+def test_neighbouring_scores_would_otherwise_tie() -> None:
+    scores = torch.tensor([[1000.0, np.nextafter(np.float32(1000), np.float32(2000)).item()]])
+    assert scores.log()[0, 0] == scores.log()[0, 1]
+    assert logits_from_scores(scores).argmax(1).item() == 1
+
+
+@pytest.mark.parametrize("value", [-0.1, math.nan, math.inf])
+def test_scores_must_be_finite_and_nonnegative(value: float) -> None:
+    with pytest.raises(InputError, match="scores must be finite and at least 0"):
+        logits_from_scores(torch.tensor([[0.5, value]]))

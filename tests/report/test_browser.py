@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from segcal import create, evaluate
@@ -71,7 +72,19 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     results = evaluate(cases, {"UC": None, "AUTO": explained}, num_classes=3, repetitions=5, class_names=names)
     made["explained"] = folder / "explained.html"
     write_page(results, made["explained"], portray(cases, {"UC": None, "AUTO": explained}, results))
+    made["channels"] = folder / "channels.html"
+    write_channels(made["channels"])
     return made
+
+
+def write_channels(path: Path) -> None:
+    """The page of a sigmoid head with two channels, of which one has an evil name."""
+    scenes = simulate(2, num_classes=2, size=(20, 24), contrast=3.0)
+    cases = [replace(s.case, labels=np.stack([s.case.labels, 1 - s.case.labels])) for s in scenes]
+    methods = {"UC": None, "TS": create("ts", 2, activation="sigmoid").fit(cases)}
+    options: dict[str, Any] = {"class_names": ["whole", EVIL_CLASS], "repetitions": 5, "patch_size": 8, "patches": 2}
+    results = evaluate(cases, methods, num_classes=2, activation="sigmoid", **options)
+    write_page(results, path, portray(cases, methods, results, ["scene-000"]))
 
 
 def explaining(fitted: Calibrator) -> Calibrator:
@@ -145,6 +158,22 @@ def test_the_whole_page_is_there_and_nothing_is_fetched(opened: Opened) -> None:
     assert opened.page.locator("h1").inner_text().startswith("The network is")
     assert opened.page.locator("#nav a").count() == len(sections)
     assert opened.page.locator(".reliability").count() >= 2 * (1 + 4)  # for each method: all images, a case, 3 patches
+
+
+@pytest.mark.parametrize("opened", ["channels"], indirect=True)
+def test_channels_are_shown_one_by_one(opened: Opened) -> None:
+    page = opened.page
+    rows = page.locator("#channels tbody tr")
+    assert [text.split("\t")[0] for text in rows.all_inner_texts()] == ["whole", EVIL_CLASS, "mean"]
+    page.locator("#channels").get_by_role("button", name="NLL").click()
+    values = [
+        [float(re.match(r"[\d.]+", cell).group()) for cell in row.split("\t")[1:]] for row in rows.all_inner_texts()
+    ]
+    assert values[2] == pytest.approx([(a + b) / 2 for a, b in zip(*values[:2], strict=True)], abs=2e-4)
+    chips = page.locator("#cases .chips button").all_inner_texts()
+    assert [chip.splitlines()[0] for chip in chips] == ["scene-000, whole", f"scene-000, {EVIL_CLASS}"]
+    assert page.locator("#cases .legend").first.inner_text().splitlines() == ["not whole", "whole"]
+    assert "By channel" in page.locator("#classes h3").inner_text()
 
 
 @pytest.mark.parametrize("opened", ["explained"], indirect=True)

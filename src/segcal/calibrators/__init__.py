@@ -26,11 +26,13 @@ from segcal.calibrators.invariant import TranslationInvariantMatrixScaling
 from segcal.calibrators.isotonic import IsotonicRegression
 from segcal.calibrators.local import ImageTemperatureScaling, LocalTemperatureScaling
 from segcal.calibrators.matrix import MatrixScaling
+from segcal.calibrators.multilabel import MultiLabel
 from segcal.calibrators.structured import StructuredVectorScaling
 from segcal.calibrators.temperature import TemperatureScaling
 from segcal.calibrators.vector import VectorScaling
 from segcal.files import MARKER, read_json
-from segcal.types import InputError, public
+from segcal.functional.checks import activation_of
+from segcal.types import Activation, InputError, public
 
 __all__ = [
     "ArgmaxPreservingScaling",
@@ -48,6 +50,7 @@ __all__ = [
     "IsotonicRegression",
     "LocalTemperatureScaling",
     "MatrixScaling",
+    "MultiLabel",
     "OneLogit",
     "OneLogitTemperature",
     "OrderPreservingScaling",
@@ -140,19 +143,21 @@ def create(method: Literal["auto"], num_classes: int, **settings: Any) -> Automa
 @overload
 def create(method: str, num_classes: int, **settings: Any) -> Calibrator: ...
 @public
-def create(method: str, num_classes: int, **settings: Any) -> Calibrator:
+def create(method: str, num_classes: int, *, activation: Activation | None = None, **settings: Any) -> Calibrator:
     """Build a calibrator by name.
 
     `spatial_dims` and `image_channels` describe the data; methods that read one pixel at a time ignore them. With
-    `num_classes=1` the calibrator is for one-logit (sigmoid) heads: logits `[B, 1, *S]`, labels 0 and 1.
+    `activation="sigmoid"` the calibrator is for `num_classes` channels that may overlap: logits `[B, C, *S]` and labels
+    `[B, C, *S]` of 0 and 1, each channel calibrated by itself; `num_classes=1` is always such a head.
 
     >>> create("ts", num_classes=11, ignore_index=11).method
     'ts'
     """
     if method not in _METHODS:
         raise InputError(f"method must be one of {', '.join(_METHODS)}, got '{method}'")
-    if num_classes == 1:
-        return one_logit(create(method, 2, **settings))
+    if num_classes > 0 and activation_of(activation, num_classes) == "sigmoid":
+        channels = [create(method, 2, **settings) for _ in range(num_classes)]
+        return one_logit(channels[0]) if num_classes == 1 else MultiLabel(channels)
     kind = _METHODS[method]
     known = set(inspect.signature(kind).parameters)
     wanted = {name: value for name, value in settings.items() if name in known or name not in _DATA_SETTINGS}

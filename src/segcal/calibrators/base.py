@@ -5,6 +5,8 @@ num_classes=1)` builds a calibrator for them (`calibrators.binary`). It behaves 
 two-class logits `[0, z]`, whose softmax is `[1 - sigmoid(z), sigmoid(z)]`: `forward` returns one calibrated logit (the
 log-odds of class 1), `predict_proba` one channel (the probability of class 1), and `temperature` is unchanged. The
 predicted label is 1 where the logit is above 0, or the probability above 0.5; methods that preserve labels preserve it.
+`segcal.create(method, num_classes=C, activation="sigmoid")` builds one such calibrator for each of C channels, whose
+labels `[C, *S]` may overlap (`calibrators.multilabel`).
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from segcal.functional.probability import keep_labels, probabilities
 from segcal.kernels.dispatch import engine_for
 from segcal.notices import CalibrationWarning
 from segcal.regions import foreground
-from segcal.types import Case, IgnoreIndex, Image, InputError, Logits, Probs, Temperature, public
+from segcal.types import Activation, Case, IgnoreIndex, Image, InputError, Logits, Probs, Temperature, public
 from segcal.version import __version__
 
 FORMAT = 1
@@ -80,6 +82,9 @@ class Calibrator(nn.Module, ABC):
 
     preserves_labels: bool
     """Whether the predicted label of every pixel is preserved; for most methods a property of the class."""
+
+    activation: Activation = "softmax"
+    """Whether its logits are of exclusive classes or of sigmoid channels."""
 
     context: int | None = 0
     """Reach of a pixel's result, in pixels: 0 for methods that read one pixel at a time, None for whole images."""
@@ -134,6 +139,11 @@ class Calibrator(nn.Module, ABC):
             with torch.no_grad():  # never around a yield: the mode would leak to the caller
                 calibrated = self(slab.logits, slab.image)[:, :, slab.inner]
             yield slab, calibrated
+
+    @property
+    def fit_settings(self) -> frozenset[str]:
+        """Names of the arguments of `fit` besides the cases."""
+        return frozenset(inspect.signature(self.fit).parameters) - {"cases", "validation"}
 
     @property
     def applied(self) -> Calibrator:

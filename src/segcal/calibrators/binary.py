@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
-from typing import Any, Self, cast, overload
+from collections.abc import Iterable, Iterator
+from typing import Any, Self
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from segcal.calibrators.base import Calibrator, TemperatureCalibrator
-from segcal.cases import Slab, reread
-from segcal.data.io.base import split_index
-from segcal.functional.probability import log_odds, two_class_logits
-from segcal.types import Array, Case, Image, InputError, Logits, Probs, Temperature
+from segcal.calibrators.channels import ChannelCases, channel_case
+from segcal.cases import Slab
+from segcal.functional.probability import keep_sides, log_odds, two_class_logits
+from segcal.types import Case, Image, Logits, Probs, Temperature
 
 
 class OneLogit(Calibrator):
@@ -23,6 +21,8 @@ class OneLogit(Calibrator):
     Args:
         two_class: Calibrator with `num_classes=2` that does the work.
     """
+
+    activation = "sigmoid"
 
     def __init__(self, two_class: Calibrator) -> None:
         nn.Module.__init__(self)  # the base class would refuse one class
@@ -40,6 +40,25 @@ class OneLogit(Calibrator):
         return self.two_class.context
 
     @property
+    def fit_settings(self) -> frozenset[str]:
+        """Names of the arguments of `fit` besides the cases."""
+        return self.two_class.fit_settings
+
+    @property
+    def applied(self) -> OneLogit:
+        """The calibrator that does the work: itself, or the one of the method that was chosen."""
+        chosen = self.two_class.applied
+        if chosen is self.two_class:
+            return self
+        applied = one_logit(chosen)
+        applied.fitted.fill_(True)
+        return applied
+
+    def channel(self, index: int) -> Calibrator:
+        """Return the two-class calibrator of the channel."""
+        return (self.two_class,)[index]
+
+    @property
     def learned(self) -> int:
         """Number of learned values."""
         return self.two_class.learned
@@ -50,13 +69,13 @@ class OneLogit(Calibrator):
 
     def fit(self, cases: Iterable[Case], *, validation: Iterable[Case] | None = None, **settings: Any) -> Self:
         """Fit on cases with logits `[1, *S]` and labels 0 and 1."""
-        held_out = None if validation is None else _TwoClassCases(validation)
-        self.two_class.fit(_TwoClassCases(cases), validation=held_out, **settings)
+        held_out = None if validation is None else ChannelCases(validation)
+        self.two_class.fit(ChannelCases(cases), validation=held_out, **settings)
         return self._finish(self.two_class.fit_report_)
 
     def fit_roughly(self, cases: Iterable[Case], **settings: Any) -> Self:
         """Fit as `fit` does, or nearly and faster."""
-        self.two_class.fit_roughly(_TwoClassCases(cases), **settings)
+        self.two_class.fit_roughly(ChannelCases(cases), **settings)
         return self._finish(self.two_class.fit_report_)
 
     def calibrate(self, logits: Logits, image: Image | None = None) -> Logits:
@@ -72,20 +91,17 @@ class OneLogit(Calibrator):
         """Return the calibrated probability of class 1, of the same shape and dtype; above 0.5 where class 1 wins."""
         self._check(logits)
         probs = self.two_class.predict_proba(two_class_logits(logits), image)[:, 1:]
-        if not self.preserves_labels:
-            return probs
-        half = 0.5 * torch.ones_like(probs)
-        return torch.where((logits > 0) & (probs <= half), half + torch.finfo(probs.dtype).eps / 2, probs)
+        return keep_sides(probs, logits) if self.preserves_labels else probs
 
     def calibrate_case(self, case: Case) -> Iterator[tuple[Slab, Logits]]:
         """Yield the calibrated logit of a case slab by slab: the slab as read, and the result of its inner slices."""
         self._check_fitted()
-        for slab, logits in self.two_class.calibrate_case(_two_class(case)):
+        for slab, logits in self.two_class.calibrate_case(channel_case(case)):
             yield slab._replace(logits=slab.logits[:, 1:]), log_odds(logits)
 
     def fit_labels(self, case: Case) -> Tensor:
         """Return labels `[1, *S]` with -1 at every pixel that the fit leaves out."""
-        return self.two_class.fit_labels(_two_class(case))
+        return self.two_class.fit_labels(channel_case(case))
 
 
 class OneLogitTemperature(OneLogit, TemperatureCalibrator):
@@ -105,7 +121,7 @@ class OneLogitTemperature(OneLogit, TemperatureCalibrator):
     def temperature_case(self, case: Case) -> Iterator[tuple[Slab, Temperature]]:
         """Yield the temperatures of a case slab by slab."""
         self._check_fitted()
-        for slab, temperature in self.two_class.temperature_case(_two_class(case)):
+        for slab, temperature in self.two_class.temperature_case(channel_case(case)):
             yield slab._replace(logits=slab.logits[:, 1:]), temperature
 
     def scale(self, logits: Logits, temperature: Temperature) -> Logits:
@@ -118,57 +134,3 @@ def one_logit(two_class: Calibrator) -> OneLogit:
     if isinstance(two_class, TemperatureCalibrator):
         return OneLogitTemperature(two_class)
     return OneLogit(two_class)
-
-
-class _TwoClassArray:
-    """Scores `[1, *S]`, possibly on disk, as the two-class scores `[0, z]`; only what is indexed is read."""
-
-    def __init__(self, one: Array | Tensor) -> None:
-        self.one = one
-        self.shape, self.dtype, self.ndim = (2, *one.shape[1:]), one.dtype, len(one.shape)
-
-    def __len__(self) -> int:
-        return 2
-
-    def __getitem__(self, key: Any) -> Array | Tensor:
-        classes, space = split_index(key, self.ndim)
-        part: Any = self.one[(slice(None), *space)]
-        both: Array | Tensor
-        if isinstance(part, Tensor):
-            both = torch.cat([torch.zeros_like(part), part])
-        else:
-            both = np.concatenate([np.zeros_like(part), part])
-        return both[classes]
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        return np.asarray(self[:], dtype)
-
-
-class _TwoClassCases(Sequence[Case]):
-    """Cases of a one-logit head as two-class cases, each converted when it is asked for."""
-
-    def __init__(self, cases: Iterable[Case]) -> None:
-        kept = reread(cases)
-        self._cases = kept if isinstance(kept, Sequence) else list(kept)
-
-    def __len__(self) -> int:
-        return len(self._cases)
-
-    @overload
-    def __getitem__(self, index: int) -> Case: ...
-    @overload
-    def __getitem__(self, index: slice) -> _TwoClassCases: ...
-    def __getitem__(self, index: int | slice) -> Case | _TwoClassCases:
-        """Return one case, or some of them."""
-        if isinstance(index, slice):
-            return _TwoClassCases(self._cases[index])
-        return _two_class(self._cases[index])
-
-
-def _two_class(case: Case) -> Case:
-    shape = tuple(case.logits.shape)
-    if len(shape) < 2 or shape[0] != 1:
-        raise InputError(
-            f"logits must have shape (1, *S) with num_classes=1, got {shape} of case '{case.name}'; set num_classes"
-        )
-    return replace(case, logits=cast(Array, _TwoClassArray(case.logits)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,7 +20,7 @@ def fit_shown(
     hidden: bool = False,
 ) -> None:
     """Fit a calibrator and show a progress bar, unless it is hidden."""
-    if "watch" in inspect.signature(calibrator.fit).parameters:
+    if "watch" in calibrator.fit_settings:
         with progress_bar(description=f"training {calibrator.method}", hidden=hidden) as watch:
             calibrator.fit(cases, validation=validation, watch=watch, **settings)  # type: ignore[call-arg]
     else:

@@ -52,6 +52,7 @@ def apply(
         data,
         split=split,
         num_classes=fitted.num_classes,
+        activation=fitted.activation,
         ignore_index=fitted.ignore_index,
         scores=scores_of(scores),
         require_labels=False,

@@ -66,6 +66,7 @@ def compare(
     asked = dict(locals())
     from segcal.cli.steps import check_outputs, create_for, fit_shown, keep, open_at, protocol_of, validation_of
     from segcal.evaluation.compare import PAPER, UNCALIBRATED, check_names, known_settings, look_through
+    from segcal.evaluation.protocol import Protocol
     from segcal.evaluation.shared_fits import compare_folder
     from segcal.files import remove_unfinished
     from segcal.tables import Presentation
@@ -88,7 +89,7 @@ def compare(
     protocol = protocol_of(folder, measure_options)
     if not sharing.parts:
         with progress_of("checking") as progress:
-            look_through(Tracked(tested, progress), folder.num_classes, folder.ignore_index)
+            look_through(Tracked(tested, progress), Protocol(**protocol))
     training = {
         name: known_settings(calibrator, {**settings[name][1], "seed": measure_options.seed})
         for name, calibrator in calibrators.items()

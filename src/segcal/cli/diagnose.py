@@ -53,8 +53,9 @@ def diagnose(
     asked = dict(locals())
     from segcal.cli.further_tables import print_limits
     from segcal.cli.steps import open_at
+    from segcal.evaluation.heads import heads_of_folder
     from segcal.evaluation.limits import limits as limits_of
-    from segcal.evaluation.shared_diagnosis import ExcessMaps, diagnose_folder, save_diagnosis
+    from segcal.evaluation.shared_diagnosis import ExcessMaps, diagnose_folder, plain_diagnosis, save_diagnosis
     from segcal.files import refuse_foreign, refuse_overwriting, remove_unfinished
     from segcal.parts.outputs import write_cases
     from segcal.training.processes import choose_device
@@ -79,19 +80,25 @@ def diagnose(
     if out is not None:
         save_diagnosis(found, out)
         remove_unfinished(out)
-    reached = None
-    if limits:
-        reached = limits_of(
-            folder, num_classes=folder.num_classes, ignore_index=folder.ignore_index, background=folder.background
+    reached = {}
+    for head in heads_of_folder(folder) if limits else ():
+        protocol = head.protocol
+        reached[head.name] = limits_of(
+            head.cases(folder),
+            num_classes=protocol.num_classes,
+            ignore_index=protocol.ignore_index,
+            background=protocol.background,
         )
     if as_json:
-        more = {} if reached is None else {"limits": reached.to_dict(orient="records")}
-        say_json({**found.to_dict(), **more})
+        say_json(plain_diagnosis(found, reached))
         return
-    OUT.print(_table(found))
-    say(found.advice())
-    if reached is not None:
-        print_limits(reached)
+    for name, diagnosis in found.items():
+        if len(found) > 1:
+            say(f"channel {name}", style="bold")
+        OUT.print(_table(diagnosis))
+        say(diagnosis.advice())
+        if limits:
+            print_limits(reached[name])
     if maps is not None:
         say(f"maps in {maps}")
     say_where(out)

@@ -74,7 +74,10 @@ def _print_details(details: Mapping[str, Any]) -> None:
     """Print one line for each detail; where the fit has words for its lists, those instead."""
     words = details.get("words", ())
     for name, value in details.items():
-        if not (words and isinstance(value, list)):
+        if isinstance(value, Mapping) and name.startswith("channel "):
+            say(f"  {name}")
+            _print_details(value.get("chosen_details", value))
+        elif not (words and isinstance(value, list)):
             say(f"  {name}: {value:.5g}" if isinstance(value, float) else f"  {name}: {value}")
     for sentence in words:
         say(f"  {sentence}", soft_wrap=True)

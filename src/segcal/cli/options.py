@@ -44,6 +44,13 @@ class FolderOptions(OptionGroup):
     num_classes: Annotated[
         int | None, typer.Option(help="Number of classes, if segcal.toml does not name them.", rich_help_panel=DATA)
     ] = None
+    activation: Annotated[
+        str | None,
+        typer.Option(
+            help="softmax for exclusive classes, sigmoid for one channel or several that may overlap.",
+            rich_help_panel=DATA,
+        ),
+    ] = None
     ignore_index: Annotated[
         list[int] | None, typer.Option(help="Label(s) ignored everywhere.", rich_help_panel=DATA)
     ] = None

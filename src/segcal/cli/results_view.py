@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 from rich.table import Table
 
 from segcal.cli.console import OUT, say, say_json, say_where, warn
@@ -15,6 +16,8 @@ from segcal.functional.catalogue import CATALOGUE
 from segcal.regions import region_title
 from segcal.tables import PaperTable
 from segcal.tables.numbers import with_interval
+
+_SHOWN = ("ece", "nll", "brier")
 
 
 def load_presented(folder: Path, options: ReferenceOptions) -> Results:
@@ -33,7 +36,11 @@ def print_results(
         say_json(results.to_dict())
         return
     OUT.print(replace(table, warnings=()))  # they are on standard error
+    if results.channels:
+        say(f"mean over {len(results.channels)} channels: {', '.join(results.channels)}", style="dim")
     OUT.print(_pooled_table(results))
+    if results.channels:
+        OUT.print(_channel_table(results))
     print_further(results)
     if skipped := {name: count for name, count in results.skipped().items() if count}:
         counts = ", ".join(f"{count} {name}" for name, count in skipped.items())
@@ -42,15 +49,30 @@ def print_results(
 
 
 def _pooled_table(results: Results) -> Table:
-    pooled = results.pooled()
     over = "groups of images" if results.cases().group.any() else "images"
-    title = f"all pixels together, with 95 % bootstrap intervals over {over}"
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    shown = ("ece", "nll", "brier")
-    for column in ("method", "region", *(CATALOGUE[metric].heading for metric in shown)):
-        table.add_column(column, justify="left" if column in ("method", "region") else "right", no_wrap=True)
-    for (method, region), rows in pooled.groupby(["method", "region"], sort=False):
-        values = {row.metric: (row.value, row.low, row.high) for row in rows.itertuples()}
-        numbers = [with_interval(metric, *values[metric]) for metric in shown]  # type: ignore[arg-type]
-        table.add_row(str(method), region_title(str(region)), *numbers)
+    table = _empty_table(f"all pixels together, with 95 % bootstrap intervals over {over}", ("method", "region"))
+    for (method, region), rows in results.pooled().groupby(["method", "region"], sort=False):
+        table.add_row(str(method), region_title(str(region)), *_numbers(rows))
     return table
+
+
+def _channel_table(results: Results) -> Table:
+    """Return the figures of each sigmoid channel in *All*."""
+    table = _empty_table("each channel in All, all pixels together", ("channel", "method"))
+    for channel, own in results.channels.items():
+        pooled = own.pooled()
+        for method, rows in pooled[pooled.region == "all"].groupby("method", sort=False):
+            table.add_row(channel, str(method), *_numbers(rows))
+    return table
+
+
+def _empty_table(title: str, keys: tuple[str, ...]) -> Table:
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    for column in (*keys, *(CATALOGUE[metric].heading for metric in _SHOWN)):
+        table.add_column(column, justify="left" if column in keys else "right", no_wrap=True)
+    return table
+
+
+def _numbers(rows: pd.DataFrame) -> list[str]:
+    values = {row.metric: (row.value, row.low, row.high) for row in rows.itertuples()}
+    return [with_interval(metric, *values[metric]) for metric in _SHOWN]  # type: ignore[arg-type]

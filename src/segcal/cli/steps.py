@@ -17,9 +17,10 @@ from segcal.evaluation.protocol import Protocol
 from segcal.evaluation.results import Results
 from segcal.files import check_output_file, refuse_foreign, refuse_overwriting, staged_folder
 from segcal.report import write_page
-from segcal.types import InputError
+from segcal.types import Activation, InputError
 
 __all__ = [
+    "activation_named",
     "check_outputs",
     "create_for",
     "fit_shown",
@@ -42,6 +43,7 @@ def open_at(data: Path, options: FolderOptions, split: str | None, preferred: st
         ignore_index=options.ignore_index or None,
         background=options.background,
         scores=scores_of(options.scores),
+        activation=activation_named(options.activation),
     )
     return folder.select(preferred) if split is None and preferred in folder.splits else folder
 
@@ -53,19 +55,18 @@ def scores_of(text: str | None) -> Literal["logits", "probabilities"] | None:
     return text  # type: ignore[return-value]
 
 
+def activation_named(text: str | None) -> Activation | None:
+    """Return the option --activation; raise if there is no such activation."""
+    if text not in (None, "softmax", "sigmoid"):
+        raise InputError(f"--activation must be softmax or sigmoid, got '{text}'")
+    return text  # type: ignore[return-value]
+
+
 def validation_of(data: Path, options: FolderOptions, split: str | None, folder: Folder) -> Folder | None:
     """Return the cases on which the best weights are chosen, if there are any."""
     if split is None and "validation" not in folder.splits:
         return None
-    return open_folder(
-        data,
-        labels=options.labels,
-        split=split or "validation",
-        num_classes=folder.num_classes,
-        ignore_index=folder.ignore_index,
-        background=folder.background,
-        scores=scores_of(options.scores),
-    )
+    return open_at(data, options, split or "validation")
 
 
 def create_for(method: str, folder: Folder, logits_only: bool, settings: Mapping[str, Any]) -> Calibrator:
@@ -73,6 +74,7 @@ def create_for(method: str, folder: Folder, logits_only: bool, settings: Mapping
     return create(
         method,
         num_classes=folder.num_classes,
+        activation=folder.activation,
         spatial_dims=folder.spatial_dims,
         image_channels=0 if logits_only else folder.image_channels,
         ignore_index=folder.ignore_index,
@@ -87,6 +89,7 @@ def protocol_of(folder: Folder, options: MeasureOptions) -> dict[str, Any]:
         **vars(options),
         "patch_sizes": options.patch_sizes or (),
         "num_classes": folder.num_classes,
+        "activation": folder.activation,
         "ignore_index": folder.ignore_index,
         "background": folder.background,
         "class_names": folder.class_names,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,8 +13,9 @@ import pandas as pd
 import torch
 
 from segcal.calibrators import Calibrator
-from segcal.cases import labels_of, reread, slabs_of
+from segcal.cases import reread, slabs_of
 from segcal.evaluation.findings import Findings
+from segcal.evaluation.heads import heads_of
 from segcal.evaluation.memory import memory_growth
 from segcal.evaluation.protocol import AceEdges, Protocol
 from segcal.evaluation.results import Results
@@ -25,14 +25,13 @@ from segcal.functional.binning import Form
 from segcal.functional.probability import predicted_labels
 from segcal.regions import RegionFunction, chosen_regions
 from segcal.statistics import IntervalKind
-from segcal.types import Case, IgnoreIndex, InputError, Mask, public
+from segcal.types import Activation, Case, IgnoreIndex, InputError, Mask, public
 
 PAPER = ("ts", "ibts", "lts", "isotonic", "vector", "ets", "dirichlet")
 """The methods of the paper's tables."""
 
 UNCALIBRATED = "UC"
-_TAKEN = ("floor", "portraits")  # folders beside those of the calibrators
-_NOT_SETTINGS = ("cases", "validation", "watch")
+_TAKEN = ("floor", "portraits", "channels")  # folders beside those of the calibrators
 _FAILURES = (InputError, ArithmeticError, MemoryError, RuntimeError, np.linalg.LinAlgError)
 """Failures of one method that data, numerics or the machine can cause; programming errors are not caught."""
 
@@ -125,6 +124,7 @@ def compare(
     validation: Iterable[Case] | None = None,
     fit_settings: Mapping[str, Any] | None = None,
     num_classes: int,
+    activation: Activation | None = None,
     ignore_index: IgnoreIndex = None,
     background: int | None = None,
     bins: int = 10,
@@ -157,7 +157,9 @@ def compare(
         calibrators: Unfitted calibrators by their name in the tables; they are fitted in place.
         validation: Cases on which trained methods choose their weights.
         fit_settings: Arguments of `fit` (epochs, learning_rate, ...), passed to the methods that have them.
-        num_classes: Number of classes L.
+        num_classes: Number of classes L, or of sigmoid channels C.
+        activation: "softmax" for exclusive classes; "sigmoid" for channels that may overlap, each measured by itself,
+            with labels `[C, *S]` of 0 and 1. By default a softmax, or a sigmoid if `num_classes` is 1.
         ignore_index: Label, or labels, that belong to no region.
         background: Class outside the region *All*; None if there is none.
         bins: Number of confidence bins R.
@@ -191,7 +193,7 @@ def compare(
     check_fit_settings(calibrators.values(), settings)
     kept, tested = reread(fit_cases), reread(test_cases)
     checked = None if validation is None else reread(validation)
-    look_through(tested, num_classes, ignore_index)
+    look_through(tested, protocol)
     fits = {
         name: measured_fit(
             calibrator, partial(calibrator.fit, kept, validation=checked, **known_settings(calibrator, settings))
@@ -234,7 +236,7 @@ def comparison_of(
 
 def known_settings(calibrator: Calibrator, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that this calibrator's `fit` takes."""
-    known = set(inspect.signature(calibrator.fit).parameters).difference(_NOT_SETTINGS)
+    known = calibrator.fit_settings - {"watch"}
     return {name: value for name, value in settings.items() if name in known}
 
 
@@ -261,12 +263,15 @@ def check_names(names: Collection[str]) -> None:
         raise InputError(f"methods must have different names, got {', '.join(names)}; rename one")
 
 
-def look_through(cases: Iterable[Case], num_classes: int, ignore_index: IgnoreIndex) -> None:
+def look_through(cases: Iterable[Case], protocol: Protocol) -> None:
     """Read every case once, so that a bad one is found before hours of fitting."""
+    heads = heads_of(protocol)
     for case in cases:
-        labels_of(case, num_classes, ignore_index)
-        for _ in slabs_of(case, num_classes):
-            pass
+        for head in heads:
+            view = head.case(case)
+            head.protocol.labelled(view)
+            for _ in slabs_of(view, head.protocol.num_classes):
+                pass
 
 
 def _fitted(fits: Mapping[str, Fit]) -> dict[str, Calibrator]:

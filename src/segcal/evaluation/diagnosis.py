@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from segcal.calibrators import TemperatureScaling
+from segcal.calibrators.channels import ChannelCases
 from segcal.cases import labels_of, reread, slabs_of, to_tensor
 from segcal.functional.checks import IGNORED, check_logits
 from segcal.functional.temperature import (
@@ -105,7 +106,13 @@ def diagnose(
     background: int | None = None,
     device: torch.device | None = None,
 ) -> Diagnosis:
-    """Compare NLL and entropy in the region *All*, over all pixels, in each image and at each pixel."""
+    """Compare NLL and entropy in the region *All*, over all pixels, in each image and at each pixel.
+
+    With `num_classes=1` the scores are those of a single sigmoid channel. For several channels, diagnose each of them:
+    `segcal.calibrators.channels.ChannelCases(cases, k, channels)` with `num_classes=2`.
+    """
+    if num_classes == 1:
+        cases, num_classes = ChannelCases(cases), 2
     kept, place = reread(cases), device or torch.device("cpu")
     images = tuple(diagnose_image(case, num_classes, ignore_index, background, place) for case in kept)
     return diagnosis_of(images, kept, num_classes, ignore_index, background, place)

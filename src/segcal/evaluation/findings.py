@@ -49,10 +49,11 @@ class Reading(NamedTuple):
 
 
 class Key(NamedTuple):
-    """Which findings these are: of a method, with true labels or with labels drawn for the floor."""
+    """Which findings these are: of a method, with true labels or with labels drawn for the floor, on a channel."""
 
     method: str
     redrawn: bool
+    channel: int = 0
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class Findings:
     """Readings of each case, and fine histograms of all of them together.
 
     Attributes:
-        num_classes: L.
+        num_classes: L; 2 for sigmoid channels, each of which is a problem of two classes.
         form: Form of SCE and ACE.
         metrics: Names of the metrics, in the order of `Reading.values`.
         cases: The cases by name.
@@ -139,12 +140,13 @@ class Findings:
         return np.stack([self.readings[name, key].evidence[region] for name in names])
 
     def moved(self, method: str) -> int:
-        """Return how many predicted labels of *All* a method changed."""
+        """Return how many predicted labels of *All* a method changed, in all channels together."""
         return sum(int(reading.moved[0]) for reading in self.of(method))
 
     def of(self, method: str) -> Iterator[Reading]:
-        """Go through the readings of a method with true labels."""
-        return (reading for (_, key), reading in self.readings.items() if key == Key(method, False))
+        """Go through the readings of a method with true labels, those of every channel."""
+        own = (method, False)
+        return (reading for (_, key), reading in self.readings.items() if (key.method, key.redrawn) == own)
 
     def merge(self, other: Findings) -> None:
         """Add the findings of other cases."""

@@ -14,14 +14,16 @@ import numpy as np
 import pandas as pd
 import torch
 
-from segcal.evaluation.findings import Findings, Key, Seen
-from segcal.evaluation.pooled import ece_of_bins, pooled_curves, pooled_rows
+from segcal.evaluation.findings import Findings, Key, Seen, top_of
+from segcal.evaluation.pooled import Draw, Figures, ece_of_bins, pooled_curves, pooled_figures
 from segcal.evaluation.protocol import Protocol
 from segcal.evaluation.quality import COLUMNS, quality_rows
 from segcal.evaluation.results import Results
+from segcal.functional.binning import Histogram
 from segcal.functional.catalogue import HIGHER_IS_BETTER
 from segcal.functional.checks import ignored_labels
 from segcal.statistics import bootstrap_intervals, clusters_of
+from segcal.types import Array
 from segcal.version import __version__
 
 Row = tuple[Any, ...]
@@ -39,6 +41,7 @@ class Gathered:
         masked: Names of the regions that are masks.
         local: Names of those that summarise the patches of an image.
         redrawn: Whether these are the findings with labels drawn for the floor.
+        channel: Index of the sigmoid channel.
     """
 
     findings: Findings
@@ -48,6 +51,7 @@ class Gathered:
     masked: tuple[str, ...]
     local: tuple[str, ...]
     redrawn: bool = False
+    channel: int = 0
 
     def results(self, warnings: list[str]) -> Results:
         """Return the tables."""
@@ -89,7 +93,7 @@ class Gathered:
             for case in self.names
             for method in self.methods
             for row in quality_rows(
-                case, method, self.findings.readings[case, Key(method, False)].surfaces, self.protocol.names
+                case, method, self.findings.readings[case, self._key(method)].surfaces, self.protocol.names
             )
         ]
         return pd.DataFrame(rows, columns=list(COLUMNS))
@@ -104,7 +108,7 @@ class Gathered:
         for case in self.names:
             seen = self.findings.cases[case]
             for method in self.methods:
-                reading = self.findings.readings[case, Key(method, self.redrawn)]
+                reading = self.findings.readings[case, self._key(method)]
                 pixels = [int(size) for size in reading.pixels]
                 own, patches, sizes = list[Row](), list[Row](), list[Row]()
                 for metric, values in zip(self.findings.metrics, reading.values.tolist(), strict=True):
@@ -151,29 +155,56 @@ class Gathered:
             found = {"local-avg": (mean, sum(size for _, size in held)), "local-max": worst(held)}
         yield from ((region, *found[region]) for region in self.local)
 
-    def _pooled(self) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
-        """Return figures over all pixels of all cases, reliability diagrams, and ECE for other numbers of bins."""
-        bins, form = self.protocol.bins, self.protocol.form
-        draw = partial(
+    def figures(self, method: str, region: int) -> Figures:
+        """Return the metrics of a method in a region over all cases."""
+        key, form = self._key(method), self.protocol.form
+        top = self.findings.histogram(key, region)
+        cells = self.findings.histogram(key, region, marginal=True) if form == "marginal" else top
+        return pooled_figures(self._evidence(method, region), cells, top, bins=self.protocol.bins, form=form)
+
+    def top(self, method: str, region: int) -> Histogram:
+        """Return the top confidences of a region in each case, by predicted class: `[cases, L, R]`."""
+        return top_of(self._evidence(method, region), self.protocol.num_classes)
+
+    def drawing(self) -> Draw:
+        """Return the bootstrap over cases or groups."""
+        return partial(
             bootstrap_intervals,
             kind=self.protocol.interval,
             repetitions=self.protocol.repetitions,
             seed=self.protocol.seed,
             clusters=clusters_of(self.groups),
         )
+
+    def _key(self, method: str) -> Key:
+        return Key(method, self.redrawn, self.channel)
+
+    def _evidence(self, method: str, region: int) -> Array:
+        return self.findings.evidence(self.names, self._key(method), region)
+
+    def _pooled(self) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+        """Return figures over all pixels of all cases, reliability diagrams, and ECE for other numbers of bins."""
+        names, draw = self.protocol.names, self.drawing()
         pooled, curves, sensitivity = list[Row](), list[Row](), list[Row]()
-        for key in (Key(method, self.redrawn) for method in self.methods):
+        for method in self.methods:
             for k, region in enumerate(self.masked):
-                about, table = (key.method, region), self.findings.evidence(self.names, key, k)
-                top = self.findings.histogram(key, k)
-                cells = self.findings.histogram(key, k, marginal=True) if form == "marginal" else top
-                found = pooled_rows(table, cells, top, bins=bins, form=form, draw=draw)
-                pooled += [(*about, *row, len(self.names), pixels) for *row, pixels in found]
-                curves += [(*about, *row) for row in pooled_curves(table, self.protocol.names, draw=draw)]
-                sensitivity += [(*about, *row) for row in ece_of_bins(top)]
-        edges = ["low_edge", "high_edge", "count", "hit", "confidence", "low", "high"]
+                about = (method, region)
+                pooled += pooled_frame_rows(method, region, self.figures(method, k), draw)
+                curves += [(*about, *row) for row in pooled_curves(self.top(method, k), names, draw=draw)]
+                cells = self.findings.histogram(self._key(method), k)
+                sensitivity += [(*about, *row) for row in ece_of_bins(cells)]
         return (
-            pd.DataFrame(pooled, columns=["method", "region", "metric", "value", "low", "high", "images", "pixels"]),
-            pd.DataFrame(curves, columns=["method", "region", "label", "bin", *edges]),
+            pd.DataFrame(pooled, columns=POOLED_COLUMNS),
+            pd.DataFrame(curves, columns=CURVE_COLUMNS),
             pd.DataFrame(sensitivity, columns=["method", "region", "bins", "ece"]),
         )
+
+
+POOLED_COLUMNS = ["method", "region", "metric", "value", "low", "high", "images", "pixels"]
+_EDGES = ("low_edge", "high_edge", "count", "hit", "confidence", "low", "high")
+CURVE_COLUMNS = ["method", "region", "label", "bin", *_EDGES]
+
+
+def pooled_frame_rows(method: str, region: str, figures: Figures, draw: Draw) -> list[Row]:
+    """Return the rows of the pooled table for one method and region."""
+    return [(method, region, *row, figures.images, pixels) for *row, pixels in figures.rows(draw)]

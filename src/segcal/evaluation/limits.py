@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
+from segcal.calibrators.channels import ChannelCases
 from segcal.cases import labels_of, reread, slabs_of
 from segcal.functional import binning
 from segcal.functional.binning import Histogram
@@ -60,12 +61,14 @@ def limits(
 
     Args:
         cases: With labels; gone through about ten times.
-        num_classes: L.
+        num_classes: L; 1 for a single sigmoid channel.
         ignore_index: Label, or labels, left out.
         background: Class left out except near boundaries; None for none.
         bins: Of the ECE.
         seed: Of the labels drawn for the floor.
     """
+    if num_classes == 1:
+        cases, num_classes = ChannelCases(cases), 2
     kept = reread(cases)
     data = _Data(num_classes, ignore_index, background)
     pooled = data.temperatures(kept, _POOLED)

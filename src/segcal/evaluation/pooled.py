@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from segcal.evaluation.findings import evidence_of, top_of
+from segcal.evaluation.findings import evidence_of
 from segcal.functional import binning
 from segcal.functional.binning import Form, Histogram
 from segcal.functional.catalogue import POOLED_METRICS, WITHOUT_INTERVAL, pooled_readings
@@ -21,10 +22,47 @@ BINS = range(5, 101)
 """Numbers of bins for which ECE is computed."""
 
 
-def pooled_rows(
-    table: Array, cells: Histogram, top_cells: Histogram, *, bins: int, form: Form, draw: Draw
-) -> Iterator[tuple[str, float, float, float, int]]:
-    """Yield each metric with its value, the ends of its interval and the number of pixels.
+@dataclass(frozen=True)
+class Figures:
+    """Metrics over all pixels of a region.
+
+    Attributes:
+        values: Every metric.
+        images: Number of cases.
+        pixels: Number of pixels.
+        drawn: Names of the metrics that have an interval.
+        resample: Maps weights `[repetitions, images]` to the metrics `drawn` of each repetition.
+    """
+
+    values: Mapping[str, float]
+    images: int
+    pixels: int
+    drawn: Sequence[str]
+    resample: Callable[[Array], Array]
+
+    @classmethod
+    def mean(cls, each: Sequence[Figures]) -> Figures:
+        """Return the mean over the channels of a sigmoid head, of those that have pixels; pixels are added up."""
+        held = [own for own in each if own.pixels] or each[:1]
+        return cls(
+            {name: float(_known_mean(np.array([own.values[name] for own in held]))) for name in held[0].values},
+            held[0].images,
+            sum(own.pixels for own in held),
+            held[0].drawn,
+            lambda weights: _known_mean(np.stack([own.resample(weights) for own in held])),
+        )
+
+    def rows(self, draw: Draw) -> Iterator[tuple[str, float, float, float, int]]:
+        """Yield each metric with its value, the ends of its interval and the number of pixels."""
+        ends = draw(self.resample, self.images) if self.pixels else (np.full(len(self.drawn), np.nan),) * 2
+        interval = dict(zip(self.drawn, zip(*ends, strict=True), strict=True))
+        for name in POOLED_METRICS:
+            low, high = interval.get(name, (np.nan, np.nan))
+            yield name, self.values[name], float(low), float(high), self.pixels
+
+
+def pooled_figures(table: Array, cells: Histogram, top_cells: Histogram, *, bins: int, form: Form) -> Figures:
+    """Return the metrics of a region over all cases.
 
     Args:
         table: Evidence of one region of each case, laid flat: `[cases, E]`.
@@ -32,7 +70,6 @@ def pooled_rows(
         top_cells: Fine histogram of top confidences, which is the same unless the form is marginal.
         bins: Number of bins R.
         form: Form of SCE and ACE.
-        draw: Bootstrap that gives the intervals.
     """
     classes = len(top_cells.pixels)
     total = evidence_of(table.sum(axis=0), classes)
@@ -45,24 +82,27 @@ def pooled_rows(
         found = pooled_readings(evidence_of(weights @ table, classes), form)
         return torch.stack([found[name] for name in drawn], dim=-1).numpy()
 
-    ends = draw(resample, len(table)) if pixels else (np.full(len(drawn), np.nan),) * 2
-    interval = dict(zip(drawn, zip(*ends, strict=True), strict=True))
-    for name in POOLED_METRICS:
-        low, high = interval.get(name, (np.nan, np.nan))
-        yield name, numbers[name], float(low), float(high), pixels
+    return Figures(numbers, len(table), pixels, drawn, resample)
+
+
+def _known_mean(values: Array) -> Array:
+    """Return the mean along the first axis without NaN; NaN where there is nothing else."""
+    count = (~np.isnan(values)).sum(axis=0)
+    return np.asarray(np.where(count > 0, np.nansum(values, axis=0) / np.maximum(count, 1), np.nan))
 
 
 def pooled_curves(
-    table: Array, names: Sequence[str], *, draw: Draw
+    top: Histogram, names: Sequence[str], *, draw: Draw
 ) -> Iterator[tuple[str, int, float, float, int, int, float, float, float]]:
     """Yield the reliability diagram of all pixels ("") and of those predicted as each class, bin by bin.
 
-    Each row has label, bin, its edges, pixels, correct pixels, summed confidence and the interval of the accuracy.
+    `top` holds the top confidences of each case `[cases, L, R]`. Each row has label, bin, its edges, pixels, correct
+    pixels, summed confidence and the interval of the accuracy.
     """
-    fields = [field.numpy() for field in top_of(table, len(names))]
+    fields = [field.numpy() for field in top]
     # all pixels first, then by class: [cases, 1 + L, R]
     count, hit, confidence = (np.concatenate([field.sum(axis=1, keepdims=True), field], axis=1) for field in fields)
-    shape, cases = count.shape[1:], len(table)
+    shape, cases = count.shape[1:], len(count)
     held = np.flatnonzero(count.sum(axis=0))
     own_hit, own_count = (field.reshape(cases, -1)[:, held].astype(np.float64) for field in (hit, count))
 

@@ -8,9 +8,10 @@ from typing import Any, Literal, Self, get_args
 
 from segcal.cases import labels_of
 from segcal.functional.binning import Form
+from segcal.functional.checks import activation_of
 from segcal.regions import PATCH_SIZE, Box, LabelledCase, local_patches
 from segcal.statistics import IntervalKind
-from segcal.types import Case, IgnoreIndex, InputError
+from segcal.types import Activation, Case, IgnoreIndex, InputError
 
 AceEdges = Literal["region", "image"]
 
@@ -23,6 +24,7 @@ class Protocol:
     """
 
     num_classes: int
+    activation: Activation | None = None
     ignore_index: IgnoreIndex = None
     background: int | None = None
     bins: int = 10
@@ -60,10 +62,11 @@ class Protocol:
                 "ace_edges='image' are edges of top confidences, and form='marginal' bins each class by its own "
                 "probability; use ace_edges='region' or another form"
             )
-        if self.class_names is not None and len({*self.class_names} - {""}) != self.num_classes:
+        object.__setattr__(self, "activation", activation_of(self.activation, self.num_classes))
+        many = {1: "1 or 2"}.get(self.num_classes, str(self.num_classes))  # of a single channel, or of both its classes
+        if self.class_names is not None and str(len({*self.class_names} - {""})) not in many.split(" or "):
             raise InputError(
-                f"class_names must be {self.num_classes} different names, got {list(self.class_names)}; "
-                "correct or omit them"
+                f"class_names must be {many} different names, got {list(self.class_names)}; correct or omit them"
             )
 
     @classmethod
@@ -73,9 +76,9 @@ class Protocol:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the classes; their numbers by default."""
-        numbers = tuple(str(k) for k in range(self.num_classes))
-        return numbers if self.class_names is None else tuple(self.class_names)
+        """Names of the classes or channels, or of both classes of a single channel; their numbers by default."""
+        names = self.class_names or tuple(str(k) for k in range(max(2, self.num_classes)))
+        return (f"not {names[0]}", names[0]) if len(names) == 1 else tuple(names)
 
     def labelled(self, case: Case) -> LabelledCase:
         """Return a case with its checked labels, from which its regions are computed."""

@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 from torch import Tensor
 
-from segcal.evaluation.protocol import Protocol
 from segcal.functional.surfaces import segmentation_quality
 from segcal.types import Array, Case
 
@@ -26,9 +25,10 @@ _FIGURES = {
 class CaseQuality:
     """The figures of one case; most methods change no label, so that those of the method before are often right."""
 
-    def __init__(self, case: Case, labels: Tensor, protocol: Protocol) -> None:
-        """Take the labels `[*S]`, which are -1 where they are ignored."""
-        self.case, self.truth, self.protocol = case, labels.numpy(), protocol
+    def __init__(self, case: Case, labels: Tensor, structures: Sequence[int], tolerance: float) -> None:
+        """Take the labels `[*S]`, which are -1 where they are ignored, and the classes to measure."""
+        self.case, self.truth = case, labels.numpy()
+        self.structures, self.tolerance = structures, tolerance
         self._last: tuple[Array, Array] | None = None
 
     def of(self, predicted: Tensor) -> Array:
@@ -40,13 +40,12 @@ class CaseQuality:
 
     def _measured(self, prediction: Array) -> Array:
         known = self.truth >= 0
-        structures = [k for k in range(self.protocol.num_classes) if k != self.protocol.background]
         found = segmentation_quality(
             prediction,
             self.truth,
-            structures,
+            self.structures,
             spacing=self.case.spacing,
-            tolerance=self.protocol.surface_tolerance,
+            tolerance=self.tolerance,
             inside=None if known.all() else known,
         )
         rows = [[entry.label, *(getattr(entry, own) for own in _FIGURES.values())] for entry in found.labels]

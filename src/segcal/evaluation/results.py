@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -45,6 +45,7 @@ _FURTHER = {
 _ASKED = {"size_frame": "sizes.csv", "surface_frame": "surfaces.csv", "limits_frame": "limits.csv"}
 """Tables that are there only where they were asked for."""
 _FLOOR = "floor"
+_CHANNELS = "channels"
 _SUFFIXES = (".csv", ".parquet", ".json", ".tex", ".md")
 _NAMES = dict.fromkeys(("case", "group", "method", "region", "metric", "origin", "label", "level"), str)
 _MAIN_METRICS = ("ece", "nll", "brier", "accuracy", "miou")
@@ -68,6 +69,7 @@ class Results:
         surface_frame: Dice and surface distances of each structure; None if they were not measured.
         limits_frame: What temperatures chosen with the labels would reach; None if that was not measured.
         redrawn: The results with labels drawn from each method's own probabilities; None without the floor.
+        channels: The results of each channel by name, if these are the mean over several sigmoid channels.
     """
 
     frame: pd.DataFrame
@@ -82,6 +84,7 @@ class Results:
     surface_frame: pd.DataFrame | None = None
     limits_frame: pd.DataFrame | None = None
     redrawn: Self | None = None
+    channels: Mapping[str, Self] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         """A small table: the main metrics of each method in *All*, over all pixels."""
@@ -95,7 +98,8 @@ class Results:
         widths = [max(len(line[k]) for line in lines) for k in range(len(lines[0]))]
         table = ["  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]) for line in lines]
         cases = len(self.cases())
-        title = f"Results of {cases} case{'s' if cases != 1 else ''}, region All, pooled over all pixels:"
+        over = f", mean over {len(self.channels)} channels" if self.channels else ""
+        title = f"Results of {cases} case{'s' if cases != 1 else ''}, region All, pooled over all pixels{over}:"
         return "\n".join([title, *table])
 
     @property
@@ -227,7 +231,8 @@ class Results:
         """Return the same results with this choice, saved with them; `dataset` is the name shown on the page."""
         chosen = {"presentation": asdict(presentation.checked(self.methods))}
         named = {} if dataset is None else {"dataset": dataset}
-        return replace(self, settings={**self.settings, **chosen, **named})
+        channels = {name: own.presented(presentation, dataset=dataset) for name, own in self.channels.items()}
+        return replace(self, settings={**self.settings, **chosen, **named}, channels=channels)
 
     def table(
         self,
@@ -267,6 +272,8 @@ class Results:
         later |= {"surfaces": self.surface_frame, "limits": self.limits_frame}
         content: dict[str, Any] = {"settings": dict(self.settings), "skipped": self.skipped()}
         content |= {name: _rows(table) for name, table in (tables | later).items() if table is not None}
+        if self.channels:
+            content["channels"] = {name: own.to_dict() for name, own in self.channels.items()}
         return content if self.redrawn is None else {**content, "floor": self.redrawn.to_dict()}
 
     def export(
@@ -328,7 +335,10 @@ class Results:
         except (OSError, ValueError) as error:
             raise InputError(f"the results in '{folder}' cannot be read ({error}); evaluate again") from error
         redrawn = cls.load(folder / _FLOOR) if content["results"].get("floor") else None
-        return cls(settings=content["results"], redrawn=redrawn, **tables)
+        names = content["results"].get("channels") or []
+        several = enumerate(names) if len(names) > 1 else ()  # one channel has no results but these
+        channels = {name: cls.load(folder / _CHANNELS / str(k)) for k, name in several}
+        return cls(settings=content["results"], redrawn=redrawn, channels=channels, **tables)
 
     def _write(self, folder: Path) -> None:
         for attribute, name in {**_TABLES, **_FURTHER, **_ASKED}.items():
@@ -339,6 +349,9 @@ class Results:
         if self.redrawn is not None:
             (folder / _FLOOR).mkdir()
             self.redrawn._write(folder / _FLOOR)
+        for k, own in enumerate(self.channels.values()):
+            (folder / _CHANNELS / str(k)).mkdir(parents=True)
+            own._write(folder / _CHANNELS / str(k))
 
     def _further(self, attribute: str) -> pd.DataFrame:
         table: pd.DataFrame | None = getattr(self, attribute)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from itertools import chain
 from typing import Any
 
@@ -12,8 +13,10 @@ import torch
 
 from segcal.calibrators import Calibrator
 from segcal.cases import no_cases, reread
+from segcal.evaluation.channel_means import mean_limits, mean_over_channels
 from segcal.evaluation.findings import Findings, Key
 from segcal.evaluation.gather import Gathered
+from segcal.evaluation.heads import Head, check_methods, heads_of
 from segcal.evaluation.limits import limits as oracle_limits
 from segcal.evaluation.measure import Method, measure
 from segcal.evaluation.places import Places
@@ -24,7 +27,7 @@ from segcal.functional.binning import Form
 from segcal.notices import CalibrationWarning
 from segcal.regions import PATCH_SIZE, Region, RegionFunction, chosen_regions, local_patch_size
 from segcal.statistics import IntervalKind, bootstrap_doubts
-from segcal.types import Case, IgnoreIndex, InputError, public
+from segcal.types import Activation, Case, IgnoreIndex, InputError, public
 
 
 @public
@@ -33,6 +36,7 @@ def evaluate(
     calibrators: Mapping[str, Method],
     *,
     num_classes: int,
+    activation: Activation | None = None,
     ignore_index: IgnoreIndex = None,
     background: int | None = None,
     bins: int = 10,
@@ -61,7 +65,9 @@ def evaluate(
         cases: Cases to measure on; iterated once, unless `limits` is set.
         calibrators: Methods by their name in the tables: fitted calibrators, functions from logits `[1, L, *S]` to
             calibrated logits, or None for the uncalibrated scores.
-        num_classes: Number of classes L.
+        num_classes: Number of classes L, or of sigmoid channels C.
+        activation: "softmax" for exclusive classes; "sigmoid" for channels that may overlap, each measured by itself,
+            with labels `[C, *S]` of 0 and 1. By default a softmax, or a sigmoid if `num_classes` is 1.
         ignore_index: Label, or labels, that belong to no region.
         background: Class outside the region *All*; None if there is none.
         bins: Number of confidence bins R.
@@ -144,8 +150,7 @@ class Measuring:
         """Return it checked."""
         if not calibrators:
             raise InputError('at least one method is needed, got none; {"UC": None} measures the uncalibrated scores')
-        for name, calibrator in calibrators.items():
-            _check_calibrator(name, calibrator, protocol.num_classes)
+        check_methods(calibrators, protocol)
         return cls(calibrators, protocol, regions, notes)
 
     @classmethod
@@ -153,6 +158,11 @@ class Measuring:
         """Return it with all regions, and patches whose side suits the first case."""
         sized, _, notes = _with_patch_size(Protocol(**protocol), cases)
         return cls.of(calibrators, sized, chosen_regions(None), notes)
+
+    @cached_property
+    def heads(self) -> list[Head]:
+        """What is measured: one head for a softmax, one for each sigmoid channel."""
+        return heads_of(self.protocol)
 
     @property
     def masked(self) -> tuple[str, ...]:
@@ -166,52 +176,90 @@ class Measuring:
 
     def nothing(self) -> Findings:
         """Return findings to add cases to."""
-        return Findings(self.protocol.num_classes, self.protocol.form)
+        return Findings(self.heads[0].protocol.num_classes, self.protocol.form)
 
     def add(self, case: Case, found: Findings) -> None:
         """Measure a case with every method: with its labels and, for the floor, with labels drawn at random."""
-        places = Places.of(case, self.protocol, self.regions.values())
-        found.begin(case, places)
+        for head in self.heads:
+            self._add_head(head, case, found)
+
+    def _add_head(self, head: Head, case: Case, found: Findings) -> None:
+        view, protocol = head.case(case), head.protocol
+        places = Places.of(view, protocol, self.regions.values())
+        if head.channel == 0:  # patches are at the same places in every channel
+            found.begin(view, places)
         inside, plain = places.regions[self.masked.index("all")], None
-        quality = CaseQuality(case, places.labels, self.protocol) if self.protocol.surfaces else None
-        for method, calibrator in self.calibrators.items():
-            truth, perfect = measure(case, calibrator, places, self.protocol, device=self.device)
-            plain = truth.pixels.predicted if calibrator is None else plain
+        quality = None
+        if protocol.surfaces:
+            quality = CaseQuality(view, places.labels, head.structures, protocol.surface_tolerance)
+        for name, whole in self.calibrators.items():
+            method = head.method(whole, case)
+            truth, perfect = measure(view, method, places, protocol, device=self.device)
+            plain = truth.pixels.predicted if method is None else plain
             moved = 0
-            if plain is not None and calibrator is not None and not getattr(calibrator, "preserves_labels", False):
+            if plain is not None and method is not None and not getattr(method, "preserves_labels", False):
                 moved = int(torch.ne(truth.pixels.predicted, plain)[inside].sum())
             surfaces = None if quality is None else quality.of(truth.pixels.predicted)
-            found.add(case.name, Key(method, False), places, truth, moved, surfaces)
+            found.add(case.name, Key(name, False, head.channel), places, truth, moved, surfaces)
             if perfect is not None:
-                found.add(case.name, Key(method, True), places, perfect)
+                found.add(case.name, Key(name, True, head.channel), places, perfect)
 
     def results(self, found: Findings, names: Sequence[str]) -> Results:
         """Return the tables of the cases called `names`, in that order, which must be those that were measured."""
-        local = tuple(name for name, region in self.regions.items() if region.mask is None)
-        gathered = Gathered(found, names, self.protocol, tuple(self.calibrators), self.masked, local)
         cases = {name: found.cases[name] for name in names}
         doubts = dict.fromkeys(seen.doubt for seen in cases.values() if seen.doubt)
         serious = [*doubts, *_leaks(self.calibrators, {name: seen.fingerprint for name, seen in cases.items()})]
         for text in serious:
             warnings.warn(text, CalibrationWarning, stacklevel=3)
-        results = gathered.results([*serious, *self.notes, *bootstrap_doubts(gathered.groups)])
+        local = tuple(name for name, region in self.regions.items() if region.mask is None)
+        gathered = [
+            Gathered(found, names, head.protocol, tuple(self.calibrators), self.masked, local, channel=head.channel)
+            for head in self.heads
+        ]
         uncalibrated = [name for name, calibrator in self.calibrators.items() if calibrator is None]
         about = {"baseline": [*uncalibrated, *self.calibrators][0], "fits": _fits(self.calibrators)}
-        results = replace(results, settings={**results.settings, **about})
+        results = self._joined(gathered, [*serious, *self.notes, *bootstrap_doubts(gathered[0].groups)], about)
         if not self.protocol.floor:
             return results
-        drawn = replace(
-            gathered, protocol=replace(self.protocol, floor=False, surfaces=False, limits=False), redrawn=True
-        )
-        return replace(results, redrawn=drawn.results([]))
+        drawn = [
+            replace(own, protocol=replace(own.protocol, floor=False, surfaces=False, limits=False), redrawn=True)
+            for own in gathered
+        ]
+        return _with_floor(results, self._joined(drawn, [], {}))
+
+    def _joined(self, gathered: Sequence[Gathered], warned: list[str], about: Mapping[str, Any]) -> Results:
+        """Return the results of the one head, or those of several channels and their mean."""
+        names = [head.name for head in self.heads if head.channels]
+        about = {**about, "channels": names}
+        each = [own.results(warned) for own in gathered]
+        if len(each) == 1:
+            return replace(each[0], settings={**each[0].settings, **about})
+        channels = {
+            head.name: replace(own, settings={**own.settings, **about, "channels": [], **_fits_of_channel(about, head)})
+            for head, own in zip(self.heads, each, strict=True)
+        }
+        whole = {"num_classes": len(names), "activation": self.protocol.activation, "class_names": names}
+        return mean_over_channels(channels, gathered, {**each[0].settings, **about, **whole})
+
+
+def _with_floor(results: Results, redrawn: Results) -> Results:
+    """Return results with those of the labels drawn at random, also in each channel."""
+    channels = {name: replace(own, redrawn=redrawn.channels[name]) for name, own in results.channels.items()}
+    mean = replace(redrawn, settings={**redrawn.settings, "channels": []}, channels={})
+    return replace(results, redrawn=mean, channels=channels)
 
 
 def with_limits(results: Results, cases: Iterable[Case], protocol: Protocol) -> Results:
     """Return results with what temperatures chosen with the labels would reach, where the protocol asks for it."""
     if not protocol.limits:
         return results
-    names = ("num_classes", "ignore_index", "background", "bins", "seed")
-    return replace(results, limits_frame=oracle_limits(cases, **{name: getattr(protocol, name) for name in names}))
+    names, kept = ("num_classes", "ignore_index", "background", "bins", "seed"), reread(cases)
+    frames = {
+        head.name: oracle_limits(head.cases(kept), **{name: getattr(head.protocol, name) for name in names})
+        for head in heads_of(protocol)
+    }
+    channels = {name: replace(own, limits_frame=frames[name]) for name, own in results.channels.items()}
+    return replace(results, limits_frame=mean_limits(list(frames.values())), channels=channels)
 
 
 def _with_patch_size(protocol: Protocol, cases: Iterable[Case]) -> tuple[Protocol, Iterable[Case], list[str]]:
@@ -269,14 +317,11 @@ def _leaks(calibrators: Mapping[str, Method], content: Mapping[str, str]) -> lis
     return found
 
 
-def _check_calibrator(name: str, calibrator: Method, num_classes: int) -> None:
-    if calibrator is not None and not callable(calibrator):
-        raise InputError(
-            f"a method must be a fitted calibrator, a function of logits or None, got {type(calibrator).__name__} for "
-            f"'{name}'; load a saved calibrator with segcal.load"
-        )
-    if isinstance(calibrator, Calibrator) and calibrator.num_classes != num_classes:
-        raise InputError(
-            f"calibrator '{name}' was built for num_classes={calibrator.num_classes}, "
-            f"got num_classes={num_classes}; fit one on data with as many classes"
-        )
+def _fits_of_channel(about: Mapping[str, Any], head: Head) -> dict[str, Any]:
+    """The fit reports of a sigmoid head with the details of one of its channels."""
+    details = f"channel {head.channel}"
+    return (
+        {"fits": {name: {**fit, "details": fit["details"].get(details, {})} for name, fit in about["fits"].items()}}
+        if "fits" in about
+        else {}
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import index
-from typing import Any, SupportsIndex
+from typing import Any, SupportsIndex, get_args
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from segcal.functional.fingerprint import holds_numbers, sampled_scores
 from segcal.functional.pixels import all_finite, relabel
 from segcal.kernels.constants import SMALLEST_LOG_PROBABILITY
 from segcal.kernels.dispatch import has_values
-from segcal.types import IgnoreIndex, InputError
+from segcal.types import Activation, IgnoreIndex, InputError
 
 IGNORED = -1
 """The label of every ignored pixel after the check, whatever it was before."""
@@ -39,27 +39,54 @@ def ignored_labels(ignore_index: IgnoreIndex) -> tuple[int, ...]:
     return tuple(index(label) for label in ignore_index)
 
 
-def check_logits(logits: Tensor, num_classes: int, *, class_axis: int, start: int = 0, of: str = "") -> Tensor:
+def activation_of(activation: str | None, num_classes: int) -> Activation:
+    """Return the activation given, or by default the softmax; one channel alone can only have a sigmoid.
+
+    >>> activation_of(None, 1), activation_of(None, 3), activation_of("sigmoid", 3)
+    ('sigmoid', 'softmax', 'sigmoid')
+    """
+    if activation not in (None, *get_args(Activation)):
+        raise InputError(f"activation must be softmax or sigmoid, got '{activation}'")
+    if num_classes == 1 and activation == "softmax":
+        raise InputError(
+            "a softmax needs at least 2 classes, got num_classes=1; a single channel has activation='sigmoid'"
+        )
+    return "sigmoid" if num_classes == 1 or activation == "sigmoid" else "softmax"
+
+
+def check_logits(
+    logits: Tensor,
+    num_classes: int,
+    *,
+    class_axis: int,
+    activation: Activation = "softmax",
+    start: int = 0,
+    of: str = "",
+) -> Tensor:
     """Return logits that are all finite; raise unless they are floating point and have `num_classes` entries.
 
     Minus infinity marks a class that is impossible at a pixel. It is replaced by a logit 87.3 nats below the largest,
     which has the probability of the smallest float32: the same as a probability of 0 that is converted to a logit. NaN
-    and plus infinity are refused, and so are pixels at which every class is impossible.
+    and plus infinity are refused, and so are pixels at which every class is impossible. A sigmoid channel competes with
+    the logit 0 of its absence, so that every channel may be impossible.
 
     Args:
         logits: Scores.
         num_classes: L.
         class_axis: Axis of the classes.
+        activation: What turns the logits into probabilities.
         start: Position of the logits along the first spatial axis of their case, for messages.
         of: Name of the case, for messages.
 
     >>> check_logits(torch.tensor([[2.0, -torch.inf]]), 2, class_axis=1)
     tensor([[  2.0000, -85.3365]])
+    >>> check_logits(torch.tensor([[2.0, -torch.inf]]), 2, class_axis=1, activation="sigmoid")
+    tensor([[  2.0000, -87.3365]])
     """
     check_score_shape(logits, num_classes, class_axis=class_axis, of=of)
     if not has_values(logits) or all_finite(logits):
         return logits
-    return _possible(logits, class_axis, start, of)
+    return _possible(logits, class_axis, activation, start, of)
 
 
 def check_score_shape(logits: Tensor, num_classes: int, *, class_axis: int, of: str = "") -> None:
@@ -76,13 +103,15 @@ def check_score_shape(logits: Tensor, num_classes: int, *, class_axis: int, of: 
         )
 
 
-def _possible(logits: Tensor, class_axis: int, start: int, of: str) -> Tensor:
+def _possible(logits: Tensor, class_axis: int, activation: Activation, start: int, of: str) -> Tensor:
     """Return logits with a finite number instead of minus infinity; raise if they are NaN or plus infinity."""
     wrong = logits.isnan() | (logits == torch.inf)
     if wrong.any():
         at = wrong.nonzero()[0].tolist()
         place = _place(at, class_axis + 1, start)
         raise InputError(_not_finite(f"{logits[tuple(at)].item()} at {place}{_of(of)}"))
+    if activation == "sigmoid":
+        return possible_logits(logits, torch.zeros_like(logits))
     top = logits.amax(dim=class_axis, keepdim=True)
     hopeless = torch.isneginf(top).squeeze(class_axis)
     if hopeless.any():
@@ -116,7 +145,8 @@ def check_labels(
     result, wrong = relabel(labels, ignored_labels(ignore_index), num_classes)
     if wrong >= 0:
         at = tuple(int(position) for position in np.unravel_index(wrong, labels.shape))
-        raise InputError(_not_a_class(f"{labels[at].item()} at {at}{_of(of)}", num_classes, ignore_index))
+        value = int(labels[at].item())
+        raise InputError(_not_a_class(f"{value} at {at}{_of(of)}", num_classes, ignore_index, value))
     return result
 
 
@@ -164,9 +194,9 @@ def _place(at: list[int], axis: int, start: int) -> tuple[int, ...]:
     return tuple(i + start if k == axis else i for k, i in enumerate(at))
 
 
-def _not_a_class(got: str, num_classes: int, ignore_index: IgnoreIndex) -> str:
+def _not_a_class(got: str, num_classes: int, ignore_index: IgnoreIndex, value: int | None = None) -> str:
     allowed = f"0..{num_classes - 1}{_or_ignored(ignore_index)}"
-    return f"labels must be in {allowed}, got {got}; set ignore_index or num_classes"
+    return f"labels must be in {allowed}, got {got}; {_label_remedy(value, num_classes)}"
 
 
 def _position(problem: int) -> str:
@@ -211,6 +241,8 @@ def class_axis_remedy(shape: Sequence[int], num_classes: int, class_axis: int) -
         return "a case has no batch axis: give logits[0]"
     if class_axis == 1 and spatial > 0 and shape[0] == num_classes:
         return "add a batch axis: give logits[None] and labels[None]"
+    if len(shape) > class_axis and shape[class_axis] == 1:
+        return "set num_classes=1 and activation='sigmoid'"
     return "set num_classes or fix the logits"
 
 
@@ -222,7 +254,10 @@ def _space_remedy(logits: tuple[int, ...], other: tuple[int, ...], class_axis: i
     first = ", ".join([":"] * class_axis + ["0"])
     reasons = (
         (other == logits[:-1], f"the classes are last in the logits: give np.moveaxis(logits, -1, {class_axis})"),
-        (other == logits, f"if the {what} are one-hot, give {what}.argmax({class_axis})"),
+        (
+            other == logits,
+            f"if the {what} are one-hot, give {what}.argmax({class_axis}), or activation='sigmoid' if they overlap",
+        ),
         (batched and other == logits[2:], "a case has no batch axis: give logits[0]"),
         (batched and other == (1, *logits[2:]), f"a case has no batch axis: give logits[0] and {what}[0]"),
         (class_axis == 1 and other == logits[1:], f"add a batch axis: give logits[None] and {what}[None]"),
@@ -234,6 +269,15 @@ def _space_remedy(logits: tuple[int, ...], other: tuple[int, ...], class_axis: i
 
 def _of(name: str) -> str:
     return f" of {name}" if name else ""
+
+
+def _label_remedy(value: int | None, num_classes: int) -> str:
+    if value == 255 and num_classes == 2:
+        return (
+            "divide masks of 0 and 255 by 255 (in a folder, write [channels] and foreground = 255 in segcal.toml), "
+            "or set ignore_index=255 if such pixels are not labelled"
+        )
+    return "set ignore_index or num_classes"
 
 
 def _or_ignored(ignore_index: IgnoreIndex) -> str:

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Integer
 from torch import Tensor
 
-from segcal.types import Labels
+from segcal.types import InputError, Labels
 
 _SMALLEST = torch.finfo(torch.float32).tiny
 
@@ -48,6 +48,36 @@ def logits_from_probabilities(probs: Float[Tensor, "B L *S"]) -> Float[Tensor, "
     if wide.dtype == torch.float64:  # only here can the logarithms be in the wrong order, by one rounding
         logits = torch.minimum(logits, logits.gather(1, predicted_labels(wide).unsqueeze(1)))
     return keep_labels(logits.to(wide.dtype), wide)
+
+
+def logits_from_sigmoid(probs: Float[Tensor, "*A"]) -> Float[Tensor, "*A"]:
+    """Logits whose sigmoid gives `probs` back; 0 and 1 become the logarithm of the smallest float32 and its opposite.
+
+    >>> logits_from_sigmoid(torch.tensor([0.5, 1.0, 0.0]))
+    tensor([  0.0000,  87.3365, -87.3365])
+    """
+    wide = at_least_float32(probs)
+    return wide.clamp(min=_SMALLEST).log() - (1 - wide).clamp(min=_SMALLEST).log()
+
+
+def logits_from_scores(scores: Float[Tensor, "B L *S"]) -> Float[Tensor, "B L *S"]:
+    """Logits whose softmax is `scores` divided by their sum over the classes, with the argmax of `scores`.
+
+    Some networks return nonnegative class scores that do not sum to 1. Mask2Former and MaskFormer add up, over their
+    queries, the class probability times the mask probability; the sum of that over the classes is below 1 where no mask
+    covers a pixel and can exceed 1 where several do. The logits are the logarithms of the scores. Scores that differ in
+    the last bit may have the same logarithm, so the runner-up is then moved down by one bit: labels never change.
+    A score below the smallest normal float32 counts as that number, and a pixel whose scores are all 0 becomes uniform.
+
+    >>> probabilities(logits_from_scores(torch.tensor([[0.5, 0.25, 0.05]])))
+    tensor([[0.6250, 0.3125, 0.0625]])
+    """
+    if not (scores >= 0).all() or not torch.isfinite(scores).all():  # NaN is not >= 0
+        raise InputError(
+            f"scores must be finite and at least 0, got values from {scores.min().item():.4g} to "
+            f"{scores.max().item():.4g}; scores that can be negative are logits, which need no conversion"
+        )
+    return logits_from_probabilities(scores)
 
 
 def two_class_logits(logits: Float[Tensor, "B 1 *S"]) -> Float[Tensor, "B 2 *S"]:
@@ -117,6 +147,19 @@ def keep_labels(scores: Float[Tensor, "B L *S"], logits: Float[Tensor, "B L *S"]
         limits = torch.finfo(scores.dtype)
         return torch.where(rival, scores - (4 * limits.eps * scores.abs() + limits.tiny), scores)
     return torch.where(rival, next_below(scores), scores) if rival.any() else scores
+
+
+def keep_sides(probs: Float[Tensor, "*A"], logits: Float[Tensor, "*A"]) -> Float[Tensor, "*A"]:
+    """Sigmoid probabilities that are above 0.5 exactly where `logits` are above 0, in their own precision.
+
+    `probs` must be a monotone function of `logits` with 0.5 at 0. Rounding can give 0.5 to a small positive logit.
+
+    >>> keep_sides(torch.tensor([0.5, 0.5]), torch.tensor([1e-9, -1e-9])) > 0.5
+    tensor([ True, False])
+    """
+    half = 0.5 * torch.ones_like(probs)
+    above = torch.where(probs > half, probs, half + torch.finfo(probs.dtype).eps / 2)
+    return torch.where(logits > 0, above, torch.minimum(probs, half))
 
 
 def next_below(values: Float[Tensor, "*A"]) -> Float[Tensor, "*A"]:

@@ -15,8 +15,11 @@ from segcal.types import Array
 
 def portrait_content(portrait: Portrait, class_names: Sequence[str]) -> dict[str, Any]:
     """A portrait as plain values; slices of a volume lie one below the other in each picture."""
+    if portrait.channel:
+        class_names = (f"not {portrait.channel}", portrait.channel)
     return {
         "name": portrait.name,
+        "title": portrait.title,
         "why": portrait.why,
         "shape": portrait.shape,
         "kept": portrait.kept,

@@ -83,13 +83,14 @@ def shared_content(view: View) -> dict[str, Any]:
         "units": view.units,
         "cases": view.cases,
         "classes": view.class_names,
+        "channels": len(results.channels),
         "regions": view.regions,
         "region_names": {region: region_title(region) for region in view.regions},
         "metrics": {metric: _metric(metric) for metric in metrics},
         "calibration": [metric for metric in CALIBRATION if metric in metrics],
         "quality": [metric for metric in QUALITY if metric in metrics],
         "values": _values(view.frame, view.cases),
-        "pooled": _pooled(results),
+        "pooled": pooled_values(results),
         "floor": None if results.redrawn is None else _values(results.floor(), view.cases),
         "pooled_floor": {} if results.redrawn is None else _pooled_ece(results.redrawn),
         "curves": _curves(results),
@@ -124,7 +125,7 @@ def _values(frame: pd.DataFrame, cases: Sequence[str]) -> Nested:
     return found
 
 
-def _pooled(results: Results) -> Nested:
+def pooled_values(results: Results) -> Nested:
     """Value and interval over all pixels together."""
     found: Nested = {}
     for row in results.pooled().itertuples():
@@ -136,7 +137,7 @@ def _pooled(results: Results) -> Nested:
 def _pooled_ece(results: Results) -> dict[str, dict[str, float | None]]:
     return {
         method: {region: metrics["ece"][0] for region, metrics in regions.items()}
-        for method, regions in _pooled(results).items()
+        for method, regions in pooled_values(results).items()
     }
 
 

@@ -13,11 +13,12 @@ from torch import Tensor
 
 from segcal.data.folders.crop import outside_crop
 from segcal.data.folders.expected import Expected
+from segcal.data.folders.masks import Masks
 from segcal.data.folders.probabilities import logits_of
 from segcal.data.folders.settings import Scores
-from segcal.data.io.base import Shape, Spacing, Writer, whole_numbers
+from segcal.data.io.base import Shape, Spacing, Stored, Writer, whole_numbers
 from segcal.data.io.formats import format_of
-from segcal.data.io.nifti import check_same_place, volume_spacing
+from segcal.data.io.nifti import check_same_place, read_volume, volume_spacing
 from segcal.files import release_pages, staged_file, staged_store
 from segcal.functional.checks import IGNORED
 from segcal.types import Array, Case, InputError
@@ -38,6 +39,7 @@ class CaseFiles:
         prediction: The network's own labels beside its scores, used for their geometry only.
         archived: Whether the scores are an archive of nnU-Net: what is written is one too, and voxels outside its crop
             are ignored.
+        masks: How labels of sigmoid channels are read; None for exclusive classes.
     """
 
     name: str
@@ -49,15 +51,21 @@ class CaseFiles:
     spacing: Spacing | None
     prediction: Path | None = None
     archived: bool = False
+    masks: Masks | None = None
 
     def space(self, num_classes: int | None) -> Shape:
         """Return `*S`, from the header of the labels, or of the scores, whose class axis `num_classes` may tell."""
         if known := self.labels or self.prediction:
-            return format_of(known).label_shape(known)
+            shape = format_of(known).label_shape(known)
+            return shape[1:] if known is self.labels and self._is_by_channel(shape) else shape
+        if self.masks is not None and self._lacks_channel_axis(None, num_classes):
+            return self._stored_shape()
         return self._score_shape(None, num_classes)[1:]
 
     def num_classes(self, space: Shape) -> int:
         """Return `L`, from the header of the scores; `space` tells the class axis of a NIfTI file."""
+        if self._lacks_channel_axis(space, None):
+            return 1
         shape = self._score_shape(space, None)
         if not shape:
             raise InputError(f"scores must have shape [L, *S], got a single number in '{self.scores}'; fix the file")
@@ -71,7 +79,7 @@ class CaseFiles:
         """Return what changes when a file of this case does, or what the folder says about it."""
         paths = (self.scores, self.labels, self.image, self.prediction)
         files = ["" if path is None else format_of(path).identity(path) for path in paths]
-        return "; ".join([*files, self.kind, str(self.group), str(self.spacing)])
+        return "; ".join([*files, self.kind, str(self.group), str(self.spacing), str(self.masks)])
 
     def load(self, expected: Expected, *, check: bool) -> Case:
         """Read all files, each once, and check what they hold, unless the case has been checked before.
@@ -82,19 +90,23 @@ class CaseFiles:
             check_same_place(self._placed(), of=f"case '{self.name}'")
         labels, label_spacing = self._read_labels()
         space = self.space(expected.num_classes) if labels is None else labels.shape
-        scores, score_spacing = format_of(self.scores).read_scores(self.scores, self.kind, space)
+        if labels is not None and self.masks is not None:
+            if self._is_by_channel(labels.shape):
+                space, label_spacing = labels.shape[1:], None if label_spacing is None else label_spacing[1:]
+            labels = self.masks.of(labels)
+        scores, score_spacing = self._read_scores(space)
         image, image_spacing = None, None
         if self.image is not None:
             image, image_spacing = format_of(self.image).read_image(self.image, space)
         spacing = label_spacing or score_spacing or image_spacing or self._spacing_of_prediction() or self.spacing
         if check:
             expected.check(self.name, self.kind, scores, labels, image, spacing)
-        if self.archived and labels is not None and scores.shape[1:] == labels.shape:
-            labels = _without(labels, outside_crop(scores))
+        if self.archived and labels is not None and scores.shape[1:] == space:
+            labels = _without(labels, outside_crop(scores, expected.activation))
         release_pages(scores)
         return Case(
             name=self.name,
-            logits=scores if self.kind == "logits" else logits_of(scores),
+            logits=scores if self.kind == "logits" else logits_of(scores, expected.activation),
             labels=labels,
             image=image,
             spacing=spacing,
@@ -103,13 +115,20 @@ class CaseFiles:
 
     @contextmanager
     def create_scores(self, folder: Path, shape: Shape, dtype: str) -> Iterator[Writer]:
-        """Write scores `[L, *S]` slab by slab as this case's are stored: .npy, NIfTI or an archive of nnU-Net."""
+        """Write scores `[L, *S]` slab by slab as this case's are stored: .npy, NIfTI or an archive of nnU-Net.
+
+        A single channel that was stored without a channel axis in NIfTI is written without one.
+        """
         target = self.score_file(folder)
+        flat = format_of(target).has_geometry and self._lacks_channel_axis(shape[1:], shape[0])
+        stored = shape[1:] if flat else shape
         with (
             _staged(target) as staging,
-            format_of(target).create(staging, shape, dtype, classes=True, like=self.scores, key=self.kind) as writer,
+            format_of(target).create(
+                staging, stored, dtype, classes=not flat, like=self.scores, key=self.kind
+            ) as writer,
         ):
-            yield writer
+            yield _OneChannel(writer) if flat else writer
 
     @contextmanager
     def create_map(self, folder: Path, shape: Shape, dtype: str) -> Iterator[Writer]:
@@ -132,6 +151,36 @@ class CaseFiles:
         """Return the name of the file that `create_map` writes."""
         like = self.scores if format_of(self.scores).is_folder else self._geometry()
         return folder / f"{self.name}{'.npy' if like is None else _ending(like)}"
+
+    def _is_by_channel(self, shape: Shape) -> bool:
+        """Return whether labels of this shape have a channel axis; NIfTI labels of three axes are volumes."""
+        if self.masks is None or self.labels is None or (len(shape) == 3 and format_of(self.scores).has_geometry):
+            return False
+        return self.masks.are_by_channel(shape, self._stored_shape(), self.labels)
+
+    def _lacks_channel_axis(self, space: Shape | None, num_classes: int | None) -> bool:
+        """Return whether the scores of a single sigmoid channel are stored as `[*S]`."""
+        if self.masks is None:
+            return False
+        stored = self._stored_shape()
+        if space is not None:
+            return stored == tuple(space)
+        volume = len(stored) == 3 and num_classes == 1 and (stored[0] != 1 or format_of(self.scores).has_geometry)
+        return len(stored) == 2 or volume
+
+    def _stored_shape(self) -> Shape:
+        """Return the shape of the scores as they are stored, in segcal's order of axes."""
+        kind = format_of(self.scores)
+        if kind.has_geometry:
+            return kind.label_shape(self.scores)
+        return kind.score_shape(self.scores, self.kind, space=None, num_classes=None)
+
+    def _read_scores(self, space: Shape) -> Stored:
+        kind = format_of(self.scores)
+        if not self._lacks_channel_axis(space, None):
+            return kind.read_scores(self.scores, self.kind, space)
+        stored = read_volume(self.scores) if kind.has_geometry else kind.read_scores(self.scores, self.kind, space)
+        return Stored(stored.values[None], stored.spacing)
 
     def _score_shape(self, space: Shape | None, num_classes: int | None) -> Shape:
         kind = format_of(self.scores)
@@ -159,6 +208,17 @@ class CaseFiles:
         return volume_spacing(path) if path is not None and format_of(path).has_geometry else None
 
 
+class _OneChannel(Writer):
+    """Writes slabs `[1, rows, ...]` of a single channel to a file without a channel axis."""
+
+    def __init__(self, writer: Writer) -> None:
+        self.writer = writer
+
+    def write(self, start: int, values: Array) -> None:
+        """Write slices of the first spatial axis."""
+        self.writer.write(start, values[0])
+
+
 def _staged(target: Path) -> AbstractContextManager[Path]:
     return staged_store(target) if format_of(target).is_folder else staged_file(target)
 
@@ -176,7 +236,7 @@ def _without(labels: Array, outside: Array | None) -> Array:
     if outside is None:
         return labels
     wide = labels.astype(np.int16 if labels.dtype.itemsize == 1 else labels.dtype)  # uint8 has no -1
-    wide[outside] = IGNORED
+    wide[..., outside] = IGNORED
     return wide
 
 

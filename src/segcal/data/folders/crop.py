@@ -1,8 +1,9 @@
 """The voxels that nnU-Net did not predict.
 
 nnU-Net crops images to their nonzero voxels and, when it puts its probabilities back into the whole image, gives
-everything outside of the crop to the background with a probability of exactly 1. Those voxels tell nothing about the
-network, and millions of certain, right answers would hide its overconfidence.
+everything outside of the crop to the background with a probability of exactly 1 (models with regions: every channel
+has a probability of exactly 0). Those voxels tell nothing about the network, and millions of certain, right answers
+would hide its overconfidence.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ from __future__ import annotations
 import numpy as np
 
 from segcal.files import release_pages
-from segcal.types import Array
+from segcal.types import Activation, Array
 
 
-def outside_crop(probs: Array) -> Array | None:
+def outside_crop(probs: Array, activation: Activation = "softmax") -> Array | None:
     """Return where `[*S]` probabilities `[L, *S]` lie outside of nnU-Net's crop, or None if nothing does.
 
     A softmax may saturate to exactly 1 inside of the crop, too. The crop is a box, so only voxels outside of the
@@ -23,7 +24,7 @@ def outside_crop(probs: Array) -> Array | None:
     >>> outside_crop(probs).sum()
     np.int64(12)
     """
-    forced = np.asarray(probs[0] == 1)
+    forced = np.asarray(probs[0] == (0 if activation == "sigmoid" else 1))
     if not forced.any():
         return None
     for others in probs[1:]:

@@ -14,7 +14,7 @@ from segcal.data.io.base import Spacing
 from segcal.files import release_pages
 from segcal.functional.checks import check_labels, check_logits, check_same_space, probability_doubt
 from segcal.notices import CalibrationWarning
-from segcal.types import Array, InputError
+from segcal.types import Activation, Array, InputError
 
 _AT_ONCE = 1 << 24
 """Scores checked at a time: copies of a whole volume, of whatever precision, would not fit into memory."""
@@ -22,12 +22,13 @@ _AT_ONCE = 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """Class count, ignored labels, dimensions and image channels of a folder."""
+    """Number of classes or sigmoid channels, ignored labels, dimensions and image channels of a folder."""
 
     num_classes: int
     ignore_index: tuple[int, ...] | None
     spatial_dims: int
     image_channels: int
+    activation: Activation = "softmax"
 
     def check(
         self,
@@ -40,25 +41,38 @@ class Expected:
     ) -> None:
         """Raise, naming the case, unless shapes agree, scores are finite and labels in range."""
         of, values = f"case '{name}'", shared_tensor(scores)
+        exclusive = self.activation == "softmax"
         if kind == "probabilities":
-            check_probabilities(scores, of=of)
+            check_probabilities(scores, of=of, exclusive=exclusive)
         self._check_logits(scores, of)
-        if kind == "logits" and (doubt := probability_doubt(scores)):
+        if kind == "logits" and exclusive and (doubt := probability_doubt(scores)):
             warnings.warn(doubt, CalibrationWarning, stacklevel=2)
         if labels is not None:
-            check_same_space(values, shared_tensor(labels), class_axis=0, of=of)
+            self._check_shape(shared_tensor(labels), values, of)
         self._check_dims(scores, labels, spacing, of)
         if labels is not None:
-            check_labels(shared_tensor(labels), self.num_classes, self.ignore_index, of=of)
+            classes = self.num_classes if self.activation == "softmax" else 2
+            check_labels(shared_tensor(labels), classes, self.ignore_index, of=of)
         if image is not None:
             self._check_image(shared_tensor(image), values, of)
 
+    def _check_shape(self, labels: Tensor, scores: Tensor, of: str) -> None:
+        """Raise unless labels cover the scores: `[*S]`, or a mask for each sigmoid channel."""
+        if self.activation == "softmax" or (self.num_classes == 1 and labels.ndim < scores.ndim):
+            check_same_space(scores, labels, class_axis=0, of=of)
+        elif labels.shape != scores.shape:
+            raise InputError(
+                f"labels of sigmoid channels must have shape {tuple(scores.shape)}, a mask of 0 and 1 for each, "
+                f"got {tuple(labels.shape)} of {of}; list the labels of each channel under [channels] in segcal.toml, "
+                "or store the masks as .npy or .npz"
+            )
+
     def _check_logits(self, scores: Array, of: str) -> None:
         if scores.ndim < 2 or scores.size <= _AT_ONCE:
-            check_logits(shared_tensor(scores), self.num_classes, class_axis=0, of=of)
+            check_logits(shared_tensor(scores), self.num_classes, class_axis=0, activation=self.activation, of=of)
             return
         for start, part in _slabs(scores):
-            check_logits(part, self.num_classes, class_axis=0, start=start, of=of)
+            check_logits(part, self.num_classes, class_axis=0, activation=self.activation, start=start, of=of)
 
     def _check_dims(self, scores: Array, labels: Array | None, spacing: Spacing | None, of: str) -> None:
         if scores.ndim != self.spatial_dims + 1:
@@ -84,8 +98,8 @@ class Expected:
             raise InputError(f"images must be finite, got NaN or infinity in that of {of}; fill in such pixels")
 
 
-def check_probabilities(probs: Array, *, of: str) -> None:
-    """Raise unless `probs` `[L, *S]` are finite, in 0..1 and sum to 1, as far as half precision can tell."""
+def check_probabilities(probs: Array, *, of: str, exclusive: bool = True) -> None:
+    """Raise unless `probs` `[L, *S]` are finite, in 0..1 and, if exclusive, sum to 1 to half precision."""
     hint = f'of {of}; if these are logits, set scores = "logits"'
     if probs.dtype.kind != "f":
         raise InputError(f"probabilities must be floating point, got {probs.dtype} of {of}; convert them first")
@@ -94,9 +108,14 @@ def check_probabilities(probs: Array, *, of: str) -> None:
     for start, part in _slabs(probs):
         # written so that NaN is wrong as well
         _raise_at(~((part >= -1e-3) & (part <= 1 + 1e-3)), part, (0, start), "probabilities must be in 0..1", hint)
-        total = part.sum(dim=0, dtype=torch.float64)
-        off = ~((total - 1).abs() <= 1e-2)
-        _raise_at(off, total, (start,), "probabilities must sum to 1 over the classes", hint)
+        if exclusive:
+            total = part.sum(dim=0, dtype=torch.float64)
+            off = ~((total - 1).abs() <= 1e-2)
+            remedy = (
+                f'{hint}, if channels overlap, activation = "sigmoid"; '
+                "segcal.functional.probability.logits_from_scores converts other scores"
+            )
+            _raise_at(off, total, (start,), "probabilities must sum to 1 over the classes", remedy)
 
 
 def _raise_at(wrong: Tensor, values: Tensor, origin: tuple[int, ...], required: str, hint: str) -> None:

@@ -17,11 +17,12 @@ from torch import Tensor
 from segcal.data.folders.by_name import existing, place_of
 from segcal.data.folders.case_files import CaseFiles, as_numpy
 from segcal.data.folders.expected import Expected
+from segcal.data.folders.head import Head
 from segcal.data.folders.layouts import Request, find_cases
 from segcal.data.folders.settings import Scores, Splits, check_background, check_scores, read_settings, read_splits
 from segcal.files import refuse_unfinished
-from segcal.functional.checks import IGNORED, ignored_labels
-from segcal.types import Array, Case, IgnoreIndex, InputError
+from segcal.functional.checks import IGNORED
+from segcal.types import Activation, Array, Case, IgnoreIndex, InputError
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,15 +31,16 @@ class Folder(Sequence[Case]):
 
     Args:
         path: The folder.
-        num_classes: `L` of every case.
+        num_classes: `L` of every case, or its number of sigmoid channels.
         ignore_index: Labels to be left out, or None.
         background: The class that the *All* region leaves out, or None.
-        class_names: One name for each class, or None.
+        class_names: One name for each class or channel, or for both classes of a single channel; or None.
         spatial_dims: 2 or 3.
         image_channels: `C` of every image, 0 where there are none.
         scores: What the score files hold. Cases have logits in either case.
         splits: The names of the cases of each split in `splits.json`.
         files: Where each case lies.
+        activation: Whether the classes exclude one another (softmax) or are channels that may overlap (sigmoid).
     """
 
     path: Path
@@ -51,6 +53,7 @@ class Folder(Sequence[Case]):
     scores: Scores
     splits: Splits = field(repr=False)
     files: dict[str, CaseFiles] = field(repr=False)
+    activation: Activation = "softmax"
     _checked: set[str] = field(default_factory=set, repr=False)  # shared with every part of this folder
 
     @property
@@ -70,7 +73,9 @@ class Folder(Sequence[Case]):
         if isinstance(index, slice):
             return self.subset(self.names[index])
         name = self.names[index]
-        expected = Expected(self.num_classes, self.ignore_index, self.spatial_dims, self.image_channels)
+        expected = Expected(
+            self.num_classes, self.ignore_index, self.spatial_dims, self.image_channels, self.activation
+        )
         case = self.files[name].load(expected, check=name not in self._checked)
         self._checked.add(name)
         return case
@@ -99,6 +104,13 @@ class Folder(Sequence[Case]):
         """Return what changes when the files of a case do, by name; nothing but file systems is asked."""
         return {name: files.identity() for name, files in self.files.items()}
 
+    def map_folders(self, root: Path) -> list[Path]:
+        """Return where maps of the cases go: `root`, or a folder in it for each of several sigmoid channels."""
+        if self.activation == "softmax" or self.num_classes == 1:
+            return [root]
+        names = self.class_names or tuple(map(str, range(self.num_classes)))
+        return [root / (str(k) if {*name} & {*"/\\"} or name[:1] == "." else name) for k, name in enumerate(names)]
+
     def find(self, name: str) -> CaseFiles:
         """Return the files of the case called `name`."""
         if name not in self.files:
@@ -115,6 +127,7 @@ def open_folder(
     ignore_index: IgnoreIndex = None,
     background: int | None = None,
     scores: Scores | None = None,
+    activation: Activation | None = None,
     require_labels: bool = True,
 ) -> Folder:
     """Open a folder in segcal's layout, or one that nnU-Net or TotalSegmentator wrote.
@@ -130,6 +143,7 @@ def open_folder(
         ignore_index: Label, or labels, to be left out.
         background: The class that the *All* region leaves out.
         scores: Whether the files hold "logits" (the default) or "probabilities" (the default for nnU-Net).
+        activation: "softmax" for exclusive classes (the default), "sigmoid" for channels that may overlap.
         require_labels: Whether a case without labels is an error; its `labels` are None otherwise.
     """
     root = existing(place_of(path), "data")
@@ -139,25 +153,30 @@ def open_folder(
         check_scores(scores)
     found = find_cases(Request(root, None if labels is None else place_of(labels), scores, settings, require_labels))
     splits = read_splits(root / "splits.json", tuple(found.files)) or found.splits
-    first = _first(found.files, splits, split)
-    classes = settings.classes or found.classes
-    declared = _class_count(num_classes, settings.classes, root)
-    space = first.space(declared)
-    count = declared or first.num_classes(space)
-    given = next((value for value in (ignore_index, settings.ignore_index) if value is not None), found.ignore_index)
-    # labels outside of nnU-Net's crop become -1
-    ignored = tuple(dict.fromkeys((*ignored_labels(given), *((IGNORED,) if first.archived else ()))))
+    head = Head.of(
+        settings, found, activation=activation, num_classes=num_classes, ignore_index=ignore_index, root=root
+    )
+    first = head.files_of(_first(found.files, splits, split))
+    space = first.space(head.declared)
+    count = head.declared or first.num_classes(space)
+    if count == 1 and head.masks is None:
+        head = head.of_one_channel()
+        first = head.files_of(first)
+        space = first.space(count)
+    # labels outside of nnU-Net's crop, and those ignored in a map from which masks are made, become -1
+    ignored = tuple(dict.fromkeys((*head.ignored, *((IGNORED,) if first.archived else ()))))
     folder = Folder(
         path=root,
         num_classes=count,
         ignore_index=ignored or None,
-        background=check_background(settings.background if background is None else background, count),
-        class_names=classes if classes is not None and len(classes) == count else None,
+        background=check_background(settings.background if background is None else background, head.classes(count)),
+        class_names=head.names if len(head.names or ()) in (count, max(count, head.classes(count))) else None,
         spatial_dims=_checked_dims(space, first),
         image_channels=first.image_channels(space),
         scores=found.scores,
         splits=splits,
-        files=found.files,
+        files={name: head.files_of(files) for name, files in found.files.items()},
+        activation=head.activation,
     )
     return folder if split is None else folder.select(split)
 
@@ -193,19 +212,6 @@ def _first(files: dict[str, CaseFiles], splits: Splits, split: str | None) -> Ca
     """
     names = (splits.get(split) if split is not None else None) or tuple(files)
     return files[next((name for name in names if files[name].labels), names[0])]
-
-
-def _class_count(num_classes: int | None, classes: tuple[str, ...] | None, root: Path) -> int | None:
-    if num_classes is not None and num_classes < 1:
-        raise InputError(f"num_classes must be at least 1, got {num_classes}; count the classes of the logits")
-    if num_classes is None or classes is None:
-        return num_classes or (len(classes) if classes else None)
-    if len(classes) != num_classes:
-        raise InputError(
-            f"num_classes must be the number of class names, got {num_classes} while "
-            f"'{root / 'segcal.toml'}' names {len(classes)}; correct one of them"
-        )
-    return num_classes
 
 
 def _checked_dims(space: tuple[int, ...], first: CaseFiles) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from segcal.data.folders.case_files import CaseFiles
-from segcal.data.folders.settings import Scores, Settings, Splits
+from segcal.data.folders.settings import Channels, Scores, Settings, Splits
 
 _MODULES = (
     "ours",
@@ -47,6 +47,7 @@ class Found:
         classes: The names of the classes, if the folder says them.
         ignore_index: Labels that the folder declares as ignored.
         splits: Splits that follow from the folder itself.
+        channels: The labels of each sigmoid channel, if the folder declares such channels.
     """
 
     files: dict[str, CaseFiles]
@@ -54,6 +55,7 @@ class Found:
     classes: tuple[str, ...] | None = None
     ignore_index: tuple[int, ...] = ()
     splits: Splits = field(default_factory=dict)
+    channels: Channels | None = None
 
 
 class Layout(Protocol):

@@ -4,7 +4,8 @@
 - A trained model (`nnUNetv2_train ... --npz`, or `--val --npz` afterwards): `fold_k/validation/NAME.npz`, where each
   case is predicted by the fold that did not train on it. This is the best calibration set that an nnU-Net user has.
 
-Names of classes and the ignored label come from `dataset.json`. The pickles beside the archives are never read.
+Names of classes, regions and the ignored label come from `dataset.json`. Models with regions predict a sigmoid channel
+for each; their probabilities do not sum to 1. The pickles beside the archives are never read.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 from segcal.data.folders.by_name import by_name, existing, only
 from segcal.data.folders.case_files import CaseFiles
 from segcal.data.folders.layouts import Found, Request
-from segcal.data.folders.settings import Splits
+from segcal.data.folders.settings import Channels, Splits
 from segcal.data.io.formats import IMAGES, LABELS
 from segcal.data.io.nifti import is_nifti
 from segcal.files import read_json
@@ -43,8 +44,9 @@ class NnUNet:
         places = list(folds.values()) if folds else [root]
         labels = request.labels or (None if folds else _inside(root)) or _truth(root)
         files = archived_cases(request, places, labels)
-        classes, ignored = _read_dataset(_dataset_json(root))
-        return Found(files, request.scores or request.settings.scores or "probabilities", classes, ignored, splits)
+        kind = request.scores or request.settings.scores or "probabilities"
+        classes, ignored, channels = _read_dataset(_dataset_json(root))
+        return Found(files, kind, classes, ignored, splits, channels)
 
 
 LAYOUT = NnUNet()
@@ -177,24 +179,33 @@ def _dataset_json(root: Path) -> Path | None:
     return next((path for place in (root, model) if (path := place / "dataset.json").is_file()), None)
 
 
-def _read_dataset(path: Path | None) -> tuple[tuple[str, ...] | None, tuple[int, ...]]:
-    """Return the names of the classes and the ignored label that `dataset.json` declares."""
+def _read_dataset(path: Path | None) -> tuple[tuple[str, ...] | None, tuple[int, ...], Channels | None]:
+    """Return the names of the classes, the ignored label, and the regions (sigmoid channels) of `dataset.json`."""
     content = read_json(path) if path is not None else {}
     labels = (content.get("labels") or {}) if isinstance(content, dict) else content
     if labels == {}:
-        return None, ()
+        return None, (), None
     if not isinstance(labels, dict):
         raise InputError(f"'{path}' must declare its labels by name, got {labels!r}; restore the file")
-    if any(isinstance(value, list) for value in labels.values()):
-        raise InputError(
-            f"'{path}' declares regions, whose sigmoid probabilities do not sum to 1; segcal calibrates "
-            "classes that exclude one another, so give predictions of a model without regions"
-        )
     try:
-        numbers = {name: int(value) for name, value in labels.items()}
+        numbers = {name: _label_or_labels(value) for name, value in labels.items()}
     except (TypeError, ValueError, OverflowError) as error:
-        raise InputError(f"labels in '{path}' must be whole numbers by name, got {labels}; restore the file") from error
-    ignored = tuple(number for name, number in numbers.items() if name == "ignore")
-    classes = sorted((number, name) for name, number in numbers.items() if name != "ignore")
-    consecutive = [number for number, _ in classes] == list(range(len(classes)))
-    return tuple(name for _, name in classes) if consecutive else None, ignored
+        raise InputError(
+            f"labels in '{path}' must be whole numbers, or lists of them, by name, got {labels}; restore the file"
+        ) from error
+    ignored = tuple(own for name, own in numbers.items() if name == "ignore" and isinstance(own, int))
+    if any(isinstance(own, tuple) and len(own) > 1 for own in numbers.values()):  # nnU-Net's own condition
+        # channels are in the order of the file, without background; regions_class_order only says how to paint them
+        channels = {name: own for name, own in numbers.items() if name != "ignore" and own not in (0, (0,))}
+        return None, ignored, channels
+    classes = sorted((own if isinstance(own, int) else own[0], name) for name, own in numbers.items())
+    named = [(number, name) for number, name in classes if name != "ignore"]
+    consecutive = [number for number, _ in named] == list(range(len(named)))
+    return tuple(name for _, name in named) if consecutive else None, ignored, None
+
+
+def _label_or_labels(value: Any) -> int | tuple[int, ...]:
+    """Return the label of a class, or those of a region; a list must have one."""
+    if isinstance(value, list) and not value:
+        raise ValueError("a region without labels")
+    return tuple(int(label) for label in value) if isinstance(value, list) else int(value)

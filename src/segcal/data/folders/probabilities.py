@@ -11,29 +11,39 @@ from torch import Tensor
 from segcal.data.folders.expected import shared_tensor
 from segcal.data.io import base
 from segcal.files import release_pages
-from segcal.functional.probability import at_least_float32, logits_from_probabilities, predicted_labels
-from segcal.types import Array
+from segcal.functional.probability import (
+    at_least_float32,
+    logits_from_probabilities,
+    logits_from_sigmoid,
+    predicted_labels,
+)
+from segcal.types import Activation, Array
 
 _AT_ONCE = 1 << 22
 """Probabilities converted at a time, since this is done in float64."""
 
 
-def logits_of(probs: Array) -> Array | Tensor:
-    """Return logits whose softmax is `probs` `[L, *S]`; those of a large volume are computed when they are read."""
+def logits_of(probs: Array, activation: Activation = "softmax") -> Array | Tensor:
+    """Return logits whose softmax or sigmoid is `probs` `[L, *S]`; those of a large volume are computed when read."""
     if 4 * probs.size <= base.IN_MEMORY:
-        return converted(probs)
-    return cast(Array, LazyLogits(probs))
+        return converted(probs, activation)
+    return cast(Array, LazyLogits(probs, activation))
 
 
-def converted(probs: Array) -> Tensor:
+def converted(probs: Array, activation: Activation = "softmax") -> Tensor:
     """Return the logits of probabilities `[L, *S]`, each pixel with the predicted label of its probabilities."""
     flat = shared_tensor(np.ascontiguousarray(probs)).reshape(len(probs), -1)
     logits = torch.empty(flat.shape, dtype=at_least_float32(flat[:, :0]).dtype)
     step = max(1, _AT_ONCE // len(flat))
     for start in range(0, flat.shape[1], step):
         part = flat[None, :, start : start + step]
-        found = logits_from_probabilities(part)
-        if moved := int((predicted_labels(found) != predicted_labels(part)).sum()):
+        if activation == "sigmoid":
+            found = logits_from_sigmoid(part)
+            moved = int(((found > 0) != (part > 0.5)).sum())
+        else:
+            found = logits_from_probabilities(part)
+            moved = int((predicted_labels(found) != predicted_labels(part)).sum())
+        if moved:
             raise RuntimeError(f"{moved} labels would change from probabilities to logits, which must never happen")
         logits[:, start : start + step] = found[0]
     return logits.view(probs.shape)
@@ -46,8 +56,9 @@ class LazyLogits:
     array([-0.6931472, -0.6931472], dtype=float32)
     """
 
-    def __init__(self, probs: Array) -> None:
+    def __init__(self, probs: Array, activation: Activation = "softmax") -> None:
         self.probs, self.shape, self.ndim = probs, probs.shape, probs.ndim
+        self.activation = activation
         self.dtype = np.dtype(np.float64 if probs.dtype == np.float64 else np.float32)
 
     def __len__(self) -> int:
@@ -55,9 +66,18 @@ class LazyLogits:
 
     def __getitem__(self, index: Any) -> Array:
         classes, space = base.split_index(index, self.ndim)
+        if self.activation == "sigmoid" and isinstance(classes, slice):
+            return self._channels(self.probs[(classes, *space)])
         part = np.array(self.probs[(slice(None), *space)])  # all classes, since the label depends on all of them
         release_pages(self.probs)
-        found: Array = converted(part).numpy()[classes]
+        found: Array = converted(part, self.activation).numpy()[classes]
+        return found
+
+    def _channels(self, probs: Array) -> Array:
+        """Return the logits of some sigmoid channels, which do not depend on the others."""
+        part = np.array(probs)
+        release_pages(self.probs)
+        found: Array = converted(part, "sigmoid").numpy()
         return found
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:

@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 from segcal.files import read_json
-from segcal.types import InputError
+from segcal.types import Activation, InputError
 
 Scores: TypeAlias = Literal["logits", "probabilities"]
 Splits: TypeAlias = dict[str, tuple[str, ...]]
+Channels: TypeAlias = dict[str, int | tuple[int, ...]]
+"""Name of each sigmoid channel and the labels that belong to it in a label map."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +27,15 @@ class Settings:
 
     Groups and spacings are given for all cases alike, by an expression or by one list, or in a table by case name.
     `geometry` is a folder of NIfTI files, by case name, that say where the scores of TotalSegmentator lie.
+    `channels` says which labels of a label map each sigmoid channel holds; without it, labels are stored by channel.
     """
 
     classes: tuple[str, ...] | None = None
     ignore_index: int | tuple[int, ...] | None = None
     background: int | None = None
     scores: Scores | None = None
+    activation: Activation | None = None
+    channels: Channels | None = None
     group: str | dict[str, str] | None = None
     spacing: tuple[float, ...] | dict[str, tuple[float, ...]] | None = None
     geometry: str | None = None
@@ -204,6 +209,11 @@ def _is_spacing(value: object) -> bool:
     return _is_lengths(value) or (isinstance(value, dict) and all(_is_lengths(entry) for entry in value.values()))
 
 
+def _is_channels(value: object) -> bool:
+    labels = value.values() if isinstance(value, dict) else ()
+    return bool(labels) and all(_is_int(own) or (_is_list(own, _is_int) and own != []) for own in labels)
+
+
 def _is_table_of_names(content: object) -> bool:
     return isinstance(content, dict) and all(_is_list(members, _is_name) for members in content.values())
 
@@ -218,6 +228,8 @@ _REQUIRED: dict[str, tuple[Callable[[object], bool], str]] = {
     ),
     "background": (_is_int, "a whole number"),
     "scores": (lambda value: isinstance(value, str) and value in get_args(Scores), _KINDS),
+    "activation": (lambda value: isinstance(value, str) and value in get_args(Activation), '"softmax" or "sigmoid"'),
+    "channels": (_is_channels, "a table of channel names and the label, or list of labels, of each"),
     "group": (_is_group, "a regular expression or a table of case names and groups"),
     "geometry": (_is_name, "the path of a folder"),
     "spacing": (_is_spacing, "a list of lengths above 0, or a table of case names and such lists"),

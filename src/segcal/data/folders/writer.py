@@ -16,8 +16,8 @@ from segcal.data.folders.expected import Expected
 from segcal.data.folders.settings import Settings, check_background, write_settings
 from segcal.data.io.base import Spacing, plain, whole_numbers
 from segcal.files import MARKER, staged_folder, write_json
-from segcal.functional.checks import ignored_labels
-from segcal.types import Array, Case, IgnoreIndex, InputError
+from segcal.functional.checks import activation_of, ignored_labels
+from segcal.types import Activation, Array, Case, IgnoreIndex, InputError
 
 
 class _Entry(NamedTuple):
@@ -35,6 +35,7 @@ def write_folder(
     class_names: Sequence[str] | None = None,
     ignore_index: IgnoreIndex = None,
     background: int | None = None,
+    activation: Activation | None = None,
 ) -> None:
     """Write cases as a data folder that appears whole or not at all, replacing one that segcal wrote before.
 
@@ -47,20 +48,27 @@ def write_folder(
         class_names: One name for each class.
         ignore_index: Label, or labels, to be left out.
         background: The class that the *All* region leaves out.
+        activation: "sigmoid" for channels that may overlap, with labels `[C, *S]` of 0 and 1; one channel is always so.
     """
     with staged_folder(path) as folder:
-        expected = _expected(splits, ignored_labels(ignore_index) or None)
+        expected = _expected(splits, ignored_labels(ignore_index) or None, activation)
+        sigmoid = expected.activation == "sigmoid"
+        if sigmoid and expected.num_classes > 1 and class_names is None:  # the names say that there are channels
+            class_names = tuple(map(str, range(expected.num_classes)))
         settings = Settings(
             classes=_checked_names(class_names, expected.num_classes),
             ignore_index=expected.ignore_index,
-            background=check_background(background, expected.num_classes),
+            background=check_background(background, 2 if sigmoid else expected.num_classes),
             scores="logits",
+            activation="sigmoid" if sigmoid else None,
         )
         written = {split: [_write_case(folder, case, expected) for case in cases] for split, cases in splits.items()}
         _write_remarks(folder, written, settings, expected)
 
 
-def _expected(splits: Mapping[str, Sequence[Case]], ignore_index: tuple[int, ...] | None) -> Expected:
+def _expected(
+    splits: Mapping[str, Sequence[Case]], ignore_index: tuple[int, ...] | None, activation: Activation | None
+) -> Expected:
     """What all cases must agree with: the first one."""
     first = next((case for cases in splits.values() for case in cases), None)
     if first is None:
@@ -71,11 +79,12 @@ def _expected(splits: Mapping[str, Sequence[Case]], ignore_index: tuple[int, ...
             f"of case '{first.name}'; give each case without a batch axis"
         )
     channels = 0 if first.image is None else first.image.shape[0]
-    return Expected(int(first.logits.shape[0]), ignore_index, first.logits.ndim - 1, int(channels))
+    count = int(first.logits.shape[0])
+    return Expected(count, ignore_index, first.logits.ndim - 1, int(channels), activation_of(activation, count))
 
 
 def _checked_names(class_names: Sequence[str] | None, num_classes: int) -> tuple[str, ...] | None:
-    if class_names is not None and len(class_names) != num_classes:
+    if class_names is not None and len(class_names) not in (num_classes, max(2, num_classes)):
         raise InputError(
             f"class_names must have one name for each of the {num_classes} classes of the logits, "
             f"got {len(class_names)}; correct them or leave them out"

@@ -85,6 +85,7 @@ def _read(entry: Mapping[str, Any], path: Path) -> Portrait:
             for patch in entry["patches"]
         ),
         boxes=tuple((tuple(start), tuple(stop)) for start, stop in entry["boxes"]),
+        channel=entry.get("channel", ""),
     )
 
 

@@ -86,6 +86,7 @@ class Portrait:
         curves: Reliability of the whole case in the region *All*, by method.
         patches: Up to three: the worst, the middle and the best by the ECE of the baseline.
         boxes: First and last pixel along each axis of every Local patch; empty for portraits of segcal 0.1.
+        channel: The channel shown, if there are several sigmoid channels; class 1 is this channel.
     """
 
     name: str
@@ -99,6 +100,12 @@ class Portrait:
     curves: Mapping[str, Curve]
     patches: tuple[Patch, ...]
     boxes: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = ()
+    channel: str = ""
+
+    @property
+    def title(self) -> str:
+        """Name of the case, and of the channel if there are several."""
+        return f"{self.name}, {self.channel}" if self.channel else self.name
 
     def layer(self, kind: Kind, method: str = "") -> Layer | None:
         """The layer of this kind and method, where there is one."""

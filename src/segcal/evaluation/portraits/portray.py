@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from segcal.calibrators import Calibrator, TemperatureCalibrator
+from segcal.evaluation.heads import Head
 from segcal.evaluation.measure import calibrated_slabs
 from segcal.evaluation.portraits.choice import choose_cases, choose_patches
 from segcal.evaluation.portraits.maps import (
@@ -38,10 +40,26 @@ def portray(
 ) -> list[Portrait]:
     """Portray the cases that are named, or else chosen, of those that `results` were measured on."""
     chosen = choose_cases(results, named)
-    found = {
-        case.name: _portrait(case, chosen[case.name], calibrators, results) for case in cases if case.name in chosen
-    }
-    return [found[name] for name in chosen if name in found]
+    names = results.settings.get("channels") or ()
+    found: dict[str, list[Portrait]] = {}
+    for case in cases:
+        if case.name in chosen:
+            found[case.name] = list(_portraits(case, chosen[case.name], calibrators, results, names))
+    return [portrait for name in chosen for portrait in found.get(name, ())]
+
+
+def _portraits(
+    case: Case, why: str, calibrators: Mapping[str, Calibrator | None], results: Results, channels: Sequence[str]
+) -> Iterator[Portrait]:
+    """Yield the portrait of a case, or one for each channel of a sigmoid head."""
+    if not channels:
+        yield _portrait(case, why, calibrators, results)
+    for k, name in enumerate(channels):
+        head = Head(name, Protocol.of(results.settings), k, len(channels))
+        own = results.channels.get(name, results)
+        fitted = {method: head.calibrator(calibrator) for method, calibrator in calibrators.items()}
+        portrait = _portrait(head.case(case), why, fitted, own)
+        yield replace(portrait, channel=name if results.channels else "")
 
 
 def _portrait(case: Case, why: str, calibrators: Mapping[str, Calibrator | None], results: Results) -> Portrait:

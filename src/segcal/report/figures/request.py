@@ -37,9 +37,9 @@ class Request:
 
     def portrait(self) -> Portrait:
         """The portrait to draw."""
-        found = [portrait for portrait in self.some_portraits() if self.case in (None, portrait.name)]
+        found = [portrait for portrait in self.some_portraits() if self.case in (None, portrait.name, portrait.title)]
         if not found:
-            known = ", ".join(portrait.name for portrait in self.portraits)
+            known = ", ".join(portrait.title for portrait in self.portraits)
             raise InputError(f"case must be one of {known}, got '{self.case}'")
         return found[0]
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from segcal.report.sections import (
     cases,
+    channels,
     choice,
     decisions,
     how,
@@ -32,6 +33,7 @@ from segcal.report.view import View
 SECTIONS: dict[str, Callable[[View], Any]] = {
     "summary": summary.content,
     "table": table.content,
+    "channels": channels.content,
     "reliability": reliability.content,
     "cases": cases.content,
     "surfaces": surfaces.content,

@@ -9,7 +9,7 @@ addSection('cases', 'Cases', ({ portraits, optimum_window: near }) => {
     const bytes = await Promise.all(portrait.layers.map(layer => bytesOf(layer, portrait)));
     if (mine === turn) holder.replaceChildren(...caseParts(portrait, bytes, near));
   }
-  portraits.forEach((portrait, k) => chips.append(node('button', { type: 'button', 'aria-pressed': 'false', onclick: () => open(k) }, portrait.name, node('small', null, portrait.why))));
+  portraits.forEach((portrait, k) => chips.append(node('button', { type: 'button', 'aria-pressed': 'false', onclick: () => open(k) }, portrait.title, node('small', null, portrait.why))));
   open(0);
   openCase = name => {
     const k = portraits.findIndex(portrait => portrait.name === name);

@@ -27,6 +27,7 @@ def _settings(view: View) -> list[tuple[str, str]]:
         ("Bins", settings.get("bins")),
         ("Form of SCE and ACE", settings.get("form")),
         ("Bin edges of ACE from", settings.get("ace_edges")),
+        ("Sigmoid channels", ", ".join(settings.get("channels") or []) or None),
         ("Ignored labels", ", ".join(map(str, settings.get("ignore_index") or [])) or "none"),
         ("Background", "none" if settings.get("background") is None else settings["background"]),
         ("Boundary width", settings.get("boundary_width")),

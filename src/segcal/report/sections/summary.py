@@ -53,7 +53,7 @@ def _facts(view: View) -> list[str]:
         settings.get("date"),
         f"{images} images" if images > 1 else "1 image",
         f"{int(rows['pixels'].iloc[0]):,} pixels in All" if len(rows) else None,
-        f"{settings['num_classes']} classes",
+        f"{settings['num_classes']} {'channels' if results.channels else 'classes'}",
         f"segcal {settings['segcal']}" if "segcal" in settings else None,
     ]
     return [fact for fact in facts if fact]

@@ -51,7 +51,7 @@ function classTableCard() {
     const total = readCurve(DATA.curves[baseline][region]['']).total || 1;
     const rows = DATA.classes.map(label => ({ label, share: readCurve(DATA.curves[baseline][region][label] || []).total / total }));
     const columns = [
-      { title: 'Predicted class', of: row => row.label, show: row => row.label },
+      { title: DATA.channels ? 'Channel' : 'Predicted class', of: row => row.label, show: row => row.label },
       { title: 'Share of pixels %', of: row => row.share, show: row => percent(row.share, 1) },
       ...methods.map(method => {
         const read = row => readCurve(DATA.curves[method][region][row.label] || []);
@@ -63,7 +63,7 @@ function classTableCard() {
     holder.replaceChildren(node('div', { class: 'tall' }, sortable(columns, rows)));
   }
   render(curveRegions[0]);
-  return node('div', { id: 'classes' }, node('h3', null, 'By class: ECE % of the pixels predicted as this class'),
+  return node('div', { id: 'classes' }, node('h3', null, DATA.channels ? 'By channel: ECE % of all pixels of this channel' : 'By class: ECE % of the pixels predicted as this class'),
     node('div', { class: 'controls' }, choice('Region', curveRegions.map(region => [region, regionName(region)]), curveRegions[0], render)), holder,
     node('p', { class: 'note' }, '+ overconfident overall, − underconfident overall; all pixels together.'));
 }

@@ -1,0 +1,104 @@
+"""Channels of sigmoid heads as two-class cases: the logit z of a channel becomes `[0, z]`, its mask the labels.
+
+The softmax of `[0, z]` is `[1 - sigmoid(z), sigmoid(z)]`, so everything that fits, measures or draws two classes does
+the same for a sigmoid channel. This is the only place where heads are converted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, cast, overload
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from segcal.cases import reread
+from segcal.data.io.base import split_index
+from segcal.types import Array, Case, InputError
+
+
+class ChannelCases(Sequence[Case]):
+    """Cases of a sigmoid head as two-class cases of one of its channels, each converted on access.
+
+    Args:
+        cases: Cases with logits `[C, *S]` and labels `[C, *S]` of 0 and 1, or `[*S]` if there is one channel.
+        channel: Index of the channel.
+        channels: Number of channels C.
+    """
+
+    def __init__(self, cases: Iterable[Case], channel: int = 0, channels: int = 1) -> None:
+        kept = reread(cases)
+        self._cases = kept if isinstance(kept, Sequence) else list(kept)
+        self.channel, self.channels = channel, channels
+
+    def __len__(self) -> int:
+        return len(self._cases)
+
+    @overload
+    def __getitem__(self, index: int) -> Case: ...
+    @overload
+    def __getitem__(self, index: slice) -> ChannelCases: ...
+    def __getitem__(self, index: int | slice) -> Case | ChannelCases:
+        """Return one case, or some of them."""
+        if isinstance(index, slice):
+            return ChannelCases(self._cases[index], self.channel, self.channels)
+        return channel_case(self._cases[index], self.channel, self.channels)
+
+    def __iter__(self) -> Iterator[Case]:
+        for case in self._cases:  # not by index: a progress bar counts iterations
+            yield channel_case(case, self.channel, self.channels)
+
+
+def channel_case(case: Case, channel: int = 0, channels: int = 1) -> Case:
+    """Return one channel of a case as a two-class case; logits on disk stay there."""
+    shape = tuple(case.logits.shape)
+    if len(shape) < 2 or shape[0] != channels:
+        raise InputError(
+            f"logits must have shape ({channels}, *S) with num_classes={channels}, got {shape} of case '{case.name}'; "
+            "set num_classes, or add the axis of a single channel with logits[None]"
+        )
+    logits = cast(Array, _TwoClassArray(case.logits, channel))
+    return replace(case, logits=logits, labels=_labels_of_channel(case, channel, channels))
+
+
+def _labels_of_channel(case: Case, channel: int, channels: int) -> Array | Tensor | None:
+    labels = case.labels
+    if labels is None:
+        return None
+    if labels.ndim == len(case.logits.shape):
+        if labels.shape[0] == channels:
+            return labels[channel]
+    elif channels == 1:
+        return labels
+    space = tuple(case.logits.shape[1:])
+    raise InputError(
+        f"labels of a sigmoid head must have shape {(channels, *space)}, a mask of 0 and 1 for each channel, "
+        f"got {tuple(labels.shape)} of case '{case.name}'; make masks from a label map with "
+        "segcal.functional.channels.channel_labels, or list the labels of each channel under [channels] in segcal.toml"
+    )
+
+
+class _TwoClassArray:
+    """One channel z of scores `[C, *S]`, possibly on disk, as the two-class scores `[0, z]`; reads what is indexed."""
+
+    def __init__(self, scores: Array | Tensor, channel: int) -> None:
+        self.scores, self.channel = scores, channel
+        self.shape, self.dtype, self.ndim = (2, *scores.shape[1:]), scores.dtype, len(scores.shape)
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, key: Any) -> Array | Tensor:
+        classes, space = split_index(key, self.ndim)
+        part: Any = self.scores[(slice(self.channel, self.channel + 1), *space)]
+        both: Array | Tensor
+        if isinstance(part, Tensor):
+            both = torch.cat([torch.zeros_like(part), part])
+        else:
+            both = np.concatenate([np.zeros_like(part), part])
+        return both[classes]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return np.asarray(self[:], dtype)

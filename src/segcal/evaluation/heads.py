@@ -1,0 +1,113 @@
+"""What is measured: the classes of a softmax, or each channel of a sigmoid head as a problem of two classes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from segcal.calibrators import Calibrator, MultiLabel, OneLogit
+from segcal.calibrators.channels import ChannelCases, channel_case
+from segcal.cases import reread
+from segcal.data.folders.folder import Folder
+from segcal.evaluation.measure import Method, calibrated_slabs
+from segcal.evaluation.protocol import Protocol
+from segcal.functional.probability import two_class_logits
+from segcal.types import Case, InputError, Logits
+
+
+@dataclass(frozen=True)
+class Head:
+    """A problem of exclusive classes: a softmax as it is, or one channel of a sigmoid head.
+
+    Attributes:
+        name: Name of the channel; "" for a softmax.
+        protocol: How it is measured; a channel has two classes.
+        channel: Index of the channel.
+        channels: Number of channels; 0 for a softmax.
+    """
+
+    name: str
+    protocol: Protocol
+    channel: int = 0
+    channels: int = 0
+
+    def case(self, case: Case) -> Case:
+        """Return a case as this head sees it."""
+        return channel_case(case, self.channel, self.channels) if self.channels else case
+
+    def cases(self, cases: Iterable[Case]) -> Collection[Case]:
+        """Return cases as this head sees them, each converted on access."""
+        return ChannelCases(reread(cases), self.channel, self.channels) if self.channels else reread(cases)
+
+    @property
+    def structures(self) -> tuple[int, ...]:
+        """Classes whose segmentation is measured: the channel, or every class except the background."""
+        if self.channels:
+            return (1,)
+        return tuple(k for k in range(self.protocol.num_classes) if k != self.protocol.background)
+
+    def method(self, method: Method, case: Case) -> Method:
+        """Return a method as this head sees it on a case: a function is given the scores of all channels."""
+        if isinstance(method, OneLogit | MultiLabel):
+            return method.channel(self.channel)
+        if method is None or isinstance(method, Calibrator) or not self.channels:
+            return method
+        return self._channel_of(method, case)
+
+    def calibrator(self, calibrator: Calibrator | None) -> Calibrator | None:
+        """Return the calibrator of this head."""
+        return calibrator.channel(self.channel) if isinstance(calibrator, OneLogit | MultiLabel) else calibrator
+
+    def _channel_of(self, function: Callable[[Logits], Logits], case: Case) -> Callable[[Logits], Logits]:
+        def calibrated(_view: Logits) -> Logits:
+            ((_rows, whole),) = calibrated_slabs(case, function, self.channels)
+            return two_class_logits(whole[:, self.channel : self.channel + 1])
+
+        return calibrated
+
+
+def heads_of(protocol: Protocol) -> list[Head]:
+    """Return the heads that a protocol measures: one for a softmax, one per channel of a sigmoid head."""
+    if protocol.activation != "sigmoid":
+        return [Head("", protocol)]
+    count = protocol.num_classes
+    pairs = [protocol.names] if count == 1 else [(f"not {name}", name) for name in protocol.names]
+    return [
+        Head(pair[1], replace(protocol, num_classes=2, activation="softmax", class_names=pair), k, count)
+        for k, pair in enumerate(pairs)
+    ]
+
+
+def heads_of_folder(folder: Folder) -> list[Head]:
+    """Return the heads that the scores of a folder hold."""
+    return heads_of(
+        Protocol(
+            num_classes=folder.num_classes,
+            activation=folder.activation,
+            ignore_index=folder.ignore_index,
+            background=folder.background,
+            class_names=folder.class_names,
+        )
+    )
+
+
+def check_methods(methods: Mapping[str, Method], protocol: Protocol) -> None:
+    """Raise unless every method is a function, or a calibrator that was built for such a head."""
+    for name, method in methods.items():
+        if method is not None and not callable(method):
+            raise InputError(
+                f"a method must be a fitted calibrator, a function of logits or None, got {type(method).__name__} for "
+                f"'{name}'; load a saved calibrator with segcal.load"
+            )
+        if not isinstance(method, Calibrator):
+            continue
+        if method.num_classes != protocol.num_classes:
+            raise InputError(
+                f"calibrator '{name}' was built for num_classes={method.num_classes}, "
+                f"got num_classes={protocol.num_classes}; fit one on data with as many classes"
+            )
+        if method.activation != protocol.activation:
+            raise InputError(
+                f"calibrator '{name}' was built for activation='{method.activation}', "
+                f"got activation='{protocol.activation}'; set activation, or fit one on such data"
+            )

@@ -1,0 +1,182 @@
+"""Sigmoid heads of several channels: every method equals a loop of one-channel problems, and never moves a label."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+
+import segcal
+from segcal.calibrators import Calibrator, MultiLabel, TemperatureCalibrator
+from segcal.types import Case, InputError
+
+CHANNELS, SIZE = 2, (12, 8)
+FIT_SETTINGS: dict[str, dict[str, Any]] = {method: {"epochs": 1} for method in ("lts", "ibts", "auto")}
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+def overlapping_cases(many: int = 2) -> list[Case]:
+    """Scores of channels that overlap, of which each is overconfident in its own way."""
+    random = np.random.default_rng(1)
+    cases = []
+    for k in range(many):
+        scores = random.normal(scale=3, size=(CHANNELS, *SIZE)).astype(np.float32)
+        hotter = scores / np.arange(2, 2 + CHANNELS)[:, None, None]
+        labels = (hotter + random.logistic(size=scores.shape) > 0).astype(np.uint8)
+        cases.append(Case(f"c{k}", scores, labels, random.random((1, *SIZE)).astype(np.float32)))
+    return cases
+
+
+def only(case: Case, channel: int) -> Case:
+    return replace(case, logits=np.asarray(case.logits)[[channel]], labels=np.asarray(case.labels)[channel])
+
+
+def batch(dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, torch.Tensor]:
+    cases = overlapping_cases()
+    logits = torch.stack([torch.as_tensor(case.logits) for case in cases])
+    return logits.to(dtype), torch.stack([torch.as_tensor(case.image) for case in cases]).to(dtype)
+
+
+@pytest.fixture(scope="module", params=segcal.methods())
+def fitted(request: pytest.FixtureRequest) -> tuple[Calibrator, list[Calibrator]]:
+    """A method fitted on all channels at once, and on each channel alone."""
+    settings = {"image_channels": 1, "spatial_dims": 2}
+    fitting = FIT_SETTINGS.get(request.param, {})
+    together = segcal.create(request.param, CHANNELS, activation="sigmoid", **settings)
+    together.fit((case for case in overlapping_cases()), **fitting)
+    alone = [
+        segcal.create(request.param, 1, **settings).fit([only(case, k) for case in overlapping_cases()], **fitting)
+        for k in range(CHANNELS)
+    ]
+    return together, alone
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_channels_are_calibrated_by_themselves(fitted: tuple[Calibrator, list[Calibrator]], dtype: torch.dtype) -> None:
+    together, alone = fitted
+    logits, image = batch(dtype)
+    found, probs = together(logits, image), together.predict_proba(logits, image)
+    assert found.dtype == probs.dtype == dtype
+    for k, single in enumerate(alone):
+        assert torch.equal(found[:, [k]], single(logits[:, [k]], image))
+        assert torch.equal(probs[:, [k]], single.predict_proba(logits[:, [k]], image))
+    assert together.learned == sum(single.learned for single in alone)
+
+
+def test_the_report_is_that_of_all_channels(fitted: tuple[Calibrator, list[Calibrator]]) -> None:
+    together, alone = fitted
+    report, own = together.fit_report_, [single.fit_report_ for single in alone]
+    assert report.pixels == sum(one.pixels for one in own) == 2 * CHANNELS * np.prod(SIZE)
+    assert report.nll_after == pytest.approx(np.mean([one.nll_after for one in own]))
+    assert report.names == ("c0", "c1")
+    assert list(report.details) == ["channel 0", "channel 1"]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_signs_never_move(fitted: tuple[Calibrator, list[Calibrator]], dtype: torch.dtype) -> None:
+    together, _ = fitted
+    tiny, largest = torch.finfo(dtype).tiny, torch.finfo(dtype).max
+    scores = torch.tensor([0.0, tiny, -tiny, 1e-3, -1e-3, 3.0, -3.0, largest, -largest], dtype=dtype)
+    logits = torch.stack([scores.repeat(9, 1), -scores.repeat(9, 1)])[None]
+    image = torch.zeros_like(logits[:, :1])
+    found, probs = together(logits, image), together.predict_proba(logits, image)
+    assert found.isfinite().all()
+    assert ((probs >= 0) & (probs <= 1)).all()
+    if together.preserves_labels:
+        assert torch.equal(found > 0, logits > 0)
+        assert torch.equal(probs > 0.5, logits > 0)
+
+
+def test_saved_loaded_and_read_in_slabs(fitted: tuple[Calibrator, list[Calibrator]], tmp_path: Path) -> None:
+    together, alone = fitted
+    together.save(tmp_path / "saved")
+    again = segcal.load(tmp_path / "saved")
+    assert isinstance(again, MultiLabel)
+    assert (again.num_classes, again.activation, again.config()) == (CHANNELS, "sigmoid", together.config())
+    assert again.fit_report_ == together.fit_report_
+    logits, image = batch()
+    assert torch.equal(again(logits, image), together(logits, image))
+    with mock.patch("segcal.cases._SLAB", 2 * 8):
+        parts = list(again.calibrate_case(overlapping_cases()[0]))
+    assert [slab.inner_rows for slab, _ in parts] == [slice(0, 8), slice(8, 12)]
+    raw = torch.cat([slab.logits[:, :, slab.inner] for slab, _ in parts], dim=2)
+    assert torch.equal(raw, logits[:1])
+    torch.testing.assert_close(torch.cat([part for _, part in parts], dim=2), together(logits[:1], image[:1]))
+    if all(isinstance(single.applied, TemperatureCalibrator) for single in alone):
+        assert again.has_temperature
+        expected = torch.cat(
+            [single.applied.temperature(logits[:, [k]], image) for k, single in enumerate(alone)],  # type: ignore[operator]
+            dim=1,
+        )
+        torch.testing.assert_close(again.temperature(logits, image), expected)
+
+
+def test_a_method_without_temperatures_says_so() -> None:
+    isotonic = segcal.create("isotonic", CHANNELS, activation="sigmoid").fit(overlapping_cases())
+    assert isinstance(isotonic, MultiLabel)
+    assert not isotonic.has_temperature
+    with pytest.raises(InputError, match="'isotonic' has no temperature"):
+        isotonic.temperature(*batch())
+
+
+def test_a_refused_fit_names_the_channel_and_leaves_what_was_learned() -> None:
+    ts = segcal.create("ts", CHANNELS, activation="sigmoid").fit(overlapping_cases())
+    before = {name: value.clone() for name, value in ts.state_dict().items()}
+    bad = overlapping_cases()[0]
+    labels = np.array(bad.labels)
+    labels[1, 0, 0] = 2
+    with pytest.raises(InputError, match=r"^channel 1: labels must be in 0\.\.1, got 2"):
+        ts.fit([replace(bad, labels=labels)])
+    assert all(torch.equal(value, before[name]) for name, value in ts.state_dict().items())
+
+
+def test_ignored_pixels_may_differ_between_channels() -> None:
+    cases = overlapping_cases()
+    marked = [
+        replace(
+            case,
+            labels=np.where(
+                np.indices((CHANNELS, *SIZE))[0] * 3 > np.indices((CHANNELS, *SIZE))[2], 255, np.asarray(case.labels)
+            ),
+        )
+        for case in cases
+    ]
+    ts = segcal.create("ts", CHANNELS, activation="sigmoid", ignore_index=255).fit(marked)
+    assert ts.fit_report_.pixels == sum(int((np.asarray(case.labels) != 255).sum()) for case in marked)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"labels": np.zeros(SIZE, int)}, r"labels of a sigmoid head must have shape \(2, 12, 8\).*channel_labels"),
+        ({"labels": np.zeros((3, *SIZE), int)}, r"labels of a sigmoid head must have shape \(2, 12, 8\)"),
+        ({"logits": np.zeros((3, *SIZE))}, r"logits must have shape \(2, \*S\) with num_classes=2"),
+        ({"labels": 255 * np.ones((2, *SIZE), int)}, r"divide masks of 0 and 255 by 255 .*ignore_index=255"),
+    ],
+    ids=str,
+)
+def test_refuses(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        segcal.create("ts", CHANNELS, activation="sigmoid").fit([replace(overlapping_cases()[0], **change)])
+
+
+def test_create_knows_the_activation() -> None:
+    assert segcal.create("ts", 1).activation == segcal.create("ts", 1, activation="sigmoid").activation == "sigmoid"
+    assert segcal.create("ts", 3).activation == "softmax"
+    with pytest.raises(InputError, match="a softmax needs at least 2 classes"):
+        segcal.create("ts", 1, activation="softmax")
+    with pytest.raises(InputError, match="activation must be softmax or sigmoid, got 'relu'"):
+        segcal.create("ts", 3, activation="relu")  # type: ignore[arg-type]
+
+
+def test_auto_writes_temperature_maps_of_what_it_chose() -> None:
+    """`applied` of a one-logit head is a temperature method if one was chosen."""
+    auto = segcal.create("auto", 1).fit([only(case, 0) for case in overlapping_cases()])
+    assert isinstance(auto.applied, TemperatureCalibrator)
+    logits, _ = batch()
+    assert torch.equal(auto.applied(logits[:, :1]), auto(logits[:, :1]))
