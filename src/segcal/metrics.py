@@ -148,12 +148,14 @@ class CalibrationSuite(Metric):
     def compute_curves(self) -> dict[str, dict[str, Tensor]]:
         """Return the reliability diagram of each region: confidence, accuracy and pixels of each bin."""
         with self.sync_context(should_sync=self._to_sync, should_unsync=self._should_unsync):
+            self._check_batches()
             curve = binning.reliability_curve(self._histogram(""))
         return {region: {name: values[k] for name, values in curve.items()} for k, region in enumerate(self.regions)}
 
     def ace_error_bound(self) -> dict[str, float]:
         """Return, for each region, a bound of the error of ACE (form `tables`) against exact equal-mass bins."""
         with self.sync_context(should_sync=self._to_sync, should_unsync=self._should_unsync):
+            self._check_batches()
             bounds = [float(binning.cells_error_bound(cells, bins=self.bins)) for cells in self._cells()]
         return dict(zip(self.regions, bounds, strict=True))
 
@@ -254,8 +256,11 @@ class CalibrationSuite(Metric):
         whole = torch.ones_like(labels, dtype=torch.bool)
         return torch.stack([whole if given is None else given.to(labels.device) for given in ordered])
 
-    def _evidence(self) -> Evidence:
+    def _check_batches(self) -> None:
         check_batches(self.problems.tolist(), self.num_classes, self.ignore_index)
+
+    def _evidence(self) -> Evidence:
+        self._check_batches()
         top = self._histogram("")
         static = self._histogram("static_") if self.form == "marginal" else top
         each = [binning.adaptive_from_cells(cells, bins=self.bins, form=self.form) for cells in self._cells()]
