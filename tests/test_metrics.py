@@ -439,6 +439,9 @@ def test_what_is_invalid_is_left_out_and_reported_with_the_numbers(monkeypatch: 
     second.update(strange, labels)
     with pytest.raises(InputError, match=r"logits must be finite, got one .* at position 0 .* update 1"):
         second.compute_classes()
+    for read in (second.compute, second.compute_curves, second.ace_error_bound):
+        with pytest.raises(InputError, match="logits must be finite"):
+            read()
     with pytest.raises(InputError, match="labels must be integers"):
         second.update(logits, labels.float())
 

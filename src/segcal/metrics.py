@@ -186,6 +186,7 @@ class CalibrationSuite(Metric):
     def compute_curves(self) -> dict[str, dict[str, Tensor]]:
         """Return the reliability diagram of each region, over all channels: confidence, accuracy and pixels by bin."""
         with self.sync_context(should_sync=self._to_sync, should_unsync=self._should_unsync):
+            self._check_batches()
             histogram = self._histogram("")
             curve = binning.reliability_curve(Histogram(*(self._joined(field) for field in histogram)))
         return self._by_region(curve)
@@ -208,6 +209,7 @@ class CalibrationSuite(Metric):
     def ace_error_bound(self) -> dict[str, float]:
         """Return, for each region, a bound of the error of ACE (form `tables`) against exact equal-mass bins."""
         with self.sync_context(should_sync=self._to_sync, should_unsync=self._should_unsync):
+            self._check_batches()
             bounds = [float(binning.cells_error_bound(cells, bins=self.bins)) for cells in self._cells()]
         return self._by_one(torch.tensor(bounds, dtype=torch.float64).view(self.channels, -1).mean(dim=0))
 
@@ -365,10 +367,12 @@ class CalibrationSuite(Metric):
         whole = torch.ones_like(labels, dtype=torch.bool)
         return torch.stack([whole if given is None else given.to(labels.device) for given in ordered])
 
+    def _check_batches(self) -> None:
+        classes = 2 if self.activation == "sigmoid" else self.num_classes
+        check_batches(self.problems.tolist(), classes, self.ignore_index)
+
     def _evidence(self) -> Evidence:
-        check_batches(
-            self.problems.tolist(), 2 if self.activation == "sigmoid" else self.num_classes, self.ignore_index
-        )
+        self._check_batches()
         top = self._histogram("")
         static = self._histogram("static_") if self.form == "marginal" else top
         each = [binning.adaptive_from_cells(cells, bins=self.bins, form=self.form) for cells in self._cells()]

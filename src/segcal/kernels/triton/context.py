@@ -15,7 +15,7 @@ from torch import Tensor
 
 from segcal.kernels.constants import DOUBLINGS, LEAST_TEMPERATURE, LOWEST, MARGIN_CAP, WINDOWS
 from segcal.kernels.dispatch import DECLINED
-from segcal.kernels.triton.softmax import PRECISIONS, TILE, laid_flat, on_device, read, tile_shape
+from segcal.kernels.triton.softmax import PRECISIONS, TILE, WARPS, laid_flat, on_device, read, tile_shape
 
 _CAP, _LOWEST = tl.constexpr(MARGIN_CAP), tl.constexpr(LOWEST)
 _NARROW, _BROAD = tl.constexpr(WINDOWS[0] // 2), tl.constexpr(WINDOWS[1] // 2)
@@ -201,7 +201,7 @@ def context_temperature(
     with on_device(logits):
         _describe[(triton.cdiv(pixels, columns), images)](
             z, entropy, margin, predicted, classes, pixels, *z.stride(),
-            WHOLE=classes <= TILE, BL=rows, BN=columns, num_warps=4,
+            WHOLE=classes <= TILE, BL=rows, BN=columns, num_warps=WARPS,
         )  # fmt: skip
         grid = (triton.cdiv(pixels, _PIXELS), images)
         _combine[grid](

@@ -11,6 +11,7 @@ from segcal.kernels.dispatch import DECLINED, has_values
 from segcal.kernels.triton.softmax import (
     PRECISIONS,
     TILE,
+    WARPS,
     guarded,
     laid_flat,
     on_device,
@@ -116,7 +117,7 @@ def _run(logits: Tensor, temperature: Tensor, *, probabilities: bool) -> Tensor:
     with on_device(logits):
         kernel[(triton.cdiv(pixels, columns), images)](
             z, heat, found, odd, classes, pixels, *z.stride(), heat.stride(0), heat.stride(2),
-            limits.max * (1 - limits.eps), PROBABILITIES=probabilities, BL=rows, BN=columns, num_warps=4,
+            limits.max * (1 - limits.eps), PROBABILITIES=probabilities, BL=rows, BN=columns, num_warps=WARPS,
         )  # fmt: skip
     if has_values(logits) and int(odd):  # waits for the device, unless a graph is captured
         return DECLINED  # the plain form refuses them
@@ -156,7 +157,7 @@ def confidence_and_label(logits: Tensor, temperature: Tensor) -> tuple[Tensor, T
     with on_device(logits):
         _confidence[(triton.cdiv(pixels, columns), images)](
             z, heat, confidence, label, classes, pixels, *z.stride(), heat.stride(0), heat.stride(2),
-            BL=rows, BN=columns, num_warps=4,
+            BL=rows, BN=columns, num_warps=WARPS,
         )  # fmt: skip
     shape = (images, *logits.shape[2:])
     return confidence.view(shape), label.view(shape)

@@ -96,7 +96,7 @@ def pixel_statistics(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Te
     if logits.dtype not in (*PRECISIONS, torch.float64) or not logits.numel():
         return DECLINED  # type: ignore[return-value]
     classes, pixels = logits.shape
-    rows, columns = tile_shape(classes, 2048)
+    rows, columns = tile_shape(classes)
     confidence, nll, brier, entropy = (torch.empty(pixels, dtype=torch.float64, device=logits.device) for _ in range(4))
     predicted = torch.empty(pixels, dtype=torch.int32, device=logits.device)
     with on_device(logits):

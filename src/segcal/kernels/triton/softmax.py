@@ -17,13 +17,16 @@ TILE = 64
 """Classes up to which a tile holds all of them."""
 CHUNK = 32
 """Classes read at a time where there are more."""
+WARPS = 1
+"""Of a program with such a tile: sums over classes stay within a warp and need no shared memory."""
+_ELEMENTS = 2048
 PRECISIONS = (torch.float16, torch.bfloat16, torch.float32)
 
 
-def tile_shape(classes: int, elements: int = 4096) -> tuple[int, int]:
-    """Return classes and pixels of a tile with about so many elements."""
+def tile_shape(classes: int) -> tuple[int, int]:
+    """Return classes and pixels of a tile."""
     rows = triton.next_power_of_2(classes) if classes <= TILE else CHUNK
-    return rows, max(32, min(512, elements // rows))
+    return rows, max(32, min(512, _ELEMENTS // rows))
 
 
 def laid_flat(values: Tensor) -> Tensor:

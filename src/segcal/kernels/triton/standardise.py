@@ -9,7 +9,7 @@ from torch import Tensor
 
 from segcal.kernels.constants import SMALLEST_LOG_PROBABILITY
 from segcal.kernels.dispatch import DECLINED
-from segcal.kernels.triton.softmax import PRECISIONS, TILE, laid_flat, on_device, read, summarised, tile_shape
+from segcal.kernels.triton.softmax import PRECISIONS, TILE, WARPS, laid_flat, on_device, read, summarised, tile_shape
 
 _SMALLEST = tl.constexpr(SMALLEST_LOG_PROBABILITY)
 
@@ -63,6 +63,6 @@ def standardised_log_probabilities(
     with on_device(logits):
         _standardised[(triton.cdiv(pixels, columns), images)](
             z, inverse_temperature, mean.contiguous(), deviation.contiguous(), found, classes, pixels, *z.stride(),
-            WHOLE=classes <= TILE, BL=rows, BN=columns, num_warps=4,
+            WHOLE=classes <= TILE, BL=rows, BN=columns, num_warps=WARPS,
         )  # fmt: skip
     return found

@@ -20,7 +20,7 @@ from torch import Tensor
 from segcal.kernels.constants import SMALLEST_LOG_PROBABILITY
 from segcal.kernels.dispatch import DECLINED
 from segcal.kernels.triton.rows import RowProducts
-from segcal.kernels.triton.softmax import PRECISIONS, TILE, laid_flat, on_device, read, summarised, tile_shape
+from segcal.kernels.triton.softmax import PRECISIONS, TILE, WARPS, laid_flat, on_device, read, summarised, tile_shape
 
 _REACH = 4
 _PIXELS, _WARPS = 256, 2
@@ -123,6 +123,13 @@ def _mixed(gate, left, right):
 
 
 @triton.jit
+def _pair(at):
+    """Read two float32 at once, as the halves of an integer: loads, not multiplications, are what takes time."""
+    both = tl.load(at)
+    return both.to(tl.int32).to(tl.float32, bitcast=True), (both >> 32).to(tl.int32).to(tl.float32, bitcast=True)
+
+
+@triton.jit
 def _root(
     z_ptr, image_ptr, w_ptr, v_ptr, bias_ptr, out_ptr, L, C, D, H, W, across, line, plane, channel, offset, least,
     PLANES: tl.constexpr, WITH_IMAGE: tl.constexpr, RECTIFIED: tl.constexpr, BX: tl.constexpr, BN: tl.constexpr,
@@ -133,34 +140,27 @@ def _root(
     x, y = tile % across * BX + n % BX, tile // across % rows * lines + n // BX
     p = tile // (across * rows)
     at = p.to(tl.int64) * plane + y * line + x
-    a, b, c, d = (
-        tl.zeros([BN], tl.float32),
-        tl.zeros([BN], tl.float32),
-        tl.zeros([BN], tl.float32),
-        tl.zeros([BN], tl.float32),
-    )
-    e, f, g, h = (
-        tl.zeros([BN], tl.float32),
-        tl.zeros([BN], tl.float32),
-        tl.zeros([BN], tl.float32),
-        tl.zeros([BN], tl.float32),
-    )
-    leaf = tl.zeros([BN], tl.float32)
+    zero = tl.zeros([BN], tl.float32)
+    a, b, c, d, e, f, g, h, leaf = zero, zero, zero, zero, zero, zero, zero, zero, zero
     for k in range(PLANES):
         for own in range(L):
             z = z_ptr + (image * L + own) * channel + k * 2 * plane + at
-            w = w_ptr + (k * L + own) * 200
+            w = w_ptr + (k * L + own) * 100
             for tap in tl.static_range(25):
                 value = tl.load(z + (tap // 5) * 2 * line + (tap % 5) * 2)
-                a += tl.load(w + tap * 8) * value
-                b += tl.load(w + tap * 8 + 1) * value
-                c += tl.load(w + tap * 8 + 2) * value
-                d += tl.load(w + tap * 8 + 3) * value
-                e += tl.load(w + tap * 8 + 4) * value
-                f += tl.load(w + tap * 8 + 5) * value
-                g += tl.load(w + tap * 8 + 6) * value
+                first, second = _pair(w + tap * 4)
+                a += first * value
+                b += second * value
+                first, second = _pair(w + tap * 4 + 1)
+                c += first * value
+                d += second * value
+                first, second = _pair(w + tap * 4 + 2)
+                e += first * value
+                f += second * value
+                first, second = _pair(w + tap * 4 + 3)
+                g += first * value
                 if WITH_IMAGE:
-                    h += tl.load(w + tap * 8 + 7) * value
+                    h += second * value
         if WITH_IMAGE:
             for own in range(C):
                 z = image_ptr + (image * C + own) * channel + k * 2 * plane + at
@@ -212,7 +212,7 @@ def root_of_scores(
     tiles = across * triton.cdiv(frame.size[1], _PIXELS // frame.columns) * frame.size[0]
     with on_device(logits):
         _root[(tiles, len(logits))](
-            inputs, own, taps, leaf_taps, biases, found, classes, channels, *frame.size, across,
+            inputs, own, taps.view(torch.int64), leaf_taps, biases, found, classes, channels, *frame.size, across,
             *_strides(frame), float(offset), float(least or 0.0), PLANES=planes, WITH_IMAGE=bool(images),
             RECTIFIED=least is not None, BX=frame.columns, BN=_PIXELS, num_warps=_WARPS,
         )  # fmt: skip
@@ -231,7 +231,7 @@ def _prepared(values: Tensor, standardisation: tuple[Tensor, Tensor, Tensor] | N
     images, channels, _ = z.shape
     found = torch.empty((images, channels, *frame.padded), dtype=torch.float32, device=values.device)
     numbers = (z, z, z) if standardisation is None else tuple(each.contiguous() for each in standardisation)
-    rows, columns = tile_shape(channels, 2048)
+    rows, columns = tile_shape(channels)
     depth, height, width = frame.size
     planes, margin = (depth + 2 * _REACH, _REACH) if values.ndim == 5 else (1, 0)
     lines, parts = height + 2 * _REACH, triton.cdiv(width, columns)
@@ -239,7 +239,7 @@ def _prepared(values: Tensor, standardisation: tuple[Tensor, Tensor, Tensor] | N
         _prepare[(planes * lines * parts, images)](
             z, *numbers, found, channels, *frame.size, lines, parts, *_strides(frame), *z.stride(),
             MARGIN=margin, MIRRORED=min(values.shape[2:]) > _REACH, STANDARDISED=standardisation is not None,
-            WHOLE=channels <= TILE, BL=rows, BN=columns, num_warps=1,
+            WHOLE=channels <= TILE, BL=rows, BN=columns, num_warps=WARPS,
         )  # fmt: skip
     return found
 
