@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 THREADS ?= 2
 
-.PHONY: demo test test-browser test-integrations check bench docs clean
+.PHONY: demo test test-browser test-integrations check campaign bench docs clean
 
 demo: $(VENV)/installed
 	$(BIN)/segcal demo --out demo
@@ -34,6 +34,14 @@ check: $(VENV)/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Attacks: damaged input, kills, full disks, odd machines, and slips in the core that the tests must notice.
+campaign: $(VENV)/installed-dev
+	$(BIN)/python -m tests.campaign fuzz --number 100000 --seed 1
+	$(BIN)/python -m tests.campaign kill --number 330 --seed 1
+	$(BIN)/python -m tests.campaign disk --number 100 --seed 1
+	$(BIN)/python -m tests.campaign odd-machines
+	$(BIN)/python -m tests.campaign mutate --number 300 --seed 1
 
 # The site, built strictly: a broken link or an undocumented name is an error.
 docs: $(VENV)/installed-dev

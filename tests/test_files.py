@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -335,3 +336,22 @@ def test_pages_of_large_maps_are_released(tmp_path: Path, monkeypatch: pytest.Mo
     assert resident() < 100
     assert mapped.sum() == 1 << 23
     release_pages(np.ones(3))
+
+
+def test_an_interrupt_while_the_old_folder_is_removed_leaves_nothing_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "out", "old")
+    remove, calls = shutil.rmtree, []
+
+    def interrupted(path: Path, **options: bool) -> None:
+        calls.append(path)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        remove(path, **options)
+
+    monkeypatch.setattr(shutil, "rmtree", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write(tmp_path / "out", "new")
+    assert everything(tmp_path) == {"out", f"out/{MARKER}", "out/part"}
+    assert (tmp_path / "out" / "part").read_text() == "new"

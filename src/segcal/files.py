@@ -358,7 +358,16 @@ def _replace_folder(staging: Path, target: Path) -> None:
     if durable:
         _sync(target.parent)
     if aside is not None:
-        shutil.rmtree(aside, ignore_errors=True)
+        _remove_folder(aside)
+
+
+def _remove_folder(path: Path) -> None:
+    """Remove a folder, also if a signal asks the process to end meanwhile."""
+    try:
+        shutil.rmtree(path, ignore_errors=True)
+    except BaseException:
+        shutil.rmtree(path, ignore_errors=True)
+        raise
 
 
 def _sync(path: Path) -> None:

@@ -66,6 +66,8 @@ def kill(seed: int, *, number: int | None, minutes: float | None) -> Kills:
             job = rng.choice(JOBS)
             _once(rng, job, rehearsals[job], root, found, aimed=k % 3 == 2)
             k += 1
+            if k % 50 == 0:
+                print(f"{k} killed in {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
     return found
 
 

@@ -203,7 +203,9 @@ def _logits(scores: np.ndarray, kind: str) -> np.ndarray:
     top = wide.max(axis=0, keepdims=True)
     if np.isneginf(top).any():
         raise UnreadableError("a pixel without a possible class")
-    return np.where(np.isneginf(wide), top - np.maximum(-np.log(TINY), 4 * np.finfo(scores.dtype).eps * abs(top)), wide)
+    below = np.maximum(-np.log(TINY), 4 * float(np.finfo(scores.dtype).eps) * abs(top))
+    lowest = np.maximum(top - below, float(np.finfo(scores.dtype).min)).astype(scores.dtype)  # in the file's precision
+    return np.where(np.isneginf(wide), lowest.astype(np.float64), wide)
 
 
 def _checked_labels(

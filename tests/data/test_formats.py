@@ -194,3 +194,19 @@ def test_remarks_of_nibabel_on_a_header_are_not_printed(tmp_path: Path) -> None:
         assert "qform_code 7 not valid" in heard.getvalue()  # so it would have been heard
     finally:
         nibabel.imageglobals.logger.removeHandler(handler)
+
+
+def test_an_absurd_size_is_refused_without_a_warning(tmp_path: Path) -> None:
+    with (tmp_path / "a.npy").open("wb") as file:
+        header = {"descr": "<f4", "fortran_order": False, "shape": (3, 2**62, 2**62)}
+        np.lib.format.write_array_header_1_0(file, header)
+    with pytest.raises(InputError, match="damaged or incomplete"):
+        formats.format_of(tmp_path / "a.npy").read_labels(tmp_path / "a.npy")
+
+
+def test_labels_in_half_precision() -> None:
+    values = np.array([0, 1, 2048, 65504], np.float16)
+    assert base.whole_numbers(values, Path("a.npy")).tolist() == [0, 1, 2048, 65504]
+    for bad in (np.nan, np.inf, 0.5):
+        with pytest.raises(InputError, match="labels must be whole numbers"):
+            base.whole_numbers(np.append(values, np.float16(bad)), Path("a.npy"))

@@ -13,12 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from segcal.functional import binning, catalogue
+from segcal.functional import binning, catalogue, counting
 from segcal.functional.binning import Evidence, Form, Histogram, Pixels
 from support import references
 
 FORMS: tuple[Form, ...] = get_args(Form)
 Scene = tuple[Tensor, Tensor]
+NAN = math.nan
 
 
 def random_scene(classes: int, n: int, seed: int = 0, spread: float = 2.0) -> Scene:
@@ -353,3 +354,51 @@ def test_the_median_of_two_pixels_falls_into_the_cell_of_the_first() -> None:
     counts = torch.zeros(1, binning.CELLS, dtype=torch.int64)
     counts[0, [5, 9]] = 1
     assert binning._edge_cells(counts, 2).tolist() == [[5]]
+
+
+@pytest.mark.parametrize("part", [7, 1000])
+def test_a_batch_is_measured_pixel_by_pixel(
+    rng: np.random.Generator, part: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plain form of what a GPU does in one kernel, against loops; images are read in parts of 7 pixels, too."""
+    monkeypatch.setattr(counting, "_PART", part)
+    classes, bins, space = 3, 5, (5, 4)
+    logits, labels = rng.normal(scale=3, size=(2, classes, *space)), rng.integers(-1, classes, (2, *space))
+    masks = rng.random((2, 2, *space)) < 0.6
+    cells = [torch.zeros(2, classes, binning.CELLS, dtype=dtype) for dtype in (torch.int64, torch.int64, torch.float64)]
+    edges = torch.from_numpy(references.equal_edges(bins))
+    tensors = (torch.from_numpy(array) for array in (logits, labels, masks))
+    count, hit, total, support, sums = counting.measure_batch(*tensors, edges, *cells)
+    for g, mask in enumerate(masks):
+        kept = np.where(mask, labels, -1)
+        z, y = references.flat(logits, kept)
+        z, y = z[:, y >= 0], y[y >= 0]
+        _, predicted, confidence = references.confidences(z)
+        found = references.fill(confidence, predicted == y, predicted, references.equal_edges(bins))
+        for c, b in np.ndindex(classes, bins):
+            members = found.get((c, b), [])
+            assert (count[g, c, b].item(), hit[g, c, b].item()) == (len(members), sum(right for _, right in members))
+            assert total[g, c, b].item() == pytest.approx(sum(value for value, _ in members))
+        assert support[g].tolist() == np.bincount(y, minlength=classes).tolist()
+        expected = references.readings(z, y)
+        means = [expected[name] * len(y) for name in ("nll", "brier", "entropy")]
+        assert sums[g].tolist() == pytest.approx(means)
+        assert [table[g].sum(dim=-1).tolist() for table in cells[:2]] == [
+            t[g].sum(dim=-1).tolist() for t in (count, hit)
+        ]
+
+
+def test_reliability_curves_of_several_regions_by_hand() -> None:
+    """Two regions, two classes and two bins; classes are merged, and a bin without pixels has no accuracy."""
+    pixels = torch.tensor([[[1, 0], [1, 2]], [[0, 3], [0, 1]]])
+    hit = torch.tensor([[[1, 0], [0, 1]], [[0, 3], [0, 0]]])
+    confidence = torch.tensor([[[0.4, 0.0], [0.2, 1.8]], [[0.0, 2.4], [0.0, 0.8]]], dtype=torch.float64)
+    expected = {
+        "confidence": [[0.3, 0.9], [NAN, 0.8]],
+        "accuracy": [[0.5, 0.5], [NAN, 0.75]],
+        "pixels": [[2, 2], [0, 4]],
+    }
+    for region in (slice(None), 0, 1):
+        found = binning.reliability_curve(Histogram(pixels[region], hit[region], confidence[region]))
+        for name, values in expected.items():
+            np.testing.assert_allclose(found[name], np.array(values)[region])

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from segcal.statistics import bootstrap_interval, bootstrap_intervals, bootstrap_weights, clusters_of
+from segcal.statistics.bootstrap import _bca_shares
 
 NAN = float("nan")
 
@@ -113,6 +114,16 @@ def test_bca_stays_finite_where_all_draws_lie_on_one_side() -> None:
     values = np.array([0.0, 1.0, 2.0, 3.0])
     low, high = bootstrap_interval(lambda w: np.where(w > 0, values, -np.inf).max(axis=1), 4, kind="bca")
     assert 0 <= low <= high <= 3
+
+
+@pytest.mark.parametrize("side", [-1, 1])
+def test_half_a_repetition_keeps_the_bias_finite(side: int) -> None:
+    """All of 100 draws lie on one side of the value, as if half a draw lay on the other; nothing is skewed."""
+    normal = NormalDist()
+    bias = normal.inv_cdf(0.005 if side > 0 else 0.995)
+    expected = [normal.cdf(2 * bias + normal.inv_cdf(share)) for share in (0.3, 0.6)]
+    found = _bca_shares(side * np.arange(1.0, 101.0), 0.0, np.zeros(4), np.array([0.3, 0.6]))
+    assert found.tolist() == pytest.approx(expected)
 
 
 def test_bca_leaves_out_undefined_repetitions() -> None:

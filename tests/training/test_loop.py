@@ -285,6 +285,25 @@ def test_averages_survive_an_interruption(tmp_path: Path) -> None:
         assert torch.equal(value, resumed.state_dict()[name]), name
 
 
+def test_the_best_loss_survives_an_interruption(tmp_path: Path) -> None:
+    """Every epoch moves away from the validation data, so the first is the best, also for a run that goes on."""
+
+    class StopError(Exception):
+        pass
+
+    def stop(epoch: Epoch) -> None:
+        if epoch.number == 2:
+            raise StopError
+
+    data, validation = line_data([8] * 4), line_data([8] * 2, 0.0)
+    settings = Settings(epochs=4, learning_rate=0.1, batch_size=4, spatial_dims=1, checkpoint=tmp_path / "c")
+    with pytest.raises(StopError):
+        train(Line(), data, settings, validation=validation, watch=stop)
+    history = train(Line(), data, settings, validation=validation)
+    assert [epoch.number for epoch in history.epochs] == [1, 2, 3, 4]
+    assert (history.best_epoch, history.best_loss) == (1, history.epochs[0].validation)
+
+
 def test_augmentation_is_told_sample_and_epoch_and_leaves_validation_alone() -> None:
     told: list[tuple[int, float]] = []
 

@@ -20,6 +20,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 
 from segcal.data.io.nifti import check_same_place, read_volume
+from segcal.data.io.npy import write_header
 from segcal.files import MARKER, staged_folder, write_json
 from segcal.fusion.joint_label_fusion import joint_label_fusion_weights, similarity_weights
 from segcal.fusion.voting import Fused, majority_vote, plurality_vote, weighted_vote
@@ -121,7 +122,9 @@ class _Spill:
             return values
         copy = self.folder / f"{self.count}.npy"
         self.count += 1
-        np.save(copy, values)
+        with copy.open("wb") as file:  # np.save does not notice a disk that is full at the very end
+            write_header(file, values.shape, values.dtype.str)
+            file.write(np.ascontiguousarray(values).data)
         found: Array = np.load(copy, mmap_mode="r", allow_pickle=False)
         return found
 

@@ -157,7 +157,7 @@ def whole_numbers(array: Array, path: Path) -> Array:
     if array.dtype.kind != "f":
         small = array.dtype.kind == "i" or array.dtype.itemsize == 1
         return (array.astype(np.uint8) if array.dtype.kind == "b" else array) if small else array.astype(np.int64)
-    fractional = ~((array == np.trunc(array)) & (np.abs(array) < 2**53))
+    fractional = ~((array == np.trunc(array)) & (np.abs(array) < np.float64(2**53)))  # beyond half precision
     if fractional.any():
         at = tuple(int(i) for i in np.argwhere(fractional)[0])
         raise InputError(

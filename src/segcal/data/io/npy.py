@@ -60,7 +60,7 @@ FORMAT = Npy()
 
 def read_npy(path: Path) -> Array:
     """Return the array in `path`, memory-mapped, so that only what is looked at is read."""
-    with readable(path):
+    with readable(path), np.errstate(over="ignore"):  # of a size that a damaged header declares
         array = np.load(path, mmap_mode="r", allow_pickle=False)
         if not isinstance(array, np.ndarray):
             array.close()
