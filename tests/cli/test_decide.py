@@ -95,4 +95,6 @@ def test_mistakes(home: Path, tmp_path: Path) -> None:
     assert "ends in .html" in refuse("decide", home / "data", "--page", tmp_path / "page.txt")
     wrong = refuse("decide", home / "data", "--rules", home / "rules", "--out", tmp_path / "volumes")
     assert ".csv" in wrong
+    both = refuse("decide", home / "data", "--rules", home / "rules", "--page", tmp_path / "page.html")
+    assert "leave out --page" in both
     assert not list(tmp_path.iterdir())

@@ -112,10 +112,10 @@ def test_other_batches(trainer: Any) -> None:
     callback = CalibrationCallback(CLASSES, unpack=lambda batch: (batch["image"], batch["label"]))
     (found,) = trainer(callback).validate(Mapped(False), DataLoader(batches, batch_size=None), verbose=False)
     assert 0 < found["val_ece_calibrated"] < 1
+    other = CalibrationCallback(CLASSES)
     with pytest.raises(InputError, match=r"a batch must be \(image, labels, ...\), got dict; give `unpack`"):
-        trainer(CalibrationCallback(CLASSES)).validate(
-            Mapped(False), DataLoader(batches, batch_size=None), verbose=False
-        )
+        trainer(other).validate(Mapped(False), DataLoader(batches, batch_size=None), verbose=False)
+    assert other._folder is None  # nothing is left behind
 
 
 def test_mistakes() -> None:

@@ -60,8 +60,11 @@ def decide(
     from segcal.evaluation.decisions import decide as learn
     from segcal.files import check_output_file, refuse_foreign, refuse_overwriting
     from segcal.report.decisions import write_decisions_page
+    from segcal.types import InputError
 
     if rules is not None:
+        if page is not None:
+            raise InputError("a page shows rules that are learned, and --rules uses learned ones; leave out --page")
         _new(data, folder_options, split, rules, calibrators or [], out, as_json)
         return
     if out is not None:

@@ -117,6 +117,10 @@ class CalibrationCallback(Callback):
         pl_module.log_dict({name: float(value) for name, value in found.items()})
         self._forget()
 
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Leave no temporary folder behind."""
+        self._forget()
+
     def _build(self, spatial_dims: int) -> Calibrator:
         shape = {"spatial_dims": spatial_dims, "image_channels": 0}
         return create(self.method, self.num_classes, ignore_index=self.ignore_index, **shape, **self.settings)
