@@ -89,35 +89,30 @@ class CalibratedFiles:
 
     def write(self, case: Case, folder: Path) -> dict[str, int]:
         """Write the files of a case in one pass over it, and return its pixels and how many labels changed."""
-        if self.maps:
-            (folder / "temperature").mkdir(exist_ok=True)
-        pixels, changed = _write_case(self.calibrator, case, self.like, folder, self.dtype, self.maps)
+        files, shape = self.like.find(case.name), tuple(case.logits.shape)
+        pixels, changed = 0, 0
+        with ExitStack() as stack:
+            scores, heat = stack.enter_context(files.create_scores(folder, shape, self.dtype)), None
+            if self.maps:
+                heat = stack.enter_context(files.create_map(folder / "temperature", shape[1:], "float32"))
+            for slab, exact, temperature in _probabilities(self.calibrator, case):
+                probs, moved = self._checked(exact, slab.logits[:, :, slab.inner], case.name)
+                scores.write(slab.inner_rows.start, probs[0].cpu().numpy())
+                if heat is not None and temperature is not None:
+                    heat.write(slab.inner_rows.start, temperature[0, 0].float().cpu().numpy())
+                pixels, changed = pixels + probs[0, 0].numel(), changed + moved
         return {"pixels": pixels, "changed": changed}
 
-
-def _write_case(
-    calibrator: Calibrator, case: Case, like: Folder, folder: Path, dtype: str, maps: bool
-) -> tuple[int, int]:
-    """Write the files of one case in one pass over it, and return its pixels and how many labels changed."""
-    files, shape = like.find(case.name), tuple(case.logits.shape)
-    pixels, changed = 0, 0
-    with ExitStack() as stack:
-        scores = stack.enter_context(files.create_scores(folder, shape, dtype))
-        heat = stack.enter_context(files.create_map(folder / "temperature", shape[1:], "float32")) if maps else None
-        for slab, exact, temperature in _probabilities(calibrator, case):
-            raw, rounded = slab.logits[:, :, slab.inner], exact.to(_PRECISIONS[dtype])
-            # `scaled_probabilities` guards the labels; only rounding afterwards or before may have moved one
-            guarded = rounded.dtype == exact.dtype and raw.dtype != torch.float64
-            probs = keep_labels(rounded, raw) if calibrator.preserves_labels and not guarded else rounded
-            moved = moved_labels(probs[0].flatten(1), raw[0].flatten(1))
-            if moved and calibrator.preserves_labels:
-                raise RuntimeError(f"{moved} labels of case '{case.name}' would change, which must never happen")
-            start = slab.rows.start + slab.inner.start
-            scores.write(start, probs[0].cpu().numpy())
-            if heat is not None and temperature is not None:
-                heat.write(start, temperature[0, 0].float().cpu().numpy())
-            pixels, changed = pixels + probs[0, 0].numel(), changed + moved
-    return pixels, changed
+    def _checked(self, exact: Probs, raw: Logits, name: str) -> tuple[Probs, int]:
+        """Return probabilities in the precision of the files, and how many predicted labels changed."""
+        keeps, rounded = self.calibrator.preserves_labels, exact.to(_PRECISIONS[self.dtype])
+        # `scaled_probabilities` guards the labels; only rounding before or after it may have moved one
+        guarded = rounded.dtype == exact.dtype and raw.dtype != torch.float64
+        probs = keep_labels(rounded, raw) if keeps and not guarded else rounded
+        moved = moved_labels(probs[0].flatten(1), raw[0].flatten(1))
+        if moved and keeps:
+            raise RuntimeError(f"{moved} labels of case '{name}' would change, which must never happen")
+        return probs, moved
 
 
 def _probabilities(calibrator: Calibrator, case: Case) -> Iterator[tuple[Slab, Probs, Temperature | None]]:

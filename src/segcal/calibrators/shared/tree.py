@@ -12,6 +12,8 @@ from torch.nn import functional as F  # noqa: N812  (the name it has everywhere)
 
 from segcal.functional.probability import probabilities
 from segcal.functional.tree import DILATION, Convolution, tree_root
+from segcal.functional.tree_training import trained_root
+from segcal.kernels.dispatch import engine_for
 from segcal.types import Image, InputError, Logits, Temperature
 
 Positivity = Literal["relu", "softplus", "exp"]
@@ -88,7 +90,15 @@ class TemperatureTree(nn.Module):
             raise InputError("this calibrator also reads the image; pass it, or build one with image_channels=0")
         of_image = None if self.of_image is None else _learned(self.of_image)
         image = image if of_image is not None else None
-        return tree_root(inputs, image, _learned(self.of_logits), of_image, 1.0 + self.root_offset, least=least)
+        root = trained_root if self._trains_on_cpu(inputs, image) else tree_root
+        return root(inputs, image, _learned(self.of_logits), of_image, 1.0 + self.root_offset, least=least)
+
+    def _trains_on_cpu(self, inputs: Inputs, image: Image | None) -> bool:
+        """Return whether weights alone need gradients, in float32 on the CPU, where that is faster by itself."""
+        weight = self.of_logits.weight
+        if not (torch.is_grad_enabled() and weight.requires_grad and weight.dtype == torch.float32):
+            return False
+        return engine_for(inputs, image, weight.detach()) == "cpu" and not torch.is_autocast_enabled("cpu")
 
     def forward(self, inputs: Inputs, image: Image | None = None, *, logits: Logits | None = None) -> Temperature:
         """Return the value of each pixel; a condition is read from `logits`, or from the inputs without them."""
