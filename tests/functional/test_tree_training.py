@@ -23,7 +23,7 @@ def random_tree(classes: int, dims: int, channels: int) -> TemperatureTree:
 
 
 @pytest.mark.parametrize("channels", [0, 2])
-@pytest.mark.parametrize(("classes", "size"), [(4, (13, 17)), (3, (3, 20)), (3, (7, 9, 8)), (15, (5, 8, 6))])
+@pytest.mark.parametrize(("classes", "size"), [(4, (13, 17)), (3, (3, 20)), (3, (7, 9, 8)), (17, (5, 8, 6))])
 def test_roots_and_gradients_are_those_of_the_plain_form(classes: int, size: tuple[int, ...], channels: int) -> None:
     """Few channels and many take different ways; images narrower than the filter are replicated, not reflected."""
     generator = torch.Generator().manual_seed(0)
@@ -82,3 +82,20 @@ def test_one_pixel_mixed_by_hand() -> None:
             gate = nodes[:, :7].clone()
             gate[0, 6] = math.log(3)
             assert float(mixed(gate, None, 0.0, None)) == pytest.approx(0.75 * 1.5 + 0.25 * 4.5)
+
+
+@pytest.mark.parametrize("channels", [3, 14])
+@pytest.mark.parametrize("size", [(9, 12), (5, 6, 7)])
+def test_weight_gradients_are_those_of_the_convolution(
+    channels: int, size: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For few channels and many, and however many pixels are multiplied at a time."""
+    generator = torch.Generator().manual_seed(0)
+    padded = torch.randn(2, channels, *(length + 8 for length in size), generator=generator)
+    gradient = torch.randn(2, 8, *size, generator=generator)
+    weight = torch.zeros(8, channels, *[5] * len(size), requires_grad=True)
+    convolution = {2: torch.nn.functional.conv2d, 3: torch.nn.functional.conv3d}[len(size)]
+    torch.autograd.backward((convolution(padded, weight, dilation=2) * gradient).sum())
+    for step in (50, 8192):
+        monkeypatch.setattr("segcal.functional.tree_training._STEP", step)
+        torch.testing.assert_close(weight_gradient(padded, gradient), weight.grad, rtol=1e-4, atol=1e-4)

@@ -23,6 +23,12 @@ _ROWS = 64
 """Rows of inputs up to which all taps across lines are multiplied at once."""
 _STEP = 8192
 """Pixels multiplied at a time."""
+_CHANNELS = 16
+"""Channels of a volume from which on products are faster than the backward pass of a dilated convolution."""
+_ORDERS: dict[int, tuple[torch.memory_format, Any]] = {
+    4: (torch.channels_last, F.conv2d),
+    5: (torch.channels_last_3d, F.conv3d),
+}
 
 
 def trained_root(
@@ -57,17 +63,24 @@ class _Convolved(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, padded: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        ctx.save_for_backward(padded)
-        order, convolution = {
-            4: (torch.channels_last, F.conv2d),
-            5: (torch.channels_last_3d, F.conv3d),
-        }[padded.ndim]
-        return convolution(padded.contiguous(memory_format=order), weight, bias, dilation=DILATION)
+        order, convolution = _ORDERS[padded.ndim]
+        ordered = padded.contiguous(memory_format=order)
+        ctx.by_products = padded.ndim == 5 and padded.shape[1] >= _CHANNELS
+        ctx.save_for_backward(padded if ctx.by_products else ordered, weight)
+        found: Tensor = convolution(ordered, weight, bias, dilation=DILATION)
+        return found
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[None, Tensor, Tensor]:
-        (padded,), (gradient,) = ctx.saved_tensors, gradients
-        return None, weight_gradient(padded, gradient), gradient.flatten(2).sum(dim=(0, 2))
+        (padded, weight), (gradient,) = ctx.saved_tensors, gradients
+        if ctx.by_products:
+            return None, weight_gradient(padded, gradient), gradient.flatten(2).sum(dim=(0, 2))
+        ordered, dims = gradient.contiguous(memory_format=_ORDERS[padded.ndim][0]), padded.ndim - 2
+        ones, zeros, spread = ([value] * dims for value in (1, 0, DILATION))
+        _, of_weight, of_bias = torch.ops.aten.convolution_backward(
+            ordered, padded, weight, [len(weight)], ones, zeros, spread, False, zeros, 1, [False, True, True]
+        )
+        return None, of_weight, of_bias
 
 
 def weight_gradient(padded: Float[Tensor, "B C *P"], gradient: Float[Tensor, "B K *S"]) -> Float[Tensor, "K C *W"]:
