@@ -19,6 +19,7 @@ from time import perf_counter
 import numpy as np
 import torch
 
+import segcal
 from benchmarks.timing import console, scene, table
 from segcal.apply import apply_to_folder
 from segcal.calibrators import Calibrator, create
@@ -78,7 +79,8 @@ def _commands(root: Path, images: int) -> None:
 def _torchrun(root: Path, processes: int, arguments: list[str]) -> None:
     threads = max(1, (os.cpu_count() or 1) // processes)
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+    source = str(Path(segcal.__file__).parents[1])
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "PYTHONPATH": source}
     subprocess.run(
         [*launcher, "-m", "segcal", *arguments], cwd=root, env=environment, check=True, stdout=subprocess.DEVNULL
     )

@@ -181,6 +181,16 @@ def of_divisions(scene: Scene) -> list[Call]:
     return [call(scene.moderate, heat), call(scene.moderate, image)]
 
 
+def of_mixing(scene: Scene) -> list[Call]:
+    nodes, leaf = scene.numbers(2, 8, *scene.size).to(scene.dtype), scene.numbers(2, 1, *scene.size).to(scene.dtype)
+    return [call(nodes, leaf, 1.0, 1e-8), call(nodes[:, :7], None, 1.0, None)]
+
+
+def of_mixing_gradient(scene: Scene) -> list[Call]:
+    slope = scene.numbers(2, 1, *scene.size).to(scene.dtype)
+    return [call(slope, *arguments) for arguments, _ in of_mixing(scene)]
+
+
 def of_scaled_loss(scene: Scene) -> list[Call]:
     heat = 0.3 + 4 * scene.numbers(2, 1, *scene.size).abs().to(scene.dtype)
     return [call(scene.moderate, scene.labels, heat), call(scene.moderate.float(), scene.labels, heat.float())]
@@ -300,6 +310,8 @@ INPUTS: dict[str, tuple[Callable[[Scene], Call | list[Call]], dict[str, float]]]
     "standardise.standardised_log_probabilities": (of_standardising, SINGLE),
     "tree.convolve": (lambda s: call(s.moderate, *convolution(s, 7, s.classes)), {"rtol": 1e-4, "atol": 2e-4}),
     "tree.root_of_scores": (of_scores, {"rtol": 1e-4, "atol": 2e-4}),
+    "tree_training.mixed": (of_mixing, {"rtol": 1e-5, "atol": 1e-5}),
+    "tree_training.mixed_gradient": (of_mixing_gradient, {"rtol": 1e-5, "atol": 1e-5}),
     "tree.tree_root": (of_tree, {"rtol": 1e-4, "atol": 2e-4}),
 }
 EMPTY = Scene((0, 4))

@@ -10,8 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  (the name it has everywhere)
 
 from segcal.functional.probability import probabilities
-from segcal.functional.standardise import Standardisation
+from segcal.functional.standardise import Standardisation, standardised_log_probabilities
 from segcal.functional.tree import DILATION, Convolution, root_of_scores
+from segcal.functional.tree_training import trained_root
+from segcal.kernels.dispatch import engine_for
 from segcal.types import Image, InputError, Logits, Temperature
 
 Positivity = Literal["relu", "softplus", "exp"]
@@ -97,8 +99,18 @@ class TemperatureTree(nn.Module):
             raise InputError("this calibrator also reads the image; pass it, or build one with image_channels=0")
         of_image = None if self.of_image is None else _learned(self.of_image)
         image = image if of_image is not None else None
-        offset = 1.0 + self.root_offset
-        return root_of_scores(logits, standardisation, image, _learned(self.of_logits), of_image, offset, least=least)
+        offset, of_logits = 1.0 + self.root_offset, _learned(self.of_logits)
+        if self._trains_on_cpu(logits, image):
+            inputs = logits if standardisation is None else standardised_log_probabilities(logits, *standardisation)
+            return trained_root(inputs, image, of_logits, of_image, offset, least=least)
+        return root_of_scores(logits, standardisation, image, of_logits, of_image, offset, least=least)
+
+    def _trains_on_cpu(self, logits: Logits, image: Image | None) -> bool:
+        """Return whether weights alone need gradients, in float32 on the CPU, where that is faster by itself."""
+        weight = self.of_logits.weight
+        if not (torch.is_grad_enabled() and weight.requires_grad and weight.dtype == torch.float32):
+            return False
+        return engine_for(logits, image, weight.detach()) == "cpu" and not torch.is_autocast_enabled("cpu")
 
     def forward(
         self, logits: Logits, image: Image | None = None, *, standardisation: Standardisation | None = None
