@@ -14,7 +14,7 @@ import segcal
 
 ROOT = Path(segcal.__file__).parent
 FLOORS = (
-    ("types", "version"),
+    ("types", "version", "text"),
     ("files",),
     ("kernels",),
     ("functional",),

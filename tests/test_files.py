@@ -335,3 +335,15 @@ def test_pages_of_large_maps_are_released(tmp_path: Path, monkeypatch: pytest.Mo
     assert resident() < 100
     assert mapped.sum() == 1 << 23
     release_pages(np.ones(3))
+
+
+@pytest.mark.parametrize("end", [".html", ".json", ".csv", ".tex", ".md", ".png", ".pdf", ".svg", ".onnx", ".txt"])
+def test_a_file_of_somebody_else_is_not_replaced(tmp_path: Path, end: str) -> None:
+    out = tmp_path / f"mine{end}"
+    check_output_file(out, (end,))
+    out.touch()
+    check_output_file(out, (end,))
+    out.write_text("my own work")
+    with pytest.raises(InputError, match="exists, and segcal did not write it; choose another name, or remove it"):
+        check_output_file(out, (end,))
+    assert out.read_text() == "my own work"

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from segcal.calibrators import method_titles
+from segcal.evaluation.saved import TABLES, check_settings, checksums, read_tables, write_table
 from segcal.files import MARKER, read_json, staged_file, staged_folder, write_json
 from segcal.functional.catalogue import CALIBRATION, CATALOGUE, QUALITY
 from segcal.regions import in_table_order
@@ -28,22 +29,16 @@ from segcal.tables import (
     summary,
     volume_bias,
 )
+from segcal.text import printable
 from segcal.types import Array, InputError, public
 
 FORMAT = 2
 """Version of the saved format: 2 adds the tables of `_FURTHER`; results of version 1 are read without them."""
 
-_TABLES = {"frame": "images.csv", "patch_frame": "patches.csv", "pooled_frame": "pooled.csv"}
-_FURTHER = {
-    "case_frame": "cases.csv",
-    "curve_frame": "curves.csv",
-    "sensitivity_frame": "bins.csv",
-    "volume_frame": "volumes.csv",
-}
-_SIZES = "sizes.csv"
+_FIRST = ("frame", "patch_frame", "pooled_frame")
+_FURTHER = ("case_frame", "curve_frame", "sensitivity_frame", "volume_frame")
 _FLOOR = "floor"
 _SUFFIXES = (".csv", ".parquet", ".json", ".tex", ".md")
-_NAMES = dict.fromkeys(("case", "group", "method", "region", "metric", "origin", "label"), str)
 _MAIN_METRICS = ("ece", "nll", "brier", "accuracy", "miou")
 
 
@@ -201,7 +196,7 @@ class Results:
     def presented(self, presentation: Presentation, *, dataset: str | None = None) -> Results:
         """Return the same results with this choice, saved with them; `dataset` is the name shown on the page."""
         chosen = {"presentation": asdict(presentation.checked(self.methods))}
-        named = {} if dataset is None else {"dataset": dataset}
+        named = {} if dataset is None else {"dataset": printable(dataset)}
         return replace(self, settings={**self.settings, **chosen, **named})
 
     def table(
@@ -261,7 +256,7 @@ class Results:
         table = self.table(reference, test=test, average=average, floor=floor) if suffix in (".tex", ".md") else None
         with staged_file(path) as staging:
             if suffix == ".csv":
-                self.frame.to_csv(staging, index=False)
+                write_table(self.frame, staging)
             elif suffix == ".parquet":
                 self.frame.to_parquet(staging, index=False, engine="pyarrow")
             elif suffix == ".json":
@@ -282,23 +277,25 @@ class Results:
         content = read_json(folder / MARKER)
         if not isinstance(content, dict) or not isinstance(content.get("results"), dict):
             raise InputError(f"'{folder}' holds no results; give one that 'segcal evaluate' or 'segcal compare' wrote")
-        if content["format"] > FORMAT:
+        version, settings = content.get("format"), content["results"]
+        if not isinstance(version, int) or version > FORMAT:
             raise InputError(f"the results in '{folder}' were saved by a newer segcal; update segcal")
-        studied = {"size_frame": _SIZES} if content["results"].get("patch_sizes") else {}
-        wanted = {**_TABLES, **(_FURTHER if content["format"] > 1 else {}), **studied}
-        try:
-            tables = {attribute: _read(folder / name) for attribute, name in wanted.items()}
-        except (OSError, ValueError) as error:
-            raise InputError(f"the results in '{folder}' cannot be read ({error}); evaluate again") from error
-        redrawn = cls.load(folder / _FLOOR) if content["results"].get("floor") else None
-        return cls(settings=content["results"], redrawn=redrawn, **tables)
+        check_settings(settings, folder)
+        studied = ("size_frame",) if settings.get("patch_sizes") else ()
+        wanted = (*_FIRST, *(_FURTHER if version > 1 else ()), *studied)
+        tables = read_tables(folder, wanted, settings["methods"], content.get("checksums", {}))
+        redrawn = cls.load(folder / _FLOOR) if settings.get("floor") else None
+        return cls(settings=settings, redrawn=redrawn, **tables)
 
     def _write(self, folder: Path) -> None:
-        for attribute, name in {**_TABLES, **_FURTHER, "size_frame": _SIZES}.items():
-            if (table := getattr(self, attribute)) is not None:
-                table.to_csv(folder / name, index=False)
+        written = []
+        for attribute, table in TABLES.items():
+            if (rows := getattr(self, attribute)) is not None:
+                write_table(rows, folder / table.file)
+                written.append(table.file)
         complete = all(getattr(self, attribute) is not None for attribute in _FURTHER)
-        write_json(folder / MARKER, {"format": FORMAT if complete else 1, "results": dict(self.settings)})
+        content = {"format": FORMAT if complete else 1, "results": dict(self.settings)}
+        write_json(folder / MARKER, {**content, "checksums": checksums(folder, written)})
         if self.redrawn is not None:
             (folder / _FLOOR).mkdir()
             self.redrawn._write(folder / _FLOOR)
@@ -341,14 +338,6 @@ class Results:
         rows = self.patch_frame if local else self.frame[self.frame.region == region]
         chosen = rows[(rows.method == method) & (rows.metric == metric)] if len(rows) else rows
         return np.asarray(chosen["value"], dtype=np.float64)
-
-
-def _read(path: Path) -> pd.DataFrame:
-    """Read a table; names stay strings ("007", "NA") and values are restored to the last bit."""
-    values = dict.fromkeys(
-        ("value", "low", "high", "confidence", "ece", "predicted"), lambda text: float(text or "nan")
-    )
-    return pd.read_csv(path, dtype=_NAMES, converters=values, keep_default_na=False)
 
 
 def check_suffix(path: str | Path) -> str:

@@ -178,7 +178,7 @@ def all_finite(values: Tensor) -> bool:
     """Twin of `segcal.functional.pixels.all_finite`, on one thread; half precision is not converted."""
     flat = values.detach().contiguous().view(-1)
     if flat.dtype in _EXPONENTS:
-        return not _all_set(flat.view(torch.int16).numpy(), np.int16(_EXPONENTS[flat.dtype]))
+        return not _all_set(flat.view(torch.int16).numpy(), _EXPONENTS[flat.dtype])
     array: Array = flat.numpy()
     with np.errstate(over="ignore", invalid="ignore"):
         return bool(np.isfinite(array.sum())) or bool(np.isfinite(array).all())
