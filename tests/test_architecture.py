@@ -14,7 +14,7 @@ import segcal
 
 ROOT = Path(segcal.__file__).parent
 FLOORS = (
-    ("types", "version", "notices"),
+    ("types", "version", "notices", "text"),
     ("files", "progress"),
     ("kernels",),
     ("functional",),

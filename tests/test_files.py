@@ -355,3 +355,15 @@ def test_an_interrupt_while_the_old_folder_is_removed_leaves_nothing_of_it(
         write(tmp_path / "out", "new")
     assert everything(tmp_path) == {"out", f"out/{MARKER}", "out/part"}
     assert (tmp_path / "out" / "part").read_text() == "new"
+
+
+@pytest.mark.parametrize("end", [".html", ".json", ".csv", ".tex", ".md", ".png", ".pdf", ".svg", ".onnx", ".txt"])
+def test_a_file_of_somebody_else_is_not_replaced(tmp_path: Path, end: str) -> None:
+    out = tmp_path / f"mine{end}"
+    check_output_file(out, (end,))
+    out.touch()
+    check_output_file(out, (end,))
+    out.write_text("my own work")
+    with pytest.raises(InputError, match="exists, and segcal did not write it; choose another name, or remove it"):
+        check_output_file(out, (end,))
+    assert out.read_text() == "my own work"

@@ -35,6 +35,7 @@ _KINDS = {
     "probabilities": "calibrated probabilities",
     "data": "a data folder",
     "maps": "maps of a diagnosis",
+    "fusion": "fused labels",
     "portraits": "portraits of cases",
     "diagnosis": "a diagnosis",
     "decisions": "decisions",
@@ -45,6 +46,26 @@ _KINDS = {
 
 _LARGE = 1 << 26
 """Bytes from which on it pays to give back the pages of a mapped file."""
+
+_LONGEST_TEXT = 1 << 28
+"""Bytes of JSON or TOML that are read; a larger file is not one of ours."""
+
+_SIGNS = {
+    ".html": b"<title>Calibration report</title>",
+    ".htm": b"<title>Calibration report</title>",
+    ".json": b'"settings"',
+    ".csv": b"case,method,region,metric,value,pixels",
+    ".parquet": b"metric",
+    ".tex": b"\\begin{tabular}",
+    ".md": b"|",
+    ".png": b"atplotlib",
+    ".pdf": b"atplotlib",
+    ".svg": b"atplotlib",
+    ".onnx": b"pytorch",
+}
+"""What the files that segcal writes under an extension hold near their beginning or end."""
+
+_ENDS = 1 << 14
 
 _staged: set[Path] = set()
 """Folders that this process is writing; what is written inside them is published, and locked, with them."""
@@ -236,8 +257,8 @@ def refuse_overwriting(out: Path | None, *inputs: Path | None) -> None:
 def check_output_file(out: Path | None, extensions: Sequence[str], *inputs: Path | None) -> None:
     """Raise unless a file may be written at `out`: not a folder, not among the inputs, and of a known extension.
 
-    A file that exists is replaced only if its extension says that it is of the same kind, and never inside a folder
-    that segcal wrote.
+    A file that exists is replaced only if it looks like one that segcal writes under this extension, and never inside
+    a folder that segcal wrote.
     """
     if out is None:
         return
@@ -249,21 +270,36 @@ def check_output_file(out: Path | None, extensions: Sequence[str], *inputs: Path
         raise InputError(f"'{out}' must be a name that ends in {known}, got '{out.suffix}'; choose another name")
     if out.exists() and (out.name == MARKER or (out.parent / MARKER).exists()):
         raise InputError(f"'{out}' is part of a folder that segcal wrote; choose another name")
+    if out.exists() and not _looks_written(out):
+        raise InputError(f"'{out}' exists, and segcal did not write it; choose another name, or remove it")
 
 
 def write_json(path: Path, content: Any) -> None:
     """Write `content` as readable JSON, in which there is no NaN and no infinity."""
-    path.write_text(json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+    text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    # names of files that are not UTF-8 have surrogates, which JSON writes as escapes
+    path.write_bytes(text.encode("utf-8", errors="backslashreplace"))
 
 
 def read_json(path: Path) -> Any:
     """Return the content of a JSON file; raise if it is missing or broken."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(read_text(path))
     except FileNotFoundError as error:
         raise InputError(f"'{path}' is missing; is '{path.parent}' the right folder?") from error
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
+        if isinstance(error, InputError):
+            raise
         raise InputError(f"'{path}' is not readable JSON ({error}); restore it or write it again") from error
+
+
+def read_text(path: Path) -> str:
+    """Return the content of a text file in UTF-8; raise if it is larger than any that segcal writes."""
+    if (size := path.stat().st_size) > _LONGEST_TEXT:
+        raise InputError(
+            f"'{path}' must have at most {_LONGEST_TEXT >> 20} MiB, got {size >> 20} MiB; is it the right file?"
+        )
+    return path.read_text(encoding="utf-8")
 
 
 def release_pages(array: object) -> None:
@@ -391,6 +427,17 @@ def _kind_of(folder: Path) -> str | None:
     except (OSError, ValueError):
         return None
     return next((key for key in _KINDS if key in content), None) if isinstance(content, dict) else None
+
+
+def _looks_written(path: Path) -> bool:
+    """Return whether a file is empty, or holds what the files of its extension that segcal writes hold."""
+    sign, size = _SIGNS.get(path.suffix.lower()), path.stat().st_size
+    if sign is None or not size or not path.is_file():
+        return not size
+    with path.open("rb") as file:
+        start = file.read(_ENDS)
+        file.seek(max(0, size - _ENDS))
+        return sign in start or sign in file.read(_ENDS)
 
 
 def _umask() -> int:

@@ -30,7 +30,18 @@ from segcal.functional.probability import probabilities, two_class_logits
 from segcal.kernels.constants import CELLS
 from segcal.kernels.dispatch import engine_for
 from segcal.notices import CalibrationWarning
-from segcal.types import Activation, IgnoreIndex, InputError, Labels, Logits, Mask, Masks, public
+from segcal.types import (
+    MOST_BINS,
+    Activation,
+    IgnoreIndex,
+    InputError,
+    Labels,
+    Logits,
+    Mask,
+    Masks,
+    check_whole,
+    public,
+)
 
 _CHUNK = 1 << 22  # pixels described at a time
 _FIELDS = ("count", "hit", "confidence")
@@ -91,8 +102,8 @@ class CalibrationSuite(Metric):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if num_classes < 1 or bins < 1:
-            raise InputError(f"num_classes and bins must be at least 1, got {num_classes} and {bins}")
+        check_whole("num_classes", num_classes, 1, 1 << 16)
+        check_whole("bins", bins, 1, MOST_BINS)
         if form not in ("tables", "equations", "marginal"):
             raise InputError(f"form must be 'tables', 'equations' or 'marginal', got '{form}'")
         self.num_classes, self.ignore_index, self.bins, self.form = num_classes, ignore_index, bins, form

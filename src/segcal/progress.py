@@ -25,7 +25,7 @@ def progress_of(what: str, *, total: int | None = None, note: bool = False, hidd
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415
 
     console = Console(stderr=True)
-    columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
+    columns = [TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
     columns += [TextColumn("{task.fields[note]}")] if note else []
     # outside a terminal even a transient bar leaves a blank line; a notebook needs ipywidgets to update a bar
     seen = console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Literal, TypeAlias, TypeVar
+from operator import index
+from typing import Any, Literal, SupportsIndex, TypeAlias, TypeVar
 
 import numpy as np
 from jaxtyping import Bool, Float, Integer
@@ -76,6 +77,25 @@ class Case:
         given = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "name"}
         shown = [f"{name}={_short(value)}" for name, value in given.items() if value is not None or name == "labels"]
         return f"Case({', '.join([repr(self.name), *shown])})"
+
+
+LARGEST_SEED = 2**63 - 1
+"""Seeds are in 0..2**63 - 1, which every generator accepts."""
+
+MOST_BINS = 1 << 16
+"""Bins are at most as many as the cells of a fine histogram: narrower ones cannot be told apart."""
+
+
+def check_whole(name: str, value: object, least: int, most: int) -> None:
+    """Raise unless `value` is a whole number in `least..most`: sizes are checked before memory is taken.
+
+    >>> check_whole("bins", 10, 1, 65536)
+    """
+    if not isinstance(value, SupportsIndex) or isinstance(value, bool):
+        raise InputError(f"{name} must be a whole number, got {str(value)[:50]!r}")
+    if not least <= index(value) <= most:
+        allowed = f"at least {least}" if index(value) < least else f"at most {most}"
+        raise InputError(f"{name} must be {allowed}, got {str(index(value))[:50]}")
 
 
 def _short(value: object) -> str:

@@ -168,3 +168,16 @@ def test_warnings_say_what_is_missing() -> None:
 def test_penalties_that_make_no_sense_are_refused(settings: dict[str, float]) -> None:
     with pytest.raises(InputError, match="penalties must be finite and at least 0"):
         create("matrix", 3, **settings)
+
+
+@pytest.mark.parametrize("size", [1e30, 1e36, 3e38])
+@pytest.mark.parametrize("classes", [2, 3])
+def test_enormous_logits_have_a_defined_answer(classes: int, size: float) -> None:
+    """Their curvature overflows, or is negative by rounding; warnings of numpy are errors here."""
+    random = np.random.default_rng(0)
+    logits = np.clip(random.normal(size=(classes, 12, 10)) * size, -3.4e38, 3.4e38).astype(np.float32)
+    case = Case("a", logits, random.integers(0, classes, (12, 10)))
+    for method in ("vector", "matrix"):
+        ours = create(method, classes).fit([case])
+        assert np.isfinite(ours.fit_report_.nll_after)
+        assert ours.predict_proba(torch.from_numpy(logits)[None]).isfinite().all()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import logging
+import zipfile
 from pathlib import Path
 
 import nibabel
@@ -17,6 +19,8 @@ from nibabel.orientations import aff2axcodes
 from segcal.data.folders.folder import open_folder, write_map, write_scores
 from segcal.data.io import base, formats
 from segcal.data.io.base import Writer
+from segcal.data.io.nifti import read_volume
+from segcal.data.io.npz import read_array
 from segcal.types import InputError
 
 IBSR = Path(__file__).resolve().parents[3] / "shared" / "data" / "ibsr18"
@@ -210,3 +214,46 @@ def test_labels_in_half_precision() -> None:
     for bad in (np.nan, np.inf, 0.5):
         with pytest.raises(InputError, match="labels must be whole numbers"):
             base.whole_numbers(np.append(values, np.float16(bad)), Path("a.npy"))
+
+
+def _declaring(path: Path, shape: tuple[int, ...], content: bytes) -> None:
+    """Write an archive of one array whose header says more, or less, than there is."""
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": shape})
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("logits.npy", header.getvalue() + content)
+
+
+@pytest.mark.parametrize("shape", [(3, 10**6, 10**6), (2**40, 2**40, 2**40), (3, -4, 5)])
+def test_an_archive_that_declares_too_much_takes_no_memory(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    _declaring(tmp_path / "a.npz", shape, b"\0" * 1000)
+    with pytest.raises(InputError, match="cannot be in a file of its size"):
+        read_array(tmp_path / "a.npz", "logits")
+
+
+def test_an_archive_that_does_not_end_is_not_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """100 MB of zeros in 100 kB; at 1 MB more than declared nothing more is read."""
+    _declaring(tmp_path / "a.npz", (2, 3), b"\0" * 100_000_000)
+    for in_memory in (base.IN_MEMORY, 10):
+        monkeypatch.setattr(base, "IN_MEMORY", in_memory)
+        with pytest.raises(InputError, match="holds more than its header declares"):
+            read_array(tmp_path / "a.npz", "logits")
+    monkeypatch.setattr(base, "LARGEST", 10)
+    _declaring(tmp_path / "a.npz", (2, 3), b"\0" * 24)
+    with pytest.raises(InputError, match="arrays that are read must have at most 0 GiB"):
+        read_array(tmp_path / "a.npz", "logits")
+
+
+@pytest.mark.parametrize("end", [".nii", ".nii.gz"])
+def test_a_volume_that_declares_too_much_takes_no_memory(tmp_path: Path, end: str) -> None:
+    image = nibabel.Nifti1Image(np.zeros((4, 5, 6), np.float32), np.eye(4))
+    image.header.set_slope_inter(2, 1)
+    nibabel.save(image, tmp_path / f"a{end}")
+    opened = gzip.open if end == ".nii.gz" else open
+    with opened(tmp_path / f"a{end}") as file:  # type: ignore[operator]
+        content = bytearray(file.read())
+    content[42:48] = np.array([32000] * 3, "<i2").tobytes()  # dim[1..3]
+    with opened(tmp_path / f"a{end}", "wb") as file:  # type: ignore[operator]
+        file.write(bytes(content))
+    with pytest.raises(InputError, match="cannot be in a file of its size"):
+        read_volume(tmp_path / f"a{end}")

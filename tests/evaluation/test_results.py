@@ -36,7 +36,9 @@ def make(
                     empty = case == cases[-1] and k == 1
                     value, pixels = (NAN, 0) if empty else (random.random() / 3, 5)
                     patch_rows.append((case, method, k, f"{k} 7", metric, value, pixels))
-    pooled = [(method, "all", metric, 0.1, NAN, 0.2, 3, 30) for method in methods for metric in ("ece", "ace")]
+    pooled = [
+        (method, "all", metric, 0.1, NAN, 0.2, 3, 30) for method in methods for metric in ("ece", "ace", "nll", "brier")
+    ]
     settings = {"methods": list(methods), "num_classes": 3, "ignore_index": [9], "warnings": []}
     return Results(
         pd.DataFrame(rows, columns=["case", "method", "region", "metric", "value", "pixels"]),
@@ -49,9 +51,10 @@ def make(
 def make_whole(floor: bool = False, **options: Any) -> Results:
     """With the tables that came later, and with the floor."""
     old = make(**options)
-    cases, method = list(dict.fromkeys(old.frame.case)), old.methods[0]
+    cases, methods = list(dict.fromkeys(old.frame.case)), old.methods
     curves = [
         (method, "all", label, j, j / 3, (j + 1) / 3, j, 0, j / 7, NAN, 0.1 * j)
+        for method in methods
         for label in ("", "7")
         for j in range(3)
     ]
@@ -60,8 +63,20 @@ def make_whole(floor: bool = False, **options: Any) -> Results:
         old,
         case_frame=pd.DataFrame({"case": cases, "group": ["", *("007" for _ in cases[1:])]}),
         curve_frame=pd.DataFrame(curves, columns=["method", "region", "label", "bin", *edges]),
-        sensitivity_frame=pd.DataFrame({"method": method, "region": "all", "bins": [5, 6], "ece": [1 / 3, NAN]}),
-        volume_frame=pd.DataFrame({"case": cases, "method": method, "label": "NA", "predicted": 1 / 3, "true": 4}),
+        sensitivity_frame=pd.concat(
+            [
+                pd.DataFrame({"method": method, "region": "all", "bins": [5, 6], "ece": [1 / 3, NAN]})
+                for method in methods
+            ],
+            ignore_index=True,
+        ),
+        volume_frame=pd.concat(
+            [
+                pd.DataFrame({"case": cases, "method": method, "label": "NA", "predicted": 1 / 3, "true": 4})
+                for method in methods
+            ],
+            ignore_index=True,
+        ),
     )
     settings = {**whole.settings, "floor": floor}
     return replace(whole, settings=settings, redrawn=make_whole(**options) if floor else None)
@@ -204,7 +219,7 @@ def test_what_is_no_result_is_refused(tmp_path: Path, content: str | None, messa
 def test_damaged_tables_are_told(tmp_path: Path, damage: Any) -> None:
     make().save(tmp_path / "results")
     damage(tmp_path / "results" / "patches.csv")
-    with pytest.raises(InputError, match=r"the results in .* cannot be read"):
+    with pytest.raises(InputError, match=r"patches.csv' must be a table that segcal wrote"):
         Results.load(tmp_path / "results")
 
 

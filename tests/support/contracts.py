@@ -11,6 +11,7 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -546,6 +547,22 @@ def scores_that_are_not_finite_are_refused_with_their_place(s: Subject, _: Path)
                 uses[(k + j) % len(uses)](spoilt, image)
             with pytest.raises(InputError, match=rf"{message}.* at {re.escape(str(place[1:]))} of case 'the odd one'"):
                 list(s.fitted.calibrate_case(Case("the odd one", spoilt[1], None, image[1])))
+
+
+@_contract
+def images_without_pixels_are_answered_or_refused(s: Subject, _: Path) -> None:
+    logits, image = s.batch()
+    assert s.fitted(logits[:0], image[:0]).shape == logits[:0].shape
+    for use in (s.fitted, s.fitted.predict_proba):
+        with suppress(InputError):
+            assert use(logits[:, :, :0], image[:, :, :0]).shape == logits[:, :, :0].shape
+    with pytest.raises(InputError):
+        s.fit(
+            [
+                replace(case, logits=np.asarray(case.logits)[:, :0], labels=np.asarray(case.labels)[:0])
+                for case in s.cases
+            ]
+        )
 
 
 @_contract

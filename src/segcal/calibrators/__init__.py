@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar, overload
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file
+import torch
+from torch import Tensor
 
 from segcal.calibrators.attended import AttendedTemperatureScaling
 from segcal.calibrators.automatic import AutomaticChoice
-from segcal.calibrators.base import FORMAT, WEIGHTS, Calibrator, FitReport, TemperatureCalibrator
+from segcal.calibrators.base import Calibrator, FitReport, TemperatureCalibrator
 from segcal.calibrators.beta import BetaCalibration
 from segcal.calibrators.binary import OneLogit, OneLogitTemperature, one_logit
 from segcal.calibrators.binwise import BinwiseTemperatureScaling
@@ -27,10 +28,10 @@ from segcal.calibrators.isotonic import IsotonicRegression
 from segcal.calibrators.local import ImageTemperatureScaling, LocalTemperatureScaling
 from segcal.calibrators.matrix import MatrixScaling
 from segcal.calibrators.multilabel import MultiLabel
+from segcal.calibrators.saving import check_values, fill, foreign, read_content, read_values
 from segcal.calibrators.structured import StructuredVectorScaling
 from segcal.calibrators.temperature import TemperatureScaling
 from segcal.calibrators.vector import VectorScaling
-from segcal.files import MARKER, read_json
 from segcal.functional.checks import activation_of
 from segcal.types import Activation, InputError, public
 
@@ -93,7 +94,6 @@ _KINDS = (
 )
 _METHODS: dict[str, type[Calibrator]] = {kind.method: kind for kind in _KINDS}
 _DATA_SETTINGS = ("spatial_dims", "image_channels")
-_SAVED = {"format": int, "method": str, "config": dict, "report": dict | None}
 
 
 Kind = TypeVar("Kind", bound=type[Calibrator])
@@ -168,24 +168,33 @@ def create(method: str, num_classes: int, *, activation: Activation | None = Non
 
 @public
 def load(path: str | Path) -> Calibrator:
-    """Load a saved calibrator."""
+    """Load a saved calibrator; raise unless it is as it was saved, whole and of a method that is known."""
     folder = Path(path)
-    content = read_json(folder / MARKER)
-    foreign = f"'{folder}' is not a saved calibrator; give the folder that 'segcal fit' or save() wrote"
-    if not isinstance(content, dict) or not all(isinstance(content.get(key), kind) for key, kind in _SAVED.items()):
-        raise InputError(foreign)
-    if content["format"] > FORMAT:
-        raise InputError(f"'{folder}' was saved by segcal {content.get('segcal')}, newer than this one; update segcal")
+    content = read_content(folder)
+    values = read_values(folder, content)
+    _check_shapes(content, values, folder)
     try:
-        calibrator = create(content["method"], **content["config"])
+        calibrator: Calibrator = create(content["method"], **content["config"])
         if (report := content["report"]) is not None:
             listed = {name: tuple(report[name]) for name in ("warnings", "names")}
             listed["fingerprints"] = tuple(content.get("fingerprints") or ())  # segcal 0.1 saved none
             calibrator.fit_report_ = FitReport(**{**report, **listed})
-    except (TypeError, KeyError) as error:
-        raise InputError(foreign) from error
-    try:
-        calibrator.load_state_dict(load_file(folder / WEIGHTS))
-    except (OSError, RuntimeError, SafetensorError) as error:
-        raise InputError(f"the learned values of '{folder}' cannot be read ({error}); fit and save it again") from error
+    except InputError:
+        raise
+    except Exception as error:  # settings of any type and size make the constructors raise almost anything
+        raise InputError(foreign(folder)) from error
+    fill(calibrator, values, folder)
+    check_values(calibrator, folder)
     return calibrator
+
+
+def _check_shapes(content: Mapping[str, Any], values: Mapping[str, Tensor], folder: Path) -> None:
+    """Compare learned values with what the settings call for, without the memory that those may ask for."""
+    try:
+        with torch.device("meta"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that nothing is copied
+            fill(create(content["method"], **content["config"]), values, folder)
+    except InputError:
+        raise
+    except Exception:  # a registered method may compute with values when it is built: `load` then decides
+        pass

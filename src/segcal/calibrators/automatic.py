@@ -323,6 +323,10 @@ class AutomaticChoice(Calibrator):
         self.chosen = calibrator
         self.context = calibrator.context
 
+    def wrong_values(self) -> str | None:
+        """Return what makes learned values unusable, if anything does."""
+        return "'choice' must be one of the candidates" if self.chosen is None else self.chosen.wrong_values()
+
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         """Build what was chosen; its own state is looked at after this."""
         number = int(state_dict.get(f"{prefix}choice", -1))

@@ -17,17 +17,17 @@ import json
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self, SupportsIndex
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from segcal.calibrators.saving import write_calibrator
 from segcal.cases import Slab, labels_of, slabs_of
-from segcal.files import MARKER, staged_folder, write_json
+from segcal.files import staged_folder
 from segcal.functional.checks import IGNORED, check_logits, ignored_labels, probability_doubt
 from segcal.functional.division import NotFiniteError, divided, finite_in, scaled_logits, scaled_probabilities
 from segcal.functional.fingerprint import fingerprint
@@ -36,12 +36,6 @@ from segcal.kernels.dispatch import engine_for
 from segcal.notices import CalibrationWarning
 from segcal.regions import foreground
 from segcal.types import Activation, Case, IgnoreIndex, Image, InputError, Logits, Probs, Temperature, public
-from segcal.version import __version__
-
-FORMAT = 1
-"""Version of the file format; raised when an older segcal could not read a newer file."""
-
-WEIGHTS = "weights.safetensors"
 
 
 @dataclass(frozen=True)
@@ -199,12 +193,11 @@ class Calibrator(nn.Module, ABC):
         """Write the folder `path`: settings and report as JSON, learned values as safetensors."""
         self._check_fitted()
         with staged_folder(path) as folder:
-            report = asdict(self.fit_report_) if hasattr(self, "fit_report_") else None
-            prints = None if report is None else report.pop("fingerprints")
-            content = {"format": FORMAT, "segcal": __version__, "method": self.method, "config": self.config()}
-            # beside the report: segcal 0.1 knows every entry of a report, and skips other content
-            write_json(folder / MARKER, {**content, "report": report, "fingerprints": prints})
-            save_file({name: value.contiguous() for name, value in self.state_dict().items()}, folder / WEIGHTS)
+            write_calibrator(self, folder)
+
+    def wrong_values(self) -> str | None:
+        """Return what makes learned values unusable, if anything does; asked after loading, when all are numbers."""
+        return None
 
     def _note(self, case: Case) -> None:
         """Keep the content of a case with labels, and a doubt about its logits, until the fit is reported."""
@@ -252,6 +245,17 @@ class Calibrator(nn.Module, ABC):
                 f"logits must have shape (B, {self.num_classes}, *S), got {tuple(logits.shape)}; "
                 f"this {type(self).__name__} was built for num_classes={self.num_classes}"
             )
+
+        if self.context == 0 or torch.compiler.is_compiling():
+            return
+        dims = getattr(self, "spatial_dims", None)
+        if dims is not None and logits.ndim != dims + 2:
+            raise InputError(
+                f"logits must have shape (B, {self.num_classes}, *S) with {dims} axes in S, got {tuple(logits.shape)}; "
+                "set spatial_dims"
+            )
+        if 0 in logits.shape[2:]:
+            raise InputError(f"logits must have a pixel along each axis, got shape {tuple(logits.shape)}; crop less")
 
     def _checked(self, logits: Tensor) -> Tensor:
         """Return logits that are all finite: minus infinity is replaced, NaN and plus infinity are refused."""

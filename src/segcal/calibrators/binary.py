@@ -63,6 +63,10 @@ class OneLogit(Calibrator):
         """Number of learned values."""
         return self.two_class.learned
 
+    def wrong_values(self) -> str | None:
+        """Return what makes learned values unusable, if anything does."""
+        return self.two_class.wrong_values()
+
     def config(self) -> dict[str, Any]:
         """Return the arguments that build an equal, unfitted calibrator."""
         return {**self.two_class.config(), "num_classes": 1}

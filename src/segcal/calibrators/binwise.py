@@ -17,7 +17,7 @@ from segcal.functional.binning import describe
 from segcal.functional.probability import probabilities
 from segcal.functional.scaling import binned_likelihood
 from segcal.functional.temperature import optimal_inverse_temperatures
-from segcal.types import Case, IgnoreIndex, Image, InputError, Logits, Temperature
+from segcal.types import MOST_BINS, Case, IgnoreIndex, Image, Logits, Temperature, check_whole
 
 _TOP = 0.999
 """Confidences above have a bin of their own, as in the paper: most pixels of a network are there."""
@@ -57,8 +57,7 @@ class BinwiseTemperatureScaling(TemperatureCalibrator):
         bounds: tuple[float, float] = (0.05, 100.0),
     ) -> None:
         super().__init__(num_classes, ignore_index=ignore_index, background=background, bounds=bounds)
-        if bins < 2:
-            raise InputError(f"bins must be at least 2, got {bins}; with one, use 'ts'")
+        check_whole("bins", bins, 2, MOST_BINS)  # with one it would be temperature scaling
         self.bins = int(bins)
         self.register_buffer("edges", torch.full((bins - 1,), torch.nan, dtype=torch.float64))
         self.register_buffer("inverse_temperatures", torch.full((bins,), torch.nan, dtype=torch.float64))

@@ -140,11 +140,6 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
             least = self.floor.clamp(min=self.bounds[0])
             of_class = soft_floor(exponent, least, self.softness).exp().clamp(*self.bounds)
             return of_class.to(at_least_float32(logits[:0]).dtype)[logits.argmax(dim=1, keepdim=True)]
-        if logits.ndim != self.spatial_dims + 2:
-            raise InputError(
-                f"logits must have shape (B, {self.num_classes}, *S) with {self.spatial_dims} axes in S, "
-                f"got {tuple(logits.shape)}; set spatial_dims"
-            )
         sources = (self.coefficients, self.feature_scale, self.feature_mean, self.intercept)
         weights, intercept = self._of_raw_features.value(sources, None, self._destandardised)
         settings = (self.class_offsets, self.bounds, self.floor, self.softness)
@@ -278,6 +273,12 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
         self.class_offsets.copy_(point[many:])
         self.feature_mean.copy_(torch.from_numpy(fit.sample.mean))
         self.feature_scale.copy_(torch.from_numpy(fit.sample.scale))
+
+    def wrong_values(self) -> str | None:
+        """Return what makes learned values unusable, if anything does."""
+        if not bool((self.feature_scale > 0).all()):
+            return "'feature_scale' must be above 0"
+        return None if float(self.softness) >= 0 else "'softness' must be at least 0"
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         """Read states of version 0.1.0, whose floor was hard."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from segcal.calibrators.shared.scores import Lesson, PiecewiseCalibrator
 from segcal.functional.score_maps import PiecewiseMap, joined_maps
 from segcal.functional.scores import ScoreHistogram, largest_of_cells
-from segcal.types import IgnoreIndex, InputError
+from segcal.types import MOST_BINS, IgnoreIndex, InputError, check_whole
 
 _SPACINGS = ("width", "mass")
 
@@ -48,8 +48,7 @@ class HistogramBinning(PiecewiseCalibrator):
         equal: Literal["width", "mass"] = "width",
     ) -> None:
         super().__init__(num_classes, ignore_index=ignore_index, background=background)
-        if bins < 1:
-            raise InputError(f"bins must be at least 1, got {bins}")
+        check_whole("bins", bins, 1, MOST_BINS)
         if equal not in _SPACINGS:
             raise InputError(f"equal must be one of {', '.join(_SPACINGS)}, got '{equal}'")
         self.bins, self.equal = int(bins), equal

@@ -335,6 +335,12 @@ class LocalTemperatureScaling(TemperatureCalibrator):
         base = float(self.base_temperature)
         return TemperatureRange(base * low, base * high, dead / seen if self.positivity == "relu" else 0.0)
 
+    def wrong_values(self) -> str | None:
+        """Return what makes learned values unusable, if anything does."""
+        positive = {"base_temperature": self.base_temperature, "input_deviation": self.input_deviation}
+        wrong = [name for name, value in positive.items() if not bool((value > 0).all())]
+        return f"'{wrong[0]}' must be above 0" if wrong else None
+
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         """Read files of segcal 0.1.0, too: their trees were trained on raw logits, from T = 1 and without a floor."""
         neutral = _neutral(self.num_classes)

@@ -10,6 +10,7 @@ import typer
 from segcal.cli import nnunet
 from segcal.cli.console import Group, ManyValues
 from segcal.cli.groups import flattened
+from segcal.training.environment import launched
 from segcal.version import __version__
 
 COMMANDS = (
@@ -45,6 +46,7 @@ def _version(version: Annotated[bool, typer.Option("--version", help="Print the 
     if version:
         typer.echo(f"segcal {__version__}")
         raise typer.Exit
+    launched()  # before anything is read or written
 
 
 for _name in COMMANDS:

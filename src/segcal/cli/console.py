@@ -14,10 +14,12 @@ from typing import Any
 
 import typer
 from rich.console import Console
+from rich.segment import Segment
 from typer.core import TyperCommand, TyperGroup
 
 from segcal.notices import CalibrationWarning
 from segcal.progress import Tracked, progress_of
+from segcal.text import printable
 
 __all__ = [
     "ERR",
@@ -33,9 +35,29 @@ __all__ = [
     "suggestion",
     "warn",
 ]
+_ARROWS = str.maketrans({"\u2193": "v", "\u2191": "^"})
+"""Of the headings, for encodings without them; other characters become escapes."""
 
-OUT = Console()
-ERR = Console(stderr=True)
+
+class PlainConsole(Console):
+    """A console that shows text as it is: brackets are not markup, and no text steers the terminal.
+
+    Names of files, classes and methods come from outside. Colours are styles of what is printed, never part of it.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(markup=False, highlight=False, emoji=False, **options)
+
+    def render(self, renderable: Any, options: Any = None) -> Iterator[Segment]:
+        """Yield the text in segments, with control characters as escapes."""
+        for segment in super().render(renderable, options):
+            text = segment.text if segment.control else printable(segment.text, lines=True)
+            text = text if self.encoding.startswith("utf") else text.translate(_ARROWS)
+            yield segment if text == segment.text else Segment(text, segment.style)
+
+
+OUT = PlainConsole()
+ERR = PlainConsole(stderr=True)
 
 _said: set[str] = set()
 """Warnings that the running command has printed."""
@@ -52,15 +74,20 @@ class Group(TyperGroup):
         except BrokenPipeError:
             raise  # the reader closed the pipe (`| head`), which the caller ends quietly
         except OSError as error:
-            reason = error.strerror or str(error)
             where = f" ('{error.filename}')" if error.filename else ""
-            typer.echo(f"segcal: {reason}{where}; check the path, its permissions and the free space", err=True)
+            _complain(f"{_reason(error)}{where}; check the path, its permissions and the free space")
         except ValueError as error:
             from segcal.types import InputError
 
             if not isinstance(error, InputError):
                 raise
-            typer.echo(f"segcal: {error}", err=True)
+            _complain(str(error))
+        except (MemoryError, RuntimeError) as error:
+            if not _lacks_memory(error):
+                raise
+            _complain(
+                "there is not enough memory for this; use smaller images or crops, fewer bins, or another machine"
+            )
         raise typer.Exit(2)
 
     def main(self, args: Any = None, *others: Any, standalone_mode: bool = True, **extra: Any) -> Any:
@@ -78,6 +105,22 @@ class Group(TyperGroup):
         sys.exit(status if isinstance(status, int) else 0)
 
 
+def _complain(sentence: str) -> None:
+    typer.echo(f"segcal: {printable(sentence)}", err=True)
+
+
+def _reason(error: OSError) -> str:
+    """Say in words why the system refused; numpy counts the bytes that were left when a disk is full."""
+    if error.errno is None and "requested and" in str(error):
+        return "No space left on device"
+    return error.strerror or str(error)
+
+
+def _lacks_memory(error: Exception) -> bool:
+    """Return whether memory was short, also for PyTorch, which raises RuntimeError."""
+    return isinstance(error, MemoryError) or "can't allocate memory" in str(error) or "out of memory" in str(error)
+
+
 def _show_usage_error(error: Any) -> None:
     if "NoArgsIsHelp" in type(error).__name__:
         error.show()
@@ -87,7 +130,7 @@ def _show_usage_error(error: Any) -> None:
     if guesses:
         message += f"; did you mean {' or '.join(sorted(guesses))}?"
     path = getattr(getattr(error, "ctx", None), "command_path", "segcal")
-    typer.echo(f"segcal: {message[:1].lower()}{message[1:]} (see '{path} --help')", err=True)
+    _complain(f"{message[:1].lower()}{message[1:]} (see '{path} --help')")
 
 
 class ManyValues(TyperCommand):
@@ -126,8 +169,8 @@ def suggestion(word: str, known: Sequence[str]) -> str:
 
 
 def say(text: str, **style: Any) -> None:
-    """Print a line as it is: brackets in it, in paths say, are not markup."""
-    OUT.print(text, markup=False, highlight=False, **style)
+    """Print a line."""
+    OUT.print(text, **style)
 
 
 def say_json(content: Any) -> None:
@@ -177,4 +220,4 @@ def warn(text: str) -> None:
     if text in _said:
         return
     _said.add(text)
-    ERR.print(f"warning: {text}", style="yellow", markup=False, highlight=False)
+    ERR.print(f"warning: {text}", style="yellow")

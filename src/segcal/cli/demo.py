@@ -72,5 +72,5 @@ def _run(title: str, *arguments: object) -> None:
 
 
 def _title(title: str, command: str) -> None:
-    OUT.print(f"\n{title}", style="bold", markup=False, highlight=False)
-    OUT.print(f"$ {command}", style="dim", markup=False, highlight=False, soft_wrap=True)
+    OUT.print(f"\n{title}", style="bold")
+    OUT.print(f"$ {command}", style="dim", soft_wrap=True)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from segcal.cli.console import progress_of
+from segcal.cli.console import progress_of, say, say_json
 from segcal.cli.options import AsJson
 
 
@@ -32,10 +31,11 @@ def fuse(
 
     Example: segcal fuse ATLASES --method jlf --out fused/
     """
-    from segcal.files import refuse_overwriting
+    from segcal.files import refuse_foreign, refuse_overwriting
     from segcal.fusion.folder import FusionSettings, fuse_folder
 
     refuse_overwriting(out, atlases, target)
+    refuse_foreign(out, "fusion")
     settings = FusionSettings(method, alpha, beta, patch, nonnegative)  # type: ignore[arg-type]
     with progress_of("fusing") as progress:
         task = progress.task_ids[0]
@@ -43,10 +43,10 @@ def fuse(
             atlases, out, settings, target=target, watch=lambda k, n: progress.update(task, completed=k, total=n)
         )
     if as_json:
-        typer.echo(json.dumps({"out": str(out), **written._asdict()}))
+        say_json({"out": str(out), **written._asdict()})
         return
     weights = {"equal": "equal weights", "probabilities": "their probabilities", "images": "their images"}
-    typer.echo(
+    say(
         f"{len(written.atlases)} atlases fused by {weights[written.weights]}, {len(written.labels)} labels, "
         f"{written.voxels:,} voxels; written to {out}"
     )

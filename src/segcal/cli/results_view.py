@@ -44,7 +44,7 @@ def print_results(
     print_further(results)
     if skipped := {name: count for name, count in results.skipped().items() if count}:
         counts = ", ".join(f"{count} {name}" for name, count in skipped.items())
-        say(f"skipped (no pixels): {counts}", style="dim")
+        say(f"skipped (no pixels, or too few): {counts}", style="dim")
     say_where(out, page)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,10 @@ from segcal.functional.binning import index_of
 from segcal.regions import Box, Region, box_index
 from segcal.types import Case
 
+LEAST_SHARE = 0.05
+"""Share of a Local patch that must be labelled, and lie in *All*, for the patch to count: the ECE of a few pixels is
+mostly noise, and Local-Max would report the patch with the fewest. Such a patch is left out like an empty one."""
+
 
 @dataclass(frozen=True)
 class Places:
@@ -21,7 +26,7 @@ class Places:
         labels: The labels `[*S]` of the case, -1 where ignored.
         regions: Positions of each region's pixels, in the order of the regions.
         boxes: The Local patches.
-        patches: Positions of each patch's pixels that lie in *All*.
+        patches: Positions of each patch's pixels that lie in *All*; none where they are less than a twentieth of it.
         studied: The same for each further patch size.
     """
 
@@ -40,7 +45,7 @@ class Places:
         local = any(region.mask is None for region in chosen)
         sizes = (protocol.patch_side, *protocol.patch_sizes) if local else ()
         boxes = {size: protocol.boxes(labelled, size) for size in sizes}
-        patches = {size: [box_index(box, inside) for box in own] for size, own in boxes.items()}
+        patches = {size: [_enough(box_index(box, inside), box) for box in own] for size, own in boxes.items()}
         return cls(
             labelled.labels[0],
             [index_of(mask) for mask in masks],
@@ -53,3 +58,9 @@ class Places:
     def all_positions(self) -> list[Tensor]:
         """Positions of the regions, then of the patches, then of the patches of each further size."""
         return [*self.regions, *self.patches, *(patch for patches in self.studied.values() for patch in patches)]
+
+
+def _enough(pixels: Tensor, box: Box) -> Tensor:
+    """Return the pixels of a patch, or none of them if they are too few."""
+    size = math.prod(side.stop - side.start for side in box)
+    return pixels if len(pixels) >= LEAST_SHARE * size else pixels[:0]

@@ -11,9 +11,22 @@ from segcal.functional.binning import Form
 from segcal.functional.checks import activation_of
 from segcal.regions import PATCH_SIZE, Box, LabelledCase, local_patches
 from segcal.statistics import IntervalKind
-from segcal.types import Activation, Case, IgnoreIndex, InputError
+from segcal.types import LARGEST_SEED, MOST_BINS, Activation, Case, IgnoreIndex, InputError, check_whole
 
 AceEdges = Literal["region", "image"]
+
+_LARGEST_SIDE = 1 << 20
+_RANGES = (
+    ("num_classes", 1, 1 << 16),
+    ("bins", 1, MOST_BINS),
+    ("boundary_width", 0, _LARGEST_SIDE),
+    ("patch_size", 1, _LARGEST_SIDE),
+    ("patches", 0, 10_000),
+    ("patch_margin", 0, _LARGEST_SIDE),
+    ("seed", 0, LARGEST_SEED),
+    ("repetitions", 0, 100_000),
+)
+"""Smallest and largest value of each number."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +59,11 @@ class Protocol:
     class_names: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
-        if self.num_classes < 1 or self.bins < 1:
-            raise InputError(f"num_classes and bins must be at least 1, got {self.num_classes} and {self.bins}")
+        for name, least, most in _RANGES:
+            if getattr(self, name) is not None:
+                check_whole(name, getattr(self, name), least, most)
+        for side in self.patch_sizes:
+            check_whole("each of patch_sizes", side, 1, _LARGEST_SIDE)
         if not self.surface_tolerance >= 0:
             raise InputError(f"surface_tolerance must be 0 or more, in mm, got {self.surface_tolerance}")
         for name, value, known in (

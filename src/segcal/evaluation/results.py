@@ -15,6 +15,7 @@ import pandas as pd
 
 from segcal.calibrators import method_titles
 from segcal.evaluation.quality import mean_quality
+from segcal.evaluation.saved import TABLES, check_settings, checksums, read_tables, write_table
 from segcal.files import MARKER, read_json, staged_file, staged_folder, write_json
 from segcal.functional.catalogue import CALIBRATION, CATALOGUE, QUALITY
 from segcal.regions import in_table_order
@@ -30,24 +31,19 @@ from segcal.tables import (
     summary,
     volume_bias,
 )
+from segcal.text import printable
 from segcal.types import Array, InputError, public
 
 FORMAT = 2
 """Version of the saved format: 2 adds the tables of `_FURTHER`; results of version 1 are read without them."""
 
-_TABLES = {"frame": "images.csv", "patch_frame": "patches.csv", "pooled_frame": "pooled.csv"}
-_FURTHER = {
-    "case_frame": "cases.csv",
-    "curve_frame": "curves.csv",
-    "sensitivity_frame": "bins.csv",
-    "volume_frame": "volumes.csv",
-}
-_ASKED = {"size_frame": "sizes.csv", "surface_frame": "surfaces.csv", "limits_frame": "limits.csv"}
+_FIRST = ("frame", "patch_frame", "pooled_frame")
+_FURTHER = ("case_frame", "curve_frame", "sensitivity_frame", "volume_frame")
+_ASKED = ("size_frame", "surface_frame", "limits_frame")
 """Tables that are there only where they were asked for."""
 _FLOOR = "floor"
 _CHANNELS = "channels"
 _SUFFIXES = (".csv", ".parquet", ".json", ".tex", ".md")
-_NAMES = dict.fromkeys(("case", "group", "method", "region", "metric", "origin", "label", "level"), str)
 _MAIN_METRICS = ("ece", "nll", "brier", "accuracy", "miou")
 
 
@@ -230,7 +226,7 @@ class Results:
     def presented(self, presentation: Presentation, *, dataset: str | None = None) -> Results:
         """Return the same results with this choice, saved with them; `dataset` is the name shown on the page."""
         chosen = {"presentation": asdict(presentation.checked(self.methods))}
-        named = {} if dataset is None else {"dataset": dataset}
+        named = {} if dataset is None else {"dataset": printable(dataset)}
         channels = {name: own.presented(presentation, dataset=dataset) for name, own in self.channels.items()}
         return replace(self, settings={**self.settings, **chosen, **named}, channels=channels)
 
@@ -295,7 +291,7 @@ class Results:
         table = self.table(reference, test=test, average=average, floor=floor) if suffix in (".tex", ".md") else None
         with staged_file(path) as staging:
             if suffix == ".csv":
-                self.frame.to_csv(staging, index=False)
+                write_table(self.frame, staging)
             elif suffix == ".parquet":
                 self.frame.to_parquet(staging, index=False, engine="pyarrow")
             elif suffix == ".json":
@@ -326,26 +322,28 @@ class Results:
         content = read_json(folder / MARKER)
         if not isinstance(content, dict) or not isinstance(content.get("results"), dict):
             raise InputError(f"'{folder}' holds no results; give one that 'segcal evaluate' or 'segcal compare' wrote")
-        if content["format"] > FORMAT:
+        version, settings = content.get("format"), content["results"]
+        if not isinstance(version, int) or version > FORMAT:
             raise InputError(f"the results in '{folder}' were saved by a newer segcal; update segcal")
-        asked = {attribute: name for attribute, name in _ASKED.items() if (folder / name).exists()}
-        wanted = {**_TABLES, **(_FURTHER if content["format"] > 1 else {}), **asked}
-        try:
-            tables = {attribute: _read(folder / name) for attribute, name in wanted.items()}
-        except (OSError, ValueError) as error:
-            raise InputError(f"the results in '{folder}' cannot be read ({error}); evaluate again") from error
-        redrawn = cls.load(folder / _FLOOR) if content["results"].get("floor") else None
-        names = content["results"].get("channels") or []
+        check_settings(settings, folder)
+        asked = tuple(attribute for attribute in _ASKED if (folder / TABLES[attribute].file).exists())
+        wanted = (*_FIRST, *(_FURTHER if version > 1 else ()), *asked)
+        tables = read_tables(folder, wanted, settings["methods"], content.get("checksums", {}))
+        redrawn = cls.load(folder / _FLOOR) if settings.get("floor") else None
+        names = settings.get("channels") or []
         several = enumerate(names) if len(names) > 1 else ()  # one channel has no results but these
         channels = {name: cls.load(folder / _CHANNELS / str(k)) for k, name in several}
-        return cls(settings=content["results"], redrawn=redrawn, channels=channels, **tables)
+        return cls(settings=settings, redrawn=redrawn, channels=channels, **tables)
 
     def _write(self, folder: Path) -> None:
-        for attribute, name in {**_TABLES, **_FURTHER, **_ASKED}.items():
-            if (table := getattr(self, attribute)) is not None:
-                table.to_csv(folder / name, index=False)
+        written = []
+        for attribute, table in TABLES.items():
+            if (rows := getattr(self, attribute)) is not None:
+                write_table(rows, folder / table.file)
+                written.append(table.file)
         complete = all(getattr(self, attribute) is not None for attribute in _FURTHER)
-        write_json(folder / MARKER, {"format": FORMAT if complete else 1, "results": dict(self.settings)})
+        content = {"format": FORMAT if complete else 1, "results": dict(self.settings)}
+        write_json(folder / MARKER, {**content, "checksums": checksums(folder, written)})
         if self.redrawn is not None:
             (folder / _FLOOR).mkdir()
             self.redrawn._write(folder / _FLOOR)
@@ -391,14 +389,6 @@ class Results:
         rows = self.patch_frame if local else self.frame[self.frame.region == region]
         chosen = rows[(rows.method == method) & (rows.metric == metric)] if len(rows) else rows
         return np.asarray(chosen["value"], dtype=np.float64)
-
-
-def _read(path: Path) -> pd.DataFrame:
-    """Read a table; names stay strings ("007", "NA") and values are restored to the last bit."""
-    values = dict.fromkeys(
-        ("value", "low", "high", "confidence", "ece", "predicted"), lambda text: float(text or "nan")
-    )
-    return pd.read_csv(path, dtype=_NAMES, converters=values, keep_default_na=False)
 
 
 def check_suffix(path: str | Path) -> str:

@@ -44,11 +44,16 @@ class Minimum:
     converged: bool
 
 
+_RIDGES = 12
+"""How often more ridge is tried, each time a hundredfold."""
+
+
 class Metric:
     """The change of variables that a curvature calls for."""
 
     def __init__(self, blocks: Sequence[Block]) -> None:
-        mean = float(np.concatenate([np.diag(block.curvature) for block in blocks]).mean())
+        # absolute values: rounding can make the diagonal of enormous features negative
+        mean = float(np.abs(np.concatenate([np.diag(block.curvature) for block in blocks])).mean())
         self._factors = [(block.index, _factor(block.curvature, _RIDGE * mean + 1e-14)) for block in blocks]
 
     def rounded(self, gradient: Array) -> Array:
@@ -103,10 +108,11 @@ def minimise(
 
 
 def _factor(curvature: Array, ridge: float) -> Array:
-    """The Cholesky factor, with more ridge where rounding has made the curvature indefinite."""
+    """Return the Cholesky factor, with more ridge where rounding has made the curvature indefinite."""
     unit = np.eye(len(curvature))
-    while True:
+    for power in range(_RIDGES):
         try:
-            return cholesky(curvature + ridge * unit, lower=True)
-        except np.linalg.LinAlgError:
-            ridge *= 100
+            return cholesky(curvature + ridge * 100.0**power * unit, lower=True)
+        except (np.linalg.LinAlgError, ValueError):  # ValueError: sums of enormous features have overflowed
+            continue
+    return np.sqrt(ridge) * unit if np.isfinite(ridge) else unit

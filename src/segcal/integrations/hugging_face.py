@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from segcal.calibrators import Calibrator, load
-from segcal.calibrators.base import WEIGHTS
+from segcal.calibrators.saving import WEIGHTS
 from segcal.files import MARKER
 from segcal.integrations.calibrated_model import CalibratedModel
 from segcal.integrations.extras import needs_extra

@@ -14,6 +14,7 @@ from torch import Tensor, distributed
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
+from segcal.training.environment import launched
 from segcal.types import InputError
 
 
@@ -43,7 +44,7 @@ def process_group(device: torch.device, *, patience: timedelta | None = None) ->
 
     `patience` is how long a process waits for another; PyTorch's default is some minutes.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or distributed.is_initialized():
+    if launched()[1] == 1 or distributed.is_initialized():
         yield
         return
     store, rank, world = _store()
@@ -59,7 +60,7 @@ def process_group(device: torch.device, *, patience: timedelta | None = None) ->
 
 def is_first_process() -> bool:
     """Return whether this process is the one that writes and prints."""
-    return int(os.environ.get("RANK", "0")) == 0
+    return launched()[0] == 0
 
 
 def rank_and_world() -> tuple[int, int]:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from segcal.types import InputError
+from segcal.types import LARGEST_SEED, InputError, check_whole
 
 OPTIMISERS = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 
@@ -74,9 +74,9 @@ class Settings:
                 "epochs and batch_size must be at least 1 and learning_rate positive, "
                 f"got {self.epochs}, {self.batch_size} and {self.learning_rate}"
             )
-        for name, least in (("seed", 0), ("patience", 1), ("crop", 1)):
-            if (value := getattr(self, name)) is not None and value < least:
-                raise InputError(f"{name} must be at least {least}, got {value}")
+        for name, least, most in (("seed", 0, LARGEST_SEED), ("patience", 1, 1 << 30), ("crop", 1, 1 << 30)):
+            if (value := getattr(self, name)) is not None:
+                check_whole(name, value, least, most)
         if self.precision not in ("float32", "bfloat16"):
             raise InputError(f"precision must be 'float32' or 'bfloat16', got '{self.precision}'")
         if self.optimiser not in OPTIMISERS:

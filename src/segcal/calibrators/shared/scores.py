@@ -145,10 +145,19 @@ class PiecewiseCalibrator(ScoreCalibrator):
         """Summed NLL of pixels in a row."""
         return mapped_nll(logits, labels, PiecewiseMap(self.breaks, self.left, self.right))
 
+    def wrong_values(self) -> str | None:
+        """Return what makes learned values unusable, if anything does."""
+        if self.breaks.ndim != 2:
+            return "'breaks' must have two axes"
+        rows, ends = self.breaks.shape
+        if rows not in (1, self.num_classes) or not self.left.shape == self.right.shape == (rows, ends + 1):
+            return "the pieces of its maps do not belong together"
+        return None if bool((self.breaks.diff(dim=1) >= 0).all()) else "'breaks' must ascend"
+
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
         for name in PiecewiseMap._fields:  # how many pieces there are was learned too
             if (value := state_dict.get(f"{prefix}{name}")) is not None:
-                self.register_buffer(name, torch.empty_like(value, device=self.fitted.device))
+                self.register_buffer(name, torch.empty(value.shape, dtype=torch.float64, device=self.fitted.device))
         super()._load_from_state_dict(state_dict, prefix, *arguments)
 
 

@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from segcal.data.io.formats import extension_of, format_of
+from segcal.text import is_utf8
 from segcal.types import InputError
 
 _LOSSY = "JPEG changes values, so write labels as PNG"
@@ -48,6 +49,8 @@ def by_name(folder: Path, extensions: Sequence[str]) -> dict[str, list[Path]]:
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         extension = extension_of(path, extensions)
         if extension and path.is_dir() == format_of(path).is_folder and not path.name.startswith("."):
+            if not is_utf8(path.name):
+                raise InputError(f"names of files must be UTF-8, got '{path}'; rename it")
             found.setdefault(path.name[: -len(extension)], []).append(path)
     return found
 

@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
-from segcal.files import read_json
+from segcal.files import read_json, read_text
 from segcal.types import Activation, InputError
 
 Scores: TypeAlias = Literal["logits", "probabilities"]
@@ -144,8 +144,10 @@ def check_scores(scores: object) -> None:
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
+        return tomllib.loads(read_text(path))
+    except (ValueError, OSError, RecursionError) as error:
+        if isinstance(error, InputError):
+            raise
         raise InputError(f"'{path}' must be readable TOML, got an error ({error}); correct it") from error
 
 

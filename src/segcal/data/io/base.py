@@ -5,6 +5,7 @@ Arrays have segcal's order: scores `[L, *S]`, labels and maps `[*S]`, images `[C
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -25,6 +26,12 @@ IN_MEMORY = 1 << 28
 
 PIECE = 1 << 20
 """Bytes copied at a time."""
+
+LARGEST = 1 << 37
+"""Bytes of the largest array that is decompressed (128 GiB): 57 classes in float32 of a volume of 800 voxels a side."""
+
+_DEFLATE = 1032
+_TOO_LONG = "it holds more than its header declares"
 
 
 class Stored(NamedTuple):
@@ -167,14 +174,33 @@ def whole_numbers(array: Array, path: Path) -> Array:
     return array.astype(np.int64)
 
 
-def decompressed(stream: IO[bytes]) -> bytearray | IO[bytes]:
-    """Read a compressed stream to its end, where checksums are compared, into memory or into a temporary file.
+def declared_bytes(shape: Shape, dtype: np.dtype[Any], path: Path, *, compressed: bool) -> int:
+    """Return how large an array is by its header; raise if the file cannot hold it, before memory is taken.
 
-    Memory grows with the bytes that are really there, not with what a damaged header promises.
+    Deflate, which .npz and .nii.gz use, makes at most 1032 bytes of one.
+    """
+    size = math.prod(shape) * dtype.itemsize  # of Python's integers, which do not overflow
+    if min(shape, default=0) < 0 or size > path.stat().st_size * (_DEFLATE if compressed else 1) + PIECE:
+        raise ValueError(f"its header declares an array of shape {shape}, which cannot be in a file of its size")
+    if size > LARGEST:
+        raise InputError(
+            f"arrays that are read must have at most {LARGEST >> 30} GiB, got {size >> 30} GiB in '{path}'; "
+            "split the volume"
+        )
+    return size
+
+
+def decompressed(stream: IO[bytes], size: int) -> bytearray | IO[bytes]:
+    """Read a compressed stream of `size` bytes to its end, where checksums are compared, into memory or into a file.
+
+    Memory grows with the bytes that are really there, not with what a damaged header promises; a stream that is longer
+    than promised is refused, since it may have no end.
     """
     content = bytearray()
     while piece := stream.read(PIECE):
         content += piece
+        if len(content) > size + PIECE:
+            raise ValueError(_TOO_LONG)
         if len(content) > IN_MEMORY:
             break
     else:
@@ -184,6 +210,8 @@ def decompressed(stream: IO[bytes]) -> bytearray | IO[bytes]:
         file.write(content)
         while piece := stream.read(PIECE):
             file.write(piece)
+            if file.tell() > size + PIECE:
+                raise ValueError(_TOO_LONG)
         file.flush()
     except BaseException:
         file.close()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import logging
+import math
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ from segcal.data.io.base import (
     Writer,
     array_in,
     copy_to,
+    declared_bytes,
     decompressed,
     plain,
     readable,
@@ -191,6 +193,7 @@ def _data(image: Any, path: Path) -> Array:
     """Return the values, memory-mapped where the file is neither compressed nor scaled."""
     with readable(path):
         compressed = path.name.lower().endswith(".nii.gz")
+        declared_bytes(image.dataobj.shape, image.dataobj.dtype, path, compressed=compressed)
         return plain(_decompress(image.dataobj, path) if compressed else np.asanyarray(image.dataobj), path)
 
 
@@ -202,7 +205,8 @@ def _decompress(stored: Any, path: Path) -> Array:
     from nibabel.volumeutils import apply_read_scaling  # noqa: PLC0415
 
     with gzip.open(path) as stream:
-        values = array_in(decompressed(stream), stored.shape, stored.dtype, stored.offset, "F")  # type: ignore[arg-type]
+        size = stored.offset + math.prod(stored.shape) * stored.dtype.itemsize
+        values = array_in(decompressed(stream, size), stored.shape, stored.dtype, stored.offset, "F")  # type: ignore[arg-type]
     scaled: Array = apply_read_scaling(values, stored.slope, stored.inter)
     return scaled
 

@@ -8,7 +8,19 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from segcal.data.io.base import Format, Key, Shape, Stored, Writer, array_in, copy_to, decompressed, plain, readable
+from segcal.data.io.base import (
+    Format,
+    Key,
+    Shape,
+    Stored,
+    Writer,
+    array_in,
+    copy_to,
+    declared_bytes,
+    decompressed,
+    plain,
+    readable,
+)
 from segcal.data.io.npy import read_header, write_header
 from segcal.types import Array, InputError
 
@@ -28,7 +40,7 @@ class Npz(Format):
 
     def read_labels(self, path: Path) -> Stored:
         """Return labels `[*S]`."""
-        return Stored(_read(path, "labels"))
+        return Stored(read_array(path, "labels"))
 
     def score_shape(self, path: Path, key: Key, *, space: Shape | None, num_classes: int | None) -> Shape:
         """Return `[L, *S]`, from the header; the rest is not decompressed."""
@@ -36,7 +48,7 @@ class Npz(Format):
 
     def read_scores(self, path: Path, key: Key, space: Shape) -> Stored:
         """Return scores `[L, *S]`, decompressed once."""
-        scores = _read(path, key)
+        scores = read_array(path, key)
         return Stored(scores.reshape(_without_z(scores.shape, key, space)))
 
     @contextmanager
@@ -70,12 +82,14 @@ def _shape(path: Path, key: Key) -> Shape:
         return read_header(file)[0]
 
 
-def _read(path: Path, key: Key) -> Array:
+def read_array(path: Path, key: str) -> Array:
+    """Return the array called `key`, or the only one; its size is checked before memory is taken."""
     with readable(path), _opened(path) as archive, archive.open(_member(path, archive, key)) as member:
         shape, fortran, dtype = read_header(member)
         if dtype.hasobject:
             raise ValueError("Python objects")
-        return plain(array_in(decompressed(member), shape, dtype, 0, "F" if fortran else "C"), path)
+        size = declared_bytes(shape, dtype, path, compressed=True)
+        return plain(array_in(decompressed(member, size), shape, dtype, 0, "F" if fortran else "C"), path)
 
 
 def _opened(path: Path) -> zipfile.ZipFile:
@@ -89,12 +103,12 @@ def _opened(path: Path) -> zipfile.ZipFile:
     return zipfile.ZipFile(path)
 
 
-def _member(path: Path, archive: zipfile.ZipFile, key: Key) -> str:
+def _member(path: Path, archive: zipfile.ZipFile, key: str) -> str:
     found = [name.removesuffix(".npy") for name in archive.namelist()]
     return f"{_name(path, found, key)}.npy"
 
 
-def _name(path: Path, found: Sequence[str], key: Key) -> str:
+def _name(path: Path, found: Sequence[str], key: str) -> str:
     if key in found:
         return key
     if (rival := _RIVAL.get(key)) in found:

@@ -9,6 +9,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
+from segcal.data.io.npz import read_array
 from segcal.evaluation.portraits.model import Curve, Layer, Patch, Portrait
 from segcal.files import MARKER, read_json, staged_folder, write_json
 from segcal.types import InputError
@@ -62,8 +63,7 @@ def _plain(portrait: Portrait) -> dict[str, Any]:
 
 
 def _read(entry: Mapping[str, Any], path: Path) -> Portrait:
-    with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:  # a broken file is closed too
-        pictures = [arrays[f"layer{j}"] for j in range(len(entry["layers"]))]
+    pictures = [read_array(path, f"layer{j}") for j in range(len(entry["layers"]))]
     if "kept" not in entry:
         entry = _from_version_1(entry)
         if len(entry["shape"]) == 2:

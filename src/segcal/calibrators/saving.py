@@ -1,0 +1,147 @@
+"""Saved calibrators: a folder with settings and report as JSON and learned values as safetensors, checked when loaded.
+
+Nothing in such a folder is trusted: files may be cut, changed or made up. Names, types and shapes are compared with
+what the method expects before memory is taken for it, learned values must be numbers, and a checksum in the JSON must
+be that of the whole. Folders of segcal 0.1.0 have no checksum, and are read without it.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from segcal.files import MARKER, read_json, write_json
+from segcal.types import InputError
+from segcal.version import __version__
+
+if TYPE_CHECKING:
+    from segcal.calibrators.base import Calibrator
+
+FORMAT = 1
+"""Version of the file format; raised when an older segcal could not read a newer file."""
+
+WEIGHTS = "weights.safetensors"
+
+_SAVED: dict[str, Any] = {"format": int, "method": str, "config": dict, "report": dict | None}
+_BESIDE = ("segcal", "checksum", "fingerprints")
+_REPORT: dict[str, Any] = {
+    "cases": int,
+    "pixels": int,
+    "nll_before": int | float,
+    "nll_after": int | float,
+    "steps": int,
+    "seconds": int | float,
+    "converged": bool,
+    "warnings": list,
+    "names": list,
+    "details": dict,
+}
+_MAY_BE_INFINITE = ("inverse_temperature", "inverse_temperatures")
+"""Learned values that are infinite where every pixel is predicted right."""
+
+
+def write_calibrator(calibrator: Calibrator, folder: Path) -> None:
+    """Write a fitted calibrator into a folder."""
+    try:
+        save_file({name: value.contiguous() for name, value in calibrator.state_dict().items()}, folder / WEIGHTS)
+    except SafetensorError as error:  # a full disk, say
+        raise OSError(errno.EIO, str(error), str(folder / WEIGHTS)) from error
+    report = asdict(calibrator.fit_report_) if hasattr(calibrator, "fit_report_") else None
+    prints = None if report is None else report.pop("fingerprints")
+    content = {
+        "format": FORMAT,
+        "segcal": __version__,
+        "method": calibrator.method,
+        "config": calibrator.config(),
+        "report": report,
+        "fingerprints": prints,  # beside the report: segcal 0.1 knows every entry of a report, and skips other content
+    }
+    write_json(folder / MARKER, {**content, "checksum": _checksum(content, folder / WEIGHTS)})
+
+
+def read_content(folder: Path) -> dict[str, Any]:
+    """Return the settings and the report in a folder; raise unless they are those of a calibrator."""
+    content = read_json(folder / MARKER)
+    if not isinstance(content, dict) or not _has(content, _SAVED) or set(content) - {*_SAVED, *_BESIDE}:
+        raise InputError(foreign(folder))
+    if content["format"] > FORMAT:
+        raise InputError(f"'{folder}' was saved by segcal {content.get('segcal')}, newer than this one; update segcal")
+    report = content["report"]
+    if report is not None and not (set(report) == set(_REPORT) and _has(report, _REPORT)):
+        raise InputError(foreign(folder))
+    return content
+
+
+def read_values(folder: Path, content: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Return the learned values in a folder; raise unless the checksum in its `content` is right."""
+    try:
+        values = load_file(folder / WEIGHTS)
+        found = _checksum(content, folder / WEIGHTS)
+    except (OSError, RuntimeError, ValueError, SafetensorError) as error:
+        raise InputError(f"{_unreadable(folder)} ({_first_line(error)}); fit and save it again") from error
+    if content.get("checksum", found) != found:
+        raise InputError(
+            f"the calibrator in '{folder}' must be as it was saved, got another checksum: it was changed or damaged; "
+            "fit and save it again"
+        )
+    return values
+
+
+def fill(calibrator: Calibrator, values: Mapping[str, Tensor], folder: Path) -> None:
+    """Give a calibrator its learned values; raise unless names and shapes are those that it expects."""
+    try:
+        calibrator.load_state_dict(dict(values))
+    except (RuntimeError, ValueError, TypeError) as error:
+        raise InputError(f"{_unreadable(folder)} ({_first_line(error)}); fit and save it again") from error
+
+
+def check_values(calibrator: Calibrator, folder: Path) -> None:
+    """Raise unless every learned value is a number that the method can compute with."""
+    for name, value in calibrator.state_dict().items():
+        infinite = name.rpartition(".")[2] in _MAY_BE_INFINITE
+        if value.is_floating_point() and bool((value.isnan() if infinite else ~value.isfinite()).any()):
+            raise InputError(
+                f"the learned values of '{folder}' must be finite, got NaN or infinity in '{name}'; fit again"
+            )
+    if not calibrator.fitted:
+        raise InputError(f"the calibrator in '{folder}' must be fitted, got one that is not; fit it, and save it again")
+    if wrong := calibrator.wrong_values():
+        raise InputError(f"the learned values of '{folder}' cannot be used: {wrong}; fit and save it again")
+
+
+def foreign(folder: Path) -> str:
+    """Return what is said of a folder that is something else."""
+    return f"'{folder}' is not a saved calibrator; give the folder that 'segcal fit' or save() wrote"
+
+
+def _has(content: Mapping[str, Any], kinds: Mapping[str, Any]) -> bool:
+    """Return whether every entry is there with its type; a bool is no number."""
+    return all(
+        isinstance(content.get(key), kind) and (kind is bool or not isinstance(content.get(key), bool))
+        for key, kind in kinds.items()
+    ) and all(isinstance(text, str) for key in ("warnings", "names") for text in content.get(key, ()))
+
+
+def _checksum(content: Mapping[str, Any], weights: Path) -> str:
+    """Return the SHA-256 of everything that is saved, except for the checksum itself."""
+    rest = {key: value for key, value in content.items() if key != "checksum"}
+    found = hashlib.sha256(json.dumps(rest, sort_keys=True).encode())
+    found.update(weights.read_bytes())
+    return found.hexdigest()
+
+
+def _unreadable(folder: Path) -> str:
+    return f"the learned values of '{folder}' cannot be read"
+
+
+def _first_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]

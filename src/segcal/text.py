@@ -1,0 +1,42 @@
+"""Text that comes from outside (names of files, classes, methods) and is shown or stored: data, never instructions."""
+
+from __future__ import annotations
+
+import re
+
+_CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
+"""Characters that steer a terminal or hide text, and bytes of file names that are not UTF-8; not the line break."""
+
+_FORMULA = re.compile("'*[=+\\-@\t\r]")
+"""How a cell begins that a spreadsheet would compute."""
+
+
+def printable(text: str, *, lines: bool = False) -> str:
+    r"""Return text with characters that steer a terminal written as escapes, as `repr` writes them.
+
+    Line breaks are kept with `lines`, and become escapes otherwise.
+
+    >>> print(printable("a\x1b[31m.png"), printable("two\nlines"))
+    a\x1b[31m.png two\nlines
+    """
+    shown = _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
+    return shown if lines else shown.replace("\n", "\\n")
+
+
+def is_utf8(text: str) -> bool:
+    """Return whether text can be written as UTF-8; names of files that are not can not."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def as_cell(text: str) -> str:
+    """Return text for a cell of a CSV file, in which it is not a formula: OWASP's leading apostrophe.
+
+    >>> as_cell("=cmd|' /C calc'!A1"), as_cell("scan 1"), from_cell(as_cell("'=1"))
+    ("'=cmd|' /C calc'!A1", 'scan 1', "'=1")
+    """
+    return f"'{text}" if _FORMULA.match(text) else text
+
+
+def from_cell(text: str) -> str:
+    """Return what `as_cell` was given."""
+    return text[1:] if text.startswith("'") and _FORMULA.match(text) else text

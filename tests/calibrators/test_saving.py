@@ -1,0 +1,154 @@
+"""Saved calibrators that were damaged, changed or made up are refused in one sentence, before memory is taken."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import segcal
+from segcal.types import InputError
+
+METHODS = ("ts", "lts", "isotonic", "dirichlet", "cts", "auto")
+MARKER, WEIGHTS = "segcal.json", "weights.safetensors"
+
+
+def case() -> segcal.Case:
+    random = np.random.default_rng(0)
+    logits = random.normal(size=(3, 12, 9)).astype(np.float32) * 2
+    return segcal.Case("a", logits, (logits / 2 + random.gumbel(size=logits.shape)).argmax(0))
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("kept")
+    for method in METHODS:
+        settings = {"epochs": 1} if method == "lts" else {}
+        segcal.create(method, 3, spatial_dims=2).fit([case()], **settings).save(folder / method)
+    return folder
+
+
+def damaged(kept: Path, method: str, tmp_path: Path, *, checksum: bool = True) -> Path:
+    """A copy to damage; without its checksum, it is one of segcal 0.1.0."""
+    copied = Path(shutil.copytree(kept / method, tmp_path / "copy"))
+    if not checksum:
+        content = json.loads((copied / MARKER).read_text())
+        del content["checksum"]
+        (copied / MARKER).write_text(json.dumps(content))
+    return copied
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_folder_without_a_checksum_is_read(kept: Path, method: str, tmp_path: Path) -> None:
+    logits = torch.as_tensor(case().logits)[None]
+    old = segcal.load(damaged(kept, method, tmp_path, checksum=False))
+    assert torch.equal(old(logits), segcal.load(kept / method)(logits))
+
+
+@pytest.mark.parametrize("name", [MARKER, WEIGHTS])
+def test_no_flipped_bit_goes_unnoticed(kept: Path, tmp_path: Path, name: str) -> None:
+    folder = damaged(kept, "dirichlet", tmp_path)
+    whole, random = (folder / name).read_bytes(), np.random.default_rng(1)
+    for at in random.integers(0, len(whole), 60):
+        changed = bytearray(whole)
+        changed[at] ^= 1 << int(random.integers(8))
+        (folder / name).write_bytes(changed)
+        try:
+            segcal.load(folder)
+        except InputError:
+            continue
+        assert json.loads(changed) == json.loads(whole), "only white space may change"
+
+
+def first_nan(values: dict[str, torch.Tensor]) -> None:
+    name = next(name for name, value in values.items() if value.is_floating_point())
+    values[name].view(-1)[0] = torch.nan
+
+
+def set_to(name: str, number: float) -> Callable[[dict[str, torch.Tensor]], None]:
+    def change(values: dict[str, torch.Tensor]) -> None:
+        values[name].fill_(number)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("method", "change", "message"),
+    [
+        *((method, first_nan, "must be finite, got NaN or infinity in") for method in METHODS),
+        ("dirichlet", set_to("bias", torch.inf), "must be finite, got NaN or infinity in 'bias'"),
+        ("ts", set_to("fitted", 0), "must be fitted"),
+        ("lts", set_to("input_deviation", 0), "'input_deviation' must be above 0"),
+        ("cts", set_to("feature_scale", 0), "'feature_scale' must be above 0"),
+        ("auto", set_to("choice", 99), "'choice' must be one of the candidates|cannot be read"),
+        ("isotonic", lambda values: values.update(left=values["left"][:, 1:].clone()), "do not belong together"),
+        ("isotonic", lambda values: values.update(breaks=torch.zeros(3)), "'breaks' must have two axes"),
+        ("isotonic", lambda values: values.update(breaks=values["breaks"].flip(1)), "'breaks' must ascend"),
+        ("dirichlet", lambda values: values.update(bias=torch.zeros(4)), "cannot be read .*size mismatch"),
+        ("dirichlet", lambda values: values.pop("bias"), "cannot be read .*Missing key"),
+    ],
+)
+def test_values_that_cannot_be_computed_with_are_refused(
+    kept: Path, tmp_path: Path, method: str, change: Any, message: str
+) -> None:
+    folder = damaged(kept, method, tmp_path, checksum=False)
+    values = load_file(folder / WEIGHTS)
+    change(values)
+    save_file(values, folder / WEIGHTS)
+    with pytest.raises(InputError, match=rf"learned values of .*{message}|must be fitted"):
+        segcal.load(folder)
+
+
+@pytest.mark.parametrize("number", [10**6, 10**12, 10**30, 2.5, "3", None, True, -1, [3]])
+@pytest.mark.parametrize("method", ["matrix", "cmsap", "lts"])
+def test_settings_that_ask_for_absurd_sizes_are_refused(tmp_path: Path, method: str, number: Any) -> None:
+    """Before any memory is taken: the weights of a matrix for a million classes would need 8 TB."""
+    segcal.create(method, 3).fit([case()], **({"epochs": 1} if method == "lts" else {})).save(tmp_path / "saved")
+    marker = tmp_path / "saved" / MARKER
+    content = json.loads(marker.read_text())
+    content["config"]["num_classes"] = number
+    del content["checksum"]
+    marker.write_text(json.dumps(content))
+    with pytest.raises(InputError, match=r"is not a saved calibrator|cannot be read|num_classes must be"):
+        segcal.load(tmp_path / "saved")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"nll_before": "low"},
+        {"warnings": "one"},
+        {"warnings": [3]},
+        {"names": None},
+        {"converged": 1},
+        {"pixels": True},
+        {"details": []},
+        {"further": 1},
+    ],
+    ids=str,
+)
+def test_a_report_of_other_types_is_refused(kept: Path, tmp_path: Path, change: dict[str, Any]) -> None:
+    folder = damaged(kept, "ts", tmp_path, checksum=False)
+    content = json.loads((folder / MARKER).read_text())
+    content["report"].update(change)
+    (folder / MARKER).write_text(json.dumps(content))
+    with pytest.raises(InputError, match="is not a saved calibrator"):
+        segcal.load(folder)
+
+
+def test_text_that_is_too_deep_or_too_long_is_refused(kept: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    folder = damaged(kept, "ts", tmp_path)
+    (folder / MARKER).write_text("[" * 100_000)
+    with pytest.raises(InputError, match="is not readable JSON"):
+        segcal.load(folder)
+    monkeypatch.setattr("segcal.files._LONGEST_TEXT", 1000)
+    with pytest.raises(InputError, match=re.escape("segcal.json' must have at most 0 MiB")):
+        segcal.load(folder)

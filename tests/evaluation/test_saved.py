@@ -1,0 +1,124 @@
+"""Saved results that were damaged, changed or made up are refused in one sentence."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import segcal
+from segcal.evaluation.results import Results
+from segcal.evaluation.saved import TABLES
+from segcal.types import InputError
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    random = np.random.default_rng(0)
+    logits = [random.normal(size=(3, 20, 24)).astype(np.float32) * 2 for _ in range(3)]
+    cases = [segcal.Case(f"00{k}", z, z.argmax(0) % 2) for k, z in enumerate(logits)]
+    compared = {"UC": None, "TS": segcal.create("ts", 3).fit(cases)}
+    options: dict[str, Any] = {"patch_size": 8, "patch_sizes": (6,), "repetitions": 20, "floor": True}
+    folder = tmp_path_factory.mktemp("kept") / "results"
+    segcal.evaluate(cases, compared, num_classes=3, **options).save(folder)
+    return folder
+
+
+def copied(kept: Path, tmp_path: Path, *, checksums: bool = False) -> Path:
+    """A copy to damage; without checksums, it is one of an earlier version."""
+    folder = Path(shutil.copytree(kept, tmp_path / "copy"))
+    if not checksums:
+        change_json(folder, lambda content: content.pop("checksums"))
+    return folder
+
+
+def change_json(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    content = json.loads((folder / "segcal.json").read_text())
+    change(content)
+    (folder / "segcal.json").write_text(json.dumps(content))
+
+
+def test_what_is_read_is_what_was_saved(kept: Path, tmp_path: Path) -> None:
+    whole, old = Results.load(kept), Results.load(copied(kept, tmp_path))
+    for name, table in TABLES.items():
+        written = pd.read_csv(kept / table.file, dtype=dict.fromkeys(table.names, str), keep_default_na=False)
+        assert list(getattr(whole, name).columns) == list(written.columns)
+        pd.testing.assert_frame_equal(getattr(old, name), getattr(whole, name))
+    assert whole.cases()["case"].tolist() == ["000", "001", "002"]
+
+
+@pytest.mark.parametrize("table", TABLES.values(), ids=lambda table: table.file)
+def test_no_changed_byte_goes_unnoticed(kept: Path, tmp_path: Path, table: Any) -> None:
+    folder, random = copied(kept, tmp_path, checksums=True), np.random.default_rng(1)
+    whole = (folder / table.file).read_bytes()
+    for at in random.integers(0, len(whole), 3):
+        changed = bytearray(whole)
+        changed[at] ^= 1 << int(random.integers(7))
+        (folder / table.file).write_bytes(changed)
+        with pytest.raises(InputError, match=r"must be as they were saved|must be a table that segcal wrote"):
+            Results.load(folder)
+
+
+def without_column(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows.drop(columns=rows.columns[-1])
+
+
+def with_words(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows.astype({rows.columns[-1]: object}).assign(**{rows.columns[-1]: "many"})
+
+
+DAMAGE: dict[str, tuple[Callable[[pd.DataFrame], pd.DataFrame], str]] = {
+    "no column": (without_column, "without the column"),
+    "words": (with_words, "got a damaged one"),
+    "no method": (lambda rows: rows[rows.method != "TS"], "of the methods UC instead of UC, TS"),
+    "no row": (lambda rows: rows.iloc[1:], "not every method has the same rows"),
+    "twice": (lambda rows: pd.concat([rows, rows.iloc[:1]]), "with a row twice"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("name", ["frame", "patch_frame", "pooled_frame", "curve_frame", "sensitivity_frame"])
+def test_tables_of_another_form_are_refused(kept: Path, tmp_path: Path, name: str, damage: str) -> None:
+    folder, (change, message) = copied(kept, tmp_path), DAMAGE[damage]
+    path = folder / TABLES[name].file
+    change(pd.read_csv(path, dtype={"case": str}, keep_default_na=False)).to_csv(path, index=False)
+    with pytest.raises(InputError, match=message):
+        Results.load(folder)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"methods": None},
+        {"methods": "UC"},
+        {"methods": []},
+        {"methods": ["UC", "UC"]},
+        {"methods": [1, 2]},
+        {"warnings": None},
+        {"warnings": [3]},
+        {"bins": 10**9},
+        {"bins": "ten"},
+        {"num_classes": None},
+        {"num_classes": 1.5},
+        {"repetitions": 10**12},
+        {"seed": -1},
+        {"class_names": 3},
+        {"fits": []},
+        {"versions": "new"},
+        {"presentation": {"reference": "nobody"}},
+        {"presentation": {"test": 3}},
+        {"presentation": []},
+    ],
+    ids=str,
+)
+def test_settings_of_another_form_are_refused(kept: Path, tmp_path: Path, change: dict[str, Any]) -> None:
+    folder = copied(kept, tmp_path)
+    change_json(folder, lambda content: content["results"].update(change))
+    with pytest.raises(InputError, match="the settings of the results in"):
+        Results.load(folder)
