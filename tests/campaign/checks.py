@@ -231,9 +231,10 @@ def check_fuse(done: Done) -> str | None:
     """Where one label has most of the votes, it is the fused one."""
     strict_json(done.stdout)
     try:
-        names = sorted(
-            name for name in done.tree if name.startswith("data/labels/") and name.endswith((".nii", ".nii.gz"))
-        )
+        files = below(done.tree, "data/labels/")
+        names = [
+            f"data/labels/{name}" for name in sorted(files) if name.endswith((".nii", ".nii.gz")) and name[0] != "."
+        ]
         votes = np.stack([_volume(done.tree[name] or b"") for name in names]).astype(np.int64)
     except Exception as error:
         return f"accepted what the independent reader refuses: {error}"

@@ -17,15 +17,19 @@ from typing import Any
 
 from tests.campaign.minimise import described, minimised
 from tests.campaign.mutants import Arena, Mutant, Verdict, mutant
-from tests.campaign.running import prepare
+from tests.campaign.running import prepare, run
 from tests.campaign.subjects import Subject, subjects, with_expected
+from tests.campaign.trees import become, read_tree
 
 ADDRESS_SPACE = 4 << 30
 """Bytes that a mutant may take beyond what the process has."""
 
 FILE_SIZE = 256 << 20
-SILENT = 90.0
+SILENT = 600.0
 """Seconds without a word after which a worker is killed and its mutant counted as a hang."""
+
+AGAIN = "again"
+"""Reported by a worker that wants to be replaced."""
 
 SHOWN = 1
 """Defects of one cause that each worker minimises and prints."""
@@ -140,6 +144,8 @@ class _Team:
             self.heard[k] = time.monotonic()
             if verdict is None:
                 self.processes.pop(k).join()
+                if subject == AGAIN:
+                    self._start(k)
                 continue
             self.at[k] = number + self.step
             tally.add(subject, family, verdict, example)
@@ -171,6 +177,7 @@ class _Team:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         _limit()
         arena, seen, number = Arena(self.folder / f"worker-{k}"), Counter[str](), start
+        _warm_up(self.made, self.folder / f"worker-{k}-warm")
         while (self.stop is None or number < self.stop) and (self.end is None or time.monotonic() < self.end):
             tried = mutant(self.seed, number, self.made)
             verdict = arena.judge(tried)
@@ -182,7 +189,18 @@ class _Team:
                     example = _example(small, arena.judge(small))
             self.reports.put((k, number, tried.subject.name, tried.family, verdict, example))
             number += self.step
+            if "ran over" in verdict.cause:  # what was interrupted, a compiler say, may be unusable in this process
+                self.reports.put((k, number, AGAIN, "", None, None))
+                return
         self.reports.put((k, number, "", "", None, None))
+
+
+def _warm_up(made: list[Subject], folder: Path) -> None:
+    """Run each kind of command once on whole files, with time to compile, so that limits are for the mutants alone."""
+    folder.mkdir(exist_ok=True)
+    for subject in made:
+        become(folder, read_tree(folder), subject.tree)
+        run(subject.commands[0].args, folder, seconds=600)
 
 
 def _limit() -> None:

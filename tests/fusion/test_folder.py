@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from segcal.cli.app import app
 from segcal.fusion import joint_label_fusion_weights, plurality_vote, similarity_weights, weighted_vote
-from segcal.fusion.folder import FusionSettings, fuse_folder
+from segcal.fusion.folder import FusionSettings, _whole_numbers, fuse_folder
 from segcal.fusion.simulated import simulated_volumes
 from segcal.types import InputError
 
@@ -113,3 +113,10 @@ def test_bad_input_is_one_sentence(atlases: Path, tmp_path: Path, wrong: str) ->
     assert len(done.stderr.strip().splitlines()) == 1
     assert not (tmp_path / "out").exists()
     assert not list(tmp_path.glob(".out*"))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e30, 0.5])
+def test_labels_that_are_no_whole_numbers_are_refused(bad: float) -> None:
+    assert _whole_numbers(np.array([0.0, 2.0])).tolist() == [0, 2]
+    with pytest.raises(InputError, match="warped labels must be whole numbers"):
+        _whole_numbers(np.array([0.0, bad], np.float32))
