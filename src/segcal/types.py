@@ -84,6 +84,8 @@ LARGEST_SEED = 2**63 - 1
 
 MOST_BINS = 1 << 16
 """Bins are at most as many as the cells of a fine histogram: narrower ones cannot be told apart."""
+MOST_CLASSES = 1 << 16
+"""Classes of a network; more are a mistake, and would ask for too much memory."""
 
 
 def check_whole(name: str, value: object, least: int, most: int) -> None:

@@ -152,3 +152,19 @@ def test_text_that_is_too_deep_or_too_long_is_refused(kept: Path, tmp_path: Path
     monkeypatch.setattr("segcal.files._LONGEST_TEXT", 1000)
     with pytest.raises(InputError, match=re.escape("segcal.json' must have at most 0 MiB")):
         segcal.load(folder)
+
+
+@pytest.mark.parametrize("key", ["format", "method", "config", "report"])
+def test_a_marker_without_an_entry_is_refused(kept: Path, tmp_path: Path, key: str) -> None:
+    folder = damaged(kept, "ts", tmp_path, checksum=False)
+    content = json.loads((folder / MARKER).read_text())
+    del content[key]
+    (folder / MARKER).write_text(json.dumps(content))
+    with pytest.raises(InputError, match="is not a saved calibrator"):
+        segcal.load(folder)
+
+
+@pytest.mark.parametrize("method", ["ts", "beta", "matrix"])
+def test_absurdly_many_classes_are_refused_before_memory_is_taken(method: str) -> None:
+    with pytest.raises(InputError, match="num_classes must be at most 65,536"):
+        segcal.create(method, 2**63)

@@ -35,7 +35,18 @@ from segcal.functional.probability import keep_labels, probabilities
 from segcal.kernels.dispatch import engine_for
 from segcal.notices import CalibrationWarning
 from segcal.regions import foreground
-from segcal.types import Activation, Case, IgnoreIndex, Image, InputError, Logits, Probs, Temperature, public
+from segcal.types import (
+    MOST_CLASSES,
+    Activation,
+    Case,
+    IgnoreIndex,
+    Image,
+    InputError,
+    Logits,
+    Probs,
+    Temperature,
+    public,
+)
 
 
 @dataclass(frozen=True)
@@ -94,6 +105,8 @@ class Calibrator(nn.Module, ABC):
                 f"num_classes must be at least 2, got {num_classes}; "
                 "for a one-logit (sigmoid) head use segcal.create with num_classes=1"
             )
+        if num_classes > MOST_CLASSES:
+            raise InputError(f"num_classes must be at most {MOST_CLASSES:,}, got {num_classes}; count the classes")
         # plain numbers and tuples, so that the settings survive a round trip through JSON
         labels = ignored_labels(ignore_index)
         self.ignore_index = labels[0] if isinstance(ignore_index, SupportsIndex) else labels or None

@@ -126,7 +126,7 @@ def foreign(folder: Path) -> str:
 def _has(content: Mapping[str, Any], kinds: Mapping[str, Any]) -> bool:
     """Return whether every entry is there with its type; a bool is no number."""
     return all(
-        isinstance(content.get(key), kind) and (kind is bool or not isinstance(content.get(key), bool))
+        key in content and isinstance(content[key], kind) and (kind is bool or not isinstance(content[key], bool))
         for key, kind in kinds.items()
     ) and all(isinstance(text, str) for key in ("warnings", "names") for text in content.get(key, ()))
 

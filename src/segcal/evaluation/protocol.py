@@ -11,13 +11,13 @@ from segcal.functional.binning import Form
 from segcal.functional.checks import activation_of
 from segcal.regions import PATCH_SIZE, Box, LabelledCase, local_patches
 from segcal.statistics import IntervalKind
-from segcal.types import LARGEST_SEED, MOST_BINS, Activation, Case, IgnoreIndex, InputError, check_whole
+from segcal.types import LARGEST_SEED, MOST_BINS, MOST_CLASSES, Activation, Case, IgnoreIndex, InputError, check_whole
 
 AceEdges = Literal["region", "image"]
 
 _LARGEST_SIDE = 1 << 20
 _RANGES = (
-    ("num_classes", 1, 1 << 16),
+    ("num_classes", 1, MOST_CLASSES),
     ("bins", 1, MOST_BINS),
     ("boundary_width", 0, _LARGEST_SIDE),
     ("patch_size", 1, _LARGEST_SIDE),
