@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import shutil
+from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Self
@@ -98,13 +99,13 @@ class HubCalibrator(  # type: ignore[call-arg]  # keywords of the mixin
         return calibrated
 
     def _save_pretrained(self, save_directory: Path) -> None:
+        anonymous = deepcopy(self.calibrator)
+        if hasattr(anonymous, "fit_report_"):
+            anonymous.fit_report_ = replace(anonymous.fit_report_, names=(), fingerprints=())
         with TemporaryDirectory() as temporary:
-            self.calibrator.save(Path(temporary) / "saved")
-            content = json.loads((Path(temporary) / "saved" / MARKER).read_text(encoding="utf-8"))
-            if content["report"] is not None:
-                content["report"]["names"] = []
-            (save_directory / MARKER).write_text(json.dumps(content, indent=1), encoding="utf-8")
-            shutil.copyfile(Path(temporary) / "saved" / WEIGHTS, save_directory / WEIGHTS)
+            anonymous.save(Path(temporary) / "saved")
+            for name in (MARKER, WEIGHTS):
+                shutil.copyfile(Path(temporary) / "saved" / name, save_directory / name)
         if self.results is not None:
             from segcal.report.figures import write_figure  # noqa: PLC0415  (matplotlib is needed for this only)
 
