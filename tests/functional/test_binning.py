@@ -197,7 +197,7 @@ def test_joined_parts_are_the_whole() -> None:
     logits, labels = SCENES["random"]
     whole = binning.describe(logits, labels)
     parts = [binning.describe(logits[:, part], labels[part]) for part in (slice(0, 70), slice(70, 71), slice(71, 200))]
-    assert all(torch.equal(a, b) for a, b in zip(binning.join(parts), whole, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(binning.join([*parts]), whole, strict=True))
     assert binning.join(parts[:1]) is parts[0]
 
 

@@ -98,3 +98,13 @@ def test_a_one_logit_head_has_the_fingerprint_of_its_two_classes() -> None:
 def test_what_holds_no_numbers_is_left_to_the_checks(logits: np.ndarray) -> None:
     assert fingerprint(logits, np.zeros(logits.shape[1:], int)) == ""
     assert probability_doubt(logits) is None
+
+
+def test_impossible_classes_are_part_of_the_content() -> None:
+    logits = np.random.default_rng(0).normal(size=(3, 8, 9))
+    labels = np.zeros((8, 9), np.uint8)
+    one, other = logits.copy(), logits.copy()
+    one[0], other[2] = -np.inf, -np.inf
+    found = {fingerprint(scores, labels) for scores in (logits, one, other)}
+    assert len(found) == 3
+    assert "" not in found

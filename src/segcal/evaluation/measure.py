@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
@@ -47,7 +47,7 @@ class Measured:
 
     @classmethod
     def of(
-        cls, parts: Sequence[Pixels], class_probs: Tensor | None, mass: Tensor, places: Places, protocol: Protocol
+        cls, parts: list[Pixels], class_probs: Tensor | None, mass: Tensor, places: Places, protocol: Protocol
     ) -> Measured:
         """Collect the evidence of every region and patch from the pixels of the slabs."""
         pixels, adaptive_edges = binning.join(parts), None

@@ -203,6 +203,7 @@ class Measuring:
             found.add(case.name, Key(name, False, head.channel), places, truth, moved, surfaces)
             if perfect is not None:
                 found.add(case.name, Key(name, True, head.channel), places, perfect)
+            del truth, perfect  # a volume's pixels take hundreds of megabytes, and the next method needs as much
 
     def results(self, found: Findings, names: Sequence[str]) -> Results:
         """Return the tables of the cases called `names`, in that order, which must be those that were measured."""

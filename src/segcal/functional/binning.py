@@ -74,9 +74,17 @@ def described_on_cpu(logits: Float[Tensor, "L *S"], labels: Int64[Tensor, "*S"])
     return Pixels(*(values.cpu() for values in describe(logits, labels)))
 
 
-def join(parts: Sequence[Pixels]) -> Pixels:
-    """Join the pixels of several parts of one image, in order."""
-    return parts[0] if len(parts) == 1 else Pixels(*(torch.cat(fields) for fields in zip(*parts, strict=True)))
+def join(parts: list[Pixels]) -> Pixels:
+    """Join the pixels of several parts of one image, in order; the list is emptied, so that memory is held once."""
+    if len(parts) == 1:
+        return parts.pop()
+    columns = [list(fields) for fields in zip(*parts, strict=True)]
+    parts.clear()
+    joined = []
+    for fields in columns:
+        joined.append(torch.cat(fields))
+        fields.clear()
+    return Pixels(*joined)
 
 
 def index_of(mask: Bool[Tensor, "*S"]) -> Int64[Tensor, " K"]:

@@ -19,6 +19,7 @@ from segcal.files import release_pages
 from segcal.types import Array
 
 _LINES = 1 << 11  # lines of pixels that are read, over all classes: each may be a page of a file
+_INFINITE = 1e300  # instead of infinity, which marks impossible classes and cannot be subtracted
 _ALONG = 16  # pixels of a line
 
 
@@ -38,7 +39,7 @@ def fingerprint(logits: Any, labels: Array | Tensor) -> str:
     """
     if not holds_numbers(logits):
         return ""
-    scores = sampled_scores(logits)
+    scores = np.nan_to_num(sampled_scores(logits), posinf=_INFINITE, neginf=-_INFINITE)
     relative = (scores[1:] - scores[:1] if len(scores) > 1 else scores) + 0.0  # + 0.0 turns -0 into 0
     if (relative == relative[:, :1]).all():
         return ""
