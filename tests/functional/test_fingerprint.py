@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segcal.calibrators.binary import _two_class
+from segcal.calibrators.channels import channel_case
 from segcal.data.folders.probabilities import LazyLogits
 from segcal.functional.checks import probability_doubt
 from segcal.functional.fingerprint import _grid, fingerprint
@@ -89,7 +89,7 @@ def test_a_one_logit_head_has_the_fingerprint_of_its_two_classes() -> None:
     one = Case("a", logits, labels)
     two = replace(one, logits=np.concatenate([0 * logits, logits]))
     assert fingerprint(one.logits, labels) == fingerprint(two.logits, labels)
-    assert fingerprint(one.logits, labels) == fingerprint(_two_class(one).logits, labels)
+    assert fingerprint(one.logits, labels) == fingerprint(channel_case(one).logits, labels)
 
 
 @pytest.mark.parametrize(
