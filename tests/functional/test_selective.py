@@ -8,8 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segcal.evaluation.pooled import empty_cells
 from segcal.functional import binning
+from segcal.functional.binning import empty_cells
 from segcal.functional.selective import (
     Blocks,
     aurc,
