@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from segcal.files import staged_file, staged_folder
+from segcal.files import MARKER, staged_file, staged_folder
 from segcal.tables import CALIBRATION, QUALITY
 from segcal.types import Array, InputError
 
@@ -56,10 +56,19 @@ def unpack(path: str | Path, folder: str | Path) -> None:
                 if header["row"] == "patch":
                     averages[target.with_name("images.csv")] = _averages(table)
             elif not name.endswith(".i4"):
-                target.write_bytes(archive.read(name))
+                target.write_bytes(
+                    _without_checksums(archive.read(name)) if target.name == MARKER else archive.read(name)
+                )
         for path_of_images, local in averages.items():
             rows = pd.read_csv(path_of_images, dtype={"case": str}, keep_default_na=False)
             pd.concat([rows, local], ignore_index=True).to_csv(path_of_images, index=False)
+
+
+def _without_checksums(marker: bytes) -> bytes:
+    """Return what describes results without the checksums of their tables, whose last digits are not kept."""
+    content = json.loads(marker)
+    content.pop("checksums", None)
+    return json.dumps(content).encode()
 
 
 def _averages(patches: pd.DataFrame) -> pd.DataFrame:

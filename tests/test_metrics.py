@@ -437,7 +437,10 @@ def test_what_is_invalid_is_left_out_and_reported_with_the_numbers(monkeypatch: 
     first.update(logits, labels)
     assert int(first.compute()["all"]["pixels"]) == counted
     second.update(strange, labels)
-    with pytest.raises(InputError, match=r"logits must be finite, got one .* at position 0 .* update 1"):
+    with pytest.raises(
+        InputError,
+        match=r"logits must be finite, or -inf for an impossible class, got one .* at position 0 .* update 1",
+    ):
         second.compute_classes()
     for read in (second.compute, second.compute_curves, second.ace_error_bound):
         with pytest.raises(InputError, match="logits must be finite"):

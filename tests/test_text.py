@@ -84,7 +84,7 @@ def test_cells_are_read_back_and_are_no_formulas(text: str) -> None:
 def test_tables_hold_no_formulas(tmp_path: Path) -> None:
     names = ["=cmd|' /C calc'!A1", "+1", "-x", "@sum", "plain", "'=quoted"]
     write_table(pd.DataFrame({"case": names, "method": "-TS", "value": -0.5}), tmp_path / "a.csv")
-    rows = list(csv.reader((tmp_path / "a.csv").open()))[1:]
+    rows = list(csv.reader((tmp_path / "a.csv").read_text().splitlines()))[1:]
     assert [row[0][0] for row in rows] == ["'", "'", "'", "'", "p", "'"]
     assert {row[1] for row in rows} == {"'-TS"}
     assert {row[2] for row in rows} == {"-0.5"}

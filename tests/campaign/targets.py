@@ -49,7 +49,7 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
     ): "no clusters and one cluster are treated alike: fewer than two",
     (
         "metrics",
-        'rows = torch.stack([found[name].double() for name in (*METRICS, "pixels")], dim=-1)',
+        'read = torch.stack([found[name].double() for name in (*METRICS, "pixels")], dim=-1)',
         "1",
     ): "the readings have one axis, so that axis 1 of the stack is its last",
 }

@@ -646,7 +646,7 @@ def test_input_is_never_replaced(data: Path, calibrator: Path) -> None:
         (("evaluate", "DATA", "--out", "OUT", "--interval", "t"), "interval must be one of percentile, bca, got 't'"),
         (("table", "DATA", "--out", "OUT"), "holds no results"),
         (("evaluate", "DATA", "--out", "OUT", "--bins", "0"), "bins must be at least 1"),
-        (("evaluate", "DATA", "--out", "OUT", "--patch-size", "0"), "size >= 1"),
+        (("evaluate", "DATA", "--out", "OUT", "--patch-size", "0"), "patch_size must be at least 1"),
         (("evaluate", "DATA", "--out", "OUT", "--calibrators", "TS", "TS"), "must have different names"),
         (("diagnose", "DATA", "--labels", "nowhere"), "the labels folder 'nowhere' must exist"),
     ],

@@ -267,7 +267,7 @@ def test_npz_is_decompressed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     folder = open_folder(tmp_path)
     streams: list[Any] = []
     decompressed = npz.decompressed
-    monkeypatch.setattr(npz, "decompressed", lambda stream: streams.append(stream) or decompressed(stream))
+    monkeypatch.setattr(npz, "decompressed", lambda *given: streams.append(given) or decompressed(*given))
     _ = folder[0]
     assert len(streams) == 1
 

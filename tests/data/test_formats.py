@@ -250,7 +250,7 @@ def test_a_volume_that_declares_too_much_takes_no_memory(tmp_path: Path, end: st
     image.header.set_slope_inter(2, 1)
     nibabel.save(image, tmp_path / f"a{end}")
     opened = gzip.open if end == ".nii.gz" else open
-    with opened(tmp_path / f"a{end}") as file:  # type: ignore[operator]
+    with opened(tmp_path / f"a{end}", "rb") as file:  # type: ignore[operator]
         content = bytearray(file.read())
     content[42:48] = np.array([32000] * 3, "<i2").tobytes()  # dim[1..3]
     with opened(tmp_path / f"a{end}", "wb") as file:  # type: ignore[operator]

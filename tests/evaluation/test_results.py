@@ -106,9 +106,9 @@ def test_repr_is_a_small_table() -> None:
     """Values of `make` are 0.1 pooled; a metric that was not pooled has no column."""
     assert repr(make()).splitlines() == [
         "Results of 3 cases, region All, pooled over all pixels:",
-        "    ECE(%)↓",
-        "UC    10.00",
-        "TS    10.00",
+        "    ECE(%)↓    NLL↓  Brier↓",
+        "UC    10.00  0.1000  0.1000",
+        "TS    10.00  0.1000  0.1000",
     ]
 
 

@@ -389,7 +389,7 @@ def test_some_patches_of_an_image_are_empty() -> None:
     """Only the ones that hold pixels count, in the mean as in the worst."""
     case = make_cases(count=1)[0]
     labels = np.zeros(SIZES[2], np.uint8)
-    labels[-2:, -2:] = 1
+    labels[-4:, -4:] = 1
     found = evaluate([replace(case, labels=labels)], {"UC": None}, **{**PROTOCOL, "patches": 12})
     patches = found.patches()[found.patches().metric == "ece"]
     held = patches[patches.pixels > 0]
@@ -606,7 +606,7 @@ def test_settings_are_kept(results: Results) -> None:
         ({"form": "table"}, "form must be one of tables, equations, marginal, got 'table'"),
         ({"ace_edges": "patch"}, "ace_edges must be one of region, image, got 'patch'"),
         ({"ace_edges": "image", "form": "marginal"}, "ace_edges='image' are edges of top confidences"),
-        ({"patch_size": 0}, "size >= 1"),
+        ({"patch_size": 0}, "patch_size must be at least 1"),
         ({"interval": "normal"}, "interval must be one of percentile, bca, got 'normal'"),
         ({"class_names": ["a", "b"]}, "class_names must be 3 different names"),
         ({"class_names": ["a", "b", "a"]}, "class_names must be 3 different names"),

@@ -25,6 +25,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     cases = [segcal.Case(f"00{k}", z, z.argmax(0) % 2) for k, z in enumerate(logits)]
     compared = {"UC": None, "TS": segcal.create("ts", 3).fit(cases)}
     options: dict[str, Any] = {"patch_size": 8, "patch_sizes": (6,), "repetitions": 20, "floor": True}
+    options |= {"surfaces": True, "limits": True}
     folder = tmp_path_factory.mktemp("kept") / "results"
     segcal.evaluate(cases, compared, num_classes=3, **options).save(folder)
     return folder

@@ -13,7 +13,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -22,9 +22,6 @@ from torch import Tensor
 from segcal.files import MARKER, read_json, write_json
 from segcal.types import InputError
 from segcal.version import __version__
-
-if TYPE_CHECKING:
-    from segcal.calibrators.base import Calibrator
 
 FORMAT = 1
 """Version of the file format; raised when an older segcal could not read a newer file."""
@@ -49,7 +46,26 @@ _MAY_BE_INFINITE = ("inverse_temperature", "inverse_temperatures")
 """Learned values that are infinite where every pixel is predicted right."""
 
 
-def write_calibrator(calibrator: Calibrator, folder: Path) -> None:
+class Saved(Protocol):
+    """What saving needs to know about a calibrator."""
+
+    method: str
+    fitted: Tensor
+
+    def config(self) -> dict[str, Any]:
+        """Return the settings."""
+
+    def state_dict(self) -> Mapping[str, Tensor]:
+        """Return the learned values."""
+
+    def load_state_dict(self, values: Mapping[str, Tensor]) -> object:
+        """Take learned values over."""
+
+    def wrong_values(self) -> str | None:
+        """Return what makes learned values unusable, if anything does."""
+
+
+def write_calibrator(calibrator: Saved, folder: Path) -> None:
     """Write a fitted calibrator into a folder."""
     try:
         save_file({name: value.contiguous() for name, value in calibrator.state_dict().items()}, folder / WEIGHTS)
@@ -96,7 +112,7 @@ def read_values(folder: Path, content: Mapping[str, Any]) -> dict[str, Tensor]:
     return values
 
 
-def fill(calibrator: Calibrator, values: Mapping[str, Tensor], folder: Path) -> None:
+def fill(calibrator: Saved, values: Mapping[str, Tensor], folder: Path) -> None:
     """Give a calibrator its learned values; raise unless names and shapes are those that it expects."""
     try:
         calibrator.load_state_dict(dict(values))
@@ -104,7 +120,7 @@ def fill(calibrator: Calibrator, values: Mapping[str, Tensor], folder: Path) -> 
         raise InputError(f"{_unreadable(folder)} ({_first_line(error)}); fit and save it again") from error
 
 
-def check_values(calibrator: Calibrator, folder: Path) -> None:
+def check_values(calibrator: Saved, folder: Path) -> None:
     """Raise unless every learned value is a number that the method can compute with."""
     for name, value in calibrator.state_dict().items():
         infinite = name.rpartition(".")[2] in _MAY_BE_INFINITE

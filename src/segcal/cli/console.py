@@ -15,6 +15,7 @@ from typing import Any
 import typer
 from rich.console import Console
 from rich.segment import Segment
+from rich.table import Table
 from typer.core import TyperCommand, TyperGroup
 
 from segcal.notices import CalibrationWarning
@@ -48,12 +49,28 @@ class PlainConsole(Console):
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, highlight=False, emoji=False, **options)
 
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print objects, whose text is made printable before its width is measured."""
+        super().print(*(_printable(each) for each in objects), **options)
+
     def render(self, renderable: Any, options: Any = None) -> Iterator[Segment]:
         """Yield the text in segments, with control characters as escapes."""
         for segment in super().render(renderable, options):
             text = segment.text if segment.control else printable(segment.text, lines=True)
             text = text if self.encoding.startswith("utf") else text.translate(_ARROWS)
             yield segment if text == segment.text else Segment(text, segment.style)
+
+
+def _printable(shown: Any) -> Any:
+    """Return text, or a table of text, with control characters as escapes; other objects render themselves."""
+    if isinstance(shown, str):
+        return printable(shown, lines=True)
+    if isinstance(shown, Table):
+        for column in shown.columns:
+            column.header, column.footer = _printable(column.header), _printable(column.footer)
+            column._cells = [_printable(cell) for cell in column._cells]
+        shown.title, shown.caption = _printable(shown.title), _printable(shown.caption)
+    return shown
 
 
 OUT = PlainConsole()

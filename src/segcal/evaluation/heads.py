@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from segcal.calibrators import Calibrator, MultiLabel, OneLogit
 from segcal.calibrators.channels import ChannelCases, channel_case
 from segcal.cases import reread
-from segcal.data.folders.folder import Folder
 from segcal.evaluation.measure import Method, calibrated_slabs
 from segcal.evaluation.protocol import Protocol
 from segcal.functional.probability import two_class_logits
 from segcal.types import Case, InputError, Logits
+
+if TYPE_CHECKING:  # readers of pictures are not needed to measure
+    from segcal.data.folders.folder import Folder
 
 
 @dataclass(frozen=True)

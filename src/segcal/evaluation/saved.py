@@ -108,7 +108,7 @@ def check_settings(settings: Mapping[str, Any], folder: Path) -> None:
     if not _are_names(warnings):
         raise InputError(f"{wrong}: 'warnings' must be a list of sentences, got {warnings!r}; evaluate again")
     for name, kind in (("fits", dict), ("versions", dict), ("patch_sizes", list), ("presentation", dict)):
-        if not isinstance(settings.get(name) or kind(), kind):
+        if not isinstance(kind() if settings.get(name) is None else settings[name], kind):
             raise InputError(f"{wrong}: '{name}' must be a {kind.__name__}, got {settings[name]!r}; evaluate again")
     try:
         Protocol.of(settings)

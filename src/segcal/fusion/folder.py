@@ -238,8 +238,8 @@ def _check_shapes(arrays: list[Array], folder: Path) -> None:
 def _whole_numbers(labels: Array) -> Array:
     whole = np.rint(labels)
     with np.errstate(invalid="ignore"):
-        off = np.abs(whole - labels).max(initial=0)
-    if not (off <= 1e-3 and np.abs(whole).max(initial=0) < 2**31):  # written so that NaN is wrong as well
+        off, largest = (float(np.abs(values).max(initial=0)) for values in (whole - labels, whole))
+    if not (off <= 1e-3 and largest < 2**31):  # written so that NaN is wrong as well
         raise InputError("warped labels must be whole numbers; warp them with nearest-neighbour interpolation")
     return whole.astype(np.int32)
 

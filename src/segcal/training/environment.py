@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 
-from segcal.types import InputError
-
 _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 
 
@@ -18,7 +16,7 @@ def launched() -> tuple[int, int]:
     given = {name: os.environ[name] for name in _VARIABLES if os.environ.get(name)}
     for name, text in given.items():
         if not (text.isascii() and text.isdigit() and len(text) < 10):
-            raise InputError(
+            raise _refused(
                 f"the environment variable {name} must be a whole number, as torchrun sets it, "
                 f"got '{text[:50]}'; unset it"
             )
@@ -26,14 +24,20 @@ def launched() -> tuple[int, int]:
         alone, missing = ("RANK", "WORLD_SIZE") if "RANK" in given else ("WORLD_SIZE", "RANK")
         if given[alone] == {"RANK": "0", "WORLD_SIZE": "1"}[alone]:
             return 0, 1
-        raise InputError(
+        raise _refused(
             f"the environment variables RANK and WORLD_SIZE must be set together, as torchrun does, "
             f"got {alone}={given[alone]} and no {missing}; unset {alone}"
         )
     rank, world = int(given.get("RANK", "0")), int(given.get("WORLD_SIZE", "1"))
     if not rank < world:
-        raise InputError(
+        raise _refused(
             f"the environment variable RANK must be below WORLD_SIZE, got RANK={rank} and WORLD_SIZE={world}; "
             "unset both, or start the command with torchrun"
         )
     return rank, world
+
+
+def _refused(sentence: str) -> Exception:
+    from segcal.types import InputError  # noqa: PLC0415  (brings PyTorch along, which help must not wait for)
+
+    return InputError(sentence)
