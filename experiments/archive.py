@@ -56,9 +56,8 @@ def unpack(path: str | Path, folder: str | Path) -> None:
                 if header["row"] == "patch":
                     averages[target.with_name("images.csv")] = _averages(table)
             elif not name.endswith(".i4"):
-                target.write_bytes(
-                    _without_checksums(archive.read(name)) if target.name == MARKER else archive.read(name)
-                )
+                content = archive.read(name)
+                target.write_bytes(_without_checksums(content) if target.name == MARKER else content)
         for path_of_images, local in averages.items():
             rows = pd.read_csv(path_of_images, dtype={"case": str}, keep_default_na=False)
             pd.concat([rows, local], ignore_index=True).to_csv(path_of_images, index=False)

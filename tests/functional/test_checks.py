@@ -183,6 +183,9 @@ def test_labels_must_cover_the_space_of_the_logits(axis: int, fits: tuple[int, .
         check_same_space(logits, torch.zeros(4, 5), class_axis=axis, what="mask", of="x")
 
 
+OVERLAP = ", or activation='sigmoid' if they overlap"
+
+
 @pytest.mark.parametrize(
     ("logits", "labels", "axis", "remedy"),
     [
@@ -197,13 +200,13 @@ def test_labels_must_cover_the_space_of_the_logits(axis: int, fits: tuple[int, .
             (3, 4, 5),
             (3, 4, 5),
             0,
-            "if the labels are one-hot, give labels.argmax(0), or activation='sigmoid' if they overlap",
+            "if the labels are one-hot, give labels.argmax(0)" + OVERLAP,
         ),
         (
             (2, 3, 4, 5),
             (2, 3, 4, 5),
             1,
-            "if the labels are one-hot, give labels.argmax(1), or activation='sigmoid' if they overlap",
+            "if the labels are one-hot, give labels.argmax(1)" + OVERLAP,
         ),
         ((3, 4, 5), (5, 4), 0, "the axes are in another order: transpose the logits or the labels"),
         ((3, 4, 5), (8, 10), 0, "resample one to the other"),

@@ -13,7 +13,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -49,7 +49,7 @@ _MAY_BE_INFINITE = ("inverse_temperature", "inverse_temperatures")
 class Saved(Protocol):
     """What saving needs to know about a calibrator."""
 
-    method: str
+    method: ClassVar[str]
     fitted: Tensor
 
     def config(self) -> dict[str, Any]:
