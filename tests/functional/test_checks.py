@@ -183,6 +183,9 @@ def test_labels_must_cover_the_space_of_the_logits(axis: int, fits: tuple[int, .
         check_same_space(logits, torch.zeros(4, 5), class_axis=axis, what="mask", of="x")
 
 
+OVERLAP = ", or activation='sigmoid' if they overlap"
+
+
 @pytest.mark.parametrize(
     ("logits", "labels", "axis", "remedy"),
     [
@@ -193,8 +196,8 @@ def test_labels_must_cover_the_space_of_the_logits(axis: int, fits: tuple[int, .
         ((3, 4, 5), (1, 4, 5), 0, "the labels have an axis of one: give labels[0]"),
         ((2, 3, 4, 5), (2, 1, 4, 5), 1, "the labels have an axis of one: give labels[:, 0]"),
         ((3, 4, 5), (4, 5), 1, "add a batch axis: give logits[None] and labels[None]"),
-        ((3, 4, 5), (3, 4, 5), 0, "if the labels are one-hot, give labels.argmax(0)"),
-        ((2, 3, 4, 5), (2, 3, 4, 5), 1, "if the labels are one-hot, give labels.argmax(1)"),
+        ((3, 4, 5), (3, 4, 5), 0, f"if the labels are one-hot, give labels.argmax(0){OVERLAP}"),
+        ((2, 3, 4, 5), (2, 3, 4, 5), 1, f"if the labels are one-hot, give labels.argmax(1){OVERLAP}"),
         ((3, 4, 5), (5, 4), 0, "the axes are in another order: transpose the logits or the labels"),
         ((3, 4, 5), (8, 10), 0, "resample one to the other"),
     ],
