@@ -58,15 +58,18 @@ class CalibratedLabelManager:
         wrote, and methods with one offset per class would not give the same for raw logits.
         """
         scores = torch.as_tensor(logits).float()
-        if self._calibrator.activation == "sigmoid":
-            known, activated, keep = logits_from_sigmoid(torch.sigmoid(scores)), torch.sigmoid, keep_sides
+        sigmoid, keeps = self._calibrator.activation == "sigmoid", self._calibrator.preserves_labels
+        if sigmoid:
+            known = logits_from_sigmoid(torch.sigmoid(scores))
         else:
             known = logits_from_probabilities(torch.softmax(scores[None], dim=1))[0]
-            activated, keep = probabilities, keep_labels
         probs = torch.empty_like(scores)
         for slab, calibrated in self._calibrator.calibrate_case(Case("prediction", known, None)):
-            raw, own = scores[None, :, slab.inner_rows], activated(calibrated).to(scores)
-            probs[:, slab.inner_rows] = (keep(own, raw) if self._calibrator.preserves_labels else own)[0]
+            raw = scores[None, :, slab.inner_rows]
+            own = (torch.sigmoid(calibrated) if sigmoid else probabilities(calibrated)).to(scores)
+            if keeps:
+                own = keep_sides(own, raw) if sigmoid else keep_labels(own, raw)
+            probs[:, slab.inner_rows] = own[0]
         return probs
 
 
