@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from segcal import CalibrationSuite
 from segcal.functional.binning import Form
 from segcal.functional.catalogue import METRICS
+from segcal.kernels.constants import SMALLEST_LOG_PROBABILITY
 from segcal.types import InputError
 from support import references
 from support.distributed_worker import everything, run, scenario_batches, scenario_suite, uniform_updates
@@ -437,10 +438,7 @@ def test_what_is_invalid_is_left_out_and_reported_with_the_numbers(monkeypatch: 
     first.update(logits, labels)
     assert int(first.compute()["all"]["pixels"]) == counted
     second.update(strange, labels)
-    with pytest.raises(
-        InputError,
-        match=r"impossible class, got one .* at position 0 .* update 1",
-    ):
+    with pytest.raises(InputError, match=r"logits must be finite, .*, got one .* at position 0 .* update 1"):
         second.compute_classes()
     for read in (second.compute, second.compute_curves, second.ace_error_bound):
         with pytest.raises(InputError, match="logits must be finite"):
@@ -524,6 +522,31 @@ def test_the_value_of_a_step_is_that_of_its_batch() -> None:
     whole = CalibrationSuite(2, 9, activation="sigmoid")
     whole.update(*(torch.cat(parts) for parts in zip(first, second, strict=True)))
     assert_same(suite.compute()["all"], whole.compute()["all"])
+
+
+def test_channels_are_the_same_in_a_pass_that_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked, unchecked = (CalibrationSuite(3, 9, activation="sigmoid") for _ in range(2))
+    for suite in (checked, unchecked):
+        for seed in range(2):
+            suite.update(*sigmoid_batch(3, seed))
+        deferring(monkeypatch)
+    for own, wanted in zip(unchecked.compute_channels(), checked.compute_channels(), strict=True):
+        assert_same(own["all"], wanted["all"])
+    logits, masks = sigmoid_batch(3)
+    unchecked.update(logits, masks.clamp(max=2))
+    with pytest.raises(InputError, match=r"labels must be in 0..1 or ignore_index=9, got one"):
+        unchecked.compute()
+
+
+def test_impossible_channels_have_the_probability_of_zero() -> None:
+    """Minus infinity in one channel, or in all, says that it is absent; the other channels are not touched."""
+    logits, masks = sigmoid_batch(2)
+    logits[0, :, 0] = -torch.inf
+    finite = logits.clamp(min=SMALLEST_LOG_PROBABILITY)
+    suites = [CalibrationSuite(2, 9, activation="sigmoid") for _ in range(2)]
+    for suite, scores in zip(suites, (logits, finite), strict=True):
+        suite.update(scores, masks)
+    assert_close(suites[0].compute(), suites[1].compute())
 
 
 def test_sigmoid_channels_need_masks() -> None:

@@ -89,6 +89,7 @@ def test_overlapping_channels(tmp_path: Path) -> None:
     assert set(found["channels"]) == {"whole", "core"}
     assert (tmp_path / "maps" / "core" / "c0.npy").exists()
     assert "channel whole" in run("diagnose", data)
+    assert "decisions need exclusive classes, got sigmoid channels" in run("decide", data, status=2)
     rows = run_json("compare", data, "--methods", "ts", "--patches", "0")["methods"]
     assert rows[0]["parameters"] == 2
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from pandas.testing import assert_frame_equal
 
 import segcal
@@ -17,6 +18,7 @@ from segcal.evaluation.diagnosis import diagnose
 from segcal.evaluation.limits import limits
 from segcal.evaluation.portraits import load_portraits, portray, save_portraits
 from segcal.evaluation.results import Results
+from segcal.notices import CalibrationWarning
 from segcal.report import page_content
 from segcal.types import Case, InputError
 
@@ -166,6 +168,41 @@ def test_a_channel_without_pixels_is_left_out_of_the_mean() -> None:
     np.testing.assert_allclose(found.frame["value"], alone.frame["value"], rtol=1e-12)
     np.testing.assert_allclose(found.pooled()["value"], alone.pooled()["value"], rtol=1e-12)
     assert found.channels["1"].frame["value"].isna().all()
+
+
+def test_surfaces_limits_and_functions_of_channels() -> None:
+    """Each channel is one structure; a function of logits is given all channels, and may mix them."""
+    cases = cases_of(2)
+    more = {**SETTINGS, "surfaces": True, "limits": True}
+
+    def halved(logits: torch.Tensor) -> torch.Tensor:
+        assert logits.shape == (1, 2, *SIZE)
+        return logits.flip(1) / 2
+
+    found = segcal.evaluate(cases, {"UC": None, "F": halved}, num_classes=2, activation="sigmoid", **more)
+    swapped = [replace(case, logits=np.asarray(case.logits)[::-1] / np.float32(2)) for case in cases]
+    for k in range(2):
+        alone = segcal.evaluate(channel(cases, k), {"UC": None}, num_classes=1, class_names=[str(k)], **more)
+        own = found.channels[str(k)]
+        plain, expected = (
+            table.query("method == 'UC'").reset_index(drop=True) for table in (found.surfaces(), alone.surfaces())
+        )
+        assert set(expected["label"]) == {str(k)}
+        assert_frame_equal(plain[plain.label == str(k)].reset_index(drop=True), expected)
+        assert_frame_equal(own.limits_frame, alone.limits_frame)
+        other = segcal.evaluate(channel(swapped, k), {"F": None}, num_classes=1, **SETTINGS)
+        np.testing.assert_allclose(own.frame.query("method == 'F'")["value"], other.frame["value"], rtol=1e-12)
+    limits_of_both = [own.limits_frame["value"] for own in found.channels.values() if own.limits_frame is not None]
+    assert found.limits_frame is not None
+    np.testing.assert_allclose(found.limits_frame["value"], np.mean(limits_of_both, axis=0), rtol=1e-12)
+
+
+def test_cases_that_were_fitted_on_are_recognised_by_their_content() -> None:
+    cases = cases_of(2)
+    ts = segcal.create("ts", 2, activation="sigmoid", ignore_index=9).fit(cases[:2])
+    renamed = [replace(case, name=f"other-{case.name}") for case in cases]
+    with pytest.warns(CalibrationWarning, match="TS was fitted on 2 of these 3 cases"):
+        segcal.evaluate(renamed, {"TS": ts}, num_classes=2, activation="sigmoid", **SETTINGS)
 
 
 def test_saved_and_loaded(several: tuple[Results, list[Results], Any], tmp_path: Path) -> None:

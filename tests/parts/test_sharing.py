@@ -248,3 +248,36 @@ def test_parts_of_machines_without_a_common_folder(data: Path, monkeypatch: pyte
         assert contents(Path(f"{name}-merged")) == contents(Path(f"{name}-whole"))
     shutil.rmtree("apply-1")  # merged files do not depend on the parts
     assert np.load("apply-merged/case-0.npy").shape == (3, 16, 14)
+
+
+@pytest.fixture
+def channels(tmp_path: Path, rng: np.random.Generator) -> Path:
+    """Three cases of two sigmoid channels that overlap."""
+    cases = []
+    for k in range(3):
+        scores = rng.normal(scale=3, size=(2, 5, 4)).repeat(4, 1).repeat(5, 2).astype(np.float32)
+        cases.append(Case(f"case-{k}", scores, (scores + rng.logistic(size=scores.shape) > 0).astype(np.uint8)))
+    write_folder(tmp_path / "data", {"test": cases[:2], "fit": cases[2:]}, activation="sigmoid")
+    succeed("fit", tmp_path / "data", "--split", "fit", "--out", tmp_path / "ts")
+    return tmp_path / "data"
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ("apply", "ts", "data", "--temperature"),
+        ("evaluate", "data", "--split", "test", "--calibrators", "ts", "--patch-size", "8", "--floor", "--surfaces"),
+        ("diagnose", "data"),
+    ],
+    ids=lambda asked: asked[0],
+)
+def test_parts_of_sigmoid_channels(asked: tuple[str, ...], channels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(channels.parent)
+    succeed(*asked, "--out", "whole")
+    for part in ("2/2", "1/2"):
+        succeed(*asked, "--out", "parts", "--part", part)
+    succeed("merge", "parts", "--out", "merged")
+    assert contents(Path("merged")) == contents(Path("whole"))
+    assert any("channels" in name or "temperature/1" in name for name in contents(Path("whole"))) or (
+        "channels" in json.loads(Path("whole/diagnosis.json").read_text())
+    )

@@ -72,6 +72,7 @@ def decide(
         refuse_foreign(out, "decisions")
     check_output_file(page, (".html", ".htm"), data, folder_options.labels, *(calibrators or []))
     folder = open_at(data, folder_options, split, "test")
+    _check_exclusive(folder)
     compared = {UNCALIBRATED: None, **load_all(calibrators or [])}
     with progress_of("deciding") as progress:
         found = learn(Tracked(folder, progress), compared, **_settings_of(folder), risk=risk, level=level)
@@ -87,6 +88,16 @@ def decide(
     for table in (_thresholds(found), _selective(found), _intervals(found)):
         OUT.print(table)
     say_where(out, page)
+
+
+def _check_exclusive(folder: Folder) -> None:
+    from segcal.types import InputError
+
+    if folder.activation == "sigmoid":
+        raise InputError(
+            f"decisions need exclusive classes, got sigmoid channels in '{folder.path}'; decide on each channel with "
+            "segcal.evaluation.decisions and segcal.calibrators.channels.ChannelCases"
+        )
 
 
 def _settings_of(folder: Folder) -> dict[str, Any]:
@@ -122,6 +133,7 @@ def _new(
         scores=scores_of(options.scores),
         require_labels=False,
     )
+    _check_exclusive(folder)
     compared: dict[str, Calibrator | None] = {**load_all(calibrators)} or {UNCALIBRATED: None}
     with progress_of("measuring volumes") as progress:
         found = new_volumes(Tracked(folder, progress), compared, known)

@@ -103,7 +103,7 @@ class CalibrationMetric(CumulativeIterationMetric):
             raise InputError("the metric needs labels, got y=None")
         scores, labels = _plain(y_pred), self._labels(_plain(y))
         logits = scores if self.scores == "logits" else logits_from_probabilities(scores)
-        check_logits(logits, self.num_classes, class_axis=1)
+        logits = check_logits(logits, self.num_classes, class_axis=1)
         check_same_space(logits, labels, class_axis=1)
         truth = check_labels(labels, self.num_classes, self.ignore_index)
         rows = [self._row(image, own) for image, own in zip(logits, truth, strict=True)]

@@ -17,20 +17,28 @@ from torch import Tensor
 
 from segcal.calibrators import Calibrator
 from segcal.files import MARKER, staged_folder, write_json
-from segcal.functional.probability import keep_labels, logits_from_probabilities, probabilities
+from segcal.functional.probability import (
+    keep_labels,
+    keep_sides,
+    logits_from_probabilities,
+    logits_from_sigmoid,
+    probabilities,
+)
 from segcal.integrations.extras import needs_extra
 from segcal.types import Case, InputError
 from segcal.version import __version__
 
 
 class CalibratedLabelManager:
-    """nnU-Net's label manager with the softmax replaced by a calibrator; everything else is its own."""
+    """nnU-Net's label manager with its softmax, or sigmoid of regions, replaced by a calibrator."""
 
     def __init__(self, manager: Any, calibrator: Calibrator) -> None:
-        if manager.has_regions:
+        wanted = "sigmoid" if manager.has_regions else "softmax"
+        if calibrator.activation != wanted:
             raise InputError(
-                "this model predicts regions, whose sigmoid probabilities do not sum to 1; segcal calibrates classes "
-                "that exclude one another, so give a model without regions"
+                f"the model predicts {'regions, which may overlap' if manager.has_regions else 'exclusive classes'}, "
+                f"and the calibrator was fitted for activation='{calibrator.activation}'; fit one on the folds of this "
+                "model"
             )
         if manager.num_segmentation_heads != calibrator.num_classes:
             raise InputError(
@@ -50,11 +58,18 @@ class CalibratedLabelManager:
         wrote, and methods with one offset per class would not give the same for raw logits.
         """
         scores = torch.as_tensor(logits).float()
-        known = logits_from_probabilities(torch.softmax(scores, dim=0))
+        sigmoid, keeps = self._calibrator.activation == "sigmoid", self._calibrator.preserves_labels
+        if sigmoid:
+            known = logits_from_sigmoid(torch.sigmoid(scores))
+        else:
+            known = logits_from_probabilities(torch.softmax(scores[None], dim=1))[0]
         probs = torch.empty_like(scores)
         for slab, calibrated in self._calibrator.calibrate_case(Case("prediction", known, None)):
-            raw, own = scores[None, :, slab.inner_rows], probabilities(calibrated).to(scores)
-            probs[:, slab.inner_rows] = (keep_labels(own, raw) if self._calibrator.preserves_labels else own)[0]
+            raw = scores[None, :, slab.inner_rows]
+            own = (torch.sigmoid(calibrated) if sigmoid else probabilities(calibrated)).to(scores)
+            if keeps:
+                own = keep_sides(own, raw) if sigmoid else keep_labels(own, raw)
+            probs[:, slab.inner_rows] = own[0]
         return probs
 
 

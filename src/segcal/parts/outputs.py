@@ -125,7 +125,7 @@ def _join(output: Output, folder: Folder, parts: Sequence[Path], out: Path) -> d
 def _take(output: Output, name: str, note: Note, source: Path, journal: Journal) -> None:
     """Give the files of a case a second name in another folder; copy them where the file system has only one."""
     for old, new in zip(output.files(name, source), output.files(name, journal.folder), strict=True):
-        new.parent.mkdir(exist_ok=True)
+        new.parent.mkdir(parents=True, exist_ok=True)  # maps of several channels lie two folders deep
         if old.is_dir():
             shutil.rmtree(new, ignore_errors=True)
             shutil.copytree(old, new, copy_function=_link)
