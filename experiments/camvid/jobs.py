@@ -25,10 +25,10 @@ LOSSES: dict[Loss, str] = {"ce": "", "focal": "FL", "mmce": "MMCE", "mmce-weight
 class Recipe:
     """How a network is trained and its calibrators are fitted.
 
-    No frame of `val` or `test` has a say in the training: its length is fixed, and the averaged weights of its end are
-    what is used, with the statistics of batch normalisation of the whole training frames. As published are the network
-    with its dropout, the batches of three crops before whole frames, the flips and the loss; the optimiser, schedule
-    and mild change of scale and colour are for a training of 210 epochs rather than 850.
+    No frame of `val` or `test` influences the training: its length is fixed, and the averaged weights of its last epoch
+    are used, with batch-normalisation statistics of the whole training frames. Network, dropout, batches of three crops
+    before whole frames, flips and loss are those of the publication; optimiser, schedule and the mild changes of scale
+    and colour suit a training of 210 epochs instead of 850.
 
     Args:
         epochs: Passes over the training frames.
@@ -37,15 +37,15 @@ class Recipe:
         scales: Smallest and largest factor of size; whole frames are scaled half as far.
         colour: Strength of the change of colour: at 1, up to 30% in brightness, saturation and contrast; 0 for none.
         batch_size: Frames in a step.
-        learning_rate: Of AdamW, at its height.
-        weight_decay: Of AdamW.
-        average: Of the weights, see `segcal.training.settings.Settings`.
-        precision: Of the network's training.
+        learning_rate: Largest learning rate of AdamW.
+        weight_decay: Weight decay of AdamW.
+        average: Decay of the averaged weights (see `segcal.training.settings.Settings`).
+        precision: Precision in which the network is trained.
         frames: How many frames of each split are used; None for all.
-        calibrator_epochs: Of LTS and IBTS.
+        calibrator_epochs: Epochs of LTS and IBTS.
         folds: Blocks of time in the grouped protocol.
         patch_size: Side of the Local patches.
-        repetitions: Of the bootstrap over images.
+        repetitions: Repetitions of the bootstrap over images.
     """
 
     epochs: int = 210

@@ -74,7 +74,7 @@ def train_network(
 ) -> None:
     """Train, unless the job's folder holds the trained network already.
 
-    The mIoU on frames of `val` is told on the way and at the end; nothing depends on it.
+    The mIoU on frames of `val` is printed during training and at the end; nothing depends on it.
     """
     folder = job.folder(out)
     if (folder / LOG).exists():
@@ -122,8 +122,8 @@ def train_network(
     log = {"job": asdict(job), "recipe": asdict(recipe), "compiled": compiled, "seconds": seconds, **versions()}
     with staged_file(folder / LOG) as file:  # last: its presence says that the training is done
         write_json(file, {**log, "frames": len(frames), "miou": quality, "epochs": losses})
-    told = ", ".join(f"{value:.4f} on {split}" for split, value in quality.items())
-    print(f"{job.name}: trained in {seconds:.0f} s, loss {history.epochs[-1].loss:.4f}, mIoU {told}", flush=True)
+    shown = ", ".join(f"{value:.4f} on {split}" for split, value in quality.items())
+    print(f"{job.name}: trained in {seconds:.0f} s, loss {history.epochs[-1].loss:.4f}, mIoU {shown}", flush=True)
 
 
 def predict(job: Job, data: CamVid, out: Path, recipe: Recipe, *, device: str) -> None:

@@ -42,7 +42,7 @@ def fit_statistics(network: nn.Module, frames: Sequence[Labelled], *, seed: int)
     """Give batch normalisation the mean statistics of whole frames, without dropout, as its weights now make them.
 
     Those gathered in training are of other weights (an average's are of none that there were), of crops, of recoloured
-    pictures, and of maps with holes. Frames of all videos share a batch, or the variance between videos were missed.
+    pictures, and of maps with holes. Frames of all videos share a batch, since otherwise the variance between videos would be missing.
     """
     norms = [module for module in network.modules() if isinstance(module, nn.BatchNorm2d)]
     before = [norm.momentum for norm in norms]

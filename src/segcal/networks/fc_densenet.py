@@ -143,14 +143,14 @@ class _DenseBlock(nn.Module):
         if self.checkpointing and self.training and torch.is_grad_enabled():
             features = [maps]  # separate, so that the concatenation of all maps is not kept for each layer
             for layer in self.layers:
-                features.append(_anew(cast(_DenseLayer, layer), features))
+                features.append(_recomputed(cast(_DenseLayer, layer), features))
             return torch.cat(features, dim=1)
         for layer in self.layers:
             maps = torch.cat([maps, layer(maps)], dim=1)
         return maps
 
 
-def _anew(layer: _DenseLayer, features: Sequence[Maps]) -> Maps:
+def _recomputed(layer: _DenseLayer, features: Sequence[Maps]) -> Maps:
     """What a layer makes of features, to be computed once more in the backward pass."""
 
     def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
