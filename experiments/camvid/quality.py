@@ -41,8 +41,8 @@ def logits_of(network: nn.Module, frames: Sequence[Labelled]) -> Float[Tensor, "
 def fit_statistics(network: nn.Module, frames: Sequence[Labelled], *, seed: int) -> None:
     """Give batch normalisation the mean statistics of whole frames, without dropout, as its weights now make them.
 
-    Those gathered in training belong to other weights, to crops, to recoloured pictures and to maps with dropout. Frames
-    of all videos share a batch, since otherwise the variance between videos would be missing.
+    Those gathered in training belong to other weights, to crops, to recoloured pictures and to maps with dropout.
+    Frames of all videos share a batch, since otherwise the variance between videos would be missing.
     """
     norms = [module for module in network.modules() if isinstance(module, nn.BatchNorm2d)]
     before = [norm.momentum for norm in norms]

@@ -93,8 +93,8 @@ class MMCELoss(PixelLoss):
             calibrated network does not have a weighted error of 0, and a large lambda then costs labels.
         pixels: How many pixels of a batch, drawn at random, the calibration error is taken over; None takes all. Time
             grows as n log n and memory as n, so that a sample is rarely needed.
-        seed: Seed of that draw in evaluation mode. In training mode the draw is PyTorch's own, which `torch.manual_seed`
-            and segcal's training loop set.
+        seed: Seed of that draw in evaluation mode. In training mode the draw is PyTorch's own, which
+            `torch.manual_seed` and segcal's training loop set.
         ignore_index: Label, or labels, that have no part in the loss.
     """
 
