@@ -302,14 +302,20 @@ def read_text(path: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def release_pages(array: object) -> None:
+def release_pages(array: object, *, least: int | None = None, unchanged: bool = False) -> None:
     """Give back the memory of a large memory-mapped array that has been read; it is read from disk again if needed.
 
     Pages of a mapped file count as memory of the process, so a volume would fill it though nothing holds on to it.
+
+    Args:
+        array: Any array; those that are not mapped stay as they are.
+        least: Bytes from which on an array counts as large.
+        unchanged: Whether nothing was written to an array that is copied on write; what was written would be lost.
     """
     mapped = getattr(array, "_mmap", None)
-    unchanged = getattr(array, "mode", None) == "r"
-    if isinstance(mapped, mmap.mmap) and unchanged and len(mapped) > _LARGE and hasattr(mmap, "MADV_DONTNEED"):
+    unchanged = unchanged or getattr(array, "mode", None) == "r"
+    large = isinstance(mapped, mmap.mmap) and len(mapped) > (_LARGE if least is None else least)
+    if isinstance(mapped, mmap.mmap) and unchanged and large and hasattr(mmap, "MADV_DONTNEED"):
         mapped.madvise(mmap.MADV_DONTNEED)
 
 

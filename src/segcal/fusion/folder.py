@@ -21,7 +21,7 @@ import numpy as np
 
 from segcal.data.io.nifti import check_same_place, read_volume
 from segcal.data.io.npy import write_header
-from segcal.files import MARKER, staged_folder, write_json
+from segcal.files import MARKER, release_pages, staged_folder, write_json
 from segcal.fusion.joint_label_fusion import joint_label_fusion_weights, similarity_weights
 from segcal.fusion.voting import Fused, majority_vote, plurality_vote, weighted_vote
 from segcal.types import Array, InputError
@@ -147,6 +147,8 @@ def _fused(
         part = _vote(own[:, kept], None if weights is None else weights[:, kept], settings)
         for target_array, values in zip(whole, part, strict=True):
             target_array[inner] = values
+        for array in (*labels, *evidence):  # pages that stay mapped would add up to all files
+            release_pages(array, least=0, unchanged=True)
         if watch is not None:
             watch(inner.stop, shape[0])
     return whole
