@@ -28,6 +28,13 @@ FLOORS = (
 )
 """Top-level modules and packages of segcal. A new one must be placed here, above everything that it imports."""
 
+DEFERRED = {
+    ("evaluation.results", "report.figures"),
+    ("metrics", "report.figures.arrays"),
+    ("metrics", "measures"),
+}
+"""Imports that point up, made when a method such as `plot` is called: what is drawn is known only above."""
+
 OPTIONAL = {"nibabel", "SimpleITK", "sklearn", "matplotlib", "plotly", "onnx", "torchvision"}
 """Packages that only some functions need."""
 
@@ -57,6 +64,8 @@ def imports(name: str, path: Path, known: dict[str, Path]) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             targets = [alias.name for alias in node.names]
+        elif text := imported_by_name(node):
+            targets = [] if (name, text.removeprefix("segcal.")) in DEFERRED else [text]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{name} imports relatively; write from segcal.{name} in full"
             targets = [f"{node.module}.{alias.name}" for alias in node.names]
@@ -65,6 +74,14 @@ def imports(name: str, path: Path, known: dict[str, Path]) -> Iterator[str]:
         for target in targets:
             if target == "segcal" or target.startswith("segcal."):
                 yield longest_module(target.removeprefix("segcal").removeprefix("."), known)
+
+
+def imported_by_name(node: ast.AST) -> str | None:
+    """The module in `import_module("segcal...")`; formatted names load parts of the own package."""
+    if not (isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module") and node.args):
+        return None
+    text = node.args[0]
+    return text.value if isinstance(text, ast.Constant) and isinstance(text.value, str) else None
 
 
 def longest_module(target: str, known: dict[str, Path]) -> str:

@@ -321,8 +321,7 @@ def test_files_that_must_not_be_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="the system does not report resident pages")
-def test_pages_of_large_maps_are_released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("segcal.files._LARGE", 1 << 20)
+def test_pages_of_large_maps_are_released(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.ones(1 << 23, np.float32))
     mapped = np.load(tmp_path / "a.npy", mmap_mode="r", allow_pickle=False)
 
@@ -332,9 +331,15 @@ def test_pages_of_large_maps_are_released(tmp_path: Path, monkeypatch: pytest.Mo
 
     assert mapped[1:].sum() == (1 << 23) - 1
     assert resident() > 30_000
-    release_pages(mapped[1:])  # a part of a map releases all of it
+    release_pages(mapped[1:], least=1 << 26)
+    assert resident() > 30_000, "smaller ones stay"
+    release_pages(mapped[1:], least=1 << 20)  # a part of a map releases all of it
     assert resident() < 100
     assert mapped.sum() == 1 << 23
+    changed = np.load(tmp_path / "a.npy", mmap_mode="c", allow_pickle=False)
+    changed[0] = 7
+    release_pages(changed, least=0)
+    assert changed[0] == 7, "what was written to a copy on write is kept"
     release_pages(np.ones(3))
 
 

@@ -302,7 +302,7 @@ def read_text(path: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def release_pages(array: object, *, least: int | None = None, unchanged: bool = False) -> None:
+def release_pages(array: object, *, least: int = _LARGE, unchanged: bool = False) -> None:
     """Give back the memory of a large memory-mapped array that has been read; it is read from disk again if needed.
 
     Pages of a mapped file count as memory of the process, so a volume would fill it though nothing holds on to it.
@@ -314,8 +314,7 @@ def release_pages(array: object, *, least: int | None = None, unchanged: bool = 
     """
     mapped = getattr(array, "_mmap", None)
     unchanged = unchanged or getattr(array, "mode", None) == "r"
-    large = isinstance(mapped, mmap.mmap) and len(mapped) > (_LARGE if least is None else least)
-    if isinstance(mapped, mmap.mmap) and unchanged and large and hasattr(mmap, "MADV_DONTNEED"):
+    if isinstance(mapped, mmap.mmap) and unchanged and len(mapped) > least and hasattr(mmap, "MADV_DONTNEED"):
         mapped.madvise(mmap.MADV_DONTNEED)
 
 

@@ -7,28 +7,10 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from typer.testing import CliRunner, Result
 
-from segcal.cli.app import app
 from segcal.data.datasets.simulate import simulate
 from segcal.data.folders.writer import write_folder
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
-def succeed(*arguments: object) -> str:
-    result = run(*arguments)
-    assert result.exit_code == 0, (result.output, result.exception)
-    return result.stdout
-
-
-def refuse(*arguments: object) -> str:
-    result = run(*arguments)
-    assert result.exit_code == 2, (result.output, result.exception)
-    (line,) = result.stderr.splitlines()
-    return line
+from support.commands import refuse, succeed
 
 
 @pytest.fixture(scope="module")

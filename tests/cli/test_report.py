@@ -10,33 +10,14 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from typer.testing import CliRunner, Result
 
-from segcal.cli.app import app
 from segcal.data.datasets.simulate import simulate
 from segcal.data.folders.folder import open_folder
 from segcal.data.folders.writer import write_folder
 from segcal.evaluation.portraits import load_portraits
 from segcal.evaluation.results import Results
 from segcal.functional.probability import entropy, negative_log_likelihood
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
-def succeed(*arguments: object) -> str:
-    result = run(*arguments)
-    assert result.exit_code == 0, (result.output, result.exception)
-    return result.stdout
-
-
-def refuse(*arguments: object) -> str:
-    result = run(*arguments)
-    assert result.exit_code == 2, (result.output, result.exception)
-    (line,) = result.stderr.splitlines()
-    assert line.startswith("segcal: ")
-    return line
+from support.commands import refuse, succeed
 
 
 @pytest.fixture(scope="module")

@@ -12,11 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner, Result
 
 import segcal
 from segcal.apply import CalibratedFiles
-from segcal.cli.app import app
 from segcal.data.datasets.simulate import simulate
 from segcal.data.folders.folder import open_folder
 from segcal.data.folders.writer import write_folder
@@ -24,23 +22,7 @@ from segcal.evaluation import shared
 from segcal.evaluation.run import Measuring
 from segcal.parts.work import Part
 from segcal.types import Case, InputError
-
-
-def command(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
-def succeed(*arguments: object) -> str:
-    result = command(*arguments)
-    assert result.exit_code == 0, (result.output, result.exception)
-    return result.stdout
-
-
-def refuse(*arguments: object) -> str:
-    result = command(*arguments)
-    assert result.exit_code == 2, (result.output, result.exception)
-    (line,) = result.stderr.splitlines()
-    return line
+from support.commands import refuse, run, succeed
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -144,7 +126,7 @@ def test_interrupted_output_is_continued(data: Path, monkeypatch: pytest.MonkeyP
         return write(self, case, folder)
 
     monkeypatch.setattr(CalibratedFiles, "write", failing)
-    assert command(*asked, "--out", "probs").exit_code != 0
+    assert run(*asked, "--out", "probs").exit_code != 0
     assert not Path("probs").exists()
     with pytest.raises(InputError, match="unfinished"):
         open_folder("probs.unfinished")
@@ -175,7 +157,7 @@ def test_interrupted_evaluation_is_continued(data: Path, monkeypatch: pytest.Mon
         add(self, case, found)
 
     monkeypatch.setattr(Measuring, "add", failing)
-    assert command(*asked, "--out", "results").exit_code != 0
+    assert run(*asked, "--out", "results").exit_code != 0
     assert not Path("results").exists()
     seen.append("interrupted")
     succeed(*asked, "--out", "results")

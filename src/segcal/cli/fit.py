@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from segcal.cli.console import OUT, say, say_json, warn
-from segcal.cli.method_options import MethodOptions, method_names
+from segcal.cli.method_options import Method, MethodOptions
 from segcal.cli.options import OUTPUT, AsJson, Data, FolderOptions, LogitsOnly, Split, ValidationSplit
 
 if TYPE_CHECKING:
@@ -23,9 +23,7 @@ def fit(
     out: Annotated[Path, typer.Option(help="Folder to save the calibrator in.", rich_help_panel=OUTPUT)],
     folder_options: FolderOptions,
     method_options: MethodOptions,
-    method: Annotated[
-        str, typer.Option(help=f"One of: {', '.join(method_names())}.", autocompletion=lambda: list(method_names()))
-    ] = "ts",
+    method: Method = "ts",
     split: Split = None,
     validation: ValidationSplit = None,
     logits_only: LogitsOnly = False,

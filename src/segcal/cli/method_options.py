@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from inspect import Parameter
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import typer
 from rich.markup import escape
@@ -91,6 +91,11 @@ def table() -> tuple[dict[str, str], tuple[Option, ...]]:
 def method_names() -> tuple[str, ...]:
     """Return the names of the methods."""
     return tuple(table()[0])
+
+
+Method: TypeAlias = Annotated[
+    str, typer.Option(help=f"One of: {', '.join(method_names())}.", autocompletion=lambda: list(method_names()))
+]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from segcal.cli.console import say, say_json
-from segcal.cli.method_options import MethodOptions, method_names
+from segcal.cli.method_options import Method, MethodOptions
 from segcal.cli.options import OUTPUT, AsJson, FolderOptions, SavedCalibrator, Split
 
 _NETWORK = "Network"
@@ -21,9 +21,7 @@ def fit(
     out: Annotated[Path, typer.Option(help="Folder to save the calibrator in.", rich_help_panel=OUTPUT)],
     folder_options: FolderOptions,
     method_options: MethodOptions,
-    method: Annotated[
-        str, typer.Option(help=f"One of: {', '.join(method_names())}.", autocompletion=lambda: list(method_names()))
-    ] = "auto",
+    method: Method = "auto",
     split: Split = None,
     as_json: AsJson = False,
 ) -> None:

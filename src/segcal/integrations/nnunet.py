@@ -1,8 +1,8 @@
 """nnU-Net 2: calibrated probabilities from its own prediction, hooked in after its resampling.
 
 nnU-Net predicts logits on a resampled grid, interpolates them back to the grid of the image, and only then takes the
-softmax. The calibrator is applied at that point, on the raw logits at the grid of the image: there the cross-validation
-folds that it was fitted on are, and there a local temperature cannot change a label, as it could before interpolation.
+softmax. The calibrator is applied at that point, at the grid of the image: the cross-validation folds that it was
+fitted on have that grid, and there a local temperature cannot change a label, as it could before interpolation.
 """
 
 from __future__ import annotations
