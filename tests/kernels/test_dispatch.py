@@ -12,7 +12,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import segcal
-import segcal.functional.tree_training  # noqa: F401  (imported now, it is not bound to the kernels of a test)
+import segcal.functional.tree_training  # now, so that it is not bound to the kernels of a test
 from segcal.calibrators.shared.tree import TemperatureTree
 from segcal.functional.division import scaled_probabilities
 from segcal.functional.pixels import likelihood_sums
