@@ -179,3 +179,26 @@ def test_few_evaluations_lead_to_the_minimum_of_a_long_valley() -> None:
     assert again.evaluations == 1
     stopped = minimise(objective, np.zeros(8), Metric([Block(np.arange(8), np.eye(8))]), evaluations=3)
     assert not stopped.converged
+
+
+@pytest.mark.parametrize("classes", [2, 3, 6])
+def test_the_map_of_a_pixel_has_the_same_bits_everywhere(classes: int, set_threads, rng: np.random.Generator) -> None:  # type: ignore[no-untyped-def]
+    """They do not depend on the other pixels, on the place in memory, or on the number of threads."""
+    x = torch.from_numpy(rng.normal(size=(1, classes, 5000)).astype(np.float32))
+    weights, bias = torch.from_numpy(rng.normal(size=(classes, classes))), torch.from_numpy(rng.normal(size=classes))
+    set_threads(1)
+    whole = affine_map(x, weights, bias, of_log=False)
+    for start, stop in ((0, 1), (1, 40), (3, 2500), (4999, 5000)):
+        assert torch.equal(affine_map(x[..., start:stop], weights, bias, of_log=False), whole[..., start:stop])
+    set_threads(2)
+    assert torch.equal(affine_map(x, weights, bias, of_log=False), whole)
+    order = torch.from_numpy(rng.permutation(5000))
+    assert torch.equal(affine_map(x[..., order], weights, bias, of_log=False), whole[..., order])
+
+
+def test_the_map_adds_products_in_the_order_of_the_classes() -> None:
+    """Large products cancel before the small one is added, which any other order would lose."""
+    x = torch.tensor([[1e8, 1e8, 1.0]]).view(1, 3, 1)
+    weights = torch.tensor([[1.0, -1.0, 1.0], [0.0, 0.0, 2.0], [1.0, 0.0, 0.0]]).double()
+    found = affine_map(x, weights, torch.zeros(3).double(), of_log=False)
+    assert found.flatten().tolist() == [1.0, 2.0, 1e8]

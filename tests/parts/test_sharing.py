@@ -20,6 +20,7 @@ from segcal.data.folders.folder import open_folder
 from segcal.data.folders.writer import write_folder
 from segcal.evaluation import shared
 from segcal.evaluation.run import Measuring
+from segcal.parts.journal import Journal
 from segcal.parts.work import Part
 from segcal.types import Case, InputError
 from support.commands import refuse, run, succeed
@@ -165,6 +166,80 @@ def test_interrupted_evaluation_is_continued(data: Path, monkeypatch: pytest.Mon
     assert not Path("results.unfinished").exists()
     succeed(*asked, "--out", "again")
     assert contents(Path("results")) == contents(Path("again"))
+
+
+KEPT = "3 finished cases are kept in '{}', and the same command continues from there"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_refusal_says_what_is_kept(name: str, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A damaged fourth case leaves three, whole; once it is restored, the same command gives what one run gives."""
+    monkeypatch.chdir(data.parent)
+    monkeypatch.setattr(shared, "_INTERVAL", 0.0)
+    asked, damaged = COMMANDS[name], Path("data/logits/case-3.npy")
+    succeed(*asked, "--out", "whole")
+    whole, content = contents(Path("whole")), damaged.read_bytes()
+    damaged.write_bytes(content[:-1])
+    assert refuse(*asked, "--out", "out").endswith(KEPT.format("out.unfinished"))
+    assert not Path("out").exists()
+    kept = contents(Path("out.unfinished"))
+    written = {file: data for file, data in kept.items() if not file.startswith(("found/", "segcal.json"))}
+    assert {file: whole[file] for file in written} == written
+    assert len([file for file in kept if file.startswith("found/")]) == 3
+    assert len(written) == (6 if name == "apply" else 0)
+    damaged.write_bytes(content)
+    succeed(*asked, "--out", "out")
+    assert not Path("out.unfinished").exists()
+    succeed(*asked, "--out", "again")
+    assert contents(Path("out")) == contents(Path("again"))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_refusal_before_any_case_is_finished_leaves_nothing(
+    name: str, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(data.parent)
+    before, path = sorted(os.listdir()), Path("data/logits/case-0.npy")
+    path.write_bytes(path.read_bytes()[:-1])
+    assert "kept in" not in refuse(*COMMANDS[name], "--out", "out")
+    assert sorted(os.listdir()) == before
+
+
+def test_the_files_of_an_unfinished_case_are_removed(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its probabilities were complete, but its note was not written; what a killed process left goes as well."""
+    monkeypatch.chdir(data.parent)
+    note = Journal.note
+
+    def failing(self: Journal, name: str, content: dict[str, object]) -> None:
+        if name == "case-1":
+            Path("probs.unfinished/.x.npy.partial-abcdefgh").touch()
+            raise OSError(28, "No space left on device")
+        note(self, name, content)
+
+    monkeypatch.setattr(Journal, "note", failing)
+    for _ in range(2):
+        assert "1 finished case is kept" in refuse(*COMMANDS["apply"], "--out", "probs")
+        left = {name for name in contents(Path("probs.unfinished")) if "partial" not in name}
+        assert left == {"case-0.npy", "temperature/case-0.npy", "found/case-0.json", "segcal.json"}
+    monkeypatch.setattr(Journal, "note", note)
+    succeed(*COMMANDS["apply"], "--out", "probs")
+    assert not any("partial" in name for name in contents(Path("probs")))
+
+
+def test_measurements_survive_an_output_that_cannot_be_written(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(data.parent)
+
+    def failing(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("segcal.cli.steps.save_portraits", failing)
+        ended = run(*COMMANDS["evaluate"], "--out", "results")
+    sentence = ended.stderr.splitlines()[-1]  # after a warning
+    assert (ended.exit_code, "No space left" in sentence) == (2, True)
+    assert "5 finished cases are kept in 'results.unfinished'" in sentence
+    succeed(*COMMANDS["evaluate"], "--out", "results")
+    assert not Path("results.unfinished").exists()
 
 
 def test_a_changed_case_is_measured_again(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -231,6 +231,15 @@ INPUTS: dict[str, tuple[Callable[[Scene], Call | list[Call]], dict[str, float]]]
         ],
         {"rtol": 1e-10, "atol": 1e-8},
     ),
+    "affine.mapped_scores": (
+        lambda s: [
+            call(
+                s.moderate.flatten(2), *(values.to(s.dtype) for values in (s.numbers(rows, s.classes), s.numbers(rows)))
+            )
+            for rows in (1, s.classes, 7)
+        ],
+        SINGLE,
+    ),
     "class_conditional.expert_loss": (of_expert, {"rtol": 1e-9, "atol": 1e-9}),
     "context.context_features": (lambda s: call(s.moderate), SINGLE),
     "context.context_temperature": (of_context, SINGLE),

@@ -68,7 +68,7 @@ def compare(
     from segcal.evaluation.compare import PAPER, UNCALIBRATED, check_names, known_settings, look_through
     from segcal.evaluation.protocol import Protocol
     from segcal.evaluation.shared_fits import compare_folder
-    from segcal.files import remove_unfinished
+    from segcal.parts.work import publishing
     from segcal.tables import Presentation
     from segcal.training.processes import choose_device
 
@@ -110,8 +110,8 @@ def compare(
         warn(f"the reference {reference} could not be fitted, so nothing is tested against it")
         shown = replace(shown, reference=None)
     comparison = replace(comparison, results=comparison.results.presented(shown, dataset=tested.path.resolve().name))
-    keep(comparison, tested, compared, page_options)
-    remove_unfinished(page_options.out)
+    with publishing(sharing):
+        keep(comparison, tested, compared, page_options)
     _print_comparison(comparison, measure_options.floor, page_options.out, as_json, page_options.page)
 
 

@@ -92,18 +92,19 @@ class Group(TyperGroup):
             raise  # the reader closed the pipe (`| head`), which the caller ends quietly
         except OSError as error:
             where = f" ('{error.filename}')" if error.filename else ""
-            _complain(f"{_reason(error)}{where}; check the path, its permissions and the free space")
+            _complain(f"{_reason(error)}{where}; check the path, its permissions and the free space", error)
         except ValueError as error:
             from segcal.types import InputError
 
             if not isinstance(error, InputError):
                 raise
-            _complain(str(error))
+            _complain(str(error), error)
         except (MemoryError, RuntimeError) as error:
             if not _lacks_memory(error):
                 raise
             _complain(
-                "there is not enough memory for this; use smaller images or crops, fewer bins, or another machine"
+                "there is not enough memory for this; use smaller images or crops, fewer bins, or another machine",
+                error,
             )
         raise typer.Exit(2)
 
@@ -122,8 +123,10 @@ class Group(TyperGroup):
         sys.exit(status if isinstance(status, int) else 0)
 
 
-def _complain(sentence: str) -> None:
-    typer.echo(f"segcal: {printable(sentence)}", err=True)
+def _complain(sentence: str, error: BaseException | None = None) -> None:
+    """Print a sentence, followed by the notes of an error, which say what has been kept."""
+    notes = getattr(error, "__notes__", ())
+    typer.echo(f"segcal: {printable('; '.join([sentence, *notes]))}", err=True)
 
 
 def _reason(error: OSError) -> str:

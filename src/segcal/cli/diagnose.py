@@ -56,8 +56,9 @@ def diagnose(
     from segcal.evaluation.heads import heads_of_folder
     from segcal.evaluation.limits import limits as limits_of
     from segcal.evaluation.shared_diagnosis import ExcessMaps, diagnose_folder, plain_diagnosis, save_diagnosis
-    from segcal.files import refuse_foreign, refuse_overwriting, remove_unfinished
+    from segcal.files import refuse_foreign, refuse_overwriting
     from segcal.parts.outputs import write_cases
+    from segcal.parts.work import publishing
     from segcal.training.processes import choose_device
 
     place = choose_device(device)
@@ -78,8 +79,8 @@ def diagnose(
         say_part(sharing, as_json)
         return
     if out is not None:
-        save_diagnosis(found, out)
-        remove_unfinished(out)
+        with publishing(sharing):
+            save_diagnosis(found, out)
     reached = {}
     for head in heads_of_folder(folder) if limits else ():
         protocol = head.protocol

@@ -48,7 +48,7 @@ def evaluate(
     from segcal.cli.steps import check_outputs, keep, load_all, open_at, protocol_of
     from segcal.evaluation.compare import UNCALIBRATED
     from segcal.evaluation.shared import evaluate_folder
-    from segcal.files import remove_unfinished
+    from segcal.parts.work import publishing
     from segcal.tables import Presentation
     from segcal.training.processes import choose_device
 
@@ -67,6 +67,6 @@ def evaluate(
         say_part(sharing, as_json)
         return
     results = results.presented(shown, dataset=folder.path.resolve().name)
-    keep(results, folder, compared, page_options)
-    remove_unfinished(page_options.out)
+    with publishing(sharing):
+        keep(results, folder, compared, page_options)
     print_results(results, results.table(floor=measure_options.floor), page_options.out, as_json, page_options.page)

@@ -89,7 +89,7 @@ def measure_into(
     todo = folder.subset(name for name in own if name not in done)
     for found in _measured(measuring, todo, track, interval=_INTERVAL):
         seen = {name: identities[name] for name in found.cases}
-        journal.add(found.to_bytes({"identities": seen}), _ENDING)
+        journal.add(found.to_bytes({"identities": seen}), _ENDING, len(seen))
     meet()
     return merge_journals(measuring, folder, [kept]) if part.index == 1 and sharing.part is None else None
 

@@ -16,10 +16,8 @@ from segcal.evaluation.run import Measuring
 from segcal.evaluation.shared import identity_of_measuring, measure_into, merge_journals
 from segcal.files import read_json, staged_file, staged_folder, write_json
 from segcal.parts.outputs import Track
-from segcal.parts.work import Part, Sharing, check_same_run, meet, unfinished
+from segcal.parts.work import FITS, Part, Sharing, check_same_run, meet, unfinished
 from segcal.types import InputError
-
-_FITS = "fits"
 
 
 def compare_folder(
@@ -54,7 +52,7 @@ def compare_folder(
         measuring = Measuring.of_cases(folder, compared(fits), **protocol)
         return comparison_of(fits, measuring, merge_journals(measuring, folder, sharing.parts), folder.names, folder)
     with unfinished(sharing, run) if sharing.out is not None else nullcontext() as kept:
-        place = None if kept is None else kept / _FITS
+        place = None if kept is None else kept / FITS
         fits = {name: _fitted(place, name, calibrators[name], fit[name]) for name in calibrators}
         for calibrator in (done.calibrator for done in fits.values() if done.calibrator is not None):
             calibrator.to(device)
@@ -97,7 +95,7 @@ def _saved(place: Path, name: str) -> Fit | None:
 
 def _agreed(name: str, parts: Sequence[Path]) -> Fit:
     """Return the fit that all folders of parts have; raise if they have different ones."""
-    found = [_saved(path / _FITS, name) for path in parts]
+    found = [_saved(path / FITS, name) for path in parts]
     kinds = {(None if one is None or one.calibrator is None else one.calibrator.identity()) for one in found}
     if found[0] is None or len(kinds) > 1:
         raise InputError(

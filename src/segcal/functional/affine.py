@@ -76,8 +76,20 @@ def affine_map(
     x = torch.minimum(torch.maximum(x, -largest.to(wide.dtype)), largest.to(wide.dtype))
     scale, shift = weights.to(wide.dtype), bias.to(wide.dtype)
     flat = x.flatten(2) if x.ndim > 2 else x.unsqueeze(2)
-    mapped = scale * flat if scale.shape[1] == 1 else scale @ flat
-    return (mapped + shift.unsqueeze(1)).view(logits.shape)
+    mapped = scale * flat + shift.unsqueeze(1) if scale.shape[1] == 1 else mapped_scores(flat, scale, shift)
+    return mapped.view(logits.shape)
+
+
+@accelerated
+def mapped_scores(
+    x: Float[Tensor, "*B K N"], weights: Float[Tensor, "J K"], bias: Float[Tensor, " J"]
+) -> Float[Tensor, "*B J N"]:
+    """Return `weights x + bias` at each pixel, in the precision of x.
+
+    The kernel for the CPU adds the products of every pixel in one fixed order. The order of a BLAS library may depend
+    on the number of threads and on the memory that it finds.
+    """
+    return weights @ x + bias.unsqueeze(1)
 
 
 def affine_curvature(

@@ -22,6 +22,7 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
+from segcal.functional.affine import mapped_scores
 from segcal.functional.lbfgs import Block
 from segcal.kernels.dispatch import accelerated, engine_for
 from segcal.types import Array
@@ -214,5 +215,5 @@ def conditional_map(
 
 def _mapped(z: Tensor, k: int, matrix: Tensor, largest: Tensor, *, ordered: bool) -> Tensor:
     features, order = _features(z, k, ordered=ordered)
-    t = matrix[:, :-1] @ torch.minimum(features, largest) + matrix[:, -1:]
+    t = mapped_scores(torch.minimum(features, largest), matrix[:, :-1], matrix[:, -1])
     return torch.zeros_like(z).scatter(0, order, _ranked(t, ordered=ordered))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,9 +19,9 @@ class Journal:
 
     folder: Path
 
-    def add(self, content: bytes, ending: str) -> None:
-        """Add a file; its name does not matter, and never clashes with another's."""
-        with staged_file(self.place / f"{uuid.uuid4().hex}{ending}") as staging:
+    def add(self, content: bytes, ending: str, cases: int) -> None:
+        """Add a file that covers some number of cases; no two files ever have the same name."""
+        with staged_file(self.place / f"{uuid.uuid4().hex}-{cases}{ending}") as staging:
             staging.write_bytes(content)
 
     def note(self, name: str, content: Mapping[str, Any]) -> None:
@@ -36,6 +37,12 @@ class Journal:
     def files(self, ending: str) -> list[Path]:
         """Return the files with an ending."""
         return sorted(self.place.glob(f"*{ending}")) if self.place.is_dir() else []
+
+    def finished(self) -> int:
+        """Return the number of finished cases, read from the names of the files alone."""
+        names = [path.name for path in self.place.iterdir()] if self.place.is_dir() else []
+        counts = [re.search(r"-(\d+)\.safetensors$", name) for name in names]
+        return sum(name.endswith(".json") for name in names) + sum(int(count[1]) for count in counts if count)
 
     @property
     def place(self) -> Path:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -57,13 +58,15 @@ def write_cases(output: Output, folder: Folder, sharing: Sharing, *, track: Trac
     with unfinished(sharing, run) as kept:
         journal = Journal(kept)
         if part.index == 1 and sharing.part is None:
+            remove_leftovers(kept)
             _reuse(output, journal, sharing.out, identities)
         meet()
         done, own = _finished(output, journal, identities), part.of(folder.names)
         todo = folder.subset(name for name in own if name not in done)
         for case in track(todo) if len(todo) else ():
-            note = {"identity": identities[case.name], **output.write(case, kept)}
-            journal.note(case.name, {**note, "bytes": _sizes(output, case.name, kept)})
+            with _removing_parts(output, case.name, kept):
+                note = {"identity": identities[case.name], **output.write(case, kept)}
+                journal.note(case.name, {**note, "bytes": _sizes(output, case.name, kept)})
         meet()
         if sharing.part is not None:
             notes = _finished(output, journal, identities)
@@ -73,6 +76,17 @@ def write_cases(output: Output, folder: Folder, sharing: Sharing, *, track: Trac
         summary = _complete(output, kept, folder)
         publish_folder(kept, sharing.out)
     return summary
+
+
+@contextmanager
+def _removing_parts(output: Output, name: str, folder: Path) -> Iterator[None]:
+    """Remove the files of a case if not all of them could be written, so that only finished cases are kept."""
+    try:
+        yield
+    except BaseException:
+        for path in output.files(name, folder):
+            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+        raise
 
 
 def _finished(output: Output, journal: Journal, identities: Mapping[str, str]) -> dict[str, Note]:

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,12 +22,16 @@ from typing import Any, Self, TypeVar
 import torch
 from torch import distributed
 
-from segcal.files import MARKER, read_json, unfinished_folder, unfinished_name
+from segcal.files import MARKER, read_json, remove_unfinished, unfinished_folder, unfinished_name
+from segcal.parts.journal import Journal
 from segcal.training.processes import process_group
 from segcal.types import InputError
 from segcal.version import __version__
 
 T = TypeVar("T")
+FITS = "fits"
+"""Folder of the fitted calibrators in the unfinished output of a comparison."""
+
 _PATIENCE = timedelta(days=7)  # parts may differ by hours; torchrun ends all processes if one of them fails
 
 
@@ -158,11 +163,62 @@ def unfinished(sharing: Sharing, run: Run) -> Iterator[Path]:
     path = sharing.out if divided else unfinished_name(sharing.out)
     if processes.index > 1:
         meet()
-    replace = processes.index == 1 and not divided
-    with unfinished_folder(path, run.marker, shared=divided or processes.count > 1, replace=replace) as folder:
+    replace, shared = processes.index == 1 and not divided, divided or processes.count > 1
+    with unfinished_folder(path, run.marker, shared=shared, replace=replace) as folder:
         if processes.index == 1:
             meet()
-        yield folder
+        with naming_kept_work(folder, shared=shared):
+            yield folder
+
+
+@contextmanager
+def naming_kept_work(folder: Path, *, shared: bool = False) -> Iterator[None]:
+    """If the block fails, add a note to the error that says what is kept in an unfinished folder.
+
+    A folder without any finished work is removed, unless other processes share it.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if kept := _kept_work(folder):
+            note = f"{kept} kept in '{_as_seen(folder)}', and the same command continues from there"
+            if note not in getattr(error, "__notes__", ()):
+                error.add_note(note)
+        elif not shared and _is_unfinished(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+@contextmanager
+def publishing(sharing: Sharing) -> Iterator[None]:
+    """Delete what a run has kept once its results are published; if that fails, say where the work is kept."""
+    if sharing.out is None:
+        yield
+        return
+    with naming_kept_work(unfinished_name(sharing.out), shared=True):
+        yield
+    remove_unfinished(sharing.out)
+
+
+def _kept_work(folder: Path) -> str | None:
+    """Return the finished work of a folder in words, such as "3 finished cases are"; None if there is none."""
+    cases, fits = Journal(folder).finished(), len(list((folder / FITS).glob("*.json")))
+    counts = [(cases, "finished case"), (fits, "fit")]
+    words = [f"{count:,} {what}{'s' if count > 1 else ''}" for count, what in counts if count]
+    return f"{' and '.join(words)} {'is' if cases + fits == 1 else 'are'}" if words else None
+
+
+def _is_unfinished(folder: Path) -> bool:
+    try:
+        return "unfinished" in read_json(folder / MARKER)
+    except (InputError, TypeError):
+        return False
+
+
+def _as_seen(folder: Path) -> Path:
+    """Return a path relative to the working folder if it lies inside."""
+    here = Path.cwd()
+    return folder.relative_to(here) if folder.is_relative_to(here) else folder
 
 
 def meet() -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from segcal.kernels.constants import SMALLEST_LOG_PROBABILITY
 from segcal.kernels.cpu.compiling import BLOCK, as_numpy, compiled, exp_below_zero, log_above_one, over_pixels, summing
+from segcal.kernels.dispatch import DECLINED
 from segcal.types import Array
 
 _ROOM = 1 << 20  # sums of blocks kept before they are added up (8 MiB)
@@ -91,12 +92,13 @@ def _features(logits: Array, at: int, n: int, of_log: bool, x: Array, top: Array
 
 
 @compiled
-def _map(weights: Array, bias: Array, x: Array, n: int, u: Array) -> None:
+def _map(weights: Array, bias: Array, x: Array, at: int, n: int, u: Array) -> None:
+    """Compute weights x + bias of `n` pixels from `at` on; each pixel adds its products in the same order."""
     classes, width = weights.shape
     for c in range(classes):
-        out, shift = u[c], bias[c]
-        if width == 1:
-            row, scale = x[c], weights[c, 0]
+        out, shift = u[c, at : at + n], bias[c]
+        if x.shape[0] == classes and width == 1:
+            row, scale = x[c, at : at + n], weights[c, 0]
             for i in range(n):
                 out[i] = scale * row[i] + shift
             continue
@@ -104,12 +106,13 @@ def _map(weights: Array, bias: Array, x: Array, n: int, u: Array) -> None:
             out[i] = shift
         last = width - width % 4
         for k in range(0, last, 4):
-            p, q, r, s = x[k], x[k + 1], x[k + 2], x[k + 3]
+            p, q = x[k, at : at + n], x[k + 1, at : at + n]
+            r, s = x[k + 2, at : at + n], x[k + 3, at : at + n]
             e, f, g, h = weights[c, k], weights[c, k + 1], weights[c, k + 2], weights[c, k + 3]
             for i in range(n):
                 out[i] += e * p[i] + f * q[i] + g * r[i] + h * s[i]
         for k in range(last, width):
-            p, e = x[k], weights[c, k]
+            p, e = x[k, at : at + n], weights[c, k]
             for i in range(n):
                 out[i] += e * p[i]
 
@@ -141,7 +144,7 @@ def _affine_sums(
         if labelled == 0:
             continue
         _features(logits, here, n, of_log, x, top, total, u)
-        _map(weights, bias, x, n, u)
+        _map(weights, bias, x, 0, n, u)
         for i in range(n):
             loss[i] = u[max(truth[i], 0), i]
         exponentials(u, n, top, total, residual)
@@ -160,6 +163,24 @@ def _affine_sums(
             out[1 + classes * width + c] = _sum(residual[c], n)
             own = out[1 + c * width : 1 + (c + 1) * width]
             _products(residual[c], x[c : c + 1] if width == 1 else x, n, own)
+
+
+@compiled
+def _mapped(weights: Array, bias: Array, x: Array, out: Array, start: int, stop: int) -> None:
+    for at in range(start, stop, BLOCK):
+        _map(weights, bias, x, at, min(BLOCK, stop - at), out)
+
+
+def mapped_scores(x: Tensor, weights: Tensor, bias: Tensor) -> Tensor:
+    """Twin of `segcal.functional.affine.mapped_scores`."""
+    known = x.dtype in (torch.float32, torch.float64) and x.dtype == weights.dtype == bias.dtype
+    if not known or not x.numel():
+        return DECLINED
+    scores = as_numpy(x).reshape(-1, *x.shape[-2:])
+    found = np.empty((len(scores), len(weights), x.shape[-1]), scores.dtype)
+    for image, out in zip(scores, found, strict=True):
+        over_pixels(_mapped, x.shape[-1], as_numpy(weights), as_numpy(bias), image, out)
+    return torch.from_numpy(found).view(*x.shape[:-2], len(weights), x.shape[-1])
 
 
 def affine_sums(
