@@ -359,6 +359,8 @@ def same(found: Any, expected: Any, tolerance: dict[str, float]) -> None:
         assert len(found) == len(expected)
         for one, other in zip(found, expected, strict=True):
             same(one, other, tolerance)
+    elif isinstance(expected, dict):
+        same((*found, *found.values()), (*expected, *expected.values()), tolerance)
     elif isinstance(expected, np.ndarray):
         assert found.dtype == expected.dtype
         np.testing.assert_allclose(found, expected, **tolerance)
