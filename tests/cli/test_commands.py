@@ -356,7 +356,9 @@ def test_learned_methods_are_fitted_and_applied(learned: Path, method: str) -> N
 def test_auto_tells_what_it_took(tmp_path: Path) -> None:
     cases = [scene.case for scene in simulate(5, num_classes=3, size=(16, 14), contrast=2.0)]
     write_folder(tmp_path / "data", {"fit": cases})
-    shown = succeed("fit", tmp_path / "data", "--method", "auto", "--out", tmp_path / "auto", "--epochs", 1).stdout
+    done = succeed("fit", tmp_path / "data", "--method", "auto", "--out", tmp_path / "auto", "--epochs", 1)
+    shown = done.stdout
+    assert done.stderr.startswith("auto tries ts (")
     found = segcal.load(tmp_path / "auto").fit_report_.details
     words = " ".join(shown.split())
     assert found["why"] in words

@@ -65,8 +65,8 @@ class LocalTemperatureScaling(TemperatureCalibrator):
         init: "normal", or "zeros", with which sibling leaves remain equal during training.
         inputs: "log_softmax" for standardised log-probabilities, which no shift or scale of the logits changes, or
             "logits" as printed in the paper. Default: "log_softmax", and "logits" with `preset="paper"`.
-        sharpen: Allow temperatures below min(1, T_TS), which increase confidence beyond that of both the network and
-            TS. Default: False, and True with `preset="paper"`.
+        sharpen: Allow temperatures below that of TS, with which a pixel is more confident than after TS (IBTS: below
+            min(1, T_TS)). Default: False, and True with `preset="paper"`.
         preset: "default" starts at T_TS and trains with Adam at 1e-4 for 200 epochs; "paper" starts at 1 and trains for
             100 epochs, at 1e-5 (2D) or 1e-4 (3D), a tenth of it after 50.
         condition: "class" or "confidence" multiplies the temperature by a learned factor for each predicted class, or
@@ -268,7 +268,7 @@ class LocalTemperatureScaling(TemperatureCalibrator):
         scale = torch.where((exact > 0) & exact.isfinite(), exact, 1.0)
         neutral = _neutral(self.num_classes)
         self.base_temperature.fill_(1.0 if self.preset == "paper" else temperature)
-        self.floor.fill_(0.0 if self.sharpen else min(1.0, temperature))
+        self.floor.fill_(0.0 if self.sharpen else self._floor_of(temperature))
         if self.inputs == "log_softmax":
             found = input_statistics(self, cases, scale)
             self.input_scale.copy_(scale)
@@ -280,6 +280,10 @@ class LocalTemperatureScaling(TemperatureCalibrator):
                 getattr(self, name).copy_(neutral[name])
             largest = max((tuple(case.logits.shape) for case in cases), key=math.prod)
         return bounded_crop(largest) if crop is None and self.preset != "paper" else crop
+
+    def _floor_of(self, temperature: float) -> float:
+        """Return the smallest temperature that is applied to data with this temperature of TS."""
+        return temperature
 
     def _judge(self, start: TemperatureScaling, cases: Collection[Case], history: History, validated: bool) -> Verdict:
         """Compare with TS on the given cases, and go back to it if it is better."""
@@ -361,6 +365,11 @@ class ImageTemperatureScaling(LocalTemperatureScaling):
         factor = self._factor(logits, image)
         mean = factor.mean(dim=tuple(range(1, factor.ndim)), keepdim=True)
         return self._applied(mean).expand_as(factor)
+
+    def _floor_of(self, temperature: float) -> float:
+        """Return the smallest temperature that is applied to data with this temperature of TS."""
+        # training starts near T_TS: with a floor there, an image whose mean is just below it would have no gradient
+        return min(1.0, temperature)
 
     def unchecked_slabs(self, case: Case) -> Iterator[tuple[Slab, Temperature]]:
         """Yield the temperature of the image slab by slab: one pass for the mean, one to apply it."""
