@@ -166,6 +166,13 @@ def test_json_has_no_nan(tmp_path: Path, value: float) -> None:
         write_json(tmp_path / "a.json", {"value": value})
 
 
+@pytest.mark.parametrize("text", ["NaN", "-Infinity", "1e400"])
+def test_json_with_numbers_that_are_not_finite_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.json").write_text(f'{{"value": [1.5, {text}]}}')
+    with pytest.raises(InputError, match=rf"a\.json' is not readable JSON \({text} is not a finite number\)"):
+        read_json(tmp_path / "a.json")
+
+
 def test_unreadable_json_is_told(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"a\.json' is missing; is .* the right folder"):
         read_json(tmp_path / "a.json")

@@ -8,6 +8,7 @@ the new one. The next process that writes the same output removes, or puts back,
 from __future__ import annotations
 
 import json
+import math
 import mmap
 import os
 import re
@@ -282,15 +283,22 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Return the content of a JSON file; raise if it is missing or broken."""
+    """Return the content of a JSON file; raise if it is missing or broken, or holds a number that is not finite."""
     try:
-        return json.loads(read_text(path))
+        return json.loads(read_text(path), parse_constant=_finite, parse_float=_finite)
     except FileNotFoundError as error:
         raise InputError(f"'{path}' is missing; is '{path.parent}' the right folder?") from error
     except (ValueError, OSError, RecursionError) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f"'{path}' is not readable JSON ({error}); restore it or write it again") from error
+
+
+def _finite(text: str) -> float:
+    """Return a number of a JSON file, which Python would read as infinity if it is too large."""
+    if not math.isfinite(number := float(text)):
+        raise ValueError(f"{text} is not a finite number")
+    return number
 
 
 def read_text(path: Path) -> str:

@@ -199,10 +199,10 @@ def test_a_refusal_before_any_case_is_finished_leaves_nothing(
     name: str, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(data.parent)
-    before, path = sorted(os.listdir()), Path("data/logits/case-0.npy")
+    before, path = sorted(Path().iterdir()), Path("data/logits/case-0.npy")
     path.write_bytes(path.read_bytes()[:-1])
     assert "kept in" not in refuse(*COMMANDS[name], "--out", "out")
-    assert sorted(os.listdir()) == before
+    assert sorted(Path().iterdir()) == before
 
 
 def test_the_files_of_an_unfinished_case_are_removed(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
