@@ -131,13 +131,18 @@ def unfinished_folder(path: str | Path, content: Mapping[str, Any], *, shared: b
         finally:
             _staged.discard(target)
             if not shared and [path.name for path in _entries(target)] == [MARKER]:
-                shutil.rmtree(target, ignore_errors=True)
+                discard_unfinished(target)
 
 
-def remove_unfinished(path: str | Path | None) -> None:
-    """Delete what was kept to continue the output `path`, now that it is complete."""
-    if path is not None and _kind_of(unfinished_name(path)) == "unfinished":
-        shutil.rmtree(unfinished_name(path), ignore_errors=True)
+def discard_unfinished(folder: Path) -> None:
+    """Delete an unfinished folder, if it is one.
+
+    It gets a temporary name first, so that a process that is killed meanwhile leaves a whole folder or none.
+    """
+    if _kind_of(folder) == "unfinished":
+        aside = folder.with_name(f".{folder.name}.partial-{secrets.token_hex(4)}")
+        folder.rename(aside)
+        _remove_folder(aside)
 
 
 def remove_leftovers(folder: Path) -> None:
@@ -150,15 +155,9 @@ def _make_marked(target: Path, content: Mapping[str, Any], replace: bool) -> Non
     """Make a folder with its marker, or check that of a folder that exists."""
     refuse_foreign(target, "unfinished")
     if replace and _entries(target) and not _has_marker(target, content):
-        shutil.rmtree(target)
+        discard_unfinished(target)
     if not _entries(target):
-        staging = Path(tempfile.mkdtemp(prefix=f".{target.name}.partial-", dir=target.parent))
-        write_json(staging / MARKER, content)
-        staging.chmod(0o777 & ~_umask())
-        try:
-            staging.rename(target)
-        except OSError:  # another process that shares the folder was faster
-            shutil.rmtree(staging)
+        _make_folder(target, content)
     if not _has_marker(target, content):
         raise InputError(
             f"'{target}' holds parts of another run: data, calibrators or options differ, or this is another version "
@@ -166,19 +165,27 @@ def _make_marked(target: Path, content: Mapping[str, Any], replace: bool) -> Non
         )
 
 
+def _make_folder(target: Path, content: Mapping[str, Any]) -> None:
+    """Make a folder that has its marker as soon as it exists."""
+    staging = Path(tempfile.mkdtemp(prefix=f".{target.name}.partial-", dir=target.parent))
+    try:
+        write_json(staging / MARKER, content)
+        staging.chmod(0o777 & ~_umask())
+        with suppress(OSError):
+            staging.rename(target)
+    finally:  # it is still there if writing failed, or if another process that shares the folder was faster
+        if staging.exists():
+            shutil.rmtree(staging, ignore_errors=True)
+
+
 def _entries(folder: Path) -> list[Path]:
     return list(folder.iterdir()) if folder.is_dir() else []
 
 
 def _has_marker(folder: Path, content: Mapping[str, Any]) -> bool:
-    found = read_json(folder / MARKER).get("unfinished", {})
-    return bool(found.get("identity") == content["unfinished"]["identity"])
-
-
-def publish_folder(staging: Path, target: str | Path) -> None:
-    """Rename a complete folder to `target`, in place of what segcal wrote there before."""
-    refuse_foreign(Path(target))
-    _replace_folder(staging, Path(os.path.abspath(target)))  # noqa: PTH100
+    marker = read_json(folder / MARKER)
+    found = marker.get("unfinished") if isinstance(marker, dict) else None
+    return isinstance(found, dict) and found.get("identity") == content["unfinished"]["identity"]
 
 
 @contextmanager
