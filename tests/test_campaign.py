@@ -11,6 +11,7 @@ from random import Random
 
 import numpy as np
 import pytest
+from safetensors.numpy import save
 
 from tests.campaign import folders, minimise, mutants
 from tests.campaign.checks import Done, check_fit, check_table
@@ -197,6 +198,16 @@ SENTENCE = "segcal: no; 1 finished case is kept in 'out.unfinished', and the sam
 
 def test_finished_cases_that_are_announced_may_be_kept() -> None:
     assert wrongly_kept(SENTENCE, KEPT) is None
+
+
+def test_measurements_that_are_announced_may_be_kept() -> None:
+    content = save({"x": np.zeros(3, np.float32)}, {"about": "{}"})
+    kept = {"out.unfinished/segcal.json": MARKER, "out.unfinished/found/0a-2.safetensors": content}
+    sentence = SENTENCE.replace("1 finished case is", "2 finished cases are")
+    assert wrongly_kept(sentence, kept) is None
+    assert "2 noted" in (wrongly_kept(SENTENCE, kept) or "")
+    with pytest.raises(ValueError, match="bytes"):
+        wrongly_kept(sentence, {**kept, "out.unfinished/found/0a-2.safetensors": content[:-1]})
 
 
 @pytest.mark.parametrize(

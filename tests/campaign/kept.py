@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import struct
 from pathlib import PurePosixPath
 
 from tests.campaign.trees import Tree, below
@@ -22,10 +23,22 @@ def wrongly_kept(sentence: str, new: Tree) -> str | None:
     marker = json.loads(kept.pop("segcal.json", None) or b"{}")
     if "unfinished" not in marker:
         return "unfinished work without its marker"
-    notes = [json.loads(kept.pop(name) or b"") for name in sorted(kept) if name.startswith("found/")]
-    if len(notes) != int(announced[1]):
-        return f"{announced[1]} cases announced and {len(notes)} noted"
+    found = {name: kept.pop(name) or b"" for name in sorted(kept) if name.startswith("found/")}
+    notes = [json.loads(content) for name, content in found.items() if name.endswith(".json")]
+    counts = [_measured(name, content) for name, content in found.items() if not name.endswith(".json")]
+    if len(notes) + sum(counts) != int(announced[1]):
+        return f"{announced[1]} cases announced and {len(notes) + sum(counts)} noted"
     return _incomplete(notes, kept)
+
+
+def _measured(name: str, content: bytes) -> int:
+    """Return the number of cases in a whole file of measurements, which is at the end of its name."""
+    length = struct.unpack("<Q", content[:8])[0]
+    header = json.loads(content[8 : 8 + length])
+    end = max(entry["data_offsets"][1] for key, entry in header.items() if key != "__metadata__")
+    if len(content) != 8 + length + end:
+        raise ValueError(f"{name} has {len(content)} bytes")
+    return int(name.removesuffix(".safetensors").rpartition("-")[2])
 
 
 def _incomplete(notes: list[dict], files: Tree) -> str | None:

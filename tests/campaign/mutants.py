@@ -135,6 +135,11 @@ def _refused(ran: Ran, new: Tree) -> Verdict:
         return Verdict("defect", "status 2 without one sentence", ran.stderr)
     if len(lines) > 1 and not lines[0].startswith("warning:"):
         return Verdict("defect", "a refusal of several lines", ran.stderr)
-    if new and (wrong := wrongly_kept(lines[-1], new)):
-        return Verdict("defect", "half-written: output of a refusal", wrong)
+    if new:
+        try:
+            wrong = wrongly_kept(lines[-1], new)
+        except Exception as error:  # a damaged file among those that were kept
+            wrong = f"{type(error).__name__}: {error}"
+        if wrong:
+            return Verdict("defect", "half-written: output of a refusal", wrong)
     return Verdict("refused")
