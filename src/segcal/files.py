@@ -43,13 +43,13 @@ _KINDS = {
     "checkpoints": "checkpoints of a training run",
     "unfinished": "parts of an unfinished run",
 }
-"""What a folder is, by the key of its marker that says so."""
+"""Description of each kind of folder, by the key of its marker."""
 
 _LARGE = 1 << 26
-"""Bytes from which on it pays to give back the pages of a mapped file."""
+"""Size in bytes above which it is worthwhile to release the pages of a mapped file."""
 
 _LONGEST_TEXT = 1 << 28
-"""Bytes of JSON or TOML that are read; a larger file is not one of ours."""
+"""Largest JSON or TOML file that is read, in bytes."""
 
 _SIGNS = {
     ".html": b"<title>Calibration report</title>",
@@ -64,7 +64,7 @@ _SIGNS = {
     ".svg": b"atplotlib",
     ".onnx": b"pytorch",
 }
-"""What the files that segcal writes under an extension hold near their beginning or end."""
+"""Bytes near the beginning or end of every file that segcal writes, by extension."""
 
 _ENDS = 1 << 14
 
@@ -246,7 +246,7 @@ def refuse_foreign(target: Path, kind: str | None = None) -> None:
 
 
 def refuse_unfinished(folder: Path) -> None:
-    """Raise if a folder is the unfinished output of a command: what it holds is not all that it will hold."""
+    """Raise if a folder is the unfinished output of a command, in which cases are missing."""
     if _kind_of(folder) == "unfinished":
         raise InputError(
             f"'{folder}' holds unfinished output; run the command again, or merge its parts, to complete it"
@@ -318,14 +318,14 @@ def read_text(path: Path) -> str:
 
 
 def release_pages(array: object, *, least: int = _LARGE, unchanged: bool = False) -> None:
-    """Give back the memory of a large memory-mapped array that has been read; it is read from disk again if needed.
+    """Release the memory of a large memory-mapped array; it is read from disk again if needed.
 
-    Pages of a mapped file count as memory of the process, so a volume would fill it though nothing holds on to it.
+    The pages of a mapped file count as memory of the process, so that reading a volume once would keep all of it.
 
     Args:
-        array: Any array; those that are not mapped stay as they are.
-        least: Bytes from which on an array counts as large.
-        unchanged: Whether nothing was written to an array that is copied on write; what was written would be lost.
+        array: Any array; arrays that are not mapped are left alone.
+        least: Size in bytes above which an array counts as large.
+        unchanged: Whether nothing was written to an array that is copied on write; changes would be lost.
     """
     mapped = getattr(array, "_mmap", None)
     unchanged = unchanged or getattr(array, "mode", None) == "r"
@@ -427,7 +427,7 @@ def _remove_folder(path: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    """Wait until a file or the entries of a folder are on disk; file systems that cannot are taken as they are."""
+    """Wait until a file, or the entries of a folder, are on disk, where the file system can do that."""
     with suppress(OSError):
         handle = os.open(path, os.O_RDONLY)
         try:
@@ -450,7 +450,7 @@ def _kind_of(folder: Path) -> str | None:
 
 
 def _looks_written(path: Path) -> bool:
-    """Return whether a file is empty, or holds what the files of its extension that segcal writes hold."""
+    """Return whether a file is empty or has the sign of a file that segcal wrote."""
     sign, size = _SIGNS.get(path.suffix.lower()), path.stat().st_size
     if sign is None or not size or not path.is_file():
         return not size
