@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import ast
+import os
+import subprocess
+import sys
 from pathlib import Path
 from random import Random
 
 import numpy as np
 import pytest
+from safetensors.numpy import save
 
-from tests.campaign import folders, minimise
+from tests.campaign import folders, minimise, mutants
 from tests.campaign.checks import Done, check_fit, check_table
-from tests.campaign.mutants import Mutant, Verdict, _judged, mutant
+from tests.campaign.kept import wrongly_kept
+from tests.campaign.mutants import Arena, Mutant, Verdict, _judged, mutant
 from tests.campaign.mutators import mutate_tree
 from tests.campaign.numbers import measures, pixels_of
 from tests.campaign.operators import slips
@@ -159,3 +164,121 @@ def test_equivalent_changes_are_changes_of_the_present_code() -> None:
     for module, text, after in EQUIVALENT:
         source = (ROOT / "src" / "segcal" / f"{module}.py").read_text(encoding="utf-8")
         assert any((slip.text, slip.after) == (text, after) for slip in slips(source)), (module, text)
+
+
+def test_a_slice_of_the_fuzzing_finds_no_defect() -> None:
+    """The full run is `python -m tests.campaign fuzz --number 100000`; docs/results/reliability.md has its table."""
+    pytest.importorskip("nibabel")
+    found = _python("-m", "tests.campaign", "fuzz", "--saved", "--number", "150", "--seed", "7", "--workers", "1")
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert "150 tried" in found.stdout
+
+
+def _python(*arguments: str) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")])
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+MARKER, NOTE = b'{"unfinished": {}}', b'{"case": "a.1", "bytes": [3, 2], "identity": "x"}'
+KEPT: Tree = {
+    "out.unfinished/segcal.json": MARKER,
+    "out.unfinished/found/a.1.json": NOTE,
+    "out.unfinished/a.1.npy": b"123",
+    "out.unfinished/temperature/a.1.npy": b"12",
+}
+SENTENCE = "segcal: no; 1 finished case is kept in 'out.unfinished', and the same command continues from there"
+
+
+def test_finished_cases_that_are_announced_may_be_kept() -> None:
+    assert wrongly_kept(SENTENCE, KEPT) is None
+
+
+def test_measurements_that_are_announced_may_be_kept() -> None:
+    content = save({"x": np.zeros(3, np.float32)}, {"about": "{}"})
+    kept = {"out.unfinished/segcal.json": MARKER, "out.unfinished/found/0a-2.safetensors": content}
+    sentence = SENTENCE.replace("1 finished case is", "2 finished cases are")
+    assert wrongly_kept(sentence, kept) is None
+    assert "2 noted" in (wrongly_kept(SENTENCE, kept) or "")
+    with pytest.raises(ValueError, match="bytes"):
+        wrongly_kept(sentence, {**kept, "out.unfinished/found/0a-2.safetensors": content[:-1]})
+
+
+@pytest.mark.parametrize(
+    ("sentence", "changes", "complaint"),
+    [
+        (SENTENCE, {"out/a.1.npy": b""}, "output of a refusal"),
+        ("segcal: no", {}, "not announced"),
+        (SENTENCE.replace("1 finished case is", "2 finished cases are"), {}, "2 cases announced and 1 noted"),
+        (SENTENCE, {"out.unfinished/segcal.json": b"{}"}, "without its marker"),
+        (SENTENCE, {"out.unfinished/a.1.npy": b"12"}, "noted"),
+        (SENTENCE, {"out.unfinished/b.npy": b"12"}, "noted"),
+        (SENTENCE, {"out.unfinished/found/a.1.json": None}, "noted"),
+    ],
+)
+def test_other_leftovers_of_a_refusal_are_seen(sentence: str, changes: Tree, complaint: str) -> None:
+    tree = {name: content for name, content in {**KEPT, **changes}.items() if content is not None}
+    assert complaint in (wrongly_kept(sentence, tree) or "")
+
+
+class Scripted:
+    """Commands that leave what a script says."""
+
+    def __init__(self, root: Path, *scenes: tuple[Ran, Tree]) -> None:
+        self.root, self.scenes = root, list(scenes)
+
+    def __call__(self, args: object, folder: Path) -> Ran:
+        ran, tree = self.scenes.pop(0)
+        become(self.root, {name: b"" for name in read_tree(self.root) if name.startswith("out")}, {})
+        write_tree(self.root, tree)
+        return ran
+
+
+@pytest.mark.parametrize(
+    ("then", "left", "cause"),
+    [
+        (Ran(0, "fine", ""), {"out/x": b""}, ""),
+        (Ran(0, "fine", ""), {**KEPT, "out/x": b""}, "continued: leftovers"),
+        (Ran(2, "", "segcal: no\n"), {}, "continued: refused"),
+        (Ran(1, "", "", "Traceback ...", "KeyError in x"), {}, "continued: traceback: KeyError in x"),
+    ],
+)
+def test_kept_work_must_be_finished_by_the_same_command(
+    then: Ran, left: Tree, cause: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = subject(lambda done: None)
+    damaged = {**whole.tree, "data/segcal.toml": b"x"}
+    tried = Mutant(0, whole, whole.commands[0], damaged, whole.commands[0].args, "bytes")
+    arena = Arena(tmp_path / "arena")
+    monkeypatch.setattr(mutants, "run", Scripted(arena.root, (Ran(2, "", f"{SENTENCE}\n"), KEPT), (then, left)))
+    assert arena.judge(tried).cause == cause
+    assert read_tree(arena.root) == damaged  # ready for the next mutant
+
+
+SMALL = """
+import time
+def test_right(): pass
+def test_wrong(): assert False
+def test_slow(): time.sleep({seconds})
+"""
+
+
+def test_tests_run_in_a_copy_up_to_a_time(tmp_path: Path) -> None:
+    (tmp_path / "tests").mkdir()
+    script = f"""
+from pathlib import Path
+from tests.campaign.testing import outcome_of
+copy, wrong = Path({str(tmp_path)!r}), "tests/test_small.py::test_wrong"
+for seconds, left_out, limit in ((0, (), 60), (0, (wrong,), 60), (60, (wrong,), 3)):
+    (copy / "tests/test_small.py").write_text({SMALL!r}.format(seconds=seconds))
+    found = outcome_of(copy, ["tests/test_small.py"], left_out, first=False, seconds=limit)
+    print(found.state, *found.failed)
+"""
+    found = _python("-c", script)
+    assert found.stdout.splitlines() == ["failed tests/test_small.py::test_wrong", "passed", "hung"], found

@@ -121,7 +121,7 @@ def test_folder_over_a_file_and_file_over_a_folder_are_refused(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("staged", [staged_folder, staged_file])
-def test_unwritable_parent_is_told(tmp_path: Path, staged) -> None:
+def test_unwritable_parent_is_reported(tmp_path: Path, staged) -> None:
     (tmp_path / "file").write_text("kept")
     with (
         pytest.raises(InputError, match=r"cannot write to '.*out'.*; choose another output"),
@@ -133,7 +133,7 @@ def test_unwritable_parent_is_told(tmp_path: Path, staged) -> None:
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 @pytest.mark.parametrize("staged", [staged_folder, staged_file])
-def test_forbidden_parent_is_told(tmp_path: Path, staged) -> None:
+def test_forbidden_parent_is_reported(tmp_path: Path, staged) -> None:
     (tmp_path / "shut").mkdir(mode=0o500)
     with pytest.raises(InputError, match="Permission denied"), staged(tmp_path / "shut" / "out"):
         pass
@@ -166,7 +166,14 @@ def test_json_has_no_nan(tmp_path: Path, value: float) -> None:
         write_json(tmp_path / "a.json", {"value": value})
 
 
-def test_unreadable_json_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", ["NaN", "-Infinity", "1e400"])
+def test_json_with_numbers_that_are_not_finite_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.json").write_text(f'{{"value": [1.5, {text}]}}')
+    with pytest.raises(InputError, match=rf"a\.json' is not readable JSON \({text} is not a finite number\)"):
+        read_json(tmp_path / "a.json")
+
+
+def test_unreadable_json_is_reported(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"a\.json' is missing; is .* the right folder"):
         read_json(tmp_path / "a.json")
     (tmp_path / "a.json").write_bytes(b"\xff\xfe{")

@@ -8,6 +8,7 @@ the new one. The next process that writes the same output removes, or puts back,
 from __future__ import annotations
 
 import json
+import math
 import mmap
 import os
 import re
@@ -42,13 +43,13 @@ _KINDS = {
     "checkpoints": "checkpoints of a training run",
     "unfinished": "parts of an unfinished run",
 }
-"""What a folder is, by the key of its marker that says so."""
+"""Description of each kind of folder, by the key of its marker."""
 
 _LARGE = 1 << 26
-"""Bytes from which on it pays to give back the pages of a mapped file."""
+"""Size in bytes above which it is worthwhile to release the pages of a mapped file."""
 
 _LONGEST_TEXT = 1 << 28
-"""Bytes of JSON or TOML that are read; a larger file is not one of ours."""
+"""Largest JSON or TOML file that is read, in bytes."""
 
 _SIGNS = {
     ".html": b"<title>Calibration report</title>",
@@ -63,7 +64,7 @@ _SIGNS = {
     ".svg": b"atplotlib",
     ".onnx": b"pytorch",
 }
-"""What the files that segcal writes under an extension hold near their beginning or end."""
+"""Bytes near the beginning or end of every file that segcal writes, by extension."""
 
 _ENDS = 1 << 14
 
@@ -130,13 +131,18 @@ def unfinished_folder(path: str | Path, content: Mapping[str, Any], *, shared: b
         finally:
             _staged.discard(target)
             if not shared and [path.name for path in _entries(target)] == [MARKER]:
-                shutil.rmtree(target, ignore_errors=True)
+                discard_unfinished(target)
 
 
-def remove_unfinished(path: str | Path | None) -> None:
-    """Delete what was kept to continue the output `path`, now that it is complete."""
-    if path is not None and _kind_of(unfinished_name(path)) == "unfinished":
-        shutil.rmtree(unfinished_name(path), ignore_errors=True)
+def discard_unfinished(folder: Path) -> None:
+    """Delete an unfinished folder, if it is one.
+
+    It gets a temporary name first, so that a process that is killed meanwhile leaves a whole folder or none.
+    """
+    if _kind_of(folder) == "unfinished":
+        aside = folder.with_name(f".{folder.name}.partial-{secrets.token_hex(4)}")
+        folder.rename(aside)
+        _remove_folder(aside)
 
 
 def remove_leftovers(folder: Path) -> None:
@@ -149,15 +155,9 @@ def _make_marked(target: Path, content: Mapping[str, Any], replace: bool) -> Non
     """Make a folder with its marker, or check that of a folder that exists."""
     refuse_foreign(target, "unfinished")
     if replace and _entries(target) and not _has_marker(target, content):
-        shutil.rmtree(target)
+        discard_unfinished(target)
     if not _entries(target):
-        staging = Path(tempfile.mkdtemp(prefix=f".{target.name}.partial-", dir=target.parent))
-        write_json(staging / MARKER, content)
-        staging.chmod(0o777 & ~_umask())
-        try:
-            staging.rename(target)
-        except OSError:  # another process that shares the folder was faster
-            shutil.rmtree(staging)
+        _make_folder(target, content)
     if not _has_marker(target, content):
         raise InputError(
             f"'{target}' holds parts of another run: data, calibrators or options differ, or this is another version "
@@ -165,19 +165,27 @@ def _make_marked(target: Path, content: Mapping[str, Any], replace: bool) -> Non
         )
 
 
+def _make_folder(target: Path, content: Mapping[str, Any]) -> None:
+    """Make a folder that has its marker as soon as it exists."""
+    staging = Path(tempfile.mkdtemp(prefix=f".{target.name}.partial-", dir=target.parent))
+    try:
+        write_json(staging / MARKER, content)
+        staging.chmod(0o777 & ~_umask())
+        with suppress(OSError):
+            staging.rename(target)
+    finally:  # it is still there if writing failed, or if another process that shares the folder was faster
+        if staging.exists():
+            shutil.rmtree(staging, ignore_errors=True)
+
+
 def _entries(folder: Path) -> list[Path]:
     return list(folder.iterdir()) if folder.is_dir() else []
 
 
 def _has_marker(folder: Path, content: Mapping[str, Any]) -> bool:
-    found = read_json(folder / MARKER).get("unfinished", {})
-    return bool(found.get("identity") == content["unfinished"]["identity"])
-
-
-def publish_folder(staging: Path, target: str | Path) -> None:
-    """Rename a complete folder to `target`, in place of what segcal wrote there before."""
-    refuse_foreign(Path(target))
-    _replace_folder(staging, Path(os.path.abspath(target)))  # noqa: PTH100
+    marker = read_json(folder / MARKER)
+    found = marker.get("unfinished") if isinstance(marker, dict) else None
+    return isinstance(found, dict) and found.get("identity") == content["unfinished"]["identity"]
 
 
 @contextmanager
@@ -238,7 +246,7 @@ def refuse_foreign(target: Path, kind: str | None = None) -> None:
 
 
 def refuse_unfinished(folder: Path) -> None:
-    """Raise if a folder is the unfinished output of a command: what it holds is not all that it will hold."""
+    """Raise if a folder is the unfinished output of a command, in which cases are missing."""
     if _kind_of(folder) == "unfinished":
         raise InputError(
             f"'{folder}' holds unfinished output; run the command again, or merge its parts, to complete it"
@@ -282,15 +290,22 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Return the content of a JSON file; raise if it is missing or broken."""
+    """Return the content of a JSON file; raise if it is missing or broken, or holds a number that is not finite."""
     try:
-        return json.loads(read_text(path))
+        return json.loads(read_text(path), parse_constant=_finite, parse_float=_finite)
     except FileNotFoundError as error:
         raise InputError(f"'{path}' is missing; is '{path.parent}' the right folder?") from error
     except (ValueError, OSError, RecursionError) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f"'{path}' is not readable JSON ({error}); restore it or write it again") from error
+
+
+def _finite(text: str) -> float:
+    """Return a number of a JSON file, which Python would read as infinity if it is too large."""
+    if not math.isfinite(number := float(text)):
+        raise ValueError(f"{text} is not a finite number")
+    return number
 
 
 def read_text(path: Path) -> str:
@@ -303,14 +318,14 @@ def read_text(path: Path) -> str:
 
 
 def release_pages(array: object, *, least: int = _LARGE, unchanged: bool = False) -> None:
-    """Give back the memory of a large memory-mapped array that has been read; it is read from disk again if needed.
+    """Release the memory of a large memory-mapped array; it is read from disk again if needed.
 
-    Pages of a mapped file count as memory of the process, so a volume would fill it though nothing holds on to it.
+    The pages of a mapped file count as memory of the process, so that reading a volume once would keep all of it.
 
     Args:
-        array: Any array; those that are not mapped stay as they are.
-        least: Bytes from which on an array counts as large.
-        unchanged: Whether nothing was written to an array that is copied on write; what was written would be lost.
+        array: Any array; arrays that are not mapped are left alone.
+        least: Size in bytes above which an array counts as large.
+        unchanged: Whether nothing was written to an array that is copied on write; changes would be lost.
     """
     mapped = getattr(array, "_mmap", None)
     unchanged = unchanged or getattr(array, "mode", None) == "r"
@@ -412,7 +427,7 @@ def _remove_folder(path: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    """Wait until a file or the entries of a folder are on disk; file systems that cannot are taken as they are."""
+    """Wait until a file, or the entries of a folder, are on disk, where the file system can do that."""
     with suppress(OSError):
         handle = os.open(path, os.O_RDONLY)
         try:
@@ -435,7 +450,7 @@ def _kind_of(folder: Path) -> str | None:
 
 
 def _looks_written(path: Path) -> bool:
-    """Return whether a file is empty, or holds what the files of its extension that segcal writes hold."""
+    """Return whether a file is empty or has the sign of a file that segcal wrote."""
     sign, size = _SIGNS.get(path.suffix.lower()), path.stat().st_size
     if sign is None or not size or not path.is_file():
         return not size

@@ -23,7 +23,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, help="stop after this time")
     parser.add_argument("--number", type=int, help="stop after so many mutants or kills")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--workers", type=int, default=2, help="processes")
+    parser.add_argument("--workers", type=int, default=2, help="fuzz, mutate: processes")
     parser.add_argument("--first", type=int, default=0, help="fuzz: number of the first mutant")
     parser.add_argument("--saved", action="store_true", help="fuzz: attack what segcal 0.1.0 saved; nothing is fitted")
     chosen = parser.parse_args(arguments)
@@ -86,8 +86,10 @@ def _mutate(chosen: argparse.Namespace) -> int:
     from tests.campaign.mutate import mutate
     from tests.campaign.report import mutation_table
 
-    found = mutate(chosen.seed, number=chosen.number, minutes=chosen.minutes)
+    found = mutate(chosen.seed, number=chosen.number, minutes=chosen.minutes, workers=chosen.workers)
     print(mutation_table(found))
+    if found.left_out:
+        print(f"\nleft out, as they fail without any change: {len(found.left_out)}", *found.left_out, sep="\n")
     print(f"\nseed {chosen.seed}, survivors: {len(found.survivors)}", *found.survivors, sep="\n")
     return int(bool(found.survivors))
 

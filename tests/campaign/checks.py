@@ -233,7 +233,9 @@ def check_fuse(done: Done) -> str | None:
     try:
         files = below(done.tree, "data/labels/")
         names = [
-            f"data/labels/{name}" for name in sorted(files) if name.endswith((".nii", ".nii.gz")) and name[0] != "."
+            f"data/labels/{name}"
+            for name in sorted(files)
+            if name.endswith((".nii", ".nii.gz")) and name[0] != "." and "/" not in name
         ]
         votes = np.stack([_volume(done.tree[name] or b"") for name in names]).astype(np.int64)
     except Exception as error:

@@ -1,7 +1,8 @@
 """`python -m tests.campaign disk`: outputs on a disk that is full, at any point of the writing.
 
 A small file system in memory is mounted for each trial where this process may do that; elsewhere, and in addition, the
-size of files is limited. The command must refuse in one sentence with status 2, and the old output must still be there.
+size of files is limited. The command must refuse in one sentence with status 2, which announces finished cases that it
+keeps, and the old output must still be there. With enough space, the same command must then succeed.
 """
 
 from __future__ import annotations
@@ -16,23 +17,22 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
-from tests.campaign.jobs import JOBS, Job, content_of, hidden, make_inputs, must
-from tests.campaign.kill import Kills, _remove
+from tests.campaign.jobs import JOBS, Job, content_of, hidden, make_inputs, must, remove, unfinished, warm_up
+from tests.campaign.kill import Kills
 from tests.campaign.processes import finished
+from tests.campaign.trees import Tree
 
 
 def disk(seed: int, *, number: int | None, minutes: float | None) -> Kills:
     """Fill disks until there were enough of them or the time is over."""
-    from tests.campaign.running import prepare, run
+    from tests.campaign.running import prepare
 
     began, rng, found = time.monotonic(), Random(seed), Kills()
     with tempfile.TemporaryDirectory(prefix="segcal-disk-") as folder:
         root = Path(folder)
         prepare(waiting=True)
         make_inputs(root, seed)
-        for job in JOBS:
-            run(job.args, root)
-            _remove(root / job.output)
+        warm_up(root)
         mounted, k = _can_mount(root), 0
         while (number is None or k < number) and (minutes is None or time.monotonic() - began < 60 * minutes):
             job = rng.choice(JOBS)
@@ -50,6 +50,10 @@ def _mount(at: Path, size: int) -> bool:
     return (
         shutil.which("mount") is not None and subprocess.run(command, capture_output=True, check=False).returncode == 0
     )
+
+
+def _enlarge(at: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,size=64m", str(at)], check=True)
 
 
 def _unmount(at: Path) -> None:
@@ -75,7 +79,7 @@ def _size_of(path: Path) -> int:
 def _full_disk(rng: Random, job: Job, root: Path, found: Kills) -> None:
     must(job.args, root)
     new = _size_of(root / job.output)
-    _remove(root / job.output)
+    remove(root / job.output)
     must(job.before, root)
     old = _size_of(root / job.output)
     place = root / "disk"
@@ -84,7 +88,8 @@ def _full_disk(rng: Random, job: Job, root: Path, found: Kills) -> None:
         raise SystemExit("a file system could be mounted before, and cannot now")
     try:
         shutil.move(root / job.output, place / job.output)
-        _judge(job, _on_disk(job.args, job), place, "full disk", f"{job.name} on a disk of {size} bytes", root, found)
+        words = f"{job.name} on a disk of {size} bytes"
+        _judge(job, _on_disk(job.args, job), place, "full disk", words, root, found, relieve=lambda: _enlarge(place))
     finally:
         _unmount(place)
 
@@ -99,7 +104,8 @@ def _limited_files(rng: Random, job: Job, root: Path, found: Kills) -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 
     _judge(job, job.args, root, "limited size of files", f"{job.name}, files up to {limit} bytes", root, found, confine)
-    _remove(root / job.output)
+    for name in (job.output, *unfinished(root)):
+        remove(root / name)
 
 
 def _judge(
@@ -111,24 +117,37 @@ def _judge(
     root: Path,
     found: Kills,
     confine: Callable[[], None] | None = None,
+    relieve: Callable[[], None] = lambda: None,
 ) -> None:
-    """Run a command where space is short, and judge what it says and leaves."""
+    """Run a command where space is short, and judge what it says and leaves; then again after `relieve`."""
     old = content_of(place / job.output)
     status, stderr = finished(args, root, confine)
-    now, left = content_of(place / job.output), hidden(place)
-    sentences = [line for line in stderr.splitlines() if line.startswith("segcal: ")]
-    complaint = None
-    if left:
-        complaint = f"left {left}"
-    elif status == 0:
-        complaint = None if now != old else "reported success and wrote nothing"
-    elif status != 2 or (len(sentences), len(stderr.strip().splitlines())) != (1, 1):
-        complaint = f"status {status} without one sentence: {stderr[-1500:]}"
-    elif now != old:
-        complaint = f"the old output is gone: {len(now)} of {len(old)} files"
-    elif "None" in sentences[0]:
-        complaint = f"an empty word in the message: {sentences[0]}"
+    complaint = _complaint(status, stderr, old, content_of(place / job.output), place)
+    if status and complaint is None:
+        relieve()
+        again, words_again = finished(args, root)
+        left = [*hidden(place), *unfinished(place)]
+        if again or left or content_of(place / job.output) == old:
+            complaint = f"with enough space: status {again}, left {left}: {words_again[-1500:]}"
     state = "defect" if complaint else "new output" if status == 0 else "refused, old output kept"
     found.counts[how, state] += 1
     if complaint:
         found.defects.append(f"{words}: {complaint}")
+
+
+def _complaint(status: int, stderr: str, old: Tree, now: Tree, place: Path) -> str | None:
+    """Return what is wrong with what a command said and left."""
+    left, kept = hidden(place), unfinished(place)
+    if status == 0:
+        left += kept
+        return f"left {left}" if left else None if now != old else "reported success and wrote nothing"
+    lines = stderr.strip().splitlines()
+    said = lines[0] if len(lines) == 1 and lines[0].startswith("segcal: ") else ""
+    wrongs = (
+        (bool(left), f"left {left}"),
+        (status != 2 or not said, f"status {status} without one sentence: {stderr[-1500:]}"),
+        (now != old, f"the old output is gone: {len(now)} of {len(old)} files"),
+        ("None" in said, f"an empty word in the message: {said}"),
+        (bool(kept) != ("kept in" in said), f"kept {kept}, and said: {said}"),
+    )
+    return next((complaint for wrong, complaint in wrongs if wrong), None)

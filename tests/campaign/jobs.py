@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from tests.campaign import folders
 from tests.campaign.processes import finished
+from tests.campaign.running import run
 from tests.campaign.trees import Tree, read_tree, write_tree
 
 CASES = 24
@@ -110,6 +112,33 @@ def _without_seconds(value: object) -> object:
     return value
 
 
+def warm_up(root: Path) -> None:
+    """Run every job once in this process, so that those forked from it have all imports and compiled code.
+
+    There is time enough: a compiler or an import that is interrupted may be unusable afterwards.
+    """
+    for job in JOBS:
+        ran = run(job.args, root, seconds=600)
+        if ran.status:
+            raise SystemExit(
+                f"segcal {' '.join(job.args)} failed before anything was attacked: {ran.stderr}{ran.error}"
+            )
+        remove(root / job.output)
+
+
+def remove(path: Path) -> None:
+    """Remove a file or folder, if it is there."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
 def hidden(folder: Path) -> list[str]:
     """Return what a killed process left behind: temporary names and locks."""
     return sorted(path.name for path in folder.iterdir() if path.name.startswith("."))
+
+
+def unfinished(folder: Path) -> list[str]:
+    """Return the folders in which commands keep finished cases until their output is complete."""
+    return sorted(path.name for path in folder.iterdir() if path.name.endswith(".unfinished"))

@@ -8,7 +8,6 @@ place, where the next run finds it), and the same command must succeed and leave
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import sys
 import tempfile
@@ -19,7 +18,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from tests.campaign.jobs import JOBS, Job, content_of, hidden, make_inputs, must
+from tests.campaign.jobs import JOBS, Job, content_of, hidden, make_inputs, must, remove, unfinished, warm_up
 from tests.campaign.processes import Child, start
 from tests.campaign.trees import Tree
 
@@ -50,16 +49,14 @@ class Kills:
 
 def kill(seed: int, *, number: int | None, minutes: float | None) -> Kills:
     """Kill processes until there were enough or the time is over; every third one is aimed."""
-    from tests.campaign.running import prepare, run
+    from tests.campaign.running import prepare
 
     began, rng, found = time.monotonic(), Random(seed), Kills()
     with tempfile.TemporaryDirectory(prefix="segcal-kill-") as folder:
         root = Path(folder)
         prepare(waiting=True)
         make_inputs(root, seed)
-        for job in JOBS:
-            run(job.args, root)  # loads the compiled code, which every later process inherits
-            _remove(root / job.output)
+        warm_up(root)
         rehearsals = {job: _rehearsed(job, root) for job in JOBS}
         k = 0
         while (number is None or k < number) and (minutes is None or time.monotonic() - began < 60 * minutes):
@@ -69,13 +66,6 @@ def kill(seed: int, *, number: int | None, minutes: float | None) -> Kills:
             if k % 50 == 0:
                 print(f"{k} killed in {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
     return found
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def _rehearsed(job: Job, root: Path) -> Rehearsal:
@@ -93,7 +83,7 @@ def _rehearsed(job: Job, root: Path) -> Rehearsal:
     if old == new:
         raise SystemExit(f"{job.name}: the old and the new output are the same, so a kill would show nothing")
     calls.unlink()
-    _remove(root / job.output)
+    remove(root / job.output)
     first = max(0, moment - 2)
     return Rehearsal(old, new, seconds, len(lines), first)
 
@@ -153,9 +143,9 @@ def _once(rng: Random, job: Job, known: Rehearsal, root: Path, found: Kills, *, 
     found.counts[how, "defect" if complaint else state] += 1
     if complaint:
         found.defects.append(f"{words}: {complaint}\n{stderr[-1500:]}")
-    _remove(root / job.output)
-    for name in hidden(root):
-        _remove(root / name)
+    remove(root / job.output)
+    for name in (*hidden(root), *unfinished(root)):
+        remove(root / name)
 
 
 def _state(job: Job, known: Rehearsal, root: Path, child: Child, status: int, sent: signal.Signals) -> str:
@@ -180,6 +170,6 @@ def _next_run(job: Job, known: Rehearsal, root: Path) -> str | None:
         return f"the next run failed with {status}: {child.stderr.strip()}"
     if content_of(root / job.output) != known.new:
         return "the next run wrote something else"
-    if left := hidden(root):
+    if left := [*hidden(root), *unfinished(root)]:
         return f"the next run left {left}"
     return None

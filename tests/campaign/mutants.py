@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
 from tests.campaign.arguments import odd_arguments
 from tests.campaign.checks import Done, NotANumberError
+from tests.campaign.kept import wrongly_kept
 from tests.campaign.mutators import mutate_tree
+from tests.campaign.reader import RegionsError
 from tests.campaign.running import Ran, run
 from tests.campaign.subjects import Command, Subject
 from tests.campaign.trees import Tree, become, read_tree
@@ -63,16 +65,37 @@ class Arena:
 
     def judge(self, tried: Mutant) -> Verdict:
         """Run the command of a mutant on its files and judge it."""
-        inputs = {name: content for name, content in tried.tree.items() if not name.startswith("expected/")}
+        inputs = _inputs(tried.tree)
+        try:
+            ran, after, new = self._run(tried.args, inputs)
+            verdict = _judged(tried, ran, inputs, after, new, self.root)
+            return self._continued(tried) if verdict.kind == "refused" and new else verdict
+        finally:
+            become(self.root, read_tree(self.root), inputs)
+            self.now = inputs
+
+    def _run(self, args: tuple[str, ...], inputs: Tree) -> tuple[Ran, Tree, Tree]:
+        """Run a command on inputs; return what it printed, all files afterwards and those that are new."""
         become(self.root, self.now, inputs)
         self.now = inputs
-        ran = run(tried.args, self.root)
-        after = read_tree(self.root)
-        new = {name: content for name, content in after.items() if name not in inputs}
-        try:
-            return _judged(tried, ran, inputs, after, new, self.root)
-        finally:
-            become(self.root, after, inputs)
+        ran, after = run(args, self.root), read_tree(self.root)
+        return ran, after, {name: content for name, content in after.items() if name not in inputs}
+
+    def _continued(self, tried: Mutant) -> Verdict:
+        """Undo the damage, and judge the same command, which must finish the work that was kept."""
+        whole = replace(tried, tree=tried.subject.tree)
+        inputs = _inputs(whole.tree)
+        ran, after, new = self._run(whole.args, inputs)
+        verdict = _judged(whole, ran, inputs, after, new, self.root)
+        if verdict.kind != "right":
+            return Verdict("defect", f"continued: {verdict.cause or 'refused'}", verdict.detail or ran.stderr)
+        if left := sorted(name for name in new if not name.startswith("out/")):
+            return Verdict("defect", "continued: leftovers", str(left))
+        return Verdict("refused")
+
+
+def _inputs(tree: Tree) -> Tree:
+    return {name: content for name, content in tree.items() if not name.startswith("expected/")}
 
 
 def _judged(tried: Mutant, ran: Ran, inputs: Tree, after: Tree, new: Tree, root: Path) -> Verdict:
@@ -94,6 +117,8 @@ def _succeeded(tried: Mutant, ran: Ran, root: Path) -> Verdict:
         wrong = tried.command.check(Done(tried.tree, ran.stdout, root, tried.subject.tree))
     except NotANumberError:
         return Verdict("defect", f"NaN in JSON: {tried.args[0]}", ran.stdout[:2000])
+    except RegionsError:  # as far as their form can be judged, the numbers are right
+        return Verdict("right")
     except Exception as error:
         wrong = f"output not as documented: {type(error).__name__}: {error}"
     if not wrong or (tried.family == "arguments" and not wrong.startswith("NaN")):
@@ -102,7 +127,7 @@ def _succeeded(tried: Mutant, ran: Ran, root: Path) -> Verdict:
 
 
 def _refused(ran: Ran, new: Tree) -> Verdict:
-    """Ask for status 2, one sentence and no output."""
+    """Ask for status 2, one sentence and no output except finished cases that the sentence announces."""
     if ran.status != 2:
         return Verdict("defect", f"exit status {ran.status}", ran.stderr)
     lines = [line for line in ran.stderr.splitlines() if line.strip()]
@@ -111,5 +136,10 @@ def _refused(ran: Ran, new: Tree) -> Verdict:
     if len(lines) > 1 and not lines[0].startswith("warning:"):
         return Verdict("defect", "a refusal of several lines", ran.stderr)
     if new:
-        return Verdict("defect", "half-written: output of a refusal", str(sorted(new)))
+        try:
+            wrong = wrongly_kept(lines[-1], new)
+        except Exception as error:  # a damaged file among those that were kept
+            wrong = f"{type(error).__name__}: {error}"
+        if wrong:
+            return Verdict("defect", "half-written: output of a refusal", wrong)
     return Verdict("refused")

@@ -30,6 +30,10 @@ class UnreadableError(Exception):
     """The folder is not one that the documentation describes."""
 
 
+class RegionsError(Exception):
+    """The folder declares regions that may overlap, for which this reader has no numbers."""
+
+
 @dataclass(frozen=True)
 class Read:
     """One case: logits [L, *S] in float64, the scores as they are in the file, and labels [*S], -1 where ignored."""
@@ -52,7 +56,7 @@ def read_data(tree: Tree, *, labels: bool, split: str | None = None) -> Data:
     """Return the cases of a split if there is one of that name, else all; `labels` says whether labels are needed."""
     try:
         return _read_data(tree, labels, split)
-    except UnreadableError:
+    except (UnreadableError, RegionsError):
         raise
     except Exception as error:
         raise UnreadableError(f"{type(error).__name__}: {error}") from error
@@ -126,6 +130,8 @@ def _ignored_by_nnunet(tree: Tree) -> set[int]:
     if "dataset.json" not in tree:
         return set()
     labels = json.loads(_bytes(tree, "dataset.json")).get("labels") or {}
+    if any(isinstance(number, list) and len(number) > 1 for number in labels.values()):
+        raise RegionsError
     return {int(number) for name, number in labels.items() if name == "ignore"}
 
 

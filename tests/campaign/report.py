@@ -68,8 +68,8 @@ def kill_table(found: Kills, how: str) -> str:
 
 def mutation_table(found: Noticed) -> str:
     """Return counts by module."""
-    kinds = ("killed", "survived", "equivalent")
+    kinds = ("killed", "hung", "survived", "equivalent")
     modules = sorted({module for module, _ in found.counts})
     rows = [[m, sum(found.counts[m, k] for k in kinds), *(found.counts[m, k] for k in kinds)] for m in modules]
-    total = [sum(row[k] for row in rows) for k in range(1, 5)]  # type: ignore[misc]
+    total = [sum(row[k] for row in rows) for k in range(1, len(kinds) + 2)]  # type: ignore[misc]
     return table(["module", "tried", *kinds], [*rows, ["all", *total]])

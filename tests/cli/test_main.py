@@ -8,6 +8,7 @@ import signal
 import pytest
 
 from segcal import cli
+from support.commands import refuse
 
 
 def test_waiting_threads_sleep_unless_the_user_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -19,3 +20,7 @@ def test_waiting_threads_sleep_unless_the_user_says_otherwise(monkeypatch: pytes
     cli.main()
     monkeypatch.delenv("KMP_BLOCKTIME")
     assert (seen["OMP_WAIT_POLICY"], seen["KMP_BLOCKTIME"]) == ("ACTIVE", "0")
+
+
+def test_a_nul_character_in_an_argument_is_refused() -> None:
+    assert refuse("apply", "ts", "data", "--out", "a\0b").startswith("segcal: arguments must not contain a NUL")

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nibabel.orientations import aff2axcodes
+from PIL import Image
 
 from segcal.data.folders.folder import open_folder, write_map, write_scores
 from segcal.data.io import base, formats
@@ -206,6 +207,23 @@ def test_an_absurd_size_is_refused_without_a_warning(tmp_path: Path) -> None:
         np.lib.format.write_array_header_1_0(file, header)
     with pytest.raises(InputError, match="damaged or incomplete"):
         formats.format_of(tmp_path / "a.npy").read_labels(tmp_path / "a.npy")
+
+
+def test_a_header_with_an_escape_sequence_is_refused_without_a_warning(tmp_path: Path) -> None:
+    """Python's parser, which numpy uses, warns of escape sequences that it does not know."""
+    np.save(tmp_path / "a.npy", np.zeros((2, 3), np.uint8))
+    content = (tmp_path / "a.npy").read_bytes().replace(b"'fortran_order'", b"'fortran\\`order'")
+    (tmp_path / "a.npy").write_bytes(content)
+    for read in (formats.format_of(Path("a.npy")).read_labels, formats.format_of(Path("a.npy")).label_shape):
+        with pytest.raises(InputError, match=r"damaged or incomplete one \(its header has a backslash\)"):
+            read(tmp_path / "a.npy")
+
+
+def test_pictures_of_other_formats_are_not_read(tmp_path: Path) -> None:
+    """Pillow would read a TIFF file by another name, and warn of what it finds in damaged ones."""
+    Image.fromarray(np.zeros((4, 5), np.uint8)).save(tmp_path / "a.png", "tiff")
+    with pytest.raises(InputError, match="cannot identify image file"):
+        formats.format_of(Path("a.png")).read_labels(tmp_path / "a.png")
 
 
 def test_labels_in_half_precision() -> None:

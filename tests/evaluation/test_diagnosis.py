@@ -209,3 +209,14 @@ def test_nothing_to_diagnose_is_refused() -> None:
     blank = replace(scenes(2.0, count=1)[0], labels=np.full((24, 20), IGNORED))
     with pytest.raises(InputError, match="no labelled pixel"):
         diagnose([blank], num_classes=4, ignore_index=IGNORED)
+
+
+def test_the_entropy_of_other_pixels_survives_a_huge_loss() -> None:
+    """At one of four pixels the label is 1e35 nats below; entropy computed as NLL minus slope would be lost."""
+    case = by_hand(3)
+    logits = np.array(case.logits)
+    logits[0, 0, 3] = -1e35
+    found = diagnose([replace(case, logits=logits)], num_classes=2).dataset
+    p = 1 / (1 + np.exp(-1))
+    assert found.nll == pytest.approx(1e35 / 4)
+    assert found.entropy == pytest.approx(3 / 4 * (-p * np.log(p) - (1 - p) * np.log(1 - p)))

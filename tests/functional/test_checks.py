@@ -249,3 +249,20 @@ def test_probabilities_with_some_empty_pixels_are_noticed() -> None:
 @pytest.mark.parametrize("few", [np.full((2, 3), 0.5), np.full((2, 99), 0.5), np.ones((1, 9, 9)), np.ones(3)], ids=str)
 def test_few_or_equal_pixels_and_one_channel_say_nothing(few: np.ndarray) -> None:
     assert probability_doubt(few) is None
+
+
+@pytest.mark.parametrize("label", [2**63, -(2**63) - 1, 10**300])
+def test_ignored_labels_must_fit_64_bits(label: int) -> None:
+    with pytest.raises(InputError, match=f"64 bits, got {label}; correct ignore_index"):
+        check_labels(torch.tensor([0, 1]), 2, ignore_index=[255, label])
+    limits = (2**63 - 1, -(2**63))
+    assert check_labels(torch.tensor([0, *limits]), 2, ignore_index=limits).tolist() == [0, -1, -1]
+
+
+def test_an_impossible_class_is_rounded_once_in_half_precision() -> None:
+    """Rounding 87.3365 to half precision before the subtraction would give a neighbour of the nearest number."""
+    tops = torch.linspace(0, 10, 321)
+    logits = torch.stack([tops, torch.full_like(tops, -torch.inf)]).half()
+    found = check_logits(logits, 2, class_axis=0)[1]
+    exact = np.asarray(logits[0], np.float64) + np.log(np.finfo(np.float32).tiny)
+    np.testing.assert_array_equal(found.numpy(), exact.astype(np.float16))

@@ -19,6 +19,7 @@ from segcal.functional.temperature import (
     confidence_excess,
     confidence_state,
     likelihood,
+    nll_and_entropy,
     optimal_inverse_temperature,
     pixel_inverse_temperature,
     root_of_increasing,
@@ -241,14 +242,17 @@ def test_the_definitions_of_confidence(nll: float, entropy: float, tolerance: fl
 def test_overconfident_means_a_temperature_above_one(temperature: float, state: str) -> None:
     images = draw(5, (200,), temperature=temperature)
     at_one, root = summed(images, 1.0), optimum(images)
-    nll, entropy = at_one.nll / at_one.pixels, at_one.entropy / at_one.pixels
     z, y = laid_flat(images)
+    nll, entropy = at_one.nll / at_one.pixels, (at_one.nll - at_one.slope) / at_one.pixels
     assert nll * at_one.pixels == pytest.approx(references.total_nll(z, y, 1.0), rel=1e-12)
     assert entropy * at_one.pixels == pytest.approx(references.total_entropy(z, y, 1.0), rel=1e-12)
     assert confidence_state(nll, entropy) == state
     assert (1 / root.inverse_temperature > 1) == (state == "overconfident")
-    scaled = summed([(root.inverse_temperature * z, y) for z, y in images], 1.0)
-    assert confidence_state(scaled.nll / scaled.pixels, scaled.entropy / scaled.pixels) == "balanced"
+    nll, entropy = (
+        sum(float(values.nansum()) for values in parts) / at_one.pixels
+        for parts in zip(*(nll_and_entropy(root.inverse_temperature * z, y) for z, y in images), strict=True)
+    )
+    assert confidence_state(nll, entropy) == "balanced"
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

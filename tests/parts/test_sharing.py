@@ -20,6 +20,7 @@ from segcal.data.folders.folder import open_folder
 from segcal.data.folders.writer import write_folder
 from segcal.evaluation import shared
 from segcal.evaluation.run import Measuring
+from segcal.files import unfinished_folder
 from segcal.parts.journal import Journal
 from segcal.parts.work import Part
 from segcal.types import Case, InputError
@@ -199,10 +200,10 @@ def test_a_refusal_before_any_case_is_finished_leaves_nothing(
     name: str, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(data.parent)
-    before, path = sorted(os.listdir()), Path("data/logits/case-0.npy")
+    before, path = sorted(Path().iterdir()), Path("data/logits/case-0.npy")
     path.write_bytes(path.read_bytes()[:-1])
     assert "kept in" not in refuse(*COMMANDS[name], "--out", "out")
-    assert sorted(os.listdir()) == before
+    assert sorted(Path().iterdir()) == before
 
 
 def test_the_files_of_an_unfinished_case_are_removed(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,6 +241,37 @@ def test_measurements_survive_an_output_that_cannot_be_written(data: Path, monke
     assert "5 finished cases are kept in 'results.unfinished'" in sentence
     succeed(*COMMANDS["evaluate"], "--out", "results")
     assert not Path("results.unfinished").exists()
+
+
+@pytest.mark.parametrize("old", ["in its place", "set aside", "none"])
+@pytest.mark.parametrize("moment", ["segcal.files._replace_folder", "segcal.parts.outputs.discard_unfinished"])
+def test_a_publication_that_was_cut_off_is_repeated(
+    moment: str, old: str, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is computed again, and nothing is left of the first attempt or of an old output that it set aside."""
+    monkeypatch.chdir(data.parent)
+    if old != "none":
+        succeed("apply", "ts", "data", "--out", "probs")
+    with monkeypatch.context() as patch:
+        patch.setattr(moment, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert run(*COMMANDS["apply"], "--out", "probs").exit_code != 0
+    if old == "set aside":
+        Path("probs").rename(".probs.old-0123abcd")
+    before = {path.name for path in Path().iterdir() if not path.name.startswith((".probs", "probs"))}
+    monkeypatch.setattr(CalibratedFiles, "write", None)
+    succeed(*COMMANDS["apply"], "--out", "probs")
+    assert {path.name for path in Path().iterdir()} == {*before, "probs"}
+    assert len(contents(Path("probs"))) == 11
+
+
+def test_a_marker_that_cannot_be_written_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("segcal.files.write_json", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left")))
+    with (
+        pytest.raises(OSError, match="No space left"),
+        unfinished_folder(tmp_path / "out", {"unfinished": {"identity": "x"}}, shared=False, replace=True),
+    ):
+        pass
+    assert not any(tmp_path.iterdir())
 
 
 def test_a_changed_case_is_measured_again(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:

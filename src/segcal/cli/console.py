@@ -113,6 +113,9 @@ class Group(TyperGroup):
         run = partial(super().main, args, *others, **{**extra, "standalone_mode": False})
         if not standalone_mode:
             return run()
+        if odd := [argument for argument in args or () if "\0" in argument]:  # no name of a file can have one
+            _complain(f"arguments must not contain a NUL character, got '{odd[0]}'; remove it")
+            sys.exit(2)
         try:
             status = run()
         except Exception as error:

@@ -22,6 +22,7 @@ from segcal.functional.temperature import (
     confidence_excess,
     confidence_state,
     likelihood,
+    nll_and_entropy,
     optimal_inverse_temperature,
 )
 from segcal.regions import foreground
@@ -178,9 +179,12 @@ def diagnose_image(
     labels = labels_of(case, num_classes, ignore_index)
     truth = labels.masked_fill(~foreground(labels, IGNORED, background=background), IGNORED)[0].to(device)
     over = under = 0
+    total = 0.0  # of entropy, which NLL minus slope would lose where the NLL is huge
     for slab in slabs_of(case, num_classes, device=device):
-        excess = confidence_excess(slab.logits[0], truth[slab.rows])
+        losses, entropies = nll_and_entropy(slab.logits[0], truth[slab.rows])
+        excess = losses - entropies
         over, under = over + int((excess > 1e-6).sum()), under + int((excess < -1e-6).sum())
+        total += float(np.nansum(entropies.cpu().numpy()))  # on one thread, in one order
 
     def at(alpha: float) -> Likelihood:
         slabs = slabs_of(case, num_classes, device=device)
@@ -192,7 +196,7 @@ def diagnose_image(
     if pixels == 0:
         nan = float("nan")
         return Finding(case.name, "balanced", nan, nan, nan, nan, nan, 0)
-    nll, entropy = found.nll / pixels, found.entropy / pixels
+    nll, entropy = found.nll / pixels, total / pixels
     inverse = optimal_inverse_temperature(at).inverse_temperature
     temperature = 1 / inverse if inverse else np.inf
     shares, spread = (over / pixels, under / pixels), _spread(case, truth)

@@ -14,6 +14,7 @@ from torch import Tensor
 from segcal.functional.counting import place_of_problem
 from segcal.functional.fingerprint import holds_numbers, sampled_scores
 from segcal.functional.pixels import all_finite, relabel
+from segcal.functional.probability import at_least_float32
 from segcal.kernels.constants import SMALLEST_LOG_PROBABILITY
 from segcal.kernels.dispatch import has_values
 from segcal.types import Activation, IgnoreIndex, InputError
@@ -31,12 +32,14 @@ _SHARES_OFF = 1e-3
 
 
 def ignored_labels(ignore_index: IgnoreIndex) -> tuple[int, ...]:
-    """Return `ignore_index`, which is one int, several or None, as a tuple."""
+    """Return `ignore_index`, which is one int, several or None, as a tuple; raise if one needs more than 64 bits."""
     if ignore_index is None:
         return ()
-    if isinstance(ignore_index, SupportsIndex):
-        return (index(ignore_index),)
-    return tuple(index(label) for label in ignore_index)
+    given = (ignore_index,) if isinstance(ignore_index, SupportsIndex) else ignore_index
+    ignored = tuple(index(label) for label in given)
+    if beyond := [label for label in ignored if not -(2**63) <= label < 2**63]:
+        raise InputError(f"labels to ignore must be whole numbers of 64 bits, got {beyond[0]}; correct ignore_index")
+    return ignored
 
 
 def activation_of(activation: str | None, num_classes: int) -> Activation:
@@ -127,10 +130,10 @@ def possible_logits(logits: Tensor, top: Tensor) -> Tensor:
 
     It is 87.3 nats below the largest: that of the probability that `logits_from_probabilities` gives to 0.
     """
-    limits = torch.finfo(logits.dtype)
+    limits, wide = torch.finfo(logits.dtype), at_least_float32(top)  # half precision is rounded once, at the end
     # where logits are so large that 87.3 is lost in rounding, a few units in the last place instead
-    below = (4 * limits.eps * top.abs()).clamp(min=-SMALLEST_LOG_PROBABILITY)
-    return torch.where(torch.isneginf(logits), (top - below).clamp(min=limits.min), logits)
+    below = (4 * limits.eps * wide.abs()).clamp(min=-SMALLEST_LOG_PROBABILITY)
+    return torch.where(torch.isneginf(logits), (wide - below).clamp(min=limits.min).to(logits.dtype), logits)
 
 
 def check_labels(

@@ -33,11 +33,6 @@ class Likelihood(NamedTuple):
     slope_at_zero: float
     slope_at_infinity: float
 
-    @property
-    def entropy(self) -> float:
-        """Return the summed entropy, if the inverse temperature is 1: only there the slope is NLL - entropy."""
-        return self.nll - self.slope
-
 
 class Root(NamedTuple):
     """An inverse temperature, and how it was found."""
@@ -148,9 +143,18 @@ def confidence_state(nll: float, entropy: float, *, tolerance: float = 1e-6) -> 
 
 def confidence_excess(logits: Float[Tensor, "L *S"], labels: Int64[Tensor, "*S"]) -> Float64[Tensor, "*S"]:
     """Return NLL minus entropy at each pixel: positive where overconfident; NaN where the label is negative."""
+    nll, entropy = nll_and_entropy(logits, labels)
+    return nll - entropy
+
+
+def nll_and_entropy(
+    logits: Float[Tensor, "L *S"], labels: Int64[Tensor, "*S"]
+) -> tuple[Float64[Tensor, "*S"], Float64[Tensor, "*S"]]:
+    """Return NLL and entropy of each pixel in nats; NaN where the label is negative."""
     flat = labels.reshape(-1)
     _, _, nll, _, entropy = pixel_statistics(logits.reshape(logits.shape[0], -1), flat)
-    return (nll - entropy).masked_fill(flat < 0, torch.nan).view(labels.shape)
+    first, second = (values.masked_fill(flat < 0, torch.nan).view(labels.shape) for values in (nll, entropy))
+    return first, second
 
 
 def _pixel_roots(below: Float64[Tensor, "L N"], truth: Float64[Tensor, " N"]) -> Float64[Tensor, " N"]:

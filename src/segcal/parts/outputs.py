@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from segcal.data.folders.folder import Folder
-from segcal.files import MARKER, publish_folder, read_json, remove_leftovers, staged_folder, write_json
+from segcal.files import MARKER, discard_unfinished, read_json, remove_leftovers, staged_folder, write_json
 from segcal.parts.journal import Journal
 from segcal.parts.work import Sharing, check_complete, check_same_run, meet, unfinished
 from segcal.types import Case, InputError
@@ -73,8 +73,8 @@ def write_cases(output: Output, folder: Folder, sharing: Sharing, *, track: Trac
             return _summary([notes[name] for name in own])
         if part.index > 1:
             return None
-        summary = _complete(output, kept, folder)
-        publish_folder(kept, sharing.out)
+        summary = _join(output, folder, [kept], sharing.out)
+        discard_unfinished(kept)
     return summary
 
 
@@ -127,7 +127,7 @@ def _reuse(output: Output, journal: Journal, out: Path, identities: Mapping[str,
 
 
 def _join(output: Output, folder: Folder, parts: Sequence[Path], out: Path) -> dict[str, int]:
-    """Join the files that parts have written; the parts remain."""
+    """Publish the files that parts have written; the parts remain, so that a process killed meanwhile loses nothing."""
     identities = folder.identities()
     with staged_folder(out) as staging:
         for path in parts:

@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from typing import Any, Self, TypeVar
 import torch
 from torch import distributed
 
-from segcal.files import MARKER, read_json, remove_unfinished, unfinished_folder, unfinished_name
+from segcal.files import MARKER, discard_unfinished, read_json, unfinished_folder, unfinished_name
 from segcal.parts.journal import Journal
 from segcal.training.processes import process_group
 from segcal.types import InputError
@@ -184,8 +183,8 @@ def naming_kept_work(folder: Path, *, shared: bool = False) -> Iterator[None]:
             note = f"{kept} kept in '{_as_seen(folder)}', and the same command continues from there"
             if note not in getattr(error, "__notes__", ()):
                 error.add_note(note)
-        elif not shared and _is_unfinished(folder):
-            shutil.rmtree(folder, ignore_errors=True)
+        elif not shared:
+            discard_unfinished(folder)
         raise
 
 
@@ -195,9 +194,10 @@ def publishing(sharing: Sharing) -> Iterator[None]:
     if sharing.out is None:
         yield
         return
-    with naming_kept_work(unfinished_name(sharing.out), shared=True):
+    kept = unfinished_name(sharing.out)
+    with naming_kept_work(kept, shared=True):
         yield
-    remove_unfinished(sharing.out)
+    discard_unfinished(kept)
 
 
 def _kept_work(folder: Path) -> str | None:
@@ -206,13 +206,6 @@ def _kept_work(folder: Path) -> str | None:
     counts = [(cases, "finished case"), (fits, "fit")]
     words = [f"{count:,} {what}{'s' if count > 1 else ''}" for count, what in counts if count]
     return f"{' and '.join(words)} {'is' if cases + fits == 1 else 'are'}" if words else None
-
-
-def _is_unfinished(folder: Path) -> bool:
-    try:
-        return "unfinished" in read_json(folder / MARKER)
-    except (InputError, TypeError):
-        return False
 
 
 def _as_seen(folder: Path) -> Path:

@@ -24,6 +24,7 @@ from segcal.files import read_json
 from segcal.types import InputError
 
 _ARCHIVES = (".npz",)
+_LARGEST_LABEL = 2**31
 _MARKS = ("dataset.json", "plans.json", "predict_from_raw_data_args.json")
 
 
@@ -194,6 +195,8 @@ def _read_dataset(path: Path | None) -> tuple[tuple[str, ...] | None, tuple[int,
             f"labels in '{path}' must be whole numbers, or lists of them, by name, got {labels}; restore the file"
         ) from error
     ignored = tuple(own for name, own in numbers.items() if name == "ignore" and isinstance(own, int))
+    if "ignore" in numbers and not ignored:
+        raise InputError(f"'ignore' in '{path}' must be one label, got {labels['ignore']}; restore the file")
     if any(isinstance(own, tuple) and len(own) > 1 for own in numbers.values()):  # nnU-Net's own condition
         # channels are in the order of the file, without background; regions_class_order only says how to paint them
         channels = {name: own for name, own in numbers.items() if name != "ignore" and own not in (0, (0,))}
@@ -208,4 +211,11 @@ def _label_or_labels(value: Any) -> int | tuple[int, ...]:
     """Return the label of a class, or those of a region; a list must have one."""
     if isinstance(value, list) and not value:
         raise ValueError("a region without labels")
-    return tuple(int(label) for label in value) if isinstance(value, list) else int(value)
+    return tuple(_label(label) for label in value) if isinstance(value, list) else _label(value)
+
+
+def _label(value: Any) -> int:
+    label = int(value)
+    if (isinstance(value, float) and value != label) or abs(label) >= _LARGEST_LABEL:
+        raise ValueError(f"{value} is not a label")
+    return label

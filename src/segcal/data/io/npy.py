@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +12,9 @@ import numpy as np
 
 from segcal.data.io.base import Format, Key, Shape, Stored, Writer, plain, readable
 from segcal.types import Array, InputError
+
+_MAGIC = b"\x93NUMPY"
+_LONGEST_HEADER = 10_000  # bytes, numpy's own limit
 
 
 class Npy(Format):
@@ -61,6 +65,10 @@ FORMAT = Npy()
 def read_npy(path: Path) -> Array:
     """Return the array in `path`, memory-mapped, so that only what is looked at is read."""
     with readable(path), np.errstate(over="ignore"):  # of a size that a damaged header declares
+        with path.open("rb") as file:
+            if file.read(len(_MAGIC)) == _MAGIC:
+                file.seek(0)
+                read_header(file)
         array = np.load(path, mmap_mode="r", allow_pickle=False)
         if not isinstance(array, np.ndarray):
             array.close()
@@ -75,11 +83,14 @@ def _shape(path: Path) -> Shape:
 
 def read_header(file: IO[bytes]) -> tuple[Shape, bool, np.dtype[Any]]:
     """Return shape, Fortran order and dtype of the array that follows in `file`."""
-    version = np.lib.format.read_magic(file)
-    read: Callable[..., Any] = (
-        np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    )
-    header: tuple[Shape, bool, np.dtype[Any]] = read(file)
+    version = np.lib.format.read_magic(io.BytesIO(file.read(len(_MAGIC) + 2)))
+    first = version == (1, 0)
+    read: Callable[..., Any] = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
+    size = file.read(2 if first else 4)
+    text = file.read(min(int.from_bytes(size, "little"), _LONGEST_HEADER + 1))
+    if b"\\" in text:  # Python's parser, which numpy calls, would warn of an escape sequence that it does not know
+        raise ValueError("its header has a backslash")
+    header: tuple[Shape, bool, np.dtype[Any]] = read(io.BytesIO(size + text))
     return header
 
 

@@ -10,6 +10,9 @@ from PIL import Image
 from segcal.data.io.base import Format, Shape, Stored, plain, readable
 from segcal.types import Array, InputError
 
+_FORMATS = ("PNG", "JPEG", "WEBP")
+"""What is read: Pillow knows some forty formats, and chooses by the content rather than by the name of a file."""
+
 _LABEL_MODES = ("1", "L", "P", "I", "I;16", "I;16B")
 _IMAGE_MODES = ("L", "LA", "RGB", "RGBA", "I", "I;16", "I;16B")
 
@@ -42,7 +45,7 @@ FORMAT = Picture()
 
 def read_label_picture(path: Path) -> Array:
     """Return labels `[H, W]` from a greyscale picture, or the indices of one with a palette."""
-    with readable(path), Image.open(path) as picture:
+    with readable(path), Image.open(path, formats=_FORMATS) as picture:
         if picture.format == "WEBP":
             return _labels_from_webp(path, np.asarray(picture.convert("RGB")))
         if picture.mode not in _LABEL_MODES:
@@ -52,7 +55,7 @@ def read_label_picture(path: Path) -> Array:
 
 def read_image_picture(path: Path) -> Array:
     """Return float32 `[C, H, W]` in 0..1 from a picture of 8 or 16 bits."""
-    with readable(path), Image.open(path) as picture:
+    with readable(path), Image.open(path, formats=_FORMATS) as picture:
         pixels = np.asarray(picture.convert(_image_mode(picture.mode)))
     scale = np.float32(255 if pixels.dtype == np.uint8 else 65535)
     channels = pixels[None] if pixels.ndim == 2 else np.moveaxis(pixels, -1, 0)
@@ -61,7 +64,7 @@ def read_image_picture(path: Path) -> Array:
 
 def picture_shape(path: Path) -> Shape:
     """Return `(C, H, W)` of a picture, from its header."""
-    with readable(path), Image.open(path) as picture:
+    with readable(path), Image.open(path, formats=_FORMATS) as picture:
         bands = len(Image.new(_image_mode(picture.mode), (1, 1)).getbands())
         return (bands, picture.height, picture.width)
 
