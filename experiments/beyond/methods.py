@@ -53,7 +53,7 @@ def _local(method: str = "lts", *, held_out: bool = False, **own: Any) -> Fit:
             settings |= {"validation": left, "patience": _PATIENCE}
         found = calibrator.fit(used, **settings).to("cpu")
         details = found.fit_report_.details
-        return found, {name: details[name] for name in ("best_epoch", "kept_ts") if name in details}
+        return found, {name: details[name] for name in ("best_epoch", "share") if name in details}
 
     return fit
 

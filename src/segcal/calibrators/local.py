@@ -44,6 +44,9 @@ Inputs = Literal["log_softmax", "logits"]
 
 SHARPEN = False
 """Default of `sharpen` outside `preset="paper"`."""
+UNCHECKED_SHARE = 0.5
+"""Share of the distance between TS and the tree that is kept where no validation images say how much of it to trust."""
+_SHARES = (1.0, 0.75, 0.5, 0.25)
 _CONTEXT = 8  # the tree's reach, rounded up so that slabs are cut where its compiled tiles are, and give the same bits
 
 
@@ -65,8 +68,8 @@ class LocalTemperatureScaling(TemperatureCalibrator):
         init: "normal", or "zeros", with which sibling leaves remain equal during training.
         inputs: "log_softmax" for standardised log-probabilities, which no shift or scale of the logits changes, or
             "logits" as printed in the paper. Default: "log_softmax", and "logits" with `preset="paper"`.
-        sharpen: Allow temperatures below that of TS, with which a pixel is more confident than after TS (IBTS: below
-            min(1, T_TS)). Default: False, and True with `preset="paper"`.
+        sharpen: Allow temperatures below min(1, T_TS), which increase confidence beyond that of both the network and
+            TS. Default: False, and True with `preset="paper"`.
         preset: "default" starts at T_TS and trains with Adam at 1e-4 for 200 epochs; "paper" starts at 1 and trains for
             100 epochs, at 1e-5 (2D) or 1e-4 (3D), a tenth of it after 50.
         condition: "class" or "confidence" multiplies the temperature by a learned factor for each predicted class, or
@@ -153,8 +156,10 @@ class LocalTemperatureScaling(TemperatureCalibrator):
         """Train the tree to least NLL; see `segcal.training.settings.Settings` for the arguments.
 
         The weights of the epoch of least NLL on the validation cases are kept; without `validation`, those of the last
-        epoch. They are then compared with TS, fitted on the same cases, on the validation cases (without them: on the
-        fitted cases), and unless their NLL is lower, the temperature of TS is kept instead (not with `preset="paper"`).
+        epoch. Then the tree is shrunk towards TS, fitted on the same cases (not with `preset="paper"`): to the share of
+        the way, 1, 3/4, 1/2, 1/4 or 0, with the least NLL on the validation cases. Without them half of the way is
+        kept, since nothing shows how much of what was learned holds for other images, or none of it if the NLL of TS is
+        lower on the fitted cases.
 
         Cases of more than 8 million scores are trained on in random crops of up to 4 million scores unless `crop` is
         given or `preset="paper"` is set, and measured in slabs, so that memory does not grow with their size.
@@ -268,7 +273,7 @@ class LocalTemperatureScaling(TemperatureCalibrator):
         scale = torch.where((exact > 0) & exact.isfinite(), exact, 1.0)
         neutral = _neutral(self.num_classes)
         self.base_temperature.fill_(1.0 if self.preset == "paper" else temperature)
-        self.floor.fill_(0.0 if self.sharpen else self._floor_of(temperature))
+        self.floor.fill_(0.0 if self.sharpen else min(1.0, temperature))
         if self.inputs == "log_softmax":
             found = input_statistics(self, cases, scale)
             self.input_scale.copy_(scale)
@@ -281,13 +286,10 @@ class LocalTemperatureScaling(TemperatureCalibrator):
             largest = max((tuple(case.logits.shape) for case in cases), key=math.prod)
         return bounded_crop(largest) if crop is None and self.preset != "paper" else crop
 
-    def _floor_of(self, temperature: float) -> float:
-        """Return the smallest temperature that is applied to data with this temperature of TS."""
-        return temperature
-
     def _judge(self, start: TemperatureScaling, cases: Collection[Case], history: History, validated: bool) -> Verdict:
-        """Compare with TS on the given cases, and go back to it if it is better."""
-        reference, found = (_mean(summed_nll(one, cases)) for one in (start, self))
+        """Choose how far to go from TS to the tree, by the NLL of the given cases; not at all if TS is better."""
+        reference = _mean(summed_nll(start, cases))
+        share, found = self._best_share(cases, validated)
         keeps_start = self.preset != "paper" and not found < reference  # nor is NaN better
         if keeps_start:
             self.tree.make_constant()
@@ -296,10 +298,26 @@ class LocalTemperatureScaling(TemperatureCalibrator):
             nll=reference if keeps_start else found,
             ts=reference,
             uncalibrated=_mean(uncalibrated_nll(self, cases)),
-            keeps_ts=keeps_start,
+            share=0.0 if keeps_start else share,
             falling=history.late_decrease() > 0,
             temperature=start.fit_report_.details["temperature"],
         )
+
+    def _best_share(self, cases: Collection[Case], validated: bool) -> tuple[float, float]:
+        """Shrink the tree to the share of least NLL, and return both; without validation cases there is no choice."""
+        learned = {name: values.clone() for name, values in self.tree.state_dict().items()}
+        losses = dict[float, float]()
+
+        def shrink(share: float) -> None:
+            self.tree.load_state_dict(learned)
+            self.tree.shrink(share)
+
+        for share in (1.0,) if self.preset == "paper" else _SHARES if validated else (UNCHECKED_SHARE,):
+            shrink(share)
+            losses[share] = _mean(summed_nll(self, cases))
+        best = min(losses, key=lambda share: (math.isnan(losses[share]), losses[share]))
+        shrink(best)
+        return best, losses[best]
 
     def _report(
         self, before: FitReport, verdict: Verdict, cases: Collection[Case], history: History, settings: Settings
@@ -317,7 +335,7 @@ class LocalTemperatureScaling(TemperatureCalibrator):
                 *seen.warnings(self.bounds),
             ),
             details={
-                "best_epoch": 0 if verdict.keeps_ts else history.best_epoch,
+                "best_epoch": history.best_epoch if verdict.share else 0,
                 **verdict.details(),
                 **seen.details(),
                 "crop": settings.crop,
@@ -365,11 +383,6 @@ class ImageTemperatureScaling(LocalTemperatureScaling):
         factor = self._factor(logits, image)
         mean = factor.mean(dim=tuple(range(1, factor.ndim)), keepdim=True)
         return self._applied(mean).expand_as(factor)
-
-    def _floor_of(self, temperature: float) -> float:
-        """Return the smallest temperature that is applied to data with this temperature of TS."""
-        # training starts near T_TS: with a floor there, an image whose mean is just below it would have no gradient
-        return min(1.0, temperature)
 
     def unchecked_slabs(self, case: Case) -> Iterator[tuple[Slab, Temperature]]:
         """Yield the temperature of the image slab by slab: one pass for the mean, one to apply it."""
