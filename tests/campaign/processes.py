@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -60,6 +61,7 @@ def start(args: Sequence[str], folder: Path, confine: Callable[[], None] | None 
 
 def _become_segcal(args: Sequence[str], folder: Path, confine: Callable[[], None] | None) -> int:
     os.chdir(folder)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # background processes ignore it
     sys.argv = ["segcal", *args]
     sys.stdout = io.TextIOWrapper(io.FileIO(1, "w", closefd=False), "utf-8")
     sys.stderr = io.TextIOWrapper(io.FileIO(2, "w", closefd=False), "utf-8", write_through=True)

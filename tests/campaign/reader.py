@@ -71,8 +71,10 @@ def _read_data(tree: Tree, need_labels: bool, split: str | None) -> Data:
     if not ours:
         ignored |= _ignored_by_nnunet(tree)
     truth = next((p for p in ("labels/", "gt_segmentations/", "labelsTr/") if any(n.startswith(p) for n in tree)), "")
-    score_files = {name: file for place in places for name, file in _named(tree, place, SCORES if ours else (".npz",))}
-    label_files = dict(_named(tree, truth or "labels/", LABELS))
+    score_files = {
+        name: files for place in places for name, files in _named(tree, place, SCORES if ours else (".npz",)).items()
+    }
+    label_files = _named(tree, truth or "labels/", LABELS)
     if not score_files:
         raise UnreadableError("no scores")
     splits = json.loads(_bytes(tree, "splits.json")) if "splits.json" in tree else {}
@@ -80,14 +82,14 @@ def _read_data(tree: Tree, need_labels: bool, split: str | None) -> Data:
     for name in splits[split] if split in splits else sorted(score_files):
         raw = None
         if name in label_files:
-            raw = _label_array(tree, label_files[name])
+            raw = _label_array(tree, _only(label_files[name]))
         elif need_labels:
             raise UnreadableError(f"no labels of {name}")
         space = None if raw is None else raw.shape
         if not ours and raw is None:
-            beside = score_files[name].removesuffix(".npz") + ".nii.gz"
+            beside = _only(score_files[name]).removesuffix(".npz") + ".nii.gz"
             space = _volume(_bytes(tree, beside)).shape if beside in tree else None
-        stored = _score_array(tree, score_files[name], kind, space)
+        stored = _score_array(tree, _only(score_files[name]), kind, space)
         logits = _logits(stored, kind)
         known = _checked_labels(raw, stored, ignored, crop=not ours) if need_labels else raw
         read.append(Read(name, logits, stored, known))
@@ -101,19 +103,23 @@ def _bytes(tree: Tree, name: str) -> bytes:
     return content
 
 
-def _named(tree: Tree, folder: str, ends: Sequence[str]) -> list[tuple[str, str]]:
-    """Return case names and paths of files directly in a folder; two files of one case are an error."""
-    found: dict[str, str] = {}
+def _named(tree: Tree, folder: str, ends: Sequence[str]) -> dict[str, list[str]]:
+    """Return the paths of files directly in a folder, by case."""
+    found: dict[str, list[str]] = {}
     for path, content in tree.items():
         name = path.removeprefix(folder)
         end = next((end for end in sorted(ends, key=len, reverse=True) if name.lower().endswith(end)), None)
         if not path.startswith(folder) or "/" in name or end is None or content is None or name.startswith("."):
             continue
-        case = name[: -len(end)]
-        if case in found:
-            raise UnreadableError(f"two files of {case}")
-        found[case] = path
-    return list(found.items())
+        found.setdefault(name[: -len(end)], []).append(path)
+    return found
+
+
+def _only(paths: list[str]) -> str:
+    """Return the file of a case; two are an error, but not if there is no such case."""
+    if len(paths) != 1:
+        raise UnreadableError(f"several files of a case: {paths}")
+    return paths[0]
 
 
 def _nnunet_places(tree: Tree) -> list[str]:

@@ -116,6 +116,9 @@ def test_order_of_findings_does_not_matter(data: Path, rng: np.random.Generator)
         assert getattr(one, table).equals(getattr(other, table)), table
 
 
+KEPT = "3 finished cases are kept in '{}', and the same command continues from there"
+
+
 def test_interrupted_output_is_continued(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A failure at the fourth case leaves three; they are not written again, and nothing has the final name before."""
     monkeypatch.chdir(data.parent)
@@ -128,7 +131,9 @@ def test_interrupted_output_is_continued(data: Path, monkeypatch: pytest.MonkeyP
         return write(self, case, folder)
 
     monkeypatch.setattr(CalibratedFiles, "write", failing)
-    assert run(*asked, "--out", "probs").exit_code != 0
+    ended = run(*asked, "--out", "probs")
+    assert ended.exit_code == 130
+    assert ended.stderr.strip() == f"segcal: interrupted; {KEPT.format('probs.unfinished')}"
     assert not Path("probs").exists()
     with pytest.raises(InputError, match="unfinished"):
         open_folder("probs.unfinished")
@@ -167,9 +172,6 @@ def test_interrupted_evaluation_is_continued(data: Path, monkeypatch: pytest.Mon
     assert not Path("results.unfinished").exists()
     succeed(*asked, "--out", "again")
     assert contents(Path("results")) == contents(Path("again"))
-
-
-KEPT = "3 finished cases are kept in '{}', and the same command continues from there"
 
 
 @pytest.mark.parametrize("name", COMMANDS)

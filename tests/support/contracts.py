@@ -227,6 +227,19 @@ def slabs_give_what_the_whole_gives(s: Subject, _: Path) -> None:
 
 
 @_contract
+def bits_do_not_depend_on_the_number_of_threads(s: Subject, _: Path) -> None:
+    logits, image = (values[:1].repeat(1, 1, *(5,) * (values.ndim - 3), 13)[..., :-1] for values in s.batch())
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            found.append(s.fitted(logits, image))
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(found[0], other) for other in found[1:])
+
+
+@_contract
 def calibrating_a_case_leaves_the_mode_of_gradients_alone(s: Subject, _: Path) -> None:
     """Also while generators wait, and when two are gone through side by side and so end in the order they began."""
     with torch.enable_grad():

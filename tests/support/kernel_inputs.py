@@ -292,6 +292,7 @@ INPUTS: dict[str, tuple[Callable[[Scene], Call | list[Call]], dict[str, float]]]
         CLOSE,
     ),
     "pixels.all_finite": (lambda s: [call(s.moderate), call(s.moderate * torch.inf)], CLOSE),
+    "pixels.image_sums": (lambda s: call(s.moderate), {"rtol": 1e-10, "atol": 1e-9}),
     "pixels.likelihood_sums": (lambda s: [call(*s.flat, alpha) for alpha in (0.0, 0.7, 3.0)], LOOSE),
     "pixels.moved_labels": (lambda s: [call(s.flat[0], s.flat[0].flip(0)), call(s.flat[0].half(), s.flat[0])], CLOSE),
     "pixels.pixel_statistics": (lambda s: call(s.flat[0], s.flat[1].clamp(min=0)), CLOSE),
@@ -306,6 +307,10 @@ INPUTS: dict[str, tuple[Callable[[Scene], Call | list[Call]], dict[str, float]]]
     "scaling.binned_sums": (
         lambda s: call(*s.flat, torch.tensor([0.3, 0.9]).double(), torch.tensor([0.5, 1.0, 2.0]).double()),
         LOOSE,
+    ),
+    "scaling.mixed_logits": (
+        lambda s: call(s.moderate, torch.tensor(1.7).double(), torch.tensor([0.6, 0.3, 0.1]).double()),
+        SINGLE,
     ),
     "scaling.mixture_sums": (
         lambda s: call(*s.flat, s.numbers(s.classes).abs(), 0.6, torch.tensor([0.5, 0.3, 0.2]).double()),

@@ -17,8 +17,7 @@ from segcal.calibrators.shared.streaming import pixels_of, survey
 from segcal.calibrators.temperature import TemperatureScaling
 from segcal.cases import reread
 from segcal.functional.pixel_sample import Sample
-from segcal.functional.probability import at_least_float32
-from segcal.functional.scaling import Mixture, least_on_simplex, mixture, read_mixture
+from segcal.functional.scaling import Mixture, least_on_simplex, mixed_logits, mixture, read_mixture
 from segcal.types import Array, Case, IgnoreIndex, Image, InputError, Logits
 
 Loss = Literal["cross_entropy", "squared_error"]
@@ -98,12 +97,7 @@ class EnsembleTemperatureScaling(Calibrator):
 
     def calibrate(self, logits: Logits, image: Image | None = None) -> Logits:
         """Logarithms of the mixed probabilities."""
-        wide = at_least_float32(logits)
-        below = wide - wide.amax(dim=1, keepdim=True)
-        scaled, raw, uniform = self.weights.to(wide.dtype).unbind()
-        tempered = torch.softmax(below / self.temperature.to(wide.dtype), dim=1)
-        mixed = scaled * tempered + raw * torch.softmax(below, dim=1) + uniform / self.num_classes
-        return mixed.clamp(min=torch.finfo(wide.dtype).tiny).log()
+        return mixed_logits(logits, self.temperature, self.weights)
 
     def _main_numbers(self) -> dict[str, object]:
         return {"temperature": float(self.temperature), "weights": [round(w, 4) for w in self.weights.tolist()]}

@@ -31,6 +31,7 @@ from segcal.calibrators.shared.verdict import TemperatureRange, Verdict
 from segcal.calibrators.temperature import TemperatureScaling
 from segcal.cases import Slab, reread, slabs_of
 from segcal.functional.division import scaled_within
+from segcal.functional.pixels import image_sums
 from segcal.functional.probability import at_least_float32
 from segcal.functional.standardise import Standardisation
 from segcal.training.loop import train
@@ -381,8 +382,8 @@ class ImageTemperatureScaling(LocalTemperatureScaling):
     def unchecked_temperature(self, logits: Logits, image: Image | None) -> Temperature:
         """Return the temperature of the image at each pixel, whether fitted or not."""
         factor = self._factor(logits, image)
-        mean = factor.mean(dim=tuple(range(1, factor.ndim)), keepdim=True)
-        return self._applied(mean).expand_as(factor)
+        mean = image_sums(factor) / math.prod(factor.shape[1:])
+        return self._applied(mean.to(factor.dtype).view(-1, *[1] * (factor.ndim - 1))).expand_as(factor)
 
     def unchecked_slabs(self, case: Case) -> Iterator[tuple[Slab, Temperature]]:
         """Yield the temperature of the image slab by slab: one pass for the mean, one to apply it."""
@@ -390,7 +391,7 @@ class ImageTemperatureScaling(LocalTemperatureScaling):
         for slab in slabs_of(case, self.num_classes, context=_CONTEXT, device=self.fitted.device):
             with torch.no_grad():
                 inner = self._factor(slab.logits, self._image(slab.logits, slab.image))[:, :, slab.inner]
-            total, pixels = total + float(inner.double().sum()), pixels + inner.numel()
+            total, pixels = total + float(image_sums(inner)), pixels + inner.numel()
         for slab in slabs_of(case, self.num_classes, device=self.fitted.device):
             mean = at_least_float32(slab.logits[:, :1]).new_full(
                 (1, 1, *(1 for _ in slab.logits.shape[2:])), total / pixels

@@ -88,6 +88,10 @@ class Group(TyperGroup):
         try:
             with _warnings_as_lines():
                 return super().invoke(ctx)
+        except (KeyboardInterrupt, SystemExit) as error:  # Ctrl-C and SIGTERM
+            if hasattr(error, "__notes__"):
+                _complain("interrupted", error)
+            raise
         except BrokenPipeError:
             raise  # the reader closed the pipe (`| head`), which the caller ends quietly
         except OSError as error:

@@ -90,3 +90,9 @@ def all_finite(values: Float[Tensor, "*A"]) -> bool:
     """
     # a sum is finite only if every term is, and needs no memory; that of huge numbers may overflow
     return bool(torch.isfinite(values.sum(dtype=torch.float64))) or bool(torch.isfinite(values).all())
+
+
+@accelerated
+def image_sums(values: Float[Tensor, "B *S"]) -> Float64[Tensor, " B"]:
+    """Return the sum of each image in float64; the kernel adds in one order for any number of threads."""
+    return values.double().flatten(1).sum(dim=1)

@@ -11,6 +11,7 @@ from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from segcal.functional.pixels import likelihood_terms
+from segcal.functional.probability import at_least_float32
 from segcal.kernels.dispatch import accelerated
 from segcal.types import Array
 
@@ -25,6 +26,19 @@ class Mixture(NamedTuple):
     """Inner products of the three vectors of probabilities."""
     truth: Array
     """Their probabilities of the true class."""
+
+
+@accelerated
+def mixed_logits(
+    logits: Float[Tensor, "B L *S"], temperature: Float64[Tensor, ""], weights: Float64[Tensor, "3"]
+) -> Float[Tensor, "B L *S"]:
+    """Return the logarithm of the weighted sum of softmax(z / T), softmax(z) and 1 / L at each pixel."""
+    wide = at_least_float32(logits)
+    below = wide - wide.amax(dim=1, keepdim=True)
+    scaled, raw, uniform = weights.to(wide.dtype).unbind()
+    tempered = torch.softmax(below / temperature.to(wide.dtype), dim=1)
+    mixed = scaled * tempered + raw * torch.softmax(below, dim=1) + uniform / logits.shape[1]
+    return mixed.clamp(min=torch.finfo(wide.dtype).tiny).log()
 
 
 def mixture(

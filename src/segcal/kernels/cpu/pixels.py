@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from segcal.kernels.cpu.compiling import BLOCK, as_numpy, compiled, exp_below_zero, log_above_one, over_pixels
+from segcal.kernels.dispatch import DECLINED
 from segcal.types import Array
 
 _EXPONENTS = {torch.float16: 0x7C00, torch.bfloat16: 0x7F80}
@@ -238,3 +239,10 @@ def relabel(labels: Tensor, ignored: Sequence[int], num_classes: int) -> tuple[T
     wide = values.reshape(-1).astype(np.int64)
     wrong = ((wide < 0) | (wide >= num_classes)) & ~np.isin(wide, unique)
     return torch.from_numpy(result), int(wrong.argmax())
+
+
+def image_sums(values: Tensor) -> Tensor:
+    """Twin of `segcal.functional.pixels.image_sums`, in numpy on one thread."""
+    if not values.numel():
+        return DECLINED
+    return torch.from_numpy(as_numpy(values).reshape(len(values), -1).sum(axis=1, dtype=np.float64))

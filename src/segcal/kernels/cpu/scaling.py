@@ -10,6 +10,7 @@ from torch import Tensor
 
 from segcal.kernels.cpu.affine import exponentials, widen
 from segcal.kernels.cpu.compiling import BLOCK, as_numpy, compiled, exp_below_zero, log_above_one, over_pixels
+from segcal.kernels.dispatch import DECLINED
 from segcal.types import Array
 
 
@@ -79,6 +80,40 @@ def mixture_sums(logits: Tensor, labels: Tensor, importance: Tensor, alpha: floa
     total = _summed(_mixture, logits, labels, 19, as_numpy(importance), float(alpha), as_numpy(weights))
     total[7], total[10], total[11] = total[5], total[6], total[9]  # the second derivatives are symmetric
     return total
+
+
+@compiled
+def _mixed(logits: Array, alpha: float, weights: Array, tiny: float, found: Array, start: int, stop: int) -> None:
+    classes = logits.shape[0]
+    x, raw, scaled = np.empty((classes, BLOCK)), np.empty((classes, BLOCK)), np.empty((classes, BLOCK))
+    top, of_raw, of_scaled = np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK)
+    for at in range(start, stop, BLOCK):
+        n = min(BLOCK, stop - at)
+        widen(logits, at, n, x)
+        exponentials(x, n, top, of_raw, raw)
+        of_scaled[:] = 0.0
+        for c in range(classes):
+            row, power = x[c], scaled[c]
+            for i in range(n):
+                power[i] = exp_below_zero(alpha * (row[i] - top[i]))
+                of_scaled[i] += power[i]
+        for c in range(classes):
+            one, other, out = scaled[c], raw[c], found[c, at : at + n]
+            for i in range(n):
+                mixed = weights[0] * one[i] / of_scaled[i] + weights[1] * other[i] / of_raw[i] + weights[2] / classes
+                out[i] = -log_above_one(1.0 / max(mixed, tiny))
+
+
+def mixed_logits(logits: Tensor, temperature: Tensor, weights: Tensor) -> Tensor:
+    """Twin of `segcal.functional.scaling.mixed_logits`."""
+    if not logits.numel() or not float(temperature) > 0:
+        return DECLINED
+    z: Any = as_numpy(logits).reshape(*logits.shape[:2], -1)
+    found = np.empty_like(z)
+    alpha, tiny = 1 / float(temperature), float(np.finfo(z.dtype).tiny)
+    for scores, out in zip(z, found, strict=True):
+        over_pixels(_mixed, z.shape[2], scores, alpha, as_numpy(weights), tiny, out)
+    return torch.from_numpy(found).view(logits.shape)
 
 
 @compiled
