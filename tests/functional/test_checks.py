@@ -183,7 +183,9 @@ def test_labels_must_cover_the_space_of_the_logits(axis: int, fits: tuple[int, .
         check_same_space(logits, torch.zeros(4, 5), class_axis=axis, what="mask", of="x")
 
 
-OVERLAP = ", or activation='sigmoid' if they overlap"
+OVERLAP = (
+    ", or activation='sigmoid' if they overlap; shares of several raters become label maps with segcal.rater_cases"
+)
 
 
 @pytest.mark.parametrize(

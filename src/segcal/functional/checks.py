@@ -153,7 +153,10 @@ def check_labels(
 def check_integers(labels: Tensor, *, of: str = "") -> None:
     """Raise unless `labels` are integers."""
     if torch.is_floating_point(labels) or labels.is_complex():
-        raise InputError(f"labels must be integers, got {labels.dtype}{_of(of)}; convert them first")
+        raise InputError(
+            f"labels must be integers, got {labels.dtype}{_of(of)}; convert them first or, if they are shares of "
+            "several raters, make label maps of them with segcal.rater_cases"
+        )
 
 
 def check_batches(problems: Sequence[int], num_classes: int, ignore_index: IgnoreIndex) -> None:
@@ -256,7 +259,8 @@ def _space_remedy(logits: tuple[int, ...], other: tuple[int, ...], class_axis: i
         (other == logits[:-1], f"the classes are last in the logits: give np.moveaxis(logits, -1, {class_axis})"),
         (
             other == logits,
-            f"if the {what} are one-hot, give {what}.argmax({class_axis}), or activation='sigmoid' if they overlap",
+            f"if the {what} are one-hot, give {what}.argmax({class_axis}), or activation='sigmoid' if they overlap; "
+            "shares of several raters become label maps with segcal.rater_cases",
         ),
         (batched and other == logits[2:], "a case has no batch axis: give logits[0]"),
         (batched and other == (1, *logits[2:]), f"a case has no batch axis: give logits[0] and {what}[0]"),
