@@ -57,7 +57,7 @@ def read_batch(batch: Any, activation: Activation | None = None, *, soft: bool =
     pixels = _tensor(image, "images")
     given = _tensor(labels, "labels")
     _check_space(given, pixels)
-    truth = _shares(given, pixels) if soft else _whole(_without_one_channel(given, pixels, activation))
+    truth = _shares(given, pixels) if soft else whole_labels(_without_one_channel(given, pixels, activation))
     return Batch(pixels, truth, _names(names if names is not None else getattr(image, "meta", None), len(pixels)))
 
 
@@ -104,7 +104,7 @@ def _without_one_channel(labels: Tensor, image: Tensor, activation: Activation |
     return labels[:, 0]
 
 
-def _whole(labels: Tensor) -> Tensor:
+def whole_labels(labels: Tensor) -> Tensor:
     """Return labels as integers; MONAI loads them as floats."""
     if not labels.is_floating_point():
         return labels
