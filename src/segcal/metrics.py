@@ -142,7 +142,7 @@ class CalibrationSuite(Metric):
                 self._add_unchecked(scores, truth, mask, self._rows(k))
             return
         checked = [self._checked(scores, truth, mask) for scores, truth in problems]
-        if self.activation == "softmax" and len(logits) and (doubt := probability_doubt(checked[0][0][0])):
+        if len(logits) and (doubt := probability_doubt(checked[0][0][0])):
             warnings.warn(doubt, CalibrationWarning, stacklevel=2)
         if one_pass:
             for k, (scores, valid, masks) in enumerate(checked):

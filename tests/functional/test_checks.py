@@ -251,3 +251,15 @@ def test_probabilities_with_some_empty_pixels_are_noticed() -> None:
 @pytest.mark.parametrize("few", [np.full((2, 3), 0.5), np.full((2, 99), 0.5), np.ones((1, 9, 9)), np.ones(3)], ids=str)
 def test_few_or_equal_pixels_and_one_channel_say_nothing(few: np.ndarray) -> None:
     assert probability_doubt(few) is None
+
+
+@pytest.mark.parametrize("two_classes", [False, True])
+def test_sigmoid_probabilities_given_as_logits_are_doubted(two_classes: bool) -> None:
+    z = torch.randn(1, 6, 7, generator=torch.Generator().manual_seed(0))
+
+    def shown(channel: torch.Tensor) -> torch.Tensor:
+        return torch.cat([torch.zeros_like(channel), channel]) if two_classes else channel
+
+    assert "sigmoid channel look like probabilities" in str(probability_doubt(shown(z.sigmoid())))
+    assert probability_doubt(shown(z)) is None
+    assert probability_doubt(shown(torch.zeros_like(z))) is None  # an empty image says nothing

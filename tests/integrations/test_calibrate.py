@@ -233,6 +233,10 @@ def test_mistakes_are_named() -> None:
         segcal.calibrate(Network(), loader(), "ts")
     with pytest.raises(InputError, match="'ts' has no setting 'width'"):
         segcal.calibrate(Network(), loader(), "ts", width=3)
+    with pytest.raises(InputError, match=r"'lts' has no setting 'epochs'; .* give fit_settings=\{'epochs': \.\.\.\}"):
+        segcal.calibrate(Network(), loader(), "lts", ignore_index=255, epochs=3)
+    with pytest.raises(InputError, match=r"the network must be a torch\.nn\.Module, got function; put a function into"):
+        segcal.calibrate(lambda image: image, loader(), "ts")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="got 'lst'; did you mean 'lts'"):
         segcal.calibrate(Network(), used, "lst")  # before the loader is read
     with pytest.raises(InputError, match=r"no fit setting 'epoch'; .* did you mean 'epochs'"):

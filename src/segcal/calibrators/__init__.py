@@ -170,6 +170,8 @@ def create(method: str, num_classes: int, *, activation: Activation | None = Non
     wanted = {name: value for name, value in settings.items() if name in known or name not in _DATA_SETTINGS}
     if unknown := sorted(set(wanted) - known):
         hint = suggestion(unknown[0], known)
+        if unknown[0] in inspect.signature(kind.fit).parameters:
+            hint = f"; it is a setting of fit (with segcal.calibrate, give fit_settings={{'{unknown[0]}': ...}})"
         raise InputError(f"'{method}' has no setting '{unknown[0]}'; it has {', '.join(sorted(known))}{hint}")
     return kind(num_classes, **wanted)
 

@@ -15,7 +15,7 @@ from segcal.calibrators import Calibrator, check_method, create
 from segcal.calibrators.shown import fit_shown
 from segcal.cases import no_cases
 from segcal.integrations.calibrated_model import CalibratedModel
-from segcal.integrations.predict import device_of, predict_cases
+from segcal.integrations.predict import check_network, device_of, predict_cases
 from segcal.integrations.spill import IN_MEMORY, SpilledCases
 from segcal.notices import CalibrationWarning
 from segcal.progress import progress_of
@@ -85,6 +85,7 @@ def calibrate(
         The network with its fitted calibrator, in evaluation mode, on the device of the network; the report of the fit
         is its `fit_report_`.
     """
+    check_network(model)
     check_method(method)  # before the network runs
     remarks = dict[str, None]()
     with SpilledCases(in_memory) as cases, SpilledCases(in_memory) as held_out:

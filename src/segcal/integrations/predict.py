@@ -46,6 +46,7 @@ def predict_cases(
         device: Where to move the images; by default where the network is.
         remark: Called once with a sentence if the network returns several tensors, of which the first is used.
     """
+    check_network(network)
     there = device_of(network) if device is None else torch.device(device)
     maker, said = CaseMaker(activation, raters, prefix), False
     with evaluating(network):
@@ -107,6 +108,15 @@ def evaluating(network: nn.Module) -> Iterator[None]:
     finally:
         for module, mode in modes.items():
             module.training = mode
+
+
+def check_network(network: object) -> None:
+    """Raise unless the network is a module, which has a mode and a device."""
+    if not isinstance(network, nn.Module):
+        raise InputError(
+            f"the network must be a torch.nn.Module, got {type(network).__name__}; put a function into the `forward` "
+            "of a module, or give the logits that it returned as segcal.Case to the fit of segcal.create(...)"
+        )
 
 
 def device_of(network: nn.Module) -> torch.device:
