@@ -208,6 +208,12 @@ def test_bad_test_cases_are_found_before_anything_is_fitted(cases: list[Case], m
         compare(cases[:1], [cases[3], stray], {"F": Failing(CLASSES)}, **PROTOCOL)
 
 
+@pytest.mark.parametrize("wrong", [["ts"], "ts", {"TS": "ts"}], ids=str)
+def test_names_of_methods_are_refused_with_the_remedy(cases: list[Case], wrong: Any) -> None:
+    with pytest.raises(InputError, match=r"must be unfitted calibrators by name, got (list|str); .*segcal\.create"):
+        compare(cases[:1], cases[3:], wrong, **PROTOCOL)
+
+
 def test_saved_is_whole_and_readable(cases: list[Case], tmp_path: Path) -> None:
     found: Comparison = compare(cases[:1], cases[3:], {"TS": segcal.create("ts", CLASSES)}, **PROTOCOL)
     found.save(tmp_path / "out")

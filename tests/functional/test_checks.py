@@ -255,11 +255,12 @@ def test_few_or_equal_pixels_and_one_channel_say_nothing(few: np.ndarray) -> Non
 
 @pytest.mark.parametrize("two_classes", [False, True])
 def test_sigmoid_probabilities_given_as_logits_are_doubted(two_classes: bool) -> None:
-    z = torch.randn(1, 6, 7, generator=torch.Generator().manual_seed(0))
+    z = 4 * torch.randn(1, 6, 7, generator=torch.Generator().manual_seed(0))
 
     def shown(channel: torch.Tensor) -> torch.Tensor:
         return torch.cat([torch.zeros_like(channel), channel]) if two_classes else channel
 
     assert "sigmoid channel look like probabilities" in str(probability_doubt(shown(z.sigmoid())))
     assert probability_doubt(shown(z)) is None
+    assert probability_doubt(shown(0.2 + 0.1 * z.sigmoid())) is None  # of a network that was hardly trained
     assert probability_doubt(shown(torch.zeros_like(z))) is None  # an empty image says nothing

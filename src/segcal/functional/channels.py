@@ -9,7 +9,7 @@ from torch import Tensor
 
 from segcal.functional.checks import IGNORED, check_same_space, check_score_shape, ignored_labels
 from segcal.functional.probability import two_class_logits
-from segcal.types import Activation, Array, IgnoreIndex, InputError, Labels, Logits, Masks
+from segcal.types import Activation, Array, IgnoreIndex, InputError
 
 
 def channel_labels(labels: Array, channels: Sequence[int | Sequence[int]], ignore_index: IgnoreIndex = None) -> Array:
@@ -31,9 +31,12 @@ def channel_labels(labels: Array, channels: Sequence[int | Sequence[int]], ignor
 
 
 def exclusive_problems(
-    logits: Logits, labels: Labels | Masks, num_classes: int, activation: Activation
+    logits: Tensor, labels: Tensor, num_classes: int, activation: Activation
 ) -> list[tuple[Tensor, Tensor]]:
-    """Return logits `[B, L, *S]` and labels `[B, *S]`: those given, or of each sigmoid channel as two classes."""
+    """Return logits `[B, L, *S]` and labels `[B, *S]`: those given, or of each sigmoid channel as two classes.
+
+    Raise unless the shapes agree.
+    """
     check_score_shape(logits, num_classes, class_axis=1)
     if activation == "softmax":
         check_same_space(logits, labels, class_axis=1)

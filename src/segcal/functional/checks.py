@@ -30,6 +30,7 @@ SIGMOID_PROBABILITIES = (
     "with segcal.functional.probability.logits_from_sigmoid (folders: scores = 'probabilities')"
 )
 _OUTSIDE, _SUM_OFF, _NEARLY_EVERY = 1e-3, 1e-2, 0.9
+_NEAR_ZERO = 0.05  # probabilities of a channel are nearly 0 somewhere; few logits are all positive and nearly 0
 _FEWEST_PIXELS = 16  # below, numbers that sum to 1 may be a coincidence
 _SHARES_OFF = 1e-3
 
@@ -223,13 +224,13 @@ def probability_doubt(logits: Any) -> str | None:
 
     They do if all are in 0..1 and sum to 1 over the classes at nearly every pixel, as far as half precision can tell,
     and are not the same at every pixel. For a sigmoid channel, alone or as the two classes `[0, z]`, it is enough that
-    all are in 0..1: such logits would predict the channel everywhere.
+    all are in 0..1 and some near 0: such logits would predict the channel everywhere.
 
     >>> probability_doubt(torch.randn(3, 64, 64)) is None
     True
     >>> probability_doubt(torch.randn(3, 64, 64).softmax(dim=0))[:45]
     'the logits look like probabilities: they are '
-    >>> probability_doubt(torch.randn(1, 64, 64).sigmoid())[:45]
+    >>> probability_doubt((4 * torch.randn(1, 64, 64)).sigmoid())[:45]
     'the logits of a sigmoid channel look like pro'
     """
     if not holds_numbers(logits):
@@ -239,7 +240,7 @@ def probability_doubt(logits: Any) -> str | None:
     if scores.shape[1] < _FEWEST_PIXELS or outside or not (scores != scores[:, :1]).any():
         return None
     if len(scores) == 1 or (len(scores) == 2 and not scores[0].any()):
-        return SIGMOID_PROBABILITIES
+        return SIGMOID_PROBABILITIES if scores[-1].min() < _NEAR_ZERO else None
     sums_to_one = np.abs(scores.sum(axis=0) - 1) <= _SUM_OFF
     return PROBABILITIES if sums_to_one.mean() >= _NEARLY_EVERY else None
 
