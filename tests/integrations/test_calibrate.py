@@ -220,6 +220,15 @@ def test_shares_of_raters_are_fitted_as_their_label_maps(activation: Any) -> Non
             assert calibrated.fit_report_.nll_after == pytest.approx(expected, rel=1e-5)
 
 
+def test_a_calibrated_model_is_no_method_and_its_calibrator_is() -> None:
+    calibrated = segcal.calibrate(Network(), loader(), "ts", ignore_index=255)
+    cases = list(predict_cases(Network(), loader()))
+    options: dict[str, Any] = {"num_classes": CLASSES, "ignore_index": 255, "patches": 0, "repetitions": 0}
+    with pytest.raises(InputError, match=r"got CalibratedModel for 'TS', .* \{'TS': calibrated\.calibrator\}"):
+        segcal.evaluate(cases, {"TS": calibrated}, **options)
+    assert segcal.evaluate(cases, {"TS": calibrated.calibrator}, **options).methods == ("TS",)
+
+
 def test_mistakes_are_named() -> None:
     used = loader("generator")
     list(used)
