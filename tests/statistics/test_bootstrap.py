@@ -104,6 +104,7 @@ def test_one_cluster_says_nothing(kind: str) -> None:
     found = bootstrap_interval(lambda w: w @ np.arange(3.0), 3, kind=kind, clusters=clusters_of(["a", "a", "a"]))
     assert all(math.isnan(end) for end in found)
     assert all(math.isnan(end) for end in bootstrap_interval(lambda w: w.sum(axis=1), 0, kind=kind))
+    assert all(math.isnan(end) for end in bootstrap_interval(lambda w: w.sum(axis=1), 3, kind=kind, repetitions=0))
 
 
 def test_bca_of_a_constant_is_the_constant() -> None:

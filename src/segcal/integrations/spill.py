@@ -28,7 +28,7 @@ class SpilledCases(Sequence[Case]):
     """
 
     def __init__(self, in_memory: int = IN_MEMORY, folder: str | Path | None = None) -> None:
-        self._left, self._parent = in_memory, folder
+        self._in_memory, self._left, self._parent = in_memory, in_memory, folder
         self._cases: list[Case] = []
         self._folder: TemporaryDirectory[str] | None = None
 
@@ -36,9 +36,14 @@ class SpilledCases(Sequence[Case]):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._cases.clear()
+        self.close()
+
+    def close(self) -> None:
+        """Forget the cases and delete the files; cases can be added again afterwards."""
+        self._cases, self._left = [], self._in_memory
         if self._folder is not None:
             self._folder.cleanup()
+            self._folder = None
 
     def __len__(self) -> int:
         return len(self._cases)

@@ -122,11 +122,11 @@ def bootstrap_intervals(
         clusters: Cluster of each image (see `clusters_of`); clusters are drawn whole. By default each image is its own.
 
     Returns:
-        The ends; NaN with fewer than two clusters, or where every repetition is NaN.
+        The ends; NaN with fewer than two clusters or without repetitions, or where every repetition is NaN.
     """
     member = np.arange(units) if clusters is None else np.asarray(clusters)
     many = int(member.max()) + 1 if units else 0
-    if many < 2:
+    if many < 2 or repetitions == 0:
         unknown = np.full(np.shape(statistic(np.ones((1, units), np.int64)))[1:] if units else 0, np.nan)
         return unknown, unknown
 
