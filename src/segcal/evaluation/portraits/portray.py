@@ -90,7 +90,7 @@ def _portrait(case: Case, why: str, calibrators: Mapping[str, Calibrator | None]
         if method == results.baseline:
             slabs = calibrated_slabs(case, calibrator, settings["num_classes"])
             maps.append(("accuracy", method, thinned(bin_accuracy(confidence, inner, curves[method][0]))))
-            maps.append(("optimum", method, thinned(local_optimum(slabs, labels[0]))))
+            maps.append(("optimum", method, local_optimum(slabs, labels[0], thinned=thinned)))
         del pixels, temperature, confidence, predicted  # of a volume, before those of the next method are there too
     classes, coded = coded_labels({"truth": thinned(truth), **predictions})
     layers = [
