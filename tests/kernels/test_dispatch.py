@@ -120,8 +120,10 @@ def test_a_tree_is_trained_in_plain_pytorch_on_every_device(
     monkeypatch.setattr(dispatch, "OPERATIONS", {})
     monkeypatch.setattr(dispatch, "_ENGINES", {"cpu": engine})
     monkeypatch.setattr(dispatch.Operation, "kernel", lambda *_: kernel if available else None)
-    for name in ("tree.tree_root", "tree.convolve", "tree_training.mixed", "tree_training.mixed_gradient"):
-        monkeypatch.setattr(f"segcal.functional.{name}", getattr(PLAIN, name.partition(".")[2]))
+    for name in ("tree_root", "convolve"):
+        monkeypatch.setattr(f"segcal.functional.tree.{name}", getattr(PLAIN, name))
+    for name in ("mixed", "mixed_gradient", "weight_gradient"):
+        monkeypatch.setattr(f"segcal.functional.tree_training.{name}", getattr(PLAIN, name))
     monkeypatch.setattr("segcal.calibrators.shared.tree.root_of_scores", accelerated(PLAIN.root_of_scores))
     tree, logits = TemperatureTree(3, 2, 1), torch.randn(1, 3, 9, 9)
     tree(logits, torch.randn(1, 1, 9, 9)).sum().backward()
