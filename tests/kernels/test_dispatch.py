@@ -12,7 +12,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import segcal
-import segcal.functional.tree_training  # noqa: F401  (imported now, it is not bound to the kernels of a test)
+import segcal.functional.tree_training  # imported now, it is not bound to the kernels of a test
 from segcal.calibrators.shared.tree import TemperatureTree
 from segcal.functional.division import scaled_probabilities
 from segcal.functional.pixels import likelihood_sums
@@ -120,7 +120,14 @@ def test_a_tree_is_trained_in_plain_pytorch_on_every_device(
 
     monkeypatch.setattr(dispatch, "OPERATIONS", {})
     monkeypatch.setattr(dispatch, "_ENGINES", {"cpu": engine})
-    monkeypatch.setattr(dispatch.Operation, "kernel", lambda *_: kernel if available else None)
+    real = dispatch.Operation.kernel
+
+    def found(operation: dispatch.Operation, asked: Any) -> Any:  # operations keep what they find, so only for this one
+        if operation.name != "root_of_scores":
+            return real(operation, asked)
+        return kernel if available else None
+
+    monkeypatch.setattr(dispatch.Operation, "kernel", found)
     for name in ("tree_root", "convolve"):
         monkeypatch.setattr(f"segcal.functional.tree.{name}", getattr(PLAIN, name))
     monkeypatch.setattr("segcal.calibrators.shared.tree.root_of_scores", accelerated(PLAIN.root_of_scores))
