@@ -286,7 +286,8 @@ class CalibrationSuite(Metric):
         check_integers(labels)
         masks = self._given_masks(mask, labels)
         states = (*self._histogram(""), self.support, self.sums, *self._histogram("cell_"))
-        totals = Totals(*(state[rows] for state in states))  # views, which are added to in place
+        # added to in place, also through views
+        totals = Totals(*states) if self.channels == 1 else Totals(*(state[rows] for state in states))
         add_unchecked_batch(
             logits, labels, masks, self._ignored, self._edges, totals, self.problems, self._update_count
         )

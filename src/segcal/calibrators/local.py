@@ -30,7 +30,7 @@ from segcal.calibrators.shared.tree import Condition, Init, Positivity, Temperat
 from segcal.calibrators.shared.verdict import TemperatureRange, Verdict
 from segcal.calibrators.temperature import TemperatureScaling
 from segcal.cases import Slab, reread, slabs_of
-from segcal.functional.division import scaled_within
+from segcal.functional.division import kernels_refuse, scaled_within
 from segcal.functional.pixels import image_sums
 from segcal.functional.probability import at_least_float32
 from segcal.functional.standardise import Standardisation
@@ -204,8 +204,14 @@ class LocalTemperatureScaling(TemperatureCalibrator):
 
     def temperature(self, logits: Logits, image: Image | None = None) -> Temperature:
         """Return the temperature of each pixel, within the bounds."""
-        finite = self._checked(logits)
-        return self.unchecked_temperature(finite, self._image(finite, image))
+        return self._refusing_temperature(logits, image)
+
+    def temperature_of(self, logits: Logits, image: Image | None = None) -> Temperature:
+        """Return the same; logits that are not finite are only noted where kernels read them."""
+        own = self._image(logits, image)
+        if not kernels_refuse(logits, self.tree.of_logits.weight, *(() if own is None else (own,))):
+            logits = self._checked(logits)
+        return self.unchecked_temperature(logits, own)
 
     def _main_numbers(self) -> dict[str, object]:
         details = self.fit_report_.details if hasattr(self, "fit_report_") else {}

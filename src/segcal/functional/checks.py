@@ -14,8 +14,7 @@ from torch import Tensor
 from segcal.functional.counting import place_of_problem
 from segcal.functional.fingerprint import holds_numbers, sampled_scores
 from segcal.functional.pixels import all_finite, relabel
-from segcal.functional.probability import at_least_float32
-from segcal.kernels.constants import SMALLEST_LOG_PROBABILITY
+from segcal.functional.probability import possible_logits
 from segcal.kernels.dispatch import has_values
 from segcal.types import Activation, IgnoreIndex, InputError
 
@@ -128,17 +127,6 @@ def _possible(logits: Tensor, class_axis: int, activation: Activation, start: in
             f"at {_place(hopeless.nonzero()[0].tolist(), class_axis, start)}{_of(of)}; correct the scores"
         )
     return possible_logits(logits, top)
-
-
-def possible_logits(logits: Tensor, top: Tensor) -> Tensor:
-    """Return logits with a finite number instead of minus infinity; `top` holds the largest of each pixel.
-
-    It is 87.3 nats below the largest: that of the probability that `logits_from_probabilities` gives to 0.
-    """
-    limits, wide = torch.finfo(logits.dtype), at_least_float32(top)  # half precision is rounded once, at the end
-    # where logits are so large that 87.3 is lost in rounding, a few units in the last place instead
-    below = (4 * limits.eps * wide.abs()).clamp(min=-SMALLEST_LOG_PROBABILITY)
-    return torch.where(torch.isneginf(logits), (wide - below).clamp(min=limits.min).to(logits.dtype), logits)
 
 
 def check_labels(
