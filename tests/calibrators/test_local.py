@@ -464,7 +464,7 @@ def test_validation_images_decide_how_far_to_go_from_ts() -> None:
     assert losses[share] == pytest.approx(found.fit_report_.details["validation_nll"], rel=1e-5)
 
 
-def test_without_validation_images_half_of_the_way_is_kept() -> None:
+def test_without_validation_images_a_part_of_the_way_is_kept() -> None:
     cases = small_scenes(3)
     one = create("lts", 3, positivity="exp").fit(cases, epochs=5, learning_rate=1e-2)
     paper = create("lts", 3, positivity="exp", preset="paper").fit(cases, epochs=5, learning_rate=1e-2)

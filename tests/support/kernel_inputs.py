@@ -124,6 +124,11 @@ def of_tree(scene: Scene) -> list[Call]:
     return [alone, call(scene.moderate, image, convolution(scene, 8, scene.classes), convolution(scene, 1, 3), 2.0)]
 
 
+def of_weight_gradient(scene: Scene) -> list[Call]:
+    padded = scene.numbers(2, scene.classes, *(length + 8 for length in scene.size)).float()
+    return [call(padded, scene.numbers(2, nodes, *scene.size).float()) for nodes in (1, 7)]
+
+
 def of_scores(scene: Scene) -> list[Call]:
     standardisation = of_standardising(scene)[0][0][1:]
     return [call(args[0], standardisation, *args[1:], **kwargs) for args, kwargs in of_tree(scene)]
@@ -334,6 +339,7 @@ INPUTS: dict[str, tuple[Callable[[Scene], Call | list[Call]], dict[str, float]]]
     "tree.root_of_scores": (of_scores, {"rtol": 1e-4, "atol": 2e-4}),
     "tree_training.mixed": (of_mixing, {"rtol": 1e-5, "atol": 1e-5}),
     "tree_training.mixed_gradient": (of_mixing_gradient, {"rtol": 1e-5, "atol": 1e-5}),
+    "tree_training.weight_gradient": (of_weight_gradient, {"rtol": 1e-4, "atol": 1e-3}),
     "tree.tree_root": (of_tree, {"rtol": 1e-4, "atol": 2e-4}),
 }
 EMPTY = Scene((0, 4))

@@ -45,7 +45,7 @@ Inputs = Literal["log_softmax", "logits"]
 
 SHARPEN = False
 """Default of `sharpen` outside `preset="paper"`."""
-UNCHECKED_SHARE = 0.5
+UNCHECKED_SHARE = 0.25
 """Share of the distance between TS and the tree that is kept where no validation images say how much of it to trust."""
 _SHARES = (1.0, 0.75, 0.5, 0.25)
 _CONTEXT = 8  # the tree's reach, rounded up so that slabs are cut where its compiled tiles are, and give the same bits
@@ -158,9 +158,9 @@ class LocalTemperatureScaling(TemperatureCalibrator):
 
         The weights of the epoch of least NLL on the validation cases are kept; without `validation`, those of the last
         epoch. Then the tree is shrunk towards TS, fitted on the same cases (not with `preset="paper"`): to the share of
-        the way, 1, 3/4, 1/2, 1/4 or 0, with the least NLL on the validation cases. Without them half of the way is
-        kept, since nothing shows how much of what was learned holds for other images, or none of it if the NLL of TS is
-        lower on the fitted cases.
+        the way, 1, 3/4, 1/2, 1/4 or 0, with the least NLL on the validation cases. Without them a quarter
+        of the way is kept, since nothing shows how much of what was learned holds for other images, or none of it if
+        the NLL of TS is lower on the fitted cases.
 
         Cases of more than 8 million scores are trained on in random crops of up to 4 million scores unless `crop` is
         given or `preset="paper"` is set, and measured in slabs, so that memory does not grow with their size.

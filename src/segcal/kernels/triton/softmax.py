@@ -112,9 +112,8 @@ def impossible_logit(top, dtype: tl.constexpr):
         eps, least = 0.0078125, -3.3895313892515355e38
     else:
         eps, least = 1.1920928955078125e-07, -3.4028234663852886e38
-    far = tl.full(top.shape, _FARTHEST, tl.float32).to(dtype).to(tl.float32)
-    below = tl.maximum((4.0 * eps * tl.abs(top)).to(dtype).to(tl.float32), far)
-    return tl.maximum((top - below).to(dtype).to(tl.float32), least)
+    below = tl.maximum(4.0 * eps * tl.abs(top), _FARTHEST)
+    return tl.maximum(top - below, least).to(dtype).to(tl.float32)
 
 
 @triton.jit

@@ -120,7 +120,7 @@ def _prepare(
             value = z[c]
             if STANDARDISED:
                 value = _standardised(value, top, rest, scale, mean_ptr, deviation_ptr, c)
-            tl.store(out_ptr + c * channel.to(tl.int64), value, mask=inside)
+            tl.store(out_ptr + c * tl.cast(channel, tl.int64), value, mask=inside)
     else:
         top, total = summed_up(z_ptr, inside, scale, L, zl, BC * _P)
         rest = tl.log(total)
@@ -130,7 +130,7 @@ def _prepare(
                 value = tl.where(value == float("-inf"), impossible_logit(top, dtype), value)
             if STANDARDISED:
                 value = _standardised(value, top, rest, scale, mean_ptr, deviation_ptr, c)
-            tl.store(out_ptr + c * channel.to(tl.int64), value, mask=inside)
+            tl.store(out_ptr + c * tl.cast(channel, tl.int64), value, mask=inside)
     if SCORES:
         note(flag_ptr, ((total < float("inf")) == 0) & inside)  # also where it is NaN
 
@@ -205,7 +205,7 @@ def _root(
 ):  # fmt: skip
     image, odd, p = tl.program_id(2).to(tl.int64), tl.program_id(1) % 2, tl.program_id(1) // 2
     n = tl.program_id(0) * BN + tl.arange(0, BN)
-    at = odd * phase.to(tl.int64) + p * plane + n
+    at = odd * tl.cast(phase, tl.int64) + p * plane + n
     sums, leaves = (tl.zeros([BN], tl.float32),) * (NODES * RESULTS), (tl.zeros([BN], tl.float32),) * RESULTS
     for k in range(PLANES):
         for own in range(L):
