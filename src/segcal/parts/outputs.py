@@ -116,9 +116,10 @@ def _join(output: Output, folder: Folder, parts: Sequence[Path], out: Path) -> d
     """Join the files that parts have written; the parts remain."""
     identities = folder.identities()
     with staged_folder(out) as staging:
+        journal = Journal(staging)
         for path in parts:
             for name, note in _finished(output, Journal(path), identities).items():
-                _take(output, name, note, path, Journal(staging))
+                _take(output, name, note, path, journal)
         return _complete(output, staging, folder)
 
 
