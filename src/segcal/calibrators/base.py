@@ -343,7 +343,7 @@ class TemperatureCalibrator(Calibrator):
         for slab in slabs_of(case, self.num_classes, context=self.context, device=self.fitted.device):
             self._check(slab.logits)
             with torch.no_grad():
-                temperature = self.temperature(slab.logits, slab.image)[:, :, slab.inner]
+                temperature = self.temperature_of(slab.logits, slab.image)[:, :, slab.inner]
             yield slab, temperature
 
     def calibrate(self, logits: Logits, image: Image | None = None) -> Logits:
