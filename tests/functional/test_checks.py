@@ -309,3 +309,11 @@ def test_an_impossible_class_lies_four_units_below_a_huge_logit(dtype: torch.dty
     top = 2.0**60
     found = check_logits(torch.tensor([[top, -torch.inf]], dtype=dtype), 2, class_axis=1)
     assert found[0, 1].item() == top - 4 * torch.finfo(dtype).eps * top
+
+
+def test_a_single_score_above_one_shows_that_they_are_no_probabilities() -> None:
+    probs = torch.rand(100, generator=torch.Generator().manual_seed(0))
+    scores = torch.stack([probs, 1 - probs])
+    assert probability_doubt(scores) is not None
+    scores[0, 7] = 1.5
+    assert probability_doubt(scores) is None
