@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 
 from segcal.functional.checks import (
     IGNORED,
+    activation_of,
     check_labels,
     check_logits,
     check_same_space,
+    check_shares,
     ignored_labels,
     probability_doubt,
 )
@@ -281,3 +283,52 @@ def test_sigmoid_probabilities_given_as_logits_are_doubted(two_classes: bool) ->
     assert probability_doubt(shown(z)) is None
     assert probability_doubt(shown(0.2 + 0.1 * z.sigmoid())) is None  # of a network that was hardly trained
     assert probability_doubt(shown(torch.zeros_like(z))) is None  # an empty image says nothing
+
+
+@pytest.mark.parametrize(
+    ("given_activation", "classes", "expected"),
+    [(None, 1, "sigmoid"), (None, 2, "softmax"), ("sigmoid", 3, "sigmoid"), ("softmax", 2, "softmax")],
+)
+def test_the_activation_is_the_softmax_unless_one_channel_is_alone(
+    given_activation: str | None, classes: int, expected: str
+) -> None:
+    assert activation_of(given_activation, classes) == expected
+
+
+def test_activations_that_do_not_exist_are_refused() -> None:
+    with pytest.raises(InputError, match="activation must be softmax or sigmoid, got 'relu'"):
+        activation_of("relu", 3)
+    with pytest.raises(InputError, match="at least 2 classes, got num_classes=1"):
+        activation_of("softmax", 1)
+
+
+def test_soft_labels_are_shares() -> None:
+    fine = torch.tensor([[0.0, 1.0, 0.25], [1.0, 0.0, 0.7491]], dtype=torch.float64)
+    check_shares(fine, 2)
+    check_shares(torch.tensor([[0.0, 0.3, 1.0]], dtype=torch.float64), 1)  # one channel need not sum to anything
+    for column, shown in (
+        ([0.5, 0.4985], "0.5, 0.4985"),
+        ([-0.001, 1.001], "-0.001, 1.001"),
+        ([1.5, -0.5], "1.5, -0.5"),
+    ):
+        wrong = fine.clone()
+        wrong[:, 1] = torch.tensor(column)
+        with pytest.raises(InputError, match=re.escape(f"got ({shown}) at a pixel")):
+            check_shares(wrong, 2)
+    with pytest.raises(InputError, match=re.escape("got (1.2)")):
+        check_shares(torch.tensor([[0.5, 1.2]], dtype=torch.float64), 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_an_impossible_class_lies_four_units_below_a_huge_logit(dtype: torch.dtype) -> None:
+    top = 2.0**60
+    found = check_logits(torch.tensor([[top, -torch.inf]], dtype=dtype), 2, class_axis=1)
+    assert found[0, 1].item() == top - 4 * torch.finfo(dtype).eps * top
+
+
+def test_a_single_score_above_one_shows_that_they_are_no_probabilities() -> None:
+    probs = torch.rand(100, generator=torch.Generator().manual_seed(0))
+    scores = torch.stack([probs, 1 - probs])
+    assert probability_doubt(scores) is not None
+    scores[0, 7] = 1.5
+    assert probability_doubt(scores) is None

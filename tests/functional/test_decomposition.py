@@ -158,3 +158,18 @@ def test_a_region_without_pixels_is_unknown() -> None:
         num_classes=2,
     )  # fmt: skip
     assert all(math.isnan(value) for value in further_readings(empty).values())
+
+
+def test_regions_in_several_axes_are_read_one_by_one(rng: np.random.Generator) -> None:
+    """Of 2 x 3 regions, each reading is that of the region alone."""
+    parts = [evidence_of(rng.normal(size=(4, 60)), rng.integers(0, 4, 60)) for _ in range(6)]
+
+    def stacked(values: list[torch.Tensor]) -> torch.Tensor:
+        return torch.cat(values).unflatten(0, (2, 3))
+
+    tables = [Histogram(*map(stacked, map(list, zip(*(part[k] for part in parts), strict=True)))) for k in range(3)]
+    support, sums = (stacked([getattr(part, name) for part in parts]) for name in ("support", "sums"))
+    together = further_readings(Evidence(*tables, support, sums))
+    for k, part in enumerate(parts):
+        for name, value in further_readings(part).items():
+            torch.testing.assert_close(together[name][divmod(k, 3)], value[0])

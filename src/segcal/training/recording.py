@@ -51,7 +51,7 @@ class Recorder:
         with torch.autocast("cuda", torch.get_autocast_dtype("cuda"), enabled=half, cache_enabled=False):
             try:
                 recorded = torch.cuda.make_graphed_callables(_Pass(self.network, self.compiled), samples)
-            except RuntimeError:  # another thread used the device, to fetch the next batch say; an own error comes again
+            except RuntimeError:  # another thread used the device, to fetch a batch say; an own error comes again
                 recorded = self.network
         for buffer, before in kept:
             buffer.copy_(before)
