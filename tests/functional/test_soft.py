@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,8 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
 import segcal
+from segcal.data.folders.folder import open_folder
+from segcal.data.folders.writer import write_folder
 from segcal.functional.soft import rater_labels
 from segcal.types import Case, InputError
 
@@ -84,6 +88,24 @@ def test_a_fit_on_rater_cases_minimises_the_cross_entropy_of_the_shares() -> Non
     assert results.pooled().query("region == 'all' and metric == 'nll'")["value"].iloc[0] == pytest.approx(
         segcal.nll(logits[None], shares[None]), rel=1e-6
     )
+
+
+def test_a_folder_of_rater_cases_keeps_their_group(tmp_path: Path) -> None:
+    logits = np.random.default_rng(2).normal(size=(3, 6, 7)).astype(np.float32)
+    shares = shares_of(votes(3, 2, 3), 3)
+    cases = segcal.rater_cases(Case("scan", logits, shares), raters=2)
+    write_folder(tmp_path / "data", {"fit": cases})
+    folder = open_folder(tmp_path / "data")
+    assert [(case.name, case.group) for case in folder] == [("scan-1", "scan"), ("scan-2", "scan")]
+    again = segcal.create("ts", 3).fit(folder).fit_report_
+    assert again.nll_after == segcal.create("ts", 3).fit(cases).fit_report_.nll_after
+    for path in (tmp_path / "data" / "labels").iterdir():
+        path.unlink()
+        np.save(path.with_suffix(".npy"), shares)
+    with pytest.raises(
+        InputError, match=r"must be whole numbers, .* one case per rater with segcal\.rater_cases"
+    ):
+        list(open_folder(tmp_path / "data"))
 
 
 def test_labels_of_another_shape_are_refused_with_their_remedy() -> None:
