@@ -145,7 +145,6 @@ def test_pieces_and_thinning_do_not_change_the_best_temperature(
     labels = torch.from_numpy(rng.integers(-1, 4, shape))
     whole = local_optimum([(slice(0, shape[0]), logits)], labels, window)
     monkeypatch.setattr(optimum, "_PIECE", 2 * 13 * math.prod(shape[1:]))  # two rows at a time
-    monkeypatch.setattr(optimum, "_CHUNK", 20)
     slabs = [(slice(k, min(k + 5, shape[0])), logits[:, :, k : k + 5]) for k in range(0, shape[0], 5)]
     np.testing.assert_array_equal(local_optimum(slabs, labels, window), whole)
     thinned = Thinning(strides)

@@ -14,11 +14,11 @@ import math
 from collections.abc import Iterable, Iterator
 
 import numpy as np
-import torch
 from jaxtyping import Float, Float32, Int
 from torch import Tensor
 
 from segcal.evaluation.portraits.thinning import Thinning
+from segcal.functional.slopes import likelihood_slopes
 from segcal.types import Array
 
 WINDOW = 5
@@ -28,11 +28,8 @@ _STEPS = 2 * _OCTAVES + 1
 _FLAT = 1e-9
 """Mean slopes this close to 0 are those of windows without errors, whose optimum is the lower bound."""
 
-_PIECE = 1 << 22
-"""Slopes held at a time (16 MiB)."""
-
-_CHUNK = 1 << 18
-"""Scores converted to float64 at a time (2 MiB), which stay in the cache."""
+_PIECE = 1 << 21
+"""Slopes held at a time (8 MiB)."""
 
 Slopes = Float32[np.ndarray, "steps *S"]
 
@@ -70,29 +67,9 @@ def _pieces(slabs: Iterable[tuple[slice, Float[Tensor, "1 L *R"]]], labels: Int[
     for rows, logits in slabs:
         for start in range(rows.start, rows.stop, step):
             stop = min(start + step, rows.stop)
-            yield _slopes(logits[0, :, start - rows.start : stop - rows.start].cpu(), labels[start:stop])
-
-
-def _slopes(logits: Float[Tensor, "L *R"], labels: Int[Tensor, "*R"]) -> Slopes:
-    """Return the slope of the log-likelihood in 1/T of each pixel, from the lowest T on; 0 where the label is ignored.
-
-    The temperatures are half an octave apart, so that two exponentials for each score, squared again and again, give
-    those of all temperatures.
-    """
-    flat, own = logits.flatten(1), labels.flatten()
-    result = torch.empty(_STEPS, own.numel(), dtype=torch.float32)
-    step = max(1, _CHUNK // len(flat))
-    for start in range(0, own.numel(), step):
-        chunk, truth = flat[:, start : start + step].double(), own[start : start + step]
-        below = chunk - chunk.amax(dim=0)
-        right = below.gather(0, truth.clamp(min=0).long().unsqueeze(0))[0]
-        for last in (_STEPS - 1, _STEPS - 2):
-            power = torch.exp(below / _temperature(last))
-            for k in range(last, -1, -2):
-                mean = (power * below).sum(dim=0) / power.sum(dim=0)
-                result[k, start : start + step] = (right - mean) * (truth >= 0)
-                power *= power
-    return result.view(_STEPS, *labels.shape).numpy()
+            scores, truth = logits[0, :, start - rows.start : stop - rows.start].cpu(), labels[start:stop]
+            slopes = likelihood_slopes(scores.flatten(1), truth.flatten(), BOUNDS[0], _OCTAVES)
+            yield slopes.view(_STEPS, *truth.shape).numpy()
 
 
 def _temperature(step: int) -> float:
