@@ -102,9 +102,7 @@ def test_a_folder_of_rater_cases_keeps_their_group(tmp_path: Path) -> None:
     for path in (tmp_path / "data" / "labels").iterdir():
         path.unlink()
         np.save(path.with_suffix(".npy"), shares)
-    with pytest.raises(
-        InputError, match=r"must be whole numbers, .* one case per rater with segcal\.rater_cases"
-    ):
+    with pytest.raises(InputError, match=r"must be whole numbers, .* one case per rater with segcal\.rater_cases"):
         list(open_folder(tmp_path / "data"))
 
 
