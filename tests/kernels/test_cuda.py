@@ -16,6 +16,7 @@ from segcal.networks.fc_densenet import FCDenseNet
 from segcal.training.loop import train
 from segcal.training.recording import Recorder
 from segcal.training.settings import Settings
+from segcal.types import InputError
 
 pytestmark = [
     pytest.mark.cuda,
@@ -115,6 +116,26 @@ def test_a_calibrated_model_runs_there() -> None:
     model = CalibratedModel(torch.nn.Conv2d(1, 5, 3, padding=1), create("ts", 5).fit(cases)).cuda()
     probs = model(torch.rand(1, 1, 24, 24, device="cuda"))
     assert torch.allclose(probs.sum(1), torch.ones_like(probs[:, 0]), atol=1e-5)
+
+
+@pytest.mark.parametrize("method", ["ts", "cts", "lts", "ibts"])
+def test_calibrators_refuse_nan_and_accept_impossible_classes(method: str) -> None:
+    cases = [scene.case for scene in simulate(3, size=(24, 24))]
+    settings = {"epochs": 2} if method in ("lts", "ibts") else {}
+    here = create(method, 5).fit(cases, **settings)
+    there = copy.deepcopy(here).cuda()
+    logits = torch.stack([torch.as_tensor(case.logits) for case in cases])
+    logits[:, 1, ::3] = -torch.inf
+    # the temperature of ts does not depend on the logits
+    for name in ("predict_proba", "forward", "temperature")[: 2 if method == "ts" else 3]:
+        expected, found = getattr(here, name)(logits), getattr(there, name)(logits.cuda()).cpu()
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+        for value in (torch.nan, torch.inf):
+            spoilt = logits.clone()
+            spoilt[2, 3, 11, 12] = value
+            with pytest.raises(InputError, match=r"at \(2, 3, 11, 12\)"):
+                getattr(there, name)(spoilt.cuda())
+        torch.testing.assert_close(getattr(there, name)(logits.cuda()).cpu(), found)
 
 
 def test_describe_ties_like_the_cpu() -> None:

@@ -152,7 +152,8 @@ def _batch(
     at = image * N + n
     label, valid, wrong = _check(label_ptr, ignored_ptr, n, at, N, L, IGNORED)
     pixels = z_ptr + image * zb + n.to(tl.int64) * zn
-    confidence, winner, nll, brier, entropy, sound = _statistics(pixels, n < N, label, L, zl, UNROLLED, BN)
+    zero = image * 0  # in int64, as products of sizes are that start with it
+    confidence, winner, nll, brier, entropy, sound = _statistics(pixels, n < N, label, L, zero + zl, UNROLLED, BN)
     _note(problem_ptr, wrong, first - at)
     _note(problem_ptr + 1, (sound == 0) & (n < N), first - at)
     valid = valid & sound
@@ -163,7 +164,7 @@ def _batch(
     own, usual = _bin_of(confidence, edge_ptr, R), _bin_of(reference, edge_ptr, R)
     fixed = tl.floor(confidence * (2.0 * _UNIT) + 0.5).to(tl.int64)
     right = label == winner
-    correct, zero = right.to(tl.int64), image * 0  # in int64, as products of sizes are that start with it
+    correct = right.to(tl.int64)
     size, every = (zero + L) * R, (zero + images) * N
     for region in range(G):
         inside = valid

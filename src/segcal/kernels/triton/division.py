@@ -43,6 +43,7 @@ def _scaled(
     top = largest_of(z, L)
     z = possible_classes(z, top, z_ptr.dtype.element_ty, L)
     out_ptr += image * L * N + n
+    step = image * 0 + N  # in 64 bits
     if PROBABILITIES:
         cold, total, powers = 1.0 / heat, tl.zeros([BN], tl.float32), ()
         for c in tl.static_range(L):
@@ -51,14 +52,14 @@ def _scaled(
         share = 1.0 / total
         for c in tl.static_range(L):
             found = guarded((powers[c] * share).to(dtype), share.to(dtype), z[c], top)  # the winner's power is 1
-            tl.store(out_ptr + c * tl.cast(N, tl.int64), found, mask=n < N)
+            tl.store(out_ptr + c * step, found, mask=n < N)
         note(flag_ptr, ((total < float("inf")) == 0) & (n < N))  # also where it is NaN
     else:
         zeros = tl.zeros([BN], tl.float32)
         for c in tl.static_range(L):
             zeros += z[c] * 0.0  # NaN if a logit is NaN or infinite
             found, largest = _quotients(z[c], top, heat, heat, limit, dtype)
-            tl.store(out_ptr + c * tl.cast(N, tl.int64), guarded(found, largest, z[c], top), mask=n < N)
+            tl.store(out_ptr + c * step, guarded(found, largest, z[c], top), mask=n < N)
         note(flag_ptr, ((zeros != 0.0) | (top == float("-inf"))) & (n < N))
 
 

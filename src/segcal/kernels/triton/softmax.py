@@ -80,8 +80,9 @@ def read(z_ptr, c, n, L, N, zl, zn):
 def read_classes(z_ptr, inside, zl, L: tl.constexpr):
     """Return the logits of all classes of some pixels in float32; 0 outside."""
     found = ()
-    for c in tl.static_range(L):
-        found += (tl.load(z_ptr + c * zl, mask=inside, other=0.0).to(tl.float32),)
+    for _ in tl.static_range(L):
+        found += (tl.load(z_ptr, mask=inside, other=0.0).to(tl.float32),)
+        z_ptr += zl  # not a product, which may need more than 32 bits
     return found
 
 
@@ -150,10 +151,14 @@ def summarised(z_ptr, n, cold, L, N, zl, zn, BC: tl.constexpr, BN: tl.constexpr)
 def summed_up(z_ptr, inside, cold, L, zl, BN: tl.constexpr):
     """Return the same as `summarised`, class by class, which threads go through without exchanging anything."""
     top = tl.full([BN], float("-inf"), tl.float32)
-    for c in range(L):
-        top = tl.maximum(top, tl.load(z_ptr + c * zl, mask=inside, other=0.0).to(tl.float32))
+    at = z_ptr
+    for _ in range(L):
+        top = tl.maximum(top, tl.load(at, mask=inside, other=0.0).to(tl.float32))
+        at += zl
     lowest, total = impossible_logit(top, z_ptr.dtype.scalar.element_ty), tl.zeros([BN], tl.float32)
-    for c in range(L):
-        z = tl.load(z_ptr + c * zl, mask=inside, other=0.0).to(tl.float32)
+    at = z_ptr
+    for _ in range(L):
+        z = tl.load(at, mask=inside, other=0.0).to(tl.float32)
+        at += zl
         total += tl.exp((tl.where(z == float("-inf"), lowest, z) - top) * cold)
     return top, total

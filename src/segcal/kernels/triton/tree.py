@@ -125,7 +125,8 @@ def _prepare(
         top, total = summed_up(z_ptr, inside, scale, L, zl, BC * _P)
         rest = tl.log(total)
         for c in range(L):
-            value = tl.load(z_ptr + c * zl, mask=inside, other=0.0).to(tl.float32)
+            value = tl.load(z_ptr, mask=inside, other=0.0).to(tl.float32)
+            z_ptr += zl
             if SCORES:
                 value = tl.where(value == float("-inf"), impossible_logit(top, dtype), value)
             if STANDARDISED:
