@@ -137,3 +137,14 @@ def test_bca_leaves_out_undefined_repetitions() -> None:
     low, high = bootstrap_interval(mean, 3, kind="bca", seed=2)
     assert 1 <= low <= high <= 2
     assert all(math.isnan(end) for end in bootstrap_interval(lambda w: np.full(len(w), NAN), 3, kind="bca"))
+
+
+def test_the_seed_is_zero_unless_it_is_given(rng: np.random.Generator) -> None:
+    values = rng.normal(size=12)
+
+    def mean(weights: np.ndarray) -> np.ndarray:
+        return weights @ values / weights.sum(axis=1)
+
+    found = bootstrap_interval(mean, 12, repetitions=50)
+    assert found == bootstrap_interval(mean, 12, repetitions=50, seed=0)
+    assert found != bootstrap_interval(mean, 12, repetitions=50, seed=1)
