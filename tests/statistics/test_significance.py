@@ -194,3 +194,9 @@ def test_every_test_finds_a_clear_difference_and_no_other(test: Test, rng: np.ra
 def test_tests_are_unpaired_unless_they_say_so() -> None:
     unpaired = SignificanceTest("title", "about", lambda ours, theirs: 1.0, lambda ours, theirs: False)
     assert not unpaired.paired
+
+
+def test_every_pair_needs_a_direction() -> None:
+    pair = (np.arange(5.0), np.arange(5.0) + 9)
+    with pytest.raises(ValueError, match="zip"):
+        significantly_better([pair, pair], lower_is_better=[True])
