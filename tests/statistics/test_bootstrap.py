@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from segcal.statistics import bootstrap_interval, bootstrap_intervals, bootstrap_weights, clusters_of
-from segcal.statistics.bootstrap import _bca_shares
+from segcal.statistics.bootstrap import _bca_shares, bootstrap_doubts
 
 NAN = float("nan")
 
@@ -148,3 +148,24 @@ def test_the_seed_is_zero_unless_it_is_given(rng: np.random.Generator) -> None:
     found = bootstrap_interval(mean, 12, repetitions=50)
     assert found == bootstrap_interval(mean, 12, repetitions=50, seed=0)
     assert found != bootstrap_interval(mean, 12, repetitions=50, seed=1)
+
+
+NAN, SOME = np.full(3, np.nan), np.array([1.0, 2.0, 4.0])
+
+
+@pytest.mark.parametrize(("drawn", "value", "left"), [(NAN, 2.0, SOME), (SOME, 2.0, NAN), (SOME, np.nan, SOME)])
+def test_a_bca_interval_needs_draws_a_value_and_what_is_left(drawn: np.ndarray, value: float, left: np.ndarray) -> None:
+    assert np.isnan(_bca_shares(drawn, value, left, np.array([0.1, 0.9]))).all()
+
+
+@pytest.mark.parametrize(
+    ("groups", "doubt"),
+    [
+        ([""], ["1 image gives no 95 % interval; measure 10 or more"]),
+        (["", ""], ["95 % intervals from 2 images are too short; measure 10 or more"]),
+        (["a", "a"], ["1 group gives no 95 % interval; measure 10 or more"]),
+        ([""] * 10, []),
+    ],
+)
+def test_few_images_or_groups_are_doubted(groups: list[str], doubt: list[str]) -> None:
+    assert bootstrap_doubts(groups) == doubt
