@@ -88,7 +88,7 @@ def _read_data(tree: Tree, need_labels: bool, split: str | None) -> Data:
         space = None if raw is None else raw.shape
         if not ours and raw is None:
             beside = _only(score_files[name]).removesuffix(".npz") + ".nii.gz"
-            space = _volume(_bytes(tree, beside)).shape if beside in tree else None
+            space = _shape(_bytes(tree, beside)) if beside in tree else None
         stored = _score_array(tree, _only(score_files[name]), kind, space)
         logits = _logits(stored, kind)
         known = _checked_labels(raw, stored, ignored, crop=not ours) if need_labels else raw
@@ -173,6 +173,14 @@ def _volume(content: bytes) -> np.ndarray:
     while array.ndim > 3 and array.shape[-1] == 1:
         array = array[..., 0]
     return array.T
+
+
+def _shape(content: bytes) -> tuple[int, ...]:
+    """Return the shape of a volume as [z, y, x], from its header."""
+    shape = tuple(_image(content).shape)
+    while len(shape) > 3 and shape[-1] == 1:
+        shape = shape[:-1]
+    return shape[::-1]
 
 
 def _label_array(tree: Tree, path: str) -> np.ndarray:

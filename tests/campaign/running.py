@@ -59,6 +59,7 @@ def _command() -> Any:
 
 def prepare(*, waiting: bool = False) -> None:
     """Set this process up for many commands: one thread computes, and nothing waits for the disk unless it should."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # with limited memory a GPU cannot be used, and it rounds differently
     import torch
 
     if not waiting:

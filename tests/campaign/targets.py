@@ -48,6 +48,31 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "1",
     ): "no clusters and one cluster are treated alike: fewer than two",
     (
+        "functional/fine",
+        "low, high = 0.0, 1.0",
+        "3.0",
+    ): "the error is at most 1, so that a search from a larger number ends at the same one",
+    (
+        "functional/fine",
+        "for _ in range(30):",
+        "31",
+    ): "one more halving of an interval of 1e-9",
+    (
+        "functional/temperature",
+        "return torch.where(free, found[:, 2], 0.0), torch.where(free, found[:, 3], 1.0)",
+        "3.0",
+    ): "the slope of a function that is 0 everywhere; its root is not used",
+    (
+        "functional/temperature",
+        "alpha = torch.where(truth == 0, torch.inf, 0.0).double()",
+        "1.0",
+    ): "overwritten by the next three lines wherever it is not infinite",
+    (
+        "training/loop",
+        "mine = self._mine(chosen) or chosen[:1]",
+        "2",
+    ): "samples that count with weight 0",
+    (
         "metrics",
         'read = torch.stack([found[name].double() for name in (*METRICS, "pixels")], dim=-1)',
         "1",

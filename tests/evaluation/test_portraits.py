@@ -308,7 +308,7 @@ def test_portraits_of_version_1_are_read(tmp_path: Path, shape: tuple[int, ...])
     assert (one(back, "truth").values == (truth[slices] if len(shape) == 3 else truth)).all()
 
 
-def test_broken_portraits_are_told(tmp_path: Path) -> None:
+def test_broken_portraits_are_refused(tmp_path: Path) -> None:
     cases = scenes(1)
     results, methods = measured(cases)
     save_portraits(portray(cases, methods, results), tmp_path)
@@ -326,4 +326,18 @@ def test_broken_portraits_are_told(tmp_path: Path) -> None:
     for broken in (b"", b"PK", whole[: len(whole) // 2]):
         (tmp_path / "portraits" / "000.npz").write_bytes(broken)
         with pytest.raises(InputError, match=r"cannot be read|must be a readable \.npz file"):
+            load_portraits(tmp_path)
+    save_portraits(portray(cases, methods, results), tmp_path)
+    content = json.loads(marker.read_text())
+    for name, wrong in (("classes", ["0"]), ("kept", [[0.5]] * 2), ("shape", [30, -26])):
+        entries = [{**content["portraits"][0], name: wrong}]
+        marker.write_text(json.dumps({**content, "portraits": entries}))
+        with pytest.raises(InputError, match=r"cannot be read .*whole numbers"):
+            load_portraits(tmp_path)
+    marker.write_text(json.dumps(content))
+    with np.load(tmp_path / "portraits" / "000.npz") as archive:
+        layers = dict(archive)
+    for wrong in (layers["layer0"][0], layers["layer0"].astype(np.uint64)):
+        np.savez_compressed(tmp_path / "portraits" / "000.npz", **{**layers, "layer0": wrong})
+        with pytest.raises(InputError, match="must have bytes of shape"):
             load_portraits(tmp_path)

@@ -332,3 +332,12 @@ def test_a_single_score_above_one_shows_that_they_are_no_probabilities() -> None
     assert probability_doubt(scores) is not None
     scores[0, 7] = 1.5
     assert probability_doubt(scores) is None
+
+
+def test_scores_look_like_probabilities_if_nine_tenths_of_the_pixels_sum_to_one() -> None:
+    probs = torch.rand(100, generator=torch.Generator().manual_seed(0)) / 2
+    scores = torch.stack([probs, 1 - probs])
+    scores[1, :10] -= 0.4
+    assert probability_doubt(scores) is not None
+    scores[1, 10] -= 0.4
+    assert probability_doubt(scores) is None

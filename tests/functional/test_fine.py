@@ -10,7 +10,7 @@ import torch
 
 from segcal.functional import binning
 from segcal.functional.binning import Histogram
-from segcal.functional.fine import ece_by_bins, smooth_ece
+from segcal.functional.fine import _on_grid, ece_by_bins, smooth_ece
 from segcal.kernels.constants import CELLS
 
 
@@ -102,3 +102,21 @@ def test_smooth_ece_of_a_calibrated_network_falls_with_pixels(rng: np.random.Gen
 def test_no_pixels_no_value() -> None:
     assert math.isnan(smooth_ece(empty_cells(2)))
     assert np.isnan(ece_by_bins(empty_cells(2), [5, 10])).all()
+
+
+def test_errors_of_opposite_sign_cancel_only_inside_a_bin() -> None:
+    """Four pixels at 0.25, all right, and four at 0.75, all wrong: one bin sees nothing, two see 0.75."""
+    count, hit, total = (torch.zeros(1, CELLS, dtype=torch.float64) for _ in range(3))
+    for cell, confidence, right in ((100, 0.25, 4), (200, 0.75, 0)):
+        count[0, cell], hit[0, cell], total[0, cell] = 4, right, 4 * confidence
+    found = ece_by_bins(Histogram(count.long(), hit.long(), total), [1, 2, 3])
+    np.testing.assert_allclose(found, [0.0, 0.75, 0.75], atol=1e-12)
+
+
+@pytest.mark.parametrize("place", [0.0, 0.3, 0.5, 1.0])
+def test_the_grid_shares_weights_between_two_neighbours(place: float) -> None:
+    grid = _on_grid(np.array([2.0]), np.array([place]))
+    assert grid.min() >= 0
+    assert grid.sum() == pytest.approx(2.0)
+    centres = (np.arange(grid.size) + 0.5) / grid.size
+    assert grid @ centres / 2 == pytest.approx(np.clip(place, centres[0], centres[-1]))

@@ -21,6 +21,7 @@ from segcal.functional.temperature import (
     likelihood,
     nll_and_entropy,
     optimal_inverse_temperature,
+    optimal_inverse_temperatures,
     pixel_inverse_temperature,
     root_of_increasing,
 )
@@ -265,3 +266,35 @@ def test_the_excess_of_each_pixel_agrees_with_loops(dtype: torch.dtype) -> None:
         one = z[(slice(None), *at)].double().numpy()[:, None], y[at].numpy()[None]
         expected = references.total_nll(*one, 1.0) - references.total_entropy(*one, 1.0) if y[at] >= 0 else math.nan
         assert found[at].item() == pytest.approx(expected, abs=1e-12, nan_ok=True)
+
+
+def test_sets_without_pixels_have_the_temperature_one() -> None:
+    z, y = draw(4, (30,))[0]
+    empty = torch.full_like(y, -1)
+
+    def at(alphas: torch.Tensor) -> torch.Tensor:
+        sets = ((z, y), (z, empty))
+        rows = [likelihood(*pixels, float(alpha)) for pixels, alpha in zip(sets, alphas, strict=True)]
+        return torch.tensor(rows, dtype=torch.float64)
+
+    found, _, converged = optimal_inverse_temperatures(at, 2)
+    assert converged
+    assert found[1] == 1.0
+    assert found[0] == pytest.approx(optimum([(z, y)]).inverse_temperature, rel=1e-9)
+
+
+def test_steps_of_the_search_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Newton's method finds the root of a straight line at once, and sees at the second step that it is there."""
+    calls = []
+
+    def line(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        calls.append(float(x))
+        return x - 2, torch.ones_like(x)
+
+    one = torch.ones(1, dtype=torch.float64)
+    assert root_of_increasing(line, one)[1:] == (2, True)
+    assert calls == [1.0, 2.0]
+    monkeypatch.setattr("segcal.functional.temperature._STEPS", 3)
+    calls.clear()
+    _, steps, converged = root_of_increasing(lambda x: (calls.append(1) or x * 0 - 1, torch.ones_like(x)), one)
+    assert (steps, converged, len(calls)) == (3, False, 3)

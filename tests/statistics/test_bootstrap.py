@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from segcal.statistics import bootstrap_interval, bootstrap_intervals, bootstrap_weights, clusters_of, weighted_sums
-from segcal.statistics.bootstrap import _bca_shares
+from segcal.statistics.bootstrap import _bca_shares, bootstrap_doubts
 
 NAN = float("nan")
 
@@ -159,3 +159,35 @@ def test_weighted_sums_do_not_depend_on_the_order(units: int, seed: int, scale: 
 def test_weighted_sums_of_nothing_and_of_unknown_values() -> None:
     assert weighted_sums(np.ones((2, 3)), np.zeros((3, 1))).tolist() == [[0.0], [0.0]]
     assert np.isnan(weighted_sums(np.ones((1, 2)), np.array([[np.nan, 1.0], [2.0, 1.0]]))).tolist() == [[True, False]]
+
+
+def test_the_seed_is_zero_unless_it_is_given(rng: np.random.Generator) -> None:
+    values = rng.normal(size=12)
+
+    def mean(weights: np.ndarray) -> np.ndarray:
+        return weights @ values / weights.sum(axis=1)
+
+    found = bootstrap_interval(mean, 12, repetitions=50)
+    assert found == bootstrap_interval(mean, 12, repetitions=50, seed=0)
+    assert found != bootstrap_interval(mean, 12, repetitions=50, seed=1)
+
+
+NAN, SOME = np.full(3, np.nan), np.array([1.0, 2.0, 4.0])
+
+
+@pytest.mark.parametrize(("drawn", "value", "left"), [(NAN, 2.0, SOME), (SOME, 2.0, NAN), (SOME, np.nan, SOME)])
+def test_a_bca_interval_needs_draws_a_value_and_what_is_left(drawn: np.ndarray, value: float, left: np.ndarray) -> None:
+    assert np.isnan(_bca_shares(drawn, value, left, np.array([0.1, 0.9]))).all()
+
+
+@pytest.mark.parametrize(
+    ("groups", "doubt"),
+    [
+        ([""], ["1 image gives no 95 % interval; measure 10 or more"]),
+        (["", ""], ["95 % intervals from 2 images are too short; measure 10 or more"]),
+        (["a", "a"], ["1 group gives no 95 % interval; measure 10 or more"]),
+        ([""] * 10, []),
+    ],
+)
+def test_few_images_or_groups_are_doubted(groups: list[str], doubt: list[str]) -> None:
+    assert bootstrap_doubts(groups) == doubt

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from segcal.statistics.grouping import BLOCKS, grouping_of
+from segcal.statistics.grouping import BLOCKS, _closeness, _counts_up, grouping_of
 from segcal.types import InputError
 
 COUNT = 40
@@ -73,3 +73,16 @@ def test_few_cases_and_equal_layouts_say_nothing() -> None:
 def test_refusal() -> None:
     with pytest.raises(InputError, match="one entry for each of the 2 cases, got 1"):
         grouping_of(["a", "b"], [None])
+
+
+def test_only_neighbours_in_one_sequence_are_compared() -> None:
+    """Three sequences; the only step inside one of them is from 20 to 26."""
+    values = np.array([0.0, 0, 0, 10, 10, 20, 20, 20, 26])
+    ratio, _ = _closeness(values[:, np.newaxis], [[0, 1, 2], [3, 4], [5, 6, 7, 8]])
+    overall = np.abs(values[:, np.newaxis] - values).sum() / (9 * 8)
+    assert ratio == pytest.approx(6 / 6 / overall)
+
+
+def test_names_count_up_if_half_of_them_are_one_step_apart() -> None:
+    assert _counts_up(["a1", "a2", "a3", "a10"], [[0, 1, 2, 3]])
+    assert not _counts_up(["a1", "a2", "a3", "a10", "a20"], [[0, 1, 2, 3, 4]])

@@ -93,3 +93,7 @@ def test_a_gain_of_less_than_a_thousandth_is_not_worth_it() -> None:
     base = np.full(5, 1.0)
     assert simplest_good(np.stack([base, base * 0.9991]), np.ones(5)).chosen == 0
     assert simplest_good(np.stack([base, base * 0.9989]), np.ones(5)).chosen == 1
+
+
+def test_a_loss_of_zero_is_as_good_as_itself() -> None:
+    assert simplest_good(np.zeros((2, 3)), np.ones(3)).chosen == 0

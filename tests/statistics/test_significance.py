@@ -22,6 +22,7 @@ from segcal.statistics import (
     significantly_better,
     wilcoxon_p,
 )
+from segcal.statistics.significance import SignificanceTest
 
 NAN = float("nan")
 
@@ -188,3 +189,14 @@ def test_every_test_finds_a_clear_difference_and_no_other(test: Test, rng: np.ra
     assert significantly_better(pairs, lower_is_better=[True] * 3, test=test) == [True, False, False]
     assert significantly_better(pairs, lower_is_better=[False] * 3, test=test) == [False, True, False]
     assert TESTS[test].p_value(values, values) == 1.0
+
+
+def test_tests_are_unpaired_unless_they_say_so() -> None:
+    unpaired = SignificanceTest("title", "about", lambda ours, theirs: 1.0, lambda ours, theirs: False)
+    assert not unpaired.paired
+
+
+def test_every_pair_needs_a_direction() -> None:
+    pair = (np.arange(5.0), np.arange(5.0) + 9)
+    with pytest.raises(ValueError, match="zip"):
+        significantly_better([pair, pair], lower_is_better=[True])

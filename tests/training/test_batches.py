@@ -11,7 +11,7 @@ import torch
 from segcal import create
 from segcal.data.datasets.simulate import simulate
 from segcal.training import batches
-from segcal.training.batches import Cache, prefetched, to_device
+from segcal.training.batches import Cache, augmented, prefetched, to_device
 
 
 def test_large_maps_stay_on_disk_and_the_rest_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,3 +73,12 @@ def test_kept_and_streamed_samples_give_the_same_weights() -> None:
     )
     for name, value in kept.state_dict().items():
         assert torch.equal(value, streamed.state_dict()[name]), name
+
+
+def test_crops_begin_anywhere_and_the_whole_is_one_of_them() -> None:
+    sample = (np.arange(4, dtype=np.float32)[np.newaxis],)
+    random = np.random.default_rng(0)
+    starts = {int(augmented(sample, random, dims=1, crop=2)[0][0, 0]) for _ in range(60)}
+    assert starts == {0, 1, 2}
+    assert augmented(sample, random, dims=1, crop=4)[0].shape == (1, 4)
+    assert augmented(sample, random, dims=1, crop=9)[0].tolist() == [[0, 1, 2, 3]]

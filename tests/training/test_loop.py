@@ -393,3 +393,11 @@ def test_adamw_warmup_and_bad_settings() -> None:
         Settings(optimiser="sgd")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="average must be between 0 and 1"):
         Settings(average=1.0)
+
+
+def test_of_equal_validation_losses_the_first_is_kept() -> None:
+    """Without a learning rate to speak of nothing changes, and every epoch has the same loss."""
+    settings = Settings(epochs=3, learning_rate=1e-30, batch_size=2, spatial_dims=1)
+    history = train(Line(), line_data([8] * 2), settings, validation=line_data([8] * 2))
+    assert len({epoch.validation for epoch in history.epochs}) == 1
+    assert history.best_epoch == 1

@@ -10,13 +10,18 @@ from typing import Any
 from PIL import Image
 
 from segcal.evaluation.portraits import Curve, Layer, Portrait
-from segcal.types import Array
+from segcal.types import Array, InputError
 
 
 def portrait_content(portrait: Portrait, class_names: Sequence[str]) -> dict[str, Any]:
     """A portrait as plain values; slices of a volume lie one below the other in each picture."""
     if portrait.channel:
         class_names = (f"not {portrait.channel}", portrait.channel)
+    if beyond := [c for c in portrait.classes if c >= len(class_names)]:
+        raise InputError(
+            f"classes of the portrait of '{portrait.name}' must be in 0..{len(class_names) - 1}, got {beyond[0]}; "
+            "evaluate again"
+        )
     return {
         "name": portrait.name,
         "title": portrait.title,

@@ -12,7 +12,7 @@ import numpy as np
 from segcal.data.io.npz import read_array
 from segcal.evaluation.portraits.model import Curve, Layer, Patch, Portrait
 from segcal.files import MARKER, read_json, staged_folder, write_json
-from segcal.types import InputError
+from segcal.types import Array, InputError
 from segcal.version import __version__
 
 FORMAT = 2
@@ -68,6 +68,10 @@ def _read(entry: Mapping[str, Any], path: Path) -> Portrait:
         entry = _from_version_1(entry)
         if len(entry["shape"]) == 2:
             pictures = [picture[0] for picture in pictures]
+    return _checked(_portrait(entry, pictures))
+
+
+def _portrait(entry: Mapping[str, Any], pictures: Sequence[Array]) -> Portrait:
     return Portrait(
         name=entry["name"],
         why=entry["why"],
@@ -87,6 +91,19 @@ def _read(entry: Mapping[str, Any], path: Path) -> Portrait:
         boxes=tuple((tuple(start), tuple(stop)) for start, stop in entry["boxes"]),
         channel=entry.get("channel", ""),
     )
+
+
+def _checked(portrait: Portrait) -> Portrait:
+    """Return a portrait that can be drawn; raise if its numbers or pictures cannot be those of an image."""
+    positions = (*portrait.shape, *portrait.classes, *(place for axis in portrait.kept for place in axis))
+    if not all(isinstance(number, int) and number >= 0 for number in positions):
+        raise ValueError("shape, classes and positions must be whole numbers")
+    size = tuple(len(axis) for axis in portrait.kept)
+    for layer in portrait.layers:
+        shapes = (size, (*size, 3)) if layer.kind == "image" else (size,)
+        if layer.values.dtype != np.uint8 or layer.values.shape not in shapes:
+            raise ValueError(f"layer {layer.kind} must have bytes of shape {size}, got {layer.values.shape}")
+    return portrait
 
 
 def _from_version_1(entry: Mapping[str, Any]) -> dict[str, Any]:
