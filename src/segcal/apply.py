@@ -127,6 +127,7 @@ def _write_case(
                 assert temperature is not None
                 heat.write(start, temperature[0, k].float().cpu().numpy())
             pixels, changed = pixels + probs[0, 0].numel(), changed + moved
+            del slab, raw, exact, probs  # before the next slab is read
     return pixels, changed
 
 
@@ -155,6 +156,7 @@ def _probabilities(calibrator: Calibrator, case: Case) -> Iterator[tuple[Slab, P
                 yield slab, scaled_probabilities(_single(raw), temperature.float()), temperature
             else:
                 yield slab, activated(calibrator.scale(raw, temperature)), temperature
+            del slab, raw
     else:
         for slab, logits in calibrator.calibrate_case(case):
             yield slab, activated(logits), None

@@ -143,11 +143,16 @@ def slabs_of(case: Case, num_classes: int, *, context: int = 0, device: torch.de
     for start in range(0, shape[1], step):
         stop = min(start + step, shape[1])
         rows = slice(max(0, start - context), min(stop + context, shape[1]))
-        logits = to_tensor(case.logits[:, rows]).to(device)
-        release_pages(case.logits)
-        logits = check_logits(logits, num_classes, class_axis=0, start=rows.start, of=f"case '{case.name}'")
-        image = None if case.image is None else to_tensor(case.image[:, rows]).to(device).unsqueeze(0)
-        yield Slab(logits.unsqueeze(0), image, rows, slice(start - rows.start, stop - rows.start))
+        # nothing here refers to a slab that was yielded, so that the caller can drop it before the next is read
+        yield _read_slab(case, num_classes, rows, slice(start - rows.start, stop - rows.start), device)
+
+
+def _read_slab(case: Case, num_classes: int, rows: slice, inner: slice, device: torch.device | None) -> Slab:
+    logits = to_tensor(case.logits[:, rows]).to(device)
+    release_pages(case.logits)
+    logits = check_logits(logits, num_classes, class_axis=0, start=rows.start, of=f"case '{case.name}'")
+    image = None if case.image is None else to_tensor(case.image[:, rows]).to(device).unsqueeze(0)
+    return Slab(logits.unsqueeze(0), image, rows, inner)
 
 
 def to_tensor(values: Array | Tensor) -> Tensor:

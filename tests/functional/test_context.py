@@ -115,6 +115,15 @@ def test_enormous_logits_give_finite_features(dtype: torch.dtype) -> None:
         assert (found >= 0).all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_gives_the_bits_of_the_same_numbers_in_float32(dtype: torch.dtype) -> None:
+    logits = logits_of((19, 300)).to(dtype)
+    assert torch.equal(CPU.context_features(logits), CPU.context_features(logits.float()))
+    weights, zero = torch.linspace(-0.2, 0.2, len(FEATURES)).double(), torch.zeros((), dtype=torch.float64)
+    settings: Any = (weights, zero, zero.repeat(4), (0.05, 100.0), zero, zero)
+    assert torch.equal(CPU.context_temperature(logits, *settings), CPU.context_temperature(logits.float(), *settings))
+
+
 @pytest.mark.parametrize("size", [(90, 33), (70, 9, 8)])
 def test_slabs_with_context_give_the_same_bits(size: tuple[int, ...]) -> None:
     logits = logits_of(size)

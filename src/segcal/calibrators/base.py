@@ -345,6 +345,7 @@ class TemperatureCalibrator(Calibrator):
             with torch.no_grad():
                 temperature = self.temperature_of(slab.logits, slab.image)[:, :, slab.inner]
             yield slab, temperature
+            del slab  # before the next is read
 
     def calibrate(self, logits: Logits, image: Image | None = None) -> Logits:
         """Return the logits divided by the temperature."""
@@ -364,6 +365,7 @@ class TemperatureCalibrator(Calibrator):
         """Yield the calibrated logits of a case slab by slab: the slab as read, and the result of its inner slices."""
         for slab, temperature in self.temperature_case(case):
             yield slab, self.scale(slab.logits[:, :, slab.inner], temperature)
+            del slab
 
     def scale(self, logits: Logits, temperature: Temperature) -> Logits:
         """Return the logits divided by known temperatures, in their own precision, with every label kept."""

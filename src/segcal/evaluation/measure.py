@@ -112,7 +112,9 @@ def calibrated_slabs(
     """
     if isinstance(method, Calibrator):
         for slab, logits in method.calibrate_case(case):
-            yield slab.inner_rows, logits
+            rows = slab.inner_rows
+            del slab  # as read, with its context, before the next is read
+            yield rows, logits
         return
     if method is None:
         for slab in slabs_of(case, num_classes, device=device):

@@ -184,15 +184,16 @@ def context_slabs(
                 f"of case '{case.name}'; set spatial_dims={labels.ndim}"
             )
         for slab in slabs_of(case, calibrator.num_classes, context=CONTEXT if features else 0, device=labels.device):
-            rows = slab.inner_rows
-            scores = at_least_float32(slab.logits)  # once, for all that looks at them
-            logits, truth = scores[0, :, slab.inner], labels[rows].reshape(-1)
+            rows, truth = slab.inner_rows, labels[slab.inner_rows].reshape(-1)
             known = torch.empty(0, truth.numel(), device=truth.device)
             if features:
                 with torch.no_grad():
-                    known = context_features(scores)[0, :, slab.inner].reshape(len(FEATURES), -1)
+                    known = context_features(slab.logits)[0, :, slab.inner].reshape(len(FEATURES), -1)
+            logits = at_least_float32(slab.logits[0, :, slab.inner])
+            del slab  # with its context it takes hundreds of megabytes
             layout = _layout(logits, rows.start, labels.shape) if layouts else np.empty(0)
-            yield origin, logits.reshape(len(logits), -1), truth, known, layout
+            logits = logits.reshape(len(logits), -1)
+            yield origin, logits, truth, known, layout
 
 
 def _layout(logits: Tensor, first: int, size: tuple[int, ...]) -> Array:

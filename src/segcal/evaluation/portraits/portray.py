@@ -136,7 +136,9 @@ def _slabs(
     calibrator = None if calibrator is None else calibrator.applied
     if isinstance(calibrator, TemperatureCalibrator):
         for slab, temperature in calibrator.temperature_case(case):
-            yield slab.inner_rows, calibrator.scale(slab.logits[:, :, slab.inner], temperature), temperature
+            rows, logits = slab.inner_rows, calibrator.scale(slab.logits[:, :, slab.inner], temperature)
+            del slab  # as read, with its context, before the next is read
+            yield rows, logits, temperature
     else:
         for rows, logits in calibrated_slabs(case, calibrator, num_classes):
             yield rows, logits, None

@@ -6,7 +6,7 @@ temperature is computed. Images and volumes are treated as volumes `[D, H, W]`: 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -28,6 +28,7 @@ from segcal.kernels.cpu.compiling import (
 )
 from segcal.kernels.cpu.dilation import dilation_scratch, free_boxes
 from segcal.kernels.cpu.geometry import mark_boundary
+from segcal.kernels.cpu.half import HALVES, flat_scores, widen_block
 from segcal.kernels.cpu.scratch import scratch_arrays
 from segcal.kernels.dispatch import DECLINED
 from segcal.types import Array
@@ -75,6 +76,18 @@ def _describe(logits: Array, entropy: Array, margin: Array, predicted: Array, st
             out[2][i] = winner[i]
 
 
+@compiled
+def _describe_half(
+    bits: Array, brain: bool, entropy: Array, margin: Array, predicted: Array, start: int, stop: int
+) -> None:
+    """Compute `_describe` of logits in half precision."""
+    logits = np.empty((bits.shape[0], BLOCK), np.float32)
+    for at in range(start, stop, BLOCK):
+        n = min(BLOCK, stop - at)
+        widen_block(bits, brain, at, n, logits)
+        _describe(logits, entropy[at : at + n], margin[at : at + n], predicted[at : at + n], 0, n)
+
+
 class _Maps(NamedTuple):
     """The features of each pixel `[D, H, W]` before any mean is taken."""
 
@@ -94,7 +107,7 @@ class _Work(NamedTuple):
     boxes: Array
 
     @classmethod
-    def of(cls, image: Array) -> _Work:
+    def of(cls, image: Tensor) -> _Work:
         """Return the memory for an image `[L, *S]`."""
         size = _as_volume(image.shape[1:])
         depth, height, width = size
@@ -109,17 +122,20 @@ class _Work(NamedTuple):
         return cls(_Maps(*maps), numbers, levels, boxes)
 
 
-def _as_volume(size: tuple[int, ...]) -> tuple[int, int, int]:
+def _as_volume(size: Sequence[int]) -> tuple[int, int, int]:
     """Return a size as `[D, H, W]`; the lines of an image are planes, so that they are divided between threads."""
     depth, *height, width = (1, *size) if len(size) == 1 else size
     return depth, *(height or [1]), width  # type: ignore[return-value]
 
 
-def _describe_image(image: Array, work: _Work) -> None:
+def _describe_image(image: Tensor, work: _Work) -> None:
     """Compute the maps of one image `[L, *S]`."""
-    maps, flat = work.maps, image.reshape(len(image), -1)
-    entropy, margin, predicted = (values.reshape(-1) for values in (maps.entropy, maps.margin, maps.predicted))
-    over_pixels(_describe, flat.shape[1], flat, entropy, margin, predicted)
+    maps, scores = work.maps, flat_scores(image)
+    found = [values.reshape(-1) for values in (maps.entropy, maps.margin, maps.predicted)]
+    if image.dtype in HALVES:
+        over_pixels(_describe_half, scores.shape[1], scores, image.dtype == torch.bfloat16, *found)
+    else:
+        over_pixels(_describe, scores.shape[1], scores, *found)
     mark_boundary(maps.predicted[np.newaxis], maps.near[np.newaxis], 1)
     free_boxes(maps.near, work.levels, maps.distance)
 
@@ -162,9 +178,8 @@ def context_features(logits: Tensor) -> Tensor:
     dims = logits.ndim - 2
     if not logits.numel() or dims > 3:
         return DECLINED
-    batch = as_numpy(logits)
-    result = np.empty((len(batch), 3 + 3 * len(WINDOWS), *_as_volume(batch.shape[2:])), np.float32)
-    for image, out in zip(batch, result, strict=True):
+    result = np.empty((len(logits), 3 + 3 * len(WINDOWS), *_as_volume(logits.shape[2:])), np.float32)
+    for image, out in zip(logits, result, strict=True):
         work = _Work.of(image)
         maps = work.maps
         _describe_image(image, work)
@@ -174,7 +189,7 @@ def context_features(logits: Tensor) -> Tensor:
                 mean = out[3 + 3 * k + j]
                 mean[...] = values
                 _replace_by_means(mean, width, dims, work.boxes)
-    return _as_precise_as(logits, result.reshape(len(batch), -1, *batch.shape[2:]))
+    return _as_precise_as(logits, result.reshape(len(logits), -1, *logits.shape[2:]))
 
 
 @compiled
@@ -258,12 +273,11 @@ def context_temperature(
     dims = logits.ndim - 2
     if not logits.numel() or dims > 3:
         return DECLINED
-    batch = as_numpy(logits)
     each, moved = as_numpy(weights.float()), as_numpy((offsets + intercept).float())
     least = np.log(max(float(floor), LEAST_TEMPERATURE))
     limits = [np.float32(number) for number in (*bounds, least, float(softness))]
-    result, across = np.empty((len(batch), 1, *batch.shape[2:]), np.float32), WINDOWS if dims > 1 else (1, 1)
-    for image, out in zip(batch, result, strict=True):
+    result, across = np.empty((len(logits), 1, *logits.shape[2:]), np.float32), WINDOWS if dims > 1 else (1, 1)
+    for image, out in zip(logits, result, strict=True):
         work = _Work.of(image)
         maps, shares, depth = work.maps, work.numbers, len(work.maps.entropy)
         _describe_image(image, work)

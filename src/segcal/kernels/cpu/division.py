@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from segcal.kernels.cpu.compiling import BLOCK, as_numpy, compiled, exp_float32, over_pixels
-from segcal.kernels.cpu.half import HALVES, LARGEST, narrow_scores, widen
+from segcal.kernels.cpu.half import HALVES, LARGEST, flat_scores, narrow_scores, widen_block
 from segcal.kernels.dispatch import DECLINED
 from segcal.types import Array
 
@@ -126,8 +126,7 @@ def _half_probabilities(
     heat = np.empty(BLOCK, np.float32)
     for at in range(start, stop, BLOCK):
         n = min(BLOCK, stop - at)
-        for c in range(bits.shape[0]):
-            widen(bits[c, at : at + n], brain, logits[c])
+        widen_block(bits, brain, at, n, logits)
         _spread(temperature, at, n, heat)
         _probabilities(logits, heat, zero, probs, odd, 0, n)
         narrow_scores(probs, logits, n, largest, brain, at, found)
@@ -143,8 +142,7 @@ def _half_quotients(
     heat = np.empty(BLOCK, np.float32)
     for at in range(start, stop, BLOCK):
         n = min(BLOCK, stop - at)
-        for c in range(bits.shape[0]):
-            widen(bits[c, at : at + n], brain, logits[c])
+        widen_block(bits, brain, at, n, logits)
         _spread(temperature, at, n, heat)
         _quotients(logits, heat, zero, scaled, odd, 0, n)
         narrow_scores(scaled, logits, n, largest, brain, at, found)
@@ -167,18 +165,12 @@ def _run(kernel: Callable[..., None], half_kernel: Callable[..., None], logits: 
     found, odd = torch.empty(logits.shape, dtype=logits.dtype), np.zeros(1, np.bool_)
     chosen, more = (half_kernel, (LARGEST[logits.dtype], logits.dtype == torch.bfloat16)) if half else (kernel, ())
     for k in range(len(logits)):
-        z, out = (_flat(values[k]) for values in (logits, found))
+        z, out = (flat_scores(values[k]) for values in (logits, found))
         own = temperature[k]
         one = all(stride == 0 or length == 1 for stride, length in zip(own.stride(), own.shape, strict=True))
         heat = as_numpy(own[(slice(0, 1),) * own.ndim] if one else own).reshape(-1)
         over_pixels(chosen, z.shape[1], z, heat, np.float32(0), *more, out, odd)
     return DECLINED if odd[0] else found  # the plain form refuses numbers that are not finite
-
-
-def _flat(image: Tensor) -> Array:
-    """Return an image as `[L, N]`, without a copy where memory order allows; half precision as its bits."""
-    bits = image.detach().contiguous().flatten(1)
-    return (bits.view(torch.int16) if image.dtype in HALVES else bits).numpy()
 
 
 def scaled_within(values: Tensor, factor: Tensor, floor: Tensor, bounds: tuple[float, float]) -> Tensor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from segcal.kernels.cpu.compiling import compiled
 from segcal.types import Array
@@ -15,6 +16,12 @@ from segcal.types import Array
 HALVES = (torch.float16, torch.bfloat16)
 LARGEST = {kind: np.float32(torch.finfo(kind).max * (1 - torch.finfo(kind).eps)) for kind in HALVES}
 """The bounds of scores, as in `segcal.functional.division.finite_in`."""
+
+
+def flat_scores(image: Tensor) -> Array:
+    """Return an image `[L, *S]` as `[L, N]`, without a copy where memory order allows; half precision as its bits."""
+    bits = image.detach().contiguous().flatten(1)
+    return (bits.view(torch.int16) if image.dtype in HALVES else bits).numpy()
 
 
 @compiled
@@ -31,6 +38,13 @@ def widen(bits: Array, brain: bool, out: Array) -> None:
         # the exponent of infinity and NaN is that of a number beyond 65,504, to which infinity is added
         size = size if size < np.float32(65536) else size + np.float32(np.inf)
         out[i] = -size if word & np.int32(0x8000) else size
+
+
+@compiled
+def widen_block(bits: Array, brain: bool, at: int, n: int, out: Array) -> None:
+    """Convert `n` pixels of `[L, N]` from `at` on to the first columns of `[L, BLOCK]`."""
+    for c in range(bits.shape[0]):
+        widen(bits[c, at : at + n], brain, out[c])
 
 
 @compiled
