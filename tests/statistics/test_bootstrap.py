@@ -172,10 +172,10 @@ def test_the_seed_is_zero_unless_it_is_given(rng: np.random.Generator) -> None:
     assert found != bootstrap_interval(mean, 12, repetitions=50, seed=1)
 
 
-NAN, SOME = np.full(3, np.nan), np.array([1.0, 2.0, 4.0])
+UNKNOWN, SOME = np.full(3, np.nan), np.array([1.0, 2.0, 4.0])
 
 
-@pytest.mark.parametrize(("drawn", "value", "left"), [(NAN, 2.0, SOME), (SOME, 2.0, NAN), (SOME, np.nan, SOME)])
+@pytest.mark.parametrize(("drawn", "value", "left"), [(UNKNOWN, 2.0, SOME), (SOME, 2.0, UNKNOWN), (SOME, np.nan, SOME)])
 def test_a_bca_interval_needs_draws_a_value_and_what_is_left(drawn: np.ndarray, value: float, left: np.ndarray) -> None:
     assert np.isnan(_bca_shares(drawn, value, left, np.array([0.1, 0.9]))).all()
 
