@@ -27,7 +27,7 @@ $(INTEGRATIONS)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(INTEGRATIONS)
 	$(INTEGRATIONS)/bin/python -m pip install --quiet --upgrade pip
 	$(INTEGRATIONS)/bin/python -m pip install --quiet --constraint constraints.txt \
-		--editable ".[medical,onnx,hf,monai,nnunet,lightning,smp,vision]" beartype hypothesis pytest
+		--editable ".[medical,onnx,hf,monai,nnunet,lightning,smp,vision,ray]" beartype hypothesis pytest
 	touch $@
 
 check: $(VENV)/installed-dev

@@ -185,3 +185,37 @@ def test_probabilities_are_warned_of(function: Callable[..., float]) -> None:
     logits, labels = arrays()
     with pytest.warns(CalibrationWarning, match="look like probabilities"):
         function(torch.from_numpy(logits).softmax(1), labels, ignore_index=255)
+
+
+@pytest.mark.parametrize("class_axis", [1, -1])
+@pytest.mark.parametrize("soft", [False, True])
+def test_sigmoid_channels_are_the_mean_of_their_two_classes(class_axis: int, soft: bool) -> None:
+    random = np.random.default_rng(0)
+    logits = random.normal(scale=3, size=(2, 3, 5, 6))
+    masks = (logits + random.logistic(size=logits.shape) > 0).astype(int)
+    masks[:, :, 0] = 9  # ignored
+    truth = random.random(logits.shape) if soft else masks
+    options: dict[str, Any] = {} if soft else {"ignore_index": 9}
+    moved = [np.moveaxis(values, 1, class_axis) for values in (logits, truth)]
+    for name, measure in {**BINNED, **PROPER}.items():
+        each = [measure(logits[:, [k]], truth[:, [k]] if soft else truth[:, k], **options) for k in range(3)]
+        found = measure(*moved, class_axis=class_axis, activation="sigmoid", **options)
+        assert found == pytest.approx(np.mean(each), rel=1e-12), name
+
+
+def test_sigmoid_channels_are_those_of_the_suite() -> None:
+    random = np.random.default_rng(1)
+    logits = random.normal(scale=3, size=(2, 3, 5, 6))
+    masks = (logits + random.logistic(size=logits.shape) > 0).astype(int)
+    suite = segcal.CalibrationSuite(3, activation="sigmoid")
+    suite.update(torch.from_numpy(logits), torch.from_numpy(masks))
+    for name in ("ece", "mce", "sce", "nll", "brier"):
+        found = getattr(segcal, name)(logits, masks, activation="sigmoid")
+        assert found == pytest.approx(float(suite.compute()["all"][name]), rel=1e-9), name
+    curve = segcal.reliability_curve(logits, masks, activation="sigmoid")
+    np.testing.assert_array_equal(curve.pixels, suite.compute_curves()["all"]["pixels"].numpy())
+
+
+def test_labels_of_channels_need_their_axis() -> None:
+    with pytest.raises(InputError, match=r"labels of sigmoid channels must have the shape \(2, 3, 4, 5\)"):
+        measures.ece(np.zeros((2, 3, 4, 5)), np.zeros((2, 4, 5), int), activation="sigmoid")

@@ -46,14 +46,14 @@ def _local(method: str = "lts", *, held_out: bool = False, **own: Any) -> Fit:
             "cache_bytes": _CACHE,
         }
         used = on_device(cases, device)
-        calibrator = create(method, **about, image_channels=3, **own).to(device)
+        calibrator = create(method, **about, **own).to(device)
         if held_out:
             fold = folds_of([case.group or case.name for case in cases], _FOLDS)
             used, left = (Part(used, np.flatnonzero(side).tolist()) for side in (fold != 0, fold == 0))
             settings |= {"validation": left, "patience": _PATIENCE}
         found = calibrator.fit(used, **settings).to("cpu")
         details = found.fit_report_.details
-        return found, {name: details[name] for name in ("best_epoch", "kept_ts") if name in details}
+        return found, {name: details[name] for name in ("best_epoch", "share") if name in details}
 
     return fit
 
@@ -72,11 +72,12 @@ METHODS: dict[str, Fit | None] = {
     "TS by class": _plain("cts", features=False),
     "IBTS": _local("ibts"),
     "LTS": _local(),
+    "LTS with image": _local(image_channels=3),
     "LTS sharpened": _local(sharpen=True),
     "LTS raw": _local(inputs="logits"),
     "LTS raw sharpened": _local(inputs="logits", sharpen=True),
     "LTS held out": _local(held_out=True),
-    "LTS paper": _local(preset="paper"),
+    "LTS paper": _local(preset="paper", image_channels=3),
     "CTS": _plain("cts", classes=False),
     "CTS with classes": _plain("cts"),
     "CTS sharpened": _plain("cts", sharpen=True),

@@ -11,6 +11,7 @@ from segcal.version import __version__
 
 if TYPE_CHECKING:
     from segcal.calibrators import Calibrator, create, load, methods, register
+    from segcal.cases import rater_cases
     from segcal.evaluation.compare import compare
     from segcal.evaluation.results import Results
     from segcal.evaluation.run import evaluate
@@ -48,6 +49,7 @@ __all__ = [
     "nll",
     "oracle_temperature",
     "predict_cases",
+    "rater_cases",
     "register",
     "reliability_curve",
     "reliability_diagram",
@@ -76,6 +78,7 @@ _HOMES = {
     "nll": "measures",
     "oracle_temperature": "oracle",
     "predict_cases": "integrations.predict",
+    "rater_cases": "cases",
     "register": "calibrators",
     "reliability_curve": "measures",
     "reliability_diagram": "report.figures.arrays",

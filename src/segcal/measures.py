@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
 import torch
@@ -19,11 +19,18 @@ from torch import Tensor
 from segcal.cases import to_tensor
 from segcal.functional import binning, counting
 from segcal.functional.binning import Form, Histogram
-from segcal.functional.checks import check_labels, check_logits, check_same_space, check_shares, probability_doubt
+from segcal.functional.checks import (
+    activation_of,
+    check_labels,
+    check_logits,
+    check_same_space,
+    check_shares,
+    probability_doubt,
+)
 from segcal.functional.probability import probabilities, two_class_logits
 from segcal.functional.soft import SoftPixels, describe_hard, describe_soft, soft_histogram
 from segcal.notices import CalibrationWarning
-from segcal.types import Array, IgnoreIndex, InputError, public
+from segcal.types import Activation, Array, IgnoreIndex, InputError, public
 
 Values: TypeAlias = Array | Tensor
 
@@ -39,6 +46,7 @@ def ece(
     ignore_index: IgnoreIndex = None,
     mask: Values | None = None,
     class_axis: int = 1,
+    activation: Activation | None = None,
 ) -> float:
     """Return the expected calibration error: the mean gap of confidence and accuracy over bins, weighted by pixels.
 
@@ -48,15 +56,19 @@ def ece(
     Args:
         logits: Scores `[B, L, *S]`; `[B, 1, *S]` for a network that ends in a sigmoid, with labels 0 and 1.
         labels: True classes `[B, *S]`, or the share of raters that chose each class, in the shape of the logits.
+            Of sigmoid channels that may overlap, masks of 0 and 1 `[B, C, *S]`.
         bins: Number of confidence bins R.
         ignore_index: Label, or labels, to ignore.
         mask: Pixels to measure (Bool, in the shape of the labels without their class axis); by default all.
         class_axis: Axis of the classes: 1 with a batch axis before it, 0 without one, -1 if it is the last.
+        activation: "sigmoid" for channels that may overlap: the mean over the channels, each measured as two classes.
+            By default a softmax, or a sigmoid if there is one channel.
 
     Returns:
         A fraction, 0 for perfect calibration of infinitely many pixels; NaN if there is no pixel.
     """
-    return _number(binning.ece(_top(_Pool(logits, labels, ignore_index, mask, class_axis), bins)))
+    pools = _pools(logits, labels, ignore_index, mask, class_axis, activation)
+    return _over(binning.ece(_top(pool, bins)) for pool in pools)
 
 
 @public
@@ -68,9 +80,11 @@ def mce(
     ignore_index: IgnoreIndex = None,
     mask: Values | None = None,
     class_axis: int = 1,
+    activation: Activation | None = None,
 ) -> float:
     """Return the maximum calibration error: the largest gap of all bins that contain pixels; arguments as in `ece`."""
-    return _number(binning.mce(_top(_Pool(logits, labels, ignore_index, mask, class_axis), bins)))
+    pools = _pools(logits, labels, ignore_index, mask, class_axis, activation)
+    return _over(binning.mce(_top(pool, bins)) for pool in pools)
 
 
 @public
@@ -83,14 +97,15 @@ def sce(
     ignore_index: IgnoreIndex = None,
     mask: Values | None = None,
     class_axis: int = 1,
+    activation: Activation | None = None,
 ) -> float:
     """Return the static calibration error: gaps by class and bin; arguments as in `ece`.
 
     `form` is "tables", "equations" or "marginal", as in `segcal.functional.binning`.
     """
-    pool = _Pool(logits, labels, ignore_index, mask, class_axis)
-    found = _marginal(pool, bins, adaptive=False) if _checked(form) == "marginal" else _top(pool, bins)
-    return _number(binning.sce(found, form))
+    table = _marginal if _checked(form) == "marginal" else _top
+    pools = _pools(logits, labels, ignore_index, mask, class_axis, activation)
+    return _over(binning.sce(table(pool, bins, adaptive=False), form) for pool in pools)
 
 
 @public
@@ -103,11 +118,12 @@ def ace(
     ignore_index: IgnoreIndex = None,
     mask: Values | None = None,
     class_axis: int = 1,
+    activation: Activation | None = None,
 ) -> float:
     """Return the adaptive calibration error: gaps by class and equal-mass bin, exactly; arguments as in `sce`."""
-    pool = _Pool(logits, labels, ignore_index, mask, class_axis)
-    found = _marginal(pool, bins, adaptive=True) if _checked(form) == "marginal" else _top(pool, bins, adaptive=True)
-    return _number(binning.ace(found, form))
+    table = _marginal if _checked(form) == "marginal" else _top
+    pools = _pools(logits, labels, ignore_index, mask, class_axis, activation)
+    return _over(binning.ace(table(pool, bins, adaptive=True), form) for pool in pools)
 
 
 @public
@@ -118,9 +134,11 @@ def nll(
     ignore_index: IgnoreIndex = None,
     mask: Values | None = None,
     class_axis: int = 1,
+    activation: Activation | None = None,
 ) -> float:
     """Return the mean negative log-likelihood of the true class, in nats; arguments as in `ece`."""
-    return _mean(part.nll for part in _Pool(logits, labels, ignore_index, mask, class_axis).pixels())
+    pools = _pools(logits, labels, ignore_index, mask, class_axis, activation)
+    return _over(_mean(part.nll for part in pool.pixels()) for pool in pools)
 
 
 @public
@@ -131,9 +149,11 @@ def brier(
     ignore_index: IgnoreIndex = None,
     mask: Values | None = None,
     class_axis: int = 1,
+    activation: Activation | None = None,
 ) -> float:
     """Return the mean squared distance of the probabilities to the one-hot truth, in 0..2; arguments as in `ece`."""
-    return _mean(part.brier for part in _Pool(logits, labels, ignore_index, mask, class_axis).pixels())
+    pools = _pools(logits, labels, ignore_index, mask, class_axis, activation)
+    return _over(_mean(part.brier for part in pool.pixels()) for pool in pools)
 
 
 class ReliabilityCurve(NamedTuple):
@@ -153,15 +173,42 @@ def reliability_curve(
     ignore_index: IgnoreIndex = None,
     mask: Values | None = None,
     class_axis: int = 1,
+    activation: Activation | None = None,
 ) -> ReliabilityCurve:
-    """Return the reliability diagram as numbers; arguments as in `ece`.
+    """Return the reliability diagram as numbers, over the pixels of all channels; arguments as in `ece`.
 
     >>> confidence, accuracy, pixels = reliability_curve(torch.zeros(1, 2, 3), torch.tensor([[0, 1, 0]]), bins=2)
     >>> confidence, accuracy, pixels  # all three pixels have confidence 1/2; the first class wins ties
     (array([0.5, nan]), array([0.66666667,        nan]), array([3, 0]))
     """
-    found = binning.reliability_curve(_top(_Pool(logits, labels, ignore_index, mask, class_axis), bins))
+    tables = [_top(pool, bins) for pool in _pools(logits, labels, ignore_index, mask, class_axis, activation)]
+    found = binning.reliability_curve(Histogram(*(sum(fields) for fields in zip(*tables, strict=True))))
     return ReliabilityCurve(*(found[name].cpu().numpy() for name in ReliabilityCurve._fields))
+
+
+def _pools(
+    logits: Values,
+    labels: Values,
+    ignore_index: IgnoreIndex,
+    mask: Values | None,
+    class_axis: int,
+    activation: Activation | None,
+) -> list[_Pool]:
+    """Return the pixels of a softmax or of one sigmoid channel, or those of each of several channels."""
+    whole = _Pool(logits, labels, ignore_index, mask, class_axis)
+    channels = int(logits.shape[whole.axis])
+    if activation_of(activation, channels) == "softmax" or channels == 1:
+        whole.check()
+        return [whole]
+    if tuple(labels.shape) != tuple(logits.shape):
+        raise InputError(
+            f"labels of sigmoid channels must have the shape {tuple(logits.shape)} of the logits, a mask of 0 and 1 "
+            f"for each, got {tuple(labels.shape)}; make masks from a label map with "
+            "segcal.functional.channels.channel_labels"
+        )
+    each = [whole.channel(k) for k in range(channels)]
+    each[0].check()
+    return each
 
 
 @dataclass(frozen=True)
@@ -180,10 +227,19 @@ class _Pool:
                 f"class_axis must be an axis of the logits, got {self.class_axis} and logits of shape "
                 f"{tuple(self.logits.shape)}; 0 without a batch axis, 1 with one"
             )
+
+    def check(self) -> None:
+        """Raise unless labels and mask cover the pixels of the logits."""
         if not self.is_soft:
-            check_same_space(_empty(self.logits), _empty(self.labels), class_axis=self._axis)
+            check_same_space(_empty(self.logits), _empty(self.labels), class_axis=self.axis)
         if self.mask is not None:
-            check_same_space(_empty(self.logits), _empty(self.mask), class_axis=self._axis, what="mask")
+            check_same_space(_empty(self.logits), _empty(self.mask), class_axis=self.axis, what="mask")
+
+    def channel(self, index: int) -> _Pool:
+        """Return the pixels of one sigmoid channel; shares of raters keep its axis, by which they are recognised."""
+        before, kept = (slice(None),) * self.axis, slice(index, index + 1)
+        labels = self.labels[(*before, kept if self.is_soft else index)]
+        return replace(self, logits=self.logits[(*before, kept)], labels=labels)
 
     @property
     def is_soft(self) -> bool:
@@ -191,13 +247,14 @@ class _Pool:
         return tuple(self.labels.shape) == tuple(self.logits.shape) and "float" in str(self.labels.dtype)
 
     @property
-    def _axis(self) -> int:
+    def axis(self) -> int:
+        """Axis of the classes, counted from the first."""
         return self.class_axis % len(self.logits.shape)
 
     @property
     def num_classes(self) -> int:
         """L; 2 for one-logit heads."""
-        return max(2, int(self.logits.shape[self._axis]))
+        return max(2, int(self.logits.shape[self.axis]))
 
     def pixels(self) -> Iterator[SoftPixels]:
         """Yield what the metrics need from each pixel."""
@@ -206,7 +263,7 @@ class _Pool:
 
     def parts(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the logits `[L, n]` and the labels `[n]` or shares `[L, n]` of the pixels to measure."""
-        outer, classes = math.prod(self.logits.shape[: self._axis]), int(self.logits.shape[self._axis])
+        outer, classes = math.prod(self.logits.shape[: self.axis]), int(self.logits.shape[self.axis])
         for image, at in self._places(outer):
             z = self._part(self.logits, image, at, classes)
             check_logits(z, classes, class_axis=0)
@@ -227,20 +284,20 @@ class _Pool:
 
     def _places(self, outer: int) -> Iterator[tuple[slice, slice]]:
         """Yield the parts: images one by one or, where the classes are last, pixels; long images in pieces."""
-        inner = math.prod(self.logits.shape[self._axis + 1 :])
+        inner = math.prod(self.logits.shape[self.axis + 1 :])
         for image in range(0, outer, 1 if inner > 1 else _CHUNK):
             for start in range(0, inner, _CHUNK):
                 yield slice(image, image + (1 if inner > 1 else _CHUNK)), slice(start, start + _CHUNK)
 
     def _part(self, values: Values, image: slice, at: slice, classes: int) -> Tensor:
         """Return `[L, n]` of one part of an array with a class axis."""
-        outer = math.prod(values.shape[: self._axis])
+        outer = math.prod(values.shape[: self.axis])
         part = to_tensor(values.reshape(outer, classes, -1)[image, :, at])
         return part.movedim(1, 0).reshape(classes, -1)
 
     def _flat(self, values: Values, image: slice, at: slice) -> Tensor:
         """Return `[n]` of the same part of an array without one."""
-        outer = math.prod(self.logits.shape[: self._axis])
+        outer = math.prod(self.logits.shape[: self.axis])
         return to_tensor(values.reshape(outer, -1)[image, at]).reshape(-1)
 
 
@@ -301,8 +358,10 @@ def _mean(parts: Iterable[Tensor]) -> float:
     return total / pixels if pixels else math.nan
 
 
-def _number(value: Tensor) -> float:
-    return float(value)
+def _over(values: Iterable[Tensor | float]) -> float:
+    """Return the mean over the channels that have pixels, or the one value of a softmax."""
+    known = [number for value in values if not math.isnan(number := float(value))]
+    return math.fsum(known) / len(known) if known else math.nan
 
 
 def _checked(form: Form) -> Form:

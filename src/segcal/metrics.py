@@ -14,19 +14,18 @@ from torchmetrics import Metric
 from segcal.functional import binning
 from segcal.functional.binning import Evidence, Form, Histogram, Pixels
 from segcal.functional.catalogue import METRICS, readings
+from segcal.functional.channels import exclusive_problems
 from segcal.functional.checks import (
     activation_of,
     check_batches,
     check_integers,
     check_labels,
     check_logits,
-    check_same_space,
-    check_score_shape,
     ignored_labels,
     probability_doubt,
 )
 from segcal.functional.counting import Totals, add_unchecked_batch, measure_batch
-from segcal.functional.probability import probabilities, two_class_logits
+from segcal.functional.probability import probabilities
 from segcal.kernels.constants import CELLS
 from segcal.kernels.dispatch import engine_for
 from segcal.notices import CalibrationWarning
@@ -136,13 +135,14 @@ class CalibrationSuite(Metric):
             labels: True classes `[B, *S]`, or masks of 0 and 1 `[B, C, *S]` of sigmoid channels.
             mask: Pixels to measure, or those of each region; by default every pixel that is not ignored.
         """
-        one_pass, problems = not self.per_image and self.form != "marginal", self._problems(logits, labels)
+        one_pass = not self.per_image and self.form != "marginal"
+        problems = exclusive_problems(logits, labels, self.num_classes, self.activation)
         if one_pass and engine_for(logits, labels) == "triton":
             for k, (scores, truth) in enumerate(problems):
                 self._add_unchecked(scores, truth, mask, self._rows(k))
             return
         checked = [self._checked(scores, truth, mask) for scores, truth in problems]
-        if self.activation == "softmax" and len(logits) and (doubt := probability_doubt(checked[0][0][0])):
+        if len(logits) and (doubt := probability_doubt(checked[0][0][0])):
             warnings.warn(doubt, CalibrationWarning, stacklevel=2)
         if one_pass:
             for k, (scores, valid, masks) in enumerate(checked):
@@ -238,20 +238,6 @@ class CalibrationSuite(Metric):
 
         return super()._apply(keeping_precision, *args, **kwargs)  # type: ignore[return-value]
 
-    def _problems(self, logits: Tensor, labels: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Return logits and labels: those given, or those of each sigmoid channel with two classes."""
-        check_score_shape(logits, self.num_classes, class_axis=1)
-        if self.activation == "softmax":
-            check_same_space(logits, labels, class_axis=1)
-            return [(logits, labels)]
-        masks = labels.unsqueeze(1) if self.channels == 1 and labels.ndim < logits.ndim else labels
-        if masks.shape != logits.shape:
-            raise InputError(
-                f"labels of sigmoid channels must have shape {tuple(logits.shape)}, a mask of 0 and 1 for each, "
-                f"got {tuple(labels.shape)}; segcal.functional.channels.channel_labels makes them from a label map"
-            )
-        return [(two_class_logits(logits[:, k : k + 1]), masks[:, k].contiguous()) for k in range(self.channels)]
-
     def _checked(
         self, logits: Tensor, labels: Tensor, mask: Mask | Mapping[str, Mask] | None
     ) -> tuple[Tensor, Tensor, Tensor]:
@@ -300,7 +286,8 @@ class CalibrationSuite(Metric):
         check_integers(labels)
         masks = self._given_masks(mask, labels)
         states = (*self._histogram(""), self.support, self.sums, *self._histogram("cell_"))
-        totals = Totals(*(state[rows] for state in states))  # views, which are added to in place
+        # added to in place, also through views
+        totals = Totals(*states) if self.channels == 1 else Totals(*(state[rows] for state in states))
         add_unchecked_batch(
             logits, labels, masks, self._ignored, self._edges, totals, self.problems, self._update_count
         )

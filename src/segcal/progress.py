@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -57,3 +59,20 @@ class Tracked(Sequence[Item]):
         for item in self.items:
             yield item
             self.progress.advance(task)
+
+
+@contextmanager
+def announcements(*, hidden: bool = False) -> Iterator[None]:
+    """Print what is announced inside, by the logger "segcal" at level INFO, on standard error, unless hidden."""
+    logger, handler = logging.getLogger("segcal"), logging.StreamHandler()
+    before = logger.level
+    if hidden or logger.isEnabledFor(logging.INFO):  # a caller who listens already does not need it twice
+        yield
+        return
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from segcal.data.datasets import brain_sample, simulate
 from segcal.data.datasets.brain_sample import Subject
 from segcal.networks.unet3d import UNet3D
+from segcal.text import suggestion
 from segcal.types import Case, InputError, public
 
 SAMPLES = ("scenes", "brain")
@@ -37,7 +38,7 @@ def load_sample(name: Literal["scenes", "brain"] = "scenes") -> dict[str, list[C
     {'fit': 30, 'validation': 4, 'test': 12}
     """
     if name not in SAMPLES:
-        raise InputError(f"the sample must be one of {', '.join(SAMPLES)}, got '{name}'")
+        raise InputError(f"the sample must be one of {', '.join(SAMPLES)}, got '{name}'{suggestion(name, SAMPLES)}")
     if name == "scenes":
         return simulate.load_scenes()
     if not brain_sample.has_template():

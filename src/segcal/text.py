@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from difflib import get_close_matches
 
 _CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
 """Characters that steer a terminal or hide text, and bytes of file names that are not UTF-8; not the line break."""
@@ -40,3 +42,13 @@ def as_cell(text: str) -> str:
 def from_cell(text: str) -> str:
     """Return what `as_cell` was given."""
     return text[1:] if text.startswith("'") and _FORMULA.match(text) else text
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """Return "; did you mean 'lts'?" for the nearest known word, or nothing if none is near.
+
+    >>> suggestion("lst", ["ts", "lts", "isotonic"])
+    "; did you mean 'lts'?"
+    """
+    near = get_close_matches(word.lower(), list(known), n=1)
+    return f"; did you mean '{near[0]}'?" if near else ""

@@ -22,6 +22,8 @@ Labels: TypeAlias = Integer[Tensor, "B *S"]
 Mask: TypeAlias = Bool[Tensor, "B *S"]
 Masks: TypeAlias = Integer[Tensor, "B L *S"]
 """Labels of sigmoid channels: 0 and 1 in each."""
+Shares: TypeAlias = Float[Tensor, "B L *S"]
+"""Soft labels: the share of several raters that chose each class or channel."""
 Image: TypeAlias = Float[Tensor, "B C *S"]
 Temperature: TypeAlias = Float[Tensor, "B 1 *S"]
 

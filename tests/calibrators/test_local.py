@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from scipy.stats import spearmanr
 
 from segcal import Case, InputError, create, evaluate
 from segcal import cases as cases_module
-from segcal.calibrators.local import SHARPEN
+from segcal.calibrators.local import SHARPEN, UNCHECKED_SHARE, LocalTemperatureScaling
 from segcal.calibrators.shared import local_training
 from segcal.calibrators.shared.tree import TemperatureTree
 from segcal.data.datasets.simulate import Scene, simulate
@@ -29,6 +30,14 @@ def cases_of(scenes: list[Scene]) -> list[Case]:
 
 def tensors(case: Case) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.as_tensor(case.logits)[None], torch.as_tensor(case.image)[None]
+
+
+def mean_nll(calibrator: LocalTemperatureScaling, cases: list[Case]) -> float:
+    losses = []
+    for case in cases:
+        probs = calibrator.predict_proba(torch.as_tensor(case.logits)[None]).double()
+        losses.append(-probs.gather(1, torch.as_tensor(case.labels).long()[None, None]).log().flatten())
+    return float(torch.cat(losses).mean())
 
 
 def random_tree(dims: int, channels: int, **options: object) -> TemperatureTree:
@@ -422,3 +431,42 @@ def test_volumes_are_trained_on_in_crops_and_never_read_whole(tmp_path: Path, mo
         found = fitted(torch.as_tensor(scores)[None].float())
         nll = float(torch.nn.functional.cross_entropy(found, torch.as_tensor(labels).long()[None]))
         assert fitted.fit_report_.details["validation_nll"] == pytest.approx(nll, rel=1e-4)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("condition", [None, "class"])
+def test_a_shrunk_tree_keeps_a_share_of_the_distance_from_one(share: float, condition: Any) -> None:
+    tree = TemperatureTree(3, 2, 1, root_offset=0.7, condition=condition)
+    logits, image = torch.randn(1, 3, 9, 8), torch.randn(1, 1, 9, 8)
+    with torch.no_grad():
+        for parameter in tree.parameters():
+            parameter.copy_(0.2 * torch.randn_like(parameter))
+        before, factor = tree.root(logits, image), tree.conditioned(torch.ones(1, 1, 9, 8), logits)
+        tree.shrink(share)
+        torch.testing.assert_close(tree.root(logits, image), 1 + share * (before - 1))
+        torch.testing.assert_close(tree.conditioned(torch.ones(1, 1, 9, 8), logits), factor**share)
+
+
+def test_validation_images_decide_how_far_to_go_from_ts() -> None:
+    """Each share is tried by hand, from what was learned: the report's is the best of them on the validation images."""
+    cases = small_scenes(6)
+    found = create("lts", 3, positivity="exp").fit(cases[:2], validation=cases[2:], epochs=30, learning_rate=0.03)
+    share = found.fit_report_.details["share"]
+    assert share > 0
+    found.tree.shrink(1 / share)
+    learned = copy.deepcopy(found.tree.state_dict())
+    losses = {}
+    for tried in (0.25, 0.5, 0.75, 1.0):
+        found.tree.load_state_dict(learned)
+        found.tree.shrink(tried)
+        losses[tried] = mean_nll(found, cases[2:])
+    assert min(losses, key=losses.__getitem__) == share
+    assert losses[share] == pytest.approx(found.fit_report_.details["validation_nll"], rel=1e-5)
+
+
+def test_without_validation_images_a_part_of_the_way_is_kept() -> None:
+    cases = small_scenes(3)
+    one = create("lts", 3, positivity="exp").fit(cases, epochs=5, learning_rate=1e-2)
+    paper = create("lts", 3, positivity="exp", preset="paper").fit(cases, epochs=5, learning_rate=1e-2)
+    assert one.fit_report_.details["share"] == UNCHECKED_SHARE
+    assert paper.fit_report_.details["share"] == 1.0

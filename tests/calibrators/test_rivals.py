@@ -17,7 +17,6 @@ from segcal.functional.class_conditional import (
     expert_curvature,
     expert_loss,
     experts_of,
-    experts_of_portable,
     penalty_curvature,
     penalty_of,
 )
@@ -122,9 +121,6 @@ def test_gradient_and_curvature_by_differences(ordered: bool) -> None:
     weights = torch.tensor([1.0, 2.0, 0.5, 1.0], dtype=torch.float64)
     experts = experts_of(LOGITS[0, :, :5].flatten(1), LABELS[0, :5].flatten(), weights, ordered=ordered)
     assert sum(len(expert.place) for expert in experts.values()) == 150
-    flat, truth = LOGITS[0, :, :5].flatten(1).double(), LABELS[0, :5].flatten()
-    for k, slow in experts_of_portable(flat, truth, weights, ordered=ordered).items():
-        torch.testing.assert_close(tuple(experts[k]), tuple(slow))
     expert, matrix = experts[1], matrices()[1]
     loss, gradient = expert_loss(expert, matrix, ordered=ordered)
     with plain_only():

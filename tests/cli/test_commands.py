@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from typer.testing import CliRunner, Result
 
 import segcal
 from segcal.calibrators import Calibrator
@@ -25,34 +24,9 @@ from segcal.data.datasets.simulate import simulate
 from segcal.data.folders.folder import open_folder
 from segcal.data.folders.writer import write_folder
 from segcal.evaluation.results import Results
+from support.commands import done, refuse, run, succeed, succeed_json
 
 BAD = "scene-001"  # the case that is spoilt
-
-
-def segcal_command(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
-def succeed(*arguments: object) -> Result:
-    result = segcal_command(*arguments)
-    assert result.exit_code == 0, (result.output, result.exception)
-    return result
-
-
-def succeed_json(*arguments: object) -> Any:
-    """What a command with --json prints on stdout must be one JSON document without NaN, which JSON does not know."""
-    return json.loads(succeed(*arguments, "--json").stdout, parse_constant=pytest.fail)
-
-
-def refuse(*arguments: object) -> str:
-    """Run a command that must fail: status 2, nothing on stdout, one sentence on stderr, no traceback."""
-    result = segcal_command(*arguments)
-    assert result.exit_code == 2, (result.output, result.exception)
-    assert result.stdout == ""
-    assert "Traceback" not in result.stderr
-    (line,) = result.stderr.splitlines()
-    assert line.startswith("segcal: ")
-    return line
 
 
 def everything(folder: Path) -> set[str]:
@@ -79,10 +53,10 @@ def calibrator(data: Path) -> Path:
 
 def test_fit_saves_a_calibrator_of_the_split(data: Path, tmp_path: Path) -> None:
     shown = succeed("fit", data, "--method", "ts", "--out", tmp_path / "new" / "ts")
-    assert re.search(r"ts: NLL \d\.\d{4} -> \d\.\d{4} on 1 cases \(224 pixels\)", shown.stdout)
+    assert re.search(r"ts: NLL \d\.\d{4} -> \d\.\d{4} on 1 cases \(224 pixels\)", shown)
     report = segcal.load(tmp_path / "new" / "ts").fit_report_
     assert report.names == ("scene-000",)
-    assert f"temperature: {report.details['temperature']:.5g}" in shown.stdout
+    assert f"temperature: {report.details['temperature']:.5g}" in shown
 
 
 def test_fit_json(data: Path, tmp_path: Path) -> None:
@@ -125,7 +99,7 @@ def test_fit_settings_of_contextual_scaling(data: Path, tmp_path: Path) -> None:
     found = succeed_json("fit", data, "--method", "cts", "--no-classes", "--split", "test", "--out", tmp_path / "other")
     assert len(found["details"]["coefficients"]) == 9
     assert found["details"]["class_offsets"] == [0.0] * 3
-    printed = succeed("fit", data, "--method", "cts", "--split", "test", "--out", tmp_path / "other").stdout
+    printed = succeed("fit", data, "--method", "cts", "--split", "test", "--out", tmp_path / "other")
     assert "\n  all pixels have the temperature 1.3" in printed
     assert "cv_nll" not in printed
 
@@ -134,7 +108,7 @@ def test_fit_warns_on_stderr(data: Path, tmp_path: Path) -> None:
     for path in (data / "labels").iterdir():
         path.unlink()
         np.save(path.with_suffix(".npy"), np.load(data / "logits" / f"{path.stem}.npy").argmax(0))
-    assert "every pixel is predicted right" in succeed("fit", data, "--out", tmp_path / "ts").stderr.replace("\n", " ")
+    assert "every pixel is predicted right" in done("fit", data, "--out", tmp_path / "ts").stderr.replace("\n", " ")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
@@ -151,7 +125,7 @@ def test_apply_writes_probabilities_that_keep_labels(data: Path, calibrator: Pat
 
 
 def test_apply_tells_what_it_did(data: Path, calibrator: Path) -> None:
-    shown = succeed("apply", calibrator, data, "--out", data.parent / "probs", "--split", "test").stdout
+    shown = succeed("apply", calibrator, data, "--out", data.parent / "probs", "--split", "test")
     assert "2 cases, 448 pixels, every predicted label kept" in shown
 
 
@@ -161,8 +135,9 @@ def test_apply_leaves_out_what_the_fit_left_out(data: Path) -> None:
         labels[0, 0] = 200
         Image.fromarray(labels).save(file)
     succeed("fit", data, "--method", "ts", "--ignore-index", 200, "--out", data.parent / "ts200")
-    result = succeed("apply", data.parent / "ts200", data, "--out", data.parent / "probs200")
-    assert "every predicted label kept" in result.stdout
+    assert "every predicted label kept" in succeed(
+        "apply", data.parent / "ts200", data, "--out", data.parent / "probs200"
+    )
 
 
 def test_apply_needs_no_labels(data: Path, calibrator: Path) -> None:
@@ -192,9 +167,7 @@ def test_probabilities_can_be_measured_as_such(data: Path, calibrator: Path) -> 
 
 def test_evaluate_prints_the_table_and_saves_results(data: Path, calibrator: Path) -> None:
     out = data.parent / "results"
-    shown = succeed(
-        "evaluate", data, "--calibrators", calibrator, "--reference", "TS", "--out", out, "--patch-size", 6
-    ).stdout
+    shown = succeed("evaluate", data, "--calibrators", calibrator, "--reference", "TS", "--out", out, "--patch-size", 6)
     results = Results.load(out)
     assert results.methods == ("UC", "TS")
     assert set(results.to_frame().case) == {"scene-001", "scene-002"}
@@ -219,7 +192,7 @@ def test_evaluate_json_is_the_results(data: Path, calibrator: Path) -> None:
 def test_evaluate_with_floor_and_other_statistics(data: Path, calibrator: Path) -> None:
     out = data.parent / "results"
     options = ("--floor", "--test", "wilcoxon", "--interval", "bca", "--reference", "TS", "--patch-size", 6)
-    shown = succeed("evaluate", data, "--calibrators", calibrator, *options, "--out", out).stdout
+    shown = succeed("evaluate", data, "--calibrators", calibrator, *options, "--out", out)
     assert shown.count("floor ") >= 4
     assert "paired Wilcoxon" in " ".join(shown.split())
     loaded = Results.load(out)
@@ -241,8 +214,8 @@ def test_table_shows_and_writes_saved_results(data: Path, calibrator: Path, name
     if name.endswith(".parquet"):
         pytest.importorskip("pyarrow")
     results, out = data.parent / "results", data.parent / "new" / name
-    before = succeed("evaluate", data, "--calibrators", calibrator, "--patch-size", 6, "--out", results).stdout
-    shown = succeed("table", results, "--out", out).stdout
+    before = succeed("evaluate", data, "--calibrators", calibrator, "--patch-size", 6, "--out", results)
+    shown = succeed("table", results, "--out", out)
     assert shown.partition("saved in")[0] == before.partition("saved in")[0]
     assert f"saved in {out}" in "".join(shown.splitlines())
     assert out.stat().st_size > 100
@@ -253,7 +226,7 @@ def test_table_shows_and_writes_saved_results(data: Path, calibrator: Path, name
 def test_table_against_another_reference(data: Path, calibrator: Path) -> None:
     results = data.parent / "results"
     succeed("evaluate", data, "--calibrators", calibrator, "--out", results, "--floor", "--patch-size", 6)
-    shown = " ".join(succeed("table", results, "--reference", "UC", "--test", "wilcoxon", "--floor").stdout.split())
+    shown = " ".join(succeed("table", results, "--reference", "UC", "--test", "wilcoxon", "--floor").split())
     assert "UC is significantly better (paired Wilcoxon" in shown
     assert "floor: what the method would score" in shown
 
@@ -277,7 +250,7 @@ def test_evaluate_options_reach_the_protocol(data: Path) -> None:
 
 
 def test_evaluate_warns_of_fitted_cases(data: Path, calibrator: Path) -> None:
-    result = succeed("evaluate", data, "--split", "fit", "--calibrators", calibrator, "--json")
+    result = done("evaluate", data, "--split", "fit", "--calibrators", calibrator, "--json")
     assert "TS was fitted on 1 of these 1 cases" in result.stderr.replace("\n", " ")
     assert json.loads(result.stdout)["settings"]["warnings"]
 
@@ -285,14 +258,14 @@ def test_evaluate_warns_of_fitted_cases(data: Path, calibrator: Path) -> None:
 def test_diagnose(data: Path) -> None:
     found = succeed_json("diagnose", data)
     assert [image["name"] for image in found["images"]] == ["scene-000", "scene-001", "scene-002"]
-    shown = succeed("diagnose", data).stdout
+    shown = succeed("diagnose", data)
     assert " ".join(found["advice"].split()) in " ".join(shown.split())
     assert found["dataset"]["state"] in shown
 
 
 def test_demo_tells_the_whole_story(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("segcal.data.datasets.brain_sample.find_spec", lambda name: None)
-    shown = succeed("demo", "--out", tmp_path / "demo").stdout
+    shown = succeed("demo", "--out", tmp_path / "demo")
     assert "pip install segcal[demo]" in " ".join(shown.split())
     assert [f"{k}. " in shown for k in range(1, 7)] == [True] * 6
     assert "LTS is better than TS here: NLL" in " ".join(shown.split())
@@ -356,7 +329,9 @@ def test_learned_methods_are_fitted_and_applied(learned: Path, method: str) -> N
 def test_auto_tells_what_it_took(tmp_path: Path) -> None:
     cases = [scene.case for scene in simulate(5, num_classes=3, size=(16, 14), contrast=2.0)]
     write_folder(tmp_path / "data", {"fit": cases})
-    shown = succeed("fit", tmp_path / "data", "--method", "auto", "--out", tmp_path / "auto", "--epochs", 1).stdout
+    result = done("fit", tmp_path / "data", "--method", "auto", "--out", tmp_path / "auto", "--epochs", 1)
+    shown = result.stdout
+    assert result.stderr.startswith("auto tries ts (")
     found = segcal.load(tmp_path / "auto").fit_report_.details
     words = " ".join(shown.split())
     assert found["why"] in words
@@ -436,7 +411,7 @@ def test_export(data: Path, calibrator: Path, monkeypatch: pytest.MonkeyPatch) -
     (folder / "my_networks.py").write_text(NETWORKS)
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    shown = succeed("export", calibrator, "--out", folder / "ts.onnx", "--size", 16, 12).stdout
+    shown = succeed("export", calibrator, "--out", folder / "ts.onnx", "--size", 16, 12)
     assert "differs from PyTorch by at most" in " ".join(shown.split())  # lines break where the path is long
     found = succeed_json(
         "export", calibrator, "--out", "both.onnx", "--network", "my_networks:build", "--image-channels", 2
@@ -465,12 +440,12 @@ def test_export(data: Path, calibrator: Path, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_has_an_example(command: str) -> None:
-    shown = succeed(command, "--help").stdout
+    shown = succeed(command, "--help")
     assert re.search(rf"Example: segcal {command}", shown)
 
 
 def test_help_lists_every_command() -> None:
-    shown = succeed("--help").stdout
+    shown = succeed("--help")
     assert [info.name for info in app.registered_commands] == list(COMMANDS)
     assert all(command in shown for command in COMMANDS)
     assert "--install-completion" in shown
@@ -478,11 +453,11 @@ def test_help_lists_every_command() -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_prints_json(command: str) -> None:
-    assert "--json" in succeed(command, "--help").stdout
+    assert "--json" in succeed(command, "--help")
 
 
 def test_version() -> None:
-    assert succeed("--version").stdout == f"segcal {segcal.__version__}\n"
+    assert succeed("--version") == f"segcal {segcal.__version__}\n"
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -677,14 +652,14 @@ def test_bad_usage_in_one_sentence(arguments: tuple[str, ...], words: str) -> No
 
 
 def test_no_command_shows_help() -> None:
-    result = segcal_command()
+    result = run()
     assert result.exit_code == 2
     assert "Usage:" in result.output
 
 
 def test_paths_are_not_markup(data: Path, tmp_path: Path) -> None:
     out = tmp_path / "x[red]"
-    assert str(out) in succeed("fit", data, "--out", out).stdout.replace("\n", "")
+    assert str(out) in succeed("fit", data, "--out", out).replace("\n", "")
 
 
 def test_folders_of_another_kind_are_kept(data: Path, calibrator: Path) -> None:
@@ -706,7 +681,7 @@ def test_a_reader_that_has_had_enough_is_no_mistake(data: Path, monkeypatch: pyt
         raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
     monkeypatch.setattr("segcal.cli.fit.print_report", closed)
-    result = segcal_command("fit", data, "--out", data.parent / "ts")
+    result = run("fit", data, "--out", data.parent / "ts")
     assert result.exit_code == 1
     assert result.stderr == ""
     assert segcal.load(data.parent / "ts").fitted

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,24 +9,16 @@ import numpy as np
 import pytest
 import torch
 
-pytest.importorskip("typer", reason="needs the command line")
-
-from typer.testing import CliRunner, Result
-
-from segcal.cli.app import app
 from segcal.data.datasets.simulate import simulate
 from segcal.data.folders.writer import write_folder
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+from support.commands import refuse, succeed, succeed_json
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     cases = [scene.case for scene in simulate(3, num_classes=3, size=(16, 14), contrast=2.0)]
     write_folder(tmp_path / "data", {"fit": cases[:1], "test": cases[1:]})
-    run("fit", tmp_path / "data", "--out", tmp_path / "ts")
+    succeed("fit", tmp_path / "data", "--out", tmp_path / "ts")
     return tmp_path / "data"
 
 
@@ -43,9 +34,7 @@ def commands(data: Path, out: Path) -> list[list[object]]:
 
 def test_a_device_that_does_not_exist_is_refused_at_once(data: Path, tmp_path: Path) -> None:
     for command in commands(data, tmp_path):
-        refused = run(*command, "--device", "nowhere")
-        assert refused.exit_code == 2, refused.output
-        assert "device 'nowhere' cannot be used" in refused.stderr
+        assert "device 'nowhere' cannot be used" in refuse(*command, "--device", "nowhere")
     assert not (tmp_path / "probs").exists()
     assert not (tmp_path / "maps").exists()
 
@@ -64,9 +53,8 @@ def numbers(content: Any) -> list[float]:
 def test_a_gpu_gives_the_same_numbers(data: Path, tmp_path: Path) -> None:
     found = []
     for device in ("cpu", "cuda"):
-        done = [run(*command, "--device", device, "--json") for command in commands(data, tmp_path / device)]
-        assert [one.exit_code for one in done] == [0] * 4, [one.output for one in done]
-        found.append([numbers(json.loads(one.stdout)) for one in done])
+        shown = [succeed_json(*command, "--device", device) for command in commands(data, tmp_path / device)]
+        found.append([numbers(one) for one in shown])
     for here, there in zip(*found, strict=True):
         np.testing.assert_allclose(there, here, rtol=1e-4, atol=1e-6)
     for path in (tmp_path / "cpu").rglob("*.npy"):

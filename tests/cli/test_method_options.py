@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from typer.testing import CliRunner
 
 import segcal
 from segcal.calibrators import Calibrator
 from segcal.cli import derive_options
-from segcal.cli.app import app
 from segcal.cli.method_options import TABLE, MethodOptions, method_names, table
 from segcal.types import InputError
+from support.commands import run
 
 FROM_DATA = {"num_classes", "spatial_dims", "image_channels", "ignore_index", "background"}
 FROM_CASES = {"cases", "validation", "watch"}
@@ -39,7 +38,7 @@ def test_every_parameter_of_a_method_is_an_option(method: str) -> None:
 
 
 def test_help_shows_panels_by_method() -> None:
-    shown = CliRunner().invoke(app, ["fit", "--help"], env={"COLUMNS": "300"}).stdout
+    shown = run("fit", "--help", width=300).stdout
     for panel in (
         "Local temperature scaling (",
         "Contextual temperature scaling (cts)",
@@ -50,7 +49,7 @@ def test_help_shows_panels_by_method() -> None:
         assert f"─ {panel}" in shown
     for option in table()[1]:
         assert option.flag in shown
-    compared = CliRunner().invoke(app, ["compare", "--help"], env={"COLUMNS": "300"}).stdout
+    compared = run("compare", "--help", width=300).stdout
     assert "─ Measuring" in compared
     assert compared.count("--bins") == 1, "measuring and histogram binning have an option of this name"
 

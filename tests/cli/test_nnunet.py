@@ -9,14 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from segcal.cli.app import app
+from support.commands import refuse, succeed, succeed_json
 
 
 @pytest.mark.parametrize("command", ["fit", "predict"])
 def test_help_has_an_example(command: str) -> None:
-    shown = CliRunner().invoke(app, ["nnunet", command, "--help"]).stdout
+    shown = succeed("nnunet", command, "--help")
     assert f"Example: segcal nnunet {command}" in " ".join(shown.split())
     assert "--json" in shown
 
@@ -31,16 +30,12 @@ def test_fit_on_folds_and_the_missing_package(tmp_path: Path) -> None:
         np.savez(model / "fold_0" / "validation" / f"{name}.npz", probabilities=probs)
         np.save(tmp_path / "labels" / f"{name}.npy", random.integers(0, 2, (4, 5, 6)))
     (model / "dataset.json").write_text(json.dumps({"labels": {"background": 0, "one": 1}}))
-    arguments = ["nnunet", "fit", str(model), "--labels", str(tmp_path / "labels"), "--out", str(tmp_path / "ts")]
-    result = CliRunner().invoke(app, [*arguments, "--method", "ts", "--json"])
-    assert result.exit_code == 0, (result.output, result.exception)
-    assert json.loads(result.stdout)["cases"] == 2
+    arguments = ("nnunet", "fit", model, "--labels", tmp_path / "labels", "--out", tmp_path / "ts")
+    assert succeed_json(*arguments, "--method", "ts")["cases"] == 2
     if importlib.util.find_spec("nnunetv2") is not None:
         return
     (model / "plans.json").write_text("{}")
     (tmp_path / "images").mkdir()
-    predicting = ["nnunet", "predict", str(tmp_path / "ts"), str(tmp_path / "images"), "--model", str(model)]
-    refused = CliRunner().invoke(app, [*predicting, "--out", str(tmp_path / "out")])
-    assert refused.exit_code == 2
-    assert "pip install segcal[nnunet]" in refused.stderr
+    predicting = ("nnunet", "predict", tmp_path / "ts", tmp_path / "images", "--model", model)
+    assert "pip install segcal[nnunet]" in refuse(*predicting, "--out", tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
-from typer.testing import CliRunner
 
 import segcal
-from segcal.cli.app import app
 from segcal.evaluation.results import Results
-
-
-def run(*arguments: object, status: int = 0) -> str:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert result.exit_code == status, (result.output, result.exception)
-    return result.stdout if status == 0 else result.stderr
-
-
-def run_json(*arguments: object) -> Any:
-    return json.loads(run(*arguments, "--json"), parse_constant=pytest.fail)
+from support.commands import refuse, succeed, succeed_json
 
 
 def folder_of(root: Path, channels: int) -> Path:
@@ -45,52 +32,64 @@ def folder_of(root: Path, channels: int) -> Path:
 
 def test_one_channel_from_the_first_error_to_the_page(tmp_path: Path) -> None:
     data, ts = folder_of(tmp_path / "data", 1), tmp_path / "ts"
-    message = run("fit", data, "--out", ts, status=2)
+    message = refuse("fit", data, "--out", ts)
     assert "[channels] and foreground = 255 in segcal.toml" in message
     (data / "segcal.toml").write_text("background = 0\n[channels]\nforeground = 255\n")
-    run("fit", data, "--out", ts)
+    succeed("fit", data, "--out", ts)
     assert segcal.load(ts).num_classes == 1
-    written = run_json("apply", ts, data, "--out", tmp_path / "probs", "--temperature", "--dtype", "float16")
+    written = succeed_json("apply", ts, data, "--out", tmp_path / "probs", "--temperature", "--dtype", "float16")
     assert written["changed"] == 0
     probs, scores = np.load(tmp_path / "probs" / "c0.npy"), np.load(data / "logits" / "c0.npy")
     assert (probs.shape, probs.dtype) == (scores.shape, np.float16)
     np.testing.assert_array_equal(probs > 0.5, scores > 0)
     assert np.load(tmp_path / "probs" / "temperature" / "c0.npy").shape == scores.shape[1:]
     out, page = tmp_path / "results", tmp_path / "page.html"
-    run("evaluate", data, "--calibrators", ts, "--out", out, "--page", page, "--patches", "2")
+    succeed("evaluate", data, "--calibrators", ts, "--out", out, "--page", page, "--patches", "2")
     results = Results.load(out)
     assert results.settings["class_names"] == ["not foreground", "foreground"]
-    run("report", out, "--out", tmp_path / "again.html")
-    found = run_json("diagnose", data, "--maps", tmp_path / "maps")
+    succeed("report", out, "--out", tmp_path / "again.html")
+    found = succeed_json("diagnose", data, "--maps", tmp_path / "maps")
     assert found["dataset"]["state"] == "overconfident"
     assert (tmp_path / "maps" / "c1.png").exists()
-    compared = run_json("compare", data, "--methods", "ts,lts", "--epochs", "1", "--patches", "0")
+    rules = succeed_json("decide", data, "--calibrators", ts, "--risk", "0.4")
+    assert [(row["method"], row["label"]) for row in rules["thresholds"]] == [
+        ("UC", "foreground"),
+        ("TS", "foreground"),
+    ]
+    compared = succeed_json("compare", data, "--methods", "ts,lts", "--epochs", "1", "--patches", "0")
     assert [row["method"] for row in compared["methods"]] == ["TS", "LTS"]
 
 
 def test_overlapping_channels(tmp_path: Path) -> None:
     data, ts = folder_of(tmp_path / "data", 2), tmp_path / "ts"
-    assert "activation='sigmoid' if they overlap" in run("evaluate", data, status=2)
-    assert "--activation must be softmax or sigmoid, got 'tanh'" in run(
-        "evaluate", data, "--activation", "tanh", status=2
-    )
+    assert "activation='sigmoid' if they overlap" in refuse("evaluate", data)
+    assert "--activation must be softmax or sigmoid, got 'tanh'" in refuse("evaluate", data, "--activation", "tanh")
     (data / "segcal.toml").write_text('activation = "sigmoid"\nclasses = ["whole", "core"]\n')
-    assert "channel 1" in run("fit", data, "--out", ts)
-    assert run_json("apply", ts, data, "--out", tmp_path / "probs", "--temperature")["changed"] == 0
+    assert "channel 1" in succeed("fit", data, "--out", ts)
+    assert succeed_json("apply", ts, data, "--out", tmp_path / "probs", "--temperature")["changed"] == 0
     assert (tmp_path / "probs" / "temperature" / "core" / "c0.npy").exists()
     (data / "splits.json").write_text('{"test": ["c0", "c1"]}')
     options = ("--patches", "2", "--cases", "c0")
     pages = ("--out", tmp_path / "results", "--page", tmp_path / "page.html")
-    shown = run("evaluate", data, "--calibrators", ts, *pages, *options)
+    shown = succeed("evaluate", data, "--calibrators", ts, *pages, *options)
     assert "mean over 2 channels: whole, core" in shown
     assert list(Results.load(tmp_path / "results").channels) == ["whole", "core"]
     assert '"whole"' in (tmp_path / "page.html").read_text()
-    found = run_json("diagnose", data, "--maps", tmp_path / "maps", "--limits")
+    found = succeed_json("diagnose", data, "--maps", tmp_path / "maps", "--limits")
     assert set(found["channels"]) == {"whole", "core"}
     assert (tmp_path / "maps" / "core" / "c0.npy").exists()
-    assert "channel whole" in run("diagnose", data)
-    assert "decisions need exclusive classes, got sigmoid channels" in run("decide", data, status=2)
-    rows = run_json("compare", data, "--methods", "ts", "--patches", "0")["methods"]
+    assert "channel whole" in succeed("diagnose", data)
+    (data / "splits.json").unlink()
+    rules = ("--risk", "0.4", "--level", "0.6", "--out", tmp_path / "rules", "--page", tmp_path / "rules.html")
+    said = succeed("decide", data, "--calibrators", ts, *rules)
+    assert "TS     core    pixels" in said
+    assert '"curves":{"whole":{"pixels":{"UC":' in (tmp_path / "rules.html").read_text()
+    learned = succeed_json("decide", data, "--calibrators", ts, "--risk", "0.4")
+    assert [row["label"] for row in learned["thresholds"]] == ["whole", "core"] * 2
+    assert all(row["threshold"] > 0 for row in learned["thresholds"])
+    new = succeed_json("decide", data, "--rules", tmp_path / "rules", "--calibrators", ts)["volumes"]
+    assert [row["label"] for row in new] == ["whole", "core"] * 3
+    rows = succeed_json("compare", data, "--methods", "ts", "--patches", "0")["methods"]
     assert rows[0]["parameters"] == 2
 
 
@@ -101,4 +100,4 @@ def test_export(tmp_path: Path) -> None:
     scores = random.normal(scale=3, size=(channels, 8, 8)).astype(np.float32)
     case = segcal.Case("a", scores, (scores + random.logistic(size=scores.shape) > 0).astype(np.uint8))
     segcal.create("ts", channels, activation="sigmoid").fit([case]).save(tmp_path / "ts")
-    assert run_json("export", tmp_path / "ts", "--out", tmp_path / "ts.onnx")["difference"] < 1e-5
+    assert succeed_json("export", tmp_path / "ts", "--out", tmp_path / "ts.onnx")["difference"] < 1e-5

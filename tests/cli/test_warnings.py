@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from segcal.cli.app import app
 from segcal.data.datasets.simulate import simulate
 from segcal.data.folders.writer import write_folder
 from segcal.notices import CalibrationWarning
+from support.commands import done
 
 PROBABILITIES = "warning: the logits look like probabilities"
 
@@ -30,13 +29,10 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_probabilities_are_warned_of_once_in_a_command(data: Path, tmp_path: Path) -> None:
-    fitted = CliRunner().invoke(app, ["fit", str(data), "--out", str(tmp_path / "ts"), "--json"])
-    assert fitted.exit_code == 0, fitted.output
+    fitted = done("fit", data, "--out", tmp_path / "ts", "--json")
     assert fitted.stderr.replace("\n", " ").count(PROBABILITIES) == 1
     assert json.loads(fitted.stdout)
-    calibrators = ["--calibrators", str(tmp_path / "ts"), "--split", "fit"]
-    measured = CliRunner().invoke(app, ["evaluate", str(data), *calibrators, "--json"])
-    assert measured.exit_code == 0, measured.output
+    measured = done("evaluate", data, "--calibrators", tmp_path / "ts", "--split", "fit", "--json")
     shown = " ".join(measured.stderr.split())
     assert shown.count(PROBABILITIES) == 1
     assert shown.count("TS was fitted on 1 of these 1 cases") == 1
@@ -45,6 +41,4 @@ def test_probabilities_are_warned_of_once_in_a_command(data: Path, tmp_path: Pat
 
 
 def test_declared_probabilities_are_fine(data: Path) -> None:
-    found = CliRunner().invoke(app, ["diagnose", str(data), "--scores", "probabilities"])
-    assert found.exit_code == 0, found.output
-    assert "look like" not in found.stderr
+    assert "look like" not in done("diagnose", data, "--scores", "probabilities").stderr

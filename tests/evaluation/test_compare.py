@@ -12,11 +12,9 @@ from typing import Any, Self
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner, Result
 
 import segcal
 from segcal.calibrators import Calibrator, EnsembleTemperatureScaling, FitReport, TemperatureScaling
-from segcal.cli.app import app
 from segcal.data.datasets.simulate import simulate
 from segcal.data.folders.folder import open_folder
 from segcal.data.folders.writer import write_folder
@@ -26,6 +24,7 @@ from segcal.evaluation.portraits import load_portraits
 from segcal.evaluation.results import Results
 from segcal.types import Case, InputError
 from support import references
+from support.commands import done, refuse, succeed, succeed_json
 
 CLASSES = 3
 QUICK = ("--epochs", 1, "--patches", 2, "--patch-size", 6, "--device", "cpu")
@@ -70,25 +69,6 @@ def cases() -> list[Case]:
 def data(cases: list[Case], tmp_path: Path) -> Path:
     write_folder(tmp_path / "data", {"fit": cases[:2], "validation": cases[2:3], "test": cases[3:]})
     return tmp_path / "data"
-
-
-def command(*arguments: object) -> Result:
-    return CliRunner().invoke(app, ["compare", *(str(argument) for argument in arguments)])
-
-
-def succeed(*arguments: object) -> Result:
-    result = command(*arguments)
-    assert result.exit_code == 0, (result.output, result.exception)
-    return result
-
-
-def refuse(*arguments: object) -> str:
-    result = command(*arguments)
-    assert result.exit_code == 2, (result.output, result.exception)
-    assert result.stdout == ""
-    (line,) = result.stderr.splitlines()
-    assert line.startswith("segcal: ")
-    return line
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -228,6 +208,12 @@ def test_bad_test_cases_are_found_before_anything_is_fitted(cases: list[Case], m
         compare(cases[:1], [cases[3], stray], {"F": Failing(CLASSES)}, **PROTOCOL)
 
 
+@pytest.mark.parametrize("wrong", [["ts"], "ts", {"TS": "ts"}], ids=str)
+def test_names_of_methods_are_refused_with_the_remedy(cases: list[Case], wrong: Any) -> None:
+    with pytest.raises(InputError, match=r"must be unfitted calibrators by name, got (list|str); .*segcal\.create"):
+        compare(cases[:1], cases[3:], wrong, **PROTOCOL)
+
+
 def test_saved_is_whole_and_readable(cases: list[Case], tmp_path: Path) -> None:
     found: Comparison = compare(cases[:1], cases[3:], {"TS": segcal.create("ts", CLASSES)}, **PROTOCOL)
     found.save(tmp_path / "out")
@@ -245,7 +231,7 @@ def test_saved_is_whole_and_readable(cases: list[Case], tmp_path: Path) -> None:
 
 def test_the_command_tells_everything(data: Path) -> None:
     out = data.parent / "out"
-    shown = succeed(data, "--methods", ",".join(PAPER), "--reference", "lts", "--out", out, *QUICK).stdout
+    shown = succeed("compare", data, "--methods", ",".join(PAPER), "--reference", "lts", "--out", out, *QUICK)
     results = Results.load(out)
     assert results.methods == ("UC", *(name.upper() for name in PAPER))
     for method in results.methods:
@@ -266,21 +252,18 @@ def test_the_command_tells_everything(data: Path) -> None:
 
 def test_what_is_saved_is_what_evaluate_measures(data: Path) -> None:
     out = data.parent / "out"
-    succeed(data, "--out", out, *QUICK)  # the paper's methods, unless others are named
+    succeed("compare", data, "--out", out, *QUICK)  # the paper's methods, unless others are named
     folders = [str(out / method) for method in PAPER]
     options = ["--patches", "2", "--patch-size", "6", "--json"]
-    again = CliRunner().invoke(app, ["evaluate", str(data), "--calibrators", *folders, *options])
-    assert again.exit_code == 0
+    again = succeed("evaluate", data, "--calibrators", *folders, *options)
     before = json.loads(Results.load(out).to_frame().to_json(orient="records", double_precision=15))
-    assert json.loads(again.stdout)["images"] == before
+    assert json.loads(again)["images"] == before
 
 
 @pytest.mark.parametrize("method", segcal.methods())
 def test_every_method_can_be_compared(data: Path, method: str) -> None:
     options = [] if method not in ("lts", "ibts") else ["--epochs", 1]
-    found = json.loads(
-        succeed(data, "--methods", method, "--json", "--patches", 0, *options).stdout, parse_constant=pytest.fail
-    )
+    found = succeed_json("compare", data, "--methods", method, "--patches", 0, *options)
     (row,) = found["methods"]
     assert row["method"] == method.upper()
     assert row["failure"] is None
@@ -302,7 +285,8 @@ def test_page_table_and_figure_of_what_is_saved(data: Path) -> None:
     home = data.parent
     out, page, again, table = home / "out", home / "page.html", home / "again.html", home / "table.md"
     options = ("--patch-sizes", 4, 6, "--floor", "--test", "wilcoxon", "--reference", "ibts", *QUICK)
-    shown = succeed(data, "--methods", "ts,ibts", "--out", out, "--page", page, "--cases", "scene-004", *options).stdout
+    pages = ("--out", out, "--page", page, "--cases", "scene-004")
+    shown = succeed("compare", data, "--methods", "ts,ibts", *pages, *options)
     assert f"shown in {page}" in shown.replace("\n", "")
     assert "floor" in shown
     assert [portrait.name for portrait in load_portraits(out)] == ["scene-004"]
@@ -311,15 +295,13 @@ def test_page_table_and_figure_of_what_is_saved(data: Path) -> None:
         ["table", out, "--reference", "IBTS", "--test", "wilcoxon", "--floor", "--out", table],
         ["figure", "temperature", out, "--out", home / "temperature.png"],
     ):
-        result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-        assert result.exit_code == 0, (result.output, result.exception)
+        succeed(*arguments)
     assert again.read_bytes() == page.read_bytes()
     assert "IBTS" in table.read_text()
 
 
 def test_json_is_the_results_with_the_costs(data: Path) -> None:
-    result = succeed(data, "--methods", "ts", "ibts", "--json", "--out", data.parent / "out", *QUICK)
-    found = json.loads(result.stdout, parse_constant=pytest.fail)
+    found = succeed_json("compare", data, "--methods", "ts", "ibts", "--out", data.parent / "out", *QUICK)
     saved = Results.load(data.parent / "out")
     assert {name: value for name, value in found.items() if name != "methods"} == saved.to_dict()
     assert [row["method"] for row in found["methods"]] == ["TS", "IBTS"]
@@ -330,7 +312,7 @@ def test_options_reach_training_and_protocol(data: Path) -> None:
     out = data.parent / "out"
     options = ("--epochs", 3, "--learning-rate", 0.01, "--logits-only", "--seed", 4, "--bins", 7, "--background", 1)
     splits = ("--fit-split", "test", "--validation", "fit", "--test-split", "validation")
-    succeed(data, "--methods", "lts", "--out", out, "--ignore-index", 0, 9, *options, *splits)
+    succeed("compare", data, "--methods", "lts", "--out", out, "--ignore-index", 0, 9, *options, *splits)
     lts, settings = segcal.load(out / "lts"), Results.load(out).settings
     assert lts.fit_report_.steps == 3
     assert lts.fit_report_.names == ("scene-003", "scene-004", "scene-005")
@@ -348,13 +330,13 @@ def test_a_failure_has_its_row_and_the_rest_is_saved(data: Path, monkeypatch: py
     monkeypatch.setattr(EnsembleTemperatureScaling, "fit", Failing.fit)
     monkeypatch.setattr(EnsembleTemperatureScaling, "error", Failing.error, raising=False)
     out = data.parent / "out"
-    result = succeed(data, "--methods", "ets,ibts", "--reference", "ETS", "--out", out, *QUICK)
+    result = done("compare", data, "--methods", "ets,ibts", "--reference", "ETS", "--out", out, *QUICK)
     assert re.search(r"^ETS +could not be fitted", result.stdout, re.MULTILINE)
     assert "ETS could not be fitted: these data are not to my taste" in " ".join(result.stderr.split())
     assert "the reference ETS could not be fitted" in " ".join(result.stderr.split())
     assert Results.load(out).methods == ("UC", "IBTS")
     assert segcal.load(out / "ibts").method == "ibts"
-    line = refuse(data, "--methods", "ets", "--out", data.parent / "none")
+    line = refuse("compare", data, "--methods", "ets", "--out", data.parent / "none")
     assert "none of 1 methods could be fitted; ETS says: these data are not to my taste" in line
     assert not (data.parent / "none").exists()
 
@@ -378,7 +360,7 @@ def test_mistakes_in_one_sentence(data: Path, monkeypatch: pytest.MonkeyPatch) -
         (("--methods", "ts", "--out", data), "cannot be written to"),
         (("--methods", "ts", "--out", foreign), "holds files that segcal did not write"),
     ):
-        assert words in refuse(data, *options)
+        assert words in refuse("compare", data, *options)
     np.save(data / "logits" / "scene-004.npy", np.full((CLASSES, 14, 12), np.nan, np.float32))
-    assert "'scene-004'" in refuse(data, "--methods", "ts")
+    assert "'scene-004'" in refuse("compare", data, "--methods", "ts")
     assert {path.name for path in data.parent.iterdir()} == {"data", "foreign"}

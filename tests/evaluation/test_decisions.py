@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from segcal.data.datasets.simulate import simulate
 from segcal.evaluation.decisions import Decisions, decide, new_volumes
 from segcal.evaluation.decisions.counts import STEPS, thresholds
 from segcal.functional.probability import probabilities
+from segcal.notices import CalibrationWarning
 from segcal.types import Case, InputError
 
 CLASSES = 3
@@ -205,11 +207,97 @@ def test_risk_against_coverage_is_that_of_sorted_pixels() -> None:
 def test_methods_are_compared_and_leaks_reported() -> None:
     cases = [scene.case for scene in simulate(6, num_classes=CLASSES, size=(16, 16))]
     scaling = segcal.create("ts", CLASSES).fit(cases[:3])
-    rules = decide(cases, {"UC": None, "TS": scaling}, num_classes=CLASSES)
+    renamed = [replace(case, name=f"copy of {case.name}") for case in cases]
+    with pytest.warns(CalibrationWarning, match="TS was fitted on 3 of these 6 cases: its rules promise") as caught:
+        rules = decide(renamed, {"UC": None, "TS": scaling}, num_classes=CLASSES)
     assert rules.methods == ("UC", "TS")
-    assert "TS was fitted on 3 of these 6 cases" in rules.settings["warnings"][0]
+    assert rules.settings["warnings"] == [str(caught[0].message)]
+    other = [replace(case, name=cases[k].name) for k, case in enumerate(cases[3:])]
+    assert decide(other, {"TS": scaling}, num_classes=CLASSES).settings["warnings"] == []
     areas = rules.selective.set_index(["unit", "method"])["risk"]
     assert areas["pixels", "UC"] == areas["pixels", "TS"]  # temperatures keep every label
+
+
+def masked_cases(seed: int, count: int, channels: int) -> list[Case]:
+    """Images of overlapping channels whose masks follow the sigmoid of their logits; label 9 is ignored."""
+    random = np.random.default_rng(seed)
+    cases = []
+    for k in range(count):
+        logits = random.normal(size=(channels, 9, 8)) * random.uniform(1, 3)
+        masks = (logits + random.logistic(size=logits.shape) > 0).astype(int)
+        masks[:, random.random(masks.shape[1:]) < 0.05] = 9
+        cases.append(Case(f"{seed}-{k:03d}", logits.astype(np.float32), masks, spacing=(2.0, 3.0)))
+    return cases
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_rules_of_sigmoid_channels_are_those_of_a_loop_over_pixels(channels: int) -> None:
+    cases = masked_cases(10, 16, channels)
+    names = ["whole", "core", "enhancing"][:channels]
+    rules = decide(
+        cases, {"UC": None}, num_classes=channels, activation="sigmoid", ignore_index=9, class_names=names, risk=0.2
+    )
+    assert rules.class_names == rules.channels == tuple(names)
+    limits = rules.threshold("UC")
+    for k, name in enumerate(names):
+        probs = [1 / (1 + np.exp(-np.asarray(case.logits[k], np.float64))) for case in cases]
+        masks = [np.asarray(case.labels[k]) for case in cases]
+        both = list(zip(probs, masks, strict=True))
+        missed = [np.searchsorted(np.sort(p[m == 1]), thresholds()) / (m == 1).sum() for p, m in both]
+        safe = (np.sum(missed, axis=0) + 1) / (len(cases) + 1) <= 0.2
+        assert limits[k] == thresholds()[safe.nonzero()[0].max()]
+        areas = rules.selective.set_index(["channel", "unit"]).loc[(name, "pixels")]
+        assert areas["count"] == sum(int((m != 9).sum()) for m in masks)
+        wrong = sum(int(((p > 0.5) != (m == 1))[m != 9].sum()) for p, m in both)
+        assert areas["risk"] == pytest.approx(wrong / areas["count"])
+        volume = rules.volumes.set_index(["case", "label"]).loc[(cases[0].name, name)]
+        assert volume["expected"] == pytest.approx(6 * probs[0][masks[0] != 9].sum())
+        assert volume["true"] == 6 * (masks[0] == 1).sum()
+    shown = torch.as_tensor(cases[0].logits)[None].sigmoid()
+    assert torch.equal(rules.keep(shown, "UC"), shown >= limits.float().view(1, -1, 1, 1))
+
+
+def test_the_guarantee_of_channels_holds_on_new_images() -> None:
+    missed = []
+    for seed in range(20):
+        cases = masked_cases(200 + seed, 20, 2)
+        rules = decide(cases[:-1], {"UC": None}, num_classes=2, activation="sigmoid", ignore_index=9, risk=0.2)
+        kept = rules.keep(torch.as_tensor(cases[-1].logits)[None].sigmoid(), "UC")[0].numpy()
+        masks = np.asarray(cases[-1].labels)
+        missed += [1 - kept[c][masks[c] == 1].mean() for c in range(2)]
+    assert 0.1 < np.mean(missed) <= 0.2 + 2 * np.std(missed) / np.sqrt(len(missed))
+
+
+@pytest.mark.parametrize("channels", [1, 2])
+def test_calibrators_of_sigmoid_heads_decide_and_leak_by_content(channels: int, tmp_path: Path) -> None:
+    cases = masked_cases(11, 12, channels)
+    options = {"num_classes": channels, "activation": "sigmoid", "ignore_index": 9}
+    scaling = segcal.create("ts", **options).fit([replace(case, name=f"x{k}") for k, case in enumerate(cases[:2])])
+    assert all(scaling.fit_report_.fingerprints)
+    with pytest.warns(CalibrationWarning, match="TS was fitted on 2 of these 12 cases: its rules"):
+        decide(cases, {"TS": scaling}, **options)
+    rules = decide(cases[2:], {"UC": None, "TS": scaling}, **options)
+    risk = rules.selective.set_index(["channel", "unit", "method"])["risk"]
+    for name in rules.channels:
+        assert risk[name, "pixels", "UC"] == risk[name, "pixels", "TS"]  # temperatures keep every label
+    rules.save(tmp_path / "rules")
+    again = Decisions.load(tmp_path / "rules")
+    assert again.settings == rules.settings
+    new = [replace(case, labels=None) for case in cases[:2]]
+    found = new_volumes(new, {"TS": scaling}, again)
+    assert found["label"].tolist() == [*rules.class_names] * 2
+    probs = scaling.predict_proba(torch.as_tensor(new[1].logits)[None])[0]
+    assert found["expected"].tolist()[channels:] == pytest.approx(6 * probs.double().sum(dim=(1, 2)).numpy(), rel=1e-5)
+    with pytest.raises(InputError, match="was built for num_classes=3"):
+        new_volumes(new, {"UC": segcal.create("ts", 3)}, again)
+
+
+def test_damaged_rules_are_refused(tmp_path: Path) -> None:
+    learned(drawn_cases(9, 4)).save(tmp_path / "rules")
+    table = tmp_path / "rules" / "selective.csv"
+    table.write_text(table.read_text().replace("channel", "chan", 1))
+    with pytest.raises(InputError, match=r"cannot be read .*channel.*; run 'segcal decide'"):
+        Decisions.load(tmp_path / "rules")
 
 
 def test_saved_and_loaded(tmp_path: Path) -> None:
@@ -229,7 +317,8 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
     [
         ({"risk": 1.0}, "risk must lie between 0 and 1, got 1.0"),
         ({"level": 0.0}, "level must lie between 0 and 1, got 0.0"),
-        ({"num_classes": 1}, "need at least two classes"),
+        ({"num_classes": 1}, r"logits must have shape \(1, \*S\) with num_classes=1, got \(3, 12, 10\)"),
+        ({"activation": "sigmoid"}, r"labels of a sigmoid head must have shape \(3, 12, 10\)"),
         ({"class_names": ["a"]}, "class_names must be 3 different names"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from segcal.evaluation.portraits import (
     load_portraits,
     local_gap,
     local_optimum,
+    optimum,
     portray,
     save_portraits,
 )
@@ -127,6 +129,26 @@ def test_a_window_without_errors_asks_for_the_lowest_temperature() -> None:
     right = torch.tensor([0, 1]).repeat(40, 20)
     for labels, bound in ((right, 0.125), (1 - right, 8.0)):
         np.testing.assert_allclose(local_optimum([(slice(0, 40), logits)], labels), bound)
+
+
+@pytest.mark.parametrize(
+    ("shape", "window", "strides"), [((11, 6, 7), 5, (3, 2, 1)), ((9, 12), 4, (2, 3)), ((2, 9), 5, (1, 1))]
+)
+def test_pieces_and_thinning_do_not_change_the_best_temperature(
+    shape: tuple[int, ...],
+    window: int,
+    strides: tuple[int, ...],
+    rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    logits = torch.from_numpy(rng.normal(scale=3.0, size=(1, 4, *shape)).astype(np.float16))
+    labels = torch.from_numpy(rng.integers(-1, 4, shape))
+    whole = local_optimum([(slice(0, shape[0]), logits)], labels, window)
+    monkeypatch.setattr(optimum, "_PIECE", 2 * 13 * math.prod(shape[1:]))  # two rows at a time
+    slabs = [(slice(k, min(k + 5, shape[0])), logits[:, :, k : k + 5]) for k in range(0, shape[0], 5)]
+    np.testing.assert_array_equal(local_optimum(slabs, labels, window), whole)
+    thinned = Thinning(strides)
+    np.testing.assert_array_equal(local_optimum(slabs, labels, window, thinned), thinned(whole))
 
 
 def test_regions_and_bin_accuracies_are_those_of_the_case() -> None:

@@ -85,7 +85,7 @@ def test_results_accumulate(voc: Path, tmp_path: Path, capsys: pytest.CaptureFix
         assert report["changed"][0] == 0, item
         assert results.methods == (item.method,)
         if item.method == "LTS":
-            assert set(report["notes"]) == {"best_epoch", "kept_ts"}
+            assert set(report["notes"]) == {"best_epoch", "share"}
         if item.method == "TS":
             assert len(report["fit"]["names"]) == item.images
     few, all_of_them = (

@@ -197,8 +197,15 @@ def test_joined_parts_are_the_whole() -> None:
     logits, labels = SCENES["random"]
     whole = binning.describe(logits, labels)
     parts = [binning.describe(logits[:, part], labels[part]) for part in (slice(0, 70), slice(70, 71), slice(71, 200))]
-    assert all(torch.equal(a, b) for a, b in zip(binning.join([*parts]), whole, strict=True))
-    assert binning.join(parts[:1]) is parts[0]
+    store = binning.PixelStore(200)
+    for part in parts:
+        with pytest.raises(ValueError, match="200 pixels are needed"):
+            store.pixels()
+        store.add(part)
+    assert all(torch.equal(a, b) for a, b in zip(store.pixels(), whole, strict=True))
+    single = binning.PixelStore(200)
+    single.add(whole)
+    assert all(a is b for a, b in zip(single.pixels(), whole, strict=True)), "not copied"
 
 
 def test_the_curve_agrees_with_loops() -> None:

@@ -185,7 +185,9 @@ def test_labels_must_cover_the_space_of_the_logits(axis: int, fits: tuple[int, .
         check_same_space(logits, torch.zeros(4, 5), class_axis=axis, what="mask", of="x")
 
 
-OVERLAP = ", or activation='sigmoid' if they overlap"
+OVERLAP = (
+    ", or activation='sigmoid' if they overlap; shares of several raters become label maps with segcal.rater_cases"
+)
 
 
 @pytest.mark.parametrize(
@@ -268,6 +270,19 @@ def test_an_impossible_class_is_rounded_once_in_half_precision() -> None:
     found = check_logits(logits, 2, class_axis=0)[1]
     exact = np.asarray(logits[0], np.float64) + np.log(np.finfo(np.float32).tiny)
     np.testing.assert_array_equal(found.numpy(), exact.astype(np.float16))
+
+
+@pytest.mark.parametrize("two_classes", [False, True])
+def test_sigmoid_probabilities_given_as_logits_are_doubted(two_classes: bool) -> None:
+    z = 4 * torch.randn(1, 6, 7, generator=torch.Generator().manual_seed(0))
+
+    def shown(channel: torch.Tensor) -> torch.Tensor:
+        return torch.cat([torch.zeros_like(channel), channel]) if two_classes else channel
+
+    assert "sigmoid channel look like probabilities" in str(probability_doubt(shown(z.sigmoid())))
+    assert probability_doubt(shown(z)) is None
+    assert probability_doubt(shown(0.2 + 0.1 * z.sigmoid())) is None  # of a network that was hardly trained
+    assert probability_doubt(shown(torch.zeros_like(z))) is None  # an empty image says nothing
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from torch import Tensor
 from segcal.functional.context import FEATURES, REACH, WORDS, context_features, context_temperature
 from support.engines import CPU, PLAIN
 
-SIZES = [(1, 1), (1, 2), (3, 40), (30, 7), (37, 41), (9, 140), (4, 5, 6), (1, 30, 2), (14, 17, 9)]
+SIZES = [(50,), (1, 1), (1, 2), (3, 40), (30, 7), (37, 41), (9, 140), (4, 5, 6), (1, 30, 2), (14, 17, 9)]
 
 
 def logits_of(size: tuple[int, ...], classes: int = 4, batch: int = 1, seed: int = 0) -> Tensor:
@@ -131,7 +131,7 @@ def test_less_context_would_not_do() -> None:
     assert not torch.equal(part[:, :, 10], whole[:, :, 40])
 
 
-@pytest.mark.parametrize("size", [(37, 41), (14, 17, 9)])
+@pytest.mark.parametrize("size", [(45,), (37, 41), (14, 17, 9)])
 def test_the_compiled_temperature_is_the_plain_one(size: tuple[int, ...]) -> None:
     generator = torch.Generator().manual_seed(3)
     weights, offsets = (0.3 * torch.randn(n, generator=generator).double() for n in (len(FEATURES), 4))
@@ -163,12 +163,15 @@ def test_gradients_reach_the_logits() -> None:
     assert logits.grad.abs().sum() > 0
 
 
-def test_one_thread_gives_the_same_bits_as_several() -> None:
-    logits, threads, found = logits_of((50, 60)), torch.get_num_threads(), []
+@pytest.mark.parametrize("size", [(50, 60), (11, 13, 70)])
+def test_one_thread_gives_the_same_bits_as_several(size: tuple[int, ...]) -> None:
+    logits, threads, found = logits_of(size), torch.get_num_threads(), []
+    weights, zero = torch.linspace(-0.2, 0.2, len(FEATURES)).double(), torch.zeros((), dtype=torch.float64)
     try:
         for count in (1, 2, 5):
             torch.set_num_threads(count)
-            found.append(CPU.context_features(logits))
+            heat = CPU.context_temperature(logits, weights, zero, zero.repeat(4), (0.05, 100.0), zero, zero)
+            found.append(torch.cat([CPU.context_features(logits), heat], dim=1))
     finally:
         torch.set_num_threads(threads)
     assert all(torch.equal(one, found[0]) for one in found)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ import torch
 
 from segcal.calibrators.shared.tree import TemperatureTree
 from segcal.functional.tree import tree_root
-from segcal.functional.tree_training import mixed, trained_root, weight_gradient
+from segcal.functional.tree_training import gradient_by_products, mixed, trained_root, weight_gradient
 from segcal.kernels.dispatch import OPERATIONS, plain_only
 
 
@@ -84,18 +86,32 @@ def test_one_pixel_mixed_by_hand() -> None:
             assert float(mixed(gate, None, 0.0, None)) == pytest.approx(0.75 * 1.5 + 0.25 * 4.5)
 
 
-@pytest.mark.parametrize("channels", [3, 14])
-@pytest.mark.parametrize("size", [(9, 12), (5, 6, 7)])
+@pytest.mark.parametrize("nodes", [1, 7, 8])
+@pytest.mark.parametrize(("channels", "size"), [(3, (9, 12)), (2, (2, 300)), (3, (5, 6, 7)), (17, (2, 3, 9))])
 def test_weight_gradients_are_those_of_the_convolution(
-    channels: int, size: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+    nodes: int, channels: int, size: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For few channels and many, and however many pixels are multiplied at a time."""
+    """For short lines and long ones, few channels and many, and however many pixels are multiplied at a time."""
     generator = torch.Generator().manual_seed(0)
     padded = torch.randn(2, channels, *(length + 8 for length in size), generator=generator)
-    gradient = torch.randn(2, 8, *size, generator=generator)
-    weight = torch.zeros(8, channels, *[5] * len(size), requires_grad=True)
+    gradient = torch.randn(2, nodes, *size, generator=generator)
+    weight = torch.zeros(nodes, channels, *[5] * len(size), requires_grad=True)
     convolution = {2: torch.nn.functional.conv2d, 3: torch.nn.functional.conv3d}[len(size)]
     torch.autograd.backward((convolution(padded, weight, dilation=2) * gradient).sum())
-    for step in (50, 8192):
+    close = partial(torch.testing.assert_close, expected=weight.grad, rtol=1e-4, atol=1e-4)
+    close(weight_gradient(padded, gradient))
+    close(OPERATIONS["tree_training.weight_gradient"].plain(padded, gradient))
+    for step in (200, 8192):
         monkeypatch.setattr("segcal.functional.tree_training._STEP", step)
-        torch.testing.assert_close(weight_gradient(padded, gradient), weight.grad, rtol=1e-4, atol=1e-4)
+        close(gradient_by_products(padded, gradient))
+
+
+def test_the_thread_count_changes_no_bit_of_a_weight_gradient(set_threads: Callable[[int], None]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    padded, gradient = torch.randn(2, 3, 41, 50, generator=generator), torch.randn(2, 8, 33, 42, generator=generator)
+    found = []
+    for threads in (1, 2, 5):
+        set_threads(threads)
+        found.append(weight_gradient(padded, gradient))
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])

@@ -1,17 +1,15 @@
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from segcal.cli.app import app
 from segcal.fusion import joint_label_fusion_weights, plurality_vote, similarity_weights, weighted_vote
 from segcal.fusion.folder import FusionSettings, _whole_numbers, fuse_folder
 from segcal.fusion.simulated import simulated_volumes
 from segcal.types import InputError
+from support.commands import refuse, succeed_json
 
 nibabel = pytest.importorskip("nibabel")
 
@@ -75,9 +73,7 @@ def test_weights_of_images(atlases: Path, tmp_path: Path, slab: int) -> None:
 
 def test_the_command_keeps_the_geometry(atlases: Path, tmp_path: Path) -> None:
     out = tmp_path / "fused"
-    done = CliRunner().invoke(app, ["fuse", str(atlases), "--out", str(out), "--method", "plurality", "--json"])
-    assert done.exit_code == 0, done.output
-    assert json.loads(done.stdout)["atlases"] == ["a0", "a1", "a2"]
+    assert succeed_json("fuse", atlases, "--out", out, "--method", "plurality")["atlases"] == ["a0", "a1", "a2"]
     labels = nibabel.load(out / "labels.nii.gz")
     assert np.allclose(labels.affine, AFFINE)
     assert labels.get_data_dtype() == np.uint8
@@ -107,10 +103,7 @@ def test_bad_input_is_one_sentence(atlases: Path, tmp_path: Path, wrong: str) ->
         sentence = "nearest-neighbour"
     else:
         arguments, sentence = ["--method", "magic"], "method must be one of jlf, svwv, plurality, majority"
-    done = CliRunner().invoke(app, ["fuse", str(atlases), "--out", str(tmp_path / "out"), *arguments])
-    assert done.exit_code == 2
-    assert sentence in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
+    assert sentence in refuse("fuse", atlases, "--out", tmp_path / "out", *arguments)
     assert not (tmp_path / "out").exists()
     assert not list(tmp_path.glob(".out*"))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -142,6 +143,92 @@ def test_one_logit_heads_are_read_from_the_network() -> None:
     assert calibrated(IMAGES).shape == (8, 1, 24, 32)
 
 
+MASKS = torch.stack([LABELS == 1, LABELS >= 2, LABELS == 3], dim=1)
+MASKS[:, :, :2] = 0
+
+
+class Channels(nn.Module):
+    """Overconfident scores of overlapping channels."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv = nn.Conv2d(IMAGES.shape[1], channels, 3, padding=1)
+
+    def forward(self, image: Tensor) -> Tensor:
+        return 20 * self.conv(image)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("kind", [torch.int64, torch.float32, torch.bool])
+def test_sigmoid_channels_are_those_of_a_fit_by_hand(channels: int, kind: torch.dtype) -> None:
+    network, masks = Channels(channels), MASKS[:, :channels]
+    pairs = [(IMAGES[:5], masks[:5].to(kind)), (IMAGES[5:], masks[5:].to(kind))]
+    calibrated = segcal.calibrate(network, pairs, "ts", activation="sigmoid")
+    with torch.no_grad():
+        logits = network(IMAGES)
+        probs = calibrated(IMAGES)
+    cases = [segcal.Case(str(k), logits[k].numpy(), masks[k].numpy().astype(int)) for k in range(8)]
+    by_hand = segcal.create("ts", channels, activation="sigmoid").fit(cases)
+    assert torch.equal(probs, by_hand.predict_proba(logits))
+    assert torch.equal(probs > 0.5, logits > 0)
+    assert calibrated.fit_report_.nll_after < calibrated.fit_report_.nll_before
+    assert calibrated.fit_report_.fingerprints == by_hand.fit_report_.fingerprints
+    assert all(calibrated.fit_report_.fingerprints)
+
+
+def test_sigmoid_channels_are_validated_and_measured() -> None:
+    """A trained method with validation; the cases of the loader are recognised where they are measured."""
+    network, pairs = Channels(3), [(IMAGES, MASKS.long())]
+    fit = {"epochs": 1, "learning_rate": 1e-3}
+    calibrated = segcal.calibrate(
+        network, pairs, "lts", activation="sigmoid", validation=pairs, fit_settings=fit, logits_only=True
+    )
+    cases = predict_cases(network, pairs, activation="sigmoid", prefix="test-")
+    with pytest.warns(CalibrationWarning, match="LTS was fitted on 8 of these 8 cases"):
+        results = segcal.evaluate(
+            cases, {"LTS": calibrated.calibrator}, num_classes=3, activation="sigmoid", patches=0, repetitions=0
+        )
+    assert list(results.channels) == ["0", "1", "2"]
+
+
+def test_masks_without_their_activation_say_what_to_set() -> None:
+    with pytest.raises(InputError, match=r"got shape \(8, 3, 24, 32\).* set activation='sigmoid'"):
+        segcal.calibrate(Channels(3), [(IMAGES, MASKS.long())], "ts")
+    with pytest.raises(InputError, match=r"labels of a sigmoid head must have shape \(3, 24, 32\)"):
+        segcal.calibrate(Channels(3), [(IMAGES, LABELS)], "ts", activation="sigmoid")
+
+
+@pytest.mark.parametrize("activation", ["softmax", "sigmoid"])
+def test_shares_of_raters_are_fitted_as_their_label_maps(activation: Any) -> None:
+    """Two raters who disagree at some pixels: the fit is that of both label maps together."""
+    first, second = LABELS.clamp(max=3), LABELS.clamp(max=3).roll(1, dims=-1)
+    one_hot = [nn.functional.one_hot(own, CLASSES).movedim(-1, 1) for own in (first, second)]
+    shares = (one_hot[0] + one_hot[1]) / 2
+    calibrated = segcal.calibrate(Network(), [(IMAGES, shares)], "ts", activation=activation, raters=2)
+    assert calibrated.fit_report_.cases == 16
+    labels = (first, second) if activation == "softmax" else one_hot
+    both = [case for own in labels for case in predict_cases(Network(), [(IMAGES, own)], activation=activation)]
+    named = [replace(case, name=str(k)) for k, case in enumerate(both)]
+    by_hand = segcal.create("ts", CLASSES, activation=activation).fit(named)
+    assert calibrated.fit_report_.nll_after == pytest.approx(by_hand.fit_report_.nll_after, rel=1e-12)
+    with torch.no_grad():
+        logits = Network()(IMAGES)
+        torch.testing.assert_close(calibrated(IMAGES), by_hand.predict_proba(logits))
+        if activation == "softmax":
+            expected = segcal.nll(calibrated.calibrator(logits).double(), shares.double())
+            assert calibrated.fit_report_.nll_after == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_calibrated_model_is_no_method_and_its_calibrator_is() -> None:
+    calibrated = segcal.calibrate(Network(), loader(), "ts", ignore_index=255)
+    cases = list(predict_cases(Network(), loader()))
+    options: dict[str, Any] = {"num_classes": CLASSES, "ignore_index": 255, "patches": 0, "repetitions": 0}
+    with pytest.raises(InputError, match=r"got CalibratedModel for 'TS', .* \{'TS': calibrated\.calibrator\}"):
+        segcal.evaluate(cases, {"TS": calibrated}, **options)
+    assert segcal.evaluate(cases, {"TS": calibrated.calibrator}, **options).methods == ("TS",)
+
+
 def test_mistakes_are_named() -> None:
     used = loader("generator")
     list(used)
@@ -155,3 +242,11 @@ def test_mistakes_are_named() -> None:
         segcal.calibrate(Network(), loader(), "ts")
     with pytest.raises(InputError, match="'ts' has no setting 'width'"):
         segcal.calibrate(Network(), loader(), "ts", width=3)
+    with pytest.raises(InputError, match=r"'lts' has no setting 'epochs'; .* give fit_settings=\{'epochs': \.\.\.\}"):
+        segcal.calibrate(Network(), loader(), "lts", ignore_index=255, epochs=3)
+    with pytest.raises(InputError, match=r"the network must be a torch\.nn\.Module, got function; put a function into"):
+        segcal.calibrate(lambda image: image, loader(), "ts")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="got 'lst'; did you mean 'lts'"):
+        segcal.calibrate(Network(), used, "lst")  # before the loader is read
+    with pytest.raises(InputError, match=r"no fit setting 'epoch'; .* did you mean 'epochs'"):
+        segcal.calibrate(Network(), loader(), "lts", ignore_index=255, fit_settings={"epoch": 3})

@@ -98,7 +98,28 @@ def test_works_during_training_and_forgets_the_sanity_check(trainer: Any) -> Non
     run.fit(Module(False), loader(4), loader(4))
     assert callback.calibrator.fit_report_.cases == 4
     assert "val_ece_calibrated" in run.callback_metrics
-    assert callback._folder is None  # nothing is left behind
+    assert len(callback._cases) == 0
+    assert callback._cases.folder is None  # nothing is left behind
+
+
+@pytest.mark.parametrize("channels", [1, 2])
+def test_sigmoid_channels(trainer: Any, channels: int) -> None:
+    images, labels = batch_of(4, (16, 16))
+    masks = torch.stack([labels == 1, labels >= 1], dim=1)[:, :channels].float()
+
+    class Sigmoid(Module):
+        def forward(self, image: Tensor) -> Tensor:
+            return super().forward(image)[:, :channels]
+
+    module, callback = Sigmoid(True), CalibrationCallback(channels, activation="sigmoid", in_memory=0)
+    (found,) = trainer(callback).validate(module, DataLoader(TensorDataset(images, masks)), verbose=False)
+    with torch.no_grad():
+        logits, probs = module(images), callback.calibrated(module)(images)
+    suite = CalibrationSuite(channels, activation="sigmoid")
+    suite.update(logits, masks.long())
+    assert found["val_ece"] == pytest.approx(float(suite.compute()["all"]["ece"]))
+    assert torch.equal(probs > 0.5, logits > 0)
+    assert callback._cases.folder is None  # nothing is left behind
 
 
 def test_other_batches(trainer: Any) -> None:
@@ -109,13 +130,18 @@ def test_other_batches(trainer: Any) -> None:
         def validation_step(self, batch: Any, index: int) -> None:
             return None
 
-    callback = CalibrationCallback(CLASSES, unpack=lambda batch: (batch["image"], batch["label"]))
-    (found,) = trainer(callback).validate(Mapped(False), DataLoader(batches, batch_size=None), verbose=False)
+    (found,) = trainer(CalibrationCallback(CLASSES)).validate(
+        Mapped(False), DataLoader(batches, batch_size=None), verbose=False
+    )
     assert 0 < found["val_ece_calibrated"] < 1
+    odd = DataLoader([{"scan": images, "truth": labels}], batch_size=None)
+    callback = CalibrationCallback(CLASSES, unpack=lambda batch: (batch["scan"], batch["truth"]))
+    (again,) = trainer(callback).validate(Mapped(False), odd, verbose=False)
+    assert again == found
     other = CalibrationCallback(CLASSES)
-    with pytest.raises(InputError, match=r"a batch must be \(image, labels, ...\), got dict; give `unpack`"):
-        trainer(other).validate(Mapped(False), DataLoader(batches, batch_size=None), verbose=False)
-    assert other._folder is None  # nothing is left behind
+    with pytest.raises(InputError, match=r"a batch must hold images under one of image, .* got the keys 'scan'"):
+        trainer(other).validate(Mapped(False), odd, verbose=False)
+    assert other._cases.folder is None  # nothing is left behind
 
 
 def test_mistakes() -> None:

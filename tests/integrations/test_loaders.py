@@ -84,10 +84,14 @@ def test_names_are_found(batch: Any, names: tuple[str, ...]) -> None:
         ({"scan": IMAGE, "truth": LABELS}, "images under one of image, .* got the keys 'scan', 'truth'; give it pairs"),
         ({"image": IMAGE, "label": LABELS, "mask": LABELS}, "labels under one of .* got 'label' and 'mask'; give it"),
         (([1, 2], LABELS), "images must be a tensor or an array with a batch axis, got a list of 2; use a DataLoader"),
-        ((IMAGE, torch.rand(2, 4, 4, 5)), r"got shape \(2, 4, 4, 5\); if they are one-hot, give labels\.argmax\(1\)"),
+        (
+            (IMAGE, torch.rand(2, 4, 4, 5)),
+            r"got shape \(2, 4, 4, 5\); .* give labels\.argmax\(1\); .* set activation='sigmoid'; .* set raters",
+        ),
         ((IMAGE[0], LABELS[0]), r"\(3, 4, 5\) and \(4, 5\); put a DataLoader around"),
         ((IMAGE, LABELS[:1]), "the same batch"),
-        ((IMAGE, LABELS + 0.5), "must be whole numbers, got fractions; resample labels with nearest"),
+        ((IMAGE, LABELS + 0.5), "must be whole numbers, got fractions; resample labels with nearest.* set raters"),
+        ((IMAGE, LABELS[:, :, 0, None, None, None]), "the same batch and space"),
         ((IMAGE, LABELS, ["a"]), "2 images must have 2 names, got 1"),
         ((IMAGE, LABELS, torch.rand(2)), "names in a batch must be strings or whole numbers, got a list of 2"),
         ((IMAGE, LABELS, LABELS), "names in a batch must be strings or whole numbers, got Tensor"),
@@ -96,6 +100,28 @@ def test_names_are_found(batch: Any, names: tuple[str, ...]) -> None:
 def test_other_batches_are_refused_with_a_remedy(batch: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         read_batch(batch)
+
+
+MASKS = torch.randint(2, (2, 3, 4, 5), generator=torch.Generator().manual_seed(2))
+
+
+@pytest.mark.parametrize("labels", [MASKS, MASKS.float(), MASKS.bool(), MASKS.numpy().astype(np.uint8)], ids=str)
+def test_masks_of_sigmoid_channels_are_kept(labels: Any) -> None:
+    found = read_batch({"image": IMAGE, "label": labels}, "sigmoid")
+    assert found.labels.shape == (2, 3, 4, 5)
+    assert not found.labels.is_floating_point()
+    assert torch.equal(found.labels.long(), MASKS)
+    assert found.size == (4, 5)
+    assert read_batch((IMAGE, MASKS[:, :1]), "sigmoid").labels.shape == (2, 1, 4, 5)
+    assert read_batch((IMAGE, LABELS), "sigmoid").size == (4, 5)  # enough for one channel, checked with the logits
+
+
+def test_shares_of_raters_stay_fractions() -> None:
+    shares = torch.rand(2, 4, 4, 5).softmax(1)
+    found = read_batch((IMAGE, shares), soft=True)
+    assert torch.equal(found.labels, shares)
+    with pytest.raises(InputError, match=r"must have an axis of classes or channels.*give labels\[:, None\]"):
+        read_batch((IMAGE, LABELS), soft=True)
 
 
 class Named(Dataset[tuple[Tensor, Tensor, str]]):

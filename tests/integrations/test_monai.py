@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import torch
 
+from segcal.calibrators import create
 from segcal.metrics import CalibrationSuite
-from segcal.types import InputError
+from segcal.types import Case, InputError
 from support.networks import CLASSES, Convolution, batch_of, fitted
 
 monai = pytest.importorskip("monai", reason="monai is not installed: make test-integrations")
@@ -43,7 +44,6 @@ def test_in_place_of_the_softmax() -> None:
 
 
 def test_calibrators_from_folders_and_with_images(tmp_path: Path) -> None:
-    from segcal.calibrators import create
     from support.networks import cases_of
 
     cases = cases_of(2, (16, 16))
@@ -87,6 +87,30 @@ def test_metric_is_that_of_the_suite(scores: str, one_hot: bool) -> None:
     assert torch.isnan(metric.aggregate())
 
 
+@pytest.mark.parametrize("scores", ["logits", "probabilities"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_sigmoid_channels(scores: str, channels: int) -> None:
+    """The metric is that of the suite, and the transform gives each channel its probability."""
+    images, labels = batch_of(4, (16, 16))
+    masks = torch.stack([labels == 1, labels >= 1, labels == 2], dim=1)[:, :channels].float()
+    masks[:, :, :2] = 9
+    with torch.no_grad():
+        logits = Convolution()(images)[:, :channels]
+    suite = CalibrationSuite(channels, ignore_index=9, activation="sigmoid")
+    suite.update(logits, masks.long())
+    metric = CalibrationMetric(channels, scores, ignore_index=9, activation="sigmoid")  # type: ignore[arg-type]
+    values = logits if scores == "logits" else logits.double().sigmoid()
+    for part in (slice(0, 1), slice(1, 4)):
+        metric(y_pred=list(values[part]), y=list(masks[part]))
+    expected, found = suite.compute()["all"], metric.aggregate_all()
+    for name in ("ece", "mce", "sce", "nll", "brier", "accuracy", "miou", "pixels"):
+        assert float(found[name]) == pytest.approx(float(expected[name]), abs=1e-9), name
+    cases = [Case(str(k), logits[k].numpy(), masks[k].numpy().astype(int)) for k in range(4)]
+    calibrator = create("ts", channels, activation="sigmoid", ignore_index=9).fit(cases)
+    probs = CalibratedSoftmaxd("pred", calibrator)({"pred": logits[0]})["pred"]
+    assert torch.equal(probs > 0.5, logits[0] > 0)
+
+
 def test_many_pixels_are_counted_exactly() -> None:
     """Where float32 counters stop at 16,777,216: an image with more pixels than that, all alike."""
     side = 4200
@@ -115,6 +139,10 @@ def test_mistakes() -> None:
         CalibrationMetric(2, "softmax")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="metric must be one of ece"):
         CalibrationMetric(2, "logits", metric="ace")
+    with pytest.raises(InputError, match=r"got 'acuracy'; did you mean 'accuracy'\?"):
+        CalibrationMetric(2, "logits", metric="acuracy")
+    with pytest.raises(InputError, match=r"labels of sigmoid channels must have shape \(1, 2, 4, 4\)"):
+        CalibrationMetric(2, "logits", activation="sigmoid")(torch.zeros(1, 2, 4, 4), torch.zeros(1, 1, 4, 4))
     with pytest.raises(InputError, match="1 channel or one for each of 2 classes, got 3"):
         CalibrationMetric(2, "logits")(torch.zeros(1, 2, 4, 4), torch.zeros(1, 3, 4, 4))
     with pytest.raises(InputError, match="needs labels"):

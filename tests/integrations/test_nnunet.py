@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner, Result
 
 from segcal.calibrators import create, load
-from segcal.cli.app import app
 from segcal.data.folders.folder import open_folder
 from segcal.functional.probability import logits_from_probabilities
 from segcal.types import InputError
+from support.commands import refuse, succeed_json
 
 pytest.importorskip("nnunetv2", reason="nnunetv2 is not installed: make test-integrations")
 nibabel = pytest.importorskip("nibabel", reason="nibabel is not installed")
@@ -131,10 +130,6 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
 def archive(path: Path) -> np.ndarray:
     with np.load(path) as content:
         return np.asarray(content["probabilities"])
@@ -145,9 +140,7 @@ def calibrator(home: Path, request: pytest.FixtureRequest, tmp_path: Path) -> Pa
     """Fitted through the command line on the folds."""
     options = ["--epochs", 1, "--learning-rate", 1e-2] if request.param == "lts" else []
     arguments = ("nnunet", "fit", home / "model", "--labels", home / "labels", "--method", request.param, *options)
-    result = run(*arguments, "--out", tmp_path / "calibrator", "--json")
-    assert result.exit_code == 0, (result.output, result.exception)
-    report = json.loads(result.stdout)
+    report = succeed_json(*arguments, "--out", tmp_path / "calibrator")
     assert (report["method"], report["cases"]) == (request.param, 2)
     inside = np.zeros(SHAPE, bool)
     inside[BOX] = True
@@ -158,9 +151,7 @@ def calibrator(home: Path, request: pytest.FixtureRequest, tmp_path: Path) -> Pa
 def test_predicts_as_nnunet_with_calibrated_probabilities(home: Path, calibrator: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     arguments = ("nnunet", "predict", calibrator, home / "images", "--model", home / "model", "--out", out)
-    result = run(*arguments, "--device", "cpu", "--json")
-    assert result.exit_code == 0, (result.output, result.exception)
-    assert json.loads(result.stdout) == {"out": str(out), "cases": 2}
+    assert succeed_json(*arguments, "--device", "cpu") == {"out": str(out), "cases": 2}
     fitted = load(calibrator)
     for name in ("a", "b"):
         plain, found = archive(home / "plain" / f"{name}.npz"), archive(out / f"{name}.npz")
@@ -213,7 +204,6 @@ def test_mistakes(home: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match=r"must hold images named NAME_0000\.nii\.gz"):
         predict(calibrator, tmp_path / "empty", tmp_path / "out", model=home / "model")
-    result = run("nnunet", "fit", home / "plain", "--out", tmp_path / "cal")
-    assert result.exit_code == 2
-    assert "must hold probabilities in fold_*/validation" in result.stderr
+    refused = refuse("nnunet", "fit", home / "plain", "--out", tmp_path / "cal")
+    assert "must hold probabilities in fold_*/validation" in refused
     assert not (tmp_path / "out").exists()

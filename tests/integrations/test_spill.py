@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from segcal.cases import rater_cases
 from segcal.integrations.spill import SpilledCases
 from segcal.types import Case
 
@@ -38,6 +40,18 @@ def test_cases_come_back(tmp_path: Path, in_memory: int, written: int) -> None:
                         assert np.asarray(value).dtype == true.numpy().dtype
         assert [one.name for one in kept[1:3]] == ["1", "2"]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_raters_share_the_scores_of_their_image(tmp_path: Path) -> None:
+    shares = torch.rand(3, 4, 5, generator=torch.Generator().manual_seed(0)).softmax(0)
+    images = [replace(case(k), labels=shares) for k in (1, 3)]
+    raters = [hard for one in images for hard in rater_cases(one, 3)]
+    with SpilledCases(0, tmp_path) as kept:
+        kept.extend(raters)
+        assert len(list(tmp_path.rglob("*.npy"))) == 2 * (1 + 3 + 1)  # scores and image once, a label map each
+        for found, expected in zip(kept, raters, strict=True):
+            for name in ("logits", "labels", "image"):
+                assert np.array_equal(np.asarray(getattr(found, name)), getattr(expected, name).numpy())
 
 
 def test_half_precision_of_networks_is_kept_exactly(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import segcal
-import segcal.functional.tree_training  # noqa: F401  (imported now, it is not bound to the kernels of a test)
 from segcal.calibrators.shared.tree import TemperatureTree
 from segcal.functional.division import scaled_probabilities
 from segcal.functional.pixels import likelihood_sums
@@ -120,9 +119,18 @@ def test_a_tree_is_trained_in_plain_pytorch_on_every_device(
 
     monkeypatch.setattr(dispatch, "OPERATIONS", {})
     monkeypatch.setattr(dispatch, "_ENGINES", {"cpu": engine})
-    monkeypatch.setattr(dispatch.Operation, "kernel", lambda *_: kernel if available else None)
+    real = dispatch.Operation.kernel
+
+    def found(operation: dispatch.Operation, asked: Any) -> Any:  # operations keep what they find, so only for this one
+        if operation.name != "root_of_scores":
+            return real(operation, asked)
+        return kernel if available else None
+
+    monkeypatch.setattr(dispatch.Operation, "kernel", found)
     for name in ("tree_root", "convolve"):
         monkeypatch.setattr(f"segcal.functional.tree.{name}", getattr(PLAIN, name))
+    for name in ("mixed", "mixed_gradient", "weight_gradient"):
+        monkeypatch.setattr(f"segcal.functional.tree_training.{name}", getattr(PLAIN, name))
     monkeypatch.setattr("segcal.calibrators.shared.tree.root_of_scores", accelerated(PLAIN.root_of_scores))
     tree, logits = TemperatureTree(3, 2, 1), torch.randn(1, 3, 9, 9)
     tree(logits, torch.randn(1, 1, 9, 9)).sum().backward()

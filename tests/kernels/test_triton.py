@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from segcal.functional.probability import possible_logits
 from segcal.kernels.dispatch import DECLINED, OPERATIONS
 from support.engines import NAMES
 from support.kernel_inputs import EMPTY, INPUTS, NEED_PIXELS, SCENES, Scene, same
@@ -23,6 +24,8 @@ pytestmark = [
         not (torch.cuda.is_available() or INTERPRETED), reason="needs a CUDA device or TRITON_INTERPRET=1"
     ),
 ]
+launching = pytest.importorskip("segcal.kernels.triton.launching", reason="needs Triton")
+was_noted = launching.was_noted
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 WITH_KERNEL = [name for name in NAMES if OPERATIONS[name].kernel("triton") is not None]
 MORE = [
@@ -99,18 +102,62 @@ def test_every_label_is_kept(name: str, temperature: float, classes: int, dtype:
     assert torch.equal(scored.argmax(1), logits.argmax(1))
 
 
-@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
 @pytest.mark.parametrize("classes", [3, 70])
 @pytest.mark.parametrize("name", ["scaled_probabilities", "scaled_logits"])
-def test_logits_that_are_not_finite_are_declined(name: str, classes: int, value: float) -> None:
+def test_nan_and_plus_infinity_are_declined(name: str, classes: int, value: float) -> None:
     kernel = OPERATIONS[f"division.{name}"].kernel("triton")
     assert kernel is not None
-    logits, heat = torch.zeros(2, classes, 1001, device=DEVICE), torch.ones(2, 1, 1001, device=DEVICE)
+    logits, heat = torch.zeros(2, classes, 301, device=DEVICE), torch.ones(2, 1, 301, device=DEVICE)
     assert kernel(logits, heat) is not DECLINED
-    for place in ((0, 0, 0), (1, classes - 1, 1000), (1, 1, 517)):
+    for place in ((0, 0, 0), (1, classes - 1, 300), (1, 1, 217)):
         spoilt = logits.clone()
         spoilt[place] = value
         assert kernel(spoilt, heat) is DECLINED
+    hopeless = logits.clone()
+    hopeless[1, :, 300] = -torch.inf
+    assert kernel(hopeless, heat) is DECLINED, "a pixel at which no class is possible"
+    assert kernel(logits, heat) is not DECLINED, "the flag is lowered again"
+
+
+READ_LOGITS = (
+    "division.scaled_probabilities",
+    "division.scaled_logits",
+    "context.context_temperature",
+    "tree.root_of_scores",
+    "tree.tree_root",
+    "standardise.standardised_log_probabilities",
+)
+
+
+@pytest.mark.parametrize("scene", [Scene((3, 9)), Scene((3, 5), torch.float16), Scene((3, 4), classes=70)], ids=str)
+@pytest.mark.parametrize("name", READ_LOGITS)
+def test_minus_infinity_is_an_impossible_class(name: str, scene: Scene) -> None:
+    """The kernels replace it as the plain form is given it: by what stands for a probability of 0."""
+    operation, (inputs, tolerance) = OPERATIONS[name], INPUTS[name]
+    kernel, calls = operation.kernel("triton"), inputs(scene)
+    assert kernel is not None
+    (logits, *args), kwargs = moved(calls[0] if isinstance(calls, list) else calls)
+    logits = logits.clone()
+    logits[:, 1, ..., ::2] = -torch.inf
+    logits[:, :-1, ..., 1] = -torch.inf
+    half = PRECISION.get(scene.dtype, 0.0)
+    tolerance = {key: max(value, half) for key, value in tolerance.items()}
+    possible = possible_logits(logits, logits.amax(dim=1, keepdim=True))
+    same(kernel(logits, *args, **kwargs), operation.plain(possible, *args, **kwargs), tolerance)
+    assert not was_noted(logits)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+@pytest.mark.parametrize("classes", [3, 70])
+@pytest.mark.parametrize("name", ["context.context_temperature", "tree.root_of_scores", "tree.tree_root"])
+def test_temperatures_note_logits_that_are_not_finite(name: str, classes: int, value: float) -> None:
+    kernel, calls = OPERATIONS[name].kernel("triton"), INPUTS[name][0](Scene((2, 9), classes=classes))
+    assert kernel is not None
+    (logits, *args), kwargs = moved(calls[0])
+    logits[1, -1, 1, 8] = value
+    kernel(logits, *args, **kwargs)
+    assert [was_noted(logits), was_noted(logits)] == [True, False]
 
 
 def test_equal_logits_have_a_confidence_of_exactly_one_over_their_number() -> None:

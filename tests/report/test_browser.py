@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from segcal import create, evaluate
+from segcal import Case, create, evaluate
 from segcal.calibrators import Calibrator
 from segcal.data.datasets.simulate import simulate
 from segcal.evaluation.decisions import decide
@@ -402,3 +402,24 @@ def test_decisions_on_a_page_of_their_own(browser: Any, tmp_path: Path) -> None:
             assert "kept" in page.locator("#tip").inner_text()
         assert errors == []
         page.close()
+
+
+def test_decisions_about_sigmoid_channels(browser: Any, tmp_path: Path) -> None:
+    """Each channel has its two curves under its own name."""
+    random = np.random.default_rng(0)
+    logits = random.normal(scale=3, size=(4, 2, 12, 12)).astype(np.float32)
+    masks = (logits + random.logistic(size=logits.shape) > 0).astype(np.uint8)
+    cases = [Case(str(k), logits[k], masks[k]) for k in range(4)]
+    rules = decide(cases, {"UC": None}, num_classes=2, activation="sigmoid", class_names=("core", EVIL_CLASS))
+    write_decisions_page(rules, tmp_path / "page.html")
+    page, errors = browser.new_page(viewport={"width": 1200, "height": 900}), []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("dialog", lambda dialog: (errors.append(dialog.message), dialog.dismiss()))
+    page.goto((tmp_path / "page.html").as_uri())
+    shown = page.locator("#decisions")
+    assert shown.locator("svg[role=img]").count() == 4
+    assert shown.locator("table").first.locator("tbody tr").count() == 2
+    headings = shown.locator("h3").all_inner_texts()
+    assert [text.partition(": ")[0] for text in headings[1:5]] == ["core", "core", EVIL_CLASS, EVIL_CLASS]
+    assert errors == []
+    page.close()

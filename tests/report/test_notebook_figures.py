@@ -39,6 +39,16 @@ def test_a_diagram_shows_the_curve() -> None:
     assert pyplot.get_fignums() == []
 
 
+def test_a_diagram_of_sigmoid_channels_holds_the_pixels_of_all() -> None:
+    logits, labels = arrays()
+    masks = torch.stack([labels == k for k in range(3)], dim=1).long()
+    figure = segcal.reliability_diagram(logits, masks, bins=5, activation="sigmoid")
+    curve = segcal.reliability_curve(logits, masks, bins=5, activation="sigmoid")
+    assert int(curve.pixels.sum()) == masks.numel()
+    held = np.flatnonzero(curve.pixels)
+    assert bars(figure.axes[0]) == [(round(k / 5, 6), pytest.approx(curve.accuracy[k])) for k in held]
+
+
 def test_several_are_side_by_side(tmp_path: Any) -> None:
     logits, labels = arrays()
     figure = segcal.reliability_diagram({"before": logits, "after": logits / 2}, labels)
@@ -68,5 +78,9 @@ def test_results_draw_themselves() -> None:
     assert pyplot.get_fignums() == []
     with pytest.raises(InputError, match=r"a figure is one of reliability, .* got 'pie'"):
         results.plot("pie")
+    with pytest.raises(InputError, match=r"no portraits .* portraits=segcal\.evaluation\.portraits\.portray\("):
+        results.plot("temperature")
+    with pytest.raises(InputError, match=r"got 'reliabilty'; did you mean 'reliability'\?"):
+        results.plot("reliabilty")
     with pytest.raises(InputError, match="methods must be among UC, TS, got 'LTS'"):
         results.plot(methods=["LTS"])

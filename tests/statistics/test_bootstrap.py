@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from statistics import NormalDist
 
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from segcal.statistics import bootstrap_interval, bootstrap_intervals, bootstrap_weights, clusters_of
+from segcal.statistics import bootstrap_interval, bootstrap_intervals, bootstrap_weights, clusters_of, weighted_sums
 from segcal.statistics.bootstrap import _bca_shares, bootstrap_doubts
 
 NAN = float("nan")
@@ -103,6 +104,7 @@ def test_one_cluster_says_nothing(kind: str) -> None:
     found = bootstrap_interval(lambda w: w @ np.arange(3.0), 3, kind=kind, clusters=clusters_of(["a", "a", "a"]))
     assert all(math.isnan(end) for end in found)
     assert all(math.isnan(end) for end in bootstrap_interval(lambda w: w.sum(axis=1), 0, kind=kind))
+    assert all(math.isnan(end) for end in bootstrap_interval(lambda w: w.sum(axis=1), 3, kind=kind, repetitions=0))
 
 
 def test_bca_of_a_constant_is_the_constant() -> None:
@@ -150,10 +152,10 @@ def test_the_seed_is_zero_unless_it_is_given(rng: np.random.Generator) -> None:
     assert found != bootstrap_interval(mean, 12, repetitions=50, seed=1)
 
 
-NAN, SOME = np.full(3, np.nan), np.array([1.0, 2.0, 4.0])
+UNKNOWN, SOME = np.full(3, np.nan), np.array([1.0, 2.0, 4.0])
 
 
-@pytest.mark.parametrize(("drawn", "value", "left"), [(NAN, 2.0, SOME), (SOME, 2.0, NAN), (SOME, np.nan, SOME)])
+@pytest.mark.parametrize(("drawn", "value", "left"), [(UNKNOWN, 2.0, SOME), (SOME, 2.0, UNKNOWN), (SOME, np.nan, SOME)])
 def test_a_bca_interval_needs_draws_a_value_and_what_is_left(drawn: np.ndarray, value: float, left: np.ndarray) -> None:
     assert np.isnan(_bca_shares(drawn, value, left, np.array([0.1, 0.9]))).all()
 
@@ -169,3 +171,23 @@ def test_a_bca_interval_needs_draws_a_value_and_what_is_left(drawn: np.ndarray, 
 )
 def test_few_images_or_groups_are_doubted(groups: list[str], doubt: list[str]) -> None:
     assert bootstrap_doubts(groups) == doubt
+
+
+@given(st.integers(1, 60), st.integers(0, 2**32 - 1), st.floats(1e-12, 1e12))
+def test_weighted_sums_do_not_depend_on_the_order(units: int, seed: int, scale: float) -> None:
+    """Otherwise intervals would change with the number of threads that share the product."""
+    random = np.random.default_rng(seed)
+    values, order = scale * random.standard_normal((units, 3)), random.permutation(units)
+    weights = bootstrap_weights(units, 5, seed)
+    found = weighted_sums(weights, values)
+    assert (found == weighted_sums(weights[:, order], values[order])).all()
+    exact = [
+        [float(sum(int(w) * Fraction(v) for w, v in zip(row, column, strict=True))) for column in values.T]
+        for row in weights
+    ]
+    np.testing.assert_allclose(found, exact, rtol=0, atol=1e-15 * units * np.abs(values).max())
+
+
+def test_weighted_sums_of_nothing_and_of_unknown_values() -> None:
+    assert weighted_sums(np.ones((2, 3)), np.zeros((3, 1))).tolist() == [[0.0], [0.0]]
+    assert np.isnan(weighted_sums(np.ones((1, 2)), np.array([[np.nan, 1.0], [2.0, 1.0]]))).tolist() == [[True, False]]

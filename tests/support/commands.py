@@ -2,24 +2,42 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
+import pytest
 from typer.testing import CliRunner, Result
 
 from segcal.cli.app import app
 
 
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+def run(*arguments: object, width: int = 80) -> Result:
+    """Return the result of a command in a terminal of some width."""
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": str(width)})
+
+
+def done(*arguments: object) -> Result:
+    """Return the result of a command that must succeed."""
+    result = run(*arguments)
+    assert result.exit_code == 0, (result.output, result.exception)
+    return result
 
 
 def succeed(*arguments: object) -> str:
-    result = run(*arguments)
-    assert result.exit_code == 0, (result.output, result.exception)
-    return result.stdout
+    """Return what a command prints."""
+    return done(*arguments).stdout
+
+
+def succeed_json(*arguments: object) -> Any:
+    """Return what a command prints with --json, in which every number must be finite."""
+    return json.loads(succeed(*arguments, "--json"), parse_constant=pytest.fail)
 
 
 def refuse(*arguments: object) -> str:
+    """Return the one sentence with which a command refuses, on standard error and with nothing on standard output."""
     result = run(*arguments)
     assert result.exit_code == 2, (result.output, result.exception)
+    assert result.stdout == ""
     (line,) = result.stderr.splitlines()
     assert line.startswith("segcal: ")
     return line

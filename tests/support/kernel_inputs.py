@@ -124,6 +124,11 @@ def of_tree(scene: Scene) -> list[Call]:
     return [alone, call(scene.moderate, image, convolution(scene, 8, scene.classes), convolution(scene, 1, 3), 2.0)]
 
 
+def of_weight_gradient(scene: Scene) -> list[Call]:
+    padded = scene.numbers(2, scene.classes, *(length + 8 for length in scene.size)).float()
+    return [call(padded, scene.numbers(2, nodes, *scene.size).float()) for nodes in (1, 7)]
+
+
 def of_scores(scene: Scene) -> list[Call]:
     standardisation = of_standardising(scene)[0][0][1:]
     return [call(args[0], standardisation, *args[1:], **kwargs) for args, kwargs in of_tree(scene)]
@@ -165,6 +170,13 @@ def of_standardising(scene: Scene) -> list[Call]:
         call(z, torch.tensor(scale, dtype=torch.float64), mean, deviation)
         for z, scale in ((scene.moderate, 0.7), (scene.logits, 1.0), (impossible, 2.0))
     ]
+
+
+def of_predicted_pixels(scene: Scene) -> list[Call]:
+    if scene.classes == 1:
+        return []
+    weights = torch.arange(1, scene.classes + 1).double()
+    return [call(*scene.flat, weights, ordered=ordered) for ordered in (True, False)]
 
 
 def of_expert(scene: Scene) -> list[Call]:
@@ -240,6 +252,7 @@ INPUTS: dict[str, tuple[Callable[[Scene], Call | list[Call]], dict[str, float]]]
         ],
         SINGLE,
     ),
+    "class_conditional.pixels_by_prediction": (of_predicted_pixels, {"rtol": 0.0, "atol": 0.0}),
     "class_conditional.expert_loss": (of_expert, {"rtol": 1e-9, "atol": 1e-9}),
     "context.context_features": (lambda s: call(s.moderate), SINGLE),
     "context.context_temperature": (of_context, SINGLE),
@@ -326,6 +339,7 @@ INPUTS: dict[str, tuple[Callable[[Scene], Call | list[Call]], dict[str, float]]]
     "tree.root_of_scores": (of_scores, {"rtol": 1e-4, "atol": 2e-4}),
     "tree_training.mixed": (of_mixing, {"rtol": 1e-5, "atol": 1e-5}),
     "tree_training.mixed_gradient": (of_mixing_gradient, {"rtol": 1e-5, "atol": 1e-5}),
+    "tree_training.weight_gradient": (of_weight_gradient, {"rtol": 1e-4, "atol": 1e-3}),
     "tree.tree_root": (of_tree, {"rtol": 1e-4, "atol": 2e-4}),
 }
 EMPTY = Scene((0, 4))
@@ -356,6 +370,8 @@ def same(found: Any, expected: Any, tolerance: dict[str, float]) -> None:
         assert len(found) == len(expected)
         for one, other in zip(found, expected, strict=True):
             same(one, other, tolerance)
+    elif isinstance(expected, dict):
+        same((*found, *found.values()), (*expected, *expected.values()), tolerance)
     elif isinstance(expected, np.ndarray):
         assert found.dtype == expected.dtype
         np.testing.assert_allclose(found, expected, **tolerance)

@@ -33,6 +33,7 @@ from segcal.calibrators.structured import StructuredVectorScaling
 from segcal.calibrators.temperature import TemperatureScaling
 from segcal.calibrators.vector import VectorScaling
 from segcal.functional.checks import activation_of
+from segcal.text import suggestion
 from segcal.types import Activation, InputError, public
 
 __all__ = [
@@ -60,6 +61,7 @@ __all__ = [
     "TemperatureScaling",
     "TranslationInvariantMatrixScaling",
     "VectorScaling",
+    "check_method",
     "create",
     "load",
     "method_titles",
@@ -123,6 +125,12 @@ def methods() -> tuple[str, ...]:
     return tuple(_METHODS)
 
 
+def check_method(method: str) -> None:
+    """Raise unless `create` knows the method; the message names the nearest one."""
+    if method not in _METHODS:
+        raise InputError(f"method must be one of {', '.join(_METHODS)}, got '{method}'{suggestion(method, _METHODS)}")
+
+
 def method_titles(names: Sequence[str]) -> dict[str, str]:
     """Spell out the names of tables that are methods of `create` in capitals, and UC.
 
@@ -153,8 +161,7 @@ def create(method: str, num_classes: int, *, activation: Activation | None = Non
     >>> create("ts", num_classes=11, ignore_index=11).method
     'ts'
     """
-    if method not in _METHODS:
-        raise InputError(f"method must be one of {', '.join(_METHODS)}, got '{method}'")
+    check_method(method)
     if num_classes > 0 and activation_of(activation, num_classes) == "sigmoid":
         channels = [create(method, 2, **settings) for _ in range(num_classes)]
         return one_logit(channels[0]) if num_classes == 1 else MultiLabel(channels)
@@ -162,7 +169,10 @@ def create(method: str, num_classes: int, *, activation: Activation | None = Non
     known = set(inspect.signature(kind).parameters)
     wanted = {name: value for name, value in settings.items() if name in known or name not in _DATA_SETTINGS}
     if unknown := sorted(set(wanted) - known):
-        raise InputError(f"'{method}' has no setting '{unknown[0]}'; it has {', '.join(sorted(known))}")
+        hint = suggestion(unknown[0], known)
+        if unknown[0] in inspect.signature(kind.fit).parameters:
+            hint = f"; it is a setting of fit (with segcal.calibrate, give fit_settings={{'{unknown[0]}': ...}})"
+        raise InputError(f"'{method}' has no setting '{unknown[0]}'; it has {', '.join(sorted(known))}{hint}")
     return kind(num_classes, **wanted)
 
 

@@ -29,7 +29,14 @@ from segcal.calibrators.saving import write_calibrator
 from segcal.cases import Slab, labels_of, slabs_of
 from segcal.files import staged_folder
 from segcal.functional.checks import IGNORED, check_logits, ignored_labels, probability_doubt
-from segcal.functional.division import NotFiniteError, divided, finite_in, scaled_logits, scaled_probabilities
+from segcal.functional.division import (
+    NotFiniteError,
+    divided,
+    finite_in,
+    scaled_logits,
+    scaled_probabilities,
+    was_noted,
+)
 from segcal.functional.fingerprint import fingerprint
 from segcal.functional.probability import keep_labels, probabilities
 from segcal.kernels.dispatch import engine_for
@@ -313,6 +320,22 @@ class TemperatureCalibrator(Calibrator):
     def temperature(self, logits: Logits, image: Image | None = None) -> Temperature:
         """Return the temperature of each pixel, within the bounds: `[B, 1, *S]`."""
 
+    def temperature_of(self, logits: Logits, image: Image | None = None) -> Temperature:
+        """Return what `temperature` returns, for callers that themselves refuse logits that are not finite.
+
+        Methods that compute it from the logits override it, and leave the check to kernels that look for NaN as they
+        read (`functional.division.kernels_refuse`): a pass for the check alone takes as long as the calibration.
+        """
+        return self.temperature(logits, image)
+
+    def _refusing_temperature(self, logits: Logits, image: Image | None) -> Temperature:
+        """Return `temperature_of`; raise for logits that it has found not to be finite."""
+        self._check(logits)
+        found = self.temperature_of(logits, image)
+        if was_noted(logits):
+            self._checked(logits)  # raises, and says where
+        return found
+
     def temperature_case(self, case: Case) -> Iterator[tuple[Slab, Temperature]]:
         """Yield the temperatures of a case slab by slab: the slab as read, and those of its inner slices."""
         if self.context is None:
@@ -320,7 +343,7 @@ class TemperatureCalibrator(Calibrator):
         for slab in slabs_of(case, self.num_classes, context=self.context, device=self.fitted.device):
             self._check(slab.logits)
             with torch.no_grad():
-                temperature = self.temperature(slab.logits, slab.image)[:, :, slab.inner]
+                temperature = self.temperature_of(slab.logits, slab.image)[:, :, slab.inner]
             yield slab, temperature
 
     def calibrate(self, logits: Logits, image: Image | None = None) -> Logits:
@@ -329,11 +352,13 @@ class TemperatureCalibrator(Calibrator):
 
     def forward(self, logits: Logits, image: Image | None = None) -> Logits:
         """Return calibrated logits of the same shape and dtype; they are finite, also where a class is impossible."""
-        return self._with_finite(logits, lambda finite: self.scale(finite, self.temperature(finite, image)))
+        return self._with_finite(logits, lambda finite: self.scale(finite, self.temperature_of(finite, image)))
 
     def predict_proba(self, logits: Logits, image: Image | None = None) -> Probs:
         """Return calibrated probabilities of the same shape and dtype as the logits."""
-        return self._with_finite(logits, lambda finite: scaled_probabilities(finite, self.temperature(finite, image)))
+        return self._with_finite(
+            logits, lambda finite: scaled_probabilities(finite, self.temperature_of(finite, image))
+        )
 
     def calibrate_case(self, case: Case) -> Iterator[tuple[Slab, Logits]]:
         """Yield the calibrated logits of a case slab by slab: the slab as read, and the result of its inner slices."""

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from segcal.calibrators.base import Calibrator
-from segcal.progress import Tracked, progress_of
+from segcal.progress import Tracked, announcements, progress_of
+from segcal.training.processes import is_first_process
 from segcal.training.progress import progress_bar
 from segcal.types import Case
 
@@ -19,7 +20,19 @@ def fit_shown(
     *,
     hidden: bool = False,
 ) -> None:
-    """Fit a calibrator and show a progress bar, unless it is hidden."""
+    """Fit a calibrator; show a progress bar and what the fit announces, unless it is hidden."""
+    with announcements(hidden=hidden or not is_first_process()):
+        _fit(calibrator, cases, validation, settings, hidden=hidden)
+
+
+def _fit(
+    calibrator: Calibrator,
+    cases: Sequence[Case],
+    validation: Sequence[Case] | None,
+    settings: Mapping[str, Any],
+    *,
+    hidden: bool,
+) -> None:
     if "watch" in calibrator.fit_settings:
         with progress_bar(description=f"training {calibrator.method}", hidden=hidden) as watch:
             calibrator.fit(cases, validation=validation, watch=watch, **settings)  # type: ignore[call-arg]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from segcal.calibrators.base import FitReport, TemperatureCalibrator
 from segcal.cases import reread, slabs_of
-from segcal.functional.probability import at_least_float32
+from segcal.functional.probability import at_least_float32_dtype
 from segcal.functional.temperature import Likelihood, likelihood, optimal_inverse_temperature
 from segcal.kernels.remembered import Remembered
 from segcal.types import Case, IgnoreIndex, Image, InputError, Logits, Temperature
@@ -74,8 +74,12 @@ class TemperatureScaling(TemperatureCalibrator):
     def temperature(self, logits: Logits, image: Image | None = None) -> Temperature:
         """Return the one temperature, for every pixel."""
         self._check(logits)
+        return self.temperature_of(logits)
+
+    def temperature_of(self, logits: Logits, image: Image | None = None) -> Temperature:
+        """Return the same for logits whose shape has been checked."""
         shape = (logits.shape[0], 1, *logits.shape[2:])
-        exact, dtype = self.inverse_temperature, at_least_float32(logits[:0]).dtype
+        exact, dtype = self.inverse_temperature, at_least_float32_dtype(logits.dtype)
         found = self._temperature.value((exact,), (dtype, self.bounds), lambda: self._within_bounds().to(dtype))
         return found.expand(shape)
 

@@ -7,7 +7,6 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,6 @@ __all__ = [
     "say_file",
     "say_json",
     "say_where",
-    "suggestion",
     "warn",
 ]
 _ARROWS = str.maketrans({"\u2193": "v", "\u2191": "^"})
@@ -183,16 +181,6 @@ def _expand(args: Sequence[str], repeatable: set[str]) -> Iterator[str]:
 
 def _is_number(text: str) -> bool:
     return text.lstrip("-").isdigit()
-
-
-def suggestion(word: str, known: Sequence[str]) -> str:
-    """Return "; did you mean 'lts'?" for the nearest known word, or nothing if none is near.
-
-    >>> suggestion("lst", ["ts", "lts", "isotonic"])
-    "; did you mean 'lts'?"
-    """
-    near = get_close_matches(word, known, n=1)
-    return f"; did you mean '{near[0]}'?" if near else ""
 
 
 def say(text: str, **style: Any) -> None:

@@ -72,7 +72,6 @@ def decide(
         refuse_foreign(out, "decisions")
     check_output_file(page, (".html", ".htm"), data, folder_options.labels, *(calibrators or []))
     folder = open_at(data, folder_options, split, "test")
-    _check_exclusive(folder)
     compared = {UNCALIBRATED: None, **load_all(calibrators or [])}
     with progress_of("deciding") as progress:
         found = learn(Tracked(folder, progress), compared, **_settings_of(folder), risk=risk, level=level)
@@ -90,18 +89,8 @@ def decide(
     say_where(out, page)
 
 
-def _check_exclusive(folder: Folder) -> None:
-    from segcal.types import InputError
-
-    if folder.activation == "sigmoid":
-        raise InputError(
-            f"decisions need exclusive classes, got sigmoid channels in '{folder.path}'; decide on each channel with "
-            "segcal.evaluation.decisions and segcal.calibrators.channels.ChannelCases"
-        )
-
-
 def _settings_of(folder: Folder) -> dict[str, Any]:
-    names = ("num_classes", "ignore_index", "background", "class_names")
+    names = ("num_classes", "activation", "ignore_index", "background", "class_names")
     return {name: getattr(folder, name) for name in names}
 
 
@@ -117,7 +106,7 @@ def _new(
     """Print the volumes of new cases with their intervals, and write them to a CSV file."""
     import json
 
-    from segcal.cli.steps import load_all, scores_of
+    from segcal.cli.steps import activation_named, load_all, scores_of
     from segcal.data.folders.folder import open_folder
     from segcal.evaluation.compare import UNCALIBRATED
     from segcal.evaluation.decisions import Decisions, new_volumes
@@ -131,9 +120,9 @@ def _new(
         split=split,
         num_classes=options.num_classes or len(known.class_names),
         scores=scores_of(options.scores),
+        activation=activation_named(options.activation) or known.protocol.activation,
         require_labels=False,
     )
-    _check_exclusive(folder)
     compared: dict[str, Calibrator | None] = {**load_all(calibrators)} or {UNCALIBRATED: None}
     with progress_of("measuring volumes") as progress:
         found = new_volumes(Tracked(folder, progress), compared, known)
@@ -170,11 +159,14 @@ def _thresholds(found: Decisions) -> Table:
 
 def _selective(found: Decisions) -> Table:
     title = "risk (share of wrong pixels) of the most confident part"
-    table = _table(title, "method|reject|50 %|80 %|90 %|95 %|all|AURC|excess", 2)
-    risks = {(row["method"], row["unit"], row["coverage"]): row["risk"] for row in _rows(found.curves)}
+    keys = ("method", "unit") if found.channels == ("",) else ("method", "channel", "unit")
+    headings = "|".join(keys).replace("unit", "reject")
+    table = _table(title, f"{headings}|50 %|80 %|90 %|95 %|all|AURC|excess", len(keys))
+    risks = {(*(row[key] for key in keys), row["coverage"]): row["risk"] for row in _rows(found.curves)}
     for row in _rows(found.selective):
-        shares = [_percent(risks[row["method"], row["unit"], at]) for at in (0.5, 0.8, 0.9, 0.95, 1.0)]
-        table.add_row(row["method"], row["unit"], *shares, f"{row['aurc']:.4f}", f"{row['excess']:.4f}")
+        own = [row[key] for key in keys]
+        shares = [_percent(risks[*own, at]) for at in (0.5, 0.8, 0.9, 0.95, 1.0)]
+        table.add_row(*own, *shares, f"{row['aurc']:.4f}", f"{row['excess']:.4f}")
     return table
 
 

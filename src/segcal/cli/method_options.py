@@ -17,8 +17,8 @@ from typing import Annotated, Any, TypeAlias
 import typer
 from rich.markup import escape
 
-from segcal.cli.console import suggestion
 from segcal.cli.groups import OptionGroup
+from segcal.text import suggestion
 
 TABLE = Path(__file__).with_name("method_options.json")
 _TYPES: dict[str, Any] = {

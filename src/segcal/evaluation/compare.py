@@ -189,6 +189,7 @@ def compare(
     """
     protocol = Protocol.of(locals())  # must stay the first statement: the arguments are the only local names here
     settings = dict(fit_settings or {})
+    check_calibrators(calibrators)
     check_names(calibrators)
     check_fit_settings(calibrators.values(), settings)
     kept, tested = reread(fit_cases), reread(test_cases)
@@ -245,6 +246,16 @@ def check_fit_settings(calibrators: Iterable[Calibrator], settings: Mapping[str,
     known = {name for calibrator in calibrators for name in known_settings(calibrator, settings)}
     if unknown := [name for name in settings if name not in known]:
         raise InputError(f"none of the methods has the setting '{unknown[0]}' of fit; leave it out")
+
+
+def check_calibrators(calibrators: object) -> None:
+    """Raise unless there is a mapping from names to calibrators."""
+    values = list(calibrators.values()) if isinstance(calibrators, Mapping) else [calibrators]
+    if wrong := [type(value).__name__ for value in values if not isinstance(value, Calibrator)]:
+        raise InputError(
+            f"calibrators must be unfitted calibrators by name, got {wrong[0]}; build them by name: "
+            '{"TS": segcal.create("ts", num_classes=...)}'
+        )
 
 
 def check_names(names: Collection[str]) -> None:

@@ -149,7 +149,7 @@ class Findings:
         return (reading for (_, key), reading in self.readings.items() if (key.method, key.redrawn) == own)
 
     def merge(self, other: Findings) -> None:
-        """Add the findings of other cases."""
+        """Add the findings of other cases, which must not be used afterwards: tables are taken over where possible."""
         for name in other.cases:
             if name in self.cases:
                 raise _twice(name)
@@ -157,7 +157,9 @@ class Findings:
         self.cases |= other.cases
         self.readings |= other.readings
         for key, table in other.cells.items():
-            np.add(self._cells(*key), table, out=self._cells(*key))
+            own = self.cells.setdefault(key, table)
+            if own is not table:
+                np.add(own, table, out=own)
 
     def to_bytes(self, extra: Mapping[str, Any]) -> bytes:
         """Return everything as a safetensors file; `extra` is kept in its metadata (see `extra_of`)."""

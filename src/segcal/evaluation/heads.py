@@ -102,6 +102,11 @@ def check_methods(methods: Mapping[str, Method], protocol: Protocol) -> None:
                 f"a method must be a fitted calibrator, a function of logits or None, got {type(method).__name__} for "
                 f"'{name}'; load a saved calibrator with segcal.load"
             )
+        if isinstance(getattr(method, "calibrator", None), Calibrator):  # a segcal.CalibratedModel
+            raise InputError(
+                f"a method maps logits to calibrated logits, got {type(method).__name__} for '{name}', which maps "
+                f"images to probabilities; give its calibrator: {{'{name}': calibrated.calibrator}}"
+            )
         if not isinstance(method, Calibrator):
             continue
         if method.num_classes != protocol.num_classes:

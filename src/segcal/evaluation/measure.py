@@ -16,7 +16,7 @@ from segcal.cases import slabs_of
 from segcal.evaluation.places import Places
 from segcal.evaluation.protocol import Protocol
 from segcal.functional import binning
-from segcal.functional.binning import Evidence, Pixels
+from segcal.functional.binning import Evidence, Pixels, PixelStore
 from segcal.functional.checks import check_logits
 from segcal.functional.counting import count_cells_exactly
 from segcal.functional.probability import probabilities
@@ -47,10 +47,10 @@ class Measured:
 
     @classmethod
     def of(
-        cls, parts: list[Pixels], class_probs: Tensor | None, mass: Tensor, places: Places, protocol: Protocol
+        cls, pixels: Pixels, class_probs: Tensor | None, mass: Tensor, places: Places, protocol: Protocol
     ) -> Measured:
-        """Collect the evidence of every region and patch from the pixels of the slabs."""
-        pixels, adaptive_edges = binning.join(parts), None
+        """Collect the evidence of every region and patch from the pixels."""
+        adaptive_edges = None
         if protocol.ace_edges == "image":
             adaptive_edges = binning.quantile_edges(pixels, binning.index_of(places.labels >= 0), bins=protocol.bins)
         evidence = binning.region_evidence(
@@ -87,20 +87,20 @@ def measure(
 
     Pixels are described where the calibrator is, or on `device` without one, and counted on the CPU.
     """
-    parts, redrawn, probs = [], [], []
+    described, redrawn, probs = PixelStore(places.labels.numel()), PixelStore(places.labels.numel()), []
     mass = torch.zeros(protocol.num_classes, dtype=torch.float64)
     random = generator_of(protocol.seed, case.name)
     for rows, slab in calibrated_slabs(case, calibrator, protocol.num_classes, device=device):
         logits, labels = slab[0], places.labels[rows].to(slab.device)
-        parts.append(binning.described_on_cpu(logits, labels))
+        described.add(binning.described_on_cpu(logits, labels))
         mass += class_mass(logits, labels).cpu()
         if protocol.floor:
-            redrawn.append(binning.described_on_cpu(logits, draw_labels(logits, labels, random)))
+            redrawn.add(binning.described_on_cpu(logits, draw_labels(logits, labels, random)))
         if protocol.form == "marginal":
             probs.append(probabilities(slab.double())[0].reshape(protocol.num_classes, -1).cpu())
     class_probs = torch.cat(probs, dim=1) if probs else None
     measured = partial(Measured.of, class_probs=class_probs, mass=mass, places=places, protocol=protocol)
-    return measured(parts), measured(redrawn) if redrawn else None
+    return measured(described.pixels()), measured(redrawn.pixels()) if protocol.floor else None
 
 
 def calibrated_slabs(

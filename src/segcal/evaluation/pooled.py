@@ -13,6 +13,7 @@ from segcal.functional import binning
 from segcal.functional.binning import Form, Histogram
 from segcal.functional.catalogue import POOLED_METRICS, WITHOUT_INTERVAL, pooled_readings
 from segcal.functional.fine import ece_by_bins, smooth_ece
+from segcal.statistics import weighted_sums
 from segcal.types import Array
 
 Draw = Callable[[Callable[[Array], Array], int], tuple[Array, Array]]
@@ -79,7 +80,7 @@ def pooled_figures(table: Array, cells: Histogram, top_cells: Histogram, *, bins
     drawn = [name for name in numbers if name not in WITHOUT_INTERVAL]
 
     def resample(weights: Array) -> Array:
-        found = pooled_readings(evidence_of(weights @ table, classes), form)
+        found = pooled_readings(evidence_of(weighted_sums(weights, table), classes), form)
         return torch.stack([found[name] for name in drawn], dim=-1).numpy()
 
     return Figures(numbers, len(table), pixels, drawn, resample)
@@ -107,8 +108,10 @@ def pooled_curves(
     own_hit, own_count = (field.reshape(cases, -1)[:, held].astype(np.float64) for field in (hit, count))
 
     def accuracy(weights: Array) -> Array:
-        drawn = weights @ own_count
-        return np.asarray(np.divide(weights @ own_hit, drawn, out=np.full(drawn.shape, np.nan), where=drawn > 0))
+        drawn = weighted_sums(weights, own_count)
+        return np.asarray(
+            np.divide(weighted_sums(weights, own_hit), drawn, out=np.full(drawn.shape, np.nan), where=drawn > 0)
+        )
 
     low, high = np.full(shape, np.nan), np.full(shape, np.nan)
     low.flat[held], high.flat[held] = draw(accuracy, cases)

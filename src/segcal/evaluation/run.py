@@ -17,6 +17,7 @@ from segcal.evaluation.channel_means import mean_limits, mean_over_channels
 from segcal.evaluation.findings import Findings, Key
 from segcal.evaluation.gather import Gathered
 from segcal.evaluation.heads import Head, check_methods, heads_of
+from segcal.evaluation.leaks import leaks
 from segcal.evaluation.limits import limits as oracle_limits
 from segcal.evaluation.measure import Method, measure
 from segcal.evaluation.places import Places
@@ -209,7 +210,8 @@ class Measuring:
         """Return the tables of the cases called `names`, in that order, which must be those that were measured."""
         cases = {name: found.cases[name] for name in names}
         doubts = dict.fromkeys(seen.doubt for seen in cases.values() if seen.doubt)
-        serious = [*doubts, *_leaks(self.calibrators, {name: seen.fingerprint for name, seen in cases.items()})]
+        content = {name: seen.fingerprint for name, seen in cases.items()}
+        serious = [*doubts, *leaks(self.calibrators, content, "its figures are too good; measure on others")]
         for text in serious:
             warnings.warn(text, CalibrationWarning, stacklevel=3)
         local = tuple(name for name, region in self.regions.items() if region.mask is None)
@@ -295,27 +297,6 @@ def _fits(calibrators: Mapping[str, Method]) -> dict[str, Any]:
         name: {key: value for key, value in report.items() if key not in ("names", "fingerprints")}
         for name, report in plain.items()
     }
-
-
-def _leaks(calibrators: Mapping[str, Method], content: Mapping[str, str]) -> list[str]:
-    """A warning for each calibrator that was fitted on cases it is now measured on, given their fingerprints."""
-    found = []
-    for name, calibrator in calibrators.items():
-        report = getattr(calibrator, "fit_report_", None)
-        if report is None:
-            continue
-        if report.fingerprints:
-            known, how = {*report.fingerprints} - {""}, ""
-            shared = [case for case, own in content.items() if own in known]
-        else:
-            how = " by their names (their content was not saved with it)"
-            shared = [case for case in content if case in report.names]
-        if shared:
-            found.append(
-                f"{name} was fitted on {len(shared)} of these {len(content)} cases{how}: its figures are too good; "
-                "measure on others"
-            )
-    return found
 
 
 def _fits_of_channel(about: Mapping[str, Any], head: Head) -> dict[str, Any]:

@@ -90,6 +90,7 @@ def measure_into(
     for found in _measured(measuring, todo, track, interval=_INTERVAL):
         seen = {name: identities[name] for name in found.cases}
         journal.add(found.to_bytes({"identities": seen}), _ENDING, len(seen))
+        del found  # its tables take hundreds of megabytes, and those of the journal come next
     meet()
     return merge_journals(measuring, folder, [kept]) if part.index == 1 and sharing.part is None else None
 

@@ -44,12 +44,13 @@ def diagnose_folder(
     with unfinished(sharing, run) if sharing.out is not None else nullcontext() as place:
         own, identities = sharing.own.of(folder.names), folder.identities()
         found = {} if place is None else _finished(place, folder)
+        journal = None if place is None else Journal(place)
         todo = folder.subset(name for name in own if name not in found)
         for case in track(todo) if len(todo) else ():
             images = [asdict(_diagnosed(head, case, device)) for head in heads]
             found[case.name] = {"identity": identities[case.name], "findings": images}
-            if place is not None:
-                Journal(place).note(case.name, found[case.name])
+            if journal is not None:
+                journal.note(case.name, found[case.name])
         every = {name: note for notes in gathered(found) for name, note in notes.items()}
         return _diagnosis(every, folder, device) if sharing.own.index == 1 and sharing.part is None else None
 

@@ -74,17 +74,30 @@ def described_on_cpu(logits: Float[Tensor, "L *S"], labels: Int64[Tensor, "*S"])
     return Pixels(*(values.cpu() for values in describe(logits, labels)))
 
 
-def join(parts: list[Pixels]) -> Pixels:
-    """Join the pixels of several parts of one image, in order; the list is emptied, so that memory is held once."""
-    if len(parts) == 1:
-        return parts.pop()
-    columns = [list(fields) for fields in zip(*parts, strict=True)]
-    parts.clear()
-    joined = []
-    for fields in columns:
-        joined.append(torch.cat(fields))
-        fields.clear()
-    return Pixels(*joined)
+class PixelStore:
+    """The pixels of one image, added part by part; each part is copied to its place, so memory is held once."""
+
+    def __init__(self, count: int) -> None:
+        """Prepare for `count` pixels."""
+        self._count, self._filled = count, 0
+        self._columns: tuple[Tensor, ...] = ()
+
+    def add(self, part: Pixels) -> None:
+        """Add the pixels that follow those added before."""
+        own = part.labels.numel()
+        if own == self._count:
+            self._columns = part
+        else:
+            self._columns = self._columns or tuple(values.new_empty(self._count) for values in part)
+            for column, values in zip(self._columns, part, strict=True):
+                column[self._filled : self._filled + own] = values
+        self._filled += own
+
+    def pixels(self) -> Pixels:
+        """Return all of them."""
+        if self._filled != self._count:
+            raise ValueError(f"{self._count} pixels are needed, got {self._filled}")
+        return Pixels(*self._columns)
 
 
 def index_of(mask: Bool[Tensor, "*S"]) -> Int64[Tensor, " K"]:

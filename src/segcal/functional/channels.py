@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from torch import Tensor
 
-from segcal.functional.checks import IGNORED, ignored_labels
-from segcal.types import Array, IgnoreIndex, InputError
+from segcal.functional.checks import IGNORED, check_same_space, check_score_shape, ignored_labels
+from segcal.functional.probability import two_class_logits
+from segcal.types import Activation, Array, IgnoreIndex, InputError
 
 
 def channel_labels(labels: Array, channels: Sequence[int | Sequence[int]], ignore_index: IgnoreIndex = None) -> Array:
@@ -26,6 +28,26 @@ def channel_labels(labels: Array, channels: Sequence[int | Sequence[int]], ignor
     found: Array = np.stack([_any_of(labels, own) for own in members]).astype(np.int8)
     found[:, outside] = IGNORED
     return found
+
+
+def exclusive_problems(
+    logits: Tensor, labels: Tensor, num_classes: int, activation: Activation
+) -> list[tuple[Tensor, Tensor]]:
+    """Return logits `[B, L, *S]` and labels `[B, *S]`: those given, or of each sigmoid channel as two classes.
+
+    Raise unless the shapes agree.
+    """
+    check_score_shape(logits, num_classes, class_axis=1)
+    if activation == "softmax":
+        check_same_space(logits, labels, class_axis=1)
+        return [(logits, labels)]
+    masks = labels.unsqueeze(1) if num_classes == 1 and labels.ndim < logits.ndim else labels
+    if masks.shape != logits.shape:
+        raise InputError(
+            f"labels of sigmoid channels must have shape {tuple(logits.shape)}, a mask of 0 and 1 for each, "
+            f"got {tuple(labels.shape)}; segcal.functional.channels.channel_labels makes them from a label map"
+        )
+    return [(two_class_logits(logits[:, k : k + 1]), masks[:, k].contiguous()) for k in range(num_classes)]
 
 
 def _any_of(labels: Array, wanted: Sequence[int]) -> Array:

@@ -14,8 +14,7 @@ from torch import Tensor
 from segcal.functional.counting import place_of_problem
 from segcal.functional.fingerprint import holds_numbers, sampled_scores
 from segcal.functional.pixels import all_finite, relabel
-from segcal.functional.probability import at_least_float32
-from segcal.kernels.constants import SMALLEST_LOG_PROBABILITY
+from segcal.functional.probability import possible_logits
 from segcal.kernels.dispatch import has_values
 from segcal.types import Activation, IgnoreIndex, InputError
 
@@ -26,7 +25,12 @@ PROBABILITIES = (
     "the logits look like probabilities: they are in 0..1 and sum to 1 over the classes; give logits, or convert "
     "probabilities with segcal.functional.probability.logits_from_probabilities (folders: scores = 'probabilities')"
 )
+SIGMOID_PROBABILITIES = (
+    "the logits of a sigmoid channel look like probabilities: all are in 0..1; give logits, or convert probabilities "
+    "with segcal.functional.probability.logits_from_sigmoid (folders: scores = 'probabilities')"
+)
 _OUTSIDE, _SUM_OFF, _NEARLY_EVERY = 1e-3, 1e-2, 0.9
+_NEAR_ZERO = 0.05  # probabilities of a channel are nearly 0 somewhere; few logits are all positive and nearly 0
 _FEWEST_PIXELS = 16  # below, numbers that sum to 1 may be a coincidence
 _SHARES_OFF = 1e-3
 
@@ -125,17 +129,6 @@ def _possible(logits: Tensor, class_axis: int, activation: Activation, start: in
     return possible_logits(logits, top)
 
 
-def possible_logits(logits: Tensor, top: Tensor) -> Tensor:
-    """Return logits with a finite number instead of minus infinity; `top` holds the largest of each pixel.
-
-    It is 87.3 nats below the largest: that of the probability that `logits_from_probabilities` gives to 0.
-    """
-    limits, wide = torch.finfo(logits.dtype), at_least_float32(top)  # half precision is rounded once, at the end
-    # where logits are so large that 87.3 is lost in rounding, a few units in the last place instead
-    below = (4 * limits.eps * wide.abs()).clamp(min=-SMALLEST_LOG_PROBABILITY)
-    return torch.where(torch.isneginf(logits), (wide - below).clamp(min=limits.min).to(logits.dtype), logits)
-
-
 def check_labels(
     labels: Tensor, num_classes: int, ignore_index: IgnoreIndex = None, *, of: str = ""
 ) -> Int64[Tensor, "..."]:
@@ -156,7 +149,10 @@ def check_labels(
 def check_integers(labels: Tensor, *, of: str = "") -> None:
     """Raise unless `labels` are integers."""
     if torch.is_floating_point(labels) or labels.is_complex():
-        raise InputError(f"labels must be integers, got {labels.dtype}{_of(of)}; convert them first")
+        raise InputError(
+            f"labels must be integers, got {labels.dtype}{_of(of)}; convert them first or, if they are shares of "
+            "several raters, make label maps of them with segcal.rater_cases"
+        )
 
 
 def check_batches(problems: Sequence[int], num_classes: int, ignore_index: IgnoreIndex) -> None:
@@ -218,21 +214,26 @@ def probability_doubt(logits: Any) -> str | None:
     """Return a warning if logits `[L, *S]` look like probabilities; they are never converted.
 
     They do if all are in 0..1 and sum to 1 over the classes at nearly every pixel, as far as half precision can tell,
-    and are not the same at every pixel.
+    and are not the same at every pixel. For a sigmoid channel, alone or as the two classes `[0, z]`, it is enough that
+    all are in 0..1 and some near 0: such logits would predict the channel everywhere.
 
     >>> probability_doubt(torch.randn(3, 64, 64)) is None
     True
     >>> probability_doubt(torch.randn(3, 64, 64).softmax(dim=0))[:45]
     'the logits look like probabilities: they are '
+    >>> probability_doubt((4 * torch.randn(1, 64, 64)).sigmoid())[:45]
+    'the logits of a sigmoid channel look like pro'
     """
-    if not holds_numbers(logits) or logits.shape[0] < 2:
+    if not holds_numbers(logits):
         return None
     scores = sampled_scores(logits)
-    if scores.shape[1] < _FEWEST_PIXELS or scores.min() < -_OUTSIDE or scores.max() > 1 + _OUTSIDE:
+    outside = scores.min() < -_OUTSIDE or scores.max() > 1 + _OUTSIDE
+    if scores.shape[1] < _FEWEST_PIXELS or outside or not (scores != scores[:, :1]).any():
         return None
+    if len(scores) == 1 or (len(scores) == 2 and not scores[0].any()):
+        return SIGMOID_PROBABILITIES if scores[-1].min() < _NEAR_ZERO else None
     sums_to_one = np.abs(scores.sum(axis=0) - 1) <= _SUM_OFF
-    differ = (scores != scores[:, :1]).any()
-    return PROBABILITIES if differ and sums_to_one.mean() >= _NEARLY_EVERY else None
+    return PROBABILITIES if sums_to_one.mean() >= _NEARLY_EVERY else None
 
 
 def class_axis_remedy(shape: Sequence[int], num_classes: int, class_axis: int) -> str:
@@ -259,7 +260,8 @@ def _space_remedy(logits: tuple[int, ...], other: tuple[int, ...], class_axis: i
         (other == logits[:-1], f"the classes are last in the logits: give np.moveaxis(logits, -1, {class_axis})"),
         (
             other == logits,
-            f"if the {what} are one-hot, give {what}.argmax({class_axis}), or activation='sigmoid' if they overlap",
+            f"if the {what} are one-hot, give {what}.argmax({class_axis}), or activation='sigmoid' if they overlap; "
+            "shares of several raters become label maps with segcal.rater_cases",
         ),
         (batched and other == logits[2:], "a case has no batch axis: give logits[0]"),
         (batched and other == (1, *logits[2:]), f"a case has no batch axis: give logits[0] and {what}[0]"),

@@ -14,7 +14,6 @@ penalties are those of matrix scaling on the map that is induced on scores, with
 from __future__ import annotations
 
 from functools import lru_cache
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +23,7 @@ from torch import Tensor
 
 from segcal.functional.affine import mapped_scores
 from segcal.functional.lbfgs import Block
-from segcal.kernels.dispatch import accelerated, engine_for
+from segcal.kernels.dispatch import accelerated
 from segcal.types import Array
 
 _WHOLE = 600  # numbers of a predicted class up to which their curvature is found whole; beyond, row by row
@@ -43,14 +42,17 @@ def experts_of(
     logits: Float[Tensor, "L N"], labels: Int64[Tensor, " N"], importance: Float64[Tensor, " L"], *, ordered: bool
 ) -> dict[int, Expert]:
     """Return the labelled pixels by predicted class; those labelled c count `importance[c]` times."""
-    if engine_for(logits, labels, importance) == "cpu":
-        return _experts_of(logits, labels.numpy(), importance.numpy(), ordered=ordered)
+    found = pixels_by_prediction(logits, labels, importance.to(logits.device), ordered=ordered)
+    return {k: Expert(*own) for k, own in found.items()}
+
+
+@accelerated
+def pixels_by_prediction(
+    logits: Float[Tensor, "L N"], labels: Int64[Tensor, " N"], importance: Float64[Tensor, " L"], *, ordered: bool
+) -> dict[int, tuple[Tensor, Tensor, Tensor]]:
+    """Return features, place and weight of the labelled pixels predicted as each class; see `Expert`."""
     kept = labels >= 0
-    return experts_of_portable(logits[:, kept].double(), labels[kept], importance.to(logits.device), ordered=ordered)
-
-
-def experts_of_portable(z: Tensor, y: Tensor, importance: Tensor, *, ordered: bool) -> dict[int, Expert]:
-    """The same in plain PyTorch, for every device; without ignored pixels."""
+    z, y = logits[:, kept].double(), labels[kept]
     winner = z.max(dim=0).indices
     result = {}
     for k in torch.bincount(winner, minlength=len(z)).nonzero().squeeze(1).tolist():
@@ -58,34 +60,7 @@ def experts_of_portable(z: Tensor, y: Tensor, importance: Tensor, *, ordered: bo
         truth = y[own]
         features, order = _features(z[:, own], k, ordered=ordered)
         place = (order == truth).to(torch.int8).argmax(dim=0)
-        result[k] = Expert(torch.cat([features, torch.ones_like(features[:1])]), place, importance[truth])
-    return result
-
-
-def _experts_of(z: Tensor, y: Array, importance: Array, *, ordered: bool) -> dict[int, Expert]:
-    """The same by numpy: pixels are sorted by predicted class once, and each class is a range of them."""
-    classes = len(z)
-    kept = np.flatnonzero(y >= 0)
-    winner = z.max(dim=0).indices.numpy()[kept]
-    sequence = kept[np.argsort(winner, kind="stable")]
-    wide = z.float() if z.dtype == torch.bfloat16 else z  # which numpy does not know
-    scores, truth = wide.numpy().take(sequence, axis=1).astype(np.float64), y[sequence]
-    ends = np.cumsum(np.bincount(winner, minlength=classes))
-    result = {}
-    for k, (start, stop) in enumerate(pairwise([0, *ends.tolist()])):
-        if start == stop:
-            continue
-        own, labels = scores[:, start:stop], truth[start:stop]
-        features = np.ones((classes, stop - start))
-        if ordered:
-            rank = np.argsort(-own, axis=0, kind="stable")
-            ranked = np.take_along_axis(own, rank, axis=0)
-            features[:-1] = ranked[:-1] - ranked[1:]
-            place = (rank == labels).argmax(axis=0)
-        else:
-            features[:k], features[k:-1] = own[k] - own[:k], own[k] - own[k + 1 :]
-            place = np.where(labels == k, 0, labels + (labels < k))
-        result[k] = Expert(*map(torch.from_numpy, (features, place, importance[labels])))
+        result[k] = torch.cat([features, torch.ones_like(features[:1])]), place, importance[truth]
     return result
 
 

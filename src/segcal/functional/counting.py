@@ -16,6 +16,7 @@ from torch import Tensor
 
 from segcal.functional.masks import both, positions
 from segcal.functional.pixels import pixel_statistics
+from segcal.functional.probability import possible_logits
 from segcal.kernels.constants import CELL_BASES, CELL_UNIT, CELLS, LOW_OCTAVES
 from segcal.kernels.dispatch import accelerated
 
@@ -208,17 +209,18 @@ def add_unchecked_batch(
         edges: Edges of the bins.
         totals: What is added to.
         problems: Place (see `place_of_problem`) of the first label that is neither a class nor ignored, and of the
-            first pixel with a score that is not finite; 0 for none; changed in place.
+            first pixel with a score that is NaN or +inf or with -inf for every class; 0 for none; changed in place.
         number: Number of the batch, counted from 1.
     """
     wide = labels.long()
     skip = torch.isin(wide, ignored)
     wrong = ((wide < 0) | (wide >= logits.shape[1])) & ~skip
-    strange = ~torch.isfinite(logits).all(dim=1)
+    top = logits.amax(dim=1, keepdim=True)  # NaN if a logit is
+    strange = ~torch.isfinite(top.squeeze(1))
     places = _FIRST - number * _POSITIONS - torch.arange(wide.numel(), device=wide.device).view(wide.shape)
     for k, bad in enumerate((wrong, strange)):
         problems[k] = torch.cat([problems[k : k + 1], torch.where(bad, places, 0).reshape(-1)]).amax()
-    finite = logits.masked_fill(strange.unsqueeze(1), 0.0)
+    finite = possible_logits(logits, top).masked_fill(strange.unsqueeze(1), 0.0)
     truth = wide.masked_fill(skip | wrong | strange, -1)
     inside = (truth >= 0).unsqueeze(0).expand(len(totals.pixels), *truth.shape) if masks is None else masks
     found = measure_batch(finite, truth, inside, edges, *totals[5:])

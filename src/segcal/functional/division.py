@@ -8,7 +8,7 @@ from torch import Tensor
 
 from segcal.functional.pixels import all_finite
 from segcal.functional.probability import at_least_float32, keep_labels, predicted_labels, probabilities
-from segcal.kernels.dispatch import accelerated, has_values
+from segcal.kernels.dispatch import accelerated, has_values, noting_kernels
 from segcal.types import InputError
 
 
@@ -22,13 +22,32 @@ def require_finite(logits: Float[Tensor, "*A"]) -> None:
         raise NotFiniteError("logits must be finite, got NaN or infinity; correct them")
 
 
+def kernels_refuse(logits: Float[Tensor, "B L *S"], *others: Float[Tensor, "..."]) -> bool:
+    """Return whether kernels that compute temperatures from these tensors check the logits as they read them.
+
+    They then replace minus infinity, which marks an impossible class, and note NaN and plus infinity (`was_noted`).
+    """
+    notes = noting_kernels(logits, *others)
+    return notes is not None and bool(notes.can_note(logits, *others))
+
+
+def was_noted(logits: Float[Tensor, "B L *S"]) -> bool:
+    """Return whether a kernel has noted logits that are not finite since this was last asked.
+
+    It may have been for other logits, so that these have to be looked at before they are refused.
+    """
+    notes = noting_kernels(logits)
+    return notes is not None and bool(notes.was_noted(logits))
+
+
 @accelerated
 def scaled_probabilities(
     logits: Float[Tensor, "B L *S"], temperature: Float[Tensor, "B 1 *S"]
 ) -> Float[Tensor, "B L *S"]:
     """Return the softmax of `logits / temperature` in the precision of the logits, with the argmax of the logits.
 
-    Raises `NotFiniteError`; kernels look for NaN and infinity in their one pass.
+    Raises `NotFiniteError`; kernels look for NaN and infinity in their one pass, and some replace minus infinity as
+    `possible_logits` does.
     """
     require_finite(logits)
     calibrated = divided(logits, temperature)
@@ -39,7 +58,8 @@ def scaled_probabilities(
 def scaled_logits(logits: Float[Tensor, "B L *S"], temperature: Float[Tensor, "B 1 *S"]) -> Float[Tensor, "B L *S"]:
     """Return `logits / temperature` in the precision of the logits, with the argmax of the logits.
 
-    Raises `NotFiniteError`; kernels look for NaN and infinity in their one pass.
+    Raises `NotFiniteError`; kernels look for NaN and infinity in their one pass, and some replace minus infinity as
+    `possible_logits` does.
     """
     require_finite(logits)
     return keep_labels(finite_in(divided(logits, temperature), logits.dtype), logits)

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float, Integer
 from torch import Tensor
 
+from segcal.kernels.constants import SMALLEST_LOG_PROBABILITY
 from segcal.types import InputError, Labels
 
 _SMALLEST = torch.finfo(torch.float32).tiny
@@ -17,7 +18,12 @@ _SMALLEST = torch.finfo(torch.float32).tiny
 
 def at_least_float32(values: Float[Tensor, "*A"]) -> Float[Tensor, "*A"]:
     """Widen half precision, leave the rest alone."""
-    return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
+    return values.to(at_least_float32_dtype(values.dtype))
+
+
+def at_least_float32_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return the precision that `at_least_float32` gives to values of another."""
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
 def log_probabilities(logits: Float[Tensor, "B L *S"]) -> Float[Tensor, "B L *S"]:
@@ -48,6 +54,17 @@ def logits_from_probabilities(probs: Float[Tensor, "B L *S"]) -> Float[Tensor, "
     if wide.dtype == torch.float64:  # only here can the logarithms be in the wrong order, by one rounding
         logits = torch.minimum(logits, logits.gather(1, predicted_labels(wide).unsqueeze(1)))
     return keep_labels(logits.to(wide.dtype), wide)
+
+
+def possible_logits(logits: Tensor, top: Tensor) -> Tensor:
+    """Return logits with a finite number instead of minus infinity; `top` holds the largest of each pixel.
+
+    It is 87.3 nats below the largest: that of the probability that `logits_from_probabilities` gives to 0.
+    """
+    limits, wide = torch.finfo(logits.dtype), at_least_float32(top)  # half precision is rounded once, at the end
+    # where logits are so large that 87.3 is lost in rounding, a few units in the last place instead
+    below = (4 * limits.eps * wide.abs()).clamp(min=-SMALLEST_LOG_PROBABILITY)
+    return torch.where(torch.isneginf(logits), (wide - below).clamp(min=limits.min).to(logits.dtype), logits)
 
 
 def logits_from_sigmoid(probs: Float[Tensor, "*A"]) -> Float[Tensor, "*A"]:

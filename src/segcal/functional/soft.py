@@ -5,6 +5,9 @@ The accuracy of a pixel is the share q of its predicted class, its NLL is -sum q
 sum p^2 - 2 sum q p + 1. These are linear in q: pooling the image once for each rater, with that rater's labels, gives
 the same means and the same accuracy in each bin, and one-hot q give the usual metrics. The least possible NLL is the
 entropy of q, and the least possible Brier score 1 - sum q^2.
+
+Everything else in segcal needs one label per pixel. Because its sums are linear in q as well, shares of n raters become
+n label maps (`rater_labels`) that are fitted and measured together.
 """
 
 from __future__ import annotations
@@ -12,11 +15,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Float64, Int64
+from jaxtyping import Float, Float64, Int, Int64
 from torch import Tensor
 
 from segcal.functional.binning import Histogram
+from segcal.functional.checks import IGNORED, check_shares
 from segcal.functional.pixels import pixel_statistics
+from segcal.types import Activation, InputError
 
 
 class SoftPixels(NamedTuple):
@@ -48,6 +53,45 @@ def describe_hard(logits: Float[Tensor, "L N"], labels: Int64[Tensor, " N"]) -> 
     confidence, predicted, nll, brier, _ = pixel_statistics(logits, labels)
     winner = predicted.long()
     return SoftPixels(confidence, winner, (winner == labels).double(), nll, brier)
+
+
+def rater_labels(
+    shares: Float[Tensor, "L *S"], raters: int, activation: Activation = "softmax"
+) -> Int[Tensor, "raters ..."]:
+    """Return label maps `[raters, *S]` that together vote for each class as often as the shares say.
+
+    The k-th map holds at each pixel the class in which the cumulative share passes (k + 1/2) / raters. If the shares
+    are those of as many raters, the votes are exact; otherwise each count is off by at most one vote. The maps are
+    nested like level sets and are not those of single raters, which the shares do not hold. A pixel without a vote
+    becomes -1.
+
+    >>> rater_labels(torch.tensor([[0.5, 1.0, 0.0], [0.25, 0.0, 0.0], [0.25, 0.0, 0.0]]), raters=4).tolist()
+    [[0, 0, -1], [0, 0, -1], [1, 0, -1], [2, 0, -1]]
+
+    Args:
+        shares: Share of the raters that chose each class `[L, *S]`, or each channel of a sigmoid head `[C, *S]`.
+        raters: Number of raters n, and of label maps.
+        activation: With "sigmoid" the maps are masks `[raters, C, *S]`, one for each channel.
+    """
+    if raters < 1:
+        raise InputError(f"raters must be at least 1, got {raters}; give the number of raters that the shares are of")
+    if activation == "sigmoid":
+        check_shares(shares.double().reshape(1, -1), 1)
+        return torch.stack([_passed(torch.stack([1 - own.double(), own]), raters) for own in shares], dim=1)
+    voted = shares.sum(dim=0) > 0
+    check_shares(shares[:, voted].double(), len(shares))
+    return torch.where(voted, _passed(shares, raters), IGNORED)
+
+
+def _passed(shares: Float[Tensor, "L *S"], raters: int) -> Int[Tensor, "raters *S"]:
+    """Return how many classes' cumulative shares each of the marks (k + 1/2) / raters has passed, at each pixel."""
+    labels = torch.zeros((raters, *shares.shape[1:]), dtype=torch.int64, device=shares.device)
+    total = torch.zeros_like(shares[0], dtype=torch.float64)
+    for own in shares[:-1]:  # the last class has the rest, also where rounding leaves the sum below 1
+        total += own
+        for k in range(raters):
+            labels[k] += total <= (k + 0.5) / raters
+    return labels
 
 
 def soft_histogram(

@@ -1,8 +1,8 @@
 """The temperature tree while it is trained: the root with gradients for the weights alone, in few passes.
 
-The inputs need no gradient, so that all that is left of the backward pass is the gradient of each node, found in one
-pass, and the correlation of those gradients with the inputs. In a padded image laid flat every tap of a filter is a
-shift, so that the correlation is a product of matrices of few rows and as many columns as there are pixels.
+The inputs need no gradient, so the backward pass consists of the gradient of each node, found in one pass, and the
+correlation of those gradients with the inputs. In a padded image laid flat every tap of a filter is a shift, so the
+correlation is a product of matrices of few rows and as many columns as there are pixels.
 """
 
 from __future__ import annotations
@@ -64,27 +64,43 @@ class _Convolved(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, padded: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         order, convolution = _ORDERS[padded.ndim]
-        ordered = padded.contiguous(memory_format=order)
-        ctx.by_products = padded.ndim == 5 and padded.shape[1] >= _CHANNELS
-        ctx.save_for_backward(padded if ctx.by_products else ordered, weight)
-        found: Tensor = convolution(ordered, weight, bias, dilation=DILATION)
+        ctx.save_for_backward(padded)
+        found: Tensor = convolution(padded.contiguous(memory_format=order), weight, bias, dilation=DILATION)
         return found
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[None, Tensor, Tensor]:
-        (padded, weight), (gradient,) = ctx.saved_tensors, gradients
-        if ctx.by_products:
-            return None, weight_gradient(padded, gradient), gradient.flatten(2).sum(dim=(0, 2))
-        ordered, dims = gradient.contiguous(memory_format=_ORDERS[padded.ndim][0]), padded.ndim - 2
-        ones, zeros, spread = ([value] * dims for value in (1, 0, DILATION))
-        _, of_weight, of_bias = torch.ops.aten.convolution_backward(
-            ordered, padded, weight, [len(weight)], ones, zeros, spread, False, zeros, 1, [False, True, True]
-        )
-        return None, of_weight, of_bias
+        (padded,), (gradient,) = ctx.saved_tensors, gradients
+        return None, weight_gradient(padded, gradient), gradient.flatten(2).sum(dim=(0, 2))
 
 
+@accelerated
 def weight_gradient(padded: Float[Tensor, "B C *P"], gradient: Float[Tensor, "B K *S"]) -> Float[Tensor, "K C *W"]:
     """Return the sum over pixels of the gradient at a pixel times the padded values at each tap of the filter."""
+    if padded.ndim == 5 and padded.shape[1] >= _CHANNELS:
+        return gradient_by_products(padded, gradient)
+    order, dims = _ORDERS[padded.ndim][0], padded.ndim - 2
+    weight = padded.new_empty(gradient.shape[1], padded.shape[1], *(_WIDTH,) * dims)  # of which only the shape is used
+    ones, zeros, spread = ([value] * dims for value in (1, 0, DILATION))
+    _, found, _ = torch.ops.aten.convolution_backward(
+        gradient.contiguous(memory_format=order),
+        padded.contiguous(memory_format=order),
+        weight,
+        None,
+        ones,
+        zeros,
+        spread,
+        False,
+        zeros,
+        1,
+        [False, True, False],
+    )
+    result: Tensor = found
+    return result
+
+
+def gradient_by_products(padded: Float[Tensor, "B C *P"], gradient: Float[Tensor, "B K *S"]) -> Float[Tensor, "K C *W"]:
+    """Return the same as products of matrices."""
     dims, nodes, channels = padded.ndim - 2, gradient.shape[1], padded.shape[1]
     total = padded.new_zeros(_WIDTH ** (dims - 1), nodes * _WIDTH, channels)
     for values, slope in zip(padded, gradient, strict=True):

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from torch import nn
 
-from segcal.calibrators import Calibrator, create
+from segcal.calibrators import Calibrator, check_method, create
 from segcal.calibrators.shown import fit_shown
 from segcal.cases import no_cases
 from segcal.integrations.calibrated_model import CalibratedModel
-from segcal.integrations.predict import device_of, predict_cases
+from segcal.integrations.predict import check_network, device_of, predict_cases
 from segcal.integrations.spill import IN_MEMORY, SpilledCases
 from segcal.notices import CalibrationWarning
 from segcal.progress import progress_of
-from segcal.types import Case, IgnoreIndex, InputError, public
+from segcal.text import suggestion
+from segcal.types import Activation, Case, IgnoreIndex, InputError, public
 
 
 @public
@@ -27,6 +29,8 @@ def calibrate(
     loader: Iterable[Any],
     method: str = "auto",
     *,
+    activation: Activation | None = None,
+    raters: int | None = None,
     ignore_index: IgnoreIndex = None,
     background: int | None = None,
     validation: Iterable[Any] | None = None,
@@ -52,10 +56,21 @@ def calibrate(
     >>> calibrated.fit_report_.cases
     6
 
+    A network of channels that may overlap needs its activation, and masks `[B, C, *S]`; it returns a probability for
+    each channel:
+
+    >>> masks = TensorDataset(torch.rand(6, 3, 16, 16), torch.randint(2, (6, 4, 16, 16)))
+    >>> calibrated = calibrate(network, DataLoader(masks, batch_size=2), method="ts", activation="sigmoid")
+    >>> calibrated(torch.rand(1, 3, 16, 16)).shape
+    torch.Size([1, 4, 16, 16])
+
     Args:
         model: Any segmentation network; see `segcal.integrations.outputs` for what it may return.
         loader: Any iterable of batches with labels; see `segcal.integrations.loaders` for what they may be.
         method: Name of the method, see `segcal.methods()`; "auto" chooses one by cross-validation.
+        activation: "sigmoid" for channels that may overlap, with labels `[B, C, *S]` of 0 and 1. By default a softmax
+            over exclusive classes, or a sigmoid if the network has one channel.
+        raters: Number of raters if the labels are soft: the share of the raters that chose each class, `[B, L, *S]`.
         ignore_index: Label, or labels, left out of the fit.
         background: Class left out of the fit, except for its pixels near a boundary.
         validation: Another loader, on which trained methods choose their weights.
@@ -70,12 +85,17 @@ def calibrate(
         The network with its fitted calibrator, in evaluation mode, on the device of the network; the report of the fit
         is its `fit_report_`.
     """
+    check_network(model)
+    check_method(method)  # before the network runs
     remarks = dict[str, None]()
     with SpilledCases(in_memory) as cases, SpilledCases(in_memory) as held_out:
-        _collect(cases, model, loader, "predicting", prefix, remarks, progress)
+        predict = partial(predict_cases, model, activation=activation, raters=raters, remark=remarks.setdefault)
+        _collect(cases, loader, partial(predict, prefix=prefix), "predicting", progress)
         if validation is not None:
-            _collect(held_out, model, validation, "predicting validation", f"{prefix}validation-", remarks, progress)
-        calibrator = _created(method, cases, logits_only, ignore_index, background, settings)
+            named = partial(predict, prefix=f"{prefix}validation-")
+            _collect(held_out, validation, named, "predicting validation", progress)
+        given = {"activation": activation, "ignore_index": ignore_index, "background": background, **settings}
+        calibrator = _created(method, cases, logits_only, given)
         _check_settings(calibrator, fit_settings or {})
         fit_shown(calibrator, cases, held_out if len(held_out) else None, fit_settings or {}, hidden=not progress)
     for remark in remarks:
@@ -87,11 +107,9 @@ def calibrate(
 
 def _collect(
     into: SpilledCases,
-    model: nn.Module,
     loader: Iterable[Any],
+    predict: Callable[[Iterable[Any]], Iterator[Case]],
     what: str,
-    prefix: str,
-    remarks: dict[str, None],
     progress: bool,
 ) -> None:
     """Run the network over a loader and keep its cases."""
@@ -104,27 +122,19 @@ def _collect(
                 yield batch
                 bar.advance(task)
 
-        into.extend(predict_cases(model, advancing(), prefix=prefix, remark=remarks.setdefault))
+        into.extend(predict(advancing()))
     if not len(into):
         raise no_cases(loader, "batch", "loader")
 
 
-def _created(
-    method: str,
-    cases: Sequence[Case],
-    logits_only: bool,
-    ignore_index: IgnoreIndex,
-    background: int | None,
-    settings: Mapping[str, Any],
-) -> Calibrator:
+def _created(method: str, cases: Sequence[Case], logits_only: bool, settings: Mapping[str, Any]) -> Calibrator:
     """Return an unfitted calibrator for the cases."""
     shape = tuple(cases[0].logits.shape)
     # without an image for every case, at the size of its labels, methods can look at the logits only
     images = [] if logits_only else [case.image for case in cases if case.image is not None]
     channels = len(images[0]) if len(images) == len(cases) else 0
-    given: dict[str, Any] = {"spatial_dims": len(shape) - 1, "image_channels": channels}
-    given |= {"ignore_index": ignore_index, "background": background}
-    return create(method, **{"num_classes": shape[0], **given, **settings})
+    seen = {"num_classes": shape[0], "spatial_dims": len(shape) - 1, "image_channels": channels}
+    return create(method, **{**seen, **settings})
 
 
 def _check_settings(calibrator: Calibrator, settings: Mapping[str, Any]) -> None:
@@ -132,5 +142,6 @@ def _check_settings(calibrator: Calibrator, settings: Mapping[str, Any]) -> None
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values()):
         return
     if unknown := [name for name in settings if name not in known or name in ("cases", "validation")]:
-        choice = ", ".join(sorted({*known} - {"cases", "validation", "watch"})) or "none"
-        raise InputError(f"'{calibrator.method}' has no fit setting '{unknown[0]}'; it has {choice}")
+        names = sorted({*known} - {"cases", "validation", "watch"})
+        choice, hint = ", ".join(names) or "none", suggestion(unknown[0], names)
+        raise InputError(f"'{calibrator.method}' has no fit setting '{unknown[0]}'; it has {choice}{hint}")

@@ -8,17 +8,22 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from segcal.calibrators import Calibrator
+from segcal.files import staged_file
 from segcal.integrations.calibrated_model import CalibratedModel
 from segcal.types import InputError
 
 TOLERANCE = 1e-4
 """Largest difference of a probability between PyTorch and an exported file."""
+
+Run: TypeAlias = Callable[[tuple[Tensor, ...]], Tensor]
+"""Runs an exported file on its inputs."""
 
 
 class _Probabilities(nn.Module):
@@ -78,7 +83,17 @@ class Exportable:
             return tuple(length + 8 * (k + 1) for k, length in enumerate(self.size))
         return tuple(length + (length & -length) for length in self.size)
 
-    def check(self, run: Callable[[tuple[Tensor, ...]], Tensor], what: str) -> float:
+    def write(self, path: str | Path, make: Callable[[Path], Run], what: str) -> float:
+        """Write a file with `make`, which returns a function that runs it; return the largest difference to PyTorch.
+
+        The file is kept only if the difference is small.
+        """
+        with staged_file(path) as file, torch.no_grad():
+            with without_remarks():
+                run = make(file)
+            return self.check(run, what)
+
+    def check(self, run: Run, what: str) -> float:
         """Return the largest difference to PyTorch, also at a size that was not traced; raise if it is too large."""
         worst = max(self._difference(run, self.examples(*other)) for other in ((1, self.other_size), (2, self.size)))
         if not worst <= TOLERANCE:
@@ -88,9 +103,8 @@ class Exportable:
             )
         return worst
 
-    def _difference(self, run: Callable[[tuple[Tensor, ...]], Tensor], inputs: tuple[Tensor, ...]) -> float:
-        with torch.no_grad():
-            return float((self.module(*inputs) - run(inputs)).abs().max())
+    def _difference(self, run: Run, inputs: tuple[Tensor, ...]) -> float:
+        return float((self.module(*inputs) - run(inputs)).abs().max())
 
 
 def exportable(

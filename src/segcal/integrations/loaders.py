@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from segcal.types import Image, InputError, Labels
+from segcal.types import Activation, Image, InputError, Labels, Masks, Shares
 
 _IMAGES = ("image", "images", "pixel_values", "img", "data", "input", "inputs")
 _LABELS = ("label", "labels", "mask", "masks", "target", "seg", "segmentation", "semantic_mask", "sem_seg")
@@ -19,20 +19,30 @@ _REMEDY = "give it pairs, such as ((batch['scan'], batch['truth']) for batch in 
 
 
 class Batch(NamedTuple):
-    """Images `[B, C, *S]` and labels `[B, *S]` of a batch; their names if the batch has them."""
+    """Images `[B, C, *S]` and labels of a batch, in one of the forms of `read_batch`; names if the batch has them."""
 
     image: Image
-    labels: Labels
+    labels: Labels | Masks | Shares
     names: tuple[str, ...] | None
 
+    @property
+    def size(self) -> tuple[int, ...]:
+        """Spatial size of the labels."""
+        return tuple(self.labels.shape[2 - self.image.ndim :])
 
-def read_batch(batch: Any) -> Batch:
+
+def read_batch(batch: Any, activation: Activation | None = None, *, soft: bool = False) -> Batch:
     """Return images, labels and names of a batch.
 
     A batch is a pair (image, labels), a triple (image, labels, names), or a mapping with the keys that MONAI,
     transformers, albumentations and nnU-Net use (image/label, pixel_values/labels, image/mask, data/target ...), where
-    names are read from "name", "id", "file_name" and the like, or from the metadata of MONAI's tensors. Labels may be
-    `[B, *S]` or `[B, 1, *S]`, integers or whole numbers.
+    names are read from "name", "id", "file_name" and the like, or from the metadata of MONAI's tensors.
+
+    Args:
+        batch: What a loader yields.
+        activation: With "sigmoid", labels are masks of 0 and 1 of each channel `[B, C, *S]`. Otherwise, and for a
+            single channel, they are classes `[B, *S]` or `[B, 1, *S]`. Both may be integers or whole numbers.
+        soft: Whether labels are the shares of raters that chose each class or channel, `[B, L, *S]`.
     """
     if isinstance(batch, Mapping):
         image, labels, names = _from_mapping(batch)
@@ -45,7 +55,9 @@ def read_batch(batch: Any) -> Batch:
     if isinstance(labels, Mapping):  # a target as torchvision's detection data sets have it
         labels = labels[_key(labels, _LABELS, "labels")]
     pixels = _tensor(image, "images")
-    truth = _class_numbers(_tensor(labels, "labels"), pixels)
+    given = _tensor(labels, "labels")
+    _check_space(given, pixels)
+    truth = _shares(given, pixels) if soft else whole_labels(_without_one_channel(given, pixels, activation))
     return Batch(pixels, truth, _names(names if names is not None else getattr(image, "meta", None), len(pixels)))
 
 
@@ -71,28 +83,47 @@ def _tensor(values: Any, what: str) -> Tensor:
     raise InputError(f"{what} must be a tensor or an array with a batch axis, got {_kind(values)}; use a DataLoader")
 
 
-def _class_numbers(labels: Tensor, image: Tensor) -> Labels:
-    """Return labels `[B, *S]` as integers."""
-    if labels.ndim == image.ndim and labels.shape[1] == 1:
-        labels = labels[:, 0]
-    if labels.ndim == image.ndim and labels.ndim > 2:
-        raise InputError(
-            f"labels must be class numbers [B, *S] or [B, 1, *S], got shape {tuple(labels.shape)}; "
-            "if they are one-hot, give labels.argmax(1)"
-        )
-    if labels.ndim != image.ndim - 1 or len(labels) != len(image):
+def _check_space(labels: Tensor, image: Tensor) -> None:
+    if labels.ndim not in (image.ndim, image.ndim - 1) or image.ndim < 3 or len(labels) != len(image):
         raise InputError(
             f"images [B, C, *S] and labels [B, *S] must have the same batch and space, got shapes {tuple(image.shape)} "
             f"and {tuple(labels.shape)}; put a DataLoader around a data set of single images"
         )
-    if labels.is_floating_point():  # MONAI loads labels as floats
-        whole = labels.long()
-        if not torch.equal(whole.to(labels.dtype), labels):
-            raise InputError(
-                "labels must be whole numbers, got fractions; resample labels with nearest neighbours (mode='nearest')"
-            )
-        return whole
-    return labels
+
+
+def _without_one_channel(labels: Tensor, image: Tensor, activation: Activation | None) -> Tensor:
+    """Return classes `[B, *S]`, or masks `[B, C, *S]` of the channels of a sigmoid head."""
+    if labels.ndim < image.ndim or activation == "sigmoid":
+        return labels
+    if labels.shape[1] != 1:
+        raise InputError(
+            f"labels must be class numbers [B, *S] or [B, 1, *S], got shape {tuple(labels.shape)}; if they are "
+            "one-hot, give labels.argmax(1); if they are masks of channels that overlap, set activation='sigmoid'; if "
+            "they are shares of several raters, set raters"
+        )
+    return labels[:, 0]
+
+
+def whole_labels(labels: Tensor) -> Tensor:
+    """Return labels as integers; MONAI loads them as floats."""
+    if not labels.is_floating_point():
+        return labels
+    whole = labels.long()
+    if not torch.equal(whole.to(labels.dtype), labels):
+        raise InputError(
+            "labels must be whole numbers, got fractions; resample labels with nearest neighbours (mode='nearest') or, "
+            "if they are shares of several raters [B, L, *S], set raters"
+        )
+    return whole
+
+
+def _shares(labels: Tensor, image: Tensor) -> Shares:
+    if labels.ndim < image.ndim:
+        raise InputError(
+            f"shares of raters must have an axis of classes or channels, [B, L, *S], got shape {tuple(labels.shape)}; "
+            "give labels[:, None] if there is one channel, or leave raters out if they are classes"
+        )
+    return labels.float()
 
 
 def _names(given: Any, many: int) -> tuple[str, ...] | None:

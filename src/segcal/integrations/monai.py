@@ -1,6 +1,7 @@
-"""MONAI: a transform in place of `Activationsd(softmax=True)`, an exact metric and an Ignite handler.
+"""MONAI: a transform in place of `Activationsd`, and an exact metric.
 
-All three can be named by `_target_` in the configuration of a bundle.
+Both, and the Ignite handler in `segcal.integrations.monai_handler`, can be named by `_target_` in the configuration of
+a bundle.
 """
 
 from __future__ import annotations
@@ -16,10 +17,13 @@ from segcal.calibrators import Calibrator, load
 from segcal.functional import binning
 from segcal.functional.binning import Evidence, Histogram
 from segcal.functional.catalogue import readings
-from segcal.functional.checks import check_labels, check_logits, check_same_space
-from segcal.functional.probability import logits_from_probabilities
+from segcal.functional.channels import exclusive_problems
+from segcal.functional.checks import activation_of, check_labels, check_logits
+from segcal.functional.probability import logits_from_probabilities, logits_from_sigmoid
 from segcal.integrations.extras import needs_extra
-from segcal.types import IgnoreIndex, InputError
+from segcal.integrations.loaders import whole_labels
+from segcal.text import suggestion
+from segcal.types import Activation, IgnoreIndex, InputError
 
 with needs_extra("monai"):
     from monai.config import KeysCollection
@@ -32,6 +36,8 @@ _NOT_POOLED = ("ace",)  # needs equal-mass bins of all pixels, which counts of s
 
 class CalibratedSoftmaxd(MapTransform):
     """Calibrated probabilities from logits `[L, *S]`, where `Activationsd(softmax=True)` gives overconfident ones.
+
+    With a calibrator of sigmoid channels it takes the place of `Activationsd(sigmoid=True)`.
 
     Args:
         keys: Keys of the logits.
@@ -72,12 +78,17 @@ class CalibrationMetric(CumulativeIterationMetric):
     processes; unlike `monai.metrics.CalibrationErrorMetric` nothing is counted in float32, ignored labels are left
     out, and the mean is over pixels, not over images.
 
+    Of sigmoid channels, whose labels are masks `[B, C, *S]`, each is measured as two classes, and metrics are means
+    over the channels, as in `segcal.CalibrationSuite`.
+
     Args:
-        num_classes: Number of classes L.
+        num_classes: Number of classes L, or of sigmoid channels C.
         scores: Whether `y_pred` holds "logits" or "probabilities".
         ignore_index: Label, or labels, left out.
         metric: Name of the metric that `aggregate` returns: ece, mce, sce, nll, brier, entropy, accuracy or miou.
         bins: Number of confidence bins.
+        activation: "softmax" for exclusive classes, "sigmoid" for channels that may overlap; by default a softmax, or a
+            sigmoid if `num_classes` is 1.
     """
 
     def __init__(
@@ -87,27 +98,34 @@ class CalibrationMetric(CumulativeIterationMetric):
         ignore_index: IgnoreIndex = None,
         metric: str = "ece",
         bins: int = 10,
+        activation: Activation | None = None,
     ) -> None:
         super().__init__()
         if scores not in ("logits", "probabilities"):
             raise InputError(f"scores must be 'logits' or 'probabilities', got '{scores}'")
         self.num_classes, self.scores, self.ignore_index = num_classes, scores, ignore_index
         self.metric, self.bins = metric, bins
-        known = _read(*_nothing(num_classes, bins), num_classes, bins)
+        self.activation = activation_of(activation, num_classes)
+        self._problems, self._classes = (num_classes, 2) if self.activation == "sigmoid" else (1, num_classes)
+        known = self.aggregate_all()
         if metric not in known:
-            raise InputError(f"metric must be one of {', '.join(known)}, got '{metric}'")
+            hint = suggestion(metric, known)
+            raise InputError(f"metric must be one of {', '.join(known)}, got '{metric}'{hint}")
 
     def _compute_tensor(self, y_pred: Tensor, y: Tensor | None = None, **_: Any) -> list[Tensor]:
         """Return counts `[B, K]` and sums `[B, M]` of a batch: scores `[B, L, *S]`, labels `[B, 1, *S]` or one-hot."""
         if y is None:
             raise InputError("the metric needs labels, got y=None")
-        scores, labels = _plain(y_pred), self._labels(_plain(y))
-        logits = scores if self.scores == "logits" else logits_from_probabilities(scores)
-        logits = check_logits(logits, self.num_classes, class_axis=1)
-        check_same_space(logits, labels, class_axis=1)
-        truth = check_labels(labels, self.num_classes, self.ignore_index)
-        rows = [self._row(image, own) for image, own in zip(logits, truth, strict=True)]
-        return [torch.stack(field) for field in zip(*rows, strict=True)]
+        logits, labels = self._logits(_plain(y_pred)), self._labels(_plain(y))
+        rows = [
+            [self._row(image, own) for image, own in zip(scores, truth, strict=True)]
+            for scores, truth in map(
+                self._checked, exclusive_problems(logits, labels, self.num_classes, self.activation)
+            )
+        ]
+        images = zip(*rows, strict=True)  # the rows of the channels of each image, one after the other
+        joined = [[torch.cat(field) for field in zip(*own, strict=True)] for own in images]
+        return [torch.stack(field) for field in zip(*joined, strict=True)]
 
     def aggregate(self, metric: str | None = None) -> Tensor:
         """Return a metric over all pixels of all images: the chosen one, or another by name."""
@@ -116,12 +134,30 @@ class CalibrationMetric(CumulativeIterationMetric):
     def aggregate_all(self) -> dict[str, Tensor]:
         """Return every metric by name."""
         kept = self.get_buffer()
-        counts, sums = (part.sum(dim=0) for part in kept) if kept else _nothing(self.num_classes, self.bins)
-        return _read(counts, sums, self.num_classes, self.bins)
+        nothing = _nothing(self._problems, self._classes, self.bins)
+        counts, sums = (part.sum(dim=0) for part in kept) if kept else nothing
+        each = [
+            _read(*own, self._classes, self.bins)
+            for own in zip(counts.chunk(self._problems), sums.chunk(self._problems), strict=True)
+        ]
+        means = {name: torch.stack([own[name] for own in each]).double().nanmean() for name in each[0]}
+        return {**means, "pixels": torch.stack([own["pixels"] for own in each]).sum()}
+
+    def _logits(self, scores: Tensor) -> Tensor:
+        if self.scores == "logits":
+            return scores
+        return logits_from_sigmoid(scores) if self.activation == "sigmoid" else logits_from_probabilities(scores)
+
+    def _checked(self, problem: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        logits, labels = problem
+        finite = check_logits(logits, self._classes, class_axis=1)
+        return finite, check_labels(labels, self._classes, self.ignore_index)
 
     def _labels(self, y: Tensor) -> Tensor:
+        if self.activation == "sigmoid":
+            return whole_labels(y)
         if y.shape[1] == 1:
-            return y[:, 0].long()
+            return whole_labels(y[:, 0])
         if y.shape[1] != self.num_classes:
             raise InputError(f"y must have 1 channel or one for each of {self.num_classes} classes, got {y.shape[1]}")
         return y.argmax(dim=1)
@@ -131,7 +167,7 @@ class CalibrationMetric(CumulativeIterationMetric):
         inside = binning.index_of(labels.reshape(-1) >= 0)
         edges = binning.equal_edges(self.bins, pixels.confidence)  # equal bins twice: adaptive ones cannot be pooled
         found = binning.region_evidence(
-            pixels, [inside], num_classes=self.num_classes, bins=self.bins, adaptive_edges=edges
+            pixels, [inside], num_classes=self._classes, bins=self.bins, adaptive_edges=edges
         )
         counts = torch.cat([found.top.pixels.flatten(), found.top.hit.flatten(), found.support.flatten()])
         return counts, torch.cat([found.top.confidence.flatten(), found.sums.flatten()])
@@ -147,10 +183,11 @@ def _read(counts: Tensor, sums: Tensor, num_classes: int, bins: int) -> dict[str
     return {name: value for name, value in found.items() if name not in _NOT_POOLED}
 
 
-def _nothing(num_classes: int, bins: int) -> tuple[Tensor, Tensor]:
+def _nothing(problems: int, num_classes: int, bins: int) -> tuple[Tensor, Tensor]:
     """Return the counts and sums of no pixels."""
     cells = num_classes * bins
-    return torch.zeros(2 * cells + num_classes, dtype=torch.int64), torch.zeros(cells + 3, dtype=torch.float64)
+    counts = torch.zeros(problems * (2 * cells + num_classes), dtype=torch.int64)
+    return counts, torch.zeros(problems * (cells + 3), dtype=torch.float64)
 
 
 def _plain(values: Any) -> Tensor:

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from segcal.calibrators import Calibrator
-from segcal.files import staged_file
-from segcal.integrations.exporting import exportable, without_remarks
-from segcal.types import InputError
+from segcal.integrations.exporting import Run, exportable
+from segcal.integrations.extras import needs_extra
 
 
 def export_onnx(
@@ -36,33 +35,33 @@ def export_onnx(
     """
     onnxruntime = _import_onnx()
     made = exportable(calibrator, network, image_channels, size)
-    with staged_file(path) as file:
-        with without_remarks():
-            torch.onnx.export(
-                made.module,
-                made.examples(2, made.size),
-                file,
-                dynamo=True,
-                dynamic_shapes=made.dynamic_shapes(),
-                input_names=made.names,
-                output_names=["probabilities"],
-                external_data=False,
-                verbose=False,
-            )
+
+    def make(file: Path) -> Run:
+        torch.onnx.export(
+            made.module,
+            made.examples(2, made.size),
+            file,
+            dynamo=True,
+            dynamic_shapes=made.dynamic_shapes(),
+            input_names=made.names,
+            output_names=["probabilities"],
+            external_data=False,
+            verbose=False,
+        )
         session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
 
         def run(inputs: tuple[Tensor, ...]) -> Tensor:
             named = {name: value.numpy() for name, value in zip(made.names, inputs, strict=True)}
             return torch.from_numpy(session.run(None, named)[0])
 
-        return made.check(run, "ONNX file")
+        return run
+
+    return made.write(path, make, "ONNX file")
 
 
 def _import_onnx() -> Any:
-    try:
+    with needs_extra("onnx"):
         import onnx  # noqa: F401, PLC0415
         import onnxruntime  # noqa: PLC0415
         import onnxscript  # noqa: F401, PLC0415
-    except ImportError as error:
-        raise InputError(f"export needs {error.name}; pip install segcal[onnx]") from error
     return onnxruntime

@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from segcal.integrations.loaders import read_batch
+from segcal.cases import rater_cases
+from segcal.integrations.loaders import Batch, read_batch
 from segcal.integrations.outputs import read_output, resized
-from segcal.types import Case, InputError, public
+from segcal.types import Activation, Case, InputError, Logits, public
 
 Remark = Callable[[str], None]
 """Receives what a user should know about the output of the network."""
@@ -23,6 +24,8 @@ def predict_cases(
     network: nn.Module,
     batches: Iterable[Any],
     *,
+    activation: Activation | None = None,
+    raters: int | None = None,
     prefix: str = "",
     device: str | torch.device | None = None,
     remark: Remark | None = None,
@@ -35,35 +38,64 @@ def predict_cases(
     Args:
         network: Any segmentation network; see `segcal.integrations.outputs` for what it may return.
         batches: Any loader; see `segcal.integrations.loaders` for what it may yield.
+        activation: "sigmoid" for a network of channels that may overlap, whose labels are masks `[B, C, *S]`; not
+            needed for a single channel.
+        raters: Number of raters if the labels are the shares of raters that chose each class, `[B, L, *S]`; each image
+            becomes as many cases (see `segcal.rater_cases`).
         prefix: Start of the names of cases whose batch has no names; they are numbered.
         device: Where to move the images; by default where the network is.
         remark: Called once with a sentence if the network returns several tensors, of which the first is used.
     """
+    check_network(network)
     there = device_of(network) if device is None else torch.device(device)
-    number, seen, said = 0, dict[str, int](), False
+    maker, said = CaseMaker(activation, raters, prefix), False
     with evaluating(network):
-        for batch in batches:
-            image, labels, names = read_batch(batch)
+        for given in batches:
+            batch = maker.read(given)
             with torch.no_grad():  # never around a yield: the mode would leak to the caller
-                output = read_output(network(image.to(there)))
-                logits = resized(output.logits, labels.shape[1:]).cpu()
-            if len(logits) != len(image):
-                raise InputError(
-                    f"the network must return logits of {len(image)} images, got shape {tuple(logits.shape)}; "
-                    "check its output"
-                )
+                output = read_output(network(batch.image.to(there)))
             if output.remark and remark is not None and not said:
                 remark(output.remark)
                 said = True
-            # at another size than the labels, the image cannot help a method that looks at it
-            images = image.cpu() if image.shape[2:] == labels.shape[1:] else [None] * len(image)
-            own = names or [f"{prefix}{number + k:06d}" for k in range(len(image))]
-            number += len(image)
-            for name, scores, truth, picture in zip(own, logits, labels.cpu(), images, strict=True):
-                times = seen[name] = seen.get(name, 0) + 1
-                # several crops of one image come with its name, and belong together
-                group = name if times > 1 or own.count(name) > 1 else None
-                yield Case(name if times == 1 else f"{name}-{times}", scores, truth, picture, group=group)
+            yield from maker.cases(batch, output.logits)
+
+
+class CaseMaker:
+    """Turns batches and their logits into cases with unique names.
+
+    Args:
+        activation: As in `predict_cases`.
+        raters: As in `predict_cases`.
+        prefix: As in `predict_cases`.
+    """
+
+    def __init__(self, activation: Activation | None = None, raters: int | None = None, prefix: str = "") -> None:
+        self.activation, self.raters, self.prefix = activation, raters, prefix
+        self._number, self._seen = 0, dict[str, int]()
+
+    def read(self, batch: Any) -> Batch:
+        """Return what is in a batch of a loader."""
+        return read_batch(batch, self.activation, soft=self.raters is not None)
+
+    def cases(self, batch: Batch, logits: Logits) -> Iterator[Case]:
+        """Yield the cases of a batch, with its logits at the size of its labels, on the CPU."""
+        image, labels, names = batch
+        if len(logits) != len(image):
+            raise InputError(
+                f"the network must return logits of {len(image)} images, got shape {tuple(logits.shape)}; "
+                "check its output"
+            )
+        logits = resized(logits.detach(), batch.size).cpu()
+        # at another size than the labels, the image cannot help a method that looks at it
+        images = image.cpu() if tuple(image.shape[2:]) == batch.size else [None] * len(image)
+        own = names or tuple(f"{self.prefix}{self._number + k:06d}" for k in range(len(image)))
+        self._number += len(image)
+        for name, scores, truth, picture in zip(own, logits, labels.cpu(), images, strict=True):
+            times = self._seen[name] = self._seen.get(name, 0) + 1
+            # several crops of one image come with its name, and belong together
+            group = name if times > 1 or own.count(name) > 1 else None
+            case = Case(name if times == 1 else f"{name}-{times}", scores, truth, picture, group=group)
+            yield from [case] if self.raters is None else rater_cases(case, self.raters, activation=self.activation)
 
 
 @contextmanager
@@ -76,6 +108,15 @@ def evaluating(network: nn.Module) -> Iterator[None]:
     finally:
         for module, mode in modes.items():
             module.training = mode
+
+
+def check_network(network: object) -> None:
+    """Raise unless the network is a module, which has a mode and a device."""
+    if not isinstance(network, nn.Module):
+        raise InputError(
+            f"the network must be a torch.nn.Module, got {type(network).__name__}; put a function into the `forward` "
+            "of a module, or give the logits that it returned as segcal.Case to the fit of segcal.create(...)"
+        )
 
 
 def device_of(network: nn.Module) -> torch.device:

@@ -28,17 +28,24 @@ class SpilledCases(Sequence[Case]):
     """
 
     def __init__(self, in_memory: int = IN_MEMORY, folder: str | Path | None = None) -> None:
-        self._left, self._parent = in_memory, folder
+        self._in_memory, self._left, self._parent = in_memory, in_memory, folder
         self._cases: list[Case] = []
+        self._given: dict[str, Any] = {}  # arrays of the last case, and what is kept of them
+        self._kept: dict[str, Any] = {}
         self._folder: TemporaryDirectory[str] | None = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._cases.clear()
+        self.close()
+
+    def close(self) -> None:
+        """Forget the cases and delete the files; cases can be added again afterwards."""
+        self._cases, self._left, self._given, self._kept = [], self._in_memory, {}, {}
         if self._folder is not None:
             self._folder.cleanup()
+            self._folder = None
 
     def __len__(self) -> int:
         return len(self._cases)
@@ -57,14 +64,16 @@ class SpilledCases(Sequence[Case]):
         return None if self._folder is None else Path(self._folder.name)
 
     def add(self, case: Case) -> None:
-        """Keep a case."""
+        """Keep a case; arrays that it shares with the one before, as the cases of several raters do, are kept once."""
         arrays = {name: value for name in ("logits", "labels", "image") if (value := getattr(case, name)) is not None}
-        self._left -= sum(value.nbytes for value in arrays.values())
+        new = {name: value for name, value in arrays.items() if value is not self._given.get(name)}
+        self._left -= sum(value.nbytes for value in new.values())
         if self._left < 0:
-            number = len(self._cases)
-            written: dict[str, Any] = {name: self._written(f"{number}-{name}", value) for name, value in arrays.items()}
-            case = replace(case, **written)
-        self._cases.append(case)
+            self._kept |= {name: self._written(f"{len(self._cases)}-{name}", value) for name, value in new.items()}
+        else:
+            self._kept |= new
+        self._given = arrays
+        self._cases.append(replace(case, **{name: self._kept[name] for name in arrays}))
 
     def extend(self, cases: Iterable[Case]) -> None:
         """Keep several cases."""

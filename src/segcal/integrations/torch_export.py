@@ -10,8 +10,7 @@ import torch
 from torch import nn
 
 from segcal.calibrators import Calibrator
-from segcal.files import staged_file
-from segcal.integrations.exporting import exportable, without_remarks
+from segcal.integrations.exporting import Run, exportable
 
 
 def export_torch(
@@ -27,15 +26,14 @@ def export_torch(
     Inputs and arguments are those of `segcal.integrations.onnx.export_onnx`; batch and spatial size are dynamic.
     """
     made = exportable(calibrator, network, image_channels, size)
-    with staged_file(path) as file:
-        with without_remarks(), torch.no_grad():
-            program = torch.export.export(
-                made.module, made.examples(2, made.size), dynamic_shapes=_dimensions(made.dynamic_shapes())
-            )
-            torch.export.save(program, file)
-            loaded = torch.export.load(file).module()
-        with torch.no_grad():
-            return made.check(lambda inputs: loaded(*inputs), "exported program")
+
+    def make(file: Path) -> Run:
+        shapes = _dimensions(made.dynamic_shapes())
+        torch.export.save(torch.export.export(made.module, made.examples(2, made.size), dynamic_shapes=shapes), file)
+        loaded = torch.export.load(file).module()
+        return lambda inputs: loaded(*inputs)
+
+    return made.write(path, make, "exported program")
 
 
 def _dimensions(shapes: Any) -> Any:

@@ -97,15 +97,22 @@ def engine_for(*values: object, gradients: bool = False) -> Engine | None:
     """
     if _is_recording() or _plain_only.get():
         return None
-    learning, device = torch.is_grad_enabled() and not gradients, ""
+    learning, device = torch.is_grad_enabled() and not gradients, None
     for tensor in _tensors(values):
-        if (learning and tensor.requires_grad) or _intercepts_operators(type(tensor)):
+        kind = type(tensor)
+        if (learning and tensor.requires_grad) or (kind not in _PLAIN_TENSORS and _intercepts_operators(kind)):
             return None
-        kind = tensor.device.type
-        if device not in ("", kind):
+        own = tensor.device
+        if device is None:
+            device = own
+        elif own != device and own.type != device.type:
             return None
-        device = kind
-    return _ENGINES.get(device)
+    return None if device is None else _ENGINES.get(device.type)
+
+
+def noting_kernels(*tensors: Tensor) -> Any:
+    """Return the module of the flag that kernels for these tensors raise, if any: `kernels.triton.launching`."""
+    return _module("triton", "launching") if engine_for(*tensors) == "triton" else None
 
 
 def has_values(tensor: Tensor) -> bool:
@@ -136,18 +143,23 @@ def plain_only() -> Iterator[None]:
         _plain_only.reset(token)
 
 
-def _tensors(values: Iterable[object]) -> Iterator[Tensor]:
-    """Go through tensors, and those in tuples and lists of any depth."""
+def _tensors(values: Iterable[object]) -> list[Tensor]:
+    """Return tensors, and those in tuples and lists of any depth."""
+    found: list[Tensor] = []
     for value in values:
         if isinstance(value, Tensor):
-            yield value
+            found.append(value)
         elif isinstance(value, tuple | list):
-            yield from _tensors(value)
+            found += _tensors(value)
+    return found
+
+
+_PLAIN_TENSORS = (Tensor, Parameter)
 
 
 @cache
 def _intercepts_operators(kind: type[Tensor]) -> bool:
-    return kind not in (Tensor, Parameter) and kind.__torch_dispatch__ is not Tensor.__torch_dispatch__
+    return kind not in _PLAIN_TENSORS and kind.__torch_dispatch__ is not Tensor.__torch_dispatch__
 
 
 @cache

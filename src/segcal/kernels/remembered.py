@@ -36,7 +36,7 @@ class Remembered:
         if not _can_be_kept(sources):
             return compute()
         # PyTorch counts changes in place; other tensors have other identities, since these are kept alive
-        key = (option, *((id(source), source._version) for source in sources))
+        key = (option, *[(id(source), source._version) for source in sources])
         if key != self._key:
             with torch.inference_mode(False), torch.no_grad():  # the value must also serve outside of these modes
                 self._value = compute()
@@ -57,9 +57,11 @@ def _can_be_kept(sources: tuple[Tensor, ...]) -> bool:
     """Return whether a graph that is being recorded or a gradient needs no computation of its own."""
     if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
         return False
-    return all(
-        type(source) in (Tensor, Parameter)
-        and not source.is_inference()
-        and not (source.requires_grad and torch.is_grad_enabled())
-        for source in sources
-    )
+    recorded = torch.is_grad_enabled()
+    for source in sources:
+        if type(source) not in _PLAIN or source.is_inference() or (recorded and source.requires_grad):
+            return False
+    return True
+
+
+_PLAIN = (Tensor, Parameter)

@@ -130,9 +130,10 @@ def _join(output: Output, folder: Folder, parts: Sequence[Path], out: Path) -> d
     """Publish the files that parts have written; the parts remain, so that a process killed meanwhile loses nothing."""
     identities = folder.identities()
     with staged_folder(out) as staging:
+        journal = Journal(staging)
         for path in parts:
             for name, note in _finished(output, Journal(path), identities).items():
-                _take(output, name, note, path, Journal(staging))
+                _take(output, name, note, path, journal)
         return _complete(output, staging, folder)
 
 

@@ -8,6 +8,7 @@ from segcal.statistics.bootstrap import (
     bootstrap_intervals,
     bootstrap_weights,
     clusters_of,
+    weighted_sums,
 )
 from segcal.statistics.selection import Difference, Selection, mean_of, paired_difference, simplest_good
 from segcal.statistics.significance import (
@@ -43,5 +44,6 @@ __all__ = [
     "paired_difference",
     "significantly_better",
     "simplest_good",
+    "weighted_sums",
     "wilcoxon_p",
 ]

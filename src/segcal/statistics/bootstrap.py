@@ -16,6 +16,7 @@ from segcal.types import Array
 
 IntervalKind = Literal["percentile", "bca"]
 _ROWS = 256  # repetitions whose statistic is computed at a time
+_EXACT = 52  # bits of a sum of doubles that is exact
 _FEW = 10  # with fewer clusters, intervals are too short (docs/results/statistics.md)
 
 
@@ -30,6 +31,24 @@ def bootstrap_weights(units: int, repetitions: int, seed: int) -> Array:
     """Return how often each unit is drawn in each repetition: Int64[repetitions, units], rows summing to `units`."""
     random = np.random.default_rng(seed)
     return random.multinomial(units, np.full(units, 1 / units), size=repetitions)
+
+
+def weighted_sums(weights: Array, values: Array) -> Array:
+    """Return `weights @ values`, the same bits for any order of the sum, and so for any number of threads.
+
+    Weights are whole numbers, as drawn. Each column of the values is split into two parts of so few bits that sums of
+    either are exact; what is left over is below 2^-60 of the largest value.
+
+    >>> weighted_sums(np.array([[2, 0, 1]]), np.array([0.1, 5.0, 0.2]))
+    array([0.4])
+    """
+    drawn = np.asarray(weights, dtype=np.float64)
+    bits = _EXACT - int(np.ceil(np.log2(max(2.0, drawn.sum(axis=1).max(initial=0.0)))))
+    largest = np.abs(values).max(axis=0, initial=0.0)
+    step = np.ldexp(1.0, np.frexp(largest)[1] - bits)
+    coarse = np.rint(values / step) * step
+    fine = np.rint((values - coarse) / step * 2.0**bits) * (step / 2.0**bits)
+    return np.asarray(drawn @ coarse + drawn @ fine)
 
 
 def clusters_of(groups: Sequence[str]) -> Array:
@@ -103,11 +122,11 @@ def bootstrap_intervals(
         clusters: Cluster of each image (see `clusters_of`); clusters are drawn whole. By default each image is its own.
 
     Returns:
-        The ends; NaN with fewer than two clusters, or where every repetition is NaN.
+        The ends; NaN with fewer than two clusters or without repetitions, or where every repetition is NaN.
     """
     member = np.arange(units) if clusters is None else np.asarray(clusters)
     many = int(member.max()) + 1 if units else 0
-    if many < 2:
+    if many < 2 or repetitions == 0:
         unknown = np.full(np.shape(statistic(np.ones((1, units), np.int64)))[1:] if units else 0, np.nan)
         return unknown, unknown
 

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from segcal.statistics import IntervalKind, bootstrap_intervals, clusters_of
+from segcal.statistics import IntervalKind, bootstrap_intervals, clusters_of, weighted_sums
 from segcal.types import Array
 
 
@@ -48,15 +48,17 @@ def summary(frame: pd.DataFrame, patches: pd.DataFrame, drawing: Drawing) -> pd.
     total, count = by_image(rows.value, "sum"), by_image(rows.value, "count")
 
     def mean(weights: Array) -> Array:
-        many = weights @ count
-        return np.asarray(np.divide(weights @ total, many, out=np.full(many.shape, np.nan), where=many > 0))
+        many = weighted_sums(weights, count)
+        return np.asarray(
+            np.divide(weighted_sums(weights, total), many, out=np.full(many.shape, np.nan), where=many > 0)
+        )
 
     once = np.ones((1, len(drawing.cases)))
     means = mean(once)[0]
     by_key = rows.groupby(["method", "region", "metric"]).value
     spread = by_key.std(ddof=0).reindex(index).to_numpy()
     low, high = drawing.intervals(mean)
-    counts = (once @ count)[0].astype(np.int64)
+    counts = count.sum(axis=0).astype(np.int64)
     return keys.assign(mean=means, std=spread, low=low, high=high, count=counts).reset_index(drop=True)
 
 
@@ -75,8 +77,8 @@ def volume_bias(volumes: pd.DataFrame, drawing: Drawing) -> pd.DataFrame:
     predicted, true = by_image("predicted"), by_image("true")
 
     def bias(weights: Array) -> Array:
-        whole = weights @ true
-        ratio = np.divide(weights @ predicted, whole, out=np.full(whole.shape, np.nan), where=whole > 0)
+        whole = weighted_sums(weights, true)
+        ratio = np.divide(weighted_sums(weights, predicted), whole, out=np.full(whole.shape, np.nan), where=whole > 0)
         return np.asarray(ratio - 1)
 
     low, high = drawing.intervals(bias)

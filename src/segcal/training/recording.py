@@ -39,14 +39,20 @@ class Recorder:
         return cast(Tensor, self.recorded[shapes](*inputs))
 
     def _record(self, inputs: tuple[Tensor, ...]) -> nn.Module:
-        """Record the passes for inputs of these shapes; buffers changed by the warm-up passes are restored."""
+        """Record the passes for inputs of these shapes, or return the module itself where that fails.
+
+        Buffers changed by the warm-up passes are restored.
+        """
         with suppress(AttributeError):  # newer versions warn about gradients from another stream, which is intended
             torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
         kept = [(buffer, buffer.clone()) for buffer in self.network.buffers()]
         half = torch.is_autocast_enabled("cuda")
         samples = tuple(values.clone() for values in inputs)
         with torch.autocast("cuda", torch.get_autocast_dtype("cuda"), enabled=half, cache_enabled=False):
-            recorded = torch.cuda.make_graphed_callables(_Pass(self.network, self.compiled), samples)
+            try:
+                recorded = torch.cuda.make_graphed_callables(_Pass(self.network, self.compiled), samples)
+            except RuntimeError:  # another thread used the device, to fetch a batch say; an own error comes again
+                recorded = self.network
         for buffer, before in kept:
             buffer.copy_(before)
         return cast(nn.Module, recorded)

@@ -14,7 +14,8 @@ from torch.nn import functional as F  # noqa: N812  (the name it has everywhere)
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.shared.tree import TemperatureTree
 from segcal.cases import Slab, slabs_of
-from segcal.functional.checks import IGNORED, possible_logits
+from segcal.functional.checks import IGNORED
+from segcal.functional.probability import possible_logits
 from segcal.functional.scaled_loss import summed_nll
 from segcal.functional.standardise import standardised_log_probabilities
 from segcal.kernels.dispatch import engine_for

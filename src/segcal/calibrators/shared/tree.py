@@ -83,6 +83,20 @@ class TemperatureTree(nn.Module):
             if self.of_image is not None:
                 cast(Tensor, self.of_image.bias).fill_(-self.root_offset)
 
+    def shrink(self, share: float) -> None:
+        """Keep this share of the distance of the root from 1, and of the logarithms of factors of groups.
+
+        Leaves are mixed with weights that sum to 1, so that what is done to each of them is done to the root.
+        """
+        with torch.no_grad():
+            of_image = () if self.of_image is None else (_learned(self.of_image),)
+            leaves = tuple(values[_LEAVES] for values in _learned(self.of_logits))
+            for weight, bias in (leaves, *of_image):
+                weight.mul_(share)
+                bias.mul_(share).sub_((1 - share) * self.root_offset)
+            if self.of_group is not None:
+                self.of_group.mul_(share)
+
     def root(
         self,
         logits: Logits,

@@ -16,7 +16,7 @@ class Verdict:
         nll: NLL of the result.
         ts: NLL of TS.
         uncalibrated: NLL of the logits as they are.
-        keeps_ts: Whether the temperature of TS was kept, since training found nothing better.
+        share: Share of the way from TS to what was learned; 0 if training found nothing better.
         falling: Whether the NLL was still falling when the epochs ended.
         temperature: T_TS.
     """
@@ -25,14 +25,14 @@ class Verdict:
     nll: float
     ts: float
     uncalibrated: float
-    keeps_ts: bool
+    share: float
     falling: bool
     temperature: float
 
     def warnings(self) -> Iterator[str]:
         """Yield what the user should know."""
         where = f"on the {'validation' if self.validated else 'fitted'} images"
-        if self.keeps_ts:
+        if not self.share:
             yield f"kept the temperature of TS ({self.temperature:.4g}): training found nothing better {where}"
         elif self.nll > self.ts:
             yield f"worse than TS {where}: NLL {self.nll:.6g}, with TS {self.ts:.6g}"
@@ -51,7 +51,8 @@ class Verdict:
             "validation_nll_ts": self.ts if self.validated else None,
             "validation_nll_before": self.uncalibrated if self.validated else None,
             "ts_temperature": self.temperature,
-            "kept_ts": self.keeps_ts,
+            "share": self.share,
+            "kept_ts": not self.share,
         }
 
 

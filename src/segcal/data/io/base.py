@@ -169,7 +169,8 @@ def whole_numbers(array: Array, path: Path) -> Array:
         at = tuple(int(i) for i in np.argwhere(fractional)[0])
         raise InputError(
             f"labels must be whole numbers, got {array[at]} at {at} in '{path}'; "
-            "write the labels as integers (and resample labels with nearest neighbours)"
+            "write the labels as integers (and resample labels with nearest neighbours); shares of several raters "
+            "become one case per rater with segcal.rater_cases"
         )
     return array.astype(np.int64)
 

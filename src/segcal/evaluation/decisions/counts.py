@@ -1,4 +1,4 @@
-"""All that is kept of a case: its true pixels by probability, its volumes, and how confident and how wrong it is.
+"""What is kept of a case: its true pixels by probability, its volumes, its mean confidence and its error rate.
 
 The probability of every class is counted into the 65,536 cells of `segcal.functional.scores`, eight of which make one
 step of the thresholds. At every threshold the counts are exact, and so is the guarantee.
@@ -14,16 +14,16 @@ import torch
 from jaxtyping import Float64, Int64, Shaped
 from torch import Tensor
 
-from segcal.calibrators import Calibrator
 from segcal.cases import labels_of
-from segcal.evaluation.measure import calibrated_slabs
+from segcal.evaluation.heads import Head
+from segcal.evaluation.measure import Method, calibrated_slabs
 from segcal.functional import binning
 from segcal.functional.binning import Histogram
 from segcal.functional.checks import IGNORED
 from segcal.functional.scores import ScoreHistogram, count_scores, largest_of_cells
 from segcal.kernels.constants import CELLS
 from segcal.regions import foreground
-from segcal.types import Array, Case, IgnoreIndex
+from segcal.types import Array, Case
 
 _MERGED = 8  # cells per step: 64 steps for each halving of the distance to 0 or 1
 STEPS = CELLS // _MERGED
@@ -74,32 +74,35 @@ class Counts:
     """The counts of every case for one method, and histograms of all cases together.
 
     Attributes:
-        num_classes: L.
+        head: The classes of a softmax, or one channel of a sigmoid head as two classes.
         cases: One entry per case.
         above: Pixels of all cases by class and step of the probability.
         cells: Fine histogram of the confidence in the region *All*.
     """
 
-    num_classes: int
+    head: Head
     cases: list[CaseCounts] = field(default_factory=list)
     above: Array = field(init=False)
     cells: Histogram = field(init=False)
 
     def __post_init__(self) -> None:
-        self.above, self.cells = np.zeros((self.num_classes, STEPS), np.int64), binning.empty_cells(self.num_classes)
+        classes = self.head.protocol.num_classes
+        self.above, self.cells = np.zeros((classes, STEPS), np.int64), binning.empty_cells(classes)
 
-    def add(self, case: Case, calibrator: Calibrator | None, ignore_index: IgnoreIndex, background: int | None) -> None:
+    def add(self, whole: Case, method: Method) -> None:
         """Count one case, slab by slab."""
-        labels = labels_of(case, self.num_classes, ignore_index)
-        inside = foreground(labels, IGNORED, background=background)[0]
-        table, found, parts = _empty_table(self.num_classes), np.zeros(self.num_classes, np.int64), []
-        for rows, slab in calibrated_slabs(case, calibrator, self.num_classes):
+        case, protocol = self.head.case(whole), self.head.protocol
+        classes = protocol.num_classes
+        labels = labels_of(case, classes, protocol.ignore_index)
+        inside = foreground(labels, IGNORED, background=protocol.background)[0]
+        table, found, parts = _empty_table(classes), np.zeros(classes, np.int64), []
+        for rows, slab in calibrated_slabs(case, self.head.method(method, whole), classes):
             logits, truth = slab[0].cpu(), labels[0, rows]
             count_scores(logits, truth, table)
             pixels = binning.describe(logits, truth)
             own = binning.index_of(inside[rows])
             binning.count_cells(pixels, own, self.cells)
-            found += _found(pixels, self.num_classes)
+            found += _found(pixels, classes)
             parts.append(_confidence_and_error(pixels, own))
         self.above += _steps(table.total)
         self.cases.append(_counts_of(case, table, found, np.sum(parts, axis=0)))
@@ -125,14 +128,20 @@ def thresholds() -> Float64[np.ndarray, " STEPS"]:
 
 
 def expected_volumes(
-    case: Case, calibrator: Calibrator | None, num_classes: int
+    head: Head, case: Case, method: Method
 ) -> tuple[Float64[np.ndarray, " L"], Float64[np.ndarray, " L"]]:
     """Return the expected volume of each class in all pixels of a case, labelled or not, and its uncertain part."""
-    table = _empty_table(num_classes)
-    for _, slab in calibrated_slabs(case, calibrator, num_classes):
+    classes = head.protocol.num_classes
+    table = _empty_table(classes)
+    for _, slab in calibrated_slabs(head.case(case), head.method(method, case), classes):
         logits = slab[0].cpu()
         count_scores(logits, torch.zeros(logits.shape[1:], dtype=torch.int64), table)
     return _volumes(table)
+
+
+def decided_classes(head: Head) -> dict[int, str]:
+    """Return the classes that rules are learned for, by number: every class of a softmax, or the channel itself."""
+    return {1: head.name} if head.channels else dict(enumerate(head.protocol.names))
 
 
 def voxel_size(case: Case) -> float:

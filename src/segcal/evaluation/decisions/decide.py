@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -9,13 +10,17 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float64
 
-from segcal.calibrators import Calibrator
-from segcal.evaluation.decisions.counts import Counts, thresholds
-from segcal.evaluation.decisions.model import Decisions
+from segcal.cases import no_cases
+from segcal.evaluation.decisions.counts import Counts, decided_classes, thresholds
+from segcal.evaluation.decisions.model import COLUMNS, Decisions
 from segcal.evaluation.decisions.volumes import volume_tables
+from segcal.evaluation.heads import Head, check_methods, heads_of
+from segcal.evaluation.leaks import leaks
+from segcal.evaluation.measure import Method
 from segcal.evaluation.protocol import Protocol
-from segcal.functional.checks import ignored_labels
+from segcal.functional.checks import ignored_labels, probability_doubt
 from segcal.functional.conformal import controlled_index, fewest_units, group_means, left_out_indices
+from segcal.functional.fingerprint import fingerprint
 from segcal.functional.selective import (
     Blocks,
     aurc,
@@ -25,23 +30,20 @@ from segcal.functional.selective import (
     excess_aurc,
     risk_coverage,
 )
+from segcal.notices import CalibrationWarning
 from segcal.statistics import clusters_of
-from segcal.types import Case, IgnoreIndex, InputError
+from segcal.types import Activation, Case, IgnoreIndex, InputError
 
 COVERAGES = np.arange(1, 101) / 100
 """At which the curves are given."""
 
-_THRESHOLD_COLUMNS = [
-    "method", "label", "risk", "threshold", "missed", "left_out", "precision", "size", "by_label",
-    "images", "groups", "needed",
-]  # fmt: skip
-
 
 def decide(
     cases: Iterable[Case],
-    calibrators: Mapping[str, Calibrator | None],
+    calibrators: Mapping[str, Method],
     *,
     num_classes: int,
+    activation: Activation | None = None,
     ignore_index: IgnoreIndex = None,
     background: int | None = None,
     risk: float = 0.1,
@@ -53,78 +55,76 @@ def decide(
     Args:
         cases: Held-out cases from the same source as those to decide on; iterated once. Those of one group (a patient,
             a video) count as one.
-        calibrators: Fitted calibrators by name; None stands for the uncalibrated scores.
-        num_classes: Number of classes L.
+        calibrators: Methods by name: fitted calibrators, functions from logits `[1, L, *S]` to calibrated logits, or
+            None for the uncalibrated scores.
+        num_classes: Number of classes L, or of sigmoid channels C.
+        activation: "softmax" for exclusive classes; "sigmoid" for channels that may overlap, with labels `[C, *S]` of 0
+            and 1 and rules for each channel. By default a softmax, or a sigmoid if `num_classes` is 1.
         ignore_index: Label, or labels, left out.
         background: Class outside the region *All*, in which risk against coverage is measured.
         risk: Share of the pixels of a class that the threshold of that class may miss, on average over new images
             that contain the class.
         level: Share of new images whose true volume lies inside the interval.
-        class_names: Names of the classes; their numbers by default.
+        class_names: Names of the classes or channels; their numbers by default.
     """
     for name, value in (("risk", risk), ("level", level)):
         if not 0 < value < 1:
             raise InputError(f"{name} must lie between 0 and 1, got {value}")
-    if num_classes < 2:
-        raise InputError(f"decisions need at least two classes, got num_classes={num_classes}")
     if not calibrators:
         raise InputError('at least one method is needed, got none; {"UC": None} uses the uncalibrated scores')
-    names = Protocol(num_classes, class_names=class_names).names
-    counts = _count(cases, calibrators, num_classes, ignore_index, background)
-    first = next(iter(counts.values())).cases
-    limits = [row for method, own in counts.items() for row in _thresholds(method, own, names, risk)]
+    protocol = Protocol(
+        num_classes, activation=activation, ignore_index=ignore_index, background=background, class_names=class_names
+    )
+    check_methods(calibrators, protocol)
+    counts, doubts = _count(cases, calibrators, heads_of(protocol))
+    first = next(iter(counts.values()))
     curves, selective = _selective(counts)
-    intervals, volumes = volume_tables(counts, names, level)
+    intervals, volumes = volume_tables(counts, level)
     settings: dict[str, Any] = {
         "methods": list(calibrators),
-        "class_names": list(names),
+        "class_names": [name for own in first for name in decided_classes(own.head).values()],
+        "activation": protocol.activation,
         "ignore_index": list(ignored_labels(ignore_index)),
         "background": background,
         "risk": risk,
         "level": level,
-        "cases": [case.name for case in first],
-        "groups": [case.group for case in first],
-        "warnings": _fitted_on(calibrators, [case.name for case in first]),
+        "cases": [case.name for case in first[0].cases],
+        "groups": [case.group for case in first[0].cases],
+        "warnings": doubts,
     }
-    table = pd.DataFrame(limits, columns=_THRESHOLD_COLUMNS)
+    for doubt in doubts:
+        warnings.warn(doubt, CalibrationWarning, stacklevel=2)
+    limits = [row for method, heads in counts.items() for own in heads for row in _thresholds(method, own, risk)]
+    table = pd.DataFrame(limits, columns=COLUMNS["thresholds"])
     return Decisions(table, curves, selective, intervals, volumes, settings)
 
 
 def _count(
-    cases: Iterable[Case],
-    calibrators: Mapping[str, Calibrator | None],
-    num_classes: int,
-    ignore_index: IgnoreIndex,
-    background: int | None,
-) -> dict[str, Counts]:
-    counts = {method: Counts(num_classes) for method in calibrators}
-    seen: set[str] = set()
+    cases: Iterable[Case], methods: Mapping[str, Method], heads: Sequence[Head]
+) -> tuple[dict[str, list[Counts]], list[str]]:
+    """Return the counts of each method and head, and warnings about the cases."""
+    counts = {method: [Counts(head) for head in heads] for method in methods}
+    content, doubts = dict[str, str](), dict[str, None]()
     for case in cases:
-        if case.name in seen:
+        if case.name in content:
             raise InputError(f"case names must be unique, got '{case.name}' twice; rename one")
-        seen.add(case.name)
-        for method, calibrator in calibrators.items():
-            counts[method].add(case, calibrator, ignore_index, background)
-    if not seen:
-        raise InputError("at least one case is needed, got none; is the folder or the split empty?")
-    return counts
+        for name, method in methods.items():
+            for own in counts[name]:
+                own.add(case, method)
+        seen = heads[0].case(case)
+        assert seen.labels is not None  # or it could not have been counted
+        content[case.name] = fingerprint(seen.logits, seen.labels)
+        if doubt := probability_doubt(seen.logits):
+            doubts[doubt] = None
+    if not content:
+        raise no_cases(cases)
+    return counts, [*doubts, *leaks(methods, content, "its rules promise too much; use other cases")]
 
 
-def _fitted_on(calibrators: Mapping[str, Calibrator | None], names: Sequence[str]) -> list[str]:
-    """Return a warning for each calibrator that was fitted on some of the cases: its rules then promise too much."""
-    reports = {name: getattr(calibrator, "fit_report_", None) for name, calibrator in calibrators.items()}
-    shared = {name: set(report.names) & set(names) for name, report in reports.items() if report is not None}
-    return [
-        f"{name} was fitted on {len(both)} of these {len(names)} cases: its rules promise too much; use other cases"
-        for name, both in shared.items()
-        if both
-    ]
-
-
-def _thresholds(method: str, counts: Counts, names: Sequence[str], risk: float) -> Iterable[tuple[Any, ...]]:
+def _thresholds(method: str, counts: Counts, risk: float) -> Iterable[tuple[Any, ...]]:
     """Yield the threshold of each class by conformal risk control of the share of its pixels that are missed."""
     tried = thresholds()
-    for label, name in enumerate(names):
+    for label, name in decided_classes(counts.head).items():
         held, below = counts.true_below(label)
         nothing = (method, name, risk, 0.0, *(np.nan,) * 5, 0, 0, fewest_units(risk))
         if not held.size:
@@ -143,25 +143,23 @@ def _thresholds(method: str, counts: Counts, names: Sequence[str], risk: float) 
         yield (method, name, risk, *reached, *cost, len(held), len(losses), fewest_units(risk))
 
 
-def _selective(counts: Mapping[str, Counts]) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _selective(counts: Mapping[str, Sequence[Counts]]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return risk against coverage, and its area, when single pixels and when whole images are rejected."""
     curves, areas = [], []
-    for method, own in counts.items():
+    for method, own in ((method, own) for method, heads in counts.items() for own in heads):
         images = [case for case in own.cases if case.pixels]
         errors = np.array([case.error for case in images], dtype=np.float64)
         blocks = {
             "pixels": blocks_of_cells(own.cells),
             "images": blocks_of(np.array([case.confidence for case in images], dtype=np.float64), errors),
         }
+        key = (method, own.head.name)
         for unit, found in blocks.items():
             rows = zip(COVERAGES.tolist(), *(v.tolist() for v in risk_coverage(found, COVERAGES)), strict=True)
-            curves += [(method, unit, *row) for row in rows]
-        areas.append((method, "pixels", *_pixel_areas(blocks["pixels"])))
-        areas.append((method, "images", *_image_areas(blocks["images"], errors)))
-    return (
-        pd.DataFrame(curves, columns=["method", "unit", "coverage", "risk", "confidence"]),
-        pd.DataFrame(areas, columns=["method", "unit", "aurc", "low", "high", "excess", "risk", "count"]),
-    )
+            curves += [(*key, unit, *row) for row in rows]
+        areas.append((*key, "pixels", *_pixel_areas(blocks["pixels"])))
+        areas.append((*key, "images", *_image_areas(blocks["images"], errors)))
+    return pd.DataFrame(curves, columns=COLUMNS["curves"]), pd.DataFrame(areas, columns=COLUMNS["selective"])
 
 
 def _pixel_areas(blocks: Blocks) -> tuple[float, ...]:

@@ -14,20 +14,37 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
+from segcal.evaluation.protocol import Protocol
 from segcal.files import MARKER, read_json, staged_folder, write_json
 from segcal.types import InputError, Probs
 from segcal.version import __version__
 
 FORMAT = 1
 VOLUME_COLUMNS = ["case", "method", "label", "expected", "low", "high"]
-_NAMES = ("case", "method", "label", "unit")
+COLUMNS = {
+    "thresholds": [
+        *("method", "label", "risk", "threshold", "missed", "left_out", "precision", "size", "by_label"),
+        *("images", "groups", "needed"),
+    ],
+    "curves": ["method", "channel", "unit", "coverage", "risk", "confidence"],
+    "selective": ["method", "channel", "unit", "aurc", "low", "high", "excess", "risk", "count"],
+    "intervals": ["method", "label", "level", "radius", "left_out", "images", "groups", "needed"],
+    "volumes": [*VOLUME_COLUMNS, "true"],
+}
+"""Columns of each table."""
+_SETTINGS = (
+    *("methods", "class_names", "activation", "ignore_index", "background"),
+    *("risk", "level", "cases", "groups", "warnings"),
+)
+_NAMES = ("case", "method", "channel", "label", "unit")
 _WHOLE = ("images", "groups", "needed", "count")
-_TABLES = ("thresholds", "curves", "selective", "intervals", "volumes")
 
 
 @dataclass(frozen=True)
 class Decisions:
     """Rules for decisions, each learned on held-out images.
+
+    A label is a class of a softmax, or a channel of a sigmoid head. A `channel` is "" for a softmax.
 
     Attributes:
         thresholds: Columns `method label risk threshold missed left_out precision size by_label images groups needed`.
@@ -36,8 +53,9 @@ class Decisions:
             these images, `left_out` the same with the threshold of all other images, `by_label` that of the predicted
             labels. `precision` is the share of the pixels above the threshold that are of the class, `size` their
             number relative to the true one. With fewer than `needed` groups no threshold above 0 is safe.
-        curves: Columns `method unit coverage risk confidence`: the share of wrong pixels among those kept.
-        selective: Columns `method unit aurc low high excess risk count`; the exact AURC lies in `low` to `high`.
+        curves: Columns `method channel unit coverage risk confidence`: the share of wrong pixels among those kept.
+        selective: Columns `method channel unit aurc low high excess risk count`; the exact AURC lies in `low` to
+            `high`.
         intervals: Columns `method label level radius left_out images groups needed`: half the length of a volume's
             interval in uncertain volumes, and the share of these images inside the interval of all others.
         volumes: Columns `case method label expected low high true`: the volume of each class in each case, with the
@@ -59,8 +77,19 @@ class Decisions:
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """Names of the classes."""
+        """Names of the classes, or of the channels of a sigmoid head."""
         return tuple(self.settings["class_names"])
+
+    @property
+    def protocol(self) -> Protocol:
+        """The head and labels that the rules are for."""
+        names = ("activation", "ignore_index", "background", "class_names")
+        return Protocol(len(self.class_names), **{name: self.settings[name] for name in names})
+
+    @property
+    def channels(self) -> tuple[str, ...]:
+        """Names of the channels of a sigmoid head; one empty name for a softmax."""
+        return self.class_names if self.protocol.activation == "sigmoid" else ("",)
 
     def threshold(self, method: str) -> Tensor:
         """Return the threshold of each class `[L]`."""
@@ -84,12 +113,12 @@ class Decisions:
 
     def to_dict(self) -> dict[str, Any]:
         """Return settings and tables in values that JSON can hold; infinite and missing values are None."""
-        return {"settings": dict(self.settings), **{name: _rows(getattr(self, name)) for name in _TABLES}}
+        return {"settings": dict(self.settings), **{name: _rows(getattr(self, name)) for name in COLUMNS}}
 
     def save(self, path: str | Path) -> None:
         """Write the folder `path`: a CSV file for each table, and the settings."""
         with staged_folder(path) as folder:
-            for name in _TABLES:
+            for name in COLUMNS:
                 getattr(self, name).to_csv(folder / f"{name}.csv", index=False)
             content = {"format": FORMAT, "segcal": __version__, "decisions": dict(self.settings)}
             write_json(folder / MARKER, content)
@@ -104,15 +133,17 @@ class Decisions:
         if content["format"] > FORMAT:
             raise InputError(f"the decisions in '{folder}' were saved by a newer segcal; update segcal")
         try:
-            tables = {name: _read(folder / f"{name}.csv") for name in _TABLES}
-        except (OSError, ValueError) as error:
+            tables = {name: _read(folder / f"{name}.csv", columns) for name, columns in COLUMNS.items()}
+            found = cls(**tables, settings={name: content["decisions"][name] for name in _SETTINGS})
+            found.protocol  # noqa: B018  (checks the settings)
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise InputError(f"the decisions in '{folder}' cannot be read ({error}); run 'segcal decide'") from error
-        return cls(**tables, settings=content["decisions"])
+        return found
 
 
-def _read(path: Path) -> pd.DataFrame:
+def _read(path: Path, columns: list[str]) -> pd.DataFrame:
     """Read a table; names stay strings ("007", "NA") and values are restored to the last bit."""
-    table = pd.read_csv(path, dtype=str, keep_default_na=False)
+    table = pd.read_csv(path, dtype=str, keep_default_na=False)[columns]
     for name in table.columns.difference(list(_NAMES)):
         kind = int if name in _WHOLE else float
         table[name] = [kind(text or "nan") for text in table[name]]

@@ -9,14 +9,15 @@ uncertain volume, and a new image's interval reaches as many uncertain volumes t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 
-from segcal.calibrators import Calibrator
-from segcal.evaluation.decisions.counts import CaseCounts, Counts, expected_volumes, voxel_size
-from segcal.evaluation.decisions.model import VOLUME_COLUMNS, Decisions
+from segcal.evaluation.decisions.counts import CaseCounts, Counts, decided_classes, expected_volumes, voxel_size
+from segcal.evaluation.decisions.model import COLUMNS, VOLUME_COLUMNS, Decisions
+from segcal.evaluation.heads import check_methods, heads_of
+from segcal.evaluation.measure import Method
 from segcal.functional.conformal import conformal_radius, fewest_units, left_out_radii
 from segcal.statistics import clusters_of
 from segcal.types import Array, Case, InputError
@@ -24,12 +25,12 @@ from segcal.types import Array, Case, InputError
 _LEAST = 1.0  # added to the uncertain volume, in pixels, so that an image without doubt still has a scale
 
 
-def volume_tables(counts: Mapping[str, Counts], names: tuple[str, ...], level: float) -> tuple[pd.DataFrame, ...]:
-    """Return the radius of each method and class, and the interval of each case from all groups but its own."""
+def volume_tables(counts: Mapping[str, Sequence[Counts]], level: float) -> tuple[pd.DataFrame, ...]:
+    """Return the radius of each method and class, and the interval of each case from all groups except its own."""
     radii, rows = [], []
-    for method, own in counts.items():
+    for method, own in ((method, own) for method, heads in counts.items() for own in heads):
         clusters = clusters_of([case.group for case in own.cases])
-        for label, name in enumerate(names):
+        for label, name in decided_classes(own.head).items():
             scores = np.array([_error(case, label) for case in own.cases])
             left_out = left_out_radii(scores, clusters, 1 - level)
             inside = scores <= left_out
@@ -41,31 +42,30 @@ def volume_tables(counts: Mapping[str, Counts], names: tuple[str, ...], level: f
             for case, reach in zip(own.cases, left_out, strict=True):
                 volumes = case.expected[label], case.uncertain[label], case.voxel
                 rows.append((case.name, method, name, *_interval(*volumes, reach), case.support[label] * case.voxel))
-    columns = ["method", "label", "level", "radius", "left_out", "images", "groups", "needed"]
-    return pd.DataFrame(radii, columns=columns), pd.DataFrame(rows, columns=[*VOLUME_COLUMNS, "true"])
+    return pd.DataFrame(radii, columns=COLUMNS["intervals"]), pd.DataFrame(rows, columns=COLUMNS["volumes"])
 
 
-def new_volumes(
-    cases: Iterable[Case], calibrators: Mapping[str, Calibrator | None], decisions: Decisions
-) -> pd.DataFrame:
+def new_volumes(cases: Iterable[Case], calibrators: Mapping[str, Method], decisions: Decisions) -> pd.DataFrame:
     """Return the volumes of new cases with intervals: columns `case method label expected low high`.
 
     Args:
         cases: Images from the same source as those that the decisions were learned from; labels are not needed.
-        calibrators: The same calibrators by the same names.
+        calibrators: The same methods by the same names.
         decisions: The result of `decide`.
     """
     if unknown := [name for name in calibrators if name not in decisions.methods]:
         raise InputError(f"the decisions were learned for {', '.join(decisions.methods)}, got '{unknown[0]}'")
-    names = decisions.class_names
+    check_methods(calibrators, decisions.protocol)
+    heads = heads_of(decisions.protocol)
     radius = decisions.intervals.set_index(["method", "label"])["radius"]
     rows = []
     for case in cases:
         for method, calibrator in calibrators.items():
-            volumes = expected_volumes(case, calibrator, len(names))
-            for name, expected, uncertain in zip(names, *volumes, strict=True):
-                reach = float(radius[method, name])
-                rows.append((case.name, method, name, *_interval(expected, uncertain, voxel_size(case), reach)))
+            for head in heads:
+                expected, uncertain = expected_volumes(head, case, calibrator)
+                for label, name in decided_classes(head).items():
+                    volumes = expected[label], uncertain[label], voxel_size(case)
+                    rows.append((case.name, method, name, *_interval(*volumes, float(radius[method, name]))))
     return pd.DataFrame(rows, columns=VOLUME_COLUMNS)
 
 

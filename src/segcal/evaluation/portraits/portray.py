@@ -27,7 +27,7 @@ from segcal.evaluation.portraits.thinning import Thinning
 from segcal.evaluation.protocol import Protocol
 from segcal.evaluation.results import Results
 from segcal.functional import binning
-from segcal.functional.binning import Pixels
+from segcal.functional.binning import Pixels, PixelStore
 from segcal.regions import Box, box_index
 from segcal.types import Array, Case
 
@@ -90,7 +90,7 @@ def _portrait(case: Case, why: str, calibrators: Mapping[str, Calibrator | None]
         if method == results.baseline:
             slabs = calibrated_slabs(case, calibrator, settings["num_classes"])
             maps.append(("accuracy", method, thinned(bin_accuracy(confidence, inner, curves[method][0]))))
-            maps.append(("optimum", method, thinned(local_optimum(slabs, labels[0]))))
+            maps.append(("optimum", method, local_optimum(slabs, labels[0], thinned=thinned)))
         del pixels, temperature, confidence, predicted  # of a volume, before those of the next method are there too
     classes, coded = coded_labels({"truth": thinned(truth), **predictions})
     layers = [
@@ -122,12 +122,12 @@ def _described(
     case: Case, calibrator: Calibrator | None, labels: Tensor, num_classes: int
 ) -> tuple[Pixels, Array | None]:
     """What the metrics know of each pixel, and the temperatures where the method has them."""
-    parts, heats = [], []
+    described, heats = PixelStore(labels.numel()), []
     for rows, logits, temperature in _slabs(case, calibrator, num_classes):
-        parts.append(binning.describe(logits[0].cpu(), labels[rows]))
+        described.add(binning.describe(logits[0].cpu(), labels[rows]))
         if temperature is not None:
             heats.append(temperature[0, 0].float().cpu())
-    return binning.join(parts), torch.cat(heats).numpy() if heats else None
+    return described.pixels(), torch.cat(heats).numpy() if heats else None
 
 
 def _slabs(

@@ -19,7 +19,7 @@ _ROOM = 1 << 20  # sums of blocks kept before they are added up (8 MiB)
 
 
 @summing
-def _products(one: Array, rows: Array, n: int, out: Array) -> None:
+def products_of(one: Array, rows: Array, n: int, out: Array) -> None:
     """Dot products of `one` with each row."""
     a = one[:n]
     last = rows.shape[0] - rows.shape[0] % 4
@@ -41,7 +41,8 @@ def _products(one: Array, rows: Array, n: int, out: Array) -> None:
 
 
 @summing
-def _sum(values: Array, n: int) -> float:
+def sum_of(values: Array, n: int) -> float:
+    """The sum of the first `n` values."""
     total = 0.0
     for i in range(n):
         total += values[i]
@@ -92,7 +93,7 @@ def _features(logits: Array, at: int, n: int, of_log: bool, x: Array, top: Array
 
 
 @compiled
-def _map(weights: Array, bias: Array, x: Array, at: int, n: int, u: Array) -> None:
+def map_block(weights: Array, bias: Array, x: Array, at: int, n: int, u: Array) -> None:
     """Compute weights x + bias of `n` pixels from `at` on; each pixel adds its products in the same order."""
     classes, width = weights.shape
     for c in range(classes):
@@ -144,7 +145,7 @@ def _affine_sums(
         if labelled == 0:
             continue
         _features(logits, here, n, of_log, x, top, total, u)
-        _map(weights, bias, x, 0, n, u)
+        map_block(weights, bias, x, 0, n, u)
         for i in range(n):
             loss[i] = u[max(truth[i], 0), i]
         exponentials(u, n, top, total, residual)
@@ -152,7 +153,7 @@ def _affine_sums(
             loss[i] = share[i] * (top[i] - loss[i] + log_above_one(total[i]))
             total[i] = share[i] / total[i]
         out = partial[at // BLOCK]
-        out[0] = _sum(loss, n)
+        out[0] = sum_of(loss, n)
         for c in range(classes):  # residuals: probability minus truth
             row = residual[c]
             for i in range(n):
@@ -160,15 +161,15 @@ def _affine_sums(
         for i in range(n):
             residual[max(truth[i], 0), i] -= share[i]
         for c in range(classes):
-            out[1 + classes * width + c] = _sum(residual[c], n)
+            out[1 + classes * width + c] = sum_of(residual[c], n)
             own = out[1 + c * width : 1 + (c + 1) * width]
-            _products(residual[c], x[c : c + 1] if width == 1 else x, n, own)
+            products_of(residual[c], x[c : c + 1] if width == 1 else x, n, own)
 
 
 @compiled
 def _mapped(weights: Array, bias: Array, x: Array, out: Array, start: int, stop: int) -> None:
     for at in range(start, stop, BLOCK):
-        _map(weights, bias, x, at, min(BLOCK, stop - at), out)
+        map_block(weights, bias, x, at, min(BLOCK, stop - at), out)
 
 
 def mapped_scores(x: Tensor, weights: Tensor, bias: Tensor) -> Tensor:

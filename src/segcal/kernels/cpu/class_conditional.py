@@ -1,26 +1,144 @@
-"""The loss of class-conditional scaling in numpy, because small operations wake PyTorch's threads, which then spin."""
+"""Class-conditional scaling on the CPU: pixels by predicted class, and their loss and its gradient in one pass."""
 
 from __future__ import annotations
+
+from itertools import pairwise
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from segcal.kernels.cpu.affine import map_block, products_of, sum_of, widen
+from segcal.kernels.cpu.compiling import BLOCK, as_numpy, compiled, exp_below_zero, log_above_one, over_pixels
+from segcal.types import Array
+
+
+@compiled
+def _residuals(
+    t: Array, place: Array, weight: Array, at: int, n: int, ordered: bool, total: Array, loss: Array, residual: Array
+) -> None:
+    """Losses of `n` pixels from `at` on, and the probability of each rank minus the truth."""
+    rows = t.shape[0]
+    for i in range(n):
+        total[i] = 1.0  # the predicted class has the score 0, which is the largest
+    for r in range(rows):
+        row, powers = t[r], residual[r]
+        if ordered and r > 0:
+            above = t[r - 1]
+            for i in range(n):
+                row[i] += above[i]
+        for i in range(n):
+            powers[i] = exp_below_zero(-row[i])
+            total[i] += powers[i]
+    for i in range(n):
+        share, rank = weight[at + i], place[at + i]
+        loss[i] = share * (log_above_one(total[i]) + (t[rank - 1, i] if rank > 0 else 0.0))
+        total[i] = share / total[i]
+    for r in range(rows):
+        row = residual[r]
+        for i in range(n):
+            row[i] *= total[i]
+    for i in range(n):
+        if place[at + i] > 0:
+            residual[place[at + i] - 1, i] -= weight[at + i]
+
+
+@compiled
+def _add_upwards(residual: Array, n: int) -> None:
+    """Add to each row those below it: t_r moves all ranks from r on."""
+    for r in range(residual.shape[0] - 2, -1, -1):
+        row, below = residual[r], residual[r + 1]
+        for i in range(n):
+            row[i] += below[i]
+
+
+@compiled
+def _expert_sums(
+    features: Array, place: Array, weight: Array, matrix: Array, ordered: bool, partial: Array, start: int, stop: int
+) -> None:
+    rows, width = matrix.shape
+    x, t, residual = np.empty((width, BLOCK)), np.empty((rows, BLOCK)), np.empty((rows, BLOCK))
+    total, loss, zero = np.empty(BLOCK), np.empty(BLOCK), np.zeros(rows)
+    for at in range(start, stop, BLOCK):
+        n, out = min(BLOCK, stop - at), partial[at // BLOCK]
+        widen(features, at, n, x)
+        map_block(matrix, zero, x, 0, n, t)
+        _residuals(t, place, weight, at, n, ordered, total, loss, residual)
+        if ordered:
+            _add_upwards(residual, n)
+        out[0] = sum_of(loss, n)
+        for r in range(rows):
+            products_of(residual[r], x, n, out[1 + r * width : 1 + (r + 1) * width])
+
 
 def expert_loss(expert: tuple[Tensor, Tensor, Tensor], matrix: Tensor, *, ordered: bool) -> tuple[Tensor, Tensor]:
     """Twin of `segcal.functional.class_conditional.expert_loss`."""
     features, place, weight = (values.numpy() for values in expert)
-    t = matrix.numpy() @ features
-    if ordered:
-        np.cumsum(t, axis=0, out=t)
-    # the predicted class has the score 0, which is the largest
-    powers = np.exp(-t)
-    total = 1.0 + powers.sum(axis=0)
-    wrong = np.flatnonzero(place)
-    rank = place[wrong] - 1
-    loss = float(weight @ np.log(total) + weight[wrong] @ t[rank, wrong])
-    residual = powers * (weight / total)
-    residual[rank, wrong] -= weight[wrong]
-    if ordered:
-        residual = np.cumsum(residual[::-1], axis=0)[::-1]
-    return torch.tensor(loss, dtype=torch.float64), torch.from_numpy(-(residual @ features.T))
+    pixels = features.shape[1]
+    partial = np.zeros((-(-pixels // BLOCK), 1 + matrix.numel()))
+    over_pixels(_expert_sums, pixels, features, place, weight, matrix.contiguous().numpy(), ordered, partial)
+    sums = partial.sum(axis=0)
+    return torch.tensor(sums[0], dtype=torch.float64), torch.from_numpy(-sums[1:]).view(matrix.shape)
+
+
+@compiled
+def _find_winners(scores: Array, winner: Array, start: int, stop: int) -> None:
+    """The first class of the largest score of each pixel."""
+    for at in range(start, stop, BLOCK):
+        n = min(BLOCK, stop - at)
+        top, best = scores[0, at : at + n].copy(), winner[at : at + n]
+        for i in range(n):
+            best[i] = 0
+        for c in range(1, scores.shape[0]):
+            row = scores[c, at : at + n]
+            for i in range(n):
+                best[i] = c if row[i] > top[i] else best[i]
+                top[i] = max(top[i], row[i])
+
+
+@compiled
+def _find_ranks(scores: Array, labels: Array, gaps: Array, place: Array, start: int, stop: int) -> None:
+    """Gaps between the scores in descending order, and the rank of each label."""
+    classes = scores.shape[0]
+    value, index = np.empty(classes), np.empty(classes, np.int64)
+    for i in range(start, stop):
+        for c in range(classes):  # few classes: an insertion sort, which keeps the order of equal scores
+            own, r = scores[c, i], c
+            while r > 0 and value[r - 1] < own:
+                value[r], index[r] = value[r - 1], index[r - 1]
+                r -= 1
+            value[r], index[r] = own, c
+        for r in range(classes):
+            if r < classes - 1:
+                gaps[r, i] = value[r] - value[r + 1]
+            if index[r] == labels[i]:
+                place[i] = r
+
+
+def pixels_by_prediction(
+    logits: Tensor, labels: Tensor, importance: Tensor, *, ordered: bool
+) -> dict[int, tuple[Tensor, Tensor, Tensor]]:
+    """Twin of `segcal.functional.class_conditional.pixels_by_prediction`.
+
+    Pixels are sorted by predicted class once, and each class is a range of them.
+    """
+    z, y, weight = as_numpy(logits), labels.numpy(), importance.numpy()
+    classes, best = len(z), np.empty(len(y), np.int64)
+    over_pixels(_find_winners, len(y), z, best)
+    kept = np.flatnonzero(y >= 0)
+    sequence = kept[np.argsort(best[kept], kind="stable")]
+    scores, truth = z.take(sequence, axis=1).astype(np.float64), y[sequence]
+    ends = np.cumsum(np.bincount(best[kept], minlength=classes))
+    result = {}
+    for k, (start, stop) in enumerate(pairwise([0, *ends.tolist()])):
+        if start == stop:
+            continue
+        own, known = scores[:, start:stop], truth[start:stop]
+        features, place = np.ones((classes, stop - start)), np.empty(stop - start, np.int64)
+        if ordered:
+            over_pixels(_find_ranks, stop - start, own, known, features, place)
+        else:
+            features[:k], features[k:-1] = own[k] - own[:k], own[k] - own[k + 1 :]
+            place = np.where(known == k, 0, known + (known < k))
+        result[k] = torch.from_numpy(features), torch.from_numpy(place), torch.from_numpy(weight[known])
+    return result

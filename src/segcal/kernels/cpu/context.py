@@ -1,14 +1,11 @@
-"""Context features and the temperature they give, compiled for the CPU: one pass over the logits, then sums in boxes.
+"""Context features and the temperature they give, compiled for the CPU: one pass over the logits, then means in boxes.
 
-A box of 9 or 25 is a sum of boxes of 1, 8 and 16, which result from doubling, along one axis after the other: a few
-vector additions per pixel, in an order that depends only on the place in the window. So slabs and whole images give the
-same bits, which a running sum would not. The mean over a box is linear, so that only the weighted sum of the features
-with the same window goes through it when a temperature is computed.
+The mean over a box is linear, so that only the weighted sum of the features with the same window goes through it when a
+temperature is computed. Images and volumes are treated as volumes `[D, H, W]`: an image has lines of one plane each.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
@@ -18,7 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from segcal.kernels.constants import DOUBLINGS, LEAST_TEMPERATURE, LOWEST, MARGIN_CAP, WINDOWS
+from segcal.kernels.constants import LEAST_TEMPERATURE, LOWEST, MARGIN_CAP, WINDOWS
+from segcal.kernels.cpu.boxes import STRIP, box_scratch, mean_along_columns, mean_in_plane, strip_sums
 from segcal.kernels.cpu.compiling import (
     BLOCK,
     as_numpy,
@@ -28,12 +26,14 @@ from segcal.kernels.cpu.compiling import (
     over_pixels,
     run_all,
 )
-from segcal.kernels.cpu.geometry import near_boundary
+from segcal.kernels.cpu.dilation import dilation_scratch, free_boxes
+from segcal.kernels.cpu.geometry import mark_boundary
+from segcal.kernels.cpu.scratch import scratch_arrays
 from segcal.kernels.dispatch import DECLINED
 from segcal.types import Array
 
-_STRIP = 64  # columns whose lines stay in the cache
 _CAP, _LOWEST = np.float32(MARGIN_CAP), np.float32(LOWEST)
+_NARROW, _BROAD = WINDOWS
 
 
 @compiled
@@ -75,109 +75,8 @@ def _describe(logits: Array, entropy: Array, margin: Array, predicted: Array, st
             out[2][i] = winner[i]
 
 
-@compiled
-def _mirrored(at: int, length: int) -> int:
-    """Return the place to read for one beyond an end of an axis; see `segcal.functional.context.reflected`."""
-    period = max(2 * (length - 1), 1)
-    place = at % period
-    return min(place, 2 * (length - 1) - place)
-
-
-@compiled
-def _box_lines(values: Array, width: int, result: Array, start: int, stop: int) -> None:
-    """Compute the mean along the last axis of lines `start` to `stop` of `[R, n]`."""
-    length, reach = values.shape[1], width // 2
-    sums = np.empty(length + 2 * reach, np.float32)
-    scale = np.float32(1 / width)
-    for line in range(start, stop):
-        source, out = values[line], result[line]
-        inner = sums[reach : reach + length]
-        for i in range(length):
-            inner[i] = source[i]
-        for k in range(reach):
-            sums[k] = source[_mirrored(k - reach, length)]
-            sums[reach + length + k] = source[_mirrored(length + k, length)]
-        for i in range(length):
-            out[i] = np.float32(0)
-        taken, size = 0, 1
-        while size <= width:
-            if width & size:
-                part = sums[taken : taken + length]
-                for i in range(length):
-                    out[i] += part[i]
-                taken += size
-            if 2 * size <= width:
-                here, there = sums[: sums.shape[0] - size], sums[size:]
-                for i in range(here.shape[0]):
-                    here[i] = here[i] + there[i]
-            size *= 2
-        for i in range(length):
-            out[i] *= scale
-
-
-@compiled
-def _windows(sums: Array, width: int, first: int, n: int, result: Array) -> None:
-    """Write the mean of each `width` lines of `sums` into `n` columns of `result` from `first` on; changes `sums`."""
-    length, scale = result.shape[0], np.float32(1 / width)
-    taken, size = 0, 1
-    while size <= width:
-        if width & size:
-            for k in range(length):
-                out, part = result[k, first : first + n], sums[k + taken]
-                for i in range(n):
-                    out[i] = out[i] + part[i] if taken else part[i]
-            taken += size
-        for k in range(sums.shape[0] - size):
-            here, there = sums[k], sums[k + size]
-            for i in range(n):
-                here[i] = here[i] + there[i]
-        size *= 2
-    for k in range(length):
-        out = result[k, first : first + n]
-        for i in range(n):
-            out[i] *= scale
-
-
-@compiled
-def _box_strips(values: Array, width: int, result: Array, start: int, stop: int) -> None:
-    """Compute the mean along the middle axis of `[A, n, K]` for strips `start` to `stop` of columns."""
-    length, columns, reach = values.shape[1], values.shape[2], width // 2
-    each = (columns + _STRIP - 1) // _STRIP
-    sums = np.empty((length + 2 * reach, _STRIP), np.float32)
-    for strip in range(start, stop):
-        a, first = strip // each, strip % each * _STRIP
-        n = min(_STRIP, columns - first)
-        for k in range(length + 2 * reach):
-            source, target = values[a, _mirrored(k - reach, length), first : first + n], sums[k]
-            for i in range(n):
-                target[i] = source[i]
-        _windows(sums, width, first, n, result[a])
-
-
-def _in_parts(kernel: Callable[..., None], count: int, *arguments: Any) -> None:
-    """Run `kernel(*arguments, start, stop)` over ranges of `count`, one per thread."""
-    parts = min(torch.get_num_threads(), max(count, 1))
-    edges = [count * k // parts for k in range(parts + 1)]
-    run_all([partial(kernel, *arguments, first, last) for first, last in pairwise(edges)])
-
-
-def _box_mean(values: Array, width: int) -> Array:
-    """Return the mean of `[*S]` over boxes; see `_box_mean` in `segcal.functional.context`."""
-    size = values.shape
-    for axis in range(len(size) - 1):
-        folded = (math.prod(size[:axis]), size[axis], math.prod(size[axis + 1 :]))
-        result = np.empty(folded, np.float32)
-        strips = folded[0] * -(-folded[2] // _STRIP)
-        _in_parts(_box_strips, strips, values.reshape(folded), width, result)
-        values = result
-    lines = values.reshape(-1, size[-1])
-    result = np.empty(lines.shape, np.float32)
-    _in_parts(_box_lines, len(lines), lines, width, result)
-    return result.reshape(size)
-
-
 class _Maps(NamedTuple):
-    """The features of each pixel `[*S]` before any mean is taken."""
+    """The features of each pixel `[D, H, W]` before any mean is taken."""
 
     entropy: Array
     margin: Array
@@ -186,80 +85,164 @@ class _Maps(NamedTuple):
     predicted: Array
 
 
-def _maps(image: Array) -> _Maps:
+class _Work(NamedTuple):
+    """Scratch memory for one image: its maps, three more maps of numbers, and that of the threads."""
+
+    maps: _Maps
+    numbers: Array
+    levels: Array
+    boxes: Array
+
+    @classmethod
+    def of(cls, image: Array) -> _Work:
+        """Return the memory for an image `[L, *S]`."""
+        size = _as_volume(image.shape[1:])
+        depth, height, width = size
+        kinds = np.float32, np.float32, np.uint8, np.uint8, np.int16 if len(image) < 1 << 15 else np.int32
+        of_boxes = 2, *box_scratch(max(depth, height), width)
+        *maps, numbers, levels, boxes = scratch_arrays(
+            *((size, kind) for kind in kinds),
+            ((3, *size), np.float32),
+            (dilation_scratch(*size), np.uint8),
+            ((torch.get_num_threads(), *of_boxes), np.float32),
+        )
+        return cls(_Maps(*maps), numbers, levels, boxes)
+
+
+def _as_volume(size: tuple[int, ...]) -> tuple[int, int, int]:
+    """Return a size as `[D, H, W]`; the lines of an image are planes, so that they are divided between threads."""
+    depth, *height, width = (1, *size) if len(size) == 1 else size
+    return depth, *(height or [1]), width  # type: ignore[return-value]
+
+
+def _describe_image(image: Array, work: _Work) -> None:
     """Compute the maps of one image `[L, *S]`."""
-    size = image.shape[1:]
-    flat = image.reshape(len(image), -1)
-    entropy, margin = (np.empty(flat.shape[1], np.float32) for _ in range(2))
-    predicted = np.empty(flat.shape[1], np.int16 if len(image) < 1 << 15 else np.int32)
+    maps, flat = work.maps, image.reshape(len(image), -1)
+    entropy, margin, predicted = (values.reshape(-1) for values in (maps.entropy, maps.margin, maps.predicted))
     over_pixels(_describe, flat.shape[1], flat, entropy, margin, predicted)
-    near = near_boundary(torch.from_numpy(predicted.reshape(1, *size)), width=1)[0].numpy().view(np.uint8)
-    return _Maps(entropy.reshape(size), margin.reshape(size), _distance(near), near, predicted.reshape(size))
+    mark_boundary(maps.predicted[np.newaxis], maps.near[np.newaxis], 1)
+    free_boxes(maps.near, work.levels, maps.distance)
 
 
-def _distance(near: Array) -> Array:
-    """Return the distance of `segcal.functional.context`: three copies of a box, shifted, make the next box."""
-    level, total = near, near.copy()
-    for doubling in range(DOUBLINGS):
-        shift = 1 << doubling
-        for axis in range(near.ndim):
-            rows = level.reshape(math.prod(near.shape[:axis]), near.shape[axis], -1)
-            wider = rows.copy()
-            wider[:, shift:] |= rows[:, :-shift]
-            wider[:, :-shift] |= rows[:, shift:]
-            level = wider.reshape(near.shape)
-        total += level
-    return np.uint8(1 + DOUBLINGS) - total
+def _in_parts(kernel: Callable[..., None], count: int, *arguments: Any, scratch: Array) -> None:
+    """Run `kernel(*arguments, scratch, start, stop)` over ranges of `count`, one per thread."""
+    parts = min(len(scratch), max(count, 1))
+    edges = [count * k // parts for k in range(parts + 1)]
+    run_all([partial(kernel, *arguments, scratch[k], first, last) for k, (first, last) in enumerate(pairwise(edges))])
+
+
+def _strips(values: Array) -> int:
+    """Return the number of strips of columns of `[D, H, W]`, whose columns go from plane to plane."""
+    columns: int = values[0].size
+    return -(-columns // STRIP)
+
+
+@compiled
+def _mean_in_planes(values: Array, width: int, tall: bool, scratch: Array, start: int, stop: int) -> None:
+    """Replace planes `start` to `stop` of `[D, H, W]` by the means in them."""
+    for z in range(start, stop):
+        mean_in_plane(values[z], width, tall, scratch[0], values[z])
+
+
+@compiled
+def _mean_across_planes(values: Array, width: int, scratch: Array, start: int, stop: int) -> None:
+    """Replace the columns of `[D, N]` in strips `start` to `stop` by their means."""
+    mean_along_columns(values, width, scratch[0], values, start, stop)
+
+
+def _replace_by_means(values: Array, width: int, dims: int, scratch: Array) -> None:
+    """Replace `[D, H, W]` by the means over boxes; see `_box_mean` in `segcal.functional.context`."""
+    _in_parts(_mean_in_planes, len(values), values, width, dims == 3, scratch=scratch)
+    if dims > 1:
+        _in_parts(_mean_across_planes, _strips(values), values.reshape(len(values), -1), width, scratch=scratch)
 
 
 def context_features(logits: Tensor) -> Tensor:
     """Twin of `segcal.functional.context.context_features`, in float32."""
-    if not logits.numel():
+    dims = logits.ndim - 2
+    if not logits.numel() or dims > 3:
         return DECLINED
     batch = as_numpy(logits)
-    result = np.empty((len(batch), 3 + 3 * len(WINDOWS), *batch.shape[2:]), np.float32)
+    result = np.empty((len(batch), 3 + 3 * len(WINDOWS), *_as_volume(batch.shape[2:])), np.float32)
     for image, out in zip(batch, result, strict=True):
-        maps = _maps(image)
+        work = _Work.of(image)
+        maps = work.maps
+        _describe_image(image, work)
         out[0], out[1], out[2] = maps.entropy, maps.margin, maps.distance
         for k, width in enumerate(WINDOWS):
-            for j, values in enumerate((maps.entropy, maps.margin, maps.near.astype(np.float32))):
-                out[3 + 3 * k + j] = _box_mean(values, width)
-    return _as_precise_as(logits, result)
+            for j, values in enumerate((maps.entropy, maps.margin, maps.near)):
+                mean = out[3 + 3 * k + j]
+                mean[...] = values
+                _replace_by_means(mean, width, dims, work.boxes)
+    return _as_precise_as(logits, result.reshape(len(batch), -1, *batch.shape[2:]))
 
 
 @compiled
 def _combine(
     entropy: Array, margin: Array, distance: Array, near: Array, predicted: Array, weights: Array, offsets: Array,
-    own: Array, narrow: Array, broad: Array, start: int, stop: int,
+    own: Array, narrow: Array, broad: Array,
 ) -> None:  # fmt: skip
-    """Compute what each pixel adds to its own log-temperature, and to that of the pixels in both boxes around it."""
+    """Compute what each pixel of `[N]` adds to its own log-temperature, and to that of the pixels in both boxes."""
     a, b, c = weights[0], weights[1], weights[2]
     d, e, f = weights[3], weights[4], weights[5]
     g, h, k = weights[6], weights[7], weights[8]
-    for i in range(start, stop):
+    for i in range(own.shape[0]):
         heat, apart, edge = entropy[i], margin[i], np.float32(near[i])
         own[i] = a * heat + b * apart + c * np.float32(distance[i])
         narrow[i] = d * heat + e * apart + f * edge
         broad[i] = g * heat + h * apart + k * edge
-    for i in range(start, stop):
+    for i in range(own.shape[0]):
         own[i] += offsets[predicted[i]]
 
 
 @compiled
-def _finish(
-    own: Array, narrow: Array, broad: Array, low: float, high: float, least: float, softness: float, result: Array,
-    start: int, stop: int,
+def _combine_planes(
+    entropy: Array, margin: Array, distance: Array, near: Array, predicted: Array, weights: Array, offsets: Array,
+    tall: bool, own: Array, narrow: Array, broad: Array, scratch: Array, start: int, stop: int,
 ) -> None:  # fmt: skip
-    """Add up the log-temperatures, apply the floor, which is soft unless `softness` is 0, and the bounds."""
-    for i in range(start, stop):
-        own[i] += narrow[i] + broad[i]
+    """Compute the shares of the log-temperature of planes `start` to `stop`, with the means in these planes."""
+    for z in range(start, stop):
+        _combine(
+            entropy[z].ravel(), margin[z].ravel(), distance[z].ravel(), near[z].ravel(), predicted[z].ravel(),
+            weights, offsets, own[z].ravel(), narrow[z].ravel(), broad[z].ravel(),
+        )  # fmt: skip
+        mean_in_plane(narrow[z], _NARROW, tall, scratch[0], narrow[z])
+        mean_in_plane(broad[z], _BROAD, tall, scratch[0], broad[z])
+
+
+@compiled
+def _finish(own: Array, low: float, high: float, least: float, softness: float, result: Array) -> None:
+    """Apply the floor to log-temperatures, which is soft unless `softness` is 0, and the bounds; changes `own`."""
     if softness > 0:
-        for i in range(start, stop):
+        for i in range(own.shape[0]):
             above = own[i] - least
             rest = log_above_one(1.0 + np.float64(exp_float32(-abs(above) / softness)))
             own[i] = least + max(above, np.float32(0)) + softness * np.float32(rest)
-    for i in range(start, stop):
+    for i in range(own.shape[0]):
         result[i] = min(max(exp_float32(max(own[i], least)), low), high)
+
+
+@compiled
+def _finish_strips(
+    own: Array, narrow: Array, broad: Array, widths: tuple[int, int], low: float, high: float, least: float,
+    softness: float, result: Array, scratch: Array, start: int, stop: int,
+) -> None:  # fmt: skip
+    """Add up the log-temperatures of strips `start` to `stop` of `[D, N]`, with the means across planes, and finish.
+
+    A signal has no planes to average over; its widths are 1.
+    """
+    rows, columns = own.shape
+    of_narrow, of_broad = np.float32(1 / widths[0]), np.float32(1 / widths[1])
+    for strip in range(start, stop):
+        first = strip * STRIP
+        n = min(STRIP, columns - first)
+        near = strip_sums(narrow, first, n, widths[0], scratch[0])
+        far = strip_sums(broad, first, n, widths[1], scratch[1])
+        for k in range(rows):
+            line, a, b = own[k, first : first + n], near[k], far[k]
+            for i in range(n):
+                line[i] += a[i] * of_narrow + b[i] * of_broad
+            _finish(line, low, high, least, softness, result[k, first : first + n])
 
 
 def context_temperature(
@@ -272,20 +255,21 @@ def context_temperature(
     softness: Tensor,
 ) -> Tensor:
     """Twin of `segcal.functional.context.context_temperature`, in float32."""
-    if not logits.numel():
+    dims = logits.ndim - 2
+    if not logits.numel() or dims > 3:
         return DECLINED
     batch = as_numpy(logits)
     each, moved = as_numpy(weights.float()), as_numpy((offsets + intercept).float())
     least = np.log(max(float(floor), LEAST_TEMPERATURE))
     limits = [np.float32(number) for number in (*bounds, least, float(softness))]
-    result = np.empty((len(batch), 1, *batch.shape[2:]), np.float32)
+    result, across = np.empty((len(batch), 1, *batch.shape[2:]), np.float32), WINDOWS if dims > 1 else (1, 1)
     for image, out in zip(batch, result, strict=True):
-        maps = [values.reshape(-1) for values in _maps(image)]
-        own, narrow, broad = (np.empty(maps[0].size, np.float32) for _ in range(3))
-        over_pixels(_combine, own.size, *maps, each, moved, own, narrow, broad)
-        size, both = image.shape[1:], zip((narrow, broad), WINDOWS, strict=True)
-        boxes = [_box_mean(values.reshape(size), width).reshape(-1) for values, width in both]
-        over_pixels(_finish, own.size, own, *boxes, *limits, out.reshape(-1))
+        work = _Work.of(image)
+        maps, shares, depth = work.maps, work.numbers, len(work.maps.entropy)
+        _describe_image(image, work)
+        _in_parts(_combine_planes, depth, *maps, each, moved, dims == 3, *shares, scratch=work.boxes)
+        flat = [values.reshape(depth, -1) for values in (*shares, out)]
+        _in_parts(_finish_strips, _strips(shares[0]), *flat[:3], across, *limits, flat[3], scratch=work.boxes)
     return _as_precise_as(logits, result)
 
 

@@ -6,13 +6,13 @@ Plain PyTorch reads the logits five times: maximum, quotient, softmax, and twice
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from segcal.kernels.cpu.compiling import BLOCK, as_numpy, compiled, exp_float32, over_pixels
+from segcal.kernels.cpu.half import HALVES, LARGEST, narrow_scores, widen
 from segcal.kernels.dispatch import DECLINED
 from segcal.types import Array
 
@@ -116,29 +116,69 @@ def _quotients(
         _note_odd(probe, n, odd)
 
 
+@compiled
+def _half_probabilities(
+    bits: Array, temperature: Array, zero: float, largest: float, brain: bool, found: Array, odd: Array,
+    start: int, stop: int,
+) -> None:  # fmt: skip
+    """Compute `_probabilities` in half precision."""
+    logits, probs = np.empty((bits.shape[0], BLOCK), np.float32), np.empty((bits.shape[0], BLOCK), np.float32)
+    heat = np.empty(BLOCK, np.float32)
+    for at in range(start, stop, BLOCK):
+        n = min(BLOCK, stop - at)
+        for c in range(bits.shape[0]):
+            widen(bits[c, at : at + n], brain, logits[c])
+        _spread(temperature, at, n, heat)
+        _probabilities(logits, heat, zero, probs, odd, 0, n)
+        narrow_scores(probs, logits, n, largest, brain, at, found)
+
+
+@compiled
+def _half_quotients(
+    bits: Array, temperature: Array, zero: float, largest: float, brain: bool, found: Array, odd: Array,
+    start: int, stop: int,
+) -> None:  # fmt: skip
+    """Compute `_quotients` in half precision."""
+    logits, scaled = np.empty((bits.shape[0], BLOCK), np.float32), np.empty((bits.shape[0], BLOCK), np.float32)
+    heat = np.empty(BLOCK, np.float32)
+    for at in range(start, stop, BLOCK):
+        n = min(BLOCK, stop - at)
+        for c in range(bits.shape[0]):
+            widen(bits[c, at : at + n], brain, logits[c])
+        _spread(temperature, at, n, heat)
+        _quotients(logits, heat, zero, scaled, odd, 0, n)
+        narrow_scores(scaled, logits, n, largest, brain, at, found)
+
+
 def scaled_probabilities(logits: Tensor, temperature: Tensor) -> Tensor:
-    """Twin of `segcal.functional.division.scaled_probabilities`, in float32."""
-    return _run(_probabilities, logits, temperature)
+    """Twin of `segcal.functional.division.scaled_probabilities`, in float32 and half precision."""
+    return _run(_probabilities, _half_probabilities, logits, temperature)
 
 
 def scaled_logits(logits: Tensor, temperature: Tensor) -> Tensor:
-    """Twin of `segcal.functional.division.scaled_logits`, in float32."""
-    return _run(_quotients, logits, temperature)
+    """Twin of `segcal.functional.division.scaled_logits`, in float32 and half precision."""
+    return _run(_quotients, _half_quotients, logits, temperature)
 
 
-def _run(kernel: Callable[..., None], logits: Tensor, temperature: Tensor) -> Tensor:
-    if not (logits.dtype == temperature.dtype == torch.float32 and logits.numel()):
+def _run(kernel: Callable[..., None], half_kernel: Callable[..., None], logits: Tensor, temperature: Tensor) -> Tensor:
+    half = logits.dtype in HALVES
+    if temperature.dtype != torch.float32 or not (half or logits.dtype == torch.float32) or not logits.numel():
         return DECLINED
-    z: Any = as_numpy(logits).reshape(*logits.shape[:2], -1)
-    found, odd = np.empty(z.shape, np.float32), np.zeros(1, np.bool_)
-    for k in range(len(z)):
+    found, odd = torch.empty(logits.shape, dtype=logits.dtype), np.zeros(1, np.bool_)
+    chosen, more = (half_kernel, (LARGEST[logits.dtype], logits.dtype == torch.bfloat16)) if half else (kernel, ())
+    for k in range(len(logits)):
+        z, out = (_flat(values[k]) for values in (logits, found))
         own = temperature[k]
         one = all(stride == 0 or length == 1 for stride, length in zip(own.stride(), own.shape, strict=True))
         heat = as_numpy(own[(slice(0, 1),) * own.ndim] if one else own).reshape(-1)
-        over_pixels(kernel, z.shape[2], z[k], heat, np.float32(0), found[k], odd)
-    if odd[0]:
-        return DECLINED  # the plain form refuses them
-    return torch.from_numpy(found).view(logits.shape)
+        over_pixels(chosen, z.shape[1], z, heat, np.float32(0), *more, out, odd)
+    return DECLINED if odd[0] else found  # the plain form refuses numbers that are not finite
+
+
+def _flat(image: Tensor) -> Array:
+    """Return an image as `[L, N]`, without a copy where memory order allows; half precision as its bits."""
+    bits = image.detach().contiguous().flatten(1)
+    return (bits.view(torch.int16) if image.dtype in HALVES else bits).numpy()
 
 
 def scaled_within(values: Tensor, factor: Tensor, floor: Tensor, bounds: tuple[float, float]) -> Tensor:

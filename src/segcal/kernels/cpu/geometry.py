@@ -26,16 +26,42 @@ def _mark_changes(labels: Array, near: Array, step: int, width: int) -> None:
                 second[i] |= np.uint8(here[i] != there[i])
 
 
+@compiled
+def _mark_changes_in_lines(labels: Array, near: Array, length: int, width: int) -> None:
+    """Do the same along lines of `length` pixels, which lie one after the other: one long pass, whatever the length."""
+    differs, n = np.empty(labels.shape[0], np.uint8), labels.shape[0]
+    for offset in range(1, min(width, length - 1) + 1):
+        here, there = labels[: n - offset], labels[offset:]
+        for i in range(n - offset):
+            differs[i] = np.uint8(here[i] != there[i])
+        for end in range(length, n + 1, length):  # a line does not continue in the next
+            differs[end - offset : end] = 0
+        first, second = near[: n - offset], near[offset:]
+        for i in range(n - offset):
+            first[i] |= differs[i]
+        for i in range(n - offset):
+            second[i] |= differs[i]
+
+
 def near_boundary(labels: Tensor, *, width: int = 2, ball: bool = False) -> Tensor:
     """Twin of `segcal.functional.geometry.near_boundary`, for neighbours along the axes."""
     if ball:
         return DECLINED
     values = as_numpy(labels)
     if values.size and values.min() >= -(1 << 15) and values.max() < 1 << 15:
-        values = values.astype(np.int16)  # a vector register holds four times as many
-    near = np.zeros(values.shape, np.uint8)
-    for axis in range(1, values.ndim if values.size else 1):
-        step = math.prod(values.shape[axis + 1 :])
-        rows = (-1, values.shape[axis] * step)
-        _mark_changes(values.reshape(rows), near.reshape(rows), step, width)
+        values = values.astype(np.int16, copy=False)  # a vector register holds four times as many
+    near = np.empty(values.shape, np.uint8)
+    mark_boundary(values, near, width)
     return torch.from_numpy(near.view(np.bool_))
+
+
+def mark_boundary(labels: Array, near: Array, width: int) -> None:
+    """Set `near` of labels `[B, *S]` to 1 where a label up to `width` steps away along an axis differs, else to 0."""
+    near.fill(0)
+    last = labels.ndim - 1
+    for axis in range(1, last if labels.size else 1):
+        step = math.prod(labels.shape[axis + 1 :])
+        rows = (-1, labels.shape[axis] * step)
+        _mark_changes(labels.reshape(rows), near.reshape(rows), step, width)
+    if labels.size and last:
+        _mark_changes_in_lines(labels.reshape(-1), near.reshape(-1), labels.shape[last], width)

@@ -1,4 +1,4 @@
-"""Leaves and gates of the temperature tree mixed, and the gradient of each, in one pass over the pixels on the CPU."""
+"""Training of the temperature tree on the CPU: leaves and gates mixed, the gradient of each, and that of filters."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from segcal.kernels.cpu.compiling import BLOCK, as_numpy, compiled, exp_float32, over_pixels
+from segcal.kernels.cpu.filter_gradient import filter_gradient
 from segcal.kernels.dispatch import DECLINED
 from segcal.types import Array
 
@@ -109,6 +110,13 @@ def mixed_gradient(
         over_pixels(_mix_gradient, count, *arrays, *numbers, rates[k], of_leaf[k])
     size = found.shape[2:]
     return torch.from_numpy(rates).view(len(found), nodes, *size), torch.from_numpy(of_leaf).view(len(found), 1, *size)
+
+
+def weight_gradient(padded: Tensor, gradient: Tensor) -> Tensor:
+    """Twin of `segcal.functional.tree_training.weight_gradient`, in float32."""
+    if padded.dtype != torch.float32 or gradient.dtype != torch.float32 or not gradient.numel():
+        return DECLINED
+    return torch.from_numpy(filter_gradient(as_numpy(padded), as_numpy(gradient)))
 
 
 def _ready(found: Tensor, leaf: Tensor | None) -> bool:

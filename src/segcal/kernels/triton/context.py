@@ -15,42 +15,74 @@ from torch import Tensor
 
 from segcal.kernels.constants import DOUBLINGS, LEAST_TEMPERATURE, LOWEST, MARGIN_CAP, WINDOWS
 from segcal.kernels.dispatch import DECLINED
-from segcal.kernels.triton.softmax import PRECISIONS, TILE, WARPS, laid_flat, on_device, read, tile_shape
+from segcal.kernels.triton.launching import PRECISIONS, flag, launch, note, pieces
+from segcal.kernels.triton.softmax import (
+    HELD,
+    HELD_WARPS,
+    PIXELS,
+    WARPS,
+    laid_flat,
+    read,
+    read_classes,
+    tile_shape,
+)
 
 _CAP, _LOWEST = tl.constexpr(MARGIN_CAP), tl.constexpr(LOWEST)
 _NARROW, _BROAD = tl.constexpr(WINDOWS[0] // 2), tl.constexpr(WINDOWS[1] // 2)
 _FAR = tl.constexpr(1 << DOUBLINGS)  # a distance beyond the largest that counts
 _DOUBLINGS = tl.constexpr(DOUBLINGS)
 _LEAST = tl.constexpr(LEAST_TEMPERATURE)
+_KEEP = tl.constexpr(tl.PropagateNan.ALL)
 _PIXELS = 512  # of a program
 
 
 @triton.jit
 def _describe(
-    z_ptr, entropy_ptr, margin_ptr, predicted_ptr, L, N, zb, zl, zn,
-    WHOLE: tl.constexpr, BL: tl.constexpr, BN: tl.constexpr,
+    z_ptr, entropy_ptr, margin_ptr, predicted_ptr, flag_ptr, L, N, zb, zl, zn,
+    CLASSES: tl.constexpr, BL: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """Entropy, capped margin and predicted class of each pixel."""
+    """Entropy, capped margin and predicted class of each pixel; impossible classes count as `LOWEST` below the top.
+
+    `CLASSES` is L if a program holds them all, else 0.
+    """
     image = tl.program_id(1).to(tl.int64)
     n = tl.program_id(0) * BN + tl.arange(0, BN)
-    if WHOLE:
-        c = tl.arange(0, BL)
-        z = read(z_ptr + image * zb, c, n, L, N, zl, zn)
-        top, winner = tl.max(z, axis=0, return_indices=True, return_indices_tie_break_left=True)
-        second = tl.max(tl.where(c[:, None] == winner[None, :], float("-inf"), z), axis=0)
-        total, weighted = _moments(z, top, c, L)
+    if CLASSES:
+        z = read_classes(z_ptr + image * zb + n.to(tl.int64) * zn, n < N, zl, CLASSES)
+        top, second, winner, total, weighted = _described(z, CLASSES, BN)
     else:
         top, second, winner, total, weighted = _described_in_chunks(z_ptr + image * zb, n, L, N, zl, zn, BL, BN)
     at, inside = image * N + n, n < N
+    note(flag_ptr, ((total < float("inf")) == 0) & inside)  # NaN
     tl.store(entropy_ptr + at, tl.log(total) - weighted / total, mask=inside)
     tl.store(margin_ptr + at, tl.minimum(top - second, _CAP), mask=inside)
     tl.store(predicted_ptr + at, winner, mask=inside)
 
 
 @triton.jit
+def _described(z, L: tl.constexpr, BN: tl.constexpr):
+    """Return the two largest logits, the class of the first, and both moments; they are NaN as `_moments` says."""
+    top, second, winner = z[0], tl.full([BN], float("-inf"), tl.float32), tl.zeros([BN], tl.int32)
+    for c in tl.static_range(1, L):
+        second = tl.maximum(second, tl.minimum(top, z[c]))
+        winner = tl.where(z[c] > top, c, winner)
+        top = tl.maximum(top, z[c])
+    total, weighted = tl.zeros([BN], tl.float32), tl.zeros([BN], tl.float32)
+    for c in tl.static_range(L):
+        below = tl.maximum(z[c] - top, _LOWEST, _KEEP)
+        power = tl.exp(below)
+        total += power
+        weighted += power * below
+    return top, second, winner, total, weighted
+
+
+@triton.jit
 def _moments(z, top, c, L):
-    """Return the sums of `exp(below)` and of `below exp(below)`, with `below` the logits minus the largest."""
-    below = tl.maximum(z - top[None, :], _LOWEST)
+    """Return the sums of `exp(below)` and of `below exp(below)`, with `below` the logits minus the largest.
+
+    They are NaN if a logit is NaN or +infinity, or if all are -infinity.
+    """
+    below = tl.maximum(z - top[None, :], _LOWEST, _KEEP)
     powers = tl.where((c < L)[:, None], tl.exp(below), 0.0)
     return tl.sum(powers, axis=0), tl.sum(powers * below, axis=0)
 
@@ -120,12 +152,18 @@ def _combine(
 
 
 @triton.jit
-def _sum_along(values_ptr, at, position, length, stride, inside, REACH: tl.constexpr, BN: tl.constexpr):
-    """Mean over a window along an axis whose ends are mirrors."""
-    period = tl.maximum(2 * (length - 1), 1)
+def _mean_along(
+    values_ptr, at, position, length, stride, inside, REACH: tl.constexpr, LONG: tl.constexpr, BN: tl.constexpr
+):
+    """Mean over a window along an axis whose ends are mirrors; where it is not `LONG`, they reflect each other."""
     total = tl.zeros([BN], tl.float32)
     for j in tl.static_range(2 * REACH + 1):
-        place = (position + (j - REACH) + REACH * period) % period
+        place = position + (j - REACH)
+        if LONG:
+            place = tl.abs(place)
+        else:
+            period = tl.maximum(2 * (length - 1), 1)
+            place = (place + REACH * period) % period
         place = tl.minimum(place, 2 * (length - 1) - place)
         total += tl.load(values_ptr + at + (place - position) * stride, mask=inside, other=0.0)
     return total / (2 * REACH + 1)
@@ -144,15 +182,15 @@ def _above_floor(exponent, floor, softness):
 def _along(
     narrow_ptr, broad_ptr, distance_ptr, own_ptr, weight_ptr, floor_ptr, softness_ptr,
     narrow_out, broad_out, distance_out, heat_ptr, length, stride, N, low, high,
-    LAST: tl.constexpr, BN: tl.constexpr,
+    LAST: tl.constexpr, LONG: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     """Means and distances along one axis; along the last one, the temperature."""
     image = tl.program_id(1).to(tl.int64)
     n = tl.program_id(0) * BN + tl.arange(0, BN)
     at, inside = image * N + n, n < N
     position = n // stride % length
-    narrow = _sum_along(narrow_ptr, at, position, length, stride, inside, _NARROW, BN)
-    broad = _sum_along(broad_ptr, at, position, length, stride, inside, _BROAD, BN)
+    narrow = _mean_along(narrow_ptr, at, position, length, stride, inside, _NARROW, LONG, BN)
+    broad = _mean_along(broad_ptr, at, position, length, stride, inside, _BROAD, LONG, BN)
     distance = tl.full([BN], _FAR, tl.int32)
     for j in tl.static_range(2 * _FAR - 1):
         step = j - (_FAR - 1)
@@ -188,29 +226,32 @@ def context_temperature(
         return DECLINED
     z = laid_flat(logits)
     images, classes, pixels = z.shape
-    entropy, margin, own, *rest = (
-        torch.empty((images, pixels), dtype=torch.float32, device=logits.device) for _ in range(7)
-    )
+    # contents: entropy, margin, own; then narrow and broad of two sets of maps
+    entropy, margin, own, *rest = torch.empty((7, images, pixels), dtype=torch.float32, device=logits.device)
     predicted = torch.empty((images, pixels), dtype=torch.int32, device=logits.device)
-    distances = [torch.empty((images, pixels), dtype=torch.uint8, device=logits.device) for _ in range(2)]
+    distances = torch.empty((2, images, pixels), dtype=torch.uint8, device=logits.device)
     found = torch.empty((images, 1, *size), dtype=torch.float32, device=logits.device)
-    rows, columns = tile_shape(classes)
+    held = classes <= HELD
+    rows, columns = (1, PIXELS) if held else tile_shape(classes)
     shape = (1, 1, *size)[-3:]
     maps = [(rest[0], rest[1], distances[0]), (rest[2], rest[3], distances[1])]
     weights, offsets = weights.contiguous(), offsets.contiguous()
-    with on_device(logits):
-        _describe[(triton.cdiv(pixels, columns), images)](
-            z, entropy, margin, predicted, classes, pixels, *z.stride(),
-            WHOLE=classes <= TILE, BL=rows, BN=columns, num_warps=WARPS,
+    launch(
+        _describe, (pieces(pixels, columns), images),
+        z, entropy, margin, predicted, flag(), classes, pixels, *z.stride(),
+        CLASSES=classes if held else 0, BL=rows, BN=columns, num_warps=HELD_WARPS if held else WARPS,
+    )  # fmt: skip
+    grid = (pieces(pixels, _PIXELS), images)
+    launch(
+        _combine, grid,
+        entropy, margin, predicted, weights, intercept, offsets, own, *maps[0], *shape, BN=_PIXELS, num_warps=4,
+    )  # fmt: skip
+    for axis in range(len(size)):
+        source, target = maps[axis % 2], maps[(axis + 1) % 2]
+        launch(
+            _along, grid,
+            *source, own, weights, floor, softness, *target, found, size[axis], math.prod(size[axis + 1 :]), pixels,
+            *map(float, bounds), LAST=axis == len(size) - 1, LONG=size[axis] > max(WINDOWS) // 2, BN=_PIXELS,
+            num_warps=4,
         )  # fmt: skip
-        grid = (triton.cdiv(pixels, _PIXELS), images)
-        _combine[grid](
-            entropy, margin, predicted, weights, intercept, offsets, own, *maps[0], *shape, BN=_PIXELS, num_warps=4
-        )
-        for axis in range(len(size)):
-            source, target = maps[axis % 2], maps[(axis + 1) % 2]
-            _along[grid](
-                *source, own, weights, floor, softness, *target, found, size[axis], math.prod(size[axis + 1 :]), pixels,
-                *(float(bound) for bound in bounds), LAST=axis == len(size) - 1, BN=_PIXELS, num_warps=4,
-            )  # fmt: skip
     return found

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from segcal.kernels.dispatch import DECLINED, has_values
+from segcal.kernels.dispatch import DECLINED
+from segcal.kernels.triton.launching import PRECISIONS, flag, launch, note, pieces, was_noted
 from segcal.kernels.triton.softmax import (
-    PRECISIONS,
-    TILE,
+    HELD,
+    HELD_WARPS,
+    PIXELS,
     WARPS,
+    flat,
     guarded,
     laid_flat,
-    on_device,
+    largest_of,
+    possible,
+    possible_classes,
     read,
+    read_classes,
     summarised,
     tile_shape,
 )
@@ -23,31 +31,40 @@ from segcal.kernels.triton.softmax import (
 
 @triton.jit
 def _scaled(
-    z_ptr, t_ptr, out_ptr, odd_ptr, L, N, zb, zl, zn, tb, tn, limit,
-    PROBABILITIES: tl.constexpr, BL: tl.constexpr, BN: tl.constexpr,
+    z_ptr, t_ptr, out_ptr, flag_ptr, N, zb, zl, zn, tb, tn, limit,
+    PROBABILITIES: tl.constexpr, L: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     """Softmax of the quotients, or the quotients, of all classes at once."""
     image = tl.program_id(1).to(tl.int64)
     n = tl.program_id(0) * BN + tl.arange(0, BN)
-    c = tl.arange(0, BL)
+    dtype: tl.constexpr = out_ptr.dtype.element_ty
     heat = tl.load(t_ptr + image * tb + n.to(tl.int64) * tn, mask=n < N, other=1.0).to(tl.float32)
-    z = read(z_ptr + image * zb, c, n, L, N, zl, zn)
-    _note_odd(odd_ptr, z, c, n, L, N)
-    top = tl.max(z, axis=0)
+    z = read_classes(z_ptr + image * zb + n.to(tl.int64) * zn, n < N, zl, L)
+    top = largest_of(z, L)
+    z = possible_classes(z, top, z_ptr.dtype.element_ty, L)
+    out_ptr += image * L * N + n
     if PROBABILITIES:
-        powers = tl.exp((z - top[None, :]) * (1.0 / heat)[None, :])
-        share = 1.0 / tl.sum(powers, axis=0)
-        found = (powers * share[None, :]).to(out_ptr.dtype.element_ty)
-        largest = share.to(out_ptr.dtype.element_ty)  # of the winner, whose power is 1
+        cold, total, powers = 1.0 / heat, tl.zeros([BN], tl.float32), ()
+        for c in tl.static_range(L):
+            powers += (tl.exp((z[c] - top) * cold),)
+            total += powers[c]
+        share = 1.0 / total
+        for c in tl.static_range(L):
+            found = guarded((powers[c] * share).to(dtype), share.to(dtype), z[c], top)  # the winner's power is 1
+            tl.store(out_ptr + c * tl.cast(N, tl.int64), found, mask=n < N)
+        note(flag_ptr, ((total < float("inf")) == 0) & (n < N))  # also where it is NaN
     else:
-        found, largest = _quotients(z, top, heat, limit, out_ptr.dtype.element_ty)
-    found = guarded(found, largest[None, :], z, top[None, :])
-    _write(out_ptr + image * L * N, c, n, L, N, found)
+        zeros = tl.zeros([BN], tl.float32)
+        for c in tl.static_range(L):
+            zeros += z[c] * 0.0  # NaN if a logit is NaN or infinite
+            found, largest = _quotients(z[c], top, heat, heat, limit, dtype)
+            tl.store(out_ptr + c * tl.cast(N, tl.int64), guarded(found, largest, z[c], top), mask=n < N)
+        note(flag_ptr, ((zeros != 0.0) | (top == float("-inf"))) & (n < N))
 
 
 @triton.jit
 def _scaled_in_chunks(
-    z_ptr, t_ptr, out_ptr, odd_ptr, L, N, zb, zl, zn, tb, tn, limit,
+    z_ptr, t_ptr, out_ptr, flag_ptr, L, N, zb, zl, zn, tb, tn, limit,
     PROBABILITIES: tl.constexpr, BL: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     """The same for more classes than a tile holds."""
@@ -56,36 +73,29 @@ def _scaled_in_chunks(
     heat = tl.load(t_ptr + image * tb + n.to(tl.int64) * tn, mask=n < N, other=1.0).to(tl.float32)
     cold = 1.0 / heat
     top, total = summarised(z_ptr + image * zb, n, cold, L, N, zl, zn, BL, BN)
+    note(flag_ptr, ((total < float("inf")) == 0) & (n < N))
     share = 1.0 / total
     for start in range(0, L, BL):
         c = start + tl.arange(0, BL)
-        z = read(z_ptr + image * zb, c, n, L, N, zl, zn)
-        _note_odd(odd_ptr, z, c, n, L, N)
+        z = possible(read(z_ptr + image * zb, c, n, L, N, zl, zn), top, c, L, z_ptr.dtype.element_ty)
         if PROBABILITIES:
             found = (tl.exp((z - top[None, :]) * cold[None, :]) * share[None, :]).to(out_ptr.dtype.element_ty)
             largest = share.to(out_ptr.dtype.element_ty)
         else:
-            found, largest = _quotients(z, top, heat, limit, out_ptr.dtype.element_ty)
+            found, largest = _quotients(
+                z, top, tl.broadcast_to(heat[None, :], z.shape), heat, limit, out_ptr.dtype.element_ty
+            )
         found = guarded(found, largest[None, :], z, top[None, :])
         _write(out_ptr + image * L * N, c, n, L, N, found)
 
 
 @triton.jit
-def _quotients(z, top, heat, limit, dtype: tl.constexpr):
-    """Return quotients and the winner's, finite in the precision of the result."""
+def _quotients(z, top, heats, heat, limit, dtype: tl.constexpr):
+    """Return quotients and the winner's, finite in the precision of the result; `heats` has the shape of `z`."""
     # correctly rounded, so that a smaller logit never has a larger quotient
-    found = tl.clamp(tl.div_rn(z, tl.broadcast_to(heat[None, :], z.shape)), -limit, limit)
+    found = tl.clamp(tl.div_rn(z, heats), -limit, limit)
     largest = tl.clamp(tl.div_rn(top, heat), -limit, limit)
     return found.to(dtype), largest.to(dtype)
-
-
-@triton.jit
-def _note_odd(odd_ptr, z, c, n, L, N):
-    """Set a flag if a logit of the tile is NaN or infinite; lanes outside of the image hold -infinity."""
-    finite = tl.abs(z) < float("inf")
-    odd = (c < L)[:, None] & (n < N)[None, :] & (finite == 0)
-    if tl.sum(tl.sum(odd.to(tl.int32), axis=1), axis=0) > 0:  # rare, so that the programs do not wait for each other
-        tl.atomic_max(odd_ptr, 1)
 
 
 @triton.jit
@@ -107,21 +117,26 @@ def scaled_logits(logits: Tensor, temperature: Tensor) -> Tensor:
 def _run(logits: Tensor, temperature: Tensor, *, probabilities: bool) -> Tensor:
     if logits.dtype not in PRECISIONS or temperature.dtype not in PRECISIONS or not logits.numel():
         return DECLINED
-    z, heat = laid_flat(logits), laid_flat(temperature)
-    images, classes, pixels = z.shape
-    rows, columns = tile_shape(classes)
-    kernel = _scaled if classes <= TILE else _scaled_in_chunks
-    limits = torch.finfo(logits.dtype)
-    found = torch.empty(z.shape, dtype=logits.dtype, device=logits.device)
-    odd = torch.zeros(1, dtype=torch.int32, device=logits.device)
-    with on_device(logits):
-        kernel[(triton.cdiv(pixels, columns), images)](
-            z, heat, found, odd, classes, pixels, *z.stride(), heat.stride(0), heat.stride(2),
-            limits.max * (1 - limits.eps), PROBABILITIES=probabilities, BL=rows, BN=columns, num_warps=WARPS,
+    (z, of_z), (heat, of_heat) = flat(logits), flat(temperature)
+    images, classes, *size = logits.shape
+    pixels = math.prod(size)
+    found = torch.empty_like(logits, memory_format=torch.contiguous_format)
+    strides = (*of_z, of_heat[0], of_heat[2], _LIMITS[logits.dtype])
+    if classes <= HELD:
+        launch(
+            _scaled, (pieces(pixels, PIXELS), images), z, heat, found, flag(), pixels, *strides,
+            PROBABILITIES=probabilities, L=classes, BN=PIXELS, num_warps=HELD_WARPS,
         )  # fmt: skip
-    if has_values(logits) and int(odd):  # waits for the device, unless a graph is captured
-        return DECLINED  # the plain form refuses them
-    return found.view(logits.shape)
+    else:
+        rows, columns = tile_shape(classes)
+        launch(
+            _scaled_in_chunks, (pieces(pixels, columns), images), z, heat, found, flag(), classes, pixels, *strides,
+            PROBABILITIES=probabilities, BL=rows, BN=columns, num_warps=WARPS,
+        )  # fmt: skip
+    return DECLINED if was_noted(logits) else found  # the plain form refuses them
+
+
+_LIMITS = {dtype: torch.finfo(dtype).max * (1 - torch.finfo(dtype).eps) for dtype in PRECISIONS}
 
 
 @triton.jit
@@ -137,7 +152,8 @@ def _confidence(z_ptr, t_ptr, confidence_ptr, label_ptr, L, N, zb, zl, zn, tb, t
         here, place = tl.max(z, axis=0, return_indices=True, return_indices_tie_break_left=True)
         higher = tl.maximum(top, here)
         old = tl.where(top == higher, 1.0, tl.exp((top - higher) * cold))
-        total = total * old + tl.sum(tl.exp((z - higher[None, :]) * cold[None, :]), axis=0)
+        origin = tl.where(higher == float("-inf"), 0.0, higher)  # -infinity minus -infinity would be NaN
+        total = total * old + tl.sum(tl.exp((z - origin[None, :]) * cold[None, :]), axis=0)
         label = tl.where(here > top, start + place, label)
         top = higher
     at = image * N + n
@@ -154,11 +170,11 @@ def confidence_and_label(logits: Tensor, temperature: Tensor) -> tuple[Tensor, T
     rows, columns = tile_shape(classes)
     confidence = torch.empty((images, pixels), dtype=logits.dtype, device=logits.device)
     label = torch.empty((images, pixels), dtype=torch.int64, device=logits.device)
-    with on_device(logits):
-        _confidence[(triton.cdiv(pixels, columns), images)](
-            z, heat, confidence, label, classes, pixels, *z.stride(), heat.stride(0), heat.stride(2),
-            BL=rows, BN=columns, num_warps=WARPS,
-        )  # fmt: skip
+    launch(
+        _confidence, (pieces(pixels, columns), images),
+        z, heat, confidence, label, classes, pixels, *z.stride(), heat.stride(0), heat.stride(2),
+        BL=rows, BN=columns, num_warps=WARPS,
+    )  # fmt: skip
     shape = (images, *logits.shape[2:])
     return confidence.view(shape), label.view(shape)
 
@@ -180,8 +196,8 @@ def scaled_within(values: Tensor, factor: Tensor, floor: Tensor, bounds: tuple[f
     if values.dtype != torch.float32 or not values.numel() or not values.is_contiguous():
         return DECLINED
     found, block = torch.empty_like(values), 1024
-    with on_device(values):
-        _within[(triton.cdiv(values.numel(), block),)](
-            values, factor, floor, found, values.numel(), *(float(bound) for bound in bounds), BN=block, num_warps=4
-        )
+    launch(
+        _within, (pieces(values.numel(), block),),
+        values, factor, floor, found, values.numel(), *map(float, bounds), BN=block, num_warps=4,
+    )  # fmt: skip
     return found

@@ -10,7 +10,8 @@ import triton.language as tl
 from torch import Tensor
 
 from segcal.kernels.dispatch import DECLINED
-from segcal.kernels.triton.softmax import PRECISIONS, TILE, on_device, tile_shape
+from segcal.kernels.triton.launching import PRECISIONS, launch, pieces
+from segcal.kernels.triton.softmax import TILE, tile_shape
 
 
 @triton.jit
@@ -99,11 +100,11 @@ def pixel_statistics(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Te
     rows, columns = tile_shape(classes)
     confidence, nll, brier, entropy = (torch.empty(pixels, dtype=torch.float64, device=logits.device) for _ in range(4))
     predicted = torch.empty(pixels, dtype=torch.int32, device=logits.device)
-    with on_device(logits):
-        _pixel_statistics[(triton.cdiv(pixels, columns),)](
-            logits, labels, confidence, predicted, nll, brier, entropy, classes, pixels, *logits.stride(),
-            labels.stride(0), WHOLE=classes <= TILE, BL=rows, BN=columns, num_warps=4,
-        )  # fmt: skip
+    launch(
+        _pixel_statistics, (pieces(pixels, columns),),
+        logits, labels, confidence, predicted, nll, brier, entropy, classes, pixels, *logits.stride(),
+        labels.stride(0), WHOLE=classes <= TILE, BL=rows, BN=columns, num_warps=4,
+    )  # fmt: skip
     return confidence, predicted, nll, brier, entropy
 
 
@@ -131,9 +132,9 @@ def relabel(labels: Tensor, ignored: Sequence[int], num_classes: int) -> tuple[T
     values = torch.tensor([*ignored, 0][: max(len(ignored), 1)], dtype=torch.int64).to(labels.device)
     result = torch.empty(labels.shape, dtype=torch.int64, device=labels.device)
     wrong = torch.full((1,), pixels, dtype=torch.int64, device=labels.device)
-    with on_device(labels):
-        _relabel[(triton.cdiv(pixels, block),)](
-            flat, values, result, wrong, pixels, num_classes, IGNORED=len(ignored), BN=block, num_warps=4
-        )
+    launch(
+        _relabel, (pieces(pixels, block),),
+        flat, values, result, wrong, pixels, num_classes, IGNORED=len(ignored), BN=block, num_warps=4,
+    )  # fmt: skip
     first = int(wrong)
     return result, first if first < pixels else -1

@@ -1,18 +1,22 @@
-"""What the kernels for CUDA share: tiles of pixels by classes, and the guard of the labels.
+"""What the kernels for CUDA share: reading the classes of some pixels, and the guard of the labels.
 
-A program holds the scores of `BN` pixels. Up to `TILE` classes fit its registers at once, as one tile `[BL, BN]` with
-`BL` the next power of 2; more classes are read in chunks, twice.
+A program holds the scores of `BN` pixels, and a thread all classes of its own pixels, so that threads exchange nothing.
+Up to `HELD` classes fit its registers at once, as a tuple of vectors `[BN]`, and are read once. More are read twice, in
+chunks `[BL, BN]`.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from segcal.kernels.constants import SMALLEST_LOG_PROBABILITY
+
+HELD = 64
+"""Classes up to which a program holds all of them."""
+PIXELS, HELD_WARPS = 128, 4
+"""Of a program that does."""
 TILE = 64
 """Classes up to which a tile holds all of them."""
 CHUNK = 32
@@ -20,23 +24,27 @@ CHUNK = 32
 WARPS = 1
 """Of a program with such a tile: sums over classes stay within a warp and need no shared memory."""
 _ELEMENTS = 2048
-PRECISIONS = (torch.float16, torch.bfloat16, torch.float32)
+_FARTHEST = tl.constexpr(-SMALLEST_LOG_PROBABILITY)
 
 
 def tile_shape(classes: int) -> tuple[int, int]:
     """Return classes and pixels of a tile."""
-    rows = triton.next_power_of_2(classes) if classes <= TILE else CHUNK
+    rows = 1 << (classes - 1).bit_length() if classes <= TILE else CHUNK
     return rows, max(32, min(512, _ELEMENTS // rows))
+
+
+def flat(values: Tensor) -> tuple[Tensor, tuple[int, int, int]]:
+    """Return `[B, C, *S]`, or a copy if need be, and its strides as `[B, C, N]`; without the cost of a view."""
+    strides, shape = values.stride(), values.shape
+    if any(strides[k] != strides[k + 1] * shape[k + 1] for k in range(2, len(shape) - 1)):
+        values = laid_flat(values)
+        strides = values.stride()
+    return values, (strides[0], strides[1], strides[-1] if len(shape) > 2 else 1)
 
 
 def laid_flat(values: Tensor) -> Tensor:
     """Return `[B, C, *S]` as `[B, C, N]`, without a copy where the strides allow."""
     return values.flatten(2) if values.ndim > 2 else values.unsqueeze(2)
-
-
-def on_device(tensor: Tensor) -> Any:
-    """Make the device of a tensor the current one, which is where Triton launches."""
-    return torch.cuda.device_of(tensor)
 
 
 @triton.jit
@@ -69,15 +77,83 @@ def read(z_ptr, c, n, L, N, zl, zn):
 
 
 @triton.jit
+def read_classes(z_ptr, inside, zl, L: tl.constexpr):
+    """Return the logits of all classes of some pixels in float32; 0 outside."""
+    found = ()
+    for c in tl.static_range(L):
+        found += (tl.load(z_ptr + c * zl, mask=inside, other=0.0).to(tl.float32),)
+    return found
+
+
+@triton.jit
+def largest_of(z, L: tl.constexpr):
+    """Return the largest logit of each pixel."""
+    top = z[0]
+    for c in tl.static_range(1, L):
+        top = tl.maximum(top, z[c])
+    return top
+
+
+@triton.jit
+def possible_classes(z, top, dtype: tl.constexpr, L: tl.constexpr):
+    """Return logits with a finite number instead of -infinity."""
+    lowest, found = impossible_logit(top, dtype), ()
+    for c in tl.static_range(L):
+        found += (tl.where(z[c] == float("-inf"), lowest, z[c]),)
+    return found
+
+
+@triton.jit
+def impossible_logit(top, dtype: tl.constexpr):
+    """Return the logit of an impossible class: see `segcal.functional.probability.possible_logits`."""
+    if dtype == tl.float16:
+        eps, least = 0.0009765625, -65504.0
+    elif dtype == tl.bfloat16:
+        eps, least = 0.0078125, -3.3895313892515355e38
+    else:
+        eps, least = 1.1920928955078125e-07, -3.4028234663852886e38
+    below = tl.maximum(4.0 * eps * tl.abs(top), _FARTHEST)
+    return tl.maximum(top - below, least).to(dtype).to(tl.float32)
+
+
+@triton.jit
+def possible(z, top, c, L, dtype: tl.constexpr):
+    """Return logits with a finite number instead of -infinity, except for classes from `L` on."""
+    impossible = (z == float("-inf")) & (c < L)[:, None]
+    return tl.where(impossible, impossible_logit(top, dtype)[None, :], z)
+
+
+@triton.jit
 def summarised(z_ptr, n, cold, L, N, zl, zn, BC: tl.constexpr, BN: tl.constexpr):
-    """Return the largest logit and the sum of `exp(cold (z - largest))` of each pixel, in chunks of classes."""
+    """Return the largest logit and the sum of `exp(cold (z - largest))` of each pixel, in chunks of classes.
+
+    The sum is NaN or infinite where a logit is NaN or +infinity, or all are -infinity.
+    """
     top = tl.full([BN], float("-inf"), tl.float32)
-    total = tl.zeros([BN], tl.float32)
+    total, impossible = tl.zeros([BN], tl.float32), tl.zeros([BN], tl.float32)
     for start in range(0, L, BC):
-        z = read(z_ptr, start + tl.arange(0, BC), n, L, N, zl, zn)
+        c = start + tl.arange(0, BC)
+        z = read(z_ptr, c, n, L, N, zl, zn)
         higher = tl.maximum(top, tl.max(z, axis=0))
-        # the first chunk has nothing to rescale, and -infinity minus -infinity would be NaN
+        # the first chunks have nothing to rescale, and -infinity minus -infinity would be NaN
         old = tl.where(top == higher, 1.0, tl.exp((top - higher) * cold))
-        total = total * old + tl.sum(tl.exp((z - higher[None, :]) * cold[None, :]), axis=0)
+        origin = tl.where(higher == float("-inf"), 0.0, higher)
+        total = total * old + tl.sum(tl.exp((z - origin[None, :]) * cold[None, :]), axis=0)
+        impossible += tl.sum(((z == float("-inf")) & (c < L)[:, None]).to(tl.float32), axis=0)
         top = higher
+    lowest = impossible_logit(top, z_ptr.dtype.element_ty)
+    rest = tl.where(impossible > 0, impossible * tl.exp((lowest - top) * cold), 0.0)
+    return top, total + rest
+
+
+@triton.jit
+def summed_up(z_ptr, inside, cold, L, zl, BN: tl.constexpr):
+    """Return the same as `summarised`, class by class, which threads go through without exchanging anything."""
+    top = tl.full([BN], float("-inf"), tl.float32)
+    for c in range(L):
+        top = tl.maximum(top, tl.load(z_ptr + c * zl, mask=inside, other=0.0).to(tl.float32))
+    lowest, total = impossible_logit(top, z_ptr.dtype.scalar.element_ty), tl.zeros([BN], tl.float32)
+    for c in range(L):
+        z = tl.load(z_ptr + c * zl, mask=inside, other=0.0).to(tl.float32)
+        total += tl.exp((tl.where(z == float("-inf"), lowest, z) - top) * cold)
     return top, total

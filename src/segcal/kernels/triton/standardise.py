@@ -9,7 +9,8 @@ from torch import Tensor
 
 from segcal.kernels.constants import SMALLEST_LOG_PROBABILITY
 from segcal.kernels.dispatch import DECLINED
-from segcal.kernels.triton.softmax import PRECISIONS, TILE, WARPS, laid_flat, on_device, read, summarised, tile_shape
+from segcal.kernels.triton.launching import PRECISIONS, launch, pieces
+from segcal.kernels.triton.softmax import TILE, WARPS, laid_flat, possible, read, summarised, tile_shape
 
 _SMALLEST = tl.constexpr(SMALLEST_LOG_PROBABILITY)
 
@@ -26,6 +27,7 @@ def _standardised(
         c = tl.arange(0, BL)
         z = read(z_ptr + image * zb, c, n, L, N, zl, zn)
         top = tl.max(z, axis=0)
+        z = possible(z, top, c, L, z_ptr.dtype.element_ty)
         below = (z - top[None, :]) * scale
         rest = tl.log(tl.sum(tl.where((c < L)[:, None], tl.exp(below), 0.0), axis=0))
         _write(mean_ptr, deviation_ptr, out_ptr + image * L * N, c, n, L, N, below - rest[None, :])
@@ -35,7 +37,8 @@ def _standardised(
         rest = tl.log(total)
         for start in range(0, L, BL):
             c = start + tl.arange(0, BL)
-            below = (read(z_ptr + image * zb, c, n, L, N, zl, zn) - top[None, :]) * scale
+            z = possible(read(z_ptr + image * zb, c, n, L, N, zl, zn), top, c, L, z_ptr.dtype.element_ty)
+            below = (z - top[None, :]) * scale
             _write(mean_ptr, deviation_ptr, out_ptr + image * L * N, c, n, L, N, below - rest[None, :])
 
 
@@ -60,9 +63,9 @@ def standardised_log_probabilities(
     images, classes, pixels = z.shape
     rows, columns = tile_shape(classes)
     found = torch.empty(logits.shape, dtype=torch.float32, device=logits.device)
-    with on_device(logits):
-        _standardised[(triton.cdiv(pixels, columns), images)](
-            z, inverse_temperature, mean.contiguous(), deviation.contiguous(), found, classes, pixels, *z.stride(),
-            WHOLE=classes <= TILE, BL=rows, BN=columns, num_warps=WARPS,
-        )  # fmt: skip
+    launch(
+        _standardised, (pieces(pixels, columns), images),
+        z, inverse_temperature, mean.contiguous(), deviation.contiguous(), found, classes, pixels, *z.stride(),
+        WHOLE=classes <= TILE, BL=rows, BN=columns, num_warps=WARPS,
+    )  # fmt: skip
     return found

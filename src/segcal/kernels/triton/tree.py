@@ -1,16 +1,17 @@
 """The temperature tree on CUDA: one pass that standardises and pads, one that convolves and mixes.
 
 The first pass writes log-probabilities in float32 with four more pixels on every side, reflected, so that the second
-reads whole vectors without asking where an image ends. There, a thread holds the sums of seven or eight nodes of a few
-neighbouring pixels and adds one tap of one class at a time: 8 multiply-adds for each value read, of which all but the
-first come from the first-level cache. The sums are exact float32, unlike those of PyTorch's convolutions, which round
-their inputs to TF32 by default.
+reads without asking where an image ends. It sorts the pixels of a line into 8 phases, by their position modulo 8. In
+the second pass a thread computes 4 results of a line that are 2 pixels apart. The 8 values that these share among
+their 5 taps are each read once, from different phases, next to those of the neighbouring threads: for each class and
+line, 140 multiply-adds with 8 values and 35 weights. The sums are exact float32, unlike those of PyTorch's
+convolutions, which round their inputs to TF32 by default.
 """
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -19,31 +20,50 @@ from torch import Tensor
 
 from segcal.kernels.constants import SMALLEST_LOG_PROBABILITY
 from segcal.kernels.dispatch import DECLINED
+from segcal.kernels.remembered import Remembered
+from segcal.kernels.triton.launching import PRECISIONS, flag, launch, note, pieces
 from segcal.kernels.triton.rows import RowProducts
-from segcal.kernels.triton.softmax import PRECISIONS, TILE, WARPS, laid_flat, on_device, read, summarised, tile_shape
+from segcal.kernels.triton.softmax import (
+    HELD,
+    impossible_logit,
+    laid_flat,
+    largest_of,
+    possible_classes,
+    read_classes,
+    summed_up,
+)
 
-_REACH = 4
-_PIXELS, _WARPS = 256, 2
-_COLUMNS = (128, 64, 32)  # of a tile, whose other side is made of lines
+_REACH, _RESULTS = 4, 4
+_PHASES = 2 * _RESULTS
+_COLUMNS, _WARPS = 128, 2  # columns of a phase whose results a program computes
+_PREPARED = 16  # columns of all phases that a program prepares
 _SMALLEST = tl.constexpr(SMALLEST_LOG_PROBABILITY)
+_P = tl.constexpr(_PHASES)
+_KEEP = tl.constexpr(tl.PropagateNan.ALL)
 
 
 class _Frame(NamedTuple):
-    """Size of images, and of the same with room around them; one plane in 2D."""
+    """Size of images `[D, H, W]`, and of one phase of the same with a margin; one plane in 2D."""
 
     size: tuple[int, int, int]
     padded: tuple[int, int, int]
-    columns: int
 
     @classmethod
     def of(cls, shape: torch.Size) -> _Frame:
-        """Return the frame of `[*S]`; lines and columns are whole tiles, and lines start at whole vectors."""
+        """Return the frame of `[*S]`."""
         depth, height, width = (1, *shape)[-3:]
-        columns = min(_COLUMNS, key=lambda n: (triton.cdiv(width, n) * n, -n))
-        lines = _PIXELS // columns
         planes = depth + 2 * _REACH if len(shape) == 3 else 1
-        wide = triton.cdiv(triton.cdiv(width, columns) * columns + 2 * _REACH, 16) * 16
-        return cls((depth, height, width), (planes, triton.cdiv(height, lines) * lines + 2 * _REACH, wide), columns)
+        return cls((depth, height, width), (planes, height + 2 * _REACH, pieces(width + 2 * _REACH, _PHASES)))
+
+    @property
+    def strides(self) -> tuple[int, int, int, int]:
+        """Distances of lines, planes, phases and channels."""
+        planes, lines, columns = self.padded
+        return columns, lines * columns, planes * lines * columns, _PHASES * planes * lines * columns
+
+    def room(self, images: int, channels: int) -> int:
+        """Return the numbers that the inputs take, with some beyond the last that a program may read."""
+        return images * channels * self.strides[-1] + _COLUMNS + _PHASES
 
 
 @triton.jit
@@ -58,62 +78,61 @@ def _place(at, length, MIRRORED: tl.constexpr):
 
 
 @triton.jit
-def _standardised(values, mean_ptr, deviation_ptr, c, L):
-    mean = tl.load(mean_ptr + c, mask=c < L, other=0.0)
-    deviation = tl.load(deviation_ptr + c, mask=c < L, other=1.0)
-    return (tl.maximum(values, _SMALLEST) - mean[:, None]) / deviation[:, None]
-
-
-@triton.jit
-def _write(out_ptr, c, x, L, W, channel, values, EDGE, MIRRORED: tl.constexpr):
-    """Write a part of a line, and where it reaches an edge, the four pixels beyond it."""
-    to = out_ptr + c.to(tl.int64)[:, None] * channel
-    there = (c < L)[:, None]
-    tl.store(to + (x + 4)[None, :], values, mask=there & (x < W)[None, :])
-    if EDGE:
-        if MIRRORED:
-            tl.store(to + (4 - x)[None, :], values, mask=there & ((x > 0) & (x < 5))[None, :])
-            tl.store(to + (2 * W + 2 - x)[None, :], values, mask=there & ((x > W - 6) & (x < W - 1))[None, :])
-        else:
-            for k in tl.static_range(4):
-                tl.store(to + (x + k)[None, :], values, mask=there & (x == 0)[None, :])
-                tl.store(to + (x + 5 + k)[None, :], values, mask=there & (x == W - 1)[None, :])
+def _standardised(value, top, rest, scale, mean_ptr, deviation_ptr, c):
+    """Return the standardised log-probability of class `c`."""
+    log_probability = tl.maximum((value - top) * scale - rest, _SMALLEST, _KEEP)
+    return (log_probability - tl.load(mean_ptr + c)) / tl.load(deviation_ptr + c)
 
 
 @triton.jit
 def _prepare(
-    z_ptr, scale_ptr, mean_ptr, deviation_ptr, out_ptr, L, D, H, W, lines, parts, line, plane, channel, zb, zl, zn,
-    MARGIN: tl.constexpr, MIRRORED: tl.constexpr, STANDARDISED: tl.constexpr, WHOLE: tl.constexpr,
-    BL: tl.constexpr, BN: tl.constexpr,
+    z_ptr, scale_ptr, mean_ptr, deviation_ptr, out_ptr, flag_ptr, L, D, H, W, lines, parts, line, plane, phase, channel,
+    zb, zl, zn, MARGIN: tl.constexpr, MIRRORED: tl.constexpr, STANDARDISED: tl.constexpr, SCORES: tl.constexpr,
+    CLASSES: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """Write a part of a line of the tree's inputs; `MARGIN` is the number of planes before the first, 0 in 2D."""
-    image, here = tl.program_id(1).to(tl.int64), tl.program_id(0) // parts
-    start = tl.program_id(0) % parts * BN
-    y, p, x = here % lines, here // lines, start + tl.arange(0, BN)
-    edge = (start < 5) | (start + BN > W - 6)
+    """Write all phases of `BC` columns of the tree's inputs, of scores or of an image, which is not standardised.
+
+    Neighbouring threads write neighbouring columns of a phase, and read pixels 8 apart; the other threads of the
+    program read those between them, from the cache. `MARGIN` is the number of planes before the first, 0 in 2D;
+    `CLASSES` is L if a program holds all of them, else 0.
+    """
+    image, here, lane = tl.program_id(1).to(tl.int64), tl.program_id(0) // parts, tl.arange(0, BC * _P)
+    column, own = tl.program_id(0) % parts * BC + lane % BC, lane // BC
+    x = column * _P + own - 4
+    inside, x = x < W + 4, _place(x, W, MIRRORED)
+    y, p = here % lines, here // lines
     source = (_place(p - MARGIN, D, MIRRORED) * H + _place(y - 4, H, MIRRORED)) * W
-    z_ptr += image * zb + source.to(tl.int64) * zn
-    out_ptr += image * L * channel + p.to(tl.int64) * plane + y * line
+    z_ptr += image * zb + (source.to(tl.int64) + x) * zn
+    out_ptr += image * L * channel + p.to(tl.int64) * plane + y * line + own * phase + column
+    dtype: tl.constexpr = z_ptr.dtype.scalar.element_ty
+    scale = 1.0
     if STANDARDISED:
         scale = tl.load(scale_ptr).to(tl.float32)
-    if WHOLE:
-        c = tl.arange(0, BL)
-        values = read(z_ptr, c, x, L, W, zl, zn)
-        if STANDARDISED:
-            values = (values - tl.max(values, axis=0)[None, :]) * scale
-            values -= tl.log(tl.sum(tl.where((c < L)[:, None], tl.exp(values), 0.0), axis=0))[None, :]
-            values = _standardised(values, mean_ptr, deviation_ptr, c, L)
-        _write(out_ptr, c, x, L, W, channel, values, edge, MIRRORED)
-    else:
-        if STANDARDISED:
-            top, total = summarised(z_ptr, x, tl.zeros([BN], tl.float32) + scale, L, W, zl, zn, BL, BN)
-        for first in range(0, L, BL):
-            c = first + tl.arange(0, BL)
-            values = read(z_ptr, c, x, L, W, zl, zn)
+    if CLASSES:
+        z = read_classes(z_ptr, inside, zl, CLASSES)
+        top, total = largest_of(z, CLASSES), tl.zeros([BC * _P], tl.float32)
+        if SCORES:
+            z = possible_classes(z, top, dtype, CLASSES)
+            for c in tl.static_range(CLASSES):
+                total += tl.exp((z[c] - top) * scale)
+        rest = tl.log(total)
+        for c in tl.static_range(CLASSES):
+            value = z[c]
             if STANDARDISED:
-                values = (values - top[None, :]) * scale - tl.log(total)[None, :]
-                values = _standardised(values, mean_ptr, deviation_ptr, c, L)
-            _write(out_ptr, c, x, L, W, channel, values, edge, MIRRORED)
+                value = _standardised(value, top, rest, scale, mean_ptr, deviation_ptr, c)
+            tl.store(out_ptr + c * tl.cast(channel, tl.int64), value, mask=inside)
+    else:
+        top, total = summed_up(z_ptr, inside, scale, L, zl, BC * _P)
+        rest = tl.log(total)
+        for c in range(L):
+            value = tl.load(z_ptr + c * zl, mask=inside, other=0.0).to(tl.float32)
+            if SCORES:
+                value = tl.where(value == float("-inf"), impossible_logit(top, dtype), value)
+            if STANDARDISED:
+                value = _standardised(value, top, rest, scale, mean_ptr, deviation_ptr, c)
+            tl.store(out_ptr + c * tl.cast(channel, tl.int64), value, mask=inside)
+    if SCORES:
+        note(flag_ptr, ((total < float("inf")) == 0) & inside)  # also where it is NaN
 
 
 @triton.jit
@@ -130,53 +149,120 @@ def _pair(at):
 
 
 @triton.jit
+def _values(z_ptr, phase, RESULTS: tl.constexpr):
+    """Return the values of a line that results 2 pixels apart read: one more for each result after the first."""
+    found = ()
+    for j in tl.static_range(RESULTS + 4):
+        found += (tl.load(z_ptr + 2 * (j % RESULTS) * phase + j // RESULTS),)
+    return found
+
+
+@triton.jit
+def _with_line(sums, values, w_ptr, NODES: tl.constexpr, RESULTS: tl.constexpr):
+    """Return the sums of nodes and results plus those of the five taps of a line; weights are in pairs, 8 to a tap."""
+    for tap in tl.static_range(5):
+        weights = ()
+        for pair in tl.static_range((NODES + 1) // 2):
+            first, second = _pair(w_ptr + tap * 4 + pair)
+            weights += (first, second)
+        more = ()
+        for r in tl.static_range(RESULTS):
+            for node in tl.static_range(NODES):
+                more += (sums[r * NODES + node] + weights[node] * values[r + tap],)
+        sums = more
+    return sums
+
+
+@triton.jit
+def _with_leaf(sums, values, v_ptr, RESULTS: tl.constexpr):
+    """Return the same for the leaf of the image."""
+    for tap in tl.static_range(5):
+        weight, more = tl.load(v_ptr + tap), ()
+        for r in tl.static_range(RESULTS):
+            more += (sums[r] + weight * values[r + tap],)
+        sums = more
+    return sums
+
+
+@triton.jit
+def _top(sums, leaf, bias_ptr, FIRST: tl.constexpr, WITH_IMAGE: tl.constexpr):
+    """Return the value at the root from the sums of all nodes, which start at `FIRST`."""
+    v1, v2 = sums[FIRST] + tl.load(bias_ptr), sums[FIRST + 1] + tl.load(bias_ptr + 1)
+    v3, v4 = sums[FIRST + 2] + tl.load(bias_ptr + 2), sums[FIRST + 3] + tl.load(bias_ptr + 3)
+    left = _mixed(sums[FIRST + 4] + tl.load(bias_ptr + 4), v1, v2)
+    right = _mixed(sums[FIRST + 5] + tl.load(bias_ptr + 5), v3, v4)
+    value = _mixed(sums[FIRST + 6] + tl.load(bias_ptr + 6), left, right)
+    if WITH_IMAGE:
+        value = _mixed(sums[FIRST + 7] + tl.load(bias_ptr + 7), leaf + tl.load(bias_ptr + 8), value)
+    return value
+
+
+@triton.jit
 def _root(
-    z_ptr, image_ptr, w_ptr, v_ptr, bias_ptr, out_ptr, L, C, D, H, W, across, line, plane, channel, offset, least,
-    PLANES: tl.constexpr, WITH_IMAGE: tl.constexpr, RECTIFIED: tl.constexpr, BX: tl.constexpr, BN: tl.constexpr,
+    z_ptr, image_ptr, w_ptr, v_ptr, bias_ptr, out_ptr, L, C, D, H, W, line, plane, phase, channel, offset, least,
+    PLANES: tl.constexpr, WITH_IMAGE: tl.constexpr, RECTIFIED: tl.constexpr, NODES: tl.constexpr,
+    RESULTS: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    image = tl.program_id(1).to(tl.int64)
-    n, lines = tl.arange(0, BN), BN // BX
-    tile, rows = tl.program_id(0), tl.cdiv(H, lines)
-    x, y = tile % across * BX + n % BX, tile // across % rows * lines + n // BX
-    p = tile // (across * rows)
-    at = p.to(tl.int64) * plane + y * line + x
-    zero = tl.zeros([BN], tl.float32)
-    a, b, c, d, e, f, g, h, leaf = zero, zero, zero, zero, zero, zero, zero, zero, zero
+    image, odd, p = tl.program_id(2).to(tl.int64), tl.program_id(1) % 2, tl.program_id(1) // 2
+    n = tl.program_id(0) * BN + tl.arange(0, BN)
+    at = odd * tl.cast(phase, tl.int64) + p * plane + n
+    sums, leaves = (tl.zeros([BN], tl.float32),) * (NODES * RESULTS), (tl.zeros([BN], tl.float32),) * RESULTS
     for k in range(PLANES):
         for own in range(L):
             z = z_ptr + (image * L + own) * channel + k * 2 * plane + at
             w = w_ptr + (k * L + own) * 100
-            for tap in tl.static_range(25):
-                value = tl.load(z + (tap // 5) * 2 * line + (tap % 5) * 2)
-                first, second = _pair(w + tap * 4)
-                a += first * value
-                b += second * value
-                first, second = _pair(w + tap * 4 + 1)
-                c += first * value
-                d += second * value
-                first, second = _pair(w + tap * 4 + 2)
-                e += first * value
-                f += second * value
-                first, second = _pair(w + tap * 4 + 3)
-                g += first * value
-                if WITH_IMAGE:
-                    h += second * value
+            for y in tl.static_range(5):
+                sums = _with_line(sums, _values(z + 2 * y * line, phase, RESULTS), w + y * 20, NODES, RESULTS)
         if WITH_IMAGE:
             for own in range(C):
                 z = image_ptr + (image * C + own) * channel + k * 2 * plane + at
                 v = v_ptr + (k * C + own) * 25
-                for tap in tl.static_range(25):
-                    leaf += tl.load(v + tap) * tl.load(z + (tap // 5) * 2 * line + (tap % 5) * 2)
-    left = _mixed(e + tl.load(bias_ptr + 4), a + tl.load(bias_ptr), b + tl.load(bias_ptr + 1))
-    right = _mixed(f + tl.load(bias_ptr + 5), c + tl.load(bias_ptr + 2), d + tl.load(bias_ptr + 3))
-    value = _mixed(g + tl.load(bias_ptr + 6), left, right)
-    if WITH_IMAGE:
-        value = _mixed(h + tl.load(bias_ptr + 7), leaf + tl.load(bias_ptr + 8), value)
-    value += offset
-    if RECTIFIED:
-        value = tl.maximum(value, 0.0) + least
-    to = ((image * D + p) * H + y) * W + x
-    tl.store(out_ptr + to, value, mask=(x < W) & (y < H))
+                for y in tl.static_range(5):
+                    leaves = _with_leaf(leaves, _values(z + 2 * y * line, phase, RESULTS), v + y * 5, RESULTS)
+    y, first = n // line, n % line * (2 * RESULTS) + odd
+    for r in tl.static_range(RESULTS):
+        value = _top(sums, leaves[r], bias_ptr, r * NODES, WITH_IMAGE) + offset
+        if RECTIFIED:
+            value = tl.maximum(value, 0.0, _KEEP) + least
+        x = first + 2 * r
+        tl.store(out_ptr + ((image * D + p) * H + y) * W + x, value, mask=(x < W) & (y < H))
+
+
+class _Weights(NamedTuple):
+    """The weights of a tree in the order in which the kernel reads them."""
+
+    taps: Tensor  # [planes, L, 25 taps, 8 nodes] float32, as pairs in int64
+    leaf: Tensor  # [planes, C, 25 taps] of the image
+    biases: Tensor
+
+    @classmethod
+    def of(cls, convolutions: list[tuple[Tensor, Tensor]], planes: int) -> _Weights:
+        """Return those of the convolution over the scores and, if there is one, over the image."""
+        (weight, bias), *of_image = ([each.detach() for each in both] for both in convolutions)
+        taps = weight.reshape(-1, weight.shape[1], planes, 25).permute(2, 1, 3, 0)
+        taps = torch.nn.functional.pad(taps, (0, 8 - taps.shape[-1])).contiguous().view(torch.int64)
+        biases, leaf = torch.nn.functional.pad(bias, (0, 9 - len(bias))), taps
+        if of_image:
+            leaf = of_image[0][0].reshape(-1, planes, 25).transpose(0, 1).contiguous()
+            biases[8:] = of_image[0][1]
+        return cls(taps, leaf, biases)
+
+
+_kept: dict[int, Remembered] = {}
+_MOST_KEPT = 16  # trees
+
+
+def _weights(convolutions: list[tuple[Tensor, Tensor]], planes: int) -> _Weights:
+    """Return the weights in order, kept until they change: to arrange them takes longer than to calibrate an image."""
+    sources = tuple(each for both in convolutions for each in both)
+    if any(source.requires_grad for source in sources):  # in training, recorded steps change them without a trace
+        return _Weights.of(convolutions, planes)
+    if id(sources[0]) not in _kept:
+        while len(_kept) >= _MOST_KEPT:
+            _kept.pop(next(iter(_kept)), None)
+        _kept[id(sources[0])] = Remembered()
+    where = (planes, *(source.data_ptr() for source in sources))  # `Module.to` moves them without counting a change
+    return _kept[id(sources[0])].value(sources, where, lambda: _Weights.of(convolutions, planes))
 
 
 def root_of_scores(
@@ -190,57 +276,47 @@ def root_of_scores(
     least: float | None = None,
 ) -> Tensor:
     """Twin of `segcal.functional.tree.root_of_scores`, for weights in float32."""
-    weight, bias = of_logits
-    images = [] if of_image is None or image is None else [image]
-    if weight.dtype != torch.float32 or not logits.numel() or any(x.dtype not in PRECISIONS for x in (logits, *images)):
+    weight = of_logits[0]
+    with_image = of_image is not None and image is not None
+    read_from = (logits, image) if with_image else (logits,)
+    if weight.dtype != torch.float32 or not logits.numel() or any(x.dtype not in PRECISIONS for x in read_from):  # type: ignore[union-attr]
         return DECLINED
-    size, classes = logits.shape[2:], logits.shape[1]
+    size, (images, classes) = logits.shape[2:], logits.shape[:2]
     if len(size) not in (2, 3) or math.prod(size) >= 1 << 30:
         return DECLINED
     frame, planes = _Frame.of(size), 5 if len(size) == 3 else 1
-    taps = weight.detach().reshape(-1, classes, planes, 25).permute(2, 1, 3, 0)  # planes, classes, taps, nodes
-    taps = torch.nn.functional.pad(taps, (0, 8 - taps.shape[-1])).contiguous()
-    biases = torch.nn.functional.pad(bias.detach(), (0, 9 - len(bias)))
-    own = inputs = _prepared(logits, standardisation, frame)
-    channels, leaf_taps = 0, taps
-    if of_image is not None and images:
-        own, channels = _prepared(images[0], None, frame), images[0].shape[1]
-        leaf_taps = of_image[0].detach().reshape(channels, planes, 25).transpose(0, 1).contiguous()
-        biases[8:] = of_image[1].detach()
-    found = torch.empty((len(logits), 1, *size), dtype=torch.float32, device=logits.device)
-    across = triton.cdiv(frame.size[2], frame.columns)
-    tiles = across * triton.cdiv(frame.size[1], _PIXELS // frame.columns) * frame.size[0]
-    with on_device(logits):
-        _root[(tiles, len(logits))](
-            inputs, own, taps.view(torch.int64), leaf_taps, biases, found, classes, channels, *frame.size, across,
-            *_strides(frame), float(offset), float(least or 0.0), PLANES=planes, WITH_IMAGE=bool(images),
-            RECTIFIED=least is not None, BX=frame.columns, BN=_PIXELS, num_warps=_WARPS,
-        )  # fmt: skip
+    weights = _weights([of_logits, of_image] if with_image else [of_logits], planes)  # type: ignore[list-item]
+    own = inputs = _prepared(logits, standardisation, frame, scores=True)
+    if with_image:
+        own = _prepared(image, None, frame, scores=False)  # type: ignore[arg-type]
+    found = torch.empty((images, 1, *size), dtype=torch.float32, device=logits.device)
+    depth, height, _ = frame.size
+    launch(
+        _root, (pieces(height * frame.padded[2], _COLUMNS), 2 * depth, images),
+        inputs, own, weights.taps, weights.leaf, weights.biases, found, classes, image.shape[1] if with_image else 0,  # type: ignore[union-attr]
+        *frame.size, *frame.strides, float(offset), float(least or 0.0), PLANES=planes, WITH_IMAGE=with_image,
+        RECTIFIED=least is not None, NODES=8 if with_image else 7, RESULTS=_RESULTS, BN=_COLUMNS, num_warps=_WARPS,
+    )  # fmt: skip
     return found
 
 
-def _strides(frame: _Frame) -> tuple[int, int, int]:
-    """Return the distances of lines, planes and channels in the padded inputs."""
-    planes, lines, columns = frame.padded
-    return columns, lines * columns, planes * lines * columns
-
-
-def _prepared(values: Tensor, standardisation: tuple[Tensor, Tensor, Tensor] | None, frame: _Frame) -> Tensor:
-    """Return standardised log-probabilities, or the values themselves, in float32 with a margin."""
+def _prepared(
+    values: Tensor, standardisation: tuple[Tensor, Tensor, Tensor] | None, frame: _Frame, *, scores: bool
+) -> Tensor:
+    """Return standardised log-probabilities, or the values themselves, in float32 with a margin, sorted into phases."""
     z = laid_flat(values)
     images, channels, _ = z.shape
-    found = torch.empty((images, channels, *frame.padded), dtype=torch.float32, device=values.device)
-    numbers = (z, z, z) if standardisation is None else tuple(each.contiguous() for each in standardisation)
-    rows, columns = tile_shape(channels)
-    depth, height, width = frame.size
-    planes, margin = (depth + 2 * _REACH, _REACH) if values.ndim == 5 else (1, 0)
-    lines, parts = height + 2 * _REACH, triton.cdiv(width, columns)
-    with on_device(values):
-        _prepare[(planes * lines * parts, images)](
-            z, *numbers, found, channels, *frame.size, lines, parts, *_strides(frame), *z.stride(),
-            MARGIN=margin, MIRRORED=min(values.shape[2:]) > _REACH, STANDARDISED=standardisation is not None,
-            WHOLE=channels <= TILE, BL=rows, BN=columns, num_warps=WARPS,
-        )  # fmt: skip
+    found = torch.empty(frame.room(images, channels), dtype=torch.float32, device=values.device)
+    numbers: Any = (z, z, z) if standardisation is None else (each.contiguous() for each in standardisation)
+    planes, lines, columns = frame.padded
+    parts = pieces(columns, _PREPARED)
+    launch(
+        _prepare, (planes * lines * parts, images),
+        z, *numbers, found, flag(), channels, *frame.size, lines, parts, *frame.strides, *z.stride(),
+        MARGIN=_REACH if values.ndim == 5 else 0, MIRRORED=min(values.shape[2:]) > _REACH,
+        STANDARDISED=standardisation is not None, SCORES=scores, CLASSES=channels if channels <= HELD else 0,
+        BC=_PREPARED, num_warps=_PREPARED * _PHASES // 32,
+    )  # fmt: skip
     return found
 
 

@@ -26,6 +26,7 @@ from segcal.report.figures import (
 from segcal.report.figures.notebook import drawn, import_pyplot
 from segcal.report.figures.request import Request
 from segcal.report.figures.style import FORMATS, STYLE
+from segcal.text import suggestion
 from segcal.types import InputError
 
 
@@ -111,4 +112,4 @@ def draw_figure(
 def check_kind(kind: str) -> None:
     """Raise unless there is such a figure."""
     if kind not in FIGURES:
-        raise InputError(f"a figure is one of {', '.join(KINDS)}, got '{kind}'")
+        raise InputError(f"a figure is one of {', '.join(KINDS)}, got '{kind}'{suggestion(kind, KINDS)}")

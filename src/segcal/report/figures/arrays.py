@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -11,7 +12,7 @@ from segcal.measures import ReliabilityCurve, Values, reliability_curve
 from segcal.report.figures.diagram import Bins
 from segcal.report.figures.notebook import drawn
 from segcal.report.figures.reliability import side_by_side
-from segcal.types import IgnoreIndex, public
+from segcal.types import Activation, IgnoreIndex, public
 
 Named: TypeAlias = Mapping[str, Values]
 
@@ -25,6 +26,7 @@ def reliability_diagram(
     ignore_index: IgnoreIndex = None,
     mask: Values | None = None,
     class_axis: int = 1,
+    activation: Activation | None = None,
 ) -> Any:
     """Return a matplotlib Figure: accuracy against confidence of all pixels, above the histogram of confidence.
 
@@ -35,11 +37,12 @@ def reliability_diagram(
         ignore_index: Label, or labels, to ignore.
         mask: Pixels to measure; by default all.
         class_axis: Axis of the classes: 1 with a batch axis before it, 0 without one, -1 if it is the last.
+        activation: "sigmoid" for channels that may overlap, with labels `[B, C, *S]`; all their pixels are shown.
     """
     several = logits if isinstance(logits, Mapping) else {"": logits}
+    measured = partial(reliability_curve, bins=bins, ignore_index=ignore_index, mask=mask)
     curves = {
-        name: reliability_curve(scores, labels, bins=bins, ignore_index=ignore_index, mask=mask, class_axis=class_axis)
-        for name, scores in several.items()
+        name: measured(scores, labels, class_axis=class_axis, activation=activation) for name, scores in several.items()
     }
     return draw_curves(curves)
 

@@ -46,5 +46,8 @@ class Request:
     def some_portraits(self) -> Sequence[Portrait]:
         """All portraits, of which there must be some."""
         if not self.portraits:
-            raise InputError("these results have no portraits of cases; evaluate and compare save them with '--out'")
+            raise InputError(
+                "this figure shows cases, and there are no portraits of them; 'segcal evaluate --out' saves them, and "
+                "in Python give portraits=segcal.evaluation.portraits.portray(cases, calibrators, results)"
+            )
         return self.portraits

@@ -20,6 +20,7 @@ def decisions_content(decisions: Decisions) -> dict[str, Any]:
     return {
         "risk": decisions.settings["risk"],
         "level": decisions.settings["level"],
+        "channels": list(decisions.channels),
         "units": "groups" if any(decisions.settings["groups"]) else "images",
         "thresholds": [
             {
@@ -36,6 +37,7 @@ def decisions_content(decisions: Decisions) -> dict[str, Any]:
         "areas": [
             {
                 "method": row["method"],
+                "channel": row["channel"],
                 "unit": row["unit"],
                 **{name: short(row[name]) for name in ("aurc", "excess", "risk")},
             }
@@ -45,11 +47,11 @@ def decisions_content(decisions: Decisions) -> dict[str, Any]:
     }
 
 
-def _curves(decisions: Decisions) -> dict[str, dict[str, list[list[float | None]]]]:
-    """Unit -> method -> [coverage, risk, confidence]."""
-    found: dict[str, dict[str, list[list[float | None]]]] = {}
+def _curves(decisions: Decisions) -> dict[str, dict[str, dict[str, list[list[float | None]]]]]:
+    """Channel -> unit -> method -> [coverage, risk, confidence]."""
+    found: dict[str, dict[str, dict[str, list[list[float | None]]]]] = {}
     for row in decisions.curves.to_dict(orient="records"):
-        points = found.setdefault(row["unit"], {}).setdefault(row["method"], [])
+        points = found.setdefault(row["channel"], {}).setdefault(row["unit"], {}).setdefault(row["method"], [])
         points.append([short(row[name]) for name in ("coverage", "risk", "confidence")])
     return found
 
