@@ -189,7 +189,7 @@ def _python(*arguments: str) -> subprocess.CompletedProcess[str]:
 MARKER, NOTE = b'{"unfinished": {}}', b'{"case": "a.1", "bytes": [3, 2], "identity": "x"}'
 KEPT: Tree = {
     "out.unfinished/segcal.json": MARKER,
-    "out.unfinished/found/a.1.json": NOTE,
+    "out.unfinished/found/0a.jsonl": NOTE + b"\n",
     "out.unfinished/a.1.npy": b"123",
     "out.unfinished/temperature/a.1.npy": b"12",
 }
@@ -219,7 +219,7 @@ def test_measurements_that_are_announced_may_be_kept() -> None:
         (SENTENCE, {"out.unfinished/segcal.json": b"{}"}, "without its marker"),
         (SENTENCE, {"out.unfinished/a.1.npy": b"12"}, "noted"),
         (SENTENCE, {"out.unfinished/b.npy": b"12"}, "noted"),
-        (SENTENCE, {"out.unfinished/found/a.1.json": None}, "noted"),
+        (SENTENCE, {"out.unfinished/found/0a.jsonl": None}, "noted"),
     ],
 )
 def test_other_leftovers_of_a_refusal_are_seen(sentence: str, changes: Tree, complaint: str) -> None:

@@ -24,8 +24,9 @@ def wrongly_kept(sentence: str, new: Tree) -> str | None:
     if "unfinished" not in marker:
         return "unfinished work without its marker"
     found = {name: kept.pop(name) or b"" for name in sorted(kept) if name.startswith("found/")}
-    notes = [json.loads(content) for name, content in found.items() if name.endswith(".json")]
-    counts = [_measured(name, content) for name, content in found.items() if not name.endswith(".json")]
+    lines = [line for name, content in found.items() if name.endswith(".jsonl") for line in content.splitlines()]
+    notes = list({note["case"]: note for note in map(json.loads, lines)}.values())
+    counts = [_measured(name, content) for name, content in found.items() if not name.endswith(".jsonl")]
     if len(notes) + sum(counts) != int(announced[1]):
         return f"{announced[1]} cases announced and {len(notes) + sum(counts)} noted"
     return _incomplete(notes, kept)

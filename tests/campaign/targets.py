@@ -48,6 +48,16 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "1",
     ): "no clusters and one cluster are treated alike: fewer than two",
     (
+        "functional/probability",
+        "below = torch.where(bits > 0, bits - 1, bits + 1)",
+        "bits >= 0",
+    ): "0 is replaced in the last line",
+    (
+        "functional/probability",
+        "half = 0.5 * torch.ones_like(probs)",
+        "0.5 / torch.ones_like(probs)",
+    ): "a division by 1",
+    (
         "functional/fine",
         "low, high = 0.0, 1.0",
         "3.0",

@@ -18,6 +18,7 @@ from segcal.functional.probability import (
     entropy,
     keep_labels,
     keep_sides,
+    log_odds,
     log_probabilities,
     logits_from_probabilities,
     logits_from_scores,
@@ -257,3 +258,7 @@ def test_neighbouring_scores_would_otherwise_tie() -> None:
 def test_scores_must_be_finite_and_nonnegative(value: float) -> None:
     with pytest.raises(InputError, match="scores must be finite and at least 0"):
         logits_from_scores(torch.tensor([[0.5, value]]))
+
+
+def test_the_log_odds_are_the_difference_of_both_logits() -> None:
+    assert log_odds(torch.tensor([[1.0, 3.0], [-2.0, -5.0]])).tolist() == [[2.0], [-3.0]]

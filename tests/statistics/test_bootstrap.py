@@ -141,26 +141,6 @@ def test_bca_leaves_out_undefined_repetitions() -> None:
     assert all(math.isnan(end) for end in bootstrap_interval(lambda w: np.full(len(w), NAN), 3, kind="bca"))
 
 
-@given(st.integers(1, 60), st.integers(0, 2**32 - 1), st.floats(1e-12, 1e12))
-def test_weighted_sums_do_not_depend_on_the_order(units: int, seed: int, scale: float) -> None:
-    """Otherwise intervals would change with the number of threads that share the product."""
-    random = np.random.default_rng(seed)
-    values, order = scale * random.standard_normal((units, 3)), random.permutation(units)
-    weights = bootstrap_weights(units, 5, seed)
-    found = weighted_sums(weights, values)
-    assert (found == weighted_sums(weights[:, order], values[order])).all()
-    exact = [
-        [float(sum(int(w) * Fraction(v) for w, v in zip(row, column, strict=True))) for column in values.T]
-        for row in weights
-    ]
-    np.testing.assert_allclose(found, exact, rtol=0, atol=1e-15 * units * np.abs(values).max())
-
-
-def test_weighted_sums_of_nothing_and_of_unknown_values() -> None:
-    assert weighted_sums(np.ones((2, 3)), np.zeros((3, 1))).tolist() == [[0.0], [0.0]]
-    assert np.isnan(weighted_sums(np.ones((1, 2)), np.array([[np.nan, 1.0], [2.0, 1.0]]))).tolist() == [[True, False]]
-
-
 def test_the_seed_is_zero_unless_it_is_given(rng: np.random.Generator) -> None:
     values = rng.normal(size=12)
 
@@ -191,3 +171,23 @@ def test_a_bca_interval_needs_draws_a_value_and_what_is_left(drawn: np.ndarray, 
 )
 def test_few_images_or_groups_are_doubted(groups: list[str], doubt: list[str]) -> None:
     assert bootstrap_doubts(groups) == doubt
+
+
+@given(st.integers(1, 60), st.integers(0, 2**32 - 1), st.floats(1e-12, 1e12))
+def test_weighted_sums_do_not_depend_on_the_order(units: int, seed: int, scale: float) -> None:
+    """Otherwise intervals would change with the number of threads that share the product."""
+    random = np.random.default_rng(seed)
+    values, order = scale * random.standard_normal((units, 3)), random.permutation(units)
+    weights = bootstrap_weights(units, 5, seed)
+    found = weighted_sums(weights, values)
+    assert (found == weighted_sums(weights[:, order], values[order])).all()
+    exact = [
+        [float(sum(int(w) * Fraction(v) for w, v in zip(row, column, strict=True))) for column in values.T]
+        for row in weights
+    ]
+    np.testing.assert_allclose(found, exact, rtol=0, atol=1e-15 * units * np.abs(values).max())
+
+
+def test_weighted_sums_of_nothing_and_of_unknown_values() -> None:
+    assert weighted_sums(np.ones((2, 3)), np.zeros((3, 1))).tolist() == [[0.0], [0.0]]
+    assert np.isnan(weighted_sums(np.ones((1, 2)), np.array([[np.nan, 1.0], [2.0, 1.0]]))).tolist() == [[True, False]]
