@@ -232,6 +232,7 @@ class LocalTemperatureScaling(TemperatureCalibrator):
             with torch.no_grad():
                 found = self.unchecked_temperature(slab.logits, self._image(slab.logits, slab.image))[:, :, slab.inner]
             yield slab, found
+            del slab  # before the next is read
 
     @property
     def learned(self) -> int:
