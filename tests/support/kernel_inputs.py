@@ -334,6 +334,10 @@ INPUTS: dict[str, tuple[Callable[[Scene], Call | list[Call]], dict[str, float]]]
         ],
         CLOSE,
     ),
+    "slopes.likelihood_slopes": (
+        lambda s: [call(*s.flat, lowest, octaves) for lowest, octaves in ((0.25, 6), (1.0, 1))],
+        {"rtol": 1e-5, "atol": 1e-4},
+    ),
     "standardise.standardised_log_probabilities": (of_standardising, SINGLE),
     "tree.convolve": (lambda s: call(s.moderate, *convolution(s, 7, s.classes)), {"rtol": 1e-4, "atol": 2e-4}),
     "tree.root_of_scores": (of_scores, {"rtol": 1e-4, "atol": 2e-4}),
