@@ -262,8 +262,8 @@ def test_a_condition_is_learned_and_is_the_equation(condition: str) -> None:
         true = np.exp(logits / heat) / np.exp(logits / heat).sum(0)
         labels = (rng.random((1, 24, 24)) > true.cumsum(0)).sum(0).clip(max=2)
         cases.append(Case(f"c{k}", logits.astype(np.float32), labels))
-    plain = create("lts", 3).fit(cases, epochs=80, learning_rate=1e-2)
-    lts = create("lts", 3, condition=condition).fit(cases, epochs=80, learning_rate=1e-2)
+    plain = create("lts", 3).fit(cases[:9], validation=cases[9:], epochs=80, learning_rate=1e-2)
+    lts = create("lts", 3, condition=condition).fit(cases[:9], validation=cases[9:], epochs=80, learning_rate=1e-2)
     assert lts.fit_report_.nll_after < plain.fit_report_.nll_after - 0.01
     logits = torch.as_tensor(cases[0].logits)[None]
     with torch.no_grad():
