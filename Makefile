@@ -10,7 +10,7 @@ demo: $(VENV)/installed
 	$(BIN)/segcal demo --out demo
 
 test: $(VENV)/installed-dev check
-	$(BIN)/python -m pytest -n $(THREADS) -q
+	$(BIN)/python -m pytest -n $(THREADS) --dist worksteal -q
 
 # The page in a browser; `make test` runs these tests too where both are there.
 test-browser: $(VENV)/installed-dev

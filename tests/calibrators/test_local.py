@@ -101,9 +101,9 @@ LOCAL = {
     ),
     3: (
         {"size": (20, 28, 28), "num_classes": 3, "temperatures": (0.4, 6.0), "contrast": 2.0},
-        {"learning_rate": 1e-3, "epochs": 130},
+        {"learning_rate": 2e-3, "epochs": 70},
         {"positivity": "softplus", "sharpen": True},
-        {"scenes": 48, "patch": 14},
+        {"scenes": 40, "patch": 14},
     ),
 }
 
