@@ -23,7 +23,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 settings.register_profile(
     "segcal",
     deadline=None,  # the first example compiles
-    max_examples=40,
+    max_examples=25,
     derandomize=True,
     database=None,
     suppress_health_check=[HealthCheck.too_slow],
