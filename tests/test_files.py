@@ -205,7 +205,7 @@ def dying(self, target):
     calls.append(self)
     return rename(self, target)
 Path.rename = dying
-files.shutil.rmtree = lambda *_, **__: os._exit(9)
+files.publishing.shutil.rmtree = lambda *_, **__: os._exit(9)
 with files.staged_folder({str(tmp_path / "out")!r}) as folder:
     (folder / files.MARKER).write_text("{{}}")
     (folder / "part").write_text("new")
@@ -278,7 +278,7 @@ def test_a_failed_publication_restores_the_old_folder(tmp_path: Path, monkeypatc
 
 def test_everything_is_on_disk_before_it_is_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[str] = []
-    monkeypatch.setattr("segcal.files._sync", lambda path: synced.append(path.name))
+    monkeypatch.setattr("segcal.files.publishing._sync", lambda path: synced.append(path.name))
     with staged_folder(tmp_path / "out") as staging:
         (staging / "deep").mkdir()
         with staged_file(staging / "deep" / "a.txt") as file:

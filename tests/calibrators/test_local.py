@@ -187,7 +187,7 @@ def test_a_dead_relu_is_reported(positivity: str, dies: bool) -> None:
     # T starts at 1 + offset: far below 0 the ReLU gives no gradient, and nothing is ever learned
     options = {"image_channels": 1, "positivity": positivity, "root_offset": -1.5}
     safe = create("lts", 5, sharpen=True, **options).fit(scenes, epochs=60, learning_rate=1e-2)
-    assert safe.fit_report_.details["kept_ts"] is dies
+    assert (safe.fit_report_.details["share"] == 0) is dies
     report = create("lts", 5, preset="paper", **options).fit(scenes, epochs=60, learning_rate=1e-2).fit_report_
     assert any("ReLU" in warning and "softplus" in warning for warning in report.warnings) is dies
     assert (report.details["dead_share"] == 1.0) is dies
@@ -302,7 +302,7 @@ def test_a_shift_or_scale_of_the_logits_changes_no_probability(method: str, fact
     options = {"image_channels": 1, "bounds": (1e-3, 1e3), "sharpen": True}  # the floor of 1 is about confidence
     one = create(method, 3, **options).fit(cases[:3], validation=cases[3:], **settings)
     other = create(method, 3, **options).fit(others[:3], validation=others[3:], **settings)
-    assert one.fit_report_.details["kept_ts"] is other.fit_report_.details["kept_ts"] is False
+    assert one.fit_report_.details["share"] == other.fit_report_.details["share"] > 0
     logits, image = tensors(cases[3])
     moved, _ = tensors(others[3])
     torch.testing.assert_close(
@@ -390,7 +390,7 @@ def test_nothing_learned_leaves_temperature_scaling_to_the_bit() -> None:
     for positivity, offset in (("relu", 0.0), ("relu", 1.0), ("softplus", 0.0), ("exp", -0.5)):
         lts = create("lts", 3, image_channels=1, positivity=positivity, root_offset=offset)
         lts.fit(cases, epochs=2, learning_rate=1e3)  # far too large
-        assert lts.fit_report_.details["kept_ts"]
+        assert lts.fit_report_.details["share"] == 0
         assert lts.fit_report_.details["best_epoch"] == 0
         ts = create("ts", 3).fit(cases)
         logits, image = tensors(cases[0])

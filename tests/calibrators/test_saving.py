@@ -149,7 +149,7 @@ def test_text_that_is_too_deep_or_too_long_is_refused(kept: Path, tmp_path: Path
     (folder / MARKER).write_text("[" * 100_000)
     with pytest.raises(InputError, match="is not readable JSON"):
         segcal.load(folder)
-    monkeypatch.setattr("segcal.files._LONGEST_TEXT", 1000)
+    monkeypatch.setattr("segcal.files.json_files._LONGEST_TEXT", 1000)
     with pytest.raises(InputError, match=re.escape("segcal.json' must have at most 0 MiB")):
         segcal.load(folder)
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import segcal.files
+import segcal
 from tests.campaign import folders
 from tests.campaign.trees import write_tree
 
@@ -110,12 +110,10 @@ def _interpreter() -> str | None:
 def _trials(machine: Machine, root: Path, seed: int) -> list[tuple[str, str | None]]:
     import numpy as np
 
-    package = Path(segcal.files.__file__).parent.parent
+    package = Path(segcal.__file__).parent.parent
     if machine.user is not None:
         package = root / "package"
-        shutil.copytree(
-            Path(segcal.files.__file__).parent, package / "segcal", ignore=shutil.ignore_patterns("__pycache__")
-        )
+        shutil.copytree(Path(segcal.__file__).parent, package / "segcal", ignore=shutil.ignore_patterns("__pycache__"))
     work = root / "work"
     work.mkdir()
     write_tree(work, {f"data/{name}": c for name, c in folders.of_png(np.random.default_rng(seed)).items()})

@@ -19,7 +19,7 @@ from typing import Any
 import typer.main
 from nibabel import imageglobals
 
-import segcal.files
+import segcal.files.publishing
 from segcal.cli.app import app
 
 SECONDS = 20.0
@@ -63,7 +63,7 @@ def prepare(*, waiting: bool = False) -> None:
     import torch
 
     if not waiting:
-        segcal.files._sync = lambda path: None  # type: ignore[assignment]
+        segcal.files.publishing._sync = lambda path: None  # type: ignore[assignment]
     torch.set_num_threads(1)
     os.environ["COLUMNS"] = "200"
     _command()
@@ -132,6 +132,6 @@ def _limited(seconds: float) -> Iterator[None]:
 
 def _place(error: BaseException) -> str:
     """Return the last function of segcal that an exception passed through."""
-    root = str(Path(segcal.files.__file__).parent)
+    root = str(Path(segcal.__file__).parent)
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(root)]
     return f"{Path(frames[-1].filename).relative_to(root)}:{frames[-1].name}" if frames else "no function of segcal"

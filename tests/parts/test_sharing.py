@@ -246,7 +246,7 @@ def test_measurements_survive_an_output_that_cannot_be_written(data: Path, monke
 
 
 @pytest.mark.parametrize("old", ["in its place", "set aside", "none"])
-@pytest.mark.parametrize("moment", ["segcal.files._replace_folder", "segcal.parts.outputs.discard_unfinished"])
+@pytest.mark.parametrize("moment", ["files.publishing._replace_folder", "parts.outputs.discard_unfinished"])
 def test_a_publication_that_was_cut_off_is_repeated(
     moment: str, old: str, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -255,7 +255,7 @@ def test_a_publication_that_was_cut_off_is_repeated(
     if old != "none":
         succeed("apply", "ts", "data", "--out", "probs")
     with monkeypatch.context() as patch:
-        patch.setattr(moment, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(f"segcal.{moment}", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         assert run(*COMMANDS["apply"], "--out", "probs").exit_code != 0
     if old == "set aside":
         Path("probs").rename(".probs.old-0123abcd")
@@ -267,7 +267,8 @@ def test_a_publication_that_was_cut_off_is_repeated(
 
 
 def test_a_marker_that_cannot_be_written_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("segcal.files.write_json", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left")))
+    full = OSError(28, "No space left")
+    monkeypatch.setattr("segcal.files.unfinished.write_json", lambda *_: (_ for _ in ()).throw(full))
     with (
         pytest.raises(OSError, match="No space left"),
         unfinished_folder(tmp_path / "out", {"unfinished": {"identity": "x"}}, shared=False, replace=True),

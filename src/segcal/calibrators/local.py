@@ -1,7 +1,6 @@
-"""Local and image-based temperature scaling (Sec. 3.3, 3.4).
+"""Local temperature scaling (Sec. 3.4): the logits of each pixel divided by the temperature that a tree finds there.
 
-LTS divides the logits of each pixel by the temperature that the tree finds there, IBTS those of each image by the mean
-of its temperatures. By default the tree reads standardised log-probabilities and multiplies the temperature of
+By default the tree reads standardised log-probabilities and multiplies the temperature of
 temperature scaling (TS), so that neither a shift nor a scale of the logits matters and training starts at TS.
 """
 
@@ -25,14 +24,13 @@ from segcal.calibrators.shared.local_training import (
     bounded_crop,
     input_statistics,
 )
+from segcal.calibrators.shared.shrinking import shrink_to_best
 from segcal.calibrators.shared.streaming import summed_nll, uncalibrated_nll
-from segcal.calibrators.shared.tree import Condition, Init, Positivity, TemperatureTree
+from segcal.calibrators.shared.tree import CONTEXT, Condition, Init, Positivity, TemperatureTree
 from segcal.calibrators.shared.verdict import TemperatureRange, Verdict
 from segcal.calibrators.temperature import TemperatureScaling
 from segcal.cases import Slab, reread, slabs_of
 from segcal.functional.division import kernels_refuse, scaled_within
-from segcal.functional.pixels import image_sums
-from segcal.functional.probability import at_least_float32
 from segcal.functional.standardise import Standardisation
 from segcal.training.loop import train
 from segcal.training.processes import choose_device
@@ -48,7 +46,6 @@ SHARPEN = False
 UNCHECKED_SHARE = 0.25
 """Share of the distance between TS and the tree that is kept where no validation images say how much of it to trust."""
 _SHARES = (1.0, 0.75, 0.5, 0.25)
-_CONTEXT = 8  # the tree's reach, rounded up so that slabs are cut where its compiled tiles are, and give the same bits
 
 
 class LocalTemperatureScaling(TemperatureCalibrator):
@@ -78,7 +75,7 @@ class LocalTemperatureScaling(TemperatureCalibrator):
     """
 
     method = "lts"
-    context: int | None = _CONTEXT
+    context: int | None = CONTEXT
 
     base_temperature: Float64[Tensor, ""]
     """Multiplies the tree: T_TS, or 1 with `preset="paper"`."""
@@ -228,7 +225,7 @@ class LocalTemperatureScaling(TemperatureCalibrator):
 
     def unchecked_slabs(self, case: Case) -> Iterator[tuple[Slab, Temperature]]:
         """Yield the temperatures of a case slab by slab, whether fitted or not."""
-        for slab in slabs_of(case, self.num_classes, context=_CONTEXT, device=self.fitted.device):
+        for slab in slabs_of(case, self.num_classes, context=CONTEXT, device=self.fitted.device):
             with torch.no_grad():
                 found = self.unchecked_temperature(slab.logits, self._image(slab.logits, slab.image))[:, :, slab.inner]
             yield slab, found
@@ -297,7 +294,9 @@ class LocalTemperatureScaling(TemperatureCalibrator):
     def _judge(self, start: TemperatureScaling, cases: Collection[Case], history: History, validated: bool) -> Verdict:
         """Choose how far to go from TS to the tree, by the NLL of the given cases; not at all if TS is better."""
         reference = _mean(summed_nll(start, cases))
-        share, found = self._best_share(cases, validated)
+        # without validation cases there is no choice
+        shares = (1.0,) if self.preset == "paper" else _SHARES if validated else (UNCHECKED_SHARE,)
+        share, found = shrink_to_best(self.tree, shares, lambda: _mean(summed_nll(self, cases)))
         keeps_start = self.preset != "paper" and not found < reference  # nor is NaN better
         if keeps_start:
             self.tree.make_constant()
@@ -310,22 +309,6 @@ class LocalTemperatureScaling(TemperatureCalibrator):
             falling=history.late_decrease() > 0,
             temperature=start.fit_report_.details["temperature"],
         )
-
-    def _best_share(self, cases: Collection[Case], validated: bool) -> tuple[float, float]:
-        """Shrink the tree to the share of least NLL, and return both; without validation cases there is no choice."""
-        learned = {name: values.clone() for name, values in self.tree.state_dict().items()}
-        losses = dict[float, float]()
-
-        def shrink(share: float) -> None:
-            self.tree.load_state_dict(learned)
-            self.tree.shrink(share)
-
-        for share in (1.0,) if self.preset == "paper" else _SHARES if validated else (UNCHECKED_SHARE,):
-            shrink(share)
-            losses[share] = _mean(summed_nll(self, cases))
-        best = min(losses, key=lambda share: (math.isnan(losses[share]), losses[share]))
-        shrink(best)
-        return best, losses[best]
 
     def _report(
         self, before: FitReport, verdict: Verdict, cases: Collection[Case], history: History, settings: Settings
@@ -355,7 +338,7 @@ class LocalTemperatureScaling(TemperatureCalibrator):
         """Return the smallest and largest temperature before the bounds, and the share of pixels with a dead ReLU."""
         low, high, seen, dead = math.inf, 0.0, 0, 0
         for case in cases:
-            for slab in slabs_of(case, self.num_classes, context=_CONTEXT, device=self.fitted.device):
+            for slab in slabs_of(case, self.num_classes, context=CONTEXT, device=self.fitted.device):
                 with torch.no_grad():
                     image = self._image(slab.logits, slab.image)
                     root = self.tree.root(slab.logits, image, standardisation=self._standardisation)[:, :, slab.inner]
@@ -378,32 +361,6 @@ class LocalTemperatureScaling(TemperatureCalibrator):
             self.inputs, self.sharpen = "logits", True
             state_dict.update({prefix + name: value for name, value in neutral.items()})
         super()._load_from_state_dict(state_dict, prefix, *rest)
-
-
-class ImageTemperatureScaling(LocalTemperatureScaling):
-    """Divide the logits of each image by the mean of the temperatures that the tree finds in it."""
-
-    method = "ibts"
-    context = None
-
-    def unchecked_temperature(self, logits: Logits, image: Image | None) -> Temperature:
-        """Return the temperature of the image at each pixel, whether fitted or not."""
-        factor = self._factor(logits, image)
-        mean = image_sums(factor) / math.prod(factor.shape[1:])
-        return self._applied(mean.to(factor.dtype).view(-1, *[1] * (factor.ndim - 1))).expand_as(factor)
-
-    def unchecked_slabs(self, case: Case) -> Iterator[tuple[Slab, Temperature]]:
-        """Yield the temperature of the image slab by slab: one pass for the mean, one to apply it."""
-        total, pixels = 0.0, 0
-        for slab in slabs_of(case, self.num_classes, context=_CONTEXT, device=self.fitted.device):
-            with torch.no_grad():
-                inner = self._factor(slab.logits, self._image(slab.logits, slab.image))[:, :, slab.inner]
-            total, pixels = total + float(image_sums(inner)), pixels + inner.numel()
-        for slab in slabs_of(case, self.num_classes, device=self.fitted.device):
-            mean = at_least_float32(slab.logits[:, :1]).new_full(
-                (1, 1, *(1 for _ in slab.logits.shape[2:])), total / pixels
-            )
-            yield slab, self._applied(mean).expand(1, 1, *slab.logits.shape[2:])
 
 
 def _neutral(num_classes: int) -> dict[str, Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from segcal.evaluation.compare import Comparison
+    from segcal.tables import Presentation
 
 
 def compare(
@@ -106,13 +108,18 @@ def compare(
         say_part(sharing, as_json)
         return
     compared = {UNCALIBRATED: None, **comparison.calibrators}
-    if reference is not None and reference not in compared:
-        warn(f"the reference {reference} could not be fitted, so nothing is tested against it")
-        shown = replace(shown, reference=None)
-    comparison = replace(comparison, results=comparison.results.presented(shown, dataset=tested.path.resolve().name))
+    comparison = _presented(comparison, shown, compared, tested.path.resolve().name)
     with publishing(sharing):
         keep(comparison, tested, compared, page_options)
     _print_comparison(comparison, measure_options.floor, page_options.out, as_json, page_options.page)
+
+
+def _presented(comparison: Comparison, shown: Presentation, compared: Collection[str], dataset: str) -> Comparison:
+    """Return a comparison that is shown as asked for, as far as its reference could be fitted."""
+    if shown.reference is not None and shown.reference not in compared:
+        warn(f"the reference {shown.reference} could not be fitted, so nothing is tested against it")
+        shown = replace(shown, reference=None)
+    return replace(comparison, results=comparison.results.presented(shown, dataset=dataset))
 
 
 def _print_comparison(comparison: Comparison, floor: bool, out: Path | None, as_json: bool, page: Path | None) -> None:

@@ -20,6 +20,9 @@ Positivity = Literal["relu", "softplus", "exp"]
 Init = Literal["normal", "zeros"]
 Condition = Literal["class", "confidence"]
 
+CONTEXT = 8
+"""Pixels that a slab needs on either side: the reach of the tree, rounded up so that slabs are cut where its compiled
+tiles are, and give the same bits."""
 _WIDTH = 5
 _EPSILON = 1e-8
 _BINS = 10

@@ -52,7 +52,6 @@ class Verdict:
             "validation_nll_before": self.uncalibrated if self.validated else None,
             "ts_temperature": self.temperature,
             "share": self.share,
-            "kept_ts": not self.share,
         }
 
 

@@ -5,7 +5,7 @@ Plain PyTorch reads the logits five times: maximum, quotient, softmax, and twice
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -117,59 +117,47 @@ def _quotients(
 
 
 @compiled
-def _half_probabilities(
-    bits: Array, temperature: Array, zero: float, largest: float, brain: bool, found: Array, odd: Array,
+def _in_half(
+    bits: Array, temperature: Array, zero: float, largest: float, brain: bool, softmax: bool, found: Array, odd: Array,
     start: int, stop: int,
 ) -> None:  # fmt: skip
-    """Compute `_probabilities` in half precision."""
-    logits, probs = np.empty((bits.shape[0], BLOCK), np.float32), np.empty((bits.shape[0], BLOCK), np.float32)
+    """Compute `_probabilities`, or `_quotients`, in half precision."""
+    logits, scores = np.empty((bits.shape[0], BLOCK), np.float32), np.empty((bits.shape[0], BLOCK), np.float32)
     heat = np.empty(BLOCK, np.float32)
     for at in range(start, stop, BLOCK):
         n = min(BLOCK, stop - at)
         widen_block(bits, brain, at, n, logits)
         _spread(temperature, at, n, heat)
-        _probabilities(logits, heat, zero, probs, odd, 0, n)
-        narrow_scores(probs, logits, n, largest, brain, at, found)
-
-
-@compiled
-def _half_quotients(
-    bits: Array, temperature: Array, zero: float, largest: float, brain: bool, found: Array, odd: Array,
-    start: int, stop: int,
-) -> None:  # fmt: skip
-    """Compute `_quotients` in half precision."""
-    logits, scaled = np.empty((bits.shape[0], BLOCK), np.float32), np.empty((bits.shape[0], BLOCK), np.float32)
-    heat = np.empty(BLOCK, np.float32)
-    for at in range(start, stop, BLOCK):
-        n = min(BLOCK, stop - at)
-        widen_block(bits, brain, at, n, logits)
-        _spread(temperature, at, n, heat)
-        _quotients(logits, heat, zero, scaled, odd, 0, n)
-        narrow_scores(scaled, logits, n, largest, brain, at, found)
+        if softmax:
+            _probabilities(logits, heat, zero, scores, odd, 0, n)
+        else:
+            _quotients(logits, heat, zero, scores, odd, 0, n)
+        narrow_scores(scores, logits, n, largest, brain, at, found)
 
 
 def scaled_probabilities(logits: Tensor, temperature: Tensor) -> Tensor:
     """Twin of `segcal.functional.division.scaled_probabilities`, in float32 and half precision."""
-    return _run(_probabilities, _half_probabilities, logits, temperature)
+    return _run(logits, temperature, softmax=True)
 
 
 def scaled_logits(logits: Tensor, temperature: Tensor) -> Tensor:
     """Twin of `segcal.functional.division.scaled_logits`, in float32 and half precision."""
-    return _run(_quotients, _half_quotients, logits, temperature)
+    return _run(logits, temperature, softmax=False)
 
 
-def _run(kernel: Callable[..., None], half_kernel: Callable[..., None], logits: Tensor, temperature: Tensor) -> Tensor:
+def _run(logits: Tensor, temperature: Tensor, *, softmax: bool) -> Tensor:
     half = logits.dtype in HALVES
     if temperature.dtype != torch.float32 or not (half or logits.dtype == torch.float32) or not logits.numel():
         return DECLINED
     found, odd = torch.empty(logits.shape, dtype=logits.dtype), np.zeros(1, np.bool_)
-    chosen, more = (half_kernel, (LARGEST[logits.dtype], logits.dtype == torch.bfloat16)) if half else (kernel, ())
+    kernel: Any = _in_half if half else _probabilities if softmax else _quotients
+    more = (LARGEST[logits.dtype], logits.dtype == torch.bfloat16, softmax) if half else ()
     for k in range(len(logits)):
         z, out = (flat_scores(values[k]) for values in (logits, found))
         own = temperature[k]
         one = all(stride == 0 or length == 1 for stride, length in zip(own.stride(), own.shape, strict=True))
         heat = as_numpy(own[(slice(0, 1),) * own.ndim] if one else own).reshape(-1)
-        over_pixels(chosen, z.shape[1], z, heat, np.float32(0), *more, out, odd)
+        over_pixels(kernel, z.shape[1], z, heat, np.float32(0), *more, out, odd)
     return DECLINED if odd[0] else found  # the plain form refuses numbers that are not finite
 
 

@@ -1,0 +1,118 @@
+"""What an output may replace: nothing that is read, and nothing but segcal's own earlier output of the same kind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from segcal.types import InputError
+
+MARKER = "segcal.json"
+"""Every folder that segcal writes holds this file; only such a folder is ever replaced."""
+
+KINDS = {
+    "method": "a calibrator",
+    "results": "results",
+    "probabilities": "calibrated probabilities",
+    "data": "a data folder",
+    "maps": "maps of a diagnosis",
+    "fusion": "fused labels",
+    "portraits": "portraits of cases",
+    "diagnosis": "a diagnosis",
+    "decisions": "decisions",
+    "checkpoints": "checkpoints of a training run",
+    "unfinished": "parts of an unfinished run",
+}
+"""Description of each kind of folder, by the key of its marker."""
+
+_SIGNS = {
+    ".html": b"<title>Calibration report</title>",
+    ".htm": b"<title>Calibration report</title>",
+    ".json": b'"settings"',
+    ".csv": b"case,method,region,metric,value,pixels",
+    ".parquet": b"metric",
+    ".tex": b"\\begin{tabular}",
+    ".md": b"|",
+    ".png": b"atplotlib",
+    ".pdf": b"atplotlib",
+    ".svg": b"atplotlib",
+    ".onnx": b"pytorch",
+}
+"""Bytes near the beginning or end of every file that segcal writes, by extension."""
+
+_ENDS = 1 << 14
+
+
+def refuse_foreign(target: Path, kind: str | None = None) -> None:
+    """Raise unless `target` is free, an empty folder, or a folder that segcal wrote.
+
+    With `kind`, a key of the marker ("method", "results", ...), a folder of another kind is refused as well.
+    """
+    if target.is_dir():
+        if any(target.iterdir()) and not (target / MARKER).exists():
+            raise InputError(f"'{target}' holds files that segcal did not write; choose another output folder")
+        found = kind_of(target)
+        if kind is not None and found not in (None, kind):
+            raise InputError(
+                f"'{target}' holds {KINDS[found]}, which {KINDS[kind]} must not replace; choose another output folder"
+            )
+    elif target.exists():
+        raise InputError(f"'{target}' is a file, and a folder is to be written there; choose another name")
+
+
+def refuse_unfinished(folder: Path) -> None:
+    """Raise if a folder is the unfinished output of a command, in which cases are missing."""
+    if kind_of(folder) == "unfinished":
+        raise InputError(
+            f"'{folder}' holds unfinished output; run the command again, or merge its parts, to complete it"
+        )
+
+
+def refuse_overwriting(out: Path | None, *inputs: Path | None) -> None:
+    """Raise if `out` is an input, holds one, or lies inside one: what is made from inputs must not change them."""
+    for path in inputs:
+        if out is None or path is None:
+            continue
+        if path.resolve().is_relative_to(out.resolve()) or out.resolve().is_relative_to(path.resolve()):
+            raise InputError(f"'{out}' cannot be written to, as '{path}' is read from; choose another output")
+
+
+def check_output_file(out: Path | None, extensions: Sequence[str], *inputs: Path | None) -> None:
+    """Raise unless a file may be written at `out`: not a folder, not among the inputs, and of a known extension.
+
+    A file that exists is replaced only if it looks like one that segcal writes under this extension, and never inside
+    a folder that segcal wrote.
+    """
+    if out is None:
+        return
+    refuse_overwriting(out, *inputs)
+    if out.is_dir():
+        raise InputError(f"'{out}' is a folder, and a file is to be written there; choose another name")
+    if extensions and out.suffix.lower() not in extensions:
+        known = " or ".join(extensions)
+        raise InputError(f"'{out}' must be a name that ends in {known}, got '{out.suffix}'; choose another name")
+    if out.exists() and (out.name == MARKER or (out.parent / MARKER).exists()):
+        raise InputError(f"'{out}' is part of a folder that segcal wrote; choose another name")
+    if out.exists() and not _looks_written(out):
+        raise InputError(f"'{out}' exists, and segcal did not write it; choose another name, or remove it")
+
+
+def kind_of(folder: Path) -> str | None:
+    """Return what kind of folder segcal wrote here, or None if its marker does not say."""
+    try:
+        content = json.loads((folder / MARKER).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return next((key for key in KINDS if key in content), None) if isinstance(content, dict) else None
+
+
+def _looks_written(path: Path) -> bool:
+    """Return whether a file is empty or has the sign of a file that segcal wrote."""
+    sign, size = _SIGNS.get(path.suffix.lower()), path.stat().st_size
+    if sign is None or not size or not path.is_file():
+        return not size
+    with path.open("rb") as file:
+        start = file.read(_ENDS)
+        file.seek(max(0, size - _ENDS))
+        return sign in start or sign in file.read(_ENDS)
