@@ -112,7 +112,7 @@ class Counting(list[tuple[np.ndarray, np.ndarray]]):
 @pytest.mark.parametrize(("budget", "reads"), [(0, 12), (1 << 20, 4), (2 * 8 * 4 * 2, 2 + 2 * 3)])
 def test_the_cache_keeps_to_its_budget(budget: int, reads: int) -> None:
     data = Counting(line_data([8] * 4))
-    train(Line(), data, Settings(epochs=3, spatial_dims=1, cache_bytes=budget))
+    train(Line(), data, Settings(epochs=3, spatial_dims=1, cache_bytes=budget, device="cpu"))
     assert data.reads == reads
 
 

@@ -106,7 +106,8 @@ def register(target: Volume, atlas: Volume, settings: RegistrationSettings | Non
     # where the images overlap little, the optimiser can end below its start
     first = affine if fitted >= centred else start
     field = _demons(sitk, fixed, moving, first, settings)
-    jacobian = sitk.GetArrayViewFromImage(sitk.DisplacementFieldJacobianDeterminant(field))
+    # a copy, since a view does not keep its image alive
+    jacobian = sitk.GetArrayFromImage(sitk.DisplacementFieldJacobianDeterminant(field))
     folding = float((jacobian <= 0).mean())
     whole = sitk.CompositeTransform([first, sitk.DisplacementFieldTransform(field)])  # takes the field's contents
     image = _warped(sitk, moving, fixed, whole)
