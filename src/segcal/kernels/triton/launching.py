@@ -41,20 +41,17 @@ def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, num_warps: int, 
         kernel[grid](*arguments, num_warps=num_warps, **constants)
         return
     device = arguments[0].get_device()
-    if device != torch.cuda.current_device():
+    if device != torch._C._cuda_getDevice():
         with torch.cuda.device(device):  # Triton launches on the current one
             launch(kernel, grid, *arguments, num_warps=num_warps, **constants)
         return
-    traits: list[Any] = [id(kernel), device, num_warps, grid, *constants.values()]
-    for argument in arguments:
-        if type(argument) in _NUMBERS:
-            traits.append(argument)
-        else:
-            traits.append((argument.dtype, argument.data_ptr() & 15))
-    key = tuple(traits)
+    last = constants.values()
+    key = (id(kernel), device, num_warps, grid, *last, *[
+        each if type(each) in _NUMBERS else (each.dtype, each.data_ptr() & 15) for each in arguments
+    ])  # fmt: skip
     run = _compiled.get(key)
     if run is not None:
-        run(*arguments, *constants.values())
+        run(*arguments, *last, stream=torch._C._cuda_getCurrentRawStream(device))
         return
     if len(_compiled) >= _MOST_COMPILED:
         _compiled.clear()

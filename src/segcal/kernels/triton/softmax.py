@@ -36,9 +36,11 @@ def tile_shape(classes: int) -> tuple[int, int]:
 def flat(values: Tensor) -> tuple[Tensor, tuple[int, int, int]]:
     """Return `[B, C, *S]`, or a copy if need be, and its strides as `[B, C, N]`; without the cost of a view."""
     strides, shape = values.stride(), values.shape
-    if any(strides[k] != strides[k + 1] * shape[k + 1] for k in range(2, len(shape) - 1)):
-        values = laid_flat(values)
-        strides = values.stride()
+    for k in range(2, len(shape) - 1):
+        if strides[k] != strides[k + 1] * shape[k + 1]:
+            values = laid_flat(values)
+            strides = values.stride()
+            break
     return values, (strides[0], strides[1], strides[-1] if len(shape) > 2 else 1)
 
 

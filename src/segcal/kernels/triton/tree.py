@@ -1,11 +1,10 @@
 """The temperature tree on CUDA: one pass that standardises and pads, one that convolves and mixes.
 
 The first pass writes log-probabilities in float32 with four more pixels on every side, reflected, so that the second
-reads without asking where an image ends. It sorts the pixels of a line into 8 phases, by their position modulo 8. In
-the second pass a thread computes 4 results of a line that are 2 pixels apart. The 8 values that these share among
-their 5 taps are each read once, from different phases, next to those of the neighbouring threads: for each class and
-line, 140 multiply-adds with 8 values and 35 weights. The sums are exact float32, unlike those of PyTorch's
-convolutions, which round their inputs to TF32 by default.
+reads without asking where an image ends. In the second pass a thread computes 6 results that lie 2 lines apart. The 10
+values that these share among the 5 taps of a column are each read once, next to those of the neighbouring threads: for
+each class and column of taps, 210 multiply-adds with 10 values and 35 weights. The sums are exact float32, unlike those
+of PyTorch's convolutions, which round their inputs to TF32 by default.
 """
 
 from __future__ import annotations
@@ -33,17 +32,16 @@ from segcal.kernels.triton.softmax import (
     summed_up,
 )
 
-_REACH, _RESULTS = 4, 4
-_PHASES = 2 * _RESULTS
-_COLUMNS, _WARPS = 128, 2  # columns of a phase whose results a program computes
-_PREPARED = 16  # columns of all phases that a program prepares
+_REACH, _RESULTS = 4, 6
+_LINES = 2 * _RESULTS  # of which a thread computes every second
+_COLUMNS, _WARPS = 64, 2  # places of a program, each of `_RESULTS` results
+_PREPARED, _PREPARED_WARPS = 256, 4  # pixels that a program prepares
 _SMALLEST = tl.constexpr(SMALLEST_LOG_PROBABILITY)
-_P = tl.constexpr(_PHASES)
 _KEEP = tl.constexpr(tl.PropagateNan.ALL)
 
 
 class _Frame(NamedTuple):
-    """Size of images `[D, H, W]`, and of one phase of the same with a margin; one plane in 2D."""
+    """Size of images `[D, H, W]`, and of the same with a margin, in whole groups of lines; one plane in 2D."""
 
     size: tuple[int, int, int]
     padded: tuple[int, int, int]
@@ -53,17 +51,22 @@ class _Frame(NamedTuple):
         """Return the frame of `[*S]`."""
         depth, height, width = (1, *shape)[-3:]
         planes = depth + 2 * _REACH if len(shape) == 3 else 1
-        return cls((depth, height, width), (planes, height + 2 * _REACH, pieces(width + 2 * _REACH, _PHASES)))
+        return cls((depth, height, width), (planes, pieces(height, _LINES) * _LINES + 2 * _REACH, width + 2 * _REACH))
 
     @property
-    def strides(self) -> tuple[int, int, int, int]:
-        """Distances of lines, planes, phases and channels."""
+    def strides(self) -> tuple[int, int, int]:
+        """Distances of lines, planes and channels."""
         planes, lines, columns = self.padded
-        return columns, lines * columns, planes * lines * columns, _PHASES * planes * lines * columns
+        return columns, lines * columns, planes * lines * columns
+
+    @property
+    def places(self) -> int:
+        """Where results are computed from: the columns of all groups of lines."""
+        return pieces(self.size[1], _LINES) * self.padded[2]
 
     def room(self, images: int, channels: int) -> int:
         """Return the numbers that the inputs take, with some beyond the last that a program may read."""
-        return images * channels * self.strides[-1] + _COLUMNS + _PHASES
+        return images * channels * self.strides[-1] + _LINES * (_COLUMNS + 3 * self.padded[2])
 
 
 @triton.jit
@@ -86,31 +89,27 @@ def _standardised(value, top, rest, scale, mean_ptr, deviation_ptr, c):
 
 @triton.jit
 def _prepare(
-    z_ptr, scale_ptr, mean_ptr, deviation_ptr, out_ptr, flag_ptr, L, D, H, W, lines, parts, line, plane, phase, channel,
+    z_ptr, scale_ptr, mean_ptr, deviation_ptr, out_ptr, flag_ptr, L, D, H, W, lines, parts, line, plane, channel,
     zb, zl, zn, MARGIN: tl.constexpr, MIRRORED: tl.constexpr, STANDARDISED: tl.constexpr, SCORES: tl.constexpr,
     CLASSES: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """Write all phases of `BC` columns of the tree's inputs, of scores or of an image, which is not standardised.
+    """Write `BC` places of a plane of the tree's inputs, of scores or of an image, which is not standardised.
 
-    Neighbouring threads write neighbouring columns of a phase, and read pixels 8 apart; the other threads of the
-    program read those between them, from the cache. `MARGIN` is the number of planes before the first, 0 in 2D;
-    `CLASSES` is L if a program holds all of them, else 0.
+    `MARGIN` is the number of planes before the first, 0 in 2D; `CLASSES` is L if a program holds all of them, else 0.
     """
-    image, here, lane = tl.program_id(1).to(tl.int64), tl.program_id(0) // parts, tl.arange(0, BC * _P)
-    column, own = tl.program_id(0) % parts * BC + lane % BC, lane // BC
-    x = column * _P + own - 4
-    inside, x = x < W + 4, _place(x, W, MIRRORED)
-    y, p = here % lines, here // lines
-    source = (_place(p - MARGIN, D, MIRRORED) * H + _place(y - 4, H, MIRRORED)) * W
-    z_ptr += image * zb + (source.to(tl.int64) + x) * zn
-    out_ptr += image * L * channel + p.to(tl.int64) * plane + y * line + own * phase + column
+    image, p = tl.program_id(1).to(tl.int64), tl.program_id(0) // parts
+    place = tl.program_id(0) % parts * BC + tl.arange(0, BC)
+    y, x, inside = place // line, place % line, place < lines * line
+    x, y, p_from = _place(x - 4, W, MIRRORED), _place(y - 4, H, MIRRORED), _place(p - MARGIN, D, MIRRORED)
+    z_ptr += image * zb + ((p_from * H + y).to(tl.int64) * W + x) * zn
+    out_ptr += image * L * channel + p.to(tl.int64) * plane + place
     dtype: tl.constexpr = z_ptr.dtype.scalar.element_ty
     scale = 1.0
     if STANDARDISED:
         scale = tl.load(scale_ptr).to(tl.float32)
     if CLASSES:
         z = read_classes(z_ptr, inside, zl, CLASSES)
-        top, total = largest_of(z, CLASSES), tl.zeros([BC * _P], tl.float32)
+        top, total = largest_of(z, CLASSES), tl.zeros([BC], tl.float32)
         if SCORES:
             z = possible_classes(z, top, dtype, CLASSES)
             for c in tl.static_range(CLASSES):
@@ -122,7 +121,7 @@ def _prepare(
                 value = _standardised(value, top, rest, scale, mean_ptr, deviation_ptr, c)
             tl.store(out_ptr + c * tl.cast(channel, tl.int64), value, mask=inside)
     else:
-        top, total = summed_up(z_ptr, inside, scale, L, zl, BC * _P)
+        top, total = summed_up(z_ptr, inside, scale, L, zl, BC)
         rest = tl.log(total)
         for c in range(L):
             value = tl.load(z_ptr, mask=inside, other=0.0).to(tl.float32)
@@ -150,17 +149,17 @@ def _pair(at):
 
 
 @triton.jit
-def _values(z_ptr, phase, RESULTS: tl.constexpr):
-    """Return the values of a line that results 2 pixels apart read: one more for each result after the first."""
+def _values(z_ptr, line, RESULTS: tl.constexpr):
+    """Return the values of a column that results 2 lines apart read: one more for each result after the first."""
     found = ()
     for j in tl.static_range(RESULTS + 4):
-        found += (tl.load(z_ptr + 2 * (j % RESULTS) * phase + j // RESULTS),)
+        found += (tl.load(z_ptr + 2 * j * line),)
     return found
 
 
 @triton.jit
-def _with_line(sums, values, w_ptr, NODES: tl.constexpr, RESULTS: tl.constexpr):
-    """Return the sums of nodes and results plus those of the five taps of a line; weights are in pairs, 8 to a tap."""
+def _with_column(sums, values, w_ptr, NODES: tl.constexpr, RESULTS: tl.constexpr):
+    """Return the sums of nodes and results plus those of five taps of a column; weights are in pairs, 8 to a tap."""
     for tap in tl.static_range(5):
         weights = ()
         for pair in tl.static_range((NODES + 1) // 2):
@@ -200,51 +199,51 @@ def _top(sums, leaf, bias_ptr, FIRST: tl.constexpr, WITH_IMAGE: tl.constexpr):
 
 @triton.jit
 def _root(
-    z_ptr, image_ptr, w_ptr, v_ptr, bias_ptr, out_ptr, L, C, D, H, W, line, plane, phase, channel, offset, least,
+    z_ptr, image_ptr, w_ptr, v_ptr, bias_ptr, out_ptr, L, C, D, H, W, line, plane, channel, offset, least,
     PLANES: tl.constexpr, WITH_IMAGE: tl.constexpr, RECTIFIED: tl.constexpr, NODES: tl.constexpr,
     RESULTS: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    image, odd, p = tl.program_id(2).to(tl.int64), tl.program_id(1) % 2, tl.program_id(1) // 2
+    image, p, plane = tl.program_id(2).to(tl.int64), tl.program_id(1) // 2, tl.cast(plane, tl.int64)
     n = tl.program_id(0) * BN + tl.arange(0, BN)
-    at = odd * tl.cast(phase, tl.int64) + p * plane + n
+    first, x = n // line * (2 * RESULTS) + tl.program_id(1) % 2, n % line
+    at = p * plane + first * line + x
     sums, leaves = (tl.zeros([BN], tl.float32),) * (NODES * RESULTS), (tl.zeros([BN], tl.float32),) * RESULTS
     for k in range(PLANES):
         for own in range(L):
             z = z_ptr + (image * L + own) * channel + k * 2 * plane + at
             w = w_ptr + (k * L + own) * 100
-            for y in tl.static_range(5):
-                sums = _with_line(sums, _values(z + 2 * y * line, phase, RESULTS), w + y * 20, NODES, RESULTS)
+            for tap in tl.static_range(5):
+                sums = _with_column(sums, _values(z + 2 * tap, line, RESULTS), w + tap * 20, NODES, RESULTS)
         if WITH_IMAGE:
             for own in range(C):
                 z = image_ptr + (image * C + own) * channel + k * 2 * plane + at
                 v = v_ptr + (k * C + own) * 25
-                for y in tl.static_range(5):
-                    leaves = _with_leaf(leaves, _values(z + 2 * y * line, phase, RESULTS), v + y * 5, RESULTS)
-    y, first = n // line, n % line * (2 * RESULTS) + odd
+                for tap in tl.static_range(5):
+                    leaves = _with_leaf(leaves, _values(z + 2 * tap, line, RESULTS), v + tap * 5, RESULTS)
     for r in tl.static_range(RESULTS):
         value = _top(sums, leaves[r], bias_ptr, r * NODES, WITH_IMAGE) + offset
         if RECTIFIED:
             value = tl.maximum(value, 0.0, _KEEP) + least
-        x = first + 2 * r
+        y = first + 2 * r
         tl.store(out_ptr + ((image * D + p) * H + y) * W + x, value, mask=(x < W) & (y < H))
 
 
 class _Weights(NamedTuple):
     """The weights of a tree in the order in which the kernel reads them."""
 
-    taps: Tensor  # [planes, L, 25 taps, 8 nodes] float32, as pairs in int64
-    leaf: Tensor  # [planes, C, 25 taps] of the image
+    taps: Tensor  # [planes, L, 25 taps, column by column, 8 nodes] float32, as pairs in int64
+    leaf: Tensor  # [planes, C, 25 taps, column by column] of the image
     biases: Tensor
 
     @classmethod
     def of(cls, convolutions: list[tuple[Tensor, Tensor]], planes: int) -> _Weights:
         """Return those of the convolution over the scores and, if there is one, over the image."""
         (weight, bias), *of_image = ([each.detach() for each in both] for both in convolutions)
-        taps = weight.reshape(-1, weight.shape[1], planes, 25).permute(2, 1, 3, 0)
+        taps = weight.reshape(-1, weight.shape[1], planes, 5, 5).permute(2, 1, 4, 3, 0)
         taps = torch.nn.functional.pad(taps, (0, 8 - taps.shape[-1])).contiguous().view(torch.int64)
         biases, leaf = torch.nn.functional.pad(bias, (0, 9 - len(bias))), taps
         if of_image:
-            leaf = of_image[0][0].reshape(-1, planes, 25).transpose(0, 1).contiguous()
+            leaf = of_image[0][0].reshape(-1, planes, 5, 5).permute(1, 0, 3, 2).contiguous()
             biases[8:] = of_image[0][1]
         return cls(taps, leaf, biases)
 
@@ -291,9 +290,8 @@ def root_of_scores(
     if with_image:
         own = _prepared(image, None, frame, scores=False)  # type: ignore[arg-type]
     found = torch.empty((images, 1, *size), dtype=torch.float32, device=logits.device)
-    depth, height, _ = frame.size
     launch(
-        _root, (pieces(height * frame.padded[2], _COLUMNS), 2 * depth, images),
+        _root, (pieces(frame.places, _COLUMNS), 2 * frame.size[0], images),
         inputs, own, weights.taps, weights.leaf, weights.biases, found, classes, image.shape[1] if with_image else 0,  # type: ignore[union-attr]
         *frame.size, *frame.strides, float(offset), float(least or 0.0), PLANES=planes, WITH_IMAGE=with_image,
         RECTIFIED=least is not None, NODES=8 if with_image else 7, RESULTS=_RESULTS, BN=_COLUMNS, num_warps=_WARPS,
@@ -304,19 +302,19 @@ def root_of_scores(
 def _prepared(
     values: Tensor, standardisation: tuple[Tensor, Tensor, Tensor] | None, frame: _Frame, *, scores: bool
 ) -> Tensor:
-    """Return standardised log-probabilities, or the values themselves, in float32 with a margin, sorted into phases."""
+    """Return standardised log-probabilities, or the values themselves, in float32 with a margin."""
     z = laid_flat(values)
     images, channels, _ = z.shape
     found = torch.empty(frame.room(images, channels), dtype=torch.float32, device=values.device)
     numbers: Any = (z, z, z) if standardisation is None else (each.contiguous() for each in standardisation)
-    planes, lines, columns = frame.padded
-    parts = pieces(columns, _PREPARED)
+    lines = frame.size[1] + 2 * _REACH  # those beyond are read for results that nobody asks for
+    parts = pieces(lines * frame.padded[2], _PREPARED)
     launch(
-        _prepare, (planes * lines * parts, images),
+        _prepare, (frame.padded[0] * parts, images),
         z, *numbers, found, flag(), channels, *frame.size, lines, parts, *frame.strides, *z.stride(),
         MARGIN=_REACH if values.ndim == 5 else 0, MIRRORED=min(values.shape[2:]) > _REACH,
         STANDARDISED=standardisation is not None, SCORES=scores, CLASSES=channels if channels <= HELD else 0,
-        BC=_PREPARED, num_warps=_PREPARED * _PHASES // 32,
+        BC=_PREPARED, num_warps=_PREPARED_WARPS,
     )  # fmt: skip
     return found
 
