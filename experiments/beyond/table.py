@@ -26,6 +26,14 @@ _COMPARED = (
     ("sce", "all"),
 )
 _REPETITIONS = 2000
+_TITLES = {
+    "camvid, 0001TP": "`val` to 0001TP",
+    "camvid, Seq05VD": "`val` to Seq05VD",
+    "camvid-0001TP": "within 0001TP",
+    "camvid-Seq05VD": "within Seq05VD",
+    "voc": "VOC",
+}
+_NAMES = {"nll": "NLL", "brier": "Brier score", "ece": "ECE", "sce": "SCE"}
 
 
 def print_tables(out: Path | None) -> None:
@@ -57,8 +65,15 @@ def tables(rows: pd.DataFrame) -> str:
         whole = own["images"] == own.groupby("split")["images"].transform("max")
         most = own[whole]
         splits, cases = most["split"].nunique(), most.groupby("split")["case"].nunique()
-        title = f"## {part}: {_span(most['images'])} images to fit on, {_span(cases)} to measure, {splits} splits"
-        parts += [title, *_metrics(most), *_differences(most), *_by_size(own.assign(size=own["images"].mask(whole)))]
+        title, many = _TITLES.get(str(part), str(part)), "1 split" if splits == 1 else f"up to {splits} splits"
+        counts = f"{_span(most['images'])} images to fit on, {_span(cases)} to measure, {many}."
+        parts += [
+            f"## {title}",
+            counts,
+            *_metrics(most),
+            *_differences(most),
+            *_by_size(own.assign(size=own["images"].mask(whole))),
+        ]
     return "\n\n".join(parts)
 
 
@@ -74,7 +89,8 @@ def _summary(rows: pd.DataFrame) -> list[str]:
         body = [
             [method, *(_difference(own, method, "TS", metric, region) for own in tasks.values())] for method in methods
         ]
-        parts.append(lines([f"{metric} {region}, % of TS", *tasks], body))
+        titles = [_TITLES.get(task, task) for task in tasks]
+        parts.append(lines([f"{_NAMES[metric]}, {region}, % of TS", *titles], body))
     return parts
 
 
@@ -116,7 +132,7 @@ def _differences(rows: pd.DataFrame) -> list[str]:
             if method in ("UC", reference):
                 continue
             body.append([method, *(_difference(rows, method, reference, *column) for column in _COMPARED)])
-        titles = [f"{metric} {region}" for metric, region in _COMPARED]
+        titles = [f"{_NAMES[metric]}, {region}" for metric, region in _COMPARED]
         parts.append(lines([f"minus {reference}, % of it", *titles], body))
     return parts
 

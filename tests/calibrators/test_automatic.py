@@ -16,6 +16,7 @@ from scipy.ndimage import uniform_filter
 import segcal
 from segcal.calibrators import AutomaticChoice, Calibrator, create
 from segcal.calibrators import automatic as module
+from segcal.calibrators.shared import plan
 from segcal.calibrators.shared.context_sample import ContextSample
 from segcal.calibrators.shared.plan import Plan
 from segcal.calibrators.shared.streaming import summed_nll
@@ -192,6 +193,21 @@ def test_the_most_expensive_goes_first_and_the_fallback_stays() -> None:
     assert Plan(costs, {}, 100.0).left_out == ("lts",)
     assert Plan(costs, {}, 60.0).tried == ("ts", "ets")
     assert Plan(costs, {}, 1.0).tried == ("ts",)
+
+
+def test_time_is_extrapolated_from_two_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work of n takes 2 + n / 100 s, and 50 s more the first time: 1,000 take 12 s, not 1,000 / 100 times 53."""
+    clock, done = [0.0], list[int]()
+
+    def work(n: int) -> None:
+        clock[0] += 2 + n / 100 + (0 if done else 50)
+        done.append(n)
+
+    monkeypatch.setattr(plan, "perf_counter", lambda: clock[0])
+    assert plan.extrapolated(work, (100, 200), 1000) == pytest.approx(12)
+    assert plan.extrapolated(work, (100, 200), 150) == pytest.approx(3.5)
+    assert plan.extrapolated(work, (100, 200), 50) == pytest.approx(2.5)
+    assert max(done) == 200
 
 
 def test_validation_cases_of_a_group_left_out_are_not_looked_at() -> None:

@@ -98,7 +98,7 @@ def test_results_accumulate(voc: Path, tmp_path: Path, capsys: pytest.CaptureFix
     assert "was begun with epochs=2, and now it is 3" in capsys.readouterr().err
     assert main(["table", "--out", str(tmp_path)]) == 0
     text = capsys.readouterr().out
-    assert "## voc: 6 images to fit on, 6 to measure, 2 splits" in text
+    assert "## VOC\n\n6 images to fit on, 6 to measure, up to 2 splits." in text
     assert "NLL against TS, %: mean (worst), splits | 3 images | all images" in text
     assert (tmp_path / "tables.md").read_text() == text
 
@@ -140,7 +140,7 @@ def test_splits_with_unlike_numbers_of_images_are_of_one_table() -> None:
     frame = frame.assign(case="a", pixels=10, part="x", group="", changed=0, seconds=1.0)
     regions = ("all", "boundary", "local-avg", "local-max")
     text = tables(pd.concat([frame.assign(region=region) for region in regions], ignore_index=True))
-    assert "## x: 5 to 6 images to fit on, 1 to measure, 2 splits" in text
+    assert "## x\n\n5 to 6 images to fit on, 1 to measure, up to 2 splits." in text
     assert "| CTS | 2 | **0.8500** | **0.8500** | 0 | 1.0 |" in text
     assert "| CTS | +10.00 (+10.00), 2 | -15.00 (-10.00), 2 |" in text
 

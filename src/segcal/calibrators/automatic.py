@@ -14,6 +14,7 @@ import inspect
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from time import perf_counter
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Self
@@ -28,7 +29,7 @@ from segcal.calibrators.contextual import ContextualTemperatureScaling
 from segcal.calibrators.ensemble import EnsembleTemperatureScaling
 from segcal.calibrators.local import LocalTemperatureScaling
 from segcal.calibrators.shared.context_sample import ContextSample, draw_sample
-from segcal.calibrators.shared.plan import Plan, agreed, seconds_of
+from segcal.calibrators.shared.plan import Plan, agreed, extrapolated, seconds_of
 from segcal.calibrators.shared.streaming import summed_nll
 from segcal.calibrators.shared.trial import FALLBACK, Trial
 from segcal.calibrators.temperature import TemperatureScaling
@@ -39,7 +40,7 @@ from segcal.types import Case, IgnoreIndex, Image, InputError, Logits, Probs, Te
 
 _FEWEST_GROUPS = 4
 """With fewer, a standard error has two degrees of freedom at most and one odd image decides; TS is used as it is."""
-_TIMED = 1 << 12  # pixels on which candidates are timed
+_PIXELS, _EPOCHS = (1 << 12, 1 << 14), (1, 3)  # on which candidates are timed
 _log = logging.getLogger("segcal")
 
 
@@ -263,29 +264,36 @@ class AutomaticChoice(Calibrator):
         return fitted
 
     def _plan(self, trial: Trial, sample: ContextSample, cases: Sequence[Case], training: Mapping[str, Any]) -> Plan:
-        """Return what will be tried, and roughly how long it takes, from fits on a few pixels and one image."""
-        few, used = sample.thinned(_TIMED), [k for k in range(len(cases)) if trial.fold[k] >= 0]
-        share, first = len(sample.case) / len(few.case), Part(cases, used[:1])
+        """Return what will be tried, and roughly how long it takes."""
         costs, failures = dict[str, float](), dict[str, str]()
         for name in self.candidates:
-            started = perf_counter()
             try:
-                if isinstance(new := self._new(name), LocalTemperatureScaling):
-                    options = {key: value for key, value in training.items() if key != "watch"}
-                    fitted = self._fit(name, first, None, {**options, "epochs": 1})
-                    steps = new.settings(**options).epochs * len(used) * (trial.folds - 1)
-                    fit = (perf_counter() - started) * steps
-                else:
-                    fitted = self._fit_sample(name, few)
-                    fit = (perf_counter() - started) * share * trial.folds
-                scoring = seconds_of(lambda f=fitted: summed_nll(f, first)) * len(used)  # type: ignore[misc]
-                costs[name] = fit + scoring
+                costs[name] = self._seconds(name, trial, sample, cases, training)
             except InputError as error:
                 if name == FALLBACK:
                     raise
                 failures[name] = f"could not be fitted: {error}"
                 trial.begin(name).failure = failures[name]
         return Plan(agreed(costs, choose_device(training["device"])), failures, self.time_limit)
+
+    def _seconds(
+        self, name: str, trial: Trial, sample: ContextSample, cases: Sequence[Case], training: Mapping[str, Any]
+    ) -> float:
+        """Return roughly how long a candidate takes, from fits on a few pixels, or of a few epochs on one image."""
+        used, fitted = [k for k in range(len(cases)) if trial.fold[k] >= 0], list[Calibrator]()
+        first, new = Part(cases, used[:1]), self._new(name)
+        if isinstance(new, LocalTemperatureScaling):
+            options = {key: value for key, value in training.items() if key != "watch"}
+            epochs = new.settings(**options).epochs * len(used) * (trial.folds - 1)  # of one image
+            fit = extrapolated(
+                lambda n: fitted.append(self._fit(name, first, None, {**options, "epochs": n})), _EPOCHS, epochs
+            )
+        else:
+            draw = cache(sample.thinned)
+            fit = trial.folds * extrapolated(
+                lambda n: fitted.append(self._fit_sample(name, draw(n))), _PIXELS, len(sample.case)
+            )
+        return fit + seconds_of(lambda: summed_nll(fitted[-1], first)) * len(used)
 
     def _try(
         self,

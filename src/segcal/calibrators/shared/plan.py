@@ -77,6 +77,24 @@ def agreed(seconds: Mapping[str, float], device: torch.device) -> dict[str, floa
 def seconds_of(work: Callable[[], Any]) -> float:
     """Return how long a call takes the second time, when everything is compiled and loaded."""
     work()
+    return _seconds(work)
+
+
+def extrapolated(work: Callable[[int], Any], sizes: tuple[int, int], size: int) -> float:
+    """Return how long work of a size takes, by the straight line through two smaller sizes.
+
+    What does not depend on the size is thus counted once, and nothing is counted that is compiled or loaded only once.
+    """
+    small, large = (min(each, size) for each in sizes)
+    work(small)
+    first = _seconds(lambda: work(small))
+    if small == large:
+        return first
+    second = _seconds(lambda: work(large))
+    return second + max(0.0, second - first) / (large - small) * (size - large)
+
+
+def _seconds(work: Callable[[], Any]) -> float:
     started = perf_counter()
     work()
     return perf_counter() - started

@@ -285,10 +285,10 @@ def root_of_scores(
     if len(size) not in (2, 3) or math.prod(size) >= 1 << 30:
         return DECLINED
     frame, planes = _Frame.of(size), 5 if len(size) == 3 else 1
-    weights = _weights([of_logits, of_image] if with_image else [of_logits], planes)  # type: ignore[list-item]
-    own = inputs = _prepared(logits, standardisation, frame, scores=True)
+    own = inputs = _prepared(logits, standardisation, frame, scores=True)  # first, so that the device has work
     if with_image:
         own = _prepared(image, None, frame, scores=False)  # type: ignore[arg-type]
+    weights = _weights([of_logits, of_image] if with_image else [of_logits], planes)  # type: ignore[list-item]
     found = torch.empty((images, 1, *size), dtype=torch.float32, device=logits.device)
     launch(
         _root, (pieces(frame.places, _COLUMNS), 2 * frame.size[0], images),
