@@ -298,3 +298,16 @@ def test_steps_of_the_search_are_counted(monkeypatch: pytest.MonkeyPatch) -> Non
     calls.clear()
     _, steps, converged = root_of_increasing(lambda x: (calls.append(1) or x * 0 - 1, torch.ones_like(x)), one)
     assert (steps, converged, len(calls)) == (3, False, 3)
+
+
+def test_the_likelihood_is_computed_once_for_each_step() -> None:
+    """It goes through all images, and what is known at the start is not computed again."""
+    images, asked = draw(4, (30,)), list[float]()
+
+    def at(alpha: float) -> Likelihood:
+        asked.append(alpha)
+        return summed(images, alpha)
+
+    root = optimal_inverse_temperature(at)
+    assert asked[0] == 1.0
+    assert len(asked) == len(set(asked)) == root.steps
