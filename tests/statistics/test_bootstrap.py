@@ -191,3 +191,17 @@ def test_weighted_sums_do_not_depend_on_the_order(units: int, seed: int, scale: 
 def test_weighted_sums_of_nothing_and_of_unknown_values() -> None:
     assert weighted_sums(np.ones((2, 3)), np.zeros((3, 1))).tolist() == [[0.0], [0.0]]
     assert np.isnan(weighted_sums(np.ones((1, 2)), np.array([[np.nan, 1.0], [2.0, 1.0]]))).tolist() == [[True, False]]
+
+
+def test_bca_asks_for_the_draws_the_whole_and_what_is_left_without_each_cluster() -> None:
+    """Clusters {0, 2}, {1} and {3}; each image has the weight of its cluster."""
+    asked: list[np.ndarray] = []
+
+    def mean(weights: np.ndarray) -> np.ndarray:
+        asked.append(weights)
+        return weights @ np.arange(4.0) / weights.sum(axis=1)
+
+    bootstrap_interval(mean, 4, kind="bca", repetitions=7, seed=3, clusters=np.array([0, 1, 0, 2]))
+    drawn = bootstrap_weights(3, 7, seed=3)[:, [0, 1, 0, 2]]
+    left = [[1, 1, 1, 1], [0, 1, 0, 1], [1, 0, 1, 1], [1, 1, 1, 0]]
+    np.testing.assert_array_equal(np.concatenate(asked), np.concatenate([drawn, left]))
