@@ -6,7 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -401,3 +402,24 @@ def test_of_equal_validation_losses_the_first_is_kept() -> None:
     history = train(Line(), line_data([8] * 2), settings, validation=line_data([8] * 2))
     assert len({epoch.validation for epoch in history.epochs}) == 1
     assert history.best_epoch == 1
+
+
+def test_processes_exchange_gradients_with_the_last_part_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step over samples of three shapes has three parts; the gradients are exchanged once, when all are summed."""
+    waiting, seen = [False], list[bool]()
+
+    class Spy(Line):
+        def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+            seen.append(waiting[0])
+            return super().forward(x, y)
+
+    @contextmanager
+    def without_sync() -> Iterator[None]:
+        waiting[0] = True
+        yield
+        waiting[0] = False
+
+    run = _Run(Spy(), line_data([5]), None, Settings(epochs=1, spatial_dims=1), torch.device("cpu"), None, False)
+    monkeypatch.setattr(run, "_without_sync", without_sync)
+    run._step([tuple(torch.from_numpy(part) for part in sample) for sample in line_data([3, 5, 4])], share=1.0)
+    assert seen == [True, True, False]
