@@ -555,3 +555,10 @@ def test_sigmoid_channels_need_masks() -> None:
         CalibrationSuite(2, 9, activation="sigmoid").update(logits, masks[:, 0])
     with pytest.raises(InputError, match=r"activation='sigmoid' if they overlap"):
         CalibrationSuite(2, 9).update(logits, masks)
+
+
+def test_plot_takes_no_value_and_no_axes() -> None:
+    suite = shown(*batch())
+    for arguments in ({"val": suite.compute()}, {"ax": object()}, {"val": 1.0, "ax": object()}):
+        with pytest.raises(InputError, match="call it without arguments"):
+            suite.plot(**arguments)
