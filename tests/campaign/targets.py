@@ -11,13 +11,13 @@ _PAIRS = "tests/kernels/test_pairs.py"
 TARGETS: dict[str, tuple[str, ...]] = {
     "functional/binning": ("tests/functional/test_binning.py", _PAIRS),
     "functional/checks": ("tests/functional/test_checks.py",),
-    "functional/counting": ("tests/functional/test_binning.py", _PAIRS),
+    "functional/counting": ("tests/functional/test_counting.py", "tests/functional/test_binning.py", _PAIRS),
     "functional/decomposition": ("tests/functional/test_decomposition.py",),
-    "functional/division": (_PAIRS, "tests/functional/test_probability.py"),
+    "functional/division": ("tests/functional/test_division.py", _PAIRS, "tests/functional/test_probability.py"),
     "functional/fine": ("tests/functional/test_fine.py",),
     "functional/geometry": ("tests/functional/test_geometry.py",),
     "functional/masks": (_PAIRS, "tests/test_regions.py"),
-    "functional/pixels": (_PAIRS, "tests/functional/test_checks.py"),
+    "functional/pixels": ("tests/functional/test_pixels.py", _PAIRS, "tests/functional/test_checks.py"),
     "functional/probability": ("tests/functional/test_probability.py",),
     "functional/random_labels": ("tests/functional/test_random_labels.py", _PAIRS),
     "functional/scores": ("tests/functional/test_scores.py", _PAIRS),
@@ -32,7 +32,7 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "training/batches": ("tests/training/test_batches.py", "tests/training/test_loop.py"),
     "training/loop": ("tests/training/test_loop.py",),
     "metrics": ("tests/test_metrics.py",),
-    "evaluation/pooled": ("tests/evaluation/test_run.py",),
+    "evaluation/pooled": ("tests/evaluation/test_pooled.py", "tests/evaluation/test_run.py"),
     "evaluation/measure": ("tests/evaluation/test_run.py",),
     "evaluation/places": ("tests/evaluation/test_run.py",),
 }
@@ -87,5 +87,60 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         'read = torch.stack([found[name].double() for name in (*METRICS, "pixels")], dim=-1)',
         "1",
     ): "the readings have one axis, so that axis 1 of the stack is its last",
+    (
+        "statistics/bootstrap",
+        "bits = _EXACT - int(np.ceil(np.log2(max(2.0, drawn.sum(axis=1).max(initial=0.0)))))",
+        "5.0",
+    ): "two parts of 49 bits instead of 50 or 51: both hold more bits than a double has, and sums of either are exact",
+    (
+        "statistics/folds",
+        "loads[fold] += totals[cluster], 1",
+        "2",
+    ): "the number of groups of a fold, doubled for all folds: they keep their order",
+    (
+        "statistics/grouping",
+        "if closeness < 1 and rank <= (_SHUFFLES // 20 if counted else 0):",
+        "21",
+    ): "199 // 20 and 199 // 21 are both 9",
+    (
+        "functional/probability",
+        "bits = (values + 0.0).view(width)  # + 0.0 turns -0 into 0",
+        "values - 0.0",
+    ): "the bits of -0 plus 1 are those of the smallest negative number, too",
+    (
+        "functional/fine",
+        "low, high = (middle, high) if error(middle) > middle else (low, middle)",
+        "error(middle) >= middle",
+    ): "where both are equal the root is the middle, and both halves end there",
+    (
+        "training/batches",
+        "size = sum(size for size, left in zip(sizes, on_disk, strict=True) if not left)",
+        "False",
+    ): "both lists have one entry for each part of the sample",
+    (
+        "metrics",
+        "for cells, region in zip(list(self._cells())[rows], index, strict=True):",
+        "False",
+    ): "the rows of a channel and the masks are both those of `regions`",
+    (
+        "metrics",
+        "read = torch.empty(0)",
+        "1",
+    ): "replaced in every turn if there are metrics of single images, and otherwise not read",
+    (
+        "evaluation/pooled",
+        "own_hit, own_count = (field.reshape(cases, -1)[:, held].astype(np.float64) for field in (hit, count))",
+        "2",
+    ): "NumPy works out any negative length, not only -1",
+    (
+        "functional/checks",
+        "if class_axis == 0 and spatial > 1 and tuple(shape[:2]) == (1, num_classes):",
+        "spatial >= 1",
+    ): "with one axis beside the classes, the condition above has already found them on the last axis",
+    (
+        "functional/temperature",
+        'return "overconfident" if nll > entropy else "underconfident"',
+        "nll >= entropy",
+    ): "equal numbers have been found balanced",
 }
 """Why a change cannot be noticed, by (module, line, expression after the change)."""
