@@ -41,6 +41,44 @@ TARGETS: dict[str, tuple[str, ...]] = {
 SLOW = "not two_processes and not 50_million and not killed and not covers and not within_its_bound"
 """What is left out of every run: tests that take longer than all others together."""
 
+_EQUAL_LENGTHS: tuple[tuple[str, str], ...] = (
+    ("evaluation/pooled", "interval = dict(zip(self.drawn, zip(*ends, strict=True), strict=True))"),
+    ("evaluation/pooled", "yield from zip(BINS, ece_by_bins(top_cells, BINS).tolist(), strict=True)"),
+    ("functional/binning", "for column, values in zip(self._columns, part, strict=True):"),
+    ("functional/binning", "return Histogram(*(torch.stack(fields) for fields in zip(*histograms, strict=True)))"),
+    (
+        "functional/counting",
+        "count, hit, total = (torch.stack(parts).view(-1, num_classes, bins) for parts in zip(*tables, strict=True))",
+    ),
+    (
+        "functional/counting",
+        "count, hit, total, support, totals = (torch.stack(parts) for parts in zip(*found, strict=True))",
+    ),
+    ("functional/counting", "for total, values in zip((*tables, confidence), found[:3], strict=True):"),
+    ("functional/counting", "for total, value in zip(totals[:5], found, strict=True):"),
+    ("functional/counting", "for table, part in zip((count, hit, total), parts, strict=True):"),
+    (
+        "functional/decomposition",
+        'found.update({f"{score}-{part}": value for part, value in zip(PARTS, values, strict=True)})',
+    ),
+    ("metrics", "for cells, region in zip(list(self._cells())[rows], index, strict=True):"),
+    ("metrics", "return dict(zip(self.regions, values.tolist(), strict=True))"),
+    ("metrics", 'for name, value in zip((*_FIELDS, "support", "sums"), found, strict=True):'),
+    ("metrics", "for name, value in zip(_FIELDS, evidence.top, strict=True):"),
+    ("metrics", "for name, value in zip(_FIELDS, evidence.static, strict=True):"),
+    ("metrics", "adaptive = Histogram(*(torch.stack(fields) for fields in zip(*each, strict=True)))"),
+    ("metrics", 'return (Histogram(*fields) for fields in zip(*self._histogram("cell_"), strict=True))'),
+    ("statistics/bootstrap", "for column, value, left in zip(drawn.T, whole, without_one.T, strict=True)"),
+    ("training/batches", "size = sum(size for size, left in zip(sizes, on_disk, strict=True) if not left)"),
+    (
+        "training/batches",
+        "return tuple(part if left else self._copy(part) for part, left in zip(sample, on_disk, strict=True))",
+    ),
+    ("training/loop", "for chosen, prepared in zip(steps, batches, strict=True):"),
+    ("training/loop", "pairs = list(zip(mine, randoms, strict=True))"),
+)
+"""Lines that zip, strictly, what has one length by construction: fields of one tuple, or lists made from one list."""
+
 EQUIVALENT: dict[tuple[str, str, str], str] = {
     (
         "statistics/bootstrap",
@@ -113,16 +151,6 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "error(middle) >= middle",
     ): "where both are equal the root is the middle, and both halves end there",
     (
-        "training/batches",
-        "size = sum(size for size, left in zip(sizes, on_disk, strict=True) if not left)",
-        "False",
-    ): "both lists have one entry for each part of the sample",
-    (
-        "metrics",
-        "for cells, region in zip(list(self._cells())[rows], index, strict=True):",
-        "False",
-    ): "the rows of a channel and the masks are both those of `regions`",
-    (
         "metrics",
         "read = torch.empty(0)",
         "1",
@@ -142,5 +170,36 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         'return "overconfident" if nll > entropy else "underconfident"',
         "nll >= entropy",
     ): "equal numbers have been found balanced",
+    (
+        "statistics/bootstrap",
+        "low, high = np.array(ends).reshape(-1, 2).T",
+        "2",
+    ): "NumPy works out any negative length, not only -1",
+    (
+        "training/batches",
+        "return torch.stack([part.to(device, non_blocking=True) for part in parts])",
+        "False",
+    ): "the same copy, which the host waits for",
+    (
+        "functional/probability",
+        "width = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[values.element_size()]",
+        "2",
+    ): "PyTorch cannot add floats of one byte, as the next line does",
+    (
+        "functional/temperature",
+        "low, high = torch.where(value <= 0, x, low), torch.where(value >= 0, x, high)",
+        "value < 0",
+    ): "where the value is 0 the search stays at x, whatever the bounds",
+    (
+        "functional/temperature",
+        "low, high = torch.where(value <= 0, x, low), torch.where(value >= 0, x, high)",
+        "value > 0",
+    ): "where the value is 0 the search stays at x, whatever the bounds",
+    (
+        "training/batches",
+        "return stacked.to(device, non_blocking=True)",
+        "False",
+    ): "the same copy, which the host waits for",
+    **{(module, line, "False"): "a check that cannot fail" for module, line in _EQUAL_LENGTHS},
 }
 """Why a change cannot be noticed, by (module, line, expression after the change)."""

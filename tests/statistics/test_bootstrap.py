@@ -152,6 +152,18 @@ def test_the_seed_is_zero_unless_it_is_given(rng: np.random.Generator) -> None:
     assert found != bootstrap_interval(mean, 12, repetitions=50, seed=1)
 
 
+def test_intervals_are_of_95_percent_from_1000_repetitions_unless_asked_otherwise(rng: np.random.Generator) -> None:
+    values = rng.normal(size=(12, 2))
+
+    def mean(weights: np.ndarray) -> np.ndarray:
+        return weights @ values / weights.sum(axis=1, keepdims=True)
+
+    drawn = mean(bootstrap_weights(12, 1000, seed=0))
+    np.testing.assert_allclose(bootstrap_intervals(mean, 12), np.quantile(drawn, [0.025, 0.975], axis=0))
+    alone = bootstrap_interval(lambda weights: mean(weights)[:, 0], 12)
+    np.testing.assert_allclose(alone, np.quantile(drawn[:, 0], [0.025, 0.975]))
+
+
 UNKNOWN, SOME = np.full(3, np.nan), np.array([1.0, 2.0, 4.0])
 
 

@@ -108,3 +108,9 @@ def test_samples_may_fill_half_of_the_free_memory_of_a_gpu(monkeypatch: pytest.M
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1001, 4000))
     assert Cache(7, torch.device("cuda")).left_on_device == 500
     assert Cache(7).left_on_device == 0
+
+
+def test_samples_of_one_batch_have_the_same_parts() -> None:
+    one = torch.zeros(3)
+    with pytest.raises(ValueError, match="zip"):
+        to_device([(one, one), (one,)], torch.device("cpu"))

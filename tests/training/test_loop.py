@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from time import perf_counter
 
 import numpy as np
 import pytest
@@ -49,6 +50,14 @@ def test_a_known_answer_is_found(sizes: list[int]) -> None:
     history = train(objective, line_data(sizes), Settings(epochs=150, learning_rate=0.1, batch_size=4, spatial_dims=1))
     assert objective.slope.item() == pytest.approx(2.0, abs=1e-3)
     assert [epoch.number for epoch in history.epochs] == list(range(1, 151))
+
+
+def test_epochs_take_no_longer_than_all_of_them() -> None:
+    started = perf_counter()
+    history = train(Line(), line_data([8] * 2), Settings(epochs=3, spatial_dims=1))
+    seconds = [epoch.seconds for epoch in history.epochs]
+    assert min(seconds) > 0
+    assert sum(seconds) <= perf_counter() - started
 
 
 def test_a_step_is_on_the_mean_over_the_batch_however_it_is_shaped() -> None:
