@@ -311,3 +311,10 @@ def test_the_likelihood_is_computed_once_for_each_step() -> None:
     root = optimal_inverse_temperature(at)
     assert asked[0] == 1.0
     assert len(asked) == len(set(asked)) == root.steps
+
+
+@pytest.mark.parametrize("off", [-1e-20, 0.0, 1e-20])
+def test_a_start_that_is_the_root_up_to_rounding_is_returned_at_once(off: float) -> None:
+    start = torch.ones(1, dtype=torch.float64)
+    found, steps, converged = root_of_increasing(lambda x: (x - 1 + off, torch.ones_like(x)), start)
+    assert (found.item(), steps, converged) == (1.0, 1, True)

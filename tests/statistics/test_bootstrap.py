@@ -105,6 +105,10 @@ def test_one_cluster_says_nothing(kind: str) -> None:
     assert all(math.isnan(end) for end in found)
     assert all(math.isnan(end) for end in bootstrap_interval(lambda w: w.sum(axis=1), 0, kind=kind))
     assert all(math.isnan(end) for end in bootstrap_interval(lambda w: w.sum(axis=1), 3, kind=kind, repetitions=0))
+    for units, numbers in ((0, 0), (1, 2)):
+        for ends in bootstrap_intervals(lambda w: np.ones((len(w), 2)), units, kind=kind):
+            assert ends.shape == (numbers,)
+            assert np.isnan(ends).all()
 
 
 def test_bca_of_a_constant_is_the_constant() -> None:

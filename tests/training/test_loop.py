@@ -432,3 +432,19 @@ def test_processes_exchange_gradients_with_the_last_part_of_a_step(monkeypatch: 
     monkeypatch.setattr(run, "_without_sync", without_sync)
     run._step([tuple(torch.from_numpy(part) for part in sample) for sample in line_data([3, 5, 4])], share=1.0)
     assert seen == [True, True, False]
+
+
+def test_steps_are_recorded_only_if_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[nn.Module] = []
+
+    def recorder(module: nn.Module) -> nn.Module:
+        made.append(module)
+        return module
+
+    monkeypatch.setattr("segcal.training.loop.Recorder", recorder)
+    data, settings = line_data([8] * 2), Settings(epochs=1, spatial_dims=1)
+    train(plain := Line(), data, settings)
+    assert not made
+    train(recorded := Line(), data, settings, record=True)
+    assert len(made) == 1
+    assert torch.equal(plain.slope, recorded.slope)
