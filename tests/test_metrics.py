@@ -555,3 +555,17 @@ def test_sigmoid_channels_need_masks() -> None:
         CalibrationSuite(2, 9, activation="sigmoid").update(logits, masks[:, 0])
     with pytest.raises(InputError, match=r"activation='sigmoid' if they overlap"):
         CalibrationSuite(2, 9).update(logits, masks)
+
+
+def test_plot_takes_no_value_and_no_axes() -> None:
+    suite = shown(*batch())
+    for arguments in ({"val": suite.compute()}, {"ax": object()}, {"val": 1.0, "ax": object()}):
+        with pytest.raises(InputError, match="call it without arguments"):
+            suite.plot(**arguments)
+
+
+def test_what_torchmetrics_asks_about_a_suite() -> None:
+    suite = CalibrationSuite(3)
+    assert (suite.is_differentiable, suite.higher_is_better, suite.full_state_update) == (False, None, False)
+    assert suite.state_dict() == {}, "nothing is saved with a model unless `persistent` says so"
+    assert not suite.per_image

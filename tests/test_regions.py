@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -189,3 +190,19 @@ def test_the_patch_size_follows_the_images(shape: tuple[int, ...], size: int) ->
 def test_a_patch_size_needs_images() -> None:
     with pytest.raises(InputError, match="at least one image"):
         local_patch_size([])
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (None, ["all", "boundary", "local-avg", "local-max"]),
+        ("boundary", ["all", "boundary"]),
+        (("local-avg", "boundary"), ["all", "boundary", "local-avg"]),
+        (["all"], ["all"]),
+        ([], ["all"]),
+    ],
+)
+def test_regions_chosen_by_name_are_those_and_all(names: str | Sequence[str] | None, expected: list[str]) -> None:
+    found = chosen_regions(names)
+    assert sorted(found) == sorted(expected)
+    assert all(found[name] is REGIONS[name] for name in expected)

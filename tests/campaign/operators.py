@@ -72,6 +72,16 @@ def slips(source: str) -> Iterator[Slip]:
             yield Slip(text, function, ast.unparse(place), ast.unparse(changed), place.lineno, whole)
 
 
+def described(source: str) -> set[tuple[str, str]]:
+    """Return the line and the expression after every change of a module; quicker than `slips`, which writes it out."""
+    lines = source.splitlines()
+    return {
+        (lines[place.lineno - 1].strip(), ast.unparse(changed))
+        for _, place in _places(ast.parse(source))
+        for changed in _changes(place)
+    }
+
+
 def _places(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
     """Yield the expressions that run, with the function around them: no annotations, decorators or messages."""
 

@@ -220,6 +220,10 @@ def test_each_mistake_of_shape_has_its_own_remedy(
         ((2, 4, 5, 3), 1, "the classes are on the last axis: give np.moveaxis(logits, -1, 1)"),
         ((1, 3, 4, 5), 0, "a case has no batch axis: give logits[0]"),
         ((3, 4, 5), 1, "add a batch axis: give logits[None] and labels[None]"),
+        ((1, 3), 0, "the classes are on the last axis: give np.moveaxis(logits, -1, 0)"),
+        ((3, 7), 1, "set num_classes or fix the logits"),  # three pixels of seven classes
+        ((4, 5), 0, "set num_classes or fix the logits"),
+        ((2, 1, 4, 5), 1, "set num_classes=1 and activation='sigmoid'"),
     ],
 )
 def test_classes_on_another_axis_are_found(shape: tuple[int, ...], axis: int, remedy: str) -> None:

@@ -25,6 +25,7 @@ from segcal.functional.probability import (
     logits_from_sigmoid,
     negative_log_likelihood,
     next_below,
+    possible_logits,
     probabilities,
 )
 from segcal.types import InputError
@@ -262,3 +263,23 @@ def test_scores_must_be_finite_and_nonnegative(value: float) -> None:
 
 def test_the_log_odds_are_the_difference_of_both_logits() -> None:
     assert log_odds(torch.tensor([[1.0, 3.0], [-2.0, -5.0]])).tolist() == [[2.0], [-3.0]]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_impossible_classes_have_the_logit_of_probability_zero(dtype: torch.dtype) -> None:
+    """It is 87.3 below the largest, or next to it where the number is too large for that difference, and finite."""
+    limits, inf = torch.finfo(dtype), math.inf
+    huge = 2.0 ** (14 if dtype == torch.float16 else 100)
+    logits = torch.tensor([[3.0, -inf, -7.5], [-200.0, -201.0, -inf], [-inf, huge, 0.0], [-inf, -huge, -inf],
+                           [limits.min, -inf, -inf]], dtype=dtype)  # fmt: skip
+    top = logits.amax(dim=1, keepdim=True)
+    found = possible_logits(logits, top)
+    impossible = torch.isneginf(logits)
+    assert found.dtype == dtype
+    assert torch.equal(found[~impossible], logits[~impossible])
+    by_hand = torch.tensor([3 - 87.3365447505531, -200 - 87.3365447505531], dtype=torch.float64)
+    torch.testing.assert_close(found[[0, 1], [1, 2]].double(), by_hand, rtol=float(limits.eps), atol=0)
+    below = (top - found)[2:4].double()[impossible[2:4]] / huge
+    assert ((below > 0) & (below <= max(8 * limits.eps, 100 / huge))).all()
+    assert found.isfinite().all()
+    assert (found[4] == limits.min).all()

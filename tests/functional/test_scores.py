@@ -235,3 +235,14 @@ def test_maps_of_unequal_length_are_padded() -> None:
     assert both.left.tolist() == [[0.1, 0.2, 0.2], [0, 0.5, 1]]
     assert isinstance(both, PiecewiseMap)
     assert isinstance(empty_scores(2), ScoreHistogram)
+
+
+def test_mean_distances_by_hand() -> None:
+    """Two scores of 0.1 and 0.2 in the lower half, one of 0.9 in the upper, and an empty cell."""
+    table = empty_scores(1)
+    for cell, total, distance in ((7, 2, 0.1 + 0.2), (CELLS - 8, 1, 0.1)):
+        table.total[0, cell], table.distance[0, cell] = total, distance
+    score, rest = mean_distances(table)
+    assert score[0, [7, CELLS - 8]].tolist() == pytest.approx([0.15, 0.9])
+    assert rest[0, [7, CELLS - 8]].tolist() == pytest.approx([0.85, 0.1])
+    assert (score + rest).isnan().sum() == CELLS - 2

@@ -298,3 +298,23 @@ def test_steps_of_the_search_are_counted(monkeypatch: pytest.MonkeyPatch) -> Non
     calls.clear()
     _, steps, converged = root_of_increasing(lambda x: (calls.append(1) or x * 0 - 1, torch.ones_like(x)), one)
     assert (steps, converged, len(calls)) == (3, False, 3)
+
+
+def test_the_likelihood_is_computed_once_for_each_step() -> None:
+    """It goes through all images, and what is known at the start is not computed again."""
+    images, asked = draw(4, (30,)), list[float]()
+
+    def at(alpha: float) -> Likelihood:
+        asked.append(alpha)
+        return summed(images, alpha)
+
+    root = optimal_inverse_temperature(at)
+    assert asked[0] == 1.0
+    assert len(asked) == len(set(asked)) == root.steps
+
+
+@pytest.mark.parametrize("off", [-1e-20, 0.0, 1e-20])
+def test_a_start_that_is_the_root_up_to_rounding_is_returned_at_once(off: float) -> None:
+    start = torch.ones(1, dtype=torch.float64)
+    found, steps, converged = root_of_increasing(lambda x: (x - 1 + off, torch.ones_like(x)), start)
+    assert (found.item(), steps, converged) == (1.0, 1, True)

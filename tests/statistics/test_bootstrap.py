@@ -105,6 +105,10 @@ def test_one_cluster_says_nothing(kind: str) -> None:
     assert all(math.isnan(end) for end in found)
     assert all(math.isnan(end) for end in bootstrap_interval(lambda w: w.sum(axis=1), 0, kind=kind))
     assert all(math.isnan(end) for end in bootstrap_interval(lambda w: w.sum(axis=1), 3, kind=kind, repetitions=0))
+    for units, numbers in ((0, 0), (1, 2)):
+        for ends in bootstrap_intervals(lambda w: np.ones((len(w), 2)), units, kind=kind):
+            assert ends.shape == (numbers,)
+            assert np.isnan(ends).all()
 
 
 def test_bca_of_a_constant_is_the_constant() -> None:
@@ -152,6 +156,18 @@ def test_the_seed_is_zero_unless_it_is_given(rng: np.random.Generator) -> None:
     assert found != bootstrap_interval(mean, 12, repetitions=50, seed=1)
 
 
+def test_intervals_are_of_95_percent_from_1000_repetitions_unless_asked_otherwise(rng: np.random.Generator) -> None:
+    values = rng.normal(size=(12, 2))
+
+    def mean(weights: np.ndarray) -> np.ndarray:
+        return weights @ values / weights.sum(axis=1, keepdims=True)
+
+    drawn = mean(bootstrap_weights(12, 1000, seed=0))
+    np.testing.assert_allclose(bootstrap_intervals(mean, 12), np.quantile(drawn, [0.025, 0.975], axis=0))
+    alone = bootstrap_interval(lambda weights: mean(weights)[:, 0], 12)
+    np.testing.assert_allclose(alone, np.quantile(drawn[:, 0], [0.025, 0.975]))
+
+
 UNKNOWN, SOME = np.full(3, np.nan), np.array([1.0, 2.0, 4.0])
 
 
@@ -191,3 +207,17 @@ def test_weighted_sums_do_not_depend_on_the_order(units: int, seed: int, scale: 
 def test_weighted_sums_of_nothing_and_of_unknown_values() -> None:
     assert weighted_sums(np.ones((2, 3)), np.zeros((3, 1))).tolist() == [[0.0], [0.0]]
     assert np.isnan(weighted_sums(np.ones((1, 2)), np.array([[np.nan, 1.0], [2.0, 1.0]]))).tolist() == [[True, False]]
+
+
+def test_bca_asks_for_the_draws_the_whole_and_what_is_left_without_each_cluster() -> None:
+    """Clusters {0, 2}, {1} and {3}; each image has the weight of its cluster."""
+    asked: list[np.ndarray] = []
+
+    def mean(weights: np.ndarray) -> np.ndarray:
+        asked.append(weights)
+        return weights @ np.arange(4.0) / weights.sum(axis=1)
+
+    bootstrap_interval(mean, 4, kind="bca", repetitions=7, seed=3, clusters=np.array([0, 1, 0, 2]))
+    drawn = bootstrap_weights(3, 7, seed=3)[:, [0, 1, 0, 2]]
+    left = [[1, 1, 1, 1], [0, 1, 0, 1], [1, 0, 1, 1], [1, 1, 1, 0]]
+    np.testing.assert_array_equal(np.concatenate(asked), np.concatenate([drawn, left]))

@@ -86,3 +86,20 @@ def test_only_neighbours_in_one_sequence_are_compared() -> None:
 def test_names_count_up_if_half_of_them_are_one_step_apart() -> None:
     assert _counts_up(["a1", "a2", "a3", "a10"], [[0, 1, 2, 3]])
     assert not _counts_up(["a1", "a2", "a3", "a10", "a20"], [[0, 1, 2, 3, 4]])
+
+
+@pytest.mark.parametrize(
+    ("names", "closeness", "rank", "kind"),
+    [
+        (FRAMES, 0.9, 9, "blocks"),  # 5 % of 199 random orders, less one
+        (FRAMES, 0.9, 10, "images"),
+        (FRAMES, 1.0, 0, "images"),
+        (WORDS, 0.9, 0, "blocks"),  # names that do not count up: no random order may be as close
+        (WORDS, 0.9, 1, "images"),
+    ],
+)
+def test_frames_need_less_evidence_than_other_names(
+    names: list[str], closeness: float, rank: int, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("segcal.statistics.grouping._closeness", lambda *_: (closeness, rank))
+    assert grouping_of(names, NOBODY, drifting()).kind == kind

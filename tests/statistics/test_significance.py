@@ -91,6 +91,7 @@ def test_mann_whitney_by_hand() -> None:
     assert mann_whitney_p([1, 2, 3, 4], [5, 6, 7, 8]) == pytest.approx(2 / 70)
     assert mann_whitney_p([5, 6, 7, 8], [1, 2, 3, 4]) == pytest.approx(2 / 70)
     assert mann_whitney_p([1, 2, 3, 4, NAN], [5, 6, NAN, 7, 8]) == pytest.approx(2 / 70)
+    assert mann_whitney_p([0, 0.1, 0.2, 0.3], [0.7, 0.8, 0.9, 1]) == pytest.approx(2 / 70), "of any range"
 
 
 @pytest.mark.parametrize(("a", "b"), [([], [1.0]), ([1.0], [NAN]), ([2.0, 2.0], [2.0, 2.0])])
@@ -200,3 +201,14 @@ def test_every_pair_needs_a_direction() -> None:
     pair = (np.arange(5.0), np.arange(5.0) + 9)
     with pytest.raises(ValueError, match="zip"):
         significantly_better([pair, pair], lower_is_better=[True])
+
+
+@pytest.mark.parametrize("test", TESTS)
+def test_equal_ranks_tend_nowhere(test: Test) -> None:
+    """One image is better and one worse by as much; or there is nothing to compare."""
+    lower = TESTS[test].tends_lower
+    ours, theirs = np.array([1.0, 2.0, 5.0]), np.array([2.0, 1.0, 5.0])
+    assert not lower(ours, theirs)
+    assert not lower(theirs, ours)
+    assert not lower(np.array([NAN]), np.array([NAN]))
+    assert lower(ours, theirs + np.array([0.0, 0.5, 0.0])) is True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -82,3 +83,34 @@ def test_crops_begin_anywhere_and_the_whole_is_one_of_them() -> None:
     assert starts == {0, 1, 2}
     assert augmented(sample, random, dims=1, crop=4)[0].shape == (1, 4)
     assert augmented(sample, random, dims=1, crop=9)[0].tolist() == [[0, 1, 2, 3]]
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_the_next_item_is_prepared_while_one_is_used_only_if_asked_for(ahead: bool) -> None:
+    threads: list[threading.Thread] = []
+    items = prefetched(lambda _: threads.append(threading.current_thread()), range(3), ahead=ahead)
+    next(items)
+    assert ahead or len(threads) == 1
+    list(items)
+    assert [thread is not threading.current_thread() for thread in threads] == [ahead] * 3
+
+
+def test_samples_in_host_memory_are_not_on_the_device() -> None:
+    source = Cache(1 << 20).wrap([(np.zeros(3), torch.zeros(3)), (np.ones(3), torch.ones(3))])
+    seen = [source.is_on_device]
+    for k in range(2):
+        assert source[k] is source[k], "kept"
+        seen.append(source.is_on_device)
+    assert seen == [False] * 3
+
+
+def test_samples_may_fill_half_of_the_free_memory_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1001, 4000))
+    assert Cache(7, torch.device("cuda")).left_on_device == 500
+    assert Cache(7).left_on_device == 0
+
+
+def test_samples_of_one_batch_have_the_same_parts() -> None:
+    one = torch.zeros(3)
+    with pytest.raises(ValueError, match="zip"):
+        to_device([(one, one), (one,)], torch.device("cpu"))

@@ -6,9 +6,11 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from time import perf_counter
 
 import numpy as np
 import pytest
@@ -48,6 +50,14 @@ def test_a_known_answer_is_found(sizes: list[int]) -> None:
     history = train(objective, line_data(sizes), Settings(epochs=150, learning_rate=0.1, batch_size=4, spatial_dims=1))
     assert objective.slope.item() == pytest.approx(2.0, abs=1e-3)
     assert [epoch.number for epoch in history.epochs] == list(range(1, 151))
+
+
+def test_epochs_take_no_longer_than_all_of_them() -> None:
+    started = perf_counter()
+    history = train(Line(), line_data([8] * 2), Settings(epochs=3, spatial_dims=1))
+    seconds = [epoch.seconds for epoch in history.epochs]
+    assert min(seconds) > 0
+    assert sum(seconds) <= perf_counter() - started
 
 
 def test_a_step_is_on_the_mean_over_the_batch_however_it_is_shaped() -> None:
@@ -401,3 +411,40 @@ def test_of_equal_validation_losses_the_first_is_kept() -> None:
     history = train(Line(), line_data([8] * 2), settings, validation=line_data([8] * 2))
     assert len({epoch.validation for epoch in history.epochs}) == 1
     assert history.best_epoch == 1
+
+
+def test_processes_exchange_gradients_with_the_last_part_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step over samples of three shapes has three parts; the gradients are exchanged once, when all are summed."""
+    waiting, seen = [False], list[bool]()
+
+    class Spy(Line):
+        def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+            seen.append(waiting[0])
+            return super().forward(x, y)
+
+    @contextmanager
+    def without_sync() -> Iterator[None]:
+        waiting[0] = True
+        yield
+        waiting[0] = False
+
+    run = _Run(Spy(), line_data([5]), None, Settings(epochs=1, spatial_dims=1), torch.device("cpu"), None, False)
+    monkeypatch.setattr(run, "_without_sync", without_sync)
+    run._step([tuple(torch.from_numpy(part) for part in sample) for sample in line_data([3, 5, 4])], share=1.0)
+    assert seen == [True, True, False]
+
+
+def test_steps_are_recorded_only_if_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[nn.Module] = []
+
+    def recorder(module: nn.Module) -> nn.Module:
+        made.append(module)
+        return module
+
+    monkeypatch.setattr("segcal.training.loop.Recorder", recorder)
+    data, settings = line_data([8] * 2), Settings(epochs=1, spatial_dims=1)
+    train(plain := Line(), data, settings)
+    assert not made
+    train(recorded := Line(), data, settings, record=True)
+    assert len(made) == 1
+    assert torch.equal(plain.slope, recorded.slope)
