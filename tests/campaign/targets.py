@@ -200,6 +200,32 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "return stacked.to(device, non_blocking=True)",
         "False",
     ): "the same copy, which the host waits for",
+    (
+        "functional/probability",
+        "above = torch.where(probs > half, probs, half + torch.finfo(probs.dtype).eps / 2)",
+        "3",
+    ): "rounded to the same number, the next above 1/2",
+    (
+        "functional/temperature",
+        "middle = torch.where(torch.isinf(high), 4 * x, torch.where(low == 0, high / 4, (low * high).sqrt()))",
+        "5",
+    ): "how far a step goes where that of Newton leaves the bounds; the root is the same",
+    (
+        "statistics/bootstrap",
+        "return np.quantile(kept, shares) if kept.size and not np.isnan(shares).any() "
+        "else np.full(shares.shape, np.nan)",
+        "np.isnan(shares).all",
+    ): "both shares are unknown or none is",
+    (
+        "functional/binning",
+        "cumulative = counts.cumsum(dim=-1)",
+        "1",
+    ): "the counts have two axes",
+    (
+        "statistics/selection",
+        "best = min(usable, key=lambda k: float(sums[k].sum()))",
+        "sums[k].mean",
+    ): "all models have the same number of groups",
     **{(module, line, "False"): "a check that cannot fail" for module, line in _EQUAL_LENGTHS},
 }
 """Why a change cannot be noticed, by (module, line, expression after the change)."""

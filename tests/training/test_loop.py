@@ -365,15 +365,15 @@ def test_the_outcome_is_shown_after_each_epoch() -> None:
     assert torch.equal(shown[0][1], short.slope)
 
 
-@pytest.mark.parametrize("world", [1, 2, 3])
+@pytest.mark.parametrize(("world", "pixels"), [(1, 5), (2, 5), (3, 5), (1, 1)])
 def test_the_gradient_of_a_step_is_that_of_the_mean_loss_over_all_processes(
-    world: int, monkeypatch: pytest.MonkeyPatch
+    world: int, pixels: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Adam hides the size of the gradient, so look at the gradient. Here all processes have the same batch, of whose
     gradients DistributedDataParallel leaves the mean, while losses and weights are summed."""
     monkeypatch.setattr("segcal.training.loop.sum_over_processes", lambda sums: world * sums)
     settings = Settings(epochs=1, learning_rate=0.1, spatial_dims=1)
-    data = line_data([5])
+    data = line_data([pixels])
     run = _Run(Line(), data, None, settings, torch.device("cpu"), None, False)
     run.world = world
     x, y = (torch.from_numpy(part)[None] for part in data[0])
