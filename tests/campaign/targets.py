@@ -206,11 +206,6 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "3",
     ): "rounded to the same number, the next above 1/2",
     (
-        "functional/temperature",
-        "middle = torch.where(torch.isinf(high), 4 * x, torch.where(low == 0, high / 4, (low * high).sqrt()))",
-        "5",
-    ): "how far a step goes where that of Newton leaves the bounds; the root is the same",
-    (
         "statistics/bootstrap",
         "return np.quantile(kept, shares) if kept.size and not np.isnan(shares).any() "
         "else np.full(shares.shape, np.nan)",
