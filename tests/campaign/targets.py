@@ -221,6 +221,11 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "best = min(usable, key=lambda k: float(sums[k].sum()))",
         "sums[k].mean",
     ): "all models have the same number of groups",
+    (
+        "functional/decomposition",
+        "inside = confidence.clamp(torch.finfo(torch.float64).tiny, 1 - torch.finfo(torch.float64).eps / 2)",
+        "3",
+    ): "rounded to the same number, the next below 1",
     **{(module, line, "False"): "a check that cannot fail" for module, line in _EQUAL_LENGTHS},
 }
 """Why a change cannot be noticed, by (module, line, expression after the change)."""

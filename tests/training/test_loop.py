@@ -6,11 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -448,3 +449,15 @@ def test_steps_are_recorded_only_if_asked_for(monkeypatch: pytest.MonkeyPatch) -
     train(recorded := Line(), data, settings, record=True)
     assert len(made) == 1
     assert torch.equal(plain.slope, recorded.slope)
+
+
+def test_nothing_is_prepared_ahead_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+
+    def watched(prepare: Callable[[Any], Any], items: Iterable[Any], *, ahead: bool) -> Iterator[Any]:
+        asked.append(ahead)
+        return map(prepare, items)
+
+    monkeypatch.setattr("segcal.training.loop.prefetched", watched)
+    train(Line(), line_data([8] * 2), Settings(epochs=2, spatial_dims=1, device="cpu"))
+    assert asked == [False, False]
