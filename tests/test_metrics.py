@@ -569,3 +569,9 @@ def test_what_torchmetrics_asks_about_a_suite() -> None:
     assert (suite.is_differentiable, suite.higher_is_better, suite.full_state_update) == (False, None, False)
     assert suite.state_dict() == {}, "nothing is saved with a model unless `persistent` says so"
     assert not suite.per_image
+
+
+def test_a_suite_has_at_most_65536_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(CalibrationSuite, "_add_histogram")  # so that no memory is asked for
+    with pytest.raises(InputError, match="num_classes must be at most 65536, got 65537"):
+        CalibrationSuite((1 << 16) + 1)

@@ -206,3 +206,9 @@ def test_regions_chosen_by_name_are_those_and_all(names: str | Sequence[str] | N
     found = chosen_regions(names)
     assert sorted(found) == sorted(expected)
     assert all(found[name] is REGIONS[name] for name in expected)
+
+
+def test_a_wide_margin_leaves_the_places_in_the_middle() -> None:
+    """Ten of 13 pixels can begin at 0 to 3; a margin of 9 has no room, and leaves 1 and 2."""
+    starts = {box[0].start for box in local_patches((13,), name="a", size=10, count=50, margin=9)}
+    assert starts == {1, 2}

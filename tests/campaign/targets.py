@@ -200,6 +200,32 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "return stacked.to(device, non_blocking=True)",
         "False",
     ): "the same copy, which the host waits for",
+    (
+        "functional/probability",
+        "above = torch.where(probs > half, probs, half + torch.finfo(probs.dtype).eps / 2)",
+        "3",
+    ): "rounded to the same number, the next above 1/2",
+    (
+        "statistics/bootstrap",
+        "return np.quantile(kept, shares) if kept.size and not np.isnan(shares).any() "
+        "else np.full(shares.shape, np.nan)",
+        "np.isnan(shares).all",
+    ): "both shares are unknown or none is",
+    (
+        "functional/binning",
+        "cumulative = counts.cumsum(dim=-1)",
+        "1",
+    ): "the counts have two axes",
+    (
+        "statistics/selection",
+        "best = min(usable, key=lambda k: float(sums[k].sum()))",
+        "sums[k].mean",
+    ): "all models have the same number of groups",
+    (
+        "functional/decomposition",
+        "inside = confidence.clamp(torch.finfo(torch.float64).tiny, 1 - torch.finfo(torch.float64).eps / 2)",
+        "3",
+    ): "rounded to the same number, the next below 1",
     **{(module, line, "False"): "a check that cannot fail" for module, line in _EQUAL_LENGTHS},
 }
 """Why a change cannot be noticed, by (module, line, expression after the change)."""

@@ -219,6 +219,7 @@ def test_each_mistake_of_shape_has_its_own_remedy(
         ((4, 5, 3), 0, "the classes are on the last axis: give np.moveaxis(logits, -1, 0)"),
         ((2, 4, 5, 3), 1, "the classes are on the last axis: give np.moveaxis(logits, -1, 1)"),
         ((1, 3, 4, 5), 0, "a case has no batch axis: give logits[0]"),
+        ((1, 3, 4), 0, "a case has no batch axis: give logits[0]"),
         ((3, 4, 5), 1, "add a batch axis: give logits[None] and labels[None]"),
         ((1, 3), 0, "the classes are on the last axis: give np.moveaxis(logits, -1, 0)"),
         ((3, 7), 1, "set num_classes or fix the logits"),  # three pixels of seven classes
@@ -345,3 +346,10 @@ def test_scores_look_like_probabilities_if_nine_tenths_of_the_pixels_sum_to_one(
     assert probability_doubt(scores) is not None
     scores[1, 10] -= 0.4
     assert probability_doubt(scores) is None
+
+
+@pytest.mark.parametrize(("value", "classes", "halved"), [(255, 2, True), (254, 2, False), (255, 3, False)])
+def test_masks_of_0_and_255_have_their_own_remedy(value: int, classes: int, halved: bool) -> None:
+    remedy = "divide masks of 0 and 255 by 255" if halved else "set ignore_index or num_classes"
+    with pytest.raises(InputError, match=f"got {value} at .*; {remedy}"):
+        check_labels(torch.tensor([0, value]), classes, None)

@@ -318,3 +318,20 @@ def test_a_start_that_is_the_root_up_to_rounding_is_returned_at_once(off: float)
     start = torch.ones(1, dtype=torch.float64)
     found, steps, converged = root_of_increasing(lambda x: (x - 1 + off, torch.ones_like(x)), start)
     assert (found.item(), steps, converged) == (1.0, 1, True)
+
+
+@pytest.mark.parametrize(
+    ("root", "visited"), [(10.0, [1, 4, 16, 8, math.sqrt(8 * 16)]), (0.1, [1, 1 / 4, 1 / 16, 1 / 8])]
+)
+def test_steps_that_leave_the_bounds_are_replaced(root: float, visited: list[float]) -> None:
+    """The slope has the wrong sign, so no step of Newton's is any good: first by factors of 4, then by halves."""
+    seen: list[float] = []
+
+    def line(x: Tensor) -> tuple[Tensor, Tensor]:
+        seen.append(x.item())
+        return x - root, -torch.ones_like(x)
+
+    found, _, converged = root_of_increasing(line, torch.ones(1, dtype=torch.float64))
+    assert seen[: len(visited)] == pytest.approx(visited)
+    assert converged
+    assert found.item() == pytest.approx(root, rel=1e-9)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from segcal.statistics.grouping import BLOCKS, _closeness, _counts_up, grouping_of
+from segcal.statistics.grouping import BLOCKS, _blocks, _closeness, _counts_up, grouping_of
 from segcal.types import InputError
 
 COUNT = 40
@@ -103,3 +103,10 @@ def test_frames_need_less_evidence_than_other_names(
 ) -> None:
     monkeypatch.setattr("segcal.statistics.grouping._closeness", lambda *_: (closeness, rank))
     assert grouping_of(names, NOBODY, drifting()).kind == kind
+
+
+def test_short_sequences_are_one_block() -> None:
+    """Of 40 cases, two are too few for two of ten blocks; 38 make ten of their own (9.5, rounded)."""
+    found = _blocks([[0, 1], list(range(2, 40))], 40)
+    assert found[0] == found[1] == "block 0.0"
+    assert len(set(found[2:])) == 10

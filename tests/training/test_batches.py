@@ -114,3 +114,14 @@ def test_samples_of_one_batch_have_the_same_parts() -> None:
     one = torch.zeros(3)
     with pytest.raises(ValueError, match="zip"):
         to_device([(one, one), (one,)], torch.device("cpu"))
+
+
+def test_a_sample_that_just_fits_is_kept_on_the_device() -> None:
+    """With the CPU in place of a GPU: two samples of 48 bytes, and room for one."""
+    cache, sample = Cache(0), (np.ones(3), np.zeros(3, np.int64))
+    cache.left_on_device = 48
+    kept = cache.keep(sample)
+    assert kept is not None
+    assert all(isinstance(part, torch.Tensor) for part in kept)
+    assert cache.left_on_device == 0
+    assert cache.keep(sample) is None

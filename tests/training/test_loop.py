@@ -6,11 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -365,15 +366,15 @@ def test_the_outcome_is_shown_after_each_epoch() -> None:
     assert torch.equal(shown[0][1], short.slope)
 
 
-@pytest.mark.parametrize("world", [1, 2, 3])
+@pytest.mark.parametrize(("world", "pixels"), [(1, 5), (2, 5), (3, 5), (1, 1)])
 def test_the_gradient_of_a_step_is_that_of_the_mean_loss_over_all_processes(
-    world: int, monkeypatch: pytest.MonkeyPatch
+    world: int, pixels: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Adam hides the size of the gradient, so look at the gradient. Here all processes have the same batch, of whose
     gradients DistributedDataParallel leaves the mean, while losses and weights are summed."""
     monkeypatch.setattr("segcal.training.loop.sum_over_processes", lambda sums: world * sums)
     settings = Settings(epochs=1, learning_rate=0.1, spatial_dims=1)
-    data = line_data([5])
+    data = line_data([pixels])
     run = _Run(Line(), data, None, settings, torch.device("cpu"), None, False)
     run.world = world
     x, y = (torch.from_numpy(part)[None] for part in data[0])
@@ -448,3 +449,15 @@ def test_steps_are_recorded_only_if_asked_for(monkeypatch: pytest.MonkeyPatch) -
     train(recorded := Line(), data, settings, record=True)
     assert len(made) == 1
     assert torch.equal(plain.slope, recorded.slope)
+
+
+def test_nothing_is_prepared_ahead_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+
+    def watched(prepare: Callable[[Any], Any], items: Iterable[Any], *, ahead: bool) -> Iterator[Any]:
+        asked.append(ahead)
+        return map(prepare, items)
+
+    monkeypatch.setattr("segcal.training.loop.prefetched", watched)
+    train(Line(), line_data([8] * 2), Settings(epochs=2, spatial_dims=1, device="cpu"))
+    assert asked == [False, False]
