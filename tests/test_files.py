@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from types import FrameType
 
 import numpy as np
 import pytest
@@ -22,8 +23,10 @@ from segcal.files import (
     release_pages,
     staged_file,
     staged_folder,
+    staged_store,
     write_json,
 )
+from segcal.files.locking import staged
 from segcal.types import InputError
 
 
@@ -186,6 +189,50 @@ def test_unreadable_json_is_reported(tmp_path: Path) -> None:
 
 # --------------------------------------------------------------------------------------------------------------------
 # killed processes, and several of them
+
+
+class Interruption:
+    """Raise KeyboardInterrupt at a line of `segcal.files`, counted in the order in which they are run."""
+
+    def __init__(self, line: int) -> None:
+        self.left = line
+
+    def __call__(self, frame: FrameType, event: str, _: object) -> Interruption | None:
+        if Path(frame.f_code.co_filename).parent.name != "files":
+            return None
+        self.left -= event == "line"
+        if self.left == 0 and event == "line":
+            raise KeyboardInterrupt
+        return self
+
+
+@pytest.mark.parametrize("kind", ["file", "folder", "store"])
+def test_an_interruption_at_any_line_leaves_the_old_output_or_the_new_one(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("segcal.files.publishing._sync", lambda _: None)  # hundreds of these take minutes
+    out, writing = tmp_path / "out.zarr", {"file": staged_file, "folder": staged_folder, "store": staged_store}[kind]
+
+    def publish(text: str) -> None:
+        with writing(out) as staging:
+            (staging if kind == "file" else staging / MARKER).write_text(text)
+
+    line, finished, before = 0, False, sys.gettrace()
+    while not finished:
+        publish('"old"')
+        line += 1
+        try:
+            sys.settrace(Interruption(line))
+            publish('"new"')
+            finished = True
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(before)
+        staged.clear()  # random names, which one that is interrupted may leave in memory
+        assert [path.name for path in tmp_path.iterdir()] == ["out.zarr"], f"line {line} leaves something behind"
+        assert (out if kind == "file" else out / MARKER).read_text() in ('"old"', '"new"')
+    assert line > 30
 
 
 @pytest.mark.parametrize("moment", ["before", "between", "after"])

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -35,8 +34,8 @@ def staged_folder(path: str | Path) -> Iterator[Path]:
     with exclusive(target, "folder"):
         refuse_foreign(target)
         with _replacing(target) as staging:
-            staged.add(staging)
             try:
+                staged.add(staging)
                 yield staging
             finally:
                 staged.discard(staging)
@@ -49,12 +48,9 @@ def staged_file(path: str | Path) -> Iterator[Path]:
     if target.is_dir():
         raise InputError(f"'{path}' is a folder, and a file is to be written there; choose another name")
     with exclusive(target, "file"):
-        handle, name = tempfile.mkstemp(
-            prefix=f".{target.name}.partial-", suffix="".join(target.suffixes), dir=target.parent
-        )
-        os.close(handle)
-        staging = Path(name)
+        staging = temporary_name(target, "".join(target.suffixes))
         try:
+            staging.touch(0o600, exist_ok=False)
             yield staging
             staging.chmod(0o666 & ~umask())
             if not is_staged(target):
@@ -78,14 +74,20 @@ def staged_store(path: str | Path) -> Iterator[Path]:
 @contextmanager
 def _replacing(target: Path, suffix: str = "") -> Iterator[Path]:
     """Yield a temporary folder that takes the place of `target` if the block succeeds."""
-    staging = Path(tempfile.mkdtemp(prefix=f".{target.name}.partial-", suffix=suffix, dir=target.parent))
+    staging = temporary_name(target, suffix)
     try:
+        staging.mkdir(0o700)
         yield staging
         staging.chmod(0o777 & ~umask())
         _replace_folder(staging, target)
     except BaseException:
         shutil.rmtree(staging, ignore_errors=True)
         raise
+
+
+def temporary_name(target: Path, suffix: str = "") -> Path:
+    """Return a name for what becomes `target`; known before it exists, so that a signal never leaves it behind."""
+    return target.with_name(f".{target.name}.partial-{secrets.token_hex(4)}{suffix}")
 
 
 def _replace_folder(staging: Path, target: Path) -> None:
@@ -95,20 +97,18 @@ def _replace_folder(staging: Path, target: Path) -> None:
         for path in staging.rglob("*"):
             _sync(path)
         _sync(staging)
-    aside = None
-    if target.exists():
-        aside = target.with_name(f".{target.name}.old-{secrets.token_hex(4)}")
-        target.rename(aside)
+    aside = target.with_name(f".{target.name}.old-{secrets.token_hex(4)}")
     try:
+        if target.exists():
+            target.rename(aside)
         staging.rename(target)
     except BaseException:
-        if aside is not None:
+        if aside.exists() and not target.exists():
             aside.rename(target)
         raise
     if durable:
         _sync(target.parent)
-    if aside is not None:
-        remove_folder(aside)
+    remove_folder(aside)
 
 
 def remove_folder(path: Path) -> None:

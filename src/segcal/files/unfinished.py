@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,7 +12,7 @@ from typing import Any
 from segcal.files.guards import MARKER, kind_of, refuse_foreign
 from segcal.files.json_files import read_json, write_json
 from segcal.files.locking import exclusive, staged
-from segcal.files.publishing import remove_folder, umask
+from segcal.files.publishing import remove_folder, temporary_name, umask
 from segcal.types import InputError
 
 
@@ -59,7 +57,7 @@ def discard_unfinished(folder: Path) -> None:
     It gets a temporary name first, so that a process that is killed meanwhile leaves a whole folder or none.
     """
     if kind_of(folder) == "unfinished":
-        aside = folder.with_name(f".{folder.name}.partial-{secrets.token_hex(4)}")
+        aside = temporary_name(folder)
         folder.rename(aside)
         remove_folder(aside)
 
@@ -86,8 +84,9 @@ def _make_marked(target: Path, content: Mapping[str, Any], replace: bool) -> Non
 
 def _make_folder(target: Path, content: Mapping[str, Any]) -> None:
     """Make a folder that has its marker as soon as it exists."""
-    staging = Path(tempfile.mkdtemp(prefix=f".{target.name}.partial-", dir=target.parent))
+    staging = temporary_name(target)
     try:
+        staging.mkdir(0o700)
         write_json(staging / MARKER, content)
         staging.chmod(0o777 & ~umask())
         with suppress(OSError):
