@@ -43,5 +43,13 @@ def extension_of(path: Path, among: Sequence[str]) -> str | None:
 
 def format_of(path: Path) -> Format:
     """Return the format of a file that `extension_of` knows."""
-    ends = {end: kind for kind in FORMATS for known in kind.extensions.values() for end in known}
-    return ends[max((end for end in ends if path.name.lower().endswith(end)), key=len)]
+    name = path.name.lower()
+    return next(kind for end, kind in _BY_END if name.endswith(end))
+
+
+_BY_END = sorted(
+    {end: kind for kind in FORMATS for known in kind.extensions.values() for end in known}.items(),
+    key=lambda item: len(item[0]),
+    reverse=True,
+)
+"""The longest first: a .nii.gz is no .gz."""
