@@ -14,7 +14,6 @@ import inspect
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 from time import perf_counter
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Self
@@ -289,9 +288,8 @@ class AutomaticChoice(Calibrator):
                 lambda n: fitted.append(self._fit(name, first, None, {**options, "epochs": n})), _EPOCHS, epochs
             )
         else:
-            draw = cache(sample.thinned)
             fit = trial.folds * extrapolated(
-                lambda n: fitted.append(self._fit_sample(name, draw(n))), _PIXELS, len(sample.case)
+                lambda n: fitted.append(self._fit_sample(name, sample.thinned(n))), _PIXELS, len(sample.case)
             )
         return fit + seconds_of(lambda: summed_nll(fitted[-1], first)) * len(used)
 

@@ -1,7 +1,7 @@
 """Local temperature scaling (Sec. 3.4): the logits of each pixel divided by the temperature that a tree finds there.
 
-By default the tree reads standardised log-probabilities and multiplies the temperature of
-temperature scaling (TS), so that neither a shift nor a scale of the logits matters and training starts at TS.
+By default the tree reads standardised log-probabilities and multiplies the temperature of temperature scaling (TS), so
+that neither a shift nor a scale of the logits matters and training starts at TS.
 """
 
 from __future__ import annotations
@@ -155,9 +155,9 @@ class LocalTemperatureScaling(TemperatureCalibrator):
 
         The weights of the epoch of least NLL on the validation cases are kept; without `validation`, those of the last
         epoch. Then the tree is shrunk towards TS, fitted on the same cases (not with `preset="paper"`): to the share of
-        the way, 1, 3/4, 1/2, 1/4 or 0, with the least NLL on the validation cases. Without them a quarter
-        of the way is kept, since nothing shows how much of what was learned holds for other images, or none of it if
-        the NLL of TS is lower on the fitted cases.
+        the way, 1, 3/4, 1/2, 1/4 or 0, with the least NLL on the validation cases. Without them a quarter of the way is
+        kept, since nothing shows how much of what was learned holds for other images, or none of it if the NLL of TS
+        is lower on the fitted cases.
 
         Cases of more than 8 million scores are trained on in random crops of up to 4 million scores unless `crop` is
         given or `preset="paper"` is set, and measured in slabs, so that memory does not grow with their size.

@@ -47,7 +47,7 @@ class TemperatureScaling(TemperatureCalibrator):
     ) -> None:
         super().__init__(num_classes, ignore_index=ignore_index, background=background, bounds=bounds)
         self.register_buffer("inverse_temperature", torch.tensor(torch.nan, dtype=torch.float64))
-        self._temperature, self._expanded = Remembered(), Remembered()
+        self._temperature = Remembered()
 
     def fit(self, cases: Iterable[Case], *, validation: Iterable[Case] | None = None) -> Self:
         """Find the temperature of least NLL on the cases; `validation` is not used, since one number cannot overfit."""
@@ -80,12 +80,8 @@ class TemperatureScaling(TemperatureCalibrator):
         """Return the same for logits whose shape has been checked."""
         shape = (logits.shape[0], 1, *logits.shape[2:])
         exact, dtype = self.inverse_temperature, at_least_float32_dtype(logits.dtype)
-        own = (dtype, self.bounds)
-
-        def expanded() -> Temperature:
-            return self._temperature.value((exact,), own, lambda: self._within_bounds().to(dtype)).expand(shape)
-
-        return self._expanded.value((exact,), (*own, shape), expanded)
+        found = self._temperature.value((exact,), (dtype, self.bounds), lambda: self._within_bounds().to(dtype))
+        return found.expand(shape)
 
     def _main_numbers(self) -> dict[str, object]:
         return {"temperature": self._bounded()}

@@ -32,6 +32,14 @@ def extensions(content: Content) -> tuple[str, ...]:
 SCORES, LABELS, IMAGES = extensions("scores"), extensions("labels"), extensions("image")
 
 
+_BY_END = sorted(
+    {end: kind for kind in FORMATS for known in kind.extensions.values() for end in known}.items(),
+    key=lambda item: len(item[0]),
+    reverse=True,
+)
+"""The longest first: a .nii.gz is no .gz."""
+
+
 def extension_of(path: Path, among: Sequence[str]) -> str | None:
     """Return the extension of `path` in lower case if it is one of `among`, else None.
 
@@ -45,11 +53,3 @@ def format_of(path: Path) -> Format:
     """Return the format of a file that `extension_of` knows."""
     name = path.name.lower()
     return next(kind for end, kind in _BY_END if name.endswith(end))
-
-
-_BY_END = sorted(
-    {end: kind for kind in FORMATS for known in kind.extensions.values() for end in known}.items(),
-    key=lambda item: len(item[0]),
-    reverse=True,
-)
-"""The longest first: a .nii.gz is no .gz."""
