@@ -3,24 +3,31 @@
 python -m experiments.lpba40 prepare --preset hippocampus --data Task04_Hippocampus --prepared prepared
 python -m experiments.lpba40 run --preset hippocampus --seed 0 1 --prepared prepared --out results/lpba40
 python -m experiments.lpba40 table --out results/lpba40
+python -m experiments.lpba40 table        # from the published measurements
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
+import torch
+
 from experiments.lpba40.calibrate import METHODS, calibrate
+from experiments.lpba40.gathered import MEASURED, gather, pack
 from experiments.lpba40.network import predict, train_network
 from experiments.lpba40.prepared import PreparedFolder
 from experiments.lpba40.recipes import PRESETS, Job
 from experiments.lpba40.table import print_tables
-from segcal.data.datasets.splits import check_leaks, to_json
+from segcal.data.datasets.splits import NestedFold, check_leaks, to_json
 from segcal.files import read_json, staged_file, write_json
 from segcal.types import InputError
 
-_STAGES = ("prepare", "run", "train", "predict", "calibrate", "table")
+_STAGES = ("prepare", "run", "train", "predict", "calibrate", "table", "archive")
 _SPLIT = "splits.json"
 
 
@@ -37,35 +44,60 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> None:
     if options.stage == "table":
-        print_tables(_given(options.out, "--out"))
+        print_tables(options.out)
+    elif options.stage == "archive":
+        for measured in gather(_given(options.out, "--out")):
+            pack(measured, MEASURED / f"{measured.job.name}.zip")
+    elif options.stage == "prepare":
+        from experiments.lpba40.prepare import prepare  # noqa: PLC0415  (no other stage needs its readers)
+
+        for preset in options.preset:
+            data, prepared = _given(options.data, "--data"), _given(options.prepared, "--prepared")
+            prepare(PRESETS[preset].data, data, prepared, template=options.template)
+    else:
+        _run_networks(options)
+
+
+def _run_networks(options: argparse.Namespace) -> None:
+    """Run the stages of every network that was asked for, several at the same time with --processes."""
+    jobs = [Job(preset, seed, options.small) for preset in options.preset for seed in options.seed]
+    folds = {job: range(len(_split(job, options))) for job in jobs}
+    tasks = [(job, fold) for job in jobs for fold in folds[job] if not options.fold or fold in options.fold]
+    if options.processes == 1:
+        for task in tasks:
+            _run_network(options, *task)
         return
-    prepared = _given(options.prepared, "--prepared")
-    for preset in options.preset:
-        if options.stage == "prepare":
-            from experiments.lpba40.prepare import prepare  # noqa: PLC0415  (no other stage needs its readers)
-
-            prepare(PRESETS[preset].data, _given(options.data, "--data"), prepared, template=options.template)
-            continue
-        for seed in options.seed:
-            _run_job(Job(preset, seed, options.small), prepared, options)
+    # spawned, since neither CUDA nor the threads of PyTorch survive a fork
+    threads = max(1, (os.cpu_count() or 1) // options.processes)
+    with ProcessPoolExecutor(options.processes, get_context("spawn"), torch.set_num_threads, (threads,)) as pool:
+        for done in [pool.submit(_run_network, options, *task) for task in tasks]:
+            done.result()
 
 
-def _run_job(job: Job, prepared: Path, options: argparse.Namespace) -> None:
-    out, data = _given(options.out, "--out"), PreparedFolder(prepared, job.recipe.data)
-    scratch = options.scratch or out / "scratch"
+def _split(job: Job, options: argparse.Namespace) -> tuple[NestedFold, ...]:
+    """Return the split of a job, checked, and written beside its results."""
+    out, data = _given(options.out, "--out"), _data(job, options)
     split = job.split(data.names)
     check_leaks(split)
     _keep_split(out / job.name / _SPLIT, to_json(split))
-    for fold, nested in enumerate(split):
-        if options.fold and fold not in options.fold:
-            continue
-        if options.stage in ("run", "train"):
-            train_network(job, fold, nested.network, data, out, scratch, options.device)
-        if options.stage in ("run", "predict"):
-            predict(job, fold, nested.network, data, scratch, options.device)
-        if options.stage in ("run", "calibrate"):
-            for method in options.methods:
-                calibrate(job, fold, nested, data, out, scratch, method=method, device=options.device)
+    return split
+
+
+def _run_network(options: argparse.Namespace, job: Job, fold: int) -> None:
+    """Train one network, predict with it, and fit and measure every method on its logits."""
+    out, data, nested = options.out, _data(job, options), _split(job, options)[fold]
+    scratch = options.scratch or out / "scratch"
+    if options.stage in ("run", "train"):
+        train_network(job, fold, nested.network, data, out, scratch, options.device)
+    if options.stage in ("run", "predict"):
+        predict(job, fold, nested.network, data, scratch, options.device)
+    if options.stage in ("run", "calibrate"):
+        for method in options.methods:
+            calibrate(job, fold, nested, data, out, scratch, method=method, device=options.device)
+
+
+def _data(job: Job, options: argparse.Namespace) -> PreparedFolder:
+    return PreparedFolder(_given(options.prepared, "--prepared"), job.recipe.data)
 
 
 def _keep_split(path: Path, content: object) -> None:
@@ -93,7 +125,11 @@ def _given(path: Path | None, option: str) -> Path:
 def _parser() -> argparse.ArgumentParser:
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog="python -m experiments.lpba40", description=__doc__, formatter_class=raw)
-    parser.add_argument("stage", choices=_STAGES, help="run: train, predict and calibrate")
+    parser.add_argument(
+        "stage",
+        choices=_STAGES,
+        help="run: train, predict and calibrate; archive: keep what tables need beside this file",
+    )
     parser.add_argument("--preset", nargs="+", choices=tuple(PRESETS), default=["hippocampus"])
     parser.add_argument("--small", action="store_true", help="few volumes, a tiny network and few epochs, for a CPU")
     parser.add_argument("--seed", type=int, nargs="+", default=[0])
@@ -101,10 +137,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--data", type=Path, help="prepare: folder of the data set")
     parser.add_argument("--template", type=Path, help="prepare lpba40: skull-stripped T1 template to align with")
     parser.add_argument("--prepared", type=Path, help="folder of the prepared volumes")
-    parser.add_argument("--out", type=Path, help="folder of the tables")
+    parser.add_argument("--out", type=Path, help="folder of the results; without it, `table` prints the published ones")
     parser.add_argument("--scratch", type=Path, help="folder of weights, checkpoints and logits (OUT/scratch)")
     parser.add_argument("--methods", nargs="+", default=list(METHODS))
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--processes", type=int, default=1, help="networks at the same time")
     return parser
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -10,82 +11,69 @@ import numpy as np
 import pandas as pd
 
 from experiments.beside_paper import lines, markdown
-from experiments.lpba40.calibrate import METHODS, PATCHES, REPORT, ROWS, title_of
-from experiments.lpba40.network import LOG
-from experiments.lpba40.recipes import PRESETS, Job
+from experiments.lpba40.calibrate import METHODS, title_of
+from experiments.lpba40.gathered import MEASURED, Measured, gather, unpack
+from experiments.lpba40.recipes import Job
 from segcal.evaluation.results import Results
-from segcal.files import read_json, staged_file
+from segcal.files import staged_file
 from segcal.statistics import bootstrap_interval
-from segcal.types import Array, InputError
+from segcal.types import Array
 
 COLUMNS = (("nll", "all"), ("ece", "all"), ("ece", "boundary"), ("ece", "local-avg"), ("ece", "local-max"))
 _REFERENCE, _BASELINES = "LTS", ("TS", "LTS")
-_FRAMES = {"frame": ROWS, "patch_frame": PATCHES}
 
 
-def print_tables(out: Path) -> None:
-    """Print every table that the finished work gives, and write them to `tables.md`."""
-    text = tables(out)
-    with staged_file(out / "tables.md") as file:
-        file.write_text(text + "\n", encoding="utf-8")
+def print_tables(out: Path | None) -> None:
+    """Print every table that the finished work gives, and write them to `tables.md`; without a folder, the published.
+
+    Published tables are made from the archives that are kept beside this file.
+    """
+    text = tables(unpack(MEASURED) if out is None else gather(out))
+    if out is not None:
+        with staged_file(out / "tables.md") as file:
+            file.write_text(text + "\n", encoding="utf-8")
     print(text)
 
 
-def tables(out: Path) -> str:
+def tables(measured: Sequence[Measured]) -> str:
     """Return all tables as Markdown."""
-    reports = [read_json(path) | {"folder": path.parent} for path in sorted(out.glob(f"*/fold-*/*/*/{REPORT}"))]
-    if not reports:
-        raise InputError(f"'{out}' holds nothing measured; run `python -m experiments.lpba40 run` first")
     parts = []
-    for preset in PRESETS:
-        for small in (False, True):
-            own = [r for r in reports if (r["job"]["preset"], r["job"]["small"]) == (preset, small)]
-            if own:
-                parts += _of_preset(out, own)
+    for _, group in groupby(measured, key=lambda one: (one.job.preset, one.job.small)):
+        parts += _of_preset(list(group))
     return "\n\n".join(parts)
 
 
-def _of_preset(out: Path, reports: Sequence[Mapping[str, Any]]) -> list[str]:
-    jobs = sorted({Job(**report["job"]) for report in reports}, key=lambda job: job.seed)
-    found = {job: _results([report for report in reports if report["job"]["seed"] == job.seed]) for job in jobs}
-    parts = []
-    for job, results in found.items():
+def _of_preset(measured: Sequence[Measured]) -> list[str]:
+    found, parts = {one.job: _results(one) for one in measured}, []
+    for one in measured:
+        results = found[one.job]
         count = results.frame["case"].nunique()
         size = results.settings["patch_size"]
-        parts.append(f"## {job.name}: {count} volumes, Local patches of {size}")
-        parts.append(_networks(out, job))
-        experiment = "lpba40" if job.preset == "lpba40" else None
+        parts.append(f"## {one.job.name}: {count} volumes, Local patches of {size}")
+        parts.append(_networks(one))
+        experiment = "lpba40" if one.job.preset == "lpba40" else None
         parts.append(markdown(results, reference=_REFERENCE, experiment=experiment))
         parts += [_intervals(results), *_differences(results)]
-        parts.append(_costs([report for report in reports if report["job"]["seed"] == job.seed]))
+        parts.append(_costs(one.fits))
     return [*parts, *_over_seeds(found)]
 
 
-def _results(reports: Sequence[Mapping[str, Any]]) -> Results:
+def _results(measured: Measured) -> Results:
     """Join the calibration folds of a job; methods that were not measured on all of its volumes are left out."""
-    frames = {
-        attribute: pd.concat(
-            [pd.read_csv(report["folder"] / name, dtype={"case": str, "origin": str}) for report in reports],
-            ignore_index=True,
-        )
-        for attribute, name in _FRAMES.items()
-    }
-    counts = frames["frame"].groupby("method")["case"].nunique()
+    counts = measured.rows.groupby("method")["case"].nunique()
     done = set(counts[counts == counts.max()].index)
-    named = dict.fromkeys(title_of(method) for method in (*METHODS, *(report["method"] for report in reports)))
+    named = dict.fromkeys(title_of(method) for method in (*METHODS, *(fit["method"] for fit in measured.fits)))
     kept = [title for title in named if title in done]
-    whole = {name: frame[frame["method"].isin(kept)] for name, frame in frames.items()}
-    settings = {"methods": kept, "patch_size": reports[0]["patch_size"], "repetitions": 1000, "seed": 0}
-    return Results(whole["frame"], whole["patch_frame"], pd.DataFrame(), settings)
+    rows, patches = (frame[frame["method"].isin(kept)] for frame in (measured.rows, measured.patches))
+    settings = {"methods": kept, "patch_size": measured.fits[0]["patch_size"], "repetitions": 1000, "seed": 0}
+    return Results(rows, patches, pd.DataFrame(), settings)
 
 
-def _networks(out: Path, job: Job) -> str:
-    logs = [read_json(path) for path in sorted((out / job.name).glob(f"fold-*/{LOG}"))]
+def _networks(measured: Measured) -> str:
     texts = [
-        f"Dice {log['dice']:.3f} on {len(log['split']['validation'])} validation volumes, trained on "
-        f"{len(log['split']['fit'])} in {log['seconds']:.0f} s (epoch {log['best_epoch']} of {len(log['epochs'])}) "
-        f"with {log['device']}"
-        for log in logs
+        f"Dice {network['dice']:.3f} on {network['validation']} validation volumes, trained on {network['fit']} in "
+        f"{network['seconds']:.0f} s (epoch {network['best_epoch']} of {network['epochs']}) with {network['device']}"
+        for network in measured.networks
     ]
     return "Networks: " + "; ".join(texts) + "."
 
@@ -128,20 +116,23 @@ def _gap(gaps: Array, metric: str) -> str:
     return f"{middle} [{low}, {high}]"
 
 
-def _costs(reports: Sequence[Mapping[str, Any]]) -> str:
-    """Seconds of each fit, labels changed, and what `auto` chose."""
+def _costs(fits: Sequence[Mapping[str, Any]]) -> str:
+    """Seconds of each fit, labels changed, what `auto` chose and how much of its tree a trained method kept."""
     rows = []
-    for method in dict.fromkeys((*METHODS, *(report["method"] for report in reports))):
-        own = [report for report in reports if report["method"] == method]
+    for method in dict.fromkeys((*METHODS, *(fit["method"] for fit in fits))):
+        own = [fit for fit in fits if fit["method"] == method]
         if not own:
             continue
-        seconds = np.mean([report["seconds"]["fit"] for report in own])
-        changed, voxels = np.sum([report["changed"] for report in own], axis=0)
-        details = [(report["report"] or {}).get("details", {}) for report in own]
-        chosen = ", ".join(str(each["chosen"]) for each in details if "chosen" in each)
+        seconds = np.mean([fit["seconds"] for fit in own])
+        changed, voxels = np.sum([fit["changed"] for fit in own], axis=0)
+        chosen = ", ".join(_choice(fit) for fit in own if {"chosen", "share"} & set(fit))
         share = f"{changed:,} of {voxels:,}" if voxels else "-"
         rows.append([title_of(method), f"{seconds:.1f}", share, chosen or "-"])
-    return lines(["Method", "fit, s", "labels changed", "chosen"], rows)
+    return lines(["Method", "fit, s", "labels changed", "chosen, or share of the tree kept"], rows)
+
+
+def _choice(fit: Mapping[str, Any]) -> str:
+    return str(fit["chosen"]) if "chosen" in fit else f"{fit['share']:g}"
 
 
 def _over_seeds(found: Mapping[Job, Results]) -> list[str]:

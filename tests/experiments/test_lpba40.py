@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from dataclasses import asdict, replace
@@ -26,6 +27,7 @@ nibabel = pytest.importorskip("nibabel")
 Captured = pytest.CaptureFixture[str]
 ROOT = Path(__file__).parents[2]
 REAL = ROOT.parent / "shared" / "data"
+NUMBER = r"[-+]?\d+\.\d+"
 
 
 def write_hippocampus(root: Path, count: int = 8) -> Path:
@@ -88,6 +90,32 @@ def test_the_table_shows_every_method_and_seed(finished: Path, capsys: Captured)
     rows = pd.concat([pd.read_csv(path) for path in folder.glob(f"*/*/ts/{ROWS}")])
     nll = rows[(rows.metric == "nll") & (rows.region == "all")]["value"].mean()
     assert f"| TS | {nll:.4f} [" in text
+
+
+def test_published_tables_come_from_archives(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    monkeypatch.setattr("experiments.lpba40.__main__.MEASURED", tmp_path)
+    monkeypatch.setattr("experiments.lpba40.table.MEASURED", tmp_path)
+    assert main(["table"]) == 2
+    assert "holds no archive" in capsys.readouterr().err
+    assert main(["archive", "--out", str(finished / "out")]) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"hippocampus-small-seed{seed}.zip" for seed in (0, 1)]
+    assert main(["table"]) == 0
+    published = capsys.readouterr().out
+    assert main(["table", "--out", str(finished / "out")]) == 0
+    ours = capsys.readouterr().out
+    assert re.sub(NUMBER, "#", published) == re.sub(NUMBER, "#", ours)
+    numbers = [[float(number) for number in re.findall(NUMBER, text)] for text in (published, ours)]
+    np.testing.assert_allclose(*numbers, atol=0.011)  # archives keep the last digit that a table prints
+
+
+def test_networks_run_side_by_side_give_the_same_numbers(finished: Path, tmp_path: Path) -> None:
+    run = ["run", "--prepared", str(finished / "prepared"), "--small", "--out", str(tmp_path), "--device", "cpu"]
+    assert main([*run, "--methods", "uc", "ts", "--processes", "2"]) == 0
+    for one in sorted((finished / "out" / "hippocampus-small-seed0").glob(f"*/*/ts/{ROWS}")):
+        other = tmp_path / one.relative_to(finished / "out")
+        pd.testing.assert_frame_equal(pd.read_csv(one), pd.read_csv(other), rtol=1e-3)
 
 
 def test_what_is_done_is_not_done_again(finished: Path, capsys: Captured) -> None:

@@ -384,19 +384,6 @@ def test_the_thread_count_changes_no_bit(set_threads: Callable[[int], None]) -> 
         assert all(torch.equal(one, other) for other in others)
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("many", [0, 1, 5])
-def test_results_come_back_in_order(set_threads: Callable[[int], None], threads: int, many: int) -> None:
-    set_threads(threads)
-    assert compiling.run_all([lambda k=k: k * k for k in range(many)]) == [k * k for k in range(many)]
-
-
-def test_an_error_in_a_thread_is_raised(set_threads: Callable[[int], None]) -> None:
-    set_threads(2)
-    with pytest.raises(ZeroDivisionError):
-        compiling.run_all([lambda: 1, lambda: 1 // 0])
-
-
 def test_logits_that_are_no_block_of_memory(rng: np.random.Generator) -> None:
     logits, labels = scene(3, 600)
     strided = logits.T.contiguous().T

@@ -12,6 +12,8 @@ from torch import distributed
 
 from segcal.training.processes import process_group
 
+_LEAST_GROWTH = 0.1
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -84,14 +86,21 @@ def extrapolated(work: Callable[[int], Any], sizes: tuple[int, int], size: int) 
     """Return how long work of a size takes, by the straight line through two smaller sizes.
 
     What does not depend on the size is thus counted once, and nothing is counted that is compiled or loaded only once.
+    Each size is timed twice, and the shorter time counts. At least a tenth of the larger one is taken to grow with the
+    size: another process may slow down the smaller one only, and the line would say that any size takes no time.
     """
     small, large = (min(each, size) for each in sizes)
     work(small)
-    first = _seconds(lambda: work(small))
+    first = _shortest(lambda: work(small))
     if small == large:
         return first
-    second = _seconds(lambda: work(large))
-    return second + max(0.0, second - first) / (large - small) * (size - large)
+    second = _shortest(lambda: work(large))
+    slope = max((second - first) / (large - small), _LEAST_GROWTH * second / large)
+    return second + slope * (size - large)
+
+
+def _shortest(work: Callable[[], Any]) -> float:
+    return min(_seconds(work) for _ in range(2))
 
 
 def _seconds(work: Callable[[], Any]) -> float:

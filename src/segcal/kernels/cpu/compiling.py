@@ -1,11 +1,9 @@
-"""What the compiled kernels share: the compiler, vectorizable exp and log, the cells of confidence, threads."""
+"""What the compiled kernels share: the compiler, vectorizable exp and log, the cells of confidence, ranges."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import numba
@@ -15,6 +13,7 @@ from torch import Tensor
 
 from segcal.kernels.constants import CELLS, LOW_OCTAVES
 from segcal.kernels.cpu.caching import enable_caching
+from segcal.kernels.cpu.team import run_all
 from segcal.types import Array
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -115,21 +114,6 @@ def cell_of(confidence: float) -> int:
     low = (np.float64(confidence).view(np.int64) >> 42) - ((1022 - LOW_OCTAVES) << 10)
     high = CELLS - 1 - (np.float64(rest).view(np.int64) >> 42) + ((958 + LOW_OCTAVES) << 10)
     return max(low, 0) if confidence < 0.5 else min(high, CELLS - 1)  # type: ignore[return-value]
-
-
-@lru_cache(maxsize=1)
-def _pool(process: int, threads: int) -> ThreadPoolExecutor:
-    """Return one pool per process (a forked child does not inherit threads) and thread count."""
-    return ThreadPoolExecutor(threads, thread_name_prefix="segcal")
-
-
-def run_all(tasks: list[Callable[[], Any]]) -> list[Any]:
-    """Run tasks on the thread pool and return their results in order."""
-    threads = torch.get_num_threads()
-    if threads == 1 or len(tasks) <= 1:
-        return [task() for task in tasks]
-    futures = [_pool(os.getpid(), threads).submit(task) for task in tasks[1:]]
-    return [tasks[0](), *(future.result() for future in futures)]
 
 
 def over_pixels(kernel: Callable[..., None], n: int, *arguments: Any, unit: int = BLOCK) -> None:

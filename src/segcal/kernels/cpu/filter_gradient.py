@@ -11,7 +11,8 @@ from functools import partial
 
 import numpy as np
 
-from segcal.kernels.cpu.compiling import compiled, run_all, summing
+from segcal.kernels.cpu.compiling import compiled, summing
+from segcal.kernels.cpu.team import run_all
 from segcal.types import Array
 
 _TAPS, _DILATION = 5, 2

@@ -13,7 +13,6 @@ of a plain convolution is about 1e-7.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from itertools import product
 from typing import Any
@@ -22,7 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from segcal.kernels.cpu.compiling import as_float32, as_numpy, compiled, exp_float32, inlined, run_all
+from segcal.kernels.cpu.compiling import as_float32, as_numpy, compiled, exp_float32, inlined
+from segcal.kernels.cpu.team import run_all
 from segcal.kernels.dispatch import DECLINED
 from segcal.types import Array
 
@@ -380,20 +380,22 @@ def tree_root(
     count = max(1, min(span // width, _CACHE // scratch, -(-size[-2] // (2 * _TILE))))
     fields = (x, y, np.ascontiguousarray(grouped), np.ascontiguousarray(for_image), bias, floor, result, count)
     parts = np.array_split(_tiles(len(x), size, count, span - 2 * _REACH), torch.get_num_threads())
-    largest = max(run_all([partial(_with_scratch, kernel, fields, part) for part in parts]))
+    tasks = [partial(kernel, *fields, part, own) for part, own in zip(parts, _scratch(len(parts)), strict=True)]
+    largest = max(run_all(tasks))
     return torch.from_numpy(result).unsqueeze(1) if largest < _INFINITE else DECLINED
 
 
 _own = threading.local()
 
 
-def _with_scratch(kernel: Callable[..., int], fields: Sequence[Any], tiles: Array) -> int:
-    """Run a kernel with scratch memory that its thread keeps; mapping it each time costs 10 % on small volumes."""
-    if not hasattr(_own, "scratch"):
+def _scratch(parts: int) -> Array:
+    """Return memory for each part, which the calling thread keeps; mapping it each time costs 10 % on small volumes."""
+    if len(getattr(_own, "scratch", ())) != parts:
         padded, step = _SPAN_3D + _ROOM, _NODES * _SPAN_3D  # 3D needs more than 2D
         lines = _LINES + _LINES**2 * (1 + _GROUP)
-        _own.scratch = np.zeros(lines * padded + (_LINES**2 + _TILE * (_LINES + 1)) * step, np.float32)
-    return kernel(*fields, tiles, _own.scratch)
+        _own.scratch = np.zeros((parts, lines * padded + (_LINES**2 + _TILE * (_LINES + 1)) * step), np.float32)
+    found: Array = _own.scratch
+    return found
 
 
 def _transformed(weight: Tensor) -> Array:

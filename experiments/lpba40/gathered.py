@@ -1,0 +1,114 @@
+"""What a job has measured: gathered from its folders, or from the archive that is kept beside the experiment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pandas as pd
+
+from experiments import archive
+from experiments.lpba40.calibrate import PATCHES, REPORT, ROWS
+from experiments.lpba40.network import LOG
+from experiments.lpba40.recipes import PRESETS, Job
+from segcal.files import read_json, write_json
+from segcal.types import InputError
+
+MEASURED = Path(__file__).with_name("measured")
+"""Folder of the published measurements: one archive per job."""
+
+_ABOUT = "job.json"
+_IMAGES, _OF_PATCHES = "images.csv", "patches.csv"  # names that `experiments.archive` knows
+_OF_FIT = ("fold", "calibration", "method", "patch_size", "changed")
+_CHOICES = ("chosen", "share")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Everything that the tables of one job are made from.
+
+    Attributes:
+        job: The job.
+        rows: A row for each volume, method, region and metric.
+        patches: The same for the *Local* patches.
+        fits: One entry for each method and calibration fold: labels changed, seconds and what was chosen.
+        networks: One entry for each network: its Dice score, training time and split.
+    """
+
+    job: Job
+    rows: pd.DataFrame
+    patches: pd.DataFrame
+    fits: Sequence[Mapping[str, Any]]
+    networks: Sequence[Mapping[str, Any]]
+
+
+def gather(out: Path) -> list[Measured]:
+    """Return what is finished in a folder of results, in the order of the presets and seeds."""
+    reports = dict[Job, list[Path]]()
+    for path in sorted(out.glob(f"*/fold-*/*/*/{REPORT}")):
+        reports.setdefault(Job(**read_json(path)["job"]), []).append(path)
+    if not reports:
+        raise InputError(f"'{out}' holds nothing measured; run `python -m experiments.lpba40 run` first")
+    return _ordered([_gathered(out, job, paths) for job, paths in reports.items()])
+
+
+def pack(measured: Measured, path: Path) -> None:
+    """Write what a job has measured into one small archive (`experiments.archive`)."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        measured.rows.to_csv(folder / _IMAGES, index=False)
+        measured.patches.to_csv(folder / _OF_PATCHES, index=False)
+        write_json(folder / _ABOUT, {"job": asdict(measured.job), "fits": measured.fits, "networks": measured.networks})
+        archive.pack(folder, path)
+
+
+def unpack(folder: Path) -> list[Measured]:
+    """Return what the archives of a folder hold."""
+    found = [_unpacked(path) for path in sorted(folder.glob("*.zip"))]
+    if not found:
+        raise InputError(f"'{folder}' holds no archive; give the folder of your own results with --out")
+    return _ordered(found)
+
+
+def _unpacked(path: Path) -> Measured:
+    with TemporaryDirectory() as name:
+        folder = Path(name) / "job"
+        archive.unpack(path, folder)
+        about = read_json(folder / _ABOUT)
+        rows, patches = (_read(folder / table) for table in (_IMAGES, _OF_PATCHES))
+    return Measured(Job(**about["job"]), rows, patches, about["fits"], about["networks"])
+
+
+def _gathered(out: Path, job: Job, reports: Sequence[Path]) -> Measured:
+    rows, patches = (
+        pd.concat([_read(path.with_name(name)) for path in reports], ignore_index=True) for name in (ROWS, PATCHES)
+    )
+    networks = [_network(read_json(path)) for path in sorted((out / job.name).glob(f"fold-*/{LOG}"))]
+    return Measured(job, rows, patches, [_fit(read_json(path)) for path in reports], networks)
+
+
+def _fit(report: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what tables show of the report of a fit."""
+    details = (report["report"] or {}).get("details", {})
+    choices = {name: details[name] for name in _CHOICES if name in details}
+    return {**{name: report[name] for name in _OF_FIT}, "seconds": round(report["seconds"]["fit"], 2), **choices}
+
+
+def _network(log: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what tables show of the training of a network."""
+    sizes = {part: len(log["split"][part]) for part in ("fit", "validation")}
+    kept = {name: log[name] for name in ("dice", "seconds", "best_epoch", "device")}
+    return {**kept, "epochs": len(log["epochs"]), **sizes}
+
+
+def _read(path: Path) -> pd.DataFrame:
+    return pd.read_csv(path, dtype={"case": str, "origin": str})
+
+
+def _ordered(measured: Sequence[Measured]) -> list[Measured]:
+    places = list(PRESETS)
+    return sorted(measured, key=lambda one: (places.index(one.job.preset), one.job.small, one.job.seed))
