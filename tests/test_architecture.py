@@ -14,7 +14,7 @@ import segcal
 
 ROOT = Path(segcal.__file__).parent
 FLOORS = (
-    ("types", "version", "notices", "text"),
+    ("types", "version", "notices", "text", "ahead"),
     ("files", "progress"),
     ("kernels",),
     ("functional",),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 import torch
 
@@ -18,7 +19,7 @@ from segcal.functional.pixels import moved_labels
 from segcal.functional.probability import keep_labels, keep_sides, two_class_logits
 from segcal.parts.outputs import Track, write_cases
 from segcal.parts.work import Sharing
-from segcal.types import Case, InputError, Logits, Probs, Temperature
+from segcal.types import Array, Case, InputError, Logits, Probs, Temperature
 
 _PRECISIONS = {"float32": torch.float32, "float16": torch.float16}
 
@@ -55,7 +56,25 @@ def apply_to_folder(
         publishes the output.
     """
     output = CalibratedFiles(calibrator.applied, folder, dtype, maps)
-    return write_cases(output, folder, sharing or Sharing("apply", {}, out), track=track)
+    return write_cases(output, folder.without_labels(), sharing or Sharing("apply", {}, out), track=track)
+
+
+class CalibratedSlab(NamedTuple):
+    """Some rows of a case as they are written.
+
+    Attributes:
+        start: The first row.
+        probabilities: `[L, rows, ...]`, in the precision of the file.
+        temperature: `[1 or C, rows, ...]` if maps are written.
+        moved: How many labels changed.
+        last: Whether these are the last rows.
+    """
+
+    start: int
+    probabilities: Array
+    temperature: Array | None
+    moved: int
+    last: bool
 
 
 @dataclass(frozen=True)
@@ -91,13 +110,36 @@ class CalibratedFiles:
         files = self.like.find(name)
         return [files.score_file(folder), *(files.map_file(place) for place in self._map_folders(folder))]
 
-    def write(self, case: Case, folder: Path) -> dict[str, int]:
-        """Write the files of a case in one pass over it, and return its pixels and how many labels changed."""
-        places = self._map_folders(folder)
+    def pieces(self, case: Case) -> Iterator[CalibratedSlab]:
+        """Yield the probabilities of a case slab by slab, in the precision of the file, with every label checked."""
+        calibrator, rows = self.calibrator, int(case.logits.shape[1])
+        for slab, exact, temperature in _probabilities(calibrator, case):
+            probs, moved = _rounded(calibrator, exact, slab.logits[:, :, slab.inner], _PRECISIONS[self.dtype])
+            if moved and calibrator.preserves_labels:
+                raise RuntimeError(f"{moved} labels of case '{case.name}' would change, which must never happen")
+            heat = temperature[0].float().cpu().numpy() if self.maps and temperature is not None else None
+            own = slab.inner_rows
+            del slab, exact, temperature  # before the next slab is read
+            yield CalibratedSlab(own.start, probs[0].cpu().numpy(), heat, moved, own.stop == rows)
+            del probs, heat
+
+    def write(self, case: Case, pieces: Iterator[CalibratedSlab], folder: Path) -> dict[str, int]:
+        """Write the files of a case, and return its pixels and how many labels changed."""
+        files, shape, places = self.like.find(case.name), tuple(case.logits.shape), self._map_folders(folder)
         for place in places:
             place.mkdir(parents=True, exist_ok=True)
-        pixels, changed = _write_case(self.calibrator, case, self.like, folder, self.dtype, places)
-        return {"pixels": pixels, "changed": changed}
+        changed = 0
+        with ExitStack() as stack:
+            scores = stack.enter_context(files.create_scores(folder, shape, self.dtype))
+            heats = [stack.enter_context(files.create_map(place, shape[1:], "float32")) for place in places]
+            for slab in pieces:
+                scores.write(slab.start, slab.probabilities)
+                for k, heat in enumerate(heats):
+                    assert slab.temperature is not None
+                    heat.write(slab.start, slab.temperature[k])
+                changed += slab.moved
+                del slab  # before the next one is waited for
+        return {"pixels": math.prod(shape[1:]), "changed": changed}
 
     def _map_folders(self, folder: Path) -> list[Path]:
         return self.like.map_folders(folder / "temperature") if self.maps else []
@@ -105,30 +147,6 @@ class CalibratedFiles:
 
 def _has_temperatures(calibrator: Calibrator) -> TypeGuard[MultiLabel]:
     return isinstance(calibrator, MultiLabel) and calibrator.has_temperature
-
-
-def _write_case(
-    calibrator: Calibrator, case: Case, like: Folder, folder: Path, dtype: str, places: Sequence[Path]
-) -> tuple[int, int]:
-    """Write the files of one case in one pass over it, and return its pixels and how many labels changed."""
-    files, shape = like.find(case.name), tuple(case.logits.shape)
-    pixels, changed = 0, 0
-    with ExitStack() as stack:
-        scores = stack.enter_context(files.create_scores(folder, shape, dtype))
-        heats = [stack.enter_context(files.create_map(place, shape[1:], "float32")) for place in places]
-        for slab, exact, temperature in _probabilities(calibrator, case):
-            raw = slab.logits[:, :, slab.inner]
-            probs, moved = _rounded(calibrator, exact, raw, _PRECISIONS[dtype])
-            if moved and calibrator.preserves_labels:
-                raise RuntimeError(f"{moved} labels of case '{case.name}' would change, which must never happen")
-            start = slab.rows.start + slab.inner.start
-            scores.write(start, probs[0].cpu().numpy())
-            for k, heat in enumerate(heats):
-                assert temperature is not None
-                heat.write(start, temperature[0, k].float().cpu().numpy())
-            pixels, changed = pixels + probs[0, 0].numel(), changed + moved
-            del slab, raw, exact, probs  # before the next slab is read
-    return pixels, changed
 
 
 def _rounded(calibrator: Calibrator, exact: Probs, raw: Logits, dtype: torch.dtype) -> tuple[Probs, int]:

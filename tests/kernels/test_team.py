@@ -57,9 +57,12 @@ def test_an_error_is_raised_after_the_other_tasks(engine: str, set_threads: Thre
 
 
 def test_an_interrupt_is_raised(engine: str, set_threads: Threads) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt  # as Python's handler does, in whatever the main thread is doing
+
     set_threads(2)
     with pytest.raises(KeyboardInterrupt):
-        team.run_all([lambda: signal.raise_signal(signal.SIGINT)] * 2)
+        team.run_all([interrupted, lambda: 1])
 
 
 def test_tasks_run_on_threads_of_pytorch(set_threads: Threads) -> None:

@@ -9,9 +9,11 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import segcal
 from segcal.apply import CalibratedFiles
@@ -124,11 +126,11 @@ def test_interrupted_output_is_continued(data: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(data.parent)
     asked, write, written = COMMANDS["apply"], CalibratedFiles.write, list[str]()
 
-    def failing(self: CalibratedFiles, case: Case, folder: Path) -> dict[str, int]:
+    def failing(self: CalibratedFiles, case: Case, pieces: Any, folder: Path) -> dict[str, int]:
         if case.name == "case-3" and len(written) == 3:
             raise KeyboardInterrupt
         written.append(case.name)
-        return write(self, case, folder)
+        return write(self, case, pieces, folder)
 
     monkeypatch.setattr(CalibratedFiles, "write", failing)
     ended = run(*asked, "--out", "probs")
@@ -150,6 +152,32 @@ def test_interrupted_output_is_continued(data: Path, monkeypatch: pytest.MonkeyP
     os.chdir(data.parent)
     succeed(*asked, "--out", "new")
     assert contents(Path("new")) == contents(Path("probs"))
+
+
+def test_a_bad_case_costs_nothing_that_comes_before_it(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next case is computed while one is written; that it is bad must not spoil the one that is written."""
+    monkeypatch.chdir(data.parent)
+    good = np.load("data/logits/case-3.npy")
+    np.save("data/logits/case-3.npy", np.where(good == good.max(), np.nan, good))
+    ended = run(*COMMANDS["apply"], "--out", "probs")
+    assert ended.exit_code == 2
+    assert "got nan at" in ended.stderr
+    assert "of case 'case-3'" in ended.stderr
+    assert KEPT.format("probs.unfinished") in ended.stderr
+    np.save("data/logits/case-3.npy", good)
+    succeed(*COMMANDS["apply"], "--out", "probs")
+    succeed(*COMMANDS["apply"], "--out", "new")
+    assert contents(Path("new")) == contents(Path("probs"))
+
+
+def test_apply_needs_no_labels(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(data.parent)
+    succeed(*COMMANDS["apply"], "--out", "probs")
+    for path in Path("data/labels").iterdir():
+        Image.fromarray(np.full((3, 3), 99, np.uint8)).save(path)
+    succeed(*COMMANDS["apply"], "--out", "new")
+    for path in Path("probs").glob("*.npy"):
+        assert path.read_bytes() == (Path("new") / path.name).read_bytes()
 
 
 def test_interrupted_evaluation_is_continued(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,11 +6,11 @@ merges the parts finds it, in a few passes over the data.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 import torch
@@ -23,7 +23,7 @@ from segcal.files import MARKER, staged_folder, write_json
 from segcal.parts.journal import Journal
 from segcal.parts.outputs import Track
 from segcal.parts.work import Sharing, check_complete, check_same_run, gathered, unfinished
-from segcal.types import Case
+from segcal.types import Array, Case
 from segcal.version import __version__
 
 
@@ -71,6 +71,13 @@ def save_diagnosis(found: Mapping[str, Diagnosis], out: Path) -> None:
         write_json(folder / MARKER, {"format": 1, "segcal": __version__, "diagnosis": {"cases": cases}})
 
 
+class Excess(NamedTuple):
+    """NLL minus entropy `[*S]` of a case or one of its channels, and whether it is the last one."""
+
+    values: Array
+    last: bool
+
+
 @dataclass(frozen=True)
 class ExcessMaps:
     """Maps of NLL minus entropy: a file for each case and, of images, a picture.
@@ -92,13 +99,18 @@ class ExcessMaps:
         maps = [self.like.find(name).map_file(place) for place in self.like.map_folders(folder)]
         return [*maps, *(path.with_suffix(".png") for path in maps if self.like.spatial_dims == 2)]
 
-    def write(self, case: Case, folder: Path) -> dict[str, int]:
+    def pieces(self, case: Case) -> Iterator[Excess]:
+        """Yield the maps of a case, one for each sigmoid channel or a single one."""
+        heads = heads_of_folder(self.like)
+        for k, head in enumerate(heads):
+            ignored = self.like.ignore_index
+            excess = excess_map(head.case(case), head.protocol.num_classes, ignored, device=self.device)
+            yield Excess(excess, last=k == len(heads) - 1)
+
+    def write(self, case: Case, pieces: Iterator[Excess], folder: Path) -> dict[str, int]:
         """Write the map of a case as its folder stores such maps, and its picture."""
-        places = self.like.map_folders(folder)
-        for head, place in zip(heads_of_folder(self.like), places, strict=True):
+        for place, (excess, _) in zip(self.like.map_folders(folder), pieces, strict=True):
             place.mkdir(exist_ok=True)
-            view, ignored = head.case(case), self.like.ignore_index
-            excess = excess_map(view, head.protocol.num_classes, ignored, device=self.device)
             path = write_map(place, case.name, excess, self.like)
             if excess.ndim == 2:
                 Image.fromarray(coloured(excess)).save(path.with_suffix(".png"))

@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
+from segcal.ahead import computed_ahead
 from segcal.data.folders.folder import Folder
 from segcal.files import MARKER, discard_unfinished, read_json, remove_leftovers, staged_folder, write_json
 from segcal.parts.journal import Journal
@@ -27,7 +28,18 @@ Note = Mapping[str, Any]
 _WRITTEN = "written"
 
 
-class Output(Protocol):
+class Piece(Protocol):
+    """A part of what is written for a case."""
+
+    @property
+    def last(self) -> bool:
+        """Whether it is the last of its case."""
+
+
+P = TypeVar("P", bound=Piece)
+
+
+class Output(Protocol[P]):
     """What is written for each case."""
 
     kind: str
@@ -39,11 +51,14 @@ class Output(Protocol):
     def files(self, name: str, folder: Path) -> list[Path]:
         """Return the files of a case."""
 
-    def write(self, case: Case, folder: Path) -> dict[str, int]:
+    def pieces(self, case: Case) -> Iterator[P]:
+        """Yield everything that is written for a case, at least one piece; called by a thread, one piece ahead."""
+
+    def write(self, case: Case, pieces: Iterator[P], folder: Path) -> dict[str, int]:
         """Write the files of a case, and return counts that are added up over the cases."""
 
 
-def write_cases(output: Output, folder: Folder, sharing: Sharing, *, track: Track = iter) -> dict[str, int] | None:
+def write_cases(output: Output[P], folder: Folder, sharing: Sharing, *, track: Track = iter) -> dict[str, int] | None:
     """Write the output of all cases, or of a part of them, or join the output of parts.
 
     Returns:
@@ -63,10 +78,13 @@ def write_cases(output: Output, folder: Folder, sharing: Sharing, *, track: Trac
         meet()
         done, own = _finished(output, journal, identities), part.of(folder.names)
         todo = folder.subset(name for name in own if name not in done)
-        for case in track(todo) if len(todo) else ():
-            with _removing_parts(output, case.name, kept):
-                note = {"identity": identities[case.name], **output.write(case, kept)}
-                journal.note(case.name, {**note, "bytes": _sizes(output, case.name, kept)})
+        # the next piece, also of the next case, is computed while this one is written
+        with closing(computed_ahead(_pieces(output, track(todo) if len(todo) else ()))) as pieces:
+            for case, first in pieces:
+                with _removing_parts(output, case.name, kept):
+                    counts = output.write(case, _until_last(first, pieces), kept)
+                    note = {"identity": identities[case.name], **counts}
+                    journal.note(case.name, {**note, "bytes": _sizes(output, case.name, kept)})
         meet()
         if sharing.part is not None:
             notes = _finished(output, journal, identities)
@@ -78,8 +96,26 @@ def write_cases(output: Output, folder: Folder, sharing: Sharing, *, track: Trac
     return summary
 
 
+def _pieces(output: Output[P], cases: Iterable[Case]) -> Iterator[tuple[Case, P]]:
+    for case in cases:
+        for piece in output.pieces(case):
+            yield case, piece
+            del piece  # before the next one is computed
+
+
+def _until_last(piece: P, more: Iterator[tuple[Case, P]]) -> Iterator[P]:
+    """Yield the pieces of a case; what belongs to the next case, or failed there, is not looked at."""
+    while True:
+        last = piece.last
+        yield piece
+        if last:
+            return
+        del piece
+        _, piece = next(more)
+
+
 @contextmanager
-def _removing_parts(output: Output, name: str, folder: Path) -> Iterator[None]:
+def _removing_parts(output: Output[Any], name: str, folder: Path) -> Iterator[None]:
     """Remove the files of a case if not all of them could be written, so that only finished cases are kept."""
     try:
         yield
@@ -89,7 +125,7 @@ def _removing_parts(output: Output, name: str, folder: Path) -> Iterator[None]:
         raise
 
 
-def _finished(output: Output, journal: Journal, identities: Mapping[str, str]) -> dict[str, Note]:
+def _finished(output: Output[Any], journal: Journal, identities: Mapping[str, str]) -> dict[str, Note]:
     """Return the notes of the cases whose output is whole and whose files have not changed since.
 
     Sizes are compared because a power failure may keep a note and lose the end of a file.
@@ -101,7 +137,7 @@ def _finished(output: Output, journal: Journal, identities: Mapping[str, str]) -
     }
 
 
-def _sizes(output: Output, name: str, folder: Path) -> list[int]:
+def _sizes(output: Output[Any], name: str, folder: Path) -> list[int]:
     """Return the sizes of the files of a case; -1 for one that is missing."""
     return [_size(path) for path in output.files(name, folder)]
 
@@ -112,7 +148,7 @@ def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else -1
 
 
-def _reuse(output: Output, journal: Journal, out: Path, identities: Mapping[str, str]) -> None:
+def _reuse(output: Output[Any], journal: Journal, out: Path, identities: Mapping[str, str]) -> None:
     """Take over what an earlier run has written to `out` of cases that have not changed since."""
     try:
         written = read_json(out / MARKER)[_WRITTEN]
@@ -123,23 +159,26 @@ def _reuse(output: Output, journal: Journal, out: Path, identities: Mapping[str,
     for name, note in notes.items():
         unchanged = note["identity"] == identities.get(name) and note["bytes"] == _sizes(output, name, out)
         if unchanged and name not in present:
-            _take(output, name, note, out, journal)
+            _take(output, name, out, journal.folder)
+            journal.note(name, note)
 
 
-def _join(output: Output, folder: Folder, parts: Sequence[Path], out: Path) -> dict[str, int]:
+def _join(output: Output[Any], folder: Folder, parts: Sequence[Path], out: Path) -> dict[str, int]:
     """Publish the files that parts have written; the parts remain, so that a process killed meanwhile loses nothing."""
     identities = folder.identities()
+    finished = {
+        name: (path, note) for path in parts for name, note in _finished(output, Journal(path), identities).items()
+    }
+    check_complete(folder.names, finished)
     with staged_folder(out) as staging:
-        journal = Journal(staging)
-        for path in parts:
-            for name, note in _finished(output, Journal(path), identities).items():
-                _take(output, name, note, path, journal)
-        return _complete(output, staging, folder)
+        for name in folder.names:
+            _take(output, name, finished[name][0], staging)
+        return _complete(output, staging, {name: finished[name][1] for name in folder.names})
 
 
-def _take(output: Output, name: str, note: Note, source: Path, journal: Journal) -> None:
+def _take(output: Output[Any], name: str, source: Path, target: Path) -> None:
     """Give the files of a case a second name in another folder; copy them where the file system has only one."""
-    for old, new in zip(output.files(name, source), output.files(name, journal.folder), strict=True):
+    for old, new in zip(output.files(name, source), output.files(name, target), strict=True):
         new.parent.mkdir(parents=True, exist_ok=True)  # maps of several channels lie two folders deep
         if old.is_dir():
             shutil.rmtree(new, ignore_errors=True)
@@ -147,7 +186,6 @@ def _take(output: Output, name: str, note: Note, source: Path, journal: Journal)
         else:
             new.unlink(missing_ok=True)
             _link(old, new)
-    journal.note(name, note)
 
 
 def _link(source: str | Path, target: str | Path) -> None:
@@ -157,17 +195,12 @@ def _link(source: str | Path, target: str | Path) -> None:
         shutil.copy2(source, target)
 
 
-def _complete(output: Output, kept: Path, folder: Folder) -> dict[str, int]:
-    """Turn the notes of all cases into the marker of a finished output."""
-    journal = Journal(kept)
-    notes = _finished(output, journal, folder.identities())
-    check_complete(folder.names, notes)
-    cases = {name: {key: value for key, value in notes[name].items() if key != "case"} for name in folder.names}
+def _complete(output: Output[Any], folder: Path, notes: Mapping[str, Note]) -> dict[str, int]:
+    """Write the marker of a finished output, and return its counts."""
+    cases = {name: {key: value for key, value in note.items() if key != "case"} for name, note in notes.items()}
     summary = _summary(list(cases.values()))
-    shutil.rmtree(journal.place)
-    remove_leftovers(kept)
     about = {"format": 1, "segcal": __version__, output.kind: summary}
-    write_json(kept / MARKER, {**about, _WRITTEN: {"identity": output.identity(), "cases": cases}})
+    write_json(folder / MARKER, {**about, _WRITTEN: {"identity": output.identity(), "cases": cases}})
     return summary
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from segcal.ahead import computed_ahead
 from segcal.files import release_pages
 from segcal.types import Array
 
@@ -115,17 +114,8 @@ def augmented(
 
 def prefetched(prepare: Callable[[T], R], items: Iterable[T], *, ahead: bool) -> Iterator[R]:
     """Yield `prepare(item)` of each item; with `ahead`, a thread prepares the next while the current one is used."""
-    if not ahead:
-        yield from map(prepare, items)
-        return
-    with ThreadPoolExecutor(1, thread_name_prefix="segcal-batches") as pool:
-        pending = deque[Future[R]]()
-        for item in items:
-            pending.append(pool.submit(prepare, item))
-            if len(pending) > 1:
-                yield pending.popleft().result()
-        if pending:
-            yield pending.popleft().result()
+    prepared = map(prepare, items)
+    return computed_ahead(prepared) if ahead else prepared
 
 
 def whole(sample: Sample) -> Batch:

@@ -81,14 +81,15 @@ class CaseFiles:
         files = ["" if path is None else format_of(path).identity(path) for path in paths]
         return "; ".join([*files, self.kind, str(self.group), str(self.spacing), str(self.masks)])
 
-    def load(self, expected: Expected, *, check: bool) -> Case:
+    def load(self, expected: Expected, *, check: bool, labels_too: bool = True) -> Case:
         """Read all files, each once, and check what they hold, unless the case has been checked before.
 
         Logits in a .npy file stay on disk, and so do compressed volumes too large for memory, in a temporary file.
+        Without labels, which are then not looked at, logits are checked slab by slab by those who read them.
         """
         if check:
             check_same_place(self._placed(), of=f"case '{self.name}'")
-        labels, label_spacing = self._read_labels()
+        labels, label_spacing = self._read_labels() if labels_too else (None, None)
         space = self.space(expected.num_classes) if labels is None else labels.shape
         if labels is not None and self.masks is not None:
             if self._is_by_channel(labels.shape):
@@ -100,7 +101,7 @@ class CaseFiles:
             image, image_spacing = format_of(self.image).read_image(self.image, space)
         spacing = label_spacing or score_spacing or image_spacing or self._spacing_of_prediction() or self.spacing
         if check:
-            expected.check(self.name, self.kind, scores, labels, image, spacing)
+            expected.check(self.name, self.kind, scores, labels, image, spacing, in_slabs=not labels_too)
         if self.archived and labels is not None and scores.shape[1:] == space:
             labels = _without(labels, outside_crop(scores, expected.activation))
         release_pages(scores)

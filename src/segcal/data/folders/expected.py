@@ -6,13 +6,14 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from segcal.data.folders.settings import Scores
 from segcal.data.io.base import Spacing
 from segcal.files import release_pages
-from segcal.functional.checks import check_labels, check_logits, check_same_space, probability_doubt
+from segcal.functional.checks import check_labels, check_logits, check_same_space, check_score_shape, probability_doubt
 from segcal.notices import CalibrationWarning
 from segcal.types import Activation, Array, InputError
 
@@ -38,13 +39,21 @@ class Expected:
         labels: Array | None,
         image: Array | None,
         spacing: Spacing | None,
+        *,
+        in_slabs: bool = False,
     ) -> None:
-        """Raise, naming the case, unless shapes agree, scores are finite and labels in range."""
+        """Raise, naming the case, unless shapes agree, scores are finite and labels in range.
+
+        With `in_slabs`, whether logits are finite is left to those who read them slab by slab (`cases.slabs_of`).
+        """
         of, values = f"case '{name}'", shared_tensor(scores)
         exclusive = self.activation == "softmax"
         if kind == "probabilities":
             check_probabilities(scores, of=of, exclusive=exclusive)
-        self._check_logits(scores, of)
+        if in_slabs and kind == "logits" and exclusive:
+            check_score_shape(values, self.num_classes, class_axis=0, of=of)
+        else:
+            self._check_logits(scores, of)
         if kind == "logits" and exclusive and (doubt := probability_doubt(scores)):
             warnings.warn(doubt, CalibrationWarning, stacklevel=2)
         if labels is not None:
@@ -135,6 +144,13 @@ def _slabs(scores: Array) -> Iterator[tuple[int, Tensor]]:
 
 def shared_tensor(array: Array) -> Tensor:
     """Return `array` as a tensor that shares its memory, which nobody here writes to."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable", category=UserWarning)
-        return torch.from_numpy(array)
+    return torch.from_numpy(array if array.flags.writeable else np.asarray(_Writeable(array)))
+
+
+class _Writeable:
+    """A read-only array that claims to be writeable: PyTorch warns of others, and warnings belong to all threads."""
+
+    def __init__(self, array: Array) -> None:
+        self.array = array  # keeps the memory
+        interface = array.__array_interface__
+        self.__array_interface__ = {**interface, "data": (interface["data"][0], False)}

@@ -41,6 +41,7 @@ class Folder(Sequence[Case]):
         splits: The names of the cases of each split in `splits.json`.
         files: Where each case lies.
         activation: Whether the classes exclude one another (softmax) or are channels that may overlap (sigmoid).
+        labels_too: Whether labels are read.
     """
 
     path: Path
@@ -54,6 +55,7 @@ class Folder(Sequence[Case]):
     splits: Splits = field(repr=False)
     files: dict[str, CaseFiles] = field(repr=False)
     activation: Activation = "softmax"
+    labels_too: bool = True
     _checked: set[str] = field(default_factory=set, repr=False)  # shared with every part of this folder
 
     @property
@@ -76,9 +78,13 @@ class Folder(Sequence[Case]):
         expected = Expected(
             self.num_classes, self.ignore_index, self.spatial_dims, self.image_channels, self.activation
         )
-        case = self.files[name].load(expected, check=name not in self._checked)
+        case = self.files[name].load(expected, check=name not in self._checked, labels_too=self.labels_too)
         self._checked.add(name)
         return case
+
+    def without_labels(self) -> Folder:
+        """The same cases without their labels, for those who only read scores, slab by slab."""
+        return replace(self, labels_too=False, _checked=set())
 
     def subset(self, names: Iterable[str]) -> Folder:
         """The cases called `names`, in that order."""

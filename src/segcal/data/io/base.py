@@ -58,7 +58,6 @@ class Writer:
     ) -> None:
         self.file, self.offset, self.shape, self.dtype = file, offset, shape, np.dtype(dtype)
         self.classes, self.classes_last = classes, classes_last
-        file.truncate(offset + self.bytes)
 
     @property
     def bytes(self) -> int:
@@ -67,10 +66,12 @@ class Writer:
 
     def write(self, start: int, values: Array) -> None:
         """Write slices of the first spatial axis, from `start` on: `[L, rows, ...]` or `[rows, ...]`."""
-        parts = values if self.classes and not self.classes_last else values[None]
-        if self.classes_last:
-            parts = np.moveaxis(values, 0, -1)[None]
         rows = self.shape[1 if self.classes else 0]
+        by_class = self.classes and not self.classes_last
+        if self.classes_last:
+            values = np.moveaxis(values, 0, -1)
+        # a slab has one piece in the file for each class, unless it is the whole array
+        parts = values if by_class and values.shape[1] < rows else values[None]
         row_bytes = self.bytes // rows // len(parts)
         for k, part in enumerate(parts):
             self.file.seek(self.offset + (k * rows + start) * row_bytes)

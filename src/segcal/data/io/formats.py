@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
 
@@ -51,5 +52,9 @@ def extension_of(path: Path, among: Sequence[str]) -> str | None:
 
 def format_of(path: Path) -> Format:
     """Return the format of a file that `extension_of` knows."""
-    name = path.name.lower()
-    return next(kind for end, kind in _BY_END if name.endswith(end))
+    return _format_of_name(path.name)
+
+
+@lru_cache(maxsize=256)  # files of a case are asked about again and again, then never again
+def _format_of_name(name: str) -> Format:
+    return next(kind for end, kind in _BY_END if name.lower().endswith(end))

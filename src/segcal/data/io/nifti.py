@@ -13,6 +13,7 @@ import math
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import IO, Any
 
@@ -159,19 +160,21 @@ def _open(path: Path) -> Any:
         return nibabel.load(path, mmap="r")
 
 
+_is_quiet: ContextVar[bool] = ContextVar("is_quiet", default=False)
+logging.getLogger("nibabel.global").addFilter(lambda record: not _is_quiet.get())
+
+
 @contextmanager
 def _without_remarks() -> Iterator[None]:
     """Keep nibabel from printing remarks on a header, several for each time that it is read.
 
-    Its own `LoggingOutputSuppressor` loses the handlers for good.
+    Its own `LoggingOutputSuppressor` loses the handlers for good; and nothing here is shared with other threads.
     """
-    logger = logging.getLogger("nibabel.global")
-    before = logger.disabled
-    logger.disabled = True
+    token = _is_quiet.set(True)
     try:
         yield
     finally:
-        logger.disabled = before
+        _is_quiet.reset(token)
 
 
 def read_volume(path: Path) -> Stored:

@@ -6,7 +6,7 @@ import io
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 import numpy as np
 
@@ -66,14 +66,21 @@ def read_npy(path: Path) -> Array:
     """Return the array in `path`, memory-mapped, so that only what is looked at is read."""
     with readable(path), np.errstate(over="ignore"):  # of a size that a damaged header declares
         with path.open("rb") as file:
-            if file.read(len(_MAGIC)) == _MAGIC:
-                file.seek(0)
-                read_header(file)
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-        if not isinstance(array, np.ndarray):
-            array.close()
-            raise InputError(f"'{path}' must be a .npy file, got a .npz archive; rename it")
-        return plain(array, path)
+            if file.read(len(_MAGIC)) != _MAGIC:
+                _explain(path)
+            file.seek(0)
+            shape, fortran_order, dtype = read_header(file)
+            offset = file.tell()
+        if dtype.hasobject:
+            raise ValueError("it has Python objects")
+        order: Literal["C", "F"] = "F" if fortran_order else "C"
+        return plain(np.memmap(path, dtype, "r", offset, shape, order), path)
+
+
+def _explain(path: Path) -> None:
+    """Raise what numpy has to say about a file that is no .npy file, such as a pickle."""
+    np.load(path, allow_pickle=False).close()
+    raise InputError(f"'{path}' must be a .npy file, got a .npz archive; rename it")
 
 
 def _shape(path: Path) -> Shape:

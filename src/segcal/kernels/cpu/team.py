@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, lru_cache
 from pathlib import Path
@@ -23,7 +23,7 @@ _CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _LIBRARY = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
 
 
-def run_all(tasks: list[Callable[[], Any]]) -> list[Any]:
+def run_all(tasks: Sequence[Callable[[], Any]]) -> list[Any]:
     """Run tasks side by side and return their results in order."""
     threads = torch.get_num_threads()
     if threads == 1 or len(tasks) <= 1:
@@ -35,7 +35,7 @@ def run_all(tasks: list[Callable[[], Any]]) -> list[Any]:
     return _run_in_region(parallel, threads, tasks)
 
 
-def _run_in_region(parallel: Callable[..., None], threads: int, tasks: list[Callable[[], Any]]) -> list[Any]:
+def _run_in_region(parallel: Callable[..., None], threads: int, tasks: Sequence[Callable[[], Any]]) -> list[Any]:
     """Run tasks in a parallel region of OpenMP; each thread takes the next task until none is left."""
     found: list[Any] = [None] * len(tasks)
     failures: list[BaseException] = []
@@ -63,7 +63,7 @@ def _parallel_region() -> Callable[..., None] | None:
     except (OSError, AttributeError):
         return None
     parallel.argtypes, parallel.restype = [_CALLBACK, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint], None
-    return parallel  # type: ignore[no-any-return]
+    return parallel
 
 
 @lru_cache(maxsize=1)

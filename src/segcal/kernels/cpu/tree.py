@@ -13,6 +13,7 @@ of a plain convolution is about 1e-7.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from functools import lru_cache, partial
 from itertools import product
 from typing import Any
@@ -380,7 +381,8 @@ def tree_root(
     count = max(1, min(span // width, _CACHE // scratch, -(-size[-2] // (2 * _TILE))))
     fields = (x, y, np.ascontiguousarray(grouped), np.ascontiguousarray(for_image), bias, floor, result, count)
     parts = np.array_split(_tiles(len(x), size, count, span - 2 * _REACH), torch.get_num_threads())
-    tasks = [partial(kernel, *fields, part, own) for part, own in zip(parts, _scratch(len(parts)), strict=True)]
+    run: Callable[..., int] = kernel
+    tasks = [partial(run, *fields, part, own) for part, own in zip(parts, _scratch(len(parts)), strict=True)]
     largest = max(run_all(tasks))
     return torch.from_numpy(result).unsqueeze(1) if largest < _INFINITE else DECLINED
 
