@@ -60,7 +60,7 @@ def _of_preset(measured: Sequence[Measured]) -> list[str]:
 
 def _results(measured: Measured) -> Results:
     """Join the calibration folds of a job; methods that were not measured on all of its volumes are left out."""
-    counts = measured.rows.groupby("method")["case"].nunique()
+    counts = measured.rows.dropna(subset=["value"]).groupby("method")["case"].nunique()
     done = set(counts[counts == counts.max()].index)
     named = dict.fromkeys(title_of(method) for method in (*METHODS, *(fit["method"] for fit in measured.fits)))
     kept = [title for title in named if title in done]
