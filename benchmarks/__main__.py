@@ -14,7 +14,7 @@ from functools import partial
 
 import torch
 
-from benchmarks import contextual, fitting, fusion, gpu, local, memory, metrics, page, rivals, shared, surfaces
+from benchmarks import contextual, fitting, fusion, gpu, local, memory, metrics, page, rivals, shared, surfaces, threads
 from benchmarks.timing import console
 
 PARTS: dict[str, tuple[Callable[[], None], ...]] = {
@@ -24,6 +24,7 @@ PARTS: dict[str, tuple[Callable[[], None], ...]] = {
     "local": (local.against_nine_convolutions, local.applying),
     "contextual": (contextual.applying, contextual.fitting),
     "streaming": (metrics.streaming,),
+    "threads": (threads.after_pytorch,),
     "page": (page.building,),
     "surfaces": (surfaces.against_peers,),
     "fusion": (fusion.against_a_loop_and_antspyx,),
