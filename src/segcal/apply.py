@@ -9,17 +9,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard
 
+import numpy as np
 import torch
 
 from segcal.calibrators import Calibrator, MultiLabel, TemperatureCalibrator
 from segcal.cases import Slab
+from segcal.data.folders.crop import Crop
 from segcal.data.folders.folder import Folder
+from segcal.data.io.base import Shape
 from segcal.functional.division import scaled_probabilities
 from segcal.functional.pixels import moved_labels
 from segcal.functional.probability import keep_labels, keep_sides, two_class_logits
 from segcal.parts.outputs import Track, write_cases
 from segcal.parts.work import Sharing
-from segcal.types import Array, Case, InputError, Logits, Probs, Temperature
+from segcal.types import Activation, Array, Case, InputError, Logits, Probs, Temperature
+
+_AT_ONCE = 1 << 23
+"""Probabilities outside of a crop that are written at a time."""
 
 _PRECISIONS = {"float32": torch.float32, "float16": torch.float16}
 
@@ -112,6 +118,10 @@ class CalibratedFiles:
 
     def pieces(self, case: Case) -> Iterator[CalibratedSlab]:
         """Yield the probabilities of a case slab by slab, in the precision of the file, with every label checked."""
+        crop, slabs = self.like.crops.get(case.name), self._slabs(case)
+        return slabs if crop is None else _put_back(slabs, crop, self.calibrator.activation)
+
+    def _slabs(self, case: Case) -> Iterator[CalibratedSlab]:
         calibrator, rows = self.calibrator, int(case.logits.shape[1])
         for slab, exact, temperature in _probabilities(calibrator, case):
             probs, moved = _rounded(calibrator, exact, slab.logits[:, :, slab.inner], _PRECISIONS[self.dtype])
@@ -125,7 +135,8 @@ class CalibratedFiles:
 
     def write(self, case: Case, pieces: Iterator[CalibratedSlab], folder: Path) -> dict[str, int]:
         """Write the files of a case, and return its pixels and how many labels changed."""
-        files, shape, places = self.like.find(case.name), tuple(case.logits.shape), self._map_folders(folder)
+        files, crop, places = self.like.find(case.name), self.like.crops.get(case.name), self._map_folders(folder)
+        shape = (case.logits.shape[0], *(case.logits.shape[1:] if crop is None else crop.shape))
         for place in places:
             place.mkdir(parents=True, exist_ok=True)
         changed = 0
@@ -147,6 +158,38 @@ class CalibratedFiles:
 
 def _has_temperatures(calibrator: Calibrator) -> TypeGuard[MultiLabel]:
     return isinstance(calibrator, MultiLabel) and calibrator.has_temperature
+
+
+def _put_back(slabs: Iterator[CalibratedSlab], crop: Crop, activation: Activation) -> Iterator[CalibratedSlab]:
+    """Put the slabs of a case back into its volume, whose other voxels stay what nnU-Net has made of them.
+
+    They are background with a probability of 1, or no channel at all, and have a temperature of 1.
+    """
+    plane, at, end = Crop(crop.shape[1:], crop.box[1:]), crop.box[0].start, crop.shape[0]
+    for slab in slabs:
+        if not slab.start:
+            yield from _outside(slab, range(at), plane.shape, activation)
+        probs, heat = plane.put_back_probabilities(slab.probabilities, activation), slab.temperature
+        hot = None if heat is None else plane.put_back(heat, outside=1)
+        stop = at + slab.start + probs.shape[1]
+        yield CalibratedSlab(at + slab.start, probs, hot, slab.moved, slab.last and stop == end)
+        if slab.last:
+            yield from _outside(slab, range(stop, end), plane.shape, activation)
+        del slab, probs, heat, hot
+
+
+def _outside(like: CalibratedSlab, rows: range, space: Shape, activation: Activation) -> Iterator[CalibratedSlab]:
+    """Yield rows of a volume that lie outside of the crop, some at a time; those at its end are the last."""
+    classes = len(like.probabilities)
+    step = max(1, _AT_ONCE // (classes * math.prod(space)))
+    for start in rows[::step]:
+        count = min(step, rows.stop - start)
+        probs = np.zeros((classes, count, *space), like.probabilities.dtype)
+        if activation == "softmax":
+            probs[0] = 1
+        heat = like.temperature
+        hot = None if heat is None else np.ones((len(heat), count, *space), heat.dtype)
+        yield CalibratedSlab(start, probs, hot, 0, last=rows.start > 0 and start + count == rows.stop)
 
 
 def _rounded(calibrator: Calibrator, exact: Probs, raw: Logits, dtype: torch.dtype) -> tuple[Probs, int]:

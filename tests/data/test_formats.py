@@ -156,6 +156,37 @@ def test_different_orientations_are_refused(tmp_path: Path) -> None:
         open_folder(tmp_path)[0]
 
 
+def test_spacing_is_that_of_the_affine_in_mm(tmp_path: Path) -> None:
+    labels, read = np.zeros((4, 5, 6), np.uint8), formats.format_of(Path("a.nii")).read_labels
+    image = nibabel.Nifti1Image(labels, np.diag([0.7, 1.3, 2.5, 1.0]))
+    nibabel.save(image, tmp_path / "a.nii")
+    assert read(tmp_path / "a.nii").spacing == pytest.approx((2.5, 1.3, 0.7))
+    image.header["pixdim"][1:4] = 1  # lengths that contradict the sform, which places the volume
+    image.header.set_sform(image.affine, code=2)
+    image.header.set_qform(None, code=0)
+    content = bytearray(image.to_bytes())
+    (tmp_path / "b.nii").write_bytes(content)
+    assert nibabel.load(tmp_path / "b.nii").header.get_zooms() == (1, 1, 1)
+    assert read(tmp_path / "b.nii").spacing == pytest.approx((2.5, 1.3, 0.7))
+    for unit, millimetres in (("micron", 1e-3), ("meter", 1e3), ("mm", 1.0), ("unknown", 1.0)):
+        image = nibabel.Nifti1Image(labels, np.diag([700.0, 1300.0, 2500.0, 1.0]))
+        image.header.set_xyzt_units(unit)
+        nibabel.save(image, tmp_path / "c.nii")
+        assert read(tmp_path / "c.nii").spacing == pytest.approx([k * millimetres for k in (2500, 1300, 700)])
+
+
+def test_compressed_volumes_of_the_same_values_are_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_case(tmp_path, OBLIQUE)
+    folder = open_folder(tmp_path)
+    one = write_scores(tmp_path / "one", "a", folder[0].logits, folder)
+    monkeypatch.setattr("time.time", lambda: 4e9)
+    other = write_scores(tmp_path / "other", "a", folder[0].logits, folder)
+    assert one.name.endswith(".nii.gz")
+    assert one.read_bytes() == other.read_bytes()
+
+
 def test_extensions_of_the_header_are_kept(tmp_path: Path) -> None:
     write_case(tmp_path, OBLIQUE)
     image = nibabel.load(tmp_path / "logits/a.nii.gz")

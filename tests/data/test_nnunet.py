@@ -13,10 +13,11 @@ import torch
 
 import segcal
 from segcal.apply import apply_to_folder
-from segcal.data.folders.crop import outside_crop
-from segcal.data.folders.folder import open_folder, write_map
+from segcal.data.folders.crop import Crop, crop_of
+from segcal.data.folders.folder import open_folder, write_map, write_scores
 from segcal.data.folders.probabilities import LazyLogits
 from segcal.types import InputError
+from support.commands import succeed
 
 SHAPE = (5, 6, 7)
 AFFINE = np.diag([1.0, 2.0, 3.0, 1.0])
@@ -77,11 +78,14 @@ def test_cross_validation_of_a_trained_model(model: Path) -> None:
     assert folder.splits == {"fold_0": ("a", "b"), "fold_1": ("c",)}
     assert open_folder(model, split="fold_1").names == ("c",)
     for case in folder:
-        inside = np.zeros(SHAPE, bool)
-        inside[1:4, 2:6, 0:5] = True
-        np.testing.assert_array_equal(case.labels, np.where(inside, truth(ord(case.name)).astype(int), -1))
+        np.testing.assert_array_equal(case.labels, truth(ord(case.name))[1:4, 2:6, 0:5])
         expected = probabilities(ord(case.name))
-        torch.testing.assert_close(torch.as_tensor(case.logits).softmax(0), torch.from_numpy(expected))
+        inside = torch.from_numpy(expected[:, 1:4, 2:6, 0:5])
+        torch.testing.assert_close(torch.as_tensor(case.logits).softmax(0), inside)
+        written = write_scores(model / "again", case.name, torch.as_tensor(case.logits).softmax(0), folder)
+        np.testing.assert_allclose(np.load(written)["probabilities"], expected, atol=1e-6)
+        heat = write_map(model / "again", case.name, np.ones((3, 4, 5)), folder)
+        assert np.isfinite(nibabel.load(heat).get_fdata()).sum() == 60
         assert case.spacing == (3.0, 2.0, 1.0)
 
 
@@ -89,7 +93,7 @@ def test_truth_from_the_environment_or_as_named(model: Path, monkeypatch: pytest
     base = model.parents[2]
     other = base / "elsewhere"
     (base / "nnUNet_preprocessed").rename(other)
-    with pytest.raises(InputError, match=r"the labels folder .* must exist"):
+    with pytest.raises(InputError, match=r"the true labels of .* are needed, got none"):
         open_folder(model)
     monkeypatch.setenv("nnUNet_preprocessed", str(other))
     assert len(open_folder(model)) == 3
@@ -127,11 +131,10 @@ def test_regions_are_sigmoid_channels(model: Path, tmp_path: Path) -> None:
     assert (folder.activation, folder.num_classes, folder.class_names) == ("sigmoid", 2, ("whole", "core"))
     assert folder.ignore_index == (-1,)
     for case in folder:
-        true, inside = truth(ord(case.name)), np.zeros(SHAPE, bool)
-        inside[box[1:]] = True
+        true = truth(ord(case.name))[box[1:]]
         expected = np.stack([(true == 1) | (true == 2), true == 2]).astype(int)
-        np.testing.assert_array_equal(case.labels, np.where(inside & (true != 3), expected, -1))
-        stored = np.load(model / f"fold_{case.name == 'c':d}/validation/{case.name}.npz")["probabilities"]
+        np.testing.assert_array_equal(case.labels, np.where(true != 3, expected, -1))
+        stored = np.load(model / f"fold_{case.name == 'c':d}/validation/{case.name}.npz")["probabilities"][box]
         torch.testing.assert_close(torch.sigmoid(torch.as_tensor(case.logits)), torch.from_numpy(stored).float())
     fitted = segcal.create("ts", num_classes=2, activation="sigmoid", ignore_index=-1).fit(folder)
     apply_to_folder(fitted, folder, out=tmp_path / "out", dtype="float16", maps=True)
@@ -139,6 +142,8 @@ def test_regions_are_sigmoid_channels(model: Path, tmp_path: Path) -> None:
     raw = np.load(model / "fold_0" / "validation" / "a.npz")["probabilities"]
     assert written.dtype == np.float16
     np.testing.assert_array_equal(written > 0.5, raw > 0.5)  # so nnU-Net makes the same segmentation of them
+    outside = crop_of(raw, "sigmoid").put_back(np.zeros_like(raw[box], bool), outside=True)
+    assert not written[outside].any()
     heat = nibabel.load(tmp_path / "out" / "temperature" / "core" / "a.nii.gz")
     assert heat.shape == SHAPE[::-1]
     np.testing.assert_array_equal(heat.affine, AFFINE)
@@ -246,25 +251,131 @@ def test_crop_by_hand() -> None:
     probs[0] = 1
     probs[:, 1, 1] = 0.5
     probs[:, 2, 3] = 0.5
-    expected = np.ones((4, 5), bool)
-    expected[1:3, 1:4] = False  # a box, so that saturated pixels inside of it stay
-    np.testing.assert_array_equal(outside_crop(probs), expected)
+    crop = crop_of(probs)
+    assert crop == Crop((4, 5), (slice(1, 3), slice(1, 4))), "a box, so that saturated pixels inside of it stay"
+    whole = crop.put_back(np.array([[1, 2, 3], [4, 5, 6]]), outside=9)
+    assert whole.tolist() == [[9, 9, 9, 9, 9], [9, 1, 2, 3, 9], [9, 4, 5, 6, 9], [9, 9, 9, 9, 9]]
+    assert crop.cut(whole).tolist() == [[1, 2, 3], [4, 5, 6]]
 
 
 def test_no_crop() -> None:
-    assert outside_crop(probabilities(0, crop=False)) is None
+    assert crop_of(probabilities(0, crop=False)) is None
     probs = np.zeros((2, 3, 3), np.float32)
     probs[0] = 1
     probs[1] = 1e-30  # a softmax that saturates leaves something to the others
-    assert outside_crop(probs) is None
+    assert crop_of(probs) is None
     probs[1, 0, 0] = probs[1, 2, 2] = 0  # forced or not, they are corners of nothing smaller
-    assert outside_crop(probs) is None
+    assert crop_of(probs) is None
 
 
-def test_everything_outside() -> None:
-    probs = np.zeros((2, 3, 3), np.float32)
+def test_everything_outside(tmp_path: Path) -> None:
+    probs = np.zeros((3, *SHAPE), np.float32)
     probs[0] = 1
-    assert outside_crop(probs).all()
+    assert crop_of(probs).is_empty
+    write_predictions(tmp_path, {"a": probs})
+    case = open_folder(tmp_path, labels=tmp_path / "truth")[0]
+    assert (np.asarray(case.labels) == -1).all()
+
+
+def write_predictions(folder: Path, archives: dict[str, np.ndarray], shape: tuple[int, ...] = SHAPE) -> None:
+    """Write a folder of predictions, with true labels in `truth` and a `dataset.json`."""
+    for name, probs in archives.items():
+        np.savez_compressed(folder / f"{name}.npz", probabilities=probs)
+        save_nifti(folder / f"{name}.nii.gz", probs.argmax(0).astype(np.uint8))
+        save_nifti(folder / "truth" / f"{name}.nii.gz", blob(shape))
+    (folder / "dataset.json").write_text(json.dumps({"labels": {"background": 0, "left": 1, "right": 2}}))
+
+
+def blob(shape: tuple[int, ...]) -> np.ndarray:
+    """Two halves of a box in the middle of a volume."""
+    labels = np.zeros(shape, np.uint8)
+    labels[tuple(slice(length // 3, 2 * length // 3) for length in shape)] = 1
+    labels[:, :, shape[2] // 2 :] *= 2
+    return labels
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> tuple[Path, Path]:
+    """The same predictions twice, without and with a crop that leaves out background only."""
+    shape, random = (12, 15, 18), np.random.default_rng(3)
+    sure = 3.0 * np.eye(3)[blob(shape)].transpose(3, 0, 1, 2) + random.normal(size=(3, *shape))
+    whole = torch.from_numpy(sure).float().softmax(0).numpy()
+    cropped = np.zeros_like(whole)
+    cropped[0] = 1
+    box = (slice(None), slice(1, 11), slice(1, 14), slice(2, 16))
+    cropped[box] = whole[box]
+    for name, probs in (("whole", whole), ("cropped", cropped)):
+        (tmp_path / name).mkdir()
+        write_predictions(tmp_path / name, {"a": probs, "b": probs[:, ::-1]}, shape)
+    return tmp_path / "whole", tmp_path / "cropped"
+
+
+def test_the_faces_of_the_crop_are_no_boundary(pair: tuple[Path, Path]) -> None:
+    """The crop leaves out background far from any structure: *Boundary*, and *All* with a background, stay the same."""
+    found, fitted = [], []
+    for folder in pair:
+        cases = open_folder(folder, labels=folder / "truth", background=0)
+        results = segcal.evaluate(cases, {"UC": None}, num_classes=3, background=0, repetitions=2)
+        frame = results.to_frame().query("region in ('all', 'boundary')").drop(columns="case")
+        found.append(frame.reset_index(drop=True))
+        fitted.append(segcal.create("ts", 3, background=0).fit(cases).fit_report_)
+    assert found[0].equals(found[1])
+    assert fitted[0].pixels == fitted[1].pixels
+    assert fitted[0].nll_after == fitted[1].nll_after
+
+
+@pytest.mark.parametrize("method", ["ts", "cts"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_voxels_outside_the_crop_stay_what_they_are(
+    pair: tuple[Path, Path], tmp_path: Path, method: str, dtype: str
+) -> None:
+    cases = open_folder(pair[1], labels=pair[1] / "truth")
+    settings = {"spatial_dims": 3} if method == "cts" else {}
+    calibrator = segcal.create(method, 3, **settings).fit(cases)
+    apply_to_folder(calibrator, cases, out=tmp_path / "out", dtype=dtype, maps=True)
+    for name in ("a", "b"):
+        before = np.load(pair[1] / f"{name}.npz")["probabilities"]
+        after = np.load(tmp_path / "out" / f"{name}.npz")["probabilities"]
+        crop = crop_of(before)
+        assert crop_of(after) == crop, "the crop is recognised again"
+        outside = crop.put_back(np.zeros(before.shape, bool)[(slice(None), *crop.box)], outside=True)
+        np.testing.assert_array_equal(after[outside], before[outside])
+        case = cases[cases.names.index(name)]
+        own = calibrator.predict_proba(torch.as_tensor(case.logits)[None])[0].numpy()
+        np.testing.assert_allclose(crop.cut(after), own, atol=1e-3 if dtype == "float16" else 1e-6)
+        heat = np.asarray(nibabel.load(tmp_path / "out" / "temperature" / f"{name}.nii.gz").dataobj).T
+        assert (heat[outside[0]] == 1).all()
+        assert crop.cut(heat) == pytest.approx(calibrator.temperature(torch.as_tensor(case.logits)[None])[0, 0].numpy())
+    again = open_folder(tmp_path / "out", labels=pair[1] / "truth", scores="probabilities")
+    assert again[0].logits.shape == cases[0].logits.shape
+
+
+def test_maps_of_a_diagnosis_cover_the_volume(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    truth = ("--labels", str(pair[1] / "truth"))
+    succeed("diagnose", str(pair[1]), *truth, "--maps", str(tmp_path / "maps"))
+    found = np.asarray(nibabel.load(tmp_path / "maps" / "a.nii.gz").dataobj).T
+    crop = crop_of(np.load(pair[1] / "a.npz")["probabilities"])
+    inside = crop.put_back(np.ones_like(crop.cut(found), bool), outside=False)
+    assert np.isfinite(found[inside]).all()
+    assert np.isnan(found[~inside]).all()
+
+
+def test_background_is_no_structure(pair: tuple[Path, Path]) -> None:
+    cases = open_folder(pair[0], labels=pair[0] / "truth")
+    results = segcal.evaluate(
+        cases, {"UC": None}, num_classes=3, surfaces=True, class_names=cases.class_names, repetitions=2
+    )
+    assert set(results.surfaces()["label"]) == {"left", "right"}
+
+
+def test_labels_that_are_missing_are_asked_for(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "alone").mkdir()
+    save_prediction(tmp_path / "alone", "a", 0)
+    (tmp_path / "alone" / "dataset.json").write_text(json.dumps({"labels": LABELS}))
+    with pytest.raises(InputError, match="give their folder with --labels"):
+        open_folder(tmp_path / "alone")
+    fold = open_folder(model / "fold_0" / "validation")
+    assert fold[0].labels is not None, "those of the model are found"
 
 
 # ---- the package itself -------------------------------------------------------------------------------

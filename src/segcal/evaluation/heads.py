@@ -44,10 +44,14 @@ class Head:
 
     @property
     def structures(self) -> tuple[int, ...]:
-        """Classes whose segmentation is measured: the channel, or every class except the background."""
+        """Classes whose segmentation is measured: the channel, or every class except the background.
+
+        A class that is called "background", as that of nnU-Net is, is no structure either.
+        """
         if self.channels:
             return (1,)
-        return tuple(k for k in range(self.protocol.num_classes) if k != self.protocol.background)
+        names, background = self.protocol.names, self.protocol.background
+        return tuple(k for k, name in enumerate(names) if k != background and name.lower() != "background")
 
     def method(self, method: Method, case: Case) -> Method:
         """Return a method as this head sees it on a case: a function is given the scores of all channels."""

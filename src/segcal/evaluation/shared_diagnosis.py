@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 import torch
 from PIL import Image
@@ -105,7 +106,9 @@ class ExcessMaps:
         for k, head in enumerate(heads):
             ignored = self.like.ignore_index
             excess = excess_map(head.case(case), head.protocol.num_classes, ignored, device=self.device)
-            yield Excess(excess, last=k == len(heads) - 1)
+            crop = self.like.crops.get(case.name)
+            whole = excess if crop is None else crop.put_back(excess, outside=np.nan)
+            yield Excess(whole, last=k == len(heads) - 1)
 
     def write(self, case: Case, pieces: Iterator[Excess], folder: Path) -> dict[str, int]:
         """Write the map of a case as its folder stores such maps, and its picture."""

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from segcal.data.folders.crop import outside_crop
+from segcal.data.folders.crop import Crop, crop_of
 from segcal.data.folders.expected import Expected
 from segcal.data.folders.masks import Masks
 from segcal.data.folders.probabilities import logits_of
@@ -37,8 +37,8 @@ class CaseFiles:
         group: Cases of one group are never split.
         spacing: What `segcal.toml` says of it; the header of a NIfTI file overrides it.
         prediction: The network's own labels beside its scores, used for their geometry only.
-        archived: Whether the scores are an archive of nnU-Net: what is written is one too, and voxels outside its crop
-            are ignored.
+        archived: Whether the scores are an archive of nnU-Net: what is written is one too, and the case is cut to its
+            crop.
         masks: How labels of sigmoid channels are read; None for exclusive classes.
     """
 
@@ -81,11 +81,14 @@ class CaseFiles:
         files = ["" if path is None else format_of(path).identity(path) for path in paths]
         return "; ".join([*files, self.kind, str(self.group), str(self.spacing), str(self.masks)])
 
-    def load(self, expected: Expected, *, check: bool, labels_too: bool = True) -> Case:
+    def load(self, expected: Expected, *, check: bool, labels_too: bool = True) -> tuple[Case, Crop | None]:
         """Read all files, each once, and check what they hold, unless the case has been checked before.
 
         Logits in a .npy file stay on disk, and so do compressed volumes too large for memory, in a temporary file.
         Without labels, which are then not looked at, logits are checked slab by slab by those who read them.
+
+        Returns:
+            The case, and where it lies if the network predicted a part of the volume only.
         """
         if check:
             check_same_place(self._placed(), of=f"case '{self.name}'")
@@ -102,10 +105,14 @@ class CaseFiles:
         spacing = label_spacing or score_spacing or image_spacing or self._spacing_of_prediction() or self.spacing
         if check:
             expected.check(self.name, self.kind, scores, labels, image, spacing, in_slabs=not labels_too)
-        if self.archived and labels is not None and scores.shape[1:] == space:
-            labels = _without(labels, outside_crop(scores, expected.activation))
+        crop = crop_of(scores, expected.activation) if self.archived and scores.shape[1:] == space else None
+        if crop is not None and crop.is_empty:
+            labels, crop = None if labels is None else np.full(labels.shape, IGNORED, np.int16), None
+        if crop is not None:
+            scores = crop.cut(scores)
+            labels, image = (None if part is None else crop.cut(part) for part in (labels, image))
         release_pages(scores)
-        return Case(
+        case = Case(
             name=self.name,
             logits=scores if self.kind == "logits" else logits_of(scores, expected.activation),
             labels=labels,
@@ -113,6 +120,7 @@ class CaseFiles:
             spacing=spacing,
             group=self.group,
         )
+        return case, crop
 
     @contextmanager
     def create_scores(self, folder: Path, shape: Shape, dtype: str) -> Iterator[Writer]:
@@ -230,15 +238,6 @@ def as_numpy(array: Array | Tensor) -> Array:
         return array
     values: Array = (array.float() if array.dtype == torch.bfloat16 else array).detach().cpu().numpy()
     return values
-
-
-def _without(labels: Array, outside: Array | None) -> Array:
-    """Return labels with every voxel outside the crop ignored."""
-    if outside is None:
-        return labels
-    wide = labels.astype(np.int16 if labels.dtype.itemsize == 1 else labels.dtype)  # uint8 has no -1
-    wide[..., outside] = IGNORED
-    return wide
 
 
 def _ending(path: Path) -> str:

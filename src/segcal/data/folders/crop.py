@@ -1,12 +1,15 @@
-"""The voxels that nnU-Net did not predict.
+"""The part of a volume that nnU-Net predicted.
 
 nnU-Net crops images to their nonzero voxels and, when it puts its probabilities back into the whole image, gives
 everything outside of the crop to the background with a probability of exactly 1 (models with regions: every channel
 has a probability of exactly 0). Those voxels tell nothing about the network, and millions of certain, right answers
-would hide its overconfidence.
+would hide its overconfidence. Cases are therefore cut to the crop, whose faces are edges of the image and no boundaries
+of a structure; what is written for them is put back.
 """
 
 from __future__ import annotations
+
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,15 +17,51 @@ from segcal.files import release_pages
 from segcal.types import Activation, Array
 
 
-def outside_crop(probs: Array, activation: Activation = "softmax") -> Array | None:
-    """Return where `[*S]` probabilities `[L, *S]` lie outside of nnU-Net's crop, or None if nothing does.
+class Crop(NamedTuple):
+    """Where a case lies in its volume.
 
-    A softmax may saturate to exactly 1 inside of the crop, too. The crop is a box, so only voxels outside of the
-    smallest box around all that are not forced are taken.
+    Attributes:
+        shape: `*S` of the volume.
+        box: The place of the case in it.
+    """
+
+    shape: tuple[int, ...]
+    box: tuple[slice, ...]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was predicted."""
+        return any(side.start == side.stop for side in self.box)
+
+    def cut(self, values: Array) -> Array:
+        """Return the part of values `[..., *S]` of the volume that is the case."""
+        index: Any = (..., *self.box)
+        found: Array = values[index]
+        return found
+
+    def put_back(self, values: Array, *, outside: Any) -> Array:
+        """Return a volume with the values `[..., *S]` of the case at its place, and `outside` everywhere else."""
+        whole = np.full((*values.shape[: -len(self.shape)], *self.shape), outside, values.dtype)
+        self.cut(whole)[...] = values
+        return whole
+
+    def put_back_probabilities(self, probs: Array, activation: Activation) -> Array:
+        """Return a volume with probabilities `[L, *S]` of the case, and around them what nnU-Net has put there."""
+        whole = self.put_back(probs, outside=0)
+        if activation == "softmax":
+            whole[0] = self.put_back(probs[0], outside=1)
+        return whole
+
+
+def crop_of(probs: Array, activation: Activation = "softmax") -> Crop | None:
+    """Return what nnU-Net predicted of probabilities `[L, *S]`; None for the whole volume.
+
+    A softmax may saturate to exactly 1 inside of the crop, too. The crop is a box, so it is the smallest box around all
+    voxels that are not forced; it is empty if all of them are.
 
     >>> probs = np.zeros((2, 4, 4)); probs[0] = 1; probs[:, 1:3, 1:3] = 0.5
-    >>> outside_crop(probs).sum()
-    np.int64(12)
+    >>> crop_of(probs)
+    Crop(shape=(4, 4), box=(slice(1, 3, None), slice(1, 3, None)))
     """
     forced = np.asarray(probs[0] == (0 if activation == "sigmoid" else 1))
     if not forced.any():
@@ -30,12 +69,9 @@ def outside_crop(probs: Array, activation: Activation = "softmax") -> Array | No
     for others in probs[1:]:
         forced &= np.asarray(others == 0)
         release_pages(probs)
-    if not forced.any():
-        return None
-    outside = np.ones(forced.shape, bool)
-    if not forced.all():
-        outside[_box(~forced)] = False
-    return outside if outside.any() else None
+    shape = tuple(probs.shape[1:])
+    box = (slice(0, 0),) * len(shape) if forced.all() else _box(~forced)
+    return None if box == tuple(slice(0, length) for length in shape) else Crop(shape, box)
 
 
 def _box(inside: Array) -> tuple[slice, ...]:

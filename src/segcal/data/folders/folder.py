@@ -12,10 +12,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import overload
 
+import numpy as np
 from torch import Tensor
 
 from segcal.data.folders.by_name import existing, place_of
 from segcal.data.folders.case_files import CaseFiles, as_numpy
+from segcal.data.folders.crop import Crop
 from segcal.data.folders.expected import Expected
 from segcal.data.folders.head import Head
 from segcal.data.folders.layouts import Request, find_cases
@@ -42,6 +44,7 @@ class Folder(Sequence[Case]):
         files: Where each case lies.
         activation: Whether the classes exclude one another (softmax) or are channels that may overlap (sigmoid).
         labels_too: Whether labels are read.
+        crops: Where the cases that were read lie in their volumes, if the network predicted a part of these only.
     """
 
     path: Path
@@ -56,6 +59,7 @@ class Folder(Sequence[Case]):
     files: dict[str, CaseFiles] = field(repr=False)
     activation: Activation = "softmax"
     labels_too: bool = True
+    crops: dict[str, Crop] = field(default_factory=dict, repr=False)  # shared with every part of this folder
     _checked: set[str] = field(default_factory=set, repr=False)  # shared with every part of this folder
 
     @property
@@ -78,8 +82,10 @@ class Folder(Sequence[Case]):
         expected = Expected(
             self.num_classes, self.ignore_index, self.spatial_dims, self.image_channels, self.activation
         )
-        case = self.files[name].load(expected, check=name not in self._checked, labels_too=self.labels_too)
+        case, crop = self.files[name].load(expected, check=name not in self._checked, labels_too=self.labels_too)
         self._checked.add(name)
+        if crop is not None:
+            self.crops[name] = crop
         return case
 
     def without_labels(self) -> Folder:
@@ -191,9 +197,12 @@ def write_scores(folder_out: str | Path, case_name: str, array: Array | Tensor, 
     """Write scores `[L, *S]` of one case as `like` stores its own, and return the name of the file.
 
     `.npy` and `.npz` become `NAME.npy`; NIfTI stays NIfTI (float32) with its affine, zooms and class axis;
-    an archive of nnU-Net stays one.
+    an archive of nnU-Net stays one. Around a case that was cut to nnU-Net's crop, probabilities are those of nnU-Net.
     """
     values, files = as_numpy(array), like.find(case_name)
+    crop = like.crops.get(case_name)
+    if crop is not None and values.shape[1:] != crop.shape:
+        values = crop.put_back_probabilities(values, like.activation)
     with files.create_scores(Path(folder_out), values.shape, values.dtype.str) as writer:
         writer.write(0, values)
     return files.score_file(Path(folder_out))
@@ -203,9 +212,13 @@ def write_map(folder_out: str | Path, case_name: str, array: Array | Tensor, lik
     """Write one value per pixel `[*S]` (a temperature, say) of one case, and return the name of the file.
 
     NIfTI where the scores, or the files beside those of nnU-Net, are NIfTI, with the affine of the labels, or of
-    the scores where there are no labels; `NAME.npy` otherwise.
+    the scores where there are no labels; `NAME.npy` otherwise. Around a case that was cut to nnU-Net's crop, floating
+    point values are NaN, and whole numbers 0.
     """
     values, files = as_numpy(array), like.find(case_name)
+    crop = like.crops.get(case_name)
+    if crop is not None and values.shape != crop.shape:
+        values = crop.put_back(values, outside=np.nan if values.dtype.kind == "f" else 0)
     with files.create_map(Path(folder_out), values.shape, values.dtype.str) as writer:
         writer.write(0, values)
     return files.map_file(Path(folder_out))

@@ -43,7 +43,7 @@ class NnUNet:
         folds = _folds(root)
         splits = _checked_folds(root, folds, request.labels) if folds else {}
         places = list(folds.values()) if folds else [root]
-        labels = request.labels or (None if folds else _inside(root)) or _truth(root)
+        labels = request.labels or (None if folds else _inside(root)) or _truth(_model(root))
         files = archived_cases(request, places, labels)
         kind = request.scores or request.settings.scores or "probabilities"
         classes, ignored, channels = _read_dataset(_dataset_json(root))
@@ -68,8 +68,13 @@ def archived_cases(request: Request, places: list[Path], labels: Path | None) ->
     archives = {name: paths for place in places for name, paths in by_name(place, _ARCHIVES).items()}
     settings.check_names(archives)
     label_folder = labels or root / "labels"
-    if request.labels is not None or request.require_labels:
+    if request.labels is not None:
         existing(label_folder, "labels")
+    elif request.require_labels and not label_folder.is_dir():
+        raise InputError(
+            f"the true labels of '{root}' are needed, got none in '{label_folder}'; give their folder with --labels "
+            "(labels= in Python)"
+        )
     true_labels = by_name(label_folder, LABELS)
     images = by_name(root / "images", IMAGES)
     named = settings.geometry_folder(root)
@@ -176,8 +181,12 @@ def _has_marks(root: Path) -> bool:
 
 
 def _dataset_json(root: Path) -> Path | None:
-    model = root.resolve().parent.parent if root.resolve().name == "validation" else root
-    return next((path for place in (root, model) if (path := place / "dataset.json").is_file()), None)
+    return next((path for place in (root, _model(root)) if (path := place / "dataset.json").is_file()), None)
+
+
+def _model(root: Path) -> Path:
+    """Return the folder of the trained model that `fold_*/validation` belongs to; any other folder as it is."""
+    return root.resolve().parent.parent if root.resolve().name == "validation" else root
 
 
 def _read_dataset(path: Path | None) -> tuple[tuple[str, ...] | None, tuple[int, ...], Channels | None]:

@@ -37,6 +37,9 @@ from segcal.types import Array, InputError
 
 _ENDS = (".nii.gz", ".nii")
 _SAME_PLACE = 1e-3  # by how much two entries of affines that mean the same may differ
+_SAME_LENGTH = 1e-3
+_MILLIMETRES = {"meter": 1e3, "micron": 1e-3}
+"""Units of length that a header may state besides mm; an unknown one counts as mm."""
 _LEVEL = 1  # of compression, as nibabel's
 
 
@@ -102,7 +105,8 @@ class Nifti(Format):
             return
         with tempfile.TemporaryFile(dir=path.parent) as raw:
             yield Writer(raw, 0, shape, "float32", **options)
-            with gzip.open(path, "wb", compresslevel=_LEVEL) as packed:
+            # without a time and a name, so that the same values are the same bytes
+            with path.open("wb") as target, gzip.GzipFile("", "wb", _LEVEL, target, mtime=0) as packed:
                 _write_header(packed, header)  # type: ignore[arg-type]
                 copy_to(packed, raw)  # type: ignore[arg-type]
 
@@ -189,7 +193,7 @@ def read_channels(path: Path, space: Shape) -> Stored:
     image = _open(path)
     axis = _class_axis(image.shape, space, path)
     channels = np.moveaxis(_data(image, path).T, -1 - axis, 0)
-    return Stored(channels.reshape(channels.shape[0], *space), _spacing_beside_classes(image, axis, len(space)))
+    return Stored(channels.reshape(channels.shape[0], *space), _zooms(image, len(space)))
 
 
 def _data(image: Any, path: Path) -> Array:
@@ -269,15 +273,18 @@ def _list(sizes: Shape) -> str:
 
 
 def _zooms(image: Any, dims: int) -> Spacing:
-    return tuple(float(zoom) for zoom in image.header.get_zooms()[:dims][::-1])
+    """Return the voxel size in mm, last axis first: that of the affine, since it places the volume in the world.
 
-
-def _spacing_beside_classes(image: Any, axis: int, dims: int) -> Spacing:
-    if axis:
-        return _zooms(image, dims)
-    # Where classes come first, the zooms of the header belong to (L, x, y); the affine still maps x, y and z.
-    sizes = np.sqrt((np.asarray(image.affine)[:3, :3] ** 2).sum(axis=0))
-    return tuple(float(size) for size in sizes[:dims][::-1])
+    Where the affine agrees with the lengths in the header (`pixdim`), which are exact, these are taken.
+    """
+    affine = np.asarray(image.affine, np.float64)[:3, :3]
+    lengths = np.sqrt((affine**2).sum(axis=0))[:dims]
+    stated = np.array(image.header.get_zooms()[:dims], np.float64)
+    if not (np.isfinite(lengths).all() and (lengths > 0).all()) or np.allclose(lengths, stated, rtol=_SAME_LENGTH):
+        lengths = stated
+    known = getattr(image.header, "get_xyzt_units", None)  # Analyze, the format before NIfTI, has no units
+    unit = 1.0 if known is None else _MILLIMETRES.get(known()[0], 1.0)
+    return tuple(float(length) * unit for length in lengths[::-1])
 
 
 def _new_header(source: Any, shape: Shape, classes: bool, like: Path) -> tuple[Any, bool]:
