@@ -107,7 +107,7 @@ def test_maps_of_overconfidence(home: Path, tmp_path: Path) -> None:
     succeed("diagnose", home / "data", "--split", "test", "--maps", tmp_path / "maps")
     for case in open_folder(home / "data", split="test"):
         found = np.load(tmp_path / "maps" / f"{case.name}.npy")
-        logits, labels = (np.asarray(array) for array in (case.logits, case.labels))
+        logits, labels = (np.array(array) for array in (case.logits, case.labels))
         z, y = torch.from_numpy(logits)[None].double(), torch.from_numpy(labels)[None].long()
         expected = (negative_log_likelihood(z, y) - entropy(z))[0].numpy()
         np.testing.assert_allclose(found, expected, atol=1e-5)

@@ -1090,7 +1090,7 @@ def test_nnunet_folder(tmp_path: Path) -> None:
 
 def test_nnunet_predictions_are_never_the_truth(tmp_path: Path) -> None:
     nnunet(tmp_path)
-    assert f"the labels folder '{tmp_path}/pred/labels' must exist" in complaint(tmp_path / "pred")
+    assert f"got none in '{tmp_path}/pred/labels'; give their folder with --labels" in complaint(tmp_path / "pred")
     assert "nnU-Net wrote its own predictions" in complaint(tmp_path / "pred", labels=tmp_path / "pred")
     assert "declared to be logits, got 'probabilities'" in complaint(
         tmp_path / "pred", labels=tmp_path / "truth", scores="logits"

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
 import segcal
 from segcal.apply import CalibratedFiles
@@ -168,16 +167,6 @@ def test_a_bad_case_costs_nothing_that_comes_before_it(data: Path, monkeypatch: 
     succeed(*COMMANDS["apply"], "--out", "probs")
     succeed(*COMMANDS["apply"], "--out", "new")
     assert contents(Path("new")) == contents(Path("probs"))
-
-
-def test_apply_needs_no_labels(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(data.parent)
-    succeed(*COMMANDS["apply"], "--out", "probs")
-    for path in Path("data/labels").iterdir():
-        Image.fromarray(np.full((3, 3), 99, np.uint8)).save(path)
-    succeed(*COMMANDS["apply"], "--out", "new")
-    for path in Path("probs").glob("*.npy"):
-        assert path.read_bytes() == (Path("new") / path.name).read_bytes()
 
 
 def test_interrupted_evaluation_is_continued(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,18 +81,18 @@ class CaseFiles:
         files = ["" if path is None else format_of(path).identity(path) for path in paths]
         return "; ".join([*files, self.kind, str(self.group), str(self.spacing), str(self.masks)])
 
-    def load(self, expected: Expected, *, check: bool, labels_too: bool = True) -> tuple[Case, Crop | None]:
+    def load(self, expected: Expected, *, check: bool, in_slabs: bool = False) -> tuple[Case, Crop | None]:
         """Read all files, each once, and check what they hold, unless the case has been checked before.
 
         Logits in a .npy file stay on disk, and so do compressed volumes too large for memory, in a temporary file.
-        Without labels, which are then not looked at, logits are checked slab by slab by those who read them.
+        With `in_slabs`, whether logits are finite is left to those who read them slab by slab (`cases.slabs_of`).
 
         Returns:
             The case, and where it lies if the network predicted a part of the volume only.
         """
         if check:
             check_same_place(self._placed(), of=f"case '{self.name}'")
-        labels, label_spacing = self._read_labels() if labels_too else (None, None)
+        labels, label_spacing = self._read_labels()
         space = self.space(expected.num_classes) if labels is None else labels.shape
         if labels is not None and self.masks is not None:
             if self._is_by_channel(labels.shape):
@@ -104,7 +104,7 @@ class CaseFiles:
             image, image_spacing = format_of(self.image).read_image(self.image, space)
         spacing = label_spacing or score_spacing or image_spacing or self._spacing_of_prediction() or self.spacing
         if check:
-            expected.check(self.name, self.kind, scores, labels, image, spacing, in_slabs=not labels_too)
+            expected.check(self.name, self.kind, scores, labels, image, spacing, in_slabs=in_slabs)
         crop = crop_of(scores, expected.activation) if self.archived and scores.shape[1:] == space else None
         if crop is not None and crop.is_empty:
             labels, crop = None if labels is None else np.full(labels.shape, IGNORED, np.int16), None

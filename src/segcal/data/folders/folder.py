@@ -43,7 +43,7 @@ class Folder(Sequence[Case]):
         splits: The names of the cases of each split in `splits.json`.
         files: Where each case lies.
         activation: Whether the classes exclude one another (softmax) or are channels that may overlap (sigmoid).
-        labels_too: Whether labels are read.
+        in_slabs: Whether logits are checked slab by slab by those who read them, instead of once more before that.
         crops: Where the cases that were read lie in their volumes, if the network predicted a part of these only.
     """
 
@@ -58,7 +58,7 @@ class Folder(Sequence[Case]):
     splits: Splits = field(repr=False)
     files: dict[str, CaseFiles] = field(repr=False)
     activation: Activation = "softmax"
-    labels_too: bool = True
+    in_slabs: bool = False
     crops: dict[str, Crop] = field(default_factory=dict, repr=False)  # shared with every part of this folder
     _checked: set[str] = field(default_factory=set, repr=False)  # shared with every part of this folder
 
@@ -82,15 +82,15 @@ class Folder(Sequence[Case]):
         expected = Expected(
             self.num_classes, self.ignore_index, self.spatial_dims, self.image_channels, self.activation
         )
-        case, crop = self.files[name].load(expected, check=name not in self._checked, labels_too=self.labels_too)
+        case, crop = self.files[name].load(expected, check=name not in self._checked, in_slabs=self.in_slabs)
         self._checked.add(name)
         if crop is not None:
             self.crops[name] = crop
         return case
 
-    def without_labels(self) -> Folder:
-        """The same cases without their labels, for those who only read scores, slab by slab."""
-        return replace(self, labels_too=False, _checked=set())
+    def read_in_slabs(self) -> Folder:
+        """The same cases for those who read their logits once, slab by slab, and check them then."""
+        return replace(self, in_slabs=True)
 
     def subset(self, names: Iterable[str]) -> Folder:
         """The cases called `names`, in that order."""
