@@ -346,8 +346,9 @@ def test_voxels_outside_the_crop_stay_what_they_are(
         heat = np.asarray(nibabel.load(tmp_path / "out" / "temperature" / f"{name}.nii.gz").dataobj).T
         assert (heat[outside[0]] == 1).all()
         assert crop.cut(heat) == pytest.approx(calibrator.temperature(torch.as_tensor(case.logits)[None])[0, 0].numpy())
-    again = open_folder(tmp_path / "out", labels=pair[1] / "truth", scores="probabilities")
+    again = open_folder(tmp_path / "out", labels=pair[1] / "truth")
     assert again[0].logits.shape == cases[0].logits.shape
+    assert (again.class_names, again.scores) == (cases.class_names, "probabilities")
 
 
 def test_maps_of_a_diagnosis_cover_the_volume(pair: tuple[Path, Path], tmp_path: Path) -> None:

@@ -173,6 +173,8 @@ def _join(output: Output[Any], folder: Folder, parts: Sequence[Path], out: Path)
     with staged_folder(out) as staging:
         for name in folder.names:
             _take(output, name, finished[name][0], staging)
+        if folder.description is not None:
+            shutil.copyfile(folder.description, staging / folder.description.name)
         return _complete(output, staging, {name: finished[name][1] for name in folder.names})
 
 

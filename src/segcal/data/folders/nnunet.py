@@ -46,8 +46,9 @@ class NnUNet:
         labels = request.labels or (None if folds else _inside(root)) or _truth(_model(root))
         files = archived_cases(request, places, labels)
         kind = request.scores or request.settings.scores or "probabilities"
-        classes, ignored, channels = _read_dataset(_dataset_json(root))
-        return Found(files, kind, classes, ignored, splits, channels)
+        description = _dataset_json(root)
+        classes, ignored, channels = _read_dataset(description)
+        return Found(files, kind, classes, ignored, splits, channels, description)
 
 
 LAYOUT = NnUNet()
