@@ -4,6 +4,6 @@ Most are compiled by numba: fused passes over pixels and regions, in float64 and
 range of pixels and releases the GIL, so that PyTorch's own threads run it (`segcal.kernels.cpu.team`); numba's parallel
 runtime is never started next to PyTorch's.
 
-Small operations use numpy on one thread: PyTorch's threads spin for milliseconds after each of its operations, on cores
-that the next kernel needs.
+Small operations use numpy on one thread: to wake PyTorch's threads takes longer than such an operation, and they then
+spin for milliseconds.
 """
