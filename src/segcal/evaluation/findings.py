@@ -205,7 +205,10 @@ class Findings:
 
     def _cells(self, key: Key, region: int, marginal: bool) -> Array:
         """Return a table of zeros at first; numpy allocates no memory for pages that are never written to."""
-        return self.cells.setdefault((key, region, marginal), np.zeros((3, self.num_classes, CELLS), np.int64))
+        place = (key, region, marginal)
+        if place not in self.cells:  # and maps none for a table that is there already
+            self.cells[place] = np.zeros((3, self.num_classes, CELLS), np.int64)
+        return self.cells[place]
 
 
 def merged(parts: Iterable[Findings], like: Findings) -> Findings:
