@@ -261,6 +261,8 @@ def test_diagnose(data: Path) -> None:
     shown = succeed("diagnose", data)
     assert " ".join(found["advice"].split()) in " ".join(shown.split())
     assert found["dataset"]["state"] in shown
+    assert found["dataset"]["spread"] is None
+    assert "- where its parts have too few pixels or mistakes" in " ".join(shown.split())
 
 
 def test_demo_tells_the_whole_story(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
