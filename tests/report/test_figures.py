@@ -126,7 +126,7 @@ def test_what_is_asked_for_is_what_is_drawn(found: Any, tmp_path: Path) -> None:
     [
         ("pie", "a.pdf", {}, "one of reliability"),
         ("reliability", "a.gif", {}, "ends in .pdf"),
-        ("reliability", "a.pdf", {"methods": ["LTS"]}, "among UC"),
+        ("reliability", "a.pdf", {"methods": ["LTS"]}, "one of UC"),
         ("reliability", "a.pdf", {"region": "sky"}, "region 'sky'"),
         ("reliability", "a.pdf", {"label": "sky"}, "class 'sky'"),
         ("temperature", "a.pdf", {"portraits": ()}, "no portraits"),
