@@ -17,6 +17,7 @@ from segcal import cases as cases_module
 from segcal.calibrators.local import SHARPEN, UNCHECKED_SHARE, LocalTemperatureScaling
 from segcal.calibrators.shared import local_training
 from segcal.calibrators.shared.tree import TemperatureTree
+from segcal.calibrators.shared.verdict import TemperatureRange
 from segcal.data.datasets.simulate import Scene, simulate
 from segcal.training import batches
 from support.nine_convolutions import NineConvolutions
@@ -328,6 +329,28 @@ def test_no_temperature_is_below_the_floor_unless_sharpening_is_allowed(method: 
         torch.testing.assert_close(found, torch.full_like(found, max(0.1 * one, floor, 0.05)), rtol=1e-5, atol=0)
         parts = torch.cat([part for _, part in calibrator.temperature_case(cases[0])], dim=2)
         torch.testing.assert_close(parts, found)
+
+
+@pytest.mark.parametrize("method", ["ibts", "lts"])
+@pytest.mark.parametrize("sharpen", [False, True])
+def test_the_report_has_the_range_of_temperatures_that_are_applied(method: str, sharpen: bool) -> None:
+    cases = small_scenes()
+    settings = {"epochs": 15, "learning_rate": 3e-3, "device": "cpu"}
+    found = create(method, 3, sharpen=sharpen).fit(cases, validation=cases, **settings)
+    assert isinstance(found, LocalTemperatureScaling)
+    maps = torch.cat([found.temperature(tensors(case)[0]).flatten() for case in cases])
+    details = found.fit_report_.details
+    assert details["temperature_low"] == pytest.approx(float(maps.min()), rel=1e-4)
+    assert details["temperature_high"] == pytest.approx(float(maps.max()), rel=1e-4)
+    assert maps.min() < maps.max()
+
+
+def test_the_warning_names_the_bounds_that_are_applied() -> None:
+    (line,) = TemperatureRange(1.9e-8, 5.79, 0.0, bounds=(0.05, 100.0), floor=0.8).warnings()
+    assert line == "temperatures from 1.9e-08 to 5.79 were found, and are clipped to 0.8 and 100"
+    (line,) = TemperatureRange(1.9e-8, 5.79, 0.0, bounds=(0.05, 4.0), floor=0.0).warnings()
+    assert line.endswith("clipped to 0.05 and 4")
+    assert not [*TemperatureRange(0.5, 5.79, 0.0, bounds=(0.05, 100.0), floor=0.8).warnings()]
 
 
 def test_the_preset_of_the_paper_is_what_the_paper_does() -> None:

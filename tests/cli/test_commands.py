@@ -261,13 +261,16 @@ def test_diagnose(data: Path) -> None:
     shown = succeed("diagnose", data)
     assert " ".join(found["advice"].split()) in " ".join(shown.split())
     assert found["dataset"]["state"] in shown
+    assert found["dataset"]["spread"] is None
+    assert "- where its parts have too few pixels or mistakes" in " ".join(shown.split())
 
 
 def test_demo_tells_the_whole_story(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("segcal.data.datasets.brain_sample.find_spec", lambda name: None)
     shown = succeed("demo", "--out", tmp_path / "demo")
     assert "pip install segcal[demo]" in " ".join(shown.split())
-    assert [f"{k}. " in shown for k in range(1, 7)] == [True] * 6
+    assert re.findall(r"^(\d)\. ", shown, flags=re.MULTILINE) == [*"1234567"]
+    assert re.search(r"\$ ls .*data\n+images  labels  logits  segcal\.json  segcal\.toml  splits\.json\n", shown)
     assert "LTS is better than TS here: NLL" in " ".join(shown.split())
     assert {path.name for path in (tmp_path / "demo").iterdir()} == {
         *("data", "ts", "lts", "probs", "results", "page.html")

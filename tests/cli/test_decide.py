@@ -31,6 +31,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         folder / "p.html",
     )
     assert "thresholds that miss at most 10%" in said.replace("\n", " ")
+    assert "sum of probabilities in pixels" in said.replace("\n", " ")
     assert f"shown in {folder / 'p.html'}" in said.replace("\n", "")
     return folder
 
@@ -51,6 +52,7 @@ def test_volumes_of_new_images_need_no_labels(home: Path, tmp_path: Path) -> Non
     arguments = ("decide", tmp_path / "new", "--rules", home / "rules", "--calibrators", home / "ts")
     said = succeed(*arguments, "--out", tmp_path / "volumes.csv")
     assert "volumes with 90% intervals" in said
+    assert "pixels" in said
     table = pd.read_csv(tmp_path / "volumes.csv")
     assert len(table) == 2 * 3
     assert (table["low"] <= table["expected"]).all()

@@ -67,6 +67,16 @@ def test_reference_test_and_average_are_chosen_once_and_shown_everywhere(home: P
     assert "got 'LTS'" in refuse("table", tmp_path / "results", "--reference", "LTS")
 
 
+def test_every_command_takes_the_reference_in_any_case(home: Path, tmp_path: Path) -> None:
+    results, page = tmp_path / "results", tmp_path / "page.html"
+    succeed("evaluate", home / "data", "--calibrators", home / "ts", "--reference", "ts", "--out", results)
+    assert Results.load(results).presentation.reference == "TS"
+    assert "the reference TS is" in " ".join(succeed("table", home / "results", "--reference", "Ts").split())
+    succeed("report", home / "results", "--reference", "ts", "--out", page)
+    assert '"reference":"TS"' in page.read_text()
+    succeed("figure", "reliability", home / "results", "--methods", "ts", "--out", tmp_path / "figure.png")
+
+
 def test_named_cases_are_portrayed_in_their_order(home: Path, tmp_path: Path) -> None:
     named = ["scene-003", "scene-001"]
     succeed("evaluate", home / "data", "--patch-size", 8, "--cases", *named, "--out", tmp_path / "results")

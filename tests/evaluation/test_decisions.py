@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -172,7 +173,8 @@ def test_volumes_of_new_images_are_covered() -> None:
     rules = learned(cases, level=0.9)
     new = drawn_cases(8, 60)
     found = new_volumes([Case(c.name, c.logits, None, spacing=c.spacing) for c in new], {"UC": None}, rules)
-    assert list(found.columns) == ["case", "method", "label", "expected", "low", "high"]
+    assert list(found.columns) == ["case", "method", "label", "expected", "low", "high", "unit"]
+    assert set(found["unit"]) == {rules.volume_unit} == {"mm^2"}
     inside = []
     for row in found.itertuples():
         case = next(c for c in new if c.name == row.case)
@@ -310,6 +312,20 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
     segcal.create("ts", CLASSES, ignore_index=9).fit(drawn_cases(9, 1)).save(tmp_path / "ts")
     with pytest.raises(InputError, match="holds no decisions"):
         Decisions.load(tmp_path / "ts")
+    marker = tmp_path / "rules" / "segcal.json"
+    content = json.loads(marker.read_text())
+    del content["decisions"]["volume_unit"]  # as saved by earlier versions
+    marker.write_text(json.dumps(content))
+    assert Decisions.load(tmp_path / "rules").volume_unit == ""
+
+
+def test_volumes_name_their_unit() -> None:
+    plain = [replace(case, spacing=None) for case in drawn_cases(9, 4)]
+    assert learned(plain).volume_unit == "pixels"
+    assert learned([*drawn_cases(9, 1), *plain[1:]]).volume_unit == "mm^2 or pixels"
+    deep = [replace(case, logits=np.stack([case.logits] * 2, 1), labels=np.stack([case.labels] * 2)) for case in plain]
+    assert learned(deep).volume_unit == "voxels"
+    assert learned([replace(case, spacing=(1.0, 2.0, 3.0)) for case in deep]).volume_unit == "mm^3"
 
 
 @pytest.mark.parametrize(

@@ -148,12 +148,17 @@ def advice_of(*factors: float) -> str:
 
 def test_advice_tells_whether_images_agree() -> None:
     assert advice_of(2.0, 2.0) == (
-        "The scores are overconfident; a temperature of 2 for all images fixes that (ts), and the images agree on it."
+        "The scores are overconfident; a temperature of 2 for all images fixes that (ts), and the images agree on it; "
+        "whether it varies within images cannot be told (judged in 0 of 2 images)."
     )
     # log-temperatures spread by log 2: a factor of 2, so 100 %
     assert advice_of(2.0, 8.0).endswith(
-        "but the best temperature varies from image to image by 100 %; let it follow the image (lts)."
+        "but the best temperature varies from image to image by 100 %; let it follow the image (ibts); "
+        "whether it varies within images cannot be told (judged in 0 of 2 images)."
     )
+    alone = advice_of(2.0)
+    assert "agree" not in alone, "one image agrees with nothing"
+    assert alone.endswith("(judged in 0 of 1 image).")
 
 
 def split_scene(*factors: float) -> Case:
@@ -179,12 +184,26 @@ def test_advice_tells_where_the_temperature_varies() -> None:
         cases = [replace(split_scene(*factors), name=str(k)) for k, factors in enumerate(images)]
         return diagnose(cases, num_classes=4).advice()
 
-    assert advice((2, 2, 2), (2, 2, 2)).endswith("and the images agree on it.")
-    assert advice((2, 2, 2), (8, 8, 8)).endswith("by 100 %; let it follow the image (ibts).")
+    even = advice((2, 2, 2), (2, 2, 2))
+    assert "and the images agree on it; within images it varies by only" in even
+    assert even.endswith("(judged in 2 of 2 images).")
+    assert "by 100 %; let it follow the image (ibts); within images" in advice((2, 2, 2), (8, 8, 8))
     place = advice((1, 2, 4), (1, 2, 4))
     assert "varies within images by" in place
-    assert place.endswith("let it follow the place (lts).")
+    assert place.endswith("(judged in 2 of 2 images); let it follow the place (lts).")
     assert "from image to image by 100 % and within images by" in advice((1, 2, 4), (4, 8, 16))
+
+
+@pytest.mark.parametrize("unknown", [1, 2, 9])
+def test_advice_follows_the_place_only_if_half_of_the_images_were_judged(unknown: int) -> None:
+    """One image varies within; in the others that cannot be told, and an image without pixels does not count."""
+    uneven, small = split_scene(1, 2, 4), scenes(2.0, count=1)[0]
+    blank = replace(small, name="blank", labels=np.full((24, 20), IGNORED))
+    others = [replace(small, name=str(k)) for k in range(unknown)]
+    found = diagnose([uneven, *others, blank], num_classes=4, ignore_index=IGNORED)
+    assert f"judged in 1 of {unknown + 1} images" in found.advice()
+    assert ("(lts)" in found.advice()) == (unknown == 1)
+    assert (found.dataset.spread is None) == (unknown > 1)
 
 
 def test_advice_where_no_temperature_is_best() -> None:

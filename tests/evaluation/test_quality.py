@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from segcal.evaluation.limits import limits
 from segcal.evaluation.results import Results
 from segcal.functional.surfaces import segmentation_quality
 from segcal.types import Case, InputError
+from support.commands import succeed
 
 ABOUT = {"num_classes": 3, "background": 0, "patches": 0, "repetitions": 5}
 
@@ -109,3 +111,41 @@ def test_limits_are_those_of_diagnose_and_both_are_saved(tmp_path: Path) -> None
         plain.surfaces()
     with pytest.raises(InputError, match="surface_tolerance must be 0 or more"):
         segcal.evaluate(cases, {"UC": None}, surface_tolerance=-1, **ABOUT)
+
+
+@pytest.mark.parametrize("name", ["t.tex", "t.md"])
+def test_written_tables_have_the_segmentation(tmp_path: Path, name: str) -> None:
+    """Exactly as the terminal shows it, and only where it was measured."""
+    results = segcal.evaluate([hand_case()], {"UC": None}, surfaces=True, surface_tolerance=0.0, **ABOUT)
+    results.save(tmp_path / "results")
+    shown = " ".join(succeed("table", tmp_path / "results", "--out", tmp_path / name).split())
+    written = (tmp_path / name).read_text()
+    for number in ("33.33(0.00)", "1.000(0.000)", "3.000(0.000)"):
+        assert number in shown
+        assert number in written
+    for text in (shown, written):
+        assert "95MD" in text
+        assert "1 structures are only in the prediction" in text
+    segcal.evaluate([hand_case()], {"UC": None}, **ABOUT).export(tmp_path / name)
+    assert "95MD" not in (tmp_path / name).read_text()
+
+
+def test_rows_of_files_are_those_of_images_and_json_has_the_segmentation(tmp_path: Path) -> None:
+    results = segcal.evaluate([hand_case()], {"UC": None}, surfaces=True, **ABOUT)
+    results.export(tmp_path / "rows.csv")
+    assert "dice" not in (tmp_path / "rows.csv").read_text()
+    results.export(tmp_path / "all.json")
+    found = json.loads((tmp_path / "all.json").read_text())["surfaces"]
+    assert {row["metric"] for row in found} == {"dice", "surface-dice", "asd", "md95", "md"}
+
+
+def test_figures_without_a_distance_are_shown_as_missing(tmp_path: Path) -> None:
+    """Class 2 is predicted and not true, and the only structure: no distance exists."""
+    one = hand_case()
+    alone = Case("b", one.logits, np.zeros_like(np.asarray(one.labels)))
+    results = segcal.evaluate([alone], {"UC": None}, surfaces=True, **ABOUT)
+    results.save(tmp_path / "results")
+    shown = succeed("table", tmp_path / "results", "--out", tmp_path / "t.md")
+    for text in (shown, (tmp_path / "t.md").read_text()):
+        assert "nan(nan)" not in text
+    assert "| UC | 0.00(0.00) | 0.00(0.00) | - | - | - |" in (tmp_path / "t.md").read_text()

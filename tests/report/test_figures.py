@@ -70,6 +70,13 @@ def test_figures_of_volumes(tmp_path: Path, kind: str, volume: Any) -> None:
     assert portraits[0].name in (tmp_path / "figure.svg").read_text()
 
 
+def test_a_temperature_map_has_the_aspect_of_its_image(volume: Any) -> None:
+    results, portraits = volume
+    figure = results.plot("temperature", portraits=portraits)
+    extents = [axis.images[0].get_extent() for axis in figure.axes if axis.images]
+    assert extents == [[0, 20 * 1.5, 16 * 1.0, 0]] * 2
+
+
 def test_portraits_of_version_1_are_refused_where_they_lack_a_map(found: Any, tmp_path: Path) -> None:
     results, (portrait, *_) = found
     new = ("region", "accuracy", "optimum")
@@ -126,7 +133,7 @@ def test_what_is_asked_for_is_what_is_drawn(found: Any, tmp_path: Path) -> None:
     [
         ("pie", "a.pdf", {}, "one of reliability"),
         ("reliability", "a.gif", {}, "ends in .pdf"),
-        ("reliability", "a.pdf", {"methods": ["LTS"]}, "among UC"),
+        ("reliability", "a.pdf", {"methods": ["LTS"]}, "one of UC"),
         ("reliability", "a.pdf", {"region": "sky"}, "region 'sky'"),
         ("reliability", "a.pdf", {"label": "sky"}, "class 'sky'"),
         ("temperature", "a.pdf", {"portraits": ()}, "no portraits"),

@@ -82,5 +82,5 @@ def test_results_draw_themselves() -> None:
         results.plot("temperature")
     with pytest.raises(InputError, match=r"got 'reliabilty'; did you mean 'reliability'\?"):
         results.plot("reliabilty")
-    with pytest.raises(InputError, match="methods must be among UC, TS, got 'LTS'"):
+    with pytest.raises(InputError, match="each method must be one of UC, TS, got 'LTS'"):
         results.plot(methods=["LTS"])

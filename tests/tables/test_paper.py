@@ -66,6 +66,13 @@ def test_equals_share_the_bold_unless_all_are_equal() -> None:
     assert best(table, "miou") == set()
 
 
+def test_methods_with_the_same_digits_are_best_together() -> None:
+    """0.123412 and 0.123408 are printed as 12.34 % both; where all print the same, none is best."""
+    table = build({("ece", "all"): {"A": [0.123412], "B": [0.123408], "C": [0.2]}})
+    assert best(table, "ece") == {"A", "B"}
+    assert best(build({("ece", "all"): {"A": [0.123412], "B": [0.123408]}}), "ece") == set()
+
+
 def test_missing_values_are_neither_best_nor_marked() -> None:
     table = build({("ece", "all"): {"A": [NAN] * 8, "B": BAD, "C": GOOD}}, reference="C")
     assert best(table, "ece") == {"C"}

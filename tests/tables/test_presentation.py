@@ -30,6 +30,15 @@ def test_unknown_words_are_refused() -> None:
         Presentation("LTS").checked(("UC", "TS"))
 
 
+def test_the_reference_is_found_in_any_case_unless_that_is_ambiguous(found: Results) -> None:
+    assert Presentation("ts").checked(("UC", "TS")) == Presentation("TS")
+    assert Presentation("ts").checked(("TS", "ts")) == Presentation("ts")
+    with pytest.raises(InputError, match="reference must be one of TS, ts, got 'Ts'"):
+        Presentation("Ts").checked(("UC", "TS", "ts"))
+    assert found.table("ts").reference == "TS"
+    assert str(found.table("ts")) == str(found.table("TS"))
+
+
 def test_what_is_not_given_stays() -> None:
     shown = Presentation("TS", "wilcoxon", "pixels")
     assert shown.with_changes() == shown

@@ -323,7 +323,7 @@ class LocalTemperatureScaling(TemperatureCalibrator):
                 *history.warnings,
                 *(f"temperature scaling: {warning}" for warning in before.warnings),
                 *verdict.warnings(),
-                *seen.warnings(self.bounds),
+                *seen.warnings(),
             ),
             details={
                 "best_epoch": history.best_epoch if verdict.share else 0,
@@ -334,7 +334,7 @@ class LocalTemperatureScaling(TemperatureCalibrator):
             },
         )
 
-    def _range(self, cases: Iterable[Case]) -> TemperatureRange:
+    def _range(self, cases: Collection[Case]) -> TemperatureRange:
         """Return the smallest and largest temperature before the bounds, and the share of pixels with a dead ReLU."""
         low, high, seen, dead = math.inf, 0.0, 0, 0
         for case in cases:
@@ -346,7 +346,8 @@ class LocalTemperatureScaling(TemperatureCalibrator):
                 low, high = min(low, float(factor.min())), max(high, float(factor.max()))
                 seen, dead = seen + root.numel(), dead + int((root <= 0).sum())
         base = float(self.base_temperature)
-        return TemperatureRange(base * low, base * high, dead / seen if self.positivity == "relu" else 0.0)
+        share = dead / seen if self.positivity == "relu" else 0.0
+        return TemperatureRange(base * low, base * high, share, self.bounds, float(self.floor))
 
     def wrong_values(self) -> str | None:
         """Return what makes learned values unusable, if anything does."""

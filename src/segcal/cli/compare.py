@@ -85,9 +85,8 @@ def compare(
     checked = validation_of(data, folder_options, validation, folder)
     settings = {name.upper(): chosen.split(name) for name in names}
     calibrators = {name.upper(): create_for(name, folder, logits_only, settings[name.upper()][0]) for name in names}
-    reference = reference_options.reference and reference_options.reference.upper()
-    shown = Presentation().with_changes(reference, reference_options.test, reference_options.average)
-    shown.checked((UNCALIBRATED, *calibrators))
+    shown = Presentation().with_changes(reference_options.reference, reference_options.test, reference_options.average)
+    shown = shown.checked((UNCALIBRATED, *calibrators))
     protocol = protocol_of(folder, measure_options)
     if not sharing.parts:
         with progress_of("checking") as progress:

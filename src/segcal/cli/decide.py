@@ -172,7 +172,8 @@ def _selective(found: Decisions) -> Table:
 
 def _intervals(found: Decisions) -> Table:
     level = found.settings["level"]
-    title = f"volume = sum of probabilities, with intervals for {level:.0%} of new images"
+    unit = f" in {found.volume_unit}" if found.volume_unit else ""
+    title = f"volume = sum of probabilities{unit}, with intervals for {level:.0%} of new images"
     table = _table(title, "method|class|expected|true|half interval|inside, left out|images", 2)
     means = {(row["method"], row["label"]): row for row in _rows(found.mean_volumes())}
     for row in _rows(found.intervals):
@@ -184,10 +185,10 @@ def _intervals(found: Decisions) -> Table:
 
 
 def _volumes(found: pd.DataFrame, level: float) -> Table:
-    table = _table(f"volumes with {level:.0%} intervals", "case|method|class|expected|low|high", 3)
+    table = _table(f"volumes with {level:.0%} intervals", "case|method|class|expected|low|high|unit", 3)
     for row in _rows(found):
         numbers = (f"{row[name]:.4g}" for name in ("expected", "low", "high"))
-        table.add_row(row["case"], row["method"], row["label"], *numbers)
+        table.add_row(row["case"], row["method"], row["label"], *numbers, row["unit"])
     return table
 
 

@@ -42,17 +42,24 @@ def demo(
             say(f"{story.note}. Until then, the demo shows simulated scenes.")
         _title(f"1. A folder of scores, labels and images ({story.title})", f"ls {shlex.quote(str(data))}")
         write_folder(data, story.splits, class_names=story.class_names, background=story.background)
+        say("  ".join(sorted(path.name for path in data.iterdir())))
         _run("2. Is the network over- or underconfident?", "diagnose", data, "--split", "fit")
-        for method, settings in story.fits.items():
-            title = f"3. {_TITLES[method]}: {method.upper()}"
+        for step, (method, settings) in enumerate(story.fits.items(), 3):
+            title = f"{step}. {_TITLES[method]}: {method.upper()}"
             _run(title, "fit", data, "--method", method, *options_of(settings), "--out", out / method)
         sizes = ("--patch-size", story.patch_size, "--patch-sizes", *story.patch_sizes)
         measuring = ("--calibrators", *fitted, "--reference", "LTS", *sizes, "--out", results)
-        _run("4. Measure in the whole image, near boundaries and in local patches", "evaluate", data, *measuring)
+        last = 2 + len(story.fits)
+        _run(
+            f"{last + 1}. Measure in the whole image, near boundaries and in local patches",
+            "evaluate",
+            data,
+            *measuring,
+        )
         say(verdict(Results.load(results)))
         written = ("--split", "test", "--temperature", "--out", probs)
-        _run("5. Write calibrated probabilities and temperature maps", "apply", out / "lts", data, *written)
-        _run("6. A page that opens in any browser", "report", results, "--out", page)
+        _run(f"{last + 2}. Write calibrated probabilities and temperature maps", "apply", out / "lts", data, *written)
+        _run(f"{last + 3}. A page that opens in any browser", "report", results, "--out", page)
     finally:
         OUT.quiet = False
     if as_json:

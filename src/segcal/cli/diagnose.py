@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 _SHOWN = 20
 """Images in the table; --json has all."""
+_UNJUDGED = (
+    "T varies: over the parts of an image; - where its parts have too few pixels or mistakes to tell, "
+    "and for all images if fewer than half of them can be judged"
+)
 
 
 def diagnose(
@@ -132,8 +136,10 @@ def _table(found: Diagnosis) -> Table:
             f"{finding.overconfident_share:.1%}",
             f"{finding.underconfident_share:.1%}",
         )
-    if len(shown) > _SHOWN:
-        table.caption, table.caption_justify = f"... and {len(shown) - _SHOWN} more (--json shows all)", "left"
+    notes = [f"... and {len(shown) - _SHOWN} more (--json shows all)"] if len(shown) > _SHOWN else []
+    if any(finding.spread is None for finding in (found.dataset, *shown)):
+        notes.append(_UNJUDGED)
+    table.caption, table.caption_justify = "\n".join(notes) or None, "left"
     return table
 
 

@@ -58,7 +58,7 @@ def evaluate(
     place = choose_device(device)
     compared = {UNCALIBRATED: None, **{name: one.to(place) for name, one in load_all(calibrators or []).items()}}
     shown = Presentation().with_changes(reference_options.reference, reference_options.test, reference_options.average)
-    shown.checked(tuple(compared))  # now, not after an hour of measuring
+    shown = shown.checked(tuple(compared))  # now, not after an hour of measuring
     protocol = protocol_of(folder, measure_options)
     with progress_of("measuring") as progress:
         track = partial(Tracked, progress=progress)

@@ -8,7 +8,7 @@ from rich.table import Table
 from segcal.cli.console import OUT, say
 from segcal.evaluation.limits import as_rows, verdict
 from segcal.evaluation.results import Results
-from segcal.functional.catalogue import SURFACES
+from segcal.tables.surfaces import TITLE, surface_table
 
 
 def print_further(results: Results) -> None:
@@ -31,18 +31,14 @@ def print_limits(found: pd.DataFrame) -> None:
 
 
 def _surface_table(results: Results) -> Table:
-    found = results.mean_surfaces()
-    table = _table("segmentation: mean(std) over cases of the mean over structures")
+    found = surface_table(results.mean_surfaces())
+    table = _table(TITLE)
     table.add_column("method", no_wrap=True)
-    for metric in SURFACES.values():
-        table.add_column(metric.heading, justify="right", no_wrap=True)
-    for method, rows in found.groupby("method", sort=False):
-        means, spreads = (dict(zip(rows["metric"], rows[column], strict=True)) for column in ("mean", "std"))
-        numbers = [f"{metric.number(means[name])}({metric.number(spreads[name])})" for name, metric in SURFACES.items()]
-        table.add_row(str(method), *numbers)
-    table.caption, table.caption_justify = "SD: surface Dice; ASD, 95MD, MD: average, 95 % and maximum distance", "left"
-    if alone := int(found["undefined"].max()):
-        table.caption += f"; {alone} structures are only in the prediction or only in the truth of a case: Dice 0"
+    for heading in found.headings:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for method, cells in found.rows.items():
+        table.add_row(method, *cells)
+    table.caption, table.caption_justify = found.note(), "left"
     return table
 
 

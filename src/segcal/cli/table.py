@@ -16,7 +16,7 @@ def table(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="File to write: .tex or .md for the table; .csv, .parquet or .json for all rows.",
+            help="File to write: .tex or .md for the tables, .csv or .parquet for the rows of images, .json for all.",
             rich_help_panel=OUTPUT,
         ),
     ] = None,

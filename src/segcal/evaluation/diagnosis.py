@@ -40,7 +40,8 @@ class Finding:
 
     The shares say how many pixels are over- and underconfident by themselves. `spread` is the standard deviation of the
     logarithm of the best temperature over the parts of an image (a third of each axis), less what chance alone would
-    make of it; None where there are too few pixels to tell.
+    make of it; None where there are too few pixels to tell. Of a data set it is the mean over images, and None where
+    fewer than half of them can be judged: those are the images with the most mistakes, which do not stand for the rest.
     """
 
     name: str
@@ -62,9 +63,11 @@ class Diagnosis:
     images: tuple[Finding, ...]
 
     def advice(self) -> str:
-        """What to do, in one sentence."""
-        known = [image.temperature for image in self.images if 0 < image.temperature < np.inf]
-        spread = float(np.std(np.log(known))) if len(known) > 1 else 0.0
+        """What to do, in one sentence, and in how many images it was judged whether the temperature varies within them.
+
+        A temperature that follows the place is advised only if `dataset.spread` is known, and agreement is claimed only
+        of what was judged.
+        """
         best = self.dataset.temperature
         if np.isinf(best):
             return (
@@ -80,15 +83,29 @@ class Diagnosis:
             start = "NLL and entropy are equal, so one temperature for all images would change nothing"
         else:
             start = f"The scores are {self.dataset.state}; a temperature of {best:.3g} for all images fixes that (ts)"
-        within, varies = self.dataset.spread, "the best temperature varies"
-        between = f"from image to image by {100 * np.expm1(spread):.0f} %" if spread > _VARIES else ""
+        between, within = self._spread_between_images(), self.dataset.spread
+        apart = f"from image to image by {_percent(between)}" if between is not None and between > _VARIES else ""
         if within is not None and within > _VARIES:
-            inside = f"within images by {100 * np.expm1(within):.0f} %"
-            places = f"{between} and {inside}" if between else inside
-            return f"{start}, but {varies} {places}; let it follow the place (lts)."
-        if between:
-            return f"{start}, but {varies} {between}; let it follow the image ({'lts' if within is None else 'ibts'})."
-        return f"{start}, and the images agree on it."
+            where = f"{apart} and within images" if apart else "within images"
+            rate = f"{_percent(within)} ({self._judged()})"
+            return f"{start}, but the best temperature varies {where} by {rate}; let it follow the place (lts)."
+        if apart:
+            start = f"{start}, but the best temperature varies {apart}; let it follow the image (ibts)"
+        elif between is not None:
+            start = f"{start}, and the images agree on it"
+        if within is None:
+            return f"{start}; whether it varies within images cannot be told ({self._judged()})."
+        return f"{start}; within images it varies by only {_percent(within)} ({self._judged()})."
+
+    def _spread_between_images(self) -> float | None:
+        """Return the standard deviation of the logarithm of the best temperatures; None of fewer than two images."""
+        known = [image.temperature for image in self.images if 0 < image.temperature < np.inf]
+        return float(np.std(np.log(known))) if len(known) > 1 else None
+
+    def _judged(self) -> str:
+        """Say in how many images it could be judged whether the temperature varies within them."""
+        count, many = _judged_count(self.images)
+        return f"judged in {count} of {many} image{'s' if many != 1 else ''}"
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values, for JSON: a temperature that is 0 or infinite becomes None."""
@@ -231,9 +248,22 @@ def _thirds(length: int) -> list[slice]:
 
 
 def _mean_spread(images: Sequence[Finding]) -> float | None:
+    """Return the spread of the images that can be judged; None if they are fewer than half."""
+    count, many = _judged_count(images)
+    if 2 * count < many:
+        return None
     known = [(image.spread**2, image.pixels) for image in images if image.spread is not None]
-    pixels = sum(count for _, count in known)
-    return float(np.sqrt(sum(variance * count for variance, count in known) / pixels)) if known else None
+    pixels = sum(pixels for _, pixels in known)
+    return float(np.sqrt(sum(variance * own for variance, own in known) / pixels))
+
+
+def _judged_count(images: Sequence[Finding]) -> tuple[int, int]:
+    """Return the number of images with a spread, and of those with pixels."""
+    return sum(image.spread is not None for image in images), sum(image.pixels > 0 for image in images)
+
+
+def _percent(spread: float) -> str:
+    return f"{100 * np.expm1(spread):.0f} %"
 
 
 def _plain(finding: Finding) -> dict[str, Any]:

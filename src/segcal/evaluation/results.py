@@ -29,6 +29,7 @@ from segcal.tables import (
     markdown_table,
     paper_table,
     summary,
+    surface_table,
     volume_bias,
 )
 from segcal.text import printable
@@ -283,7 +284,8 @@ class Results:
     ) -> None:
         """Write one file in the format of its suffix.
 
-        .csv and .parquet hold the rows of `to_frame`, .json the content of `to_dict`, .tex and .md the paper's table.
+        .csv and .parquet hold the rows of `to_frame`, .json the content of `to_dict`, .tex and .md the paper's table
+        and, if it was measured, that of the segmentation (`mean_surfaces`).
         """
         suffix = check_suffix(path)
         if suffix == ".parquet":
@@ -297,8 +299,9 @@ class Results:
             elif suffix == ".json":
                 write_json(staging, self.to_dict())
             elif table is not None:
-                text = latex_table(table) if suffix == ".tex" else markdown_table(table)
-                staging.write_text(text, encoding="utf-8")
+                written = latex_table if suffix == ".tex" else markdown_table
+                surfaces = None if self.surface_frame is None else surface_table(self.mean_surfaces())
+                staging.write_text(written(table, surfaces), encoding="utf-8")
 
     def plot(self, kind: str = "reliability", **options: Any) -> Any:
         """Return a matplotlib Figure: reliability diagrams of all methods by default.

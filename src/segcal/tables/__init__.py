@@ -5,8 +5,9 @@ from segcal.regions import REGIONS
 from segcal.tables.latex import latex_table
 from segcal.tables.markdown import markdown_table
 from segcal.tables.paper import Cell, PaperTable, paper_table
-from segcal.tables.presentation import Average, Presentation
+from segcal.tables.presentation import Average, Presentation, named_method
 from segcal.tables.summaries import Drawing, image_means, summary, volume_bias
+from segcal.tables.surfaces import SurfaceTable, surface_table
 
 __all__ = [
     "CALIBRATION",
@@ -17,10 +18,13 @@ __all__ = [
     "Drawing",
     "PaperTable",
     "Presentation",
+    "SurfaceTable",
     "image_means",
     "latex_table",
     "markdown_table",
+    "named_method",
     "paper_table",
     "summary",
+    "surface_table",
     "volume_bias",
 ]

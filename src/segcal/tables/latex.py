@@ -9,6 +9,7 @@ from itertools import groupby
 from segcal.functional.catalogue import CALIBRATION, CATALOGUE, QUALITY
 from segcal.regions import region_title
 from segcal.tables.paper import Cell, PaperTable, title
+from segcal.tables.surfaces import TITLE, SurfaceTable
 
 BOLD, MARK = r"\textbf{%s}", "$^{*}$"
 _SPECIAL = {
@@ -30,14 +31,22 @@ _ACCENTS = dict(
 )
 
 
-def latex_table(table: PaperTable) -> str:
-    r"""Return a `table*` in plain ASCII for a document that loads graphicx; no other package is needed."""
+def latex_table(table: PaperTable, surfaces: SurfaceTable | None = None) -> str:
+    r"""Return a `table*` in plain ASCII for a document that loads graphicx; no other package is needed.
+
+    Calibration and quality, then the segmentation if it is given.
+    """
     lines = ["% \\usepackage{graphicx}", "\\begin{table*}[t]", "\\centering"]
     if columns := table.columns(CALIBRATION):
         lines += ["\\resizebox{\\textwidth}{!}{%", *_calibration(table, columns), "}"]
     if columns := table.columns(QUALITY):
-        lines += ["", "\\medskip", *_quality(table, columns)]
+        rows = [(_name(table, method, floor), cells) for method, floor, cells in table.rows(columns)]
+        lines += ["", "\\medskip", *_tabular([title(*column) for column in columns], rows)]
     notes = table.notes("bold", "*")
+    if surfaces is not None:
+        rows = [(_name(table, method, False), list(cells)) for method, cells in surfaces.rows.items()]
+        lines += ["", "\\medskip", *_tabular(surfaces.headings, rows)]
+        notes.append(f"{TITLE}; {surfaces.note()}.")
     lines += [f"\\caption{{{latex_text(' '.join(notes))}}}", "\\end{table*}"]
     return "\n".join(lines) + "\n"
 
@@ -71,16 +80,13 @@ def _calibration(table: PaperTable, columns: Sequence[tuple[str, str]]) -> list[
     ]
 
 
-def _quality(table: PaperTable, columns: Sequence[tuple[str, str]]) -> list[str]:
+def _tabular(headings: Sequence[str], rows: Sequence[tuple[str, Sequence[Cell]]]) -> list[str]:
     return [
-        f"\\begin{{tabular}}{{l{'c' * len(columns)}}}",
+        f"\\begin{{tabular}}{{l{'c' * len(headings)}}}",
         "\\hline",
-        _line(["Method", *(latex_text(title(*column)) for column in columns)]),
+        _line(["Method", *map(latex_text, headings)]),
         "\\hline",
-        *(
-            _line([_name(table, method, floor), *(_number(cell) for cell in cells)])
-            for method, floor, cells in table.rows(columns)
-        ),
+        *(_line([name, *(_number(cell) for cell in cells)]) for name, cells in rows),
         "\\hline",
         "\\end{tabular}",
     ]

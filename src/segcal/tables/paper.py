@@ -188,14 +188,22 @@ def paper_table(
     cells: dict[tuple[str, str, str], Cell] = {}
     for column in columns:
         found = {method: _cell((method, *column), samples, pooled or {}) for method in methods}
-        means = [cell.mean for cell in found.values() if not np.isnan(cell.mean)]
-        top = (max(means) if column[0] in HIGHER_IS_BETTER else min(means)) if means else np.nan
-        differ = bool(means) and max(means) != min(means)
+        best_number = _best_number(column[0], [cell.mean for cell in found.values() if not np.isnan(cell.mean)])
         for method, cell in found.items():
-            best = differ and cell.mean == top
+            best = number(column[0], cell.mean) == best_number
             cells[(method, *column)] = replace(cell, best=best, beaten=(method, column) in beaten)
     plain = {key: _cell(key, floors, {}) for key in floors} if floors else {}
     return PaperTable(tuple(methods), cells, presentation, plain, titles or {}, tuple(warnings))
+
+
+def _best_number(metric: str, means: Sequence[float]) -> str | None:
+    """Return the best of the means as it is printed, so that methods with the same digits are best together.
+
+    None if all print the same, so that none is marked.
+    """
+    if len({number(metric, mean) for mean in means}) < 2:
+        return None
+    return number(metric, max(means) if metric in HIGHER_IS_BETTER else min(means))
 
 
 def _cell(

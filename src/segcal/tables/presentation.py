@@ -46,10 +46,8 @@ class Presentation:
         return replace(self, **{name: value for name, value in changes.items() if value is not None})  # type: ignore[arg-type]
 
     def checked(self, methods: Sequence[str]) -> Presentation:
-        """Raise unless the reference is one of the methods."""
-        if self.reference is not None and self.reference not in methods:
-            raise InputError(f"reference must be one of {', '.join(methods)}, got '{self.reference}'")
-        return self
+        """Return the same choice with the reference spelled as among the methods; raise unless it is one of them."""
+        return self if self.reference is None else replace(self, reference=named_method(self.reference, methods))
 
     def test_sentence(self) -> str:
         """Name the test and the correction for many comparisons."""
@@ -64,3 +62,17 @@ class Presentation:
             f"all pixels together with 95 % bootstrap interval; Local-Avg: {spread} over patches, "
             f"Local-Max: {spread} over images"
         )
+
+
+def named_method(name: str, methods: Sequence[str], what: str = "reference") -> str:
+    """Return the method of this name; in any case, unless several differ in nothing else.
+
+    >>> named_method("lts", ["UC", "LTS"])
+    'LTS'
+    """
+    alike = [method for method in methods if method.casefold() == name.casefold()]
+    if name in alike:
+        return name
+    if len(alike) != 1:
+        raise InputError(f"{what} must be one of {', '.join(alike or methods)}, got '{name}'")
+    return alike[0]

@@ -57,26 +57,41 @@ class Verdict:
 
 @dataclass(frozen=True)
 class TemperatureRange:
-    """Temperatures before they are bounded, and the share of pixels at which a ReLU at the root is 0."""
+    """Temperatures before they are bounded, and the share of pixels at which a ReLU at the root is 0.
+
+    Args:
+        low: Smallest temperature.
+        high: Largest temperature.
+        dead: Share of pixels.
+        bounds: Bounds that the user gave.
+        floor: Further lower bound, of a method that may not increase confidence.
+    """
 
     low: float
     high: float
     dead: float
+    bounds: tuple[float, float]
+    floor: float
 
-    def warnings(self, bounds: tuple[float, float]) -> Iterator[str]:
+    def warnings(self) -> Iterator[str]:
         """Yield what the user should know."""
         if self.dead > 0.01:
             yield (
                 f"the ReLU at the root is 0 at {self.dead:.0%} of the pixels, which therefore have no gradient; "
                 "try positivity='softplus' or a smaller learning rate"
             )
-        low, high = bounds
-        if self.low < low or self.high > high:
+        low, high = self.bounds
+        if self.low < low or self.high > high:  # not where only the floor applies, which is no mistake
             yield (
                 f"temperatures from {self.low:.3g} to {self.high:.3g} were found, "
-                f"and are clipped to {low:.3g} and {high:.3g}"
+                f"and are clipped to {max(low, self.floor):.3g} and {high:.3g}"
             )
 
     def details(self) -> dict[str, Any]:
-        """Return what the report keeps."""
-        return {"temperature_low": self.low, "temperature_high": self.high, "dead_share": self.dead}
+        """Return what the report keeps: the range of the temperatures as they are applied."""
+        low, high = self._applied(self.low), self._applied(self.high)
+        return {"temperature_low": low, "temperature_high": high, "dead_share": self.dead}
+
+    def _applied(self, temperature: float) -> float:
+        low, high = self.bounds
+        return max(min(max(temperature, low), high), self.floor)

@@ -45,6 +45,7 @@ class CaseCounts:
         name: Name of the case.
         group: Its group, or "".
         voxel: Size of a pixel: the product of its spacing, 1 where there is none.
+        unit: Unit of volumes in this size.
         true: Steps of the true pixels of each class.
         support: True pixels of each class.
         found: Those of them that are predicted as their class.
@@ -59,6 +60,7 @@ class CaseCounts:
     name: str
     group: str
     voxel: float
+    unit: str
     true: tuple[Sparse, ...]
     support: Int64[np.ndarray, " L"]
     found: Int64[np.ndarray, " L"]
@@ -149,6 +151,14 @@ def voxel_size(case: Case) -> float:
     return float(np.prod(case.spacing)) if case.spacing is not None else 1.0
 
 
+def volume_unit(case: Case) -> str:
+    """Return the unit of volumes: of the spacing, which is in mm, or pixels or voxels where there is none."""
+    dims = case.logits.ndim - 1
+    if case.spacing is None:
+        return "pixels" if dims == 2 else "voxels"
+    return f"mm^{dims}"
+
+
 def _empty_table(num_classes: int) -> ScoreHistogram:
     """Return a table without scores; numpy allocates no memory for pages that are never written to."""
     shape = (num_classes, CELLS)
@@ -162,7 +172,7 @@ def _counts_of(case: Case, table: ScoreHistogram, found: Array, sums: Array) -> 
     pixels, confidence, wrong = sums
     mean = (confidence / pixels, wrong / pixels) if pixels else (np.nan, np.nan)
     expected, uncertain = _volumes(table)
-    shared = (case.name, case.group or "", voxel_size(case), sparse, true.sum(axis=1), found)
+    shared = (case.name, case.group or "", voxel_size(case), volume_unit(case), sparse, true.sum(axis=1), found)
     return CaseCounts(*shared, expected, uncertain, int(pixels), *mean)
 
 

@@ -91,6 +91,7 @@ def decide(
         "cases": [case.name for case in first[0].cases],
         "groups": [case.group for case in first[0].cases],
         "warnings": doubts,
+        "volume_unit": " or ".join(dict.fromkeys(case.unit for case in first[0].cases)),
     }
     for doubt in doubts:
         warnings.warn(doubt, CalibrationWarning, stacklevel=2)

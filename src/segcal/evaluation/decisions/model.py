@@ -59,7 +59,7 @@ class Decisions:
         intervals: Columns `method label level radius left_out images groups needed`: half the length of a volume's
             interval in uncertain volumes, and the share of these images inside the interval of all others.
         volumes: Columns `case method label expected low high true`: the volume of each class in each case, with the
-            interval that all other images give; in units of the spacing, or pixels.
+            interval that all other images give; in `volume_unit`.
         settings: How they were learned.
     """
 
@@ -79,6 +79,11 @@ class Decisions:
     def class_names(self) -> tuple[str, ...]:
         """Names of the classes, or of the channels of a sigmoid head."""
         return tuple(self.settings["class_names"])
+
+    @property
+    def volume_unit(self) -> str:
+        """Unit of volumes: mm^3 (mm^2 of pictures) where the spacing is known, else voxels or pixels; "" if unknown."""
+        return str(self.settings["volume_unit"])
 
     @property
     def protocol(self) -> Protocol:
@@ -134,7 +139,9 @@ class Decisions:
             raise InputError(f"the decisions in '{folder}' were saved by a newer segcal; update segcal")
         try:
             tables = {name: _read(folder / f"{name}.csv", columns) for name, columns in COLUMNS.items()}
-            found = cls(**tables, settings={name: content["decisions"][name] for name in _SETTINGS})
+            settings = {name: content["decisions"][name] for name in _SETTINGS}
+            unit = content["decisions"].get("volume_unit", "")  # which rules of earlier versions do not name
+            found = cls(**tables, settings={**settings, "volume_unit": unit})
             found.protocol  # noqa: B018  (checks the settings)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise InputError(f"the decisions in '{folder}' cannot be read ({error}); run 'segcal decide'") from error

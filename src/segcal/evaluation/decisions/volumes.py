@@ -14,7 +14,14 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from segcal.evaluation.decisions.counts import CaseCounts, Counts, decided_classes, expected_volumes, voxel_size
+from segcal.evaluation.decisions.counts import (
+    CaseCounts,
+    Counts,
+    decided_classes,
+    expected_volumes,
+    volume_unit,
+    voxel_size,
+)
 from segcal.evaluation.decisions.model import COLUMNS, VOLUME_COLUMNS, Decisions
 from segcal.evaluation.heads import check_methods, heads_of
 from segcal.evaluation.measure import Method
@@ -46,7 +53,7 @@ def volume_tables(counts: Mapping[str, Sequence[Counts]], level: float) -> tuple
 
 
 def new_volumes(cases: Iterable[Case], calibrators: Mapping[str, Method], decisions: Decisions) -> pd.DataFrame:
-    """Return the volumes of new cases with intervals: columns `case method label expected low high`.
+    """Return the volumes of new cases with intervals: columns `case method label expected low high unit`.
 
     Args:
         cases: Images from the same source as those that the decisions were learned from; labels are not needed.
@@ -65,8 +72,9 @@ def new_volumes(cases: Iterable[Case], calibrators: Mapping[str, Method], decisi
                 expected, uncertain = expected_volumes(head, case, calibrator)
                 for label, name in decided_classes(head).items():
                     volumes = expected[label], uncertain[label], voxel_size(case)
-                    rows.append((case.name, method, name, *_interval(*volumes, float(radius[method, name]))))
-    return pd.DataFrame(rows, columns=VOLUME_COLUMNS)
+                    interval = _interval(*volumes, float(radius[method, name]))
+                    rows.append((case.name, method, name, *interval, volume_unit(case)))
+    return pd.DataFrame(rows, columns=[*VOLUME_COLUMNS, "unit"])
 
 
 def _error(case: CaseCounts, label: int) -> float:

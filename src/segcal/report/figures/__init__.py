@@ -26,6 +26,7 @@ from segcal.report.figures import (
 from segcal.report.figures.notebook import drawn, import_pyplot
 from segcal.report.figures.request import Request
 from segcal.report.figures.style import FORMATS, STYLE
+from segcal.tables import named_method
 from segcal.text import suggestion
 from segcal.types import InputError
 
@@ -101,9 +102,7 @@ def draw_figure(
 ) -> Any:
     """Return one figure of an evaluation as a matplotlib Figure; arguments as in `write_figure`."""
     check_kind(kind)
-    if unknown := [method for method in methods if method not in results.methods]:
-        raise InputError(f"methods must be among {', '.join(results.methods)}, got '{unknown[0]}'")
-    chosen = tuple(methods) or results.methods
+    chosen = tuple(named_method(method, results.methods, "each method") for method in methods) or results.methods
     return drawn(
         lambda pyplot: FIGURES[kind].draw(Request(pyplot, results, portraits, chosen, metric, region, label, case))
     )

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from segcal.report.figures.panels import log_norm, picture_axes, show_image, slice_of
+from segcal.report.figures.panels import log_norm, picture_axes, show_image, show_map
 from segcal.report.figures.request import Request
 from segcal.report.figures.style import literal
 from segcal.types import InputError
@@ -25,7 +25,7 @@ def draw(request: Request) -> Any:
         axes[0, 0].set_title(literal(portrait.name))
     for (method, layer), axis in zip(heats.items(), axes[0, axes.shape[1] - len(heats) :], strict=True):
         norm = log_norm(request.pyplot, layer)
-        drawn = axis.imshow(slice_of(layer.numbers(), portrait), cmap="PuOr_r", norm=norm, interpolation="nearest")
+        drawn = show_map(axis, portrait, layer, cmap="PuOr_r", norm=norm)
         axis.set_title(f"{literal(method)} temperature")
     bar = figure.colorbar(drawn, ax=axes[0].tolist(), shrink=0.9, pad=0.02)
     scale = next(iter(heats.values()))

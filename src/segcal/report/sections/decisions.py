@@ -21,6 +21,7 @@ def decisions_content(decisions: Decisions) -> dict[str, Any]:
         "risk": decisions.settings["risk"],
         "level": decisions.settings["level"],
         "channels": list(decisions.channels),
+        "volume_unit": decisions.volume_unit,
         "units": "groups" if any(decisions.settings["groups"]) else "images",
         "thresholds": [
             {
