@@ -73,7 +73,7 @@ def test_tasks_run_on_threads_of_pytorch(set_threads: Threads) -> None:
     before = len(list(Path("/proc/self/task").iterdir()))
     both = threading.Barrier(2, timeout=60)
     team.run_all([both.wait, both.wait])
-    assert len(list(Path("/proc/self/task").iterdir())) == before, "no thread was started for the tasks"
+    assert len(list(Path("/proc/self/task").iterdir())) <= before, "no thread was started for the tasks"
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

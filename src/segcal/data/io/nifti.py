@@ -278,8 +278,8 @@ def _zooms(image: Any, dims: int) -> Spacing:
     Where the affine agrees with the lengths in the header (`pixdim`), which are exact, these are taken.
     """
     affine = np.asarray(image.affine, np.float64)[:3, :3]
-    lengths = np.sqrt((affine**2).sum(axis=0))[:dims]
     stated = np.array(image.header.get_zooms()[:dims], np.float64)
+    lengths = np.concatenate([np.sqrt((affine**2).sum(axis=0))[:dims], stated[3:]])  # axes of channels are not in space
     if not (np.isfinite(lengths).all() and (lengths > 0).all()) or np.allclose(lengths, stated, rtol=_SAME_LENGTH):
         lengths = stated
     known = getattr(image.header, "get_xyzt_units", None)  # Analyze, the format before NIfTI, has no units
