@@ -440,17 +440,18 @@ def test_what_nnunet_writes_is_read_and_what_is_written_nnunet_reads(package: An
 
     folder = open_folder(pred, labels=tmp_path / "truth")
     assert folder.class_names == ("background", "left", "right")
-    inside = np.zeros(SHAPE, bool)
-    inside[1:4, 2:6, 0:5] = True
-    np.testing.assert_array_equal(folder[0].labels, np.where(inside, true.astype(int), -1))
+    box = (slice(1, 4), slice(2, 6), slice(0, 5))
+    np.testing.assert_array_equal(folder[0].labels, true[box])
     calibrator = segcal.create("ts", 3, ignore_index=folder.ignore_index).fit(list(folder))
-    assert calibrator.fit_report_.pixels == inside.sum()
+    assert calibrator.fit_report_.pixels == 3 * 4 * 5
 
     out = tmp_path / "out"
     apply_to_folder(calibrator, folder, out=out, maps=True)
     with np.load(pred / "a.npz") as before, np.load(out / "a.npz") as after:
         assert before["probabilities"].shape == after["probabilities"].shape
         np.testing.assert_array_equal(before["probabilities"].argmax(0), after["probabilities"].argmax(0))
+        for probs in (before["probabilities"], after["probabilities"]):
+            assert crop_of(probs) == Crop(SHAPE, box), "outside of the crop they stay exactly what nnU-Net wrote"
         np.testing.assert_allclose(average_probabilities([str(out / "a.npz")]), after["probabilities"])
     seen, found = kind().read_seg(str(out / "temperature" / "a.nii.gz"))
     assert seen.shape == (1, *SHAPE)
