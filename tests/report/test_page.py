@@ -212,3 +212,9 @@ def test_folders_that_hold_no_results_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is missing"):
         write_page_of_folder(tmp_path, tmp_path / "page.html")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_numbers_of_the_page_round_to_those_of_the_terminal() -> None:
+    value = 0.475451  # with five digits 0.47545, of which four decimals are 0.4754 in binary
+    assert f"{short(value):.4f}" == f"{value:.4f}" == "0.4755"
+    assert short(float("nan")) is None

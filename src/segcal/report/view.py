@@ -18,7 +18,7 @@ from segcal.regions import region_title
 from segcal.report.findings import Findings
 from segcal.tables import CALIBRATION, QUALITY, Presentation
 
-_DIGITS = 5
+_DIGITS = 8
 
 Nested = dict[str, dict[str, dict[str, list[Any]]]]
 """Method -> region -> metric -> values."""
@@ -70,7 +70,7 @@ class View:
 
 
 def shared_content(view: View) -> dict[str, Any]:
-    """The values that several sections read; numbers have five digits, and missing ones are None."""
+    """The values that several sections read; numbers are shortened, and missing ones are None."""
     results, metrics = view.results, list(dict.fromkeys(view.frame["metric"]))
     return {
         "methods": list(results.methods),
@@ -98,7 +98,10 @@ def shared_content(view: View) -> dict[str, Any]:
 
 
 def short(value: Any) -> float | None:
-    """Five digits, which is more than the page shows; None for a missing value."""
+    """Return a number with three digits more than the page shows, or None for a missing one.
+
+    With one more, a number that is rounded twice often differs from the one that the terminal prints.
+    """
     number = float(value)
     return float(f"{number:.{_DIGITS}g}") if math.isfinite(number) else None
 
