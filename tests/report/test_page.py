@@ -21,6 +21,7 @@ from segcal.data.datasets.simulate import simulate
 from segcal.evaluation.portraits import portray, save_portraits
 from segcal.report import page_content, render, write_page, write_page_of_folder
 from segcal.report.sections import SECTIONS
+from segcal.report.view import short
 from segcal.tables import Presentation
 from segcal.tables.numbers import number
 
