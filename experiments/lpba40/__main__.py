@@ -11,7 +11,8 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -59,18 +60,29 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _run_networks(options: argparse.Namespace) -> None:
-    """Run the stages of every network that was asked for, several at the same time with --processes."""
+    """Run the stages of every network that was asked for, several networks or methods at once with --processes."""
     jobs = [Job(preset, seed, options.small) for preset in options.preset for seed in options.seed]
-    folds = {job: range(len(_split(job, options))) for job in jobs}
-    tasks = [(job, fold) for job in jobs for fold in folds[job] if not options.fold or fold in options.fold]
+    splits = {job: _split(job, options) for job in jobs}
+    folds = {(job, k): fold for job in jobs for k, fold in enumerate(splits[job]) if k in (options.fold or (k,))}
     if options.processes == 1:
-        for task in tasks:
-            _run_network(options, *task)
+        for (job, fold), nested in folds.items():
+            _run_network(options, job, fold)
+            for half, method in product(range(len(nested.calibration)), _methods(options)):
+                _run_method(options, job, fold, half, method)
         return
     # spawned, since neither CUDA nor the threads of PyTorch survive a fork
     threads = max(1, (os.cpu_count() or 1) // options.processes)
     with ProcessPoolExecutor(options.processes, get_context("spawn"), torch.set_num_threads, (threads,)) as pool:
-        for done in [pool.submit(_run_network, options, *task) for task in tasks]:
+        networks = {pool.submit(_run_network, options, *place): place for place in folds}
+        measured = []
+        for network in as_completed(networks):
+            network.result()
+            place = networks[network]
+            halves = range(len(folds[place].calibration))
+            # the last methods take longest: begun first, they do not keep one process busy when all others are done
+            for method, half in product(reversed(_methods(options)), halves):
+                measured.append(pool.submit(_run_method, options, *place, half, method))
+        for done in measured:
             done.result()
 
 
@@ -83,17 +95,28 @@ def _split(job: Job, options: argparse.Namespace) -> tuple[NestedFold, ...]:
     return split
 
 
+def _methods(options: argparse.Namespace) -> list[str]:
+    return list(options.methods) if options.stage in ("run", "calibrate") else []
+
+
 def _run_network(options: argparse.Namespace, job: Job, fold: int) -> None:
-    """Train one network, predict with it, and fit and measure every method on its logits."""
+    """Train one network and predict with it."""
     out, data, nested = options.out, _data(job, options), _split(job, options)[fold]
-    scratch = options.scratch or out / "scratch"
     if options.stage in ("run", "train"):
-        train_network(job, fold, nested.network, data, out, scratch, options.device)
+        train_network(job, fold, nested.network, data, out, _scratch(options), options.device)
     if options.stage in ("run", "predict"):
-        predict(job, fold, nested.network, data, scratch, options.device)
-    if options.stage in ("run", "calibrate"):
-        for method in options.methods:
-            calibrate(job, fold, nested, data, out, scratch, method=method, device=options.device)
+        predict(job, fold, nested.network, data, _scratch(options), options.device)
+
+
+def _run_method(options: argparse.Namespace, job: Job, fold: int, half: int, method: str) -> None:
+    """Fit and measure one method on the logits of a network."""
+    data, nested, out = _data(job, options), _split(job, options)[fold], options.out
+    calibrate(job, fold, nested, data, out, _scratch(options), half=half, method=method, device=options.device)
+
+
+def _scratch(options: argparse.Namespace) -> Path:
+    folder: Path = options.scratch or options.out / "scratch"
+    return folder
 
 
 def _data(job: Job, options: argparse.Namespace) -> PreparedFolder:
@@ -141,7 +164,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--scratch", type=Path, help="folder of weights, checkpoints and logits (OUT/scratch)")
     parser.add_argument("--methods", nargs="+", default=list(METHODS))
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--processes", type=int, default=1, help="networks at the same time")
+    parser.add_argument("--processes", type=int, default=1, help="networks, or methods of them, at the same time")
     return parser
 
 

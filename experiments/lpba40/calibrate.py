@@ -34,7 +34,6 @@ METHODS = (UNCALIBRATED, *_FIRST, *(name for name in PAPER if name not in _FIRST
 
 ROWS, PATCHES, REPORT = "rows.csv.gz", "patches.csv.gz", "report.json"
 _TUNED = ("ibts", "lts")
-_ON_DEVICE = ("ts", *_TUNED)  # the others are fitted on the CPU
 _REPETITIONS = 2  # intervals are taken over all folds, when tables are made
 
 
@@ -45,38 +44,44 @@ def title_of(method: str) -> str:
 
 
 def calibrate(
-    job: Job, fold: int, nested: NestedFold, data: PreparedFolder, out: Path, scratch: Path, *, method: str, device: str
+    job: Job,
+    fold: int,
+    nested: NestedFold,
+    data: PreparedFolder,
+    out: Path,
+    scratch: Path,
+    *,
+    half: int,
+    method: str,
+    device: str,
 ) -> None:
-    """Fit and measure one method on every calibration fold of a network, unless that is done."""
+    """Fit and measure one method on one calibration fold of a network, unless that is done."""
+    folder = job.folder(out, fold) / f"calibration-{half}" / method
+    if (folder / REPORT).exists():
+        return
     about: dict[str, Any] = {"num_classes": len(data.classes), "background": 0}
-    size = local_patch_size(data.shapes)
-    for number, parts in enumerate(nested.calibration):
-        folder = job.folder(out, fold) / f"calibration-{number}" / method
-        if (folder / REPORT).exists():
-            continue
-        started, title = perf_counter(), title_of(method)
-        fit, check, test = (
-            _cases(job, fold, data, scratch, each) for each in (parts.fit, parts.validation, parts.test)
-        )
-        calibrator = None if method == UNCALIBRATED else fitted(job, method, fit, check, about, device)
-        ready = perf_counter()
-        results = evaluate(test, {title: calibrator}, **about, patch_size=size, seed=0, repetitions=_REPETITIONS)
-        changed = (0, 0) if calibrator is None else count_changes(test, {title: calibrator})[title]
-        _write(results.to_frame(), folder / ROWS)
-        _write(results.patches(), folder / PATCHES)
-        if calibrator is not None:
-            calibrator.save(folder / "calibrator")
-        report = None if calibrator is None else asdict(calibrator.fit_report_)
-        content = {"job": asdict(job), "fold": fold, "calibration": number, "method": method, "patch_size": size}
-        seconds = {"fit": ready - started, "measure": perf_counter() - ready}
-        with staged_file(folder / REPORT) as file:  # last: its presence says that all is done
-            write_json(file, {**content, "changed": changed, "seconds": seconds, "report": report, **versions()})
-        nll = results.to_frame().query("metric == 'nll' and region == 'all'")["value"].mean()
-        print(
-            f"{job.name}, fold {fold}.{number}, {title}: NLL {nll:.4f}, fitted in {seconds['fit']:.1f} s, "
-            f"measured in {seconds['measure']:.1f} s, labels changed {changed[0]:,}",
-            flush=True,
-        )
+    size, parts = local_patch_size(data.shapes), nested.calibration[half]
+    started, title = perf_counter(), title_of(method)
+    fit, check, test = (_cases(job, fold, data, scratch, each) for each in (parts.fit, parts.validation, parts.test))
+    calibrator = None if method == UNCALIBRATED else fitted(job, method, fit, check, about, device)
+    ready = perf_counter()
+    results = evaluate(test, {title: calibrator}, **about, patch_size=size, seed=0, repetitions=_REPETITIONS)
+    changed = (0, 0) if calibrator is None else count_changes(test, {title: calibrator})[title]
+    _write(results.to_frame(), folder / ROWS)
+    _write(results.patches(), folder / PATCHES)
+    if calibrator is not None:
+        calibrator.save(folder / "calibrator")
+    report = None if calibrator is None else asdict(calibrator.fit_report_)
+    content = {"job": asdict(job), "fold": fold, "calibration": half, "method": method, "patch_size": size}
+    seconds = {"fit": ready - started, "measure": perf_counter() - ready}
+    with staged_file(folder / REPORT) as file:  # last: its presence says that all is done
+        write_json(file, {**content, "changed": changed, "seconds": seconds, "report": report, **versions()})
+    nll = results.to_frame().query("metric == 'nll' and region == 'all'")["value"].mean()
+    print(
+        f"{job.name}, fold {fold}.{half}, {title}: NLL {nll:.4f}, fitted in {seconds['fit']:.1f} s, "
+        f"measured in {seconds['measure']:.1f} s, labels changed {changed[0]:,}",
+        flush=True,
+    )
 
 
 def fitted(
@@ -86,7 +91,7 @@ def fitted(
     name = "lts" if method == SCHEDULE else method
     if name not in methods():
         raise InputError(f"methods must be among {', '.join((*METHODS, *methods()))}, got '{method}'")
-    recipe, home = job.recipe, str(choose_device(device)) if name in _ON_DEVICE else "cpu"
+    recipe, home = job.recipe, str(choose_device(device))
     own: dict[str, Any] = {"preset": "paper"} if method == SCHEDULE else {}
     settings: dict[str, Any] = {"seed": job.seed, "device": device, "cache_bytes": 8 << 30}
     settings["crop"] = recipe.calibrator_crop
