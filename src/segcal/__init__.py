@@ -12,6 +12,7 @@ from segcal.version import __version__
 if TYPE_CHECKING:
     from segcal.calibrators import Calibrator, create, load, methods, register
     from segcal.cases import rater_cases
+    from segcal.deferred import deferred_checks
     from segcal.evaluation.compare import compare
     from segcal.evaluation.results import Results
     from segcal.evaluation.run import evaluate
@@ -40,6 +41,7 @@ __all__ = [
     "calibrate",
     "compare",
     "create",
+    "deferred_checks",
     "ece",
     "evaluate",
     "load",
@@ -69,6 +71,7 @@ _HOMES = {
     "calibrate": "integrations.calibrate",
     "compare": "evaluation.compare",
     "create": "calibrators",
+    "deferred_checks": "deferred",
     "ece": "measures",
     "evaluate": "evaluation.run",
     "load": "calibrators",

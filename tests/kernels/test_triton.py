@@ -160,6 +160,24 @@ def test_temperatures_note_logits_that_are_not_finite(name: str, classes: int, v
     assert [was_noted(logits), was_noted(logits)] == [True, False]
 
 
+def test_a_block_asks_once_at_its_end_about_the_calls_inside() -> None:
+    kernel = OPERATIONS["division.scaled_probabilities"].kernel("triton")
+    assert kernel is not None
+    good, heat = torch.zeros(1, 3, 2, 5, device=DEVICE), torch.ones(1, 1, 2, 5, device=DEVICE)
+    bad = good.clone()
+    bad[0, 2, 1, 4] = torch.nan
+    assert kernel(bad, heat) is DECLINED
+    with launching.asked_at_end() as noted:
+        assert kernel(bad, heat)[0, :, 1, 4].isnan().all()
+        with launching.asked_at_end() as inner:
+            kernel(good, heat)
+    assert (noted, inner) == ([True], [])
+    with launching.asked_at_end() as noted:
+        kernel(good, heat)
+    assert noted == [False]
+    assert kernel(good, heat) is not DECLINED
+
+
 def test_equal_logits_have_a_confidence_of_exactly_one_over_their_number() -> None:
     kernel = OPERATIONS["pixels.pixel_statistics"].kernel("triton")
     assert kernel is not None

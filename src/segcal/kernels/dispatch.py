@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache, wraps
@@ -113,6 +113,12 @@ def engine_for(*values: object, gradients: bool = False) -> Engine | None:
 def noting_kernels(*tensors: Tensor) -> Any:
     """Return the module of the flag that kernels for these tensors raise, if any: `kernels.triton.launching`."""
     return _module("triton", "launching") if engine_for(*tensors) == "triton" else None
+
+
+def asking_at_end() -> AbstractContextManager[Sequence[bool]]:
+    """Return `kernels.triton.launching.asked_at_end()`, or a block of no effect where no kernel raises a flag."""
+    notes = _module("triton", "launching") if torch.cuda.is_available() else None
+    return nullcontext(()) if notes is None else notes.asked_at_end()
 
 
 def has_values(tensor: Tensor) -> bool:

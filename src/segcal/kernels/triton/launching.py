@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -78,6 +80,7 @@ class _Flag(threading.local):
     def __init__(self) -> None:
         self.tensor = torch.zeros(1, dtype=torch.int32, pin_memory=not _INTERPRETED)
         self.values = self.tensor.numpy()
+        self.deferred: set[int] | None = None  # devices to wait for at the end of a block that defers the question
 
 
 @cache
@@ -100,15 +103,48 @@ def can_note(logits: Tensor, *others: Tensor) -> bool:
 def was_noted(logits: Tensor) -> bool:
     """Return whether a kernel has raised the flag since this was last asked; waits for the device of the logits.
 
-    A kernel that was not asked about may have raised it for other logits; whoever finds it raised looks closer.
+    A kernel that was not asked about may have raised it for other logits; whoever finds it raised looks closer. In a
+    block of `asked_at_end` the answer is no, and the flag stays as it is.
     """
     if not has_values(logits):
         return False
+    flags = _flags()
+    if flags.deferred is not None:
+        flags.deferred.add(logits.get_device())
+        return False
     if not _INTERPRETED:
         torch.cuda.current_stream(logits.device).synchronize()
-    values = _flags().values
-    noted = bool(values[0])
-    values[0] = 0
+    return _lowered(flags)
+
+
+@contextmanager
+def asked_at_end() -> Iterator[list[bool]]:
+    """Let `was_noted` wait for nothing inside a `with` block; the list then holds whether the flag was raised in it."""
+    flags, answer = _flags(), list[bool]()
+    if flags.deferred is not None:  # the outer block asks
+        yield answer
+        return
+    _wait()
+    _lowered(flags)  # it may be up because of logits from before
+    flags.deferred = set()
+    try:
+        yield answer
+    finally:
+        devices, flags.deferred = flags.deferred, None
+        for device in devices:
+            _wait(device)
+        answer.append(_lowered(flags))
+
+
+def _wait(device: int | None = None) -> None:
+    if not _INTERPRETED:
+        torch.cuda.synchronize(device)
+
+
+def _lowered(flags: _Flag) -> bool:
+    """Return whether the flag was up, and take it down."""
+    noted = bool(flags.values[0])
+    flags.values[0] = 0
     return noted
 
 
