@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -111,8 +112,10 @@ def test_published_tables_come_from_archives(
 
 
 def test_networks_run_side_by_side_give_the_same_numbers(finished: Path, tmp_path: Path) -> None:
-    run = ["run", "--prepared", str(finished / "prepared"), "--small", "--out", str(tmp_path), "--device", "cpu"]
-    assert main([*run, "--methods", "uc", "ts", "--processes", "2"]) == 0
+    """As a command, whose own module the processes that it starts cannot import."""
+    run = [sys.executable, "-m", "experiments.lpba40", "run", "--prepared", finished / "prepared", "--small"]
+    options = ["--out", tmp_path, "--device", "cpu", "--methods", "uc", "ts", "--processes", "2"]
+    subprocess.run([*run, *options], check=True, env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"})
     for one in sorted((finished / "out" / "hippocampus-small-seed0").glob(f"*/*/ts/{ROWS}")):
         other = tmp_path / one.relative_to(finished / "out")
         pd.testing.assert_frame_equal(pd.read_csv(one), pd.read_csv(other), rtol=1e-3)
