@@ -18,7 +18,7 @@ FLOORS = (
     ("files", "progress"),
     ("kernels",),
     ("functional",),
-    ("cases", "regions", "metrics", "losses", "oracle", "data", "networks", "training", "statistics"),
+    ("cases", "regions", "metrics", "losses", "oracle", "data", "networks", "training", "statistics", "deferred"),
     ("calibrators", "fusion", "tables", "sample", "parts", "measures"),
     ("evaluation", "apply"),
     ("report",),

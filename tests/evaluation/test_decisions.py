@@ -99,6 +99,7 @@ def test_keep_gives_the_pixels_above_the_threshold() -> None:
     probs = torch.from_numpy(probs_of(cases[0])).float()[None]
     kept = rules.keep(probs, "UC")
     limits = rules.threshold("UC")
+    assert rules.threshold("uc").equal(limits)
     for label in range(CLASSES):
         assert torch.equal(kept[0, label], probs[0, label] >= limits[label].float())
     with pytest.raises(InputError, match=r"must have shape \(B, 3, \*S\)"):
@@ -241,6 +242,7 @@ def test_rules_of_sigmoid_channels_are_those_of_a_loop_over_pixels(channels: int
     )
     assert rules.class_names == rules.channels == tuple(names)
     limits = rules.threshold("UC")
+    assert rules.threshold("uc").equal(limits)
     for k, name in enumerate(names):
         probs = [1 / (1 + np.exp(-np.asarray(case.logits[k], np.float64))) for case in cases]
         masks = [np.asarray(case.labels[k]) for case in cases]

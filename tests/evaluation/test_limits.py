@@ -11,7 +11,7 @@ import torch
 from scipy.optimize import minimize_scalar
 
 from segcal.data.datasets.simulate import simulate
-from segcal.evaluation.limits import LEVELS, as_rows, limits, verdict
+from segcal.evaluation.limits import LEVELS, limits, limits_table, verdict
 from segcal.functional.context import changes, distance
 from segcal.types import Case, InputError
 
@@ -37,7 +37,11 @@ def test_every_level_has_both_metrics(found: pd.DataFrame) -> None:
     assert list(found.columns) == ["level", "metric", "value"]
     assert list(dict.fromkeys(found["level"])) == list(LEVELS)
     assert len(found) == 2 * len(LEVELS)
-    assert [row[0] for row in as_rows(found)] == list(LEVELS)
+    shown = limits_table(found)
+    assert list(shown.rows) == list(LEVELS)
+    assert shown.rows["image"][1] == f"{value(found, 'image'):.4f}"
+    assert shown.rows["image"][0] == f"{100 * value(found, 'image', 'ece'):.2f}"
+    assert f"{shown.note}." == verdict(found)
 
 
 def slow_nll(cases: list[Case], groups: list[np.ndarray]) -> float:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from pandas.testing import assert_frame_equal
@@ -136,6 +137,7 @@ def test_further_sizes_of_patches_are_as_if_measured_alone() -> None:
     both = segcal.evaluate(make_cases(), methods(), **PROTOCOL, patch_sizes=sizes)
     assert both.settings["patch_sizes"] == sizes
     study = both.patch_sizes()
+    pd.testing.assert_frame_equal(pd.DataFrame(both.to_dict()["sizes"]), study)
     assert list(study) == ["case", "method", "size", "region", "metric", "value", "pixels"]
     for size in sizes:
         alone = segcal.evaluate(make_cases(), methods(), **{**PROTOCOL, "patch_size": size}).to_frame()

@@ -27,6 +27,8 @@ from segcal.functional.random_labels import draw_labels, generator_of
 from segcal.functional.temperature import likelihood, optimal_inverse_temperatures
 from segcal.kernels.constants import DOUBLINGS
 from segcal.regions import foreground
+from segcal.tables.further import FurtherTable
+from segcal.tables.numbers import number
 from segcal.types import Case, IgnoreIndex, InputError
 
 LEVELS = {
@@ -199,7 +201,13 @@ def verdict(table: pd.DataFrame) -> str:
     )
 
 
-def as_rows(table: pd.DataFrame) -> list[tuple[str, str, float, float]]:
-    """Return level, explanation, ECE and NLL, one row for each level in order."""
+def limits_table(table: pd.DataFrame) -> FurtherTable:
+    """Return ECE and NLL of each level, which pixels share a temperature at it, and what follows."""
     found = {(row["level"], row["metric"]): row["value"] for row in table.to_dict(orient="records")}
-    return [(level, text, found[level, "ece"], found[level, "nll"]) for level, text in LEVELS.items()]
+    rows = {
+        level: (number("ece", found[level, "ece"]), number("nll", found[level, "nll"]), text)
+        for level, text in LEVELS.items()
+    }
+    return FurtherTable(
+        "What limits calibration", "oracle for", ("ECE, %", "NLL", ""), rows, verdict(table).removesuffix(".")
+    )

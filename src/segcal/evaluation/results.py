@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from segcal.calibrators import method_titles
+from segcal.evaluation.limits import limits_table
 from segcal.evaluation.quality import mean_quality
 from segcal.evaluation.saved import TABLES, check_settings, checksums, read_tables, write_table
 from segcal.files import MARKER, read_json, staged_file, staged_folder, write_json
@@ -22,6 +23,7 @@ from segcal.regions import in_table_order
 from segcal.statistics import TESTS
 from segcal.tables import (
     Drawing,
+    FurtherTable,
     PaperTable,
     Presentation,
     image_means,
@@ -266,7 +268,7 @@ class Results:
         """Return everything except the patches in values that JSON can hold: settings, counts, tables as rows."""
         tables = {"images": self.frame, "pooled": self.pooled_frame, "cases": self.cases()}
         later = {"curves": self.curve_frame, "bins": self.sensitivity_frame, "volumes": self.volume_frame}
-        later |= {"surfaces": self.surface_frame, "limits": self.limits_frame}
+        later |= {"sizes": self.size_frame, "surfaces": self.surface_frame, "limits": self.limits_frame}
         content: dict[str, Any] = {"settings": dict(self.settings), "skipped": self.skipped()}
         content |= {name: _rows(table) for name, table in (tables | later).items() if table is not None}
         if self.channels:
@@ -285,7 +287,7 @@ class Results:
         """Write one file in the format of its suffix.
 
         .csv and .parquet hold the rows of `to_frame`, .json the content of `to_dict`, .tex and .md the paper's table
-        and, if it was measured, that of the segmentation (`mean_surfaces`).
+        and, if they were measured, those of the segmentation (`mean_surfaces`) and of what limits calibration.
         """
         suffix = check_suffix(path)
         if suffix == ".parquet":
@@ -300,8 +302,11 @@ class Results:
                 write_json(staging, self.to_dict())
             elif table is not None:
                 written = latex_table if suffix == ".tex" else markdown_table
-                surfaces = None if self.surface_frame is None else surface_table(self.mean_surfaces())
-                staging.write_text(written(table, surfaces), encoding="utf-8")
+                staging.write_text(written(table, self._further_tables()), encoding="utf-8")
+
+    def _further_tables(self) -> list[FurtherTable]:
+        surfaces = [] if self.surface_frame is None else [surface_table(self.mean_surfaces())]
+        return surfaces if self.limits_frame is None else [*surfaces, limits_table(self.limits_frame)]
 
     def plot(self, kind: str = "reliability", **options: Any) -> Any:
         """Return a matplotlib Figure: reliability diagrams of all methods by default.

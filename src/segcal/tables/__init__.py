@@ -2,12 +2,13 @@
 
 from segcal.functional.catalogue import CALIBRATION, QUALITY
 from segcal.regions import REGIONS
+from segcal.tables.further import FurtherTable
 from segcal.tables.latex import latex_table
 from segcal.tables.markdown import markdown_table
 from segcal.tables.paper import Cell, PaperTable, paper_table
 from segcal.tables.presentation import Average, Presentation, named_method
 from segcal.tables.summaries import Drawing, image_means, summary, volume_bias
-from segcal.tables.surfaces import SurfaceTable, surface_table
+from segcal.tables.surfaces import surface_table
 
 __all__ = [
     "CALIBRATION",
@@ -16,9 +17,9 @@ __all__ = [
     "Average",
     "Cell",
     "Drawing",
+    "FurtherTable",
     "PaperTable",
     "Presentation",
-    "SurfaceTable",
     "image_means",
     "latex_table",
     "markdown_table",

@@ -8,8 +8,8 @@ from itertools import groupby
 
 from segcal.functional.catalogue import CALIBRATION, CATALOGUE, QUALITY
 from segcal.regions import region_title
+from segcal.tables.further import FurtherTable
 from segcal.tables.paper import Cell, PaperTable, title
-from segcal.tables.surfaces import TITLE, SurfaceTable
 
 BOLD, MARK = r"\textbf{%s}", "$^{*}$"
 _SPECIAL = {
@@ -31,22 +31,22 @@ _ACCENTS = dict(
 )
 
 
-def latex_table(table: PaperTable, surfaces: SurfaceTable | None = None) -> str:
+def latex_table(table: PaperTable, further: Sequence[FurtherTable] = ()) -> str:
     r"""Return a `table*` in plain ASCII for a document that loads graphicx; no other package is needed.
 
-    Calibration and quality, then the segmentation if it is given.
+    Calibration and quality, then further tables.
     """
     lines = ["% \\usepackage{graphicx}", "\\begin{table*}[t]", "\\centering"]
     if columns := table.columns(CALIBRATION):
         lines += ["\\resizebox{\\textwidth}{!}{%", *_calibration(table, columns), "}"]
     if columns := table.columns(QUALITY):
-        rows = [(_name(table, method, floor), cells) for method, floor, cells in table.rows(columns)]
-        lines += ["", "\\medskip", *_tabular([title(*column) for column in columns], rows)]
+        rows = [[_name(table, method, floor), *map(_number, cells)] for method, floor, cells in table.rows(columns)]
+        lines += ["", "\\medskip", *_tabular(["Method", *(title(*column) for column in columns)], rows)]
     notes = table.notes("bold", "*")
-    if surfaces is not None:
-        rows = [(_name(table, method, False), list(cells)) for method, cells in surfaces.rows.items()]
-        lines += ["", "\\medskip", *_tabular(surfaces.headings, rows)]
-        notes.append(f"{TITLE}; {surfaces.note()}.")
+    for other in further:
+        rows = [[_name(table, name, False), *map(latex_text, entries)] for name, entries in other.rows.items()]
+        lines += ["", "\\medskip", *_tabular([other.first, *other.headings], rows)]
+        notes.append(f"{other.title}; {other.note}.")
     lines += [f"\\caption{{{latex_text(' '.join(notes))}}}", "\\end{table*}"]
     return "\n".join(lines) + "\n"
 
@@ -80,13 +80,13 @@ def _calibration(table: PaperTable, columns: Sequence[tuple[str, str]]) -> list[
     ]
 
 
-def _tabular(headings: Sequence[str], rows: Sequence[tuple[str, Sequence[Cell]]]) -> list[str]:
+def _tabular(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return [
-        f"\\begin{{tabular}}{{l{'c' * len(headings)}}}",
+        f"\\begin{{tabular}}{{l{'c' * (len(headings) - 1)}}}",
         "\\hline",
-        _line(["Method", *map(latex_text, headings)]),
+        _line([latex_text(heading) for heading in headings]),
         "\\hline",
-        *(_line([name, *(_number(cell) for cell in cells)]) for name, cells in rows),
+        *(_line(row) for row in rows),
         "\\hline",
         "\\end{tabular}",
     ]

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from segcal.functional.catalogue import CALIBRATION, QUALITY
+from segcal.tables.further import FurtherTable
 from segcal.tables.paper import Cell, PaperTable, title
-from segcal.tables.surfaces import TITLE, SurfaceTable
 
 MARK = r"\*"
 
 
-def markdown_table(table: PaperTable, surfaces: SurfaceTable | None = None) -> str:
-    """Return tables of calibration and of quality and what their marks mean, then that of the segmentation if given."""
+def markdown_table(table: PaperTable, further: Sequence[FurtherTable] = ()) -> str:
+    """Return tables of calibration and of quality and what their marks mean, then further tables."""
     parts = [_part(table, columns) for metrics in (CALIBRATION, QUALITY) if (columns := table.columns(metrics))]
     parts.append("\n".join(_escaped(note) for note in table.notes("bold", "*")))
-    if surfaces is not None:
-        parts += [f"{_escaped(TITLE)}:", _segmentation(surfaces), f"{_escaped(surfaces.note())}."]
+    for other in further:
+        rows = [[_escaped(entry) for entry in (name, *entries)] for name, entries in other.rows.items()]
+        parts += [f"{_escaped(other.title)}:", _lines([other.first, *other.headings], rows), f"{_escaped(other.note)}."]
     return "\n\n".join(parts) + "\n"
 
 
@@ -25,16 +27,11 @@ def _part(table: PaperTable, columns: list[tuple[str, str]]) -> str:
         ["*floor*" if floor else _escaped(method), *(_number(cell) for cell in cells)]
         for method, floor, cells in table.rows(columns)
     ]
-    return _lines([title(*column) for column in columns], rows)
-
-
-def _segmentation(surfaces: SurfaceTable) -> str:
-    rows = [[_escaped(method), *(_number(cell) for cell in cells)] for method, cells in surfaces.rows.items()]
-    return _lines(surfaces.headings, rows)
+    return _lines(["Method", *(title(*column) for column in columns)], rows)
 
 
 def _lines(headings: list[str], rows: list[list[str]]) -> str:
-    lines = [["Method", *headings], ["---", *("---:" for _ in headings)], *rows]
+    lines = [headings, ["---", *("---:" for _ in headings[1:])], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from segcal.evaluation.protocol import Protocol
 from segcal.files import MARKER, read_json, staged_folder, write_json
+from segcal.tables import named_method
 from segcal.types import InputError, Probs
 from segcal.version import __version__
 
@@ -98,9 +99,8 @@ class Decisions:
 
     def threshold(self, method: str) -> Tensor:
         """Return the threshold of each class `[L]`."""
-        if method not in self.methods:
-            raise InputError(f"method must be one of {', '.join(self.methods)}, got '{method}'")
-        rows = self.thresholds[self.thresholds["method"] == method].set_index("label")["threshold"]
+        own = self.thresholds["method"] == named_method(method, self.methods, "method")
+        rows = self.thresholds[own].set_index("label")["threshold"]
         return torch.tensor([float(rows[name]) for name in self.class_names], dtype=torch.float64)
 
     def keep(self, probs: Probs, method: str) -> Bool[Tensor, "B L *S"]:
