@@ -324,6 +324,32 @@ def test_the_faces_of_the_crop_are_no_boundary(pair: tuple[Path, Path]) -> None:
     assert fitted[0].nll_after == fitted[1].nll_after
 
 
+@pytest.mark.parametrize("method", ["ts", "dirichlet"])
+def test_the_output_has_what_nnunet_needs_beside_its_archives(model: Path, tmp_path: Path, method: str) -> None:
+    """Its segmentation only as long as that is the most probable class."""
+    folder, out = open_folder(model), tmp_path / "out"
+    apply_to_folder(segcal.create(method, 3, ignore_index=folder.ignore_index).fit(folder), folder, out=out)
+    shared = {"dataset.json", "plans.json", "segcal.json"}
+    own = {f"{name}{suffix}" for name in "abc" for suffix in (".npz", ".pkl")}
+    labels = {f"{name}.nii.gz" for name in "abc"} if method == "ts" else set()
+    assert {path.name for path in out.iterdir()} == shared | own | labels
+    for name in sorted(labels):
+        (written,) = model.glob(f"fold_*/validation/{name}")
+        assert (out / name).read_bytes() == written.read_bytes()
+    again = open_folder(out, labels=model.parents[2] / "nnUNet_preprocessed" / model.parent.name / "gt_segmentations")
+    assert again.class_names == folder.class_names
+    assert method != "ts" or [case.spacing for case in again] == [case.spacing for case in folder]
+
+
+def test_a_file_that_vanishes_before_it_is_copied_is_named(model: Path, tmp_path: Path) -> None:
+    folder = open_folder(model)
+    calibrator = segcal.create("ts", 3, ignore_index=folder.ignore_index).fit(folder)
+    (model / "plans.json").unlink()
+    with pytest.raises(InputError, match=r"plans\.json' must stay until its output is complete"):
+        apply_to_folder(calibrator, folder, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("method", ["ts", "cts"])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_voxels_outside_the_crop_stay_what_they_are(
@@ -390,7 +416,7 @@ def package() -> Any:
 @pytest.mark.parametrize("reader", ["SimpleITKIO", "NibabelIO"])
 def test_what_nnunet_writes_is_read_and_what_is_written_nnunet_reads(package: Any, tmp_path: Path, reader: str) -> None:
     """nnU-Net's own export writes the folder, with its crop; its own reader and averaging take ours."""
-    from nnunetv2.ensembling.ensemble import average_probabilities
+    from nnunetv2.ensembling.ensemble import average_probabilities, ensemble_folders
     from nnunetv2.imageio.nibabel_reader_writer import NibabelIO
     from nnunetv2.imageio.simpleitk_reader_writer import SimpleITKIO
     from nnunetv2.inference.export_prediction import export_prediction_from_logits
@@ -433,7 +459,7 @@ def test_what_nnunet_writes_is_read_and_what_is_written_nnunet_reads(package: An
         logits, properties, plans.get_configuration("3d_fullres"), plans, dataset, str(pred / "a"), True
     )
     (pred / "dataset.json").write_text(json.dumps(dataset))
-    (pred / "plans.json").write_text("{}")
+    (pred / "plans.json").write_text(json.dumps(plans.plans))
     true = np.random.default_rng(1).integers(0, 3, SHAPE).astype(np.uint8)
     (tmp_path / "truth").mkdir()
     nibabel.save(nibabel.Nifti1Image(true.T, affine), tmp_path / "truth" / "a.nii.gz")
@@ -456,3 +482,7 @@ def test_what_nnunet_writes_is_read_and_what_is_written_nnunet_reads(package: An
     seen, found = kind().read_seg(str(out / "temperature" / "a.nii.gz"))
     assert seen.shape == (1, *SHAPE)
     np.testing.assert_allclose(found["spacing"], properties["spacing"])
+    ensemble_folders([str(out), str(out)], str(tmp_path / "merged"), num_processes=1)
+    np.testing.assert_array_equal(
+        nibabel.load(tmp_path / "merged" / "a.nii.gz").get_fdata(), nibabel.load(pred / "a.nii.gz").get_fdata()
+    )

@@ -100,6 +100,10 @@ class ExcessMaps:
         maps = [self.like.find(name).map_file(place) for place in self.like.map_folders(folder)]
         return [*maps, *(path.with_suffix(".png") for path in maps if self.like.spatial_dims == 2)]
 
+    def companions(self, name: str) -> tuple[Path, ...]:
+        """Return nothing: maps stand alone."""
+        return ()
+
     def pieces(self, case: Case) -> Iterator[Excess]:
         """Yield the maps of a case, one for each sigmoid channel or a single one."""
         heads = heads_of_folder(self.like)

@@ -51,6 +51,9 @@ class Output(Protocol[P]):
     def files(self, name: str, folder: Path) -> list[Path]:
         """Return the files of a case."""
 
+    def companions(self, name: str) -> Sequence[Path]:
+        """Return the files of a case that belong beside its output as they are."""
+
     def pieces(self, case: Case) -> Iterator[P]:
         """Yield everything that is written for a case, at least one piece; called by a thread, one piece ahead."""
 
@@ -173,8 +176,8 @@ def _join(output: Output[Any], folder: Folder, parts: Sequence[Path], out: Path)
     with staged_folder(out) as staging:
         for name in folder.names:
             _take(output, name, finished[name][0], staging)
-        if folder.description is not None:
-            shutil.copyfile(folder.description, staging / folder.description.name)
+            _copy(output.companions(name), staging)
+        _copy(folder.descriptions, staging)
         return _complete(output, staging, {name: finished[name][1] for name in folder.names})
 
 
@@ -188,6 +191,14 @@ def _take(output: Output[Any], name: str, source: Path, target: Path) -> None:
         else:
             new.unlink(missing_ok=True)
             _link(old, new)
+
+
+def _copy(files: Iterable[Path], target: Path) -> None:
+    for file in files:
+        try:
+            shutil.copyfile(file, target / file.name)
+        except FileNotFoundError as error:
+            raise InputError(f"'{file}' must stay until its output is complete, but it is gone; restore it") from error
 
 
 def _link(source: str | Path, target: str | Path) -> None:

@@ -81,6 +81,15 @@ class CaseFiles:
         files = ["" if path is None else format_of(path).identity(path) for path in paths]
         return "; ".join([*files, self.kind, str(self.group), str(self.spacing), str(self.masks)])
 
+    def companions(self, *, labels_kept: bool) -> list[Path]:
+        """Return the files that nnU-Net needs beside an archive: a pickle and, while it is right, its segmentation."""
+        if not self.archived:
+            return []
+        found = [self.scores.with_suffix(".pkl")]
+        if labels_kept and self.prediction is not None and self.prediction.parent == self.scores.parent:
+            found.append(self.prediction)
+        return [path for path in found if path.is_file()]
+
     def load(self, expected: Expected, *, check: bool, in_slabs: bool = False) -> tuple[Case, Crop | None]:
         """Read all files, each once, and check what they hold, unless the case has been checked before.
 

@@ -43,7 +43,7 @@ class Folder(Sequence[Case]):
         splits: The names of the cases of each split in `splits.json`.
         files: Where each case lies.
         activation: Whether the classes exclude one another (softmax) or are channels that may overlap (sigmoid).
-        description: A file of another program that describes the cases, such as nnU-Net's `dataset.json`.
+        descriptions: Files of another program that describe the cases, such as nnU-Net's `dataset.json`.
         in_slabs: Whether logits are checked slab by slab by those who read them, instead of once more before that.
         crops: Where the cases that were read lie in their volumes, if the network predicted a part of these only.
     """
@@ -59,7 +59,7 @@ class Folder(Sequence[Case]):
     splits: Splits = field(repr=False)
     files: dict[str, CaseFiles] = field(repr=False)
     activation: Activation = "softmax"
-    description: Path | None = None
+    descriptions: tuple[Path, ...] = ()
     in_slabs: bool = False
     crops: dict[str, Crop] = field(default_factory=dict, repr=False)  # shared with every part of this folder
     _checked: set[str] = field(default_factory=set, repr=False)  # shared with every part of this folder
@@ -191,7 +191,7 @@ def open_folder(
         splits=splits,
         files={name: head.files_of(files) for name, files in found.files.items()},
         activation=head.activation,
-        description=found.description,
+        descriptions=found.descriptions,
     )
     return folder if split is None else folder.select(split)
 

@@ -48,7 +48,7 @@ class Found:
         ignore_index: Labels that the folder declares as ignored.
         splits: Splits that follow from the folder itself.
         channels: The labels of each sigmoid channel, if the folder declares such channels.
-        description: The file that says all this, if there is one; outputs get a copy, so that they are read alike.
+        descriptions: The files that say all this, if there are any; outputs get copies, so that they are read alike.
     """
 
     files: dict[str, CaseFiles]
@@ -57,7 +57,7 @@ class Found:
     ignore_index: tuple[int, ...] = ()
     splits: Splits = field(default_factory=dict)
     channels: Channels | None = None
-    description: Path | None = None
+    descriptions: tuple[Path, ...] = ()
 
 
 class Layout(Protocol):

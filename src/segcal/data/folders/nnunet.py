@@ -46,9 +46,11 @@ class NnUNet:
         labels = request.labels or (None if folds else _inside(root)) or _truth(_model(root))
         files = archived_cases(request, places, labels)
         kind = request.scores or request.settings.scores or "probabilities"
-        description = _dataset_json(root)
-        classes, ignored, channels = _read_dataset(description)
-        return Found(files, kind, classes, ignored, splits, channels, description)
+        dataset = _dataset_json(root)
+        classes, ignored, channels = _read_dataset(dataset)
+        marks = [place / name for place in (root, _model(root)) for name in _MARKS]
+        kept = {path.name: path for path in reversed(marks) if path.is_file()}
+        return Found(files, kind, classes, ignored, splits, channels, tuple(kept.values()))
 
 
 LAYOUT = NnUNet()
