@@ -56,6 +56,16 @@ def data(tmp_path: Path, dims: int) -> Path:
     return tmp_path / "data"
 
 
+def test_nothing_is_written_if_a_label_would_change(
+    tmp_path: Path, data: Path, dims: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which no kernel does; each counts the labels of what it writes."""
+    monkeypatch.setattr("segcal.apply.counted_probabilities", lambda logits, _: (logits.flip(1).softmax(1), 7))
+    with pytest.raises(RuntimeError, match="7 labels of case 'huge' would change"):
+        apply_to_folder(scaling(1.5), open_folder(data), out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("temperature", [0.05, 1.7, 100.0])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_labels_are_kept_in_the_files(tmp_path: Path, data: Path, dims: int, dtype: str, temperature: float) -> None:

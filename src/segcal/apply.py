@@ -17,7 +17,7 @@ from segcal.cases import Slab
 from segcal.data.folders.crop import Crop
 from segcal.data.folders.folder import Folder
 from segcal.data.io.base import Shape
-from segcal.functional.division import scaled_probabilities
+from segcal.functional.division import counted_probabilities, scaled_probabilities
 from segcal.functional.pixels import moved_labels
 from segcal.functional.probability import keep_labels, keep_sides, two_class_logits
 from segcal.parts.outputs import Track, write_cases
@@ -127,13 +127,14 @@ class CalibratedFiles:
 
     def _slabs(self, case: Case) -> Iterator[CalibratedSlab]:
         calibrator, rows = self.calibrator, int(case.logits.shape[1])
-        for slab, exact, temperature in _probabilities(calibrator, case):
-            probs, moved = _rounded(calibrator, exact, slab.logits[:, :, slab.inner], _PRECISIONS[self.dtype])
+        for slab, exact, known, temperature in _probabilities(calibrator, case):
+            raw = slab.logits[:, :, slab.inner]
+            probs, moved = _rounded(calibrator, exact, raw, _PRECISIONS[self.dtype], known)
             if moved and calibrator.preserves_labels:
                 raise RuntimeError(f"{moved} labels of case '{case.name}' would change, which must never happen")
             heat = temperature[0].float().cpu().numpy() if self.maps and temperature is not None else None
             own = slab.inner_rows
-            del slab, exact, temperature  # before the next slab is read
+            del slab, raw, exact, temperature  # before the next slab is read
             yield CalibratedSlab(own.start, probs[0].cpu().numpy(), heat, moved, own.stop == rows)
             del probs, heat
 
@@ -196,35 +197,43 @@ def _outside(like: CalibratedSlab, rows: range, space: Shape, activation: Activa
         yield CalibratedSlab(start, probs, hot, 0, last=rows.start > 0 and start + count == rows.stop)
 
 
-def _rounded(calibrator: Calibrator, exact: Probs, raw: Logits, dtype: torch.dtype) -> tuple[Probs, int]:
-    """Return probabilities in a precision, with the labels of methods that keep them, and how many pixels changed."""
+def _rounded(
+    calibrator: Calibrator, exact: Probs, raw: Logits, dtype: torch.dtype, known: int | None
+) -> tuple[Probs, int]:
+    """Return probabilities in a precision, with the labels of methods that keep them, and how many pixels changed.
+
+    `known` is how many have changed before they are rounded, where that has been counted.
+    """
     rounded, keeps = exact.to(dtype), calibrator.preserves_labels
     if calibrator.activation == "sigmoid":
         probs = keep_sides(rounded, raw) if keeps else rounded
         return probs, int(((probs > 0.5) != (raw > 0)).any(dim=1).sum())
     # `scaled_probabilities` guards the labels; only rounding afterwards or before may have moved one
     guarded = rounded.dtype == exact.dtype and raw.dtype != torch.float64
+    if guarded and known is not None:
+        return rounded, known
     probs = keep_labels(rounded, raw) if keeps and not guarded else rounded
     return probs, moved_labels(probs[0].flatten(1), raw[0].flatten(1))
 
 
-def _probabilities(calibrator: Calibrator, case: Case) -> Iterator[tuple[Slab, Probs, Temperature | None]]:
+def _probabilities(calibrator: Calibrator, case: Case) -> Iterator[tuple[Slab, Probs, int | None, Temperature | None]]:
     """Yield calibrated probabilities slab by slab, with the temperatures of methods that have them.
 
-    All are the result of `scaled_probabilities`, whose kernel gives the same bits for any number of threads.
+    Before the temperatures comes how many labels of the slab changed, where this is counted on the way. Probabilities
+    are those of `scaled_probabilities`, whose kernel gives the same bits for any number of threads.
     """
     activated = _sigmoid if calibrator.activation == "sigmoid" else _softmax
     if isinstance(calibrator, TemperatureCalibrator) or _has_temperatures(calibrator):
         for slab, temperature in calibrator.temperature_case(case):
             raw = slab.logits[:, :, slab.inner]
             if calibrator.activation == "softmax" and calibrator.only_divides:
-                yield slab, scaled_probabilities(_single(raw), temperature.float()), temperature
+                yield slab, *counted_probabilities(_single(raw), temperature.float()), temperature
             else:
-                yield slab, activated(calibrator.scale(raw, temperature)), temperature
+                yield slab, activated(calibrator.scale(raw, temperature)), None, temperature
             del slab, raw
     else:
         for slab, logits in calibrator.calibrate_case(case):
-            yield slab, activated(logits), None
+            yield slab, activated(logits), None, None
 
 
 def _softmax(logits: Logits) -> Probs:

@@ -724,7 +724,7 @@ def test_program_cleans_up_when_it_is_terminated(data: Path, calibrator: Path) -
     """SIGTERM while the first case is written: no folder, no temporary one, no lock."""
     code = (
         "import os, signal, sys\nfrom segcal.cli import main\nimport segcal.apply as apply\n"
-        "apply.moved_labels = lambda *_: os.kill(os.getpid(), signal.SIGTERM)\nmain()"
+        "apply.counted_probabilities = lambda *_: os.kill(os.getpid(), signal.SIGTERM)\nmain()"
     )
     before = everything(data.parent)
     arguments = ["apply", calibrator, data, "--out", data.parent / "probs"]

@@ -276,6 +276,7 @@ INPUTS: dict[str, tuple[Callable[[Scene], Call | list[Call]], dict[str, float]]]
     "counting.percentile_edges": (lambda s: call(s.pixels[0], s.index, 7), {"rtol": 0, "atol": 0}),
     "counting.region_sums": (lambda s: call(s.index, *s.pixels[2:], s.classes), CLOSE),
     "division.confidence_and_label": (of_divisions, SINGLE),
+    "division.counted_probabilities": (of_divisions, SINGLE),
     "division.scaled_logits": (of_divisions, {"rtol": 1e-6, "atol": 1e-6}),
     "division.scaled_probabilities": (of_divisions, SINGLE),
     "division.scaled_within": (of_within, {"rtol": 1e-6, "atol": 0}),

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from segcal.functional.pixels import all_finite
+from segcal.functional.pixels import all_finite, moved_labels
 from segcal.functional.probability import at_least_float32, keep_labels, predicted_labels, probabilities
 from segcal.kernels.dispatch import accelerated, has_values, noting_kernels
 from segcal.types import InputError
@@ -52,6 +52,19 @@ def scaled_probabilities(
     require_finite(logits)
     calibrated = divided(logits, temperature)
     return keep_labels(probabilities(finite_in(calibrated, calibrated.dtype)).to(logits.dtype), logits)
+
+
+@accelerated
+def counted_probabilities(
+    logits: Float[Tensor, "B L *S"], temperature: Float[Tensor, "B 1 *S"]
+) -> tuple[Float[Tensor, "B L *S"], int]:
+    """Return `scaled_probabilities`, and how many pixels have another label than by the logits: 0, if all is well.
+
+    Kernels look at what they have just written, which is still at hand.
+    """
+    probs = scaled_probabilities(logits, temperature)
+    moved = (moved_labels(ours.flatten(1), raw.flatten(1)) for ours, raw in zip(probs, logits, strict=True))
+    return probs, sum(moved)
 
 
 @accelerated
