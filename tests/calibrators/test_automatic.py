@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -359,7 +360,10 @@ def taking(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module.Trial, "verdict", lambda _: (name, "told so"))
 
 
+@cache
 def subject(name: str) -> Subject:
+    """What is fitted on the cases is shared by all tests of a candidate, each of which calls `taking` first."""
+
     def make(**settings: Any) -> Calibrator:
         return create("auto", 3, spatial_dims=2, image_channels=1, candidates=("ts", name), **settings)
 
