@@ -26,6 +26,7 @@ from segcal.data.datasets.simulate import simulate
 from segcal.integrations.onnx import export_onnx
 from segcal.types import Case, InputError
 from support.contracts import CHECKS, Check, Subject
+from support.strengths import choose_among_few
 
 QUICK = ("ts", "ets")
 
@@ -105,7 +106,10 @@ SECONDS = ("ts", "ets", "classwise", "cts", "cts+classes")
 
 
 @pytest.mark.parametrize(("temperature", "chosen"), [(of_class, "classwise"), (near_borders, "cts")])
-def test_what_the_temperature_follows_is_found(temperature: Callable[[np.ndarray], np.ndarray], chosen: str) -> None:
+def test_what_the_temperature_follows_is_found(
+    temperature: Callable[[np.ndarray], np.ndarray], chosen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choose_among_few(monkeypatch)
     found = auto(scaled(8, temperature), candidates=SECONDS)
     details = found.fit_report_.details
     assert details["chosen"] == chosen
@@ -114,7 +118,8 @@ def test_what_the_temperature_follows_is_found(temperature: Callable[[np.ndarray
     assert any(details["chosen_details"]["class_offsets"]) == (chosen == "classwise")
 
 
-def test_one_temperature_for_all_is_ts_among_all_that_take_seconds() -> None:
+def test_one_temperature_for_all_is_ts_among_all_that_take_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    choose_among_few(monkeypatch)
     assert auto(scenes(8), candidates=SECONDS).fit_report_.details["chosen"] == "ts"
 
 
@@ -358,6 +363,7 @@ def taking(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(AutomaticChoice, "_plan", lambda *_: Plan({}, {}, None))
     monkeypatch.setattr(AutomaticChoice, "_try", lambda *_: None)
     monkeypatch.setattr(module.Trial, "verdict", lambda _: (name, "told so"))
+    choose_among_few(monkeypatch)
 
 
 @cache

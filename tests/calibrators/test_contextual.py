@@ -20,10 +20,16 @@ from segcal.functional.log_linear import Pixels, fit_in_memory, loss_sums, read_
 from segcal.functional.ridge import Strengths, choose_ridge
 from segcal.kernels.dispatch import plain_only
 from segcal.types import Case, InputError
+from support.strengths import choose_among_few
 
 CLASSES = 4
 WEIGHTS = {"entropy": 0.3, "boundary in 25": -2.0}
 OFFSETS = np.array([0.4, -0.4, 0.0, 0.0])
+
+
+@pytest.fixture
+def few_strengths(monkeypatch: pytest.MonkeyPatch) -> None:
+    choose_among_few(monkeypatch)
 
 
 def heated(count: int, size: tuple[int, ...] = (48, 48), seed: int = 0, **settings: Any) -> list[Case]:
@@ -72,6 +78,7 @@ def test_what_made_the_scenes_is_found() -> None:
     assert any("raises the temperature" in words for words in details["words"])
 
 
+@pytest.mark.usefixtures("few_strengths")
 def test_it_beats_one_temperature_on_other_scenes() -> None:
     fitted, others = heated(12), heated(6, seed=5)
 
@@ -186,6 +193,7 @@ def test_a_rare_class_is_drawn_more_to_the_common_temperature() -> None:
     assert 0 < point[2] < point[1] / 2
 
 
+@pytest.mark.usefixtures("few_strengths")
 def test_groups_are_never_split(monkeypatch: pytest.MonkeyPatch) -> None:
     """Twelve images of four groups, told apart by their logits: no fold holds pixels of a group that another holds."""
     cases = [replace(case, name=f"{k}", group=f"group-{k % 4}") for k, case in enumerate(heated(12, size=(12, 12)))]
@@ -254,6 +262,7 @@ def test_held_out_nll_is_that_of_refits() -> None:
     np.testing.assert_allclose(spans[:, 1], 4.302652729911275 * spread, rtol=1e-9)  # Student's t, 2 degrees
 
 
+@pytest.mark.usefixtures("few_strengths")
 def test_it_is_deterministic_on_one_and_two_threads() -> None:
     cases, threads, found = heated(4, size=(24, 24)), torch.get_num_threads(), []
     try:
@@ -303,6 +312,7 @@ def test_an_image_of_which_nothing_is_drawn_is_no_fold(features: bool, monkeypat
     assert report.details["coefficients"] == [0.0] * (len(FEATURES) if features else 0)
 
 
+@pytest.mark.usefixtures("few_strengths")
 def test_the_mean_temperature_is_that_of_the_pixels() -> None:
     cases = heated(8)
     for sharpen in (True, False):
@@ -313,6 +323,7 @@ def test_the_mean_temperature_is_that_of_the_pixels() -> None:
         assert cts.fit_report_.details["words"][0] == f"temperatures are {mean:.3g} in the geometric mean"
 
 
+@pytest.mark.usefixtures("few_strengths")
 def test_a_class_that_is_never_predicted_is_told_so() -> None:
     cases = [replace(case, logits=np.insert(np.asarray(case.logits), 2, -50, axis=0)) for case in heated(8)]
     cases = [replace(case, labels=np.asarray(case.labels) + (np.asarray(case.labels) >= 2)) for case in cases]
@@ -323,6 +334,7 @@ def test_a_class_that_is_never_predicted_is_told_so() -> None:
     assert sum("none were seen" in words for words in details["words"]) == 1
 
 
+@pytest.mark.usefixtures("few_strengths")
 def test_narrow_bounds_are_put_around_what_was_found() -> None:
     cases = two_of_a_kind(12, seed=0)
     plain, narrow = (ContextualTemperatureScaling(2, bounds=bounds).fit(cases) for bounds in ((0.05, 100), (1, 100)))
@@ -339,6 +351,7 @@ def test_narrow_bounds_are_put_around_what_was_found() -> None:
     assert low.temperature(logits).max() <= 0.5, "no floor is above the bounds"
 
 
+@pytest.mark.usefixtures("few_strengths")
 def test_brier_is_lower_when_it_counts() -> None:
     cases = heated(8)
 
@@ -362,6 +375,7 @@ def test_temperatures_at_the_bounds_are_reported(monkeypatch: pytest.MonkeyPatch
     assert 1.0 <= report.details["temperature"] <= 1.3
 
 
+@pytest.mark.usefixtures("few_strengths")
 def test_a_rough_fit_is_that_of_the_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     cases = heated(12)
     rough = ContextualTemperatureScaling(CLASSES).fit_roughly(cases)
@@ -411,6 +425,7 @@ def test_no_pixel_becomes_surer_than_the_network_made_it() -> None:
         assert cts.fit_report_.nll_after == pytest.approx(measured[0] / measured[1], rel=1e-6), "as it is applied"
 
 
+@pytest.mark.usefixtures("few_strengths")
 def test_the_floor_is_the_one_temperature_where_that_sharpens_too() -> None:
     cases = [replace(case, logits=case.logits / 8) for case in heated(8)]
     one = TemperatureScaling(CLASSES).fit(cases).fit_report_.details["temperature"]
@@ -423,6 +438,7 @@ def test_the_floor_is_the_one_temperature_where_that_sharpens_too() -> None:
     assert torch.equal(alone.temperature(logits), TemperatureScaling(CLASSES).fit(cases).temperature(logits))
 
 
+@pytest.mark.usefixtures("few_strengths")
 def test_a_shift_of_the_logits_changes_nothing() -> None:
     def shifted(cases: Sequence[Case]) -> list[Case]:
         return [replace(case, logits=np.asarray(case.logits) + 8.0) for case in cases]
@@ -465,6 +481,7 @@ def confused(count: int, seed: int = 0) -> list[Case]:
     return cases
 
 
+@pytest.mark.usefixtures("few_strengths")
 def test_pairs_learn_what_is_confused_and_lower_the_nll_of_other_scenes() -> None:
     cases, others = confused(12), confused(6, seed=5)
     plain, paired = (ContextualTemperatureScaling(CLASSES, pairs=pairs).fit(cases) for pairs in (False, True))
