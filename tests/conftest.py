@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 from collections.abc import Callable, Iterator
@@ -29,6 +30,12 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("segcal")
+
+
+def pytest_collection_finish() -> None:
+    """Keep what was imported and collected out of garbage collections, each of which would go through all of it."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
