@@ -124,8 +124,8 @@ def test_relabelling_the_classes_relabels_the_answer(cases: list[Case]) -> None:
 
 
 def test_many_classes() -> None:
-    many = noisy(1, classes=20, size=(40, 40))
-    report = MatrixScaling(20).fit(many).fit_report_
+    many = noisy(1, classes=12, size=(32, 32))
+    report = MatrixScaling(12).fit(many).fit_report_
     x, labels = table(many)
     _, _, value = affine_reference(x, labels, diagonal=False, off_diagonal=0.01, bias=0.01)
     assert report.converged

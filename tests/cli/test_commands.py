@@ -24,7 +24,9 @@ from segcal.data.datasets.simulate import simulate
 from segcal.data.folders.folder import open_folder
 from segcal.data.folders.writer import write_folder
 from segcal.evaluation.results import Results
+from support import run_commands
 from support.commands import done, refuse, run, succeed, succeed_json
+from support.strengths import choose_among_few
 
 BAD = "scene-001"  # the case that is spoilt
 
@@ -329,7 +331,8 @@ def test_learned_methods_are_fitted_and_applied(learned: Path, method: str) -> N
             assert (np.ptp(heat) == 0) == (method == "ibts")
 
 
-def test_auto_tells_what_it_took(tmp_path: Path) -> None:
+def test_auto_tells_what_it_took(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    choose_among_few(monkeypatch)
     cases = [scene.case for scene in simulate(5, num_classes=3, size=(16, 14), contrast=2.0)]
     write_folder(tmp_path / "data", {"fit": cases})
     result = done("fit", tmp_path / "data", "--method", "auto", "--out", tmp_path / "auto", "--epochs", 1)
@@ -689,11 +692,11 @@ def test_a_reader_that_has_had_enough_is_no_mistake(data: Path, monkeypatch: pyt
     assert segcal.load(data.parent / "ts").fitted
 
 
-def program(*arguments: object, launcher: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+def program(*arguments: object, command: tuple[str, ...] = ("-m", "segcal")) -> subprocess.CompletedProcess[str]:
     source = Path(segcal.__file__).parents[1]
-    strict = {} if launcher else {"PYTHONWARNINGS": "error"}  # a launcher may have remarks of its own
+    strict = {"PYTHONWARNINGS": "error"} if LAUNCHER[1] not in command else {}  # a launcher may have remarks of its own
     return subprocess.run(
-        [sys.executable, *launcher, "-m", "segcal", *map(str, arguments)],
+        [sys.executable, *command, *map(str, arguments)],
         capture_output=True,
         text=True,
         check=False,
@@ -736,23 +739,32 @@ def test_program_cleans_up_when_it_is_terminated(data: Path, calibrator: Path) -
     assert everything(data.parent) == before
 
 
-@pytest.mark.parametrize(
-    ("method", "settings"), [("lts", QUICK), ("cts", ()), ("auto", ("--candidates", "ts,cts,lts", *QUICK))]
-)
-def test_two_processes_fit_what_one_does(tmp_path: Path, method: str, settings: tuple[str, ...]) -> None:
+LAUNCHER = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+METHODS: dict[str, tuple[object, ...]] = {"lts": QUICK, "cts": (), "auto": ("--candidates", "ts,cts,lts", *QUICK)}
+
+
+def test_two_processes_fit_what_one_does(tmp_path: Path) -> None:
     cases = [scene.case for scene in simulate(6, num_classes=3, size=(12, 14), contrast=2.0)]
     write_folder(tmp_path / "data", {"fit": cases[:5], "validation": cases[5:]})
-    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    options = ("fit", tmp_path / "data", "--method", method, *settings)
-    done = program(*options, "--out", tmp_path / "two", launcher=launcher)
+    options = {name: ("fit", tmp_path / "data", "--method", name, *settings) for name, settings in METHODS.items()}
+    done = program(*options["lts"], "--out", tmp_path / "lts-2", command=(*LAUNCHER, "-m", "segcal"))
+    _assert_done(done, "lts")
+    others = [[*map(str, options[name]), "--out", str(tmp_path / f"{name}-2")] for name in ("cts", "auto")]
+    done = program(json.dumps(others), command=(*LAUNCHER, str(run_commands.__file__)))  # to start processes once
+    _assert_done(done, "cts", "auto")
+    for name, asked in options.items():
+        succeed(*asked, "--out", tmp_path / f"{name}-1")
+        two, one = (segcal.load(tmp_path / f"{name}-{count}") for count in (2, 1))
+        for key, value in one.state_dict().items():
+            assert torch.allclose(two.state_dict()[key].float(), value.float(), rtol=0, atol=1e-5), (name, key)
+        assert two.fit_report_.nll_after == pytest.approx(one.fit_report_.nll_after, abs=1e-6), name
+        assert set(two.fit_report_.names) == set(one.fit_report_.names), name
+    assert two.fit_report_.details["scores"]["lts"]["seconds"] > 0, "it was tried by auto, the last of them"
+
+
+def _assert_done(done: subprocess.CompletedProcess[str], *methods: str) -> None:
+    """Without an error, and told once, by the first of the processes."""
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
-    assert done.stdout.count(f"{method}: NLL") == done.stdout.count("saved in") == 1
-    succeed(*options, "--out", tmp_path / "one")
-    two, one = (segcal.load(tmp_path / name) for name in ("two", "one"))
-    for name, value in one.state_dict().items():
-        assert torch.allclose(two.state_dict()[name].float(), value.float(), rtol=0, atol=1e-5), name
-    assert two.fit_report_.nll_after == pytest.approx(one.fit_report_.nll_after, abs=1e-6)
-    assert set(two.fit_report_.names) == set(one.fit_report_.names)
-    if method == "auto":
-        assert two.fit_report_.details["scores"]["lts"]["seconds"] > 0, "it was tried"
+    assert [done.stdout.count(f"{method}: NLL") for method in methods] == [1] * len(methods)
+    assert done.stdout.count("saved in") == len(methods)

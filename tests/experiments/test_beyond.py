@@ -20,6 +20,7 @@ from experiments.beyond.table import tables
 from segcal import InputError
 from segcal.data.datasets.camvid import sequence_of
 from support.camvid_tree import NAMES, write_camvid
+from support.strengths import choose_among_few
 
 JOB = "fc-densenettiny-ce-0"
 
@@ -72,7 +73,10 @@ def test_camvid_is_fitted_on_val_and_counted_by_video(camvid: tuple[Path, Path])
     assert {sequence_of(case.name) for case in (*one.fit, *one.test)} == {"Seq05VD"}
 
 
-def test_results_accumulate(voc: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_results_accumulate(
+    voc: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choose_among_few(monkeypatch)
     common = ["run", "--voc", str(voc), "--out", str(tmp_path), "--splits", "2", "--sizes", "3", "--epochs", "2"]
     assert main([*common, "--methods", "UC", "TS"]) == 0
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("report.json")}

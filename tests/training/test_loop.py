@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -188,18 +189,27 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tensor]
     return load_file(out)
 
 
-def test_a_killed_fit_resumes_to_the_same_weights(uninterrupted: dict[str, Tensor], tmp_path: Path) -> None:
-    killed = run(tmp_path / "w", tmp_path / "run", kill_after=3)
-    assert killed.returncode == -signal.SIGKILL
-    assert not (tmp_path / "w").exists()
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The checkpoints of a fit that was killed after four epochs of six."""
+    folder = tmp_path_factory.mktemp("killed")
+    assert run(folder / "w", folder / "run", kill_after=4).returncode == -signal.SIGKILL
+    assert not (folder / "w").exists()
+    return folder / "run"
+
+
+def test_a_killed_fit_resumes_to_the_same_weights(
+    uninterrupted: dict[str, Tensor], killed: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(killed, tmp_path / "run")
     resumed = run(tmp_path / "w", tmp_path / "run")
     assert resumed.returncode == 0, resumed.stderr
     found = load_file(tmp_path / "w")
     assert all(torch.equal(found[name], value) for name, value in uninterrupted.items())
 
 
-def test_a_damaged_checkpoint_is_passed_over(uninterrupted: dict[str, Tensor], tmp_path: Path) -> None:
-    run(tmp_path / "w", tmp_path / "run", kill_after=4)
+def test_a_damaged_checkpoint_is_passed_over(uninterrupted: dict[str, Tensor], killed: Path, tmp_path: Path) -> None:
+    shutil.copytree(killed, tmp_path / "run")
     newest = max((tmp_path / "run").glob("epoch-*.safetensors"))
     content = bytearray(newest.read_bytes())
     content[-40] ^= 0xFF  # one byte of a tensor: only a checksum notices
