@@ -11,7 +11,6 @@ from torch import Tensor
 
 pytest.importorskip("beartype")
 
-from beartype.roar import BeartypeCallHintViolation
 from jaxtyping import Float, TypeCheckError
 
 from segcal.functional.pixels import moved_labels
@@ -37,14 +36,10 @@ def as_if_in(module: str, result: Tensor) -> Callable[..., Tensor]:
     [(THREE, (THREE, FOUR)), (THREE, (THREE, THREE[None])), (THREE, (THREE, THREE.long())), (FOUR, (THREE, THREE))],
     ids=["sizes that differ", "another dimension", "integers", "result"],
 )
-@pytest.mark.parametrize(
-    ("module", "error"), [("segcal.functional.any", BeartypeCallHintViolation), ("segcal.regions", TypeCheckError)]
-)
-def test_a_wrong_shape_is_found(
-    module: str, error: type[Exception], result: Tensor, arguments: tuple[Tensor, Tensor]
-) -> None:
+@pytest.mark.parametrize("module", ["segcal.functional.any", "segcal.regions"])
+def test_a_wrong_shape_is_found(module: str, result: Tensor, arguments: tuple[Tensor, Tensor]) -> None:
     assert as_if_in(module, THREE)(THREE, THREE) is THREE
-    with pytest.raises(error, match="Tensor, 'N'"):
+    with pytest.raises(TypeCheckError, match="Tensor, 'N'"):
         as_if_in(module, result)(*arguments)
 
 
@@ -65,7 +60,7 @@ def test_each_call_has_its_own_sizes() -> None:
 def test_other_types_are_checked_in_the_mathematics_only() -> None:
     count: Any = "one"
     assert as_if_in("segcal.regions", THREE)(THREE, THREE, count=count) is THREE
-    with pytest.raises(BeartypeCallHintViolation, match="not instance of int"):
+    with pytest.raises(TypeCheckError, match="not instance of int"):
         as_if_in("segcal.functional.any", THREE)(THREE, THREE, count=count)
 
 
@@ -80,7 +75,7 @@ def test_what_has_no_shape_is_left_alone_outside_the_mathematics() -> None:
 def test_kernels_have_the_types_of_their_plain_form() -> None:
     logits, fewer = torch.zeros(3, 5), torch.zeros(3, 4)
     assert moved_labels(logits, logits) == 0
-    with pytest.raises(BeartypeCallHintViolation, match="logits"):
+    with pytest.raises(TypeCheckError, match="logits"):
         moved_labels(logits, fewer)
-    with plain_only(), pytest.raises(BeartypeCallHintViolation, match="logits"):
+    with plain_only(), pytest.raises(TypeCheckError, match="logits"):
         moved_labels(logits, fewer)

@@ -9,10 +9,11 @@ from types import SimpleNamespace
 from typing import Any, get_args, get_type_hints
 
 import jaxtyping
-from beartype import beartype
-from jaxtyping import AbstractArray, install_import_hook, jaxtyped
+from beartype import BeartypeConf, beartype
+from jaxtyping import AbstractArray, TypeCheckError, install_import_hook, jaxtyped
 
 CHECKED = ("segcal.functional", "segcal.calibrators", "segcal.metrics", "segcal.regions")
+as_type_errors = beartype(conf=BeartypeConf(violation_type=TypeCheckError))  # which segcal may catch, as it does others
 
 
 class DeclinedError(Exception):
@@ -48,9 +49,9 @@ def beartyped(function: Callable[..., Any], hints: dict[str, Any]) -> Callable[.
     """Check the arguments and the result of a function against these hints."""
     written = function.__annotations__
     function.__annotations__ = hints
-    typed = beartype(function)
+    typed: Callable[..., Any] = as_type_errors(function)
     function.__annotations__ = written
-    return wraps(function)(typed)
+    return function if typed is function else wraps(function)(typed)  # the same if there is nothing to check
 
 
 def in_context(typed: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
