@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from segcal import calibrators
+from support.strengths import choose_among_few
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -43,6 +44,7 @@ def test_the_readme_shows_code() -> None:
 @pytest.mark.parametrize("page", WITH_CODE, ids=name_of)
 def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    choose_among_few(monkeypatch)
     monkeypatch.setattr(calibrators, "_METHODS", dict(calibrators._METHODS))  # a page registers a method of its own
     exec(compile(code_of(page), str(page), "exec"), {})
 

@@ -96,13 +96,13 @@ def test_images_too_small_to_reflect(shape: tuple[int, int]) -> None:
 LOCAL = {
     2: (
         {"size": (96, 96), "num_classes": 5, "temperatures": (0.5, 4.0), "contrast": 3.0},
-        {"learning_rate": 3e-3, "epochs": 60},
+        {"learning_rate": 3e-3, "epochs": 40},
         {"positivity": "relu", "sharpen": True},
         {"scenes": 30, "patch": 48},
     ),
     3: (
         {"size": (20, 28, 28), "num_classes": 3, "temperatures": (0.4, 6.0), "contrast": 2.0},
-        {"learning_rate": 2e-3, "epochs": 70},
+        {"learning_rate": 2e-3, "epochs": 50},
         {"positivity": "softplus", "sharpen": True},
         {"scenes": 40, "patch": 14},
     ),

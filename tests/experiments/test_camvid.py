@@ -38,6 +38,7 @@ from segcal.data.datasets.camvid import (
     time_blocks,
 )
 from support.camvid_tree import NAMES, write_camvid
+from support.strengths import choose_among_few
 
 REAL = Path(__file__).parents[3] / "shared" / "data" / "camvid"
 needs_data = pytest.mark.skipif(not REAL.is_dir(), reason=f"needs CamVid in '{REAL}'")
@@ -331,7 +332,9 @@ def test_the_paper_is_transcribed_whole() -> None:
 def finished_run(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("results")
     small = ["--network", "tiny", "--preset", "small", "--device", "cpu", "--data", str(tree), "--out", str(out)]
-    assert main(["run", *small, "--loss", "ce"]) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        choose_among_few(patch)
+        assert main(["run", *small, "--loss", "ce"]) == 0
     assert main(["run", *small, "--loss", "focal", "--protocol", "paper"]) == 0
     return out
 
@@ -383,6 +386,7 @@ def test_each_stage_reads_its_own_list_only(tree: Path, tmp_path: Path, monkeypa
         return {(split, name) for name in NAMES[split]}
 
     monkeypatch.setattr(CamVid, "read", noted)
+    choose_among_few(monkeypatch)
     job, data, recipe = Job("tiny", "ce", 0), open_camvid(tree), replace(PRESETS["small"], frames=None)
     train_network(job, data, tmp_path, recipe, device="cpu")
     assert seen == {*list_of("train"), *list_of("val")}, "the mIoU on val is told"
