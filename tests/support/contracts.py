@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 import numpy as np
@@ -35,6 +35,15 @@ Check = Callable[["Subject", Path], None]
 
 CHECKS: dict[str, Check] = {}
 CUDA_CHECKS: dict[str, Check] = {}
+
+
+class Stressed(NamedTuple):
+    """Logits, and what a calibrator makes of them."""
+
+    logits: Tensor
+    calibrated: Tensor
+    by_slabs: Tensor  # of the first image
+    probs: Tensor
 
 
 @dataclass(frozen=True)
@@ -60,6 +69,20 @@ class Subject:
         right = [replace(case, labels=np.asarray(case.logits).argmax(0)) for case in self.cases]
         wrong = [replace(case, labels=np.asarray(case.logits).argmin(0)) for case in self.cases]
         return self.fitted, self.fit(right), self.fit(wrong)
+
+    @cached_property
+    def stressed(self) -> tuple[Stressed, ...]:
+        """What the extremes make of unusual logits; shared by all checks, like `fitted`."""
+        return tuple(
+            Stressed(
+                logits,
+                calibrator(logits, image),
+                _by_slabs(calibrator, logits, image),
+                calibrator.predict_proba(logits, image),
+            )
+            for calibrator in self.extremes
+            for logits, image in _stress(self)
+        )
 
     def batch(self, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
         """Logits `[B, L, *S]` and images `[B, C, *S]` of all cases."""
@@ -112,20 +135,15 @@ def shape_and_dtype_are_kept(s: Subject, _: Path) -> None:
 
 @_contract
 def results_are_finite(s: Subject, _: Path) -> None:
-    for calibrator in s.extremes:
-        for logits, image in _stress(s):
-            assert calibrator(logits, image).isfinite().all(), logits.dtype
-            assert _by_slabs(calibrator, logits, image).isfinite().all(), logits.dtype
-            assert calibrator.predict_proba(logits, image).isfinite().all(), logits.dtype
+    for logits, *results in s.stressed:
+        assert all(result.isfinite().all() for result in results), logits.dtype
 
 
 @_contract
 def probabilities_sum_to_one(s: Subject, _: Path) -> None:
-    for calibrator in s.extremes:
-        for logits, image in _stress(s):
-            probs = calibrator.predict_proba(logits, image)
-            assert (probs >= 0).all()
-            assert (probs.double().sum(dim=1) - 1).abs().max() <= CLASSES * torch.finfo(logits.dtype).eps
+    for logits, _calibrated, _by_slabs, probs in s.stressed:
+        assert (probs >= 0).all()
+        assert (probs.double().sum(dim=1) - 1).abs().max() <= CLASSES * torch.finfo(logits.dtype).eps
 
 
 @_contract
@@ -139,12 +157,11 @@ def probabilities_are_the_softmax_of_the_logits(s: Subject, _: Path) -> None:
 def labels_are_kept(s: Subject, _: Path) -> None:
     if not s.fitted.preserves_labels:
         return
-    for calibrator in s.extremes:
-        for logits, image in _stress(s):
-            raw = logits.argmax(dim=1)
-            assert (calibrator(logits, image).argmax(dim=1) == raw).all(), logits.dtype
-            assert (_by_slabs(calibrator, logits, image).argmax(dim=1) == raw[:1]).all(), logits.dtype
-            assert (calibrator.predict_proba(logits, image).argmax(dim=1) == raw).all(), logits.dtype
+    for logits, calibrated, by_slabs, probs in s.stressed:
+        raw = logits.argmax(dim=1)
+        assert (calibrated.argmax(dim=1) == raw).all(), logits.dtype
+        assert (by_slabs.argmax(dim=1) == raw[:1]).all(), logits.dtype
+        assert (probs.argmax(dim=1) == raw).all(), logits.dtype
 
 
 @_contract
