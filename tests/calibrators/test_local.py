@@ -102,7 +102,7 @@ LOCAL = {
     ),
     3: (
         {"size": (20, 28, 28), "num_classes": 3, "temperatures": (0.4, 6.0), "contrast": 2.0},
-        {"learning_rate": 2e-3, "epochs": 50},
+        {"learning_rate": 2e-3, "epochs": 60},
         {"positivity": "softplus", "sharpen": True},
         {"scenes": 40, "patch": 14},
     ),
