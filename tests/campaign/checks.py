@@ -128,6 +128,9 @@ def check_apply(done: Done) -> str | None:
 
 def _check_case(case: Read, out: Tree, done: Done) -> str | None:
     files = [name for name in out if "/" not in name and _stem(name) == case.name]
+    if archives := [name for name in files if name.endswith(".npz")]:  # nnU-Net's files beside them are copied
+        given = [(Path(name).name, content) for name, content in read_tree(done.folder / "data").items()]
+        files = [name for name in files if name in archives or (name, out[name]) not in given]
     if len(files) != 1:
         return f"half-written: {len(files)} files of a case"
     probs = written_probabilities(out[files[0]] or b"", files[0], case.stored.ndim - 1)
