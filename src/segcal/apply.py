@@ -116,9 +116,11 @@ class CalibratedFiles:
         files = self.like.find(name)
         return [files.score_file(folder), *(files.map_file(place) for place in self._map_folders(folder))]
 
-    def companions(self, name: str) -> list[Path]:
-        """Return the files that nnU-Net needs beside its archive of a case, so that it reads the output as its own."""
-        return self.like.find(name).companions(labels_kept=self.calibrator.preserves_labels)
+    def companions(self) -> Iterator[Path]:
+        """Yield the files that nnU-Net needs beside its archives, so that it reads the output as its own."""
+        yield from self.like.descriptions
+        for files in self.like.files.values():
+            yield from files.companions(labels_kept=self.calibrator.preserves_labels)
 
     def pieces(self, case: Case) -> Iterator[CalibratedSlab]:
         """Yield the probabilities of a case slab by slab, in the precision of the file, with every label checked."""

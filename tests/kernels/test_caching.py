@@ -54,7 +54,7 @@ def test_code_is_kept_and_a_damaged_file_is_replaced(tmp_path: Path) -> None:
     first = run(tmp_path, "nothing", NUMBA_CACHE_DIR=str(store))
     (index,) = store.rglob("twice*.nbi")
     (data,) = store.rglob("twice*.nbc")
-    # each function compiled anew looks at the disk, so that one process can see all of it
+    # each function that is compiled again looks at the disk, so that one process can see all of it
     second = run(tmp_path, "nothing", str(index), "nothing", str(data), "nothing", NUMBA_CACHE_DIR=str(store))
     assert "Error" not in first.stderr + second.stderr
     hits = [int(line.split()[1]) for done in (first, second) for line in done.stdout.splitlines()]

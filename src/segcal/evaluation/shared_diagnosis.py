@@ -100,7 +100,7 @@ class ExcessMaps:
         maps = [self.like.find(name).map_file(place) for place in self.like.map_folders(folder)]
         return [*maps, *(path.with_suffix(".png") for path in maps if self.like.spatial_dims == 2)]
 
-    def companions(self, name: str) -> tuple[Path, ...]:
+    def companions(self) -> tuple[Path, ...]:
         """Return nothing: maps stand alone."""
         return ()
 

@@ -51,8 +51,8 @@ class Output(Protocol[P]):
     def files(self, name: str, folder: Path) -> list[Path]:
         """Return the files of a case."""
 
-    def companions(self, name: str) -> Sequence[Path]:
-        """Return the files of a case that belong beside its output as they are."""
+    def companions(self) -> Iterable[Path]:
+        """Return files of the input that belong beside the output as they are."""
 
     def pieces(self, case: Case) -> Iterator[P]:
         """Yield everything that is written for a case, at least one piece; called by a thread, one piece ahead."""
@@ -176,8 +176,7 @@ def _join(output: Output[Any], folder: Folder, parts: Sequence[Path], out: Path)
     with staged_folder(out) as staging:
         for name in folder.names:
             _take(output, name, finished[name][0], staging)
-            _copy(output.companions(name), staging)
-        _copy(folder.descriptions, staging)
+        _copy(output.companions(), staging)
         return _complete(output, staging, {name: finished[name][1] for name in folder.names})
 
 

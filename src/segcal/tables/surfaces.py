@@ -18,13 +18,13 @@ def surface_table(means: pd.DataFrame) -> FurtherTable:
     methods = dict.fromkeys(str(method) for method in means["method"])
     rows = {method: tuple(cells[method, metric].number() for metric in SURFACES) for method in methods}
     headings = [metric.heading for metric in SURFACES.values()]
-    return FurtherTable(_TITLE, "Method", headings, rows, _NOTE + alone(int(means["undefined"].max())))
+    return FurtherTable(_TITLE, "Method", headings, rows, _NOTE + _alone(int(means["undefined"].max())))
 
 
-def alone(structures: int) -> str:
+def _alone(structures: int) -> str:
     """Return what to say of structures of cases that have no distance.
 
-    >>> alone(1)
+    >>> _alone(1)
     '; 1 structure is only in the prediction or only in the truth of a case: Dice 0'
     """
     if not structures:
