@@ -501,6 +501,19 @@ def test_pairs_learn_what_is_confused_and_lower_the_nll_of_other_scenes() -> Non
     assert (paired.predict_proba(logits).amax(dim=1) <= sure + 1e-6).all()
 
 
+@pytest.mark.usefixtures("few_strengths")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_labels_survive_offsets_that_leave_next_to_no_margin(dtype: torch.dtype) -> None:
+    """A margin of 1 becomes one of 1e-3 to 1e-26, which the rounding of a logarithm exceeds."""
+    paired = ContextualTemperatureScaling(CLASSES, pairs=True).fit(heated(3, size=(24, 20)))
+    logits = torch.randn(8, CLASSES, 48, 48, generator=torch.Generator().manual_seed(0))
+    logits = (logits * torch.tensor([0.01, 1.0, 10.0, 100.0]).repeat(2).view(-1, 1, 1, 1)).to(dtype)
+    for offset in (-8.0, -20.0, -60.0):
+        paired.pair_offsets.fill_(offset).fill_diagonal_(0.0)
+        for found in (paired(logits), paired.predict_proba(logits)):
+            assert torch.equal(found.argmax(dim=1), logits.argmax(dim=1)), offset
+
+
 def test_pairs_that_hold_nowhere_else_are_not_learned() -> None:
     cases = heated(6, size=(24, 20))
     paired = ContextualTemperatureScaling(CLASSES, pairs=True).fit(cases)

@@ -166,6 +166,16 @@ def test_rivals_of_a_tie_by_hand() -> None:
     assert kept.tolist() == [[0.5 - 2**-12, 0.5, 0.5]]
 
 
+@pytest.mark.parametrize("graph", [False, True])
+def test_a_rival_that_rounding_put_above_the_winner_by_hand(graph: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Class 1 wins, and class 0 is three units in the last place above it, so that one step down is not enough."""
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: graph)
+    logits = torch.tensor([[2.0, 3.0, 1.0]])
+    kept = keep_labels(torch.tensor([[1.0 + 3 * 2**-23, 1.0, 0.5]]), logits)
+    below = 1.0 - 4 * 2**-23 if graph else 1.0 - 2**-24
+    assert kept.tolist() == [[below, 1.0, 0.5]]
+
+
 @pytest.mark.parametrize(("torch_type", "numpy_type"), [(torch.float32, np.float32), (torch.float64, np.float64)])
 @given(data=st.data())
 def test_next_below_is_that_of_numpy(torch_type: torch.dtype, numpy_type: type, data: st.DataObject) -> None:

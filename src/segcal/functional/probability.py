@@ -150,20 +150,22 @@ def predicted_labels(scores: Float[Tensor, "B L *S"]) -> Labels:
 def keep_labels(scores: Float[Tensor, "B L *S"], logits: Float[Tensor, "B L *S"]) -> Float[Tensor, "B L *S"]:
     """Scores whose argmax is that of `logits`, in the scores' own precision.
 
-    `scores` must be a monotone function of `logits` at each pixel. Rounding can make a rival reach the winner's score
-    there (adjacent logits, high temperatures, half precision), and then argmax returns another class. Such rivals are
-    moved down by one unit in the last place.
+    `scores` must be a monotone function of `logits` at each pixel, up to rounding. Rounding can make a rival reach the
+    winner's score (adjacent logits, high temperatures, half precision), or exceed it (margins that a calibrator has
+    made tiny), and then argmax returns another class. Such rivals are moved to one unit in the last place below it.
 
     >>> logits = torch.tensor([[1.0, 1.0 + 2**-23]])
     >>> tied = (logits / 100).to(torch.float16)
     >>> tied.argmax(1), keep_labels(tied, logits).argmax(1)
     (tensor([0]), tensor([1]))
     """
-    rival = (scores >= scores.amax(dim=1, keepdim=True)) & (logits < logits.amax(dim=1, keepdim=True))
-    if torch.compiler.is_compiling():  # an exported graph knows neither branches on data nor the bits of a number
-        limits = torch.finfo(scores.dtype)
-        return torch.where(rival, scores - (4 * limits.eps * scores.abs() + limits.tiny), scores)
-    return torch.where(rival, next_below(scores), scores) if rival.any() else scores
+    lower = logits < logits.amax(dim=1, keepdim=True)
+    graph = torch.compiler.is_compiling()  # an exported graph knows neither branches on data nor the bits of a number
+    if not graph and not ((scores >= scores.amax(dim=1, keepdim=True)) & lower).any():
+        return scores
+    own, limits = scores.masked_fill(lower, -torch.inf).amax(dim=1, keepdim=True), torch.finfo(scores.dtype)
+    below = own - (4 * limits.eps * own.abs() + limits.tiny) if graph else next_below(own)
+    return torch.where(lower, torch.minimum(scores, below), scores)
 
 
 def keep_sides(probs: Float[Tensor, "*A"], logits: Float[Tensor, "*A"]) -> Float[Tensor, "*A"]:
