@@ -98,7 +98,7 @@ def test_agrees_with_scikit_learn(sample: list[Case]) -> None:
 def test_agrees_with_netcal(sample: list[Case]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        from netcal.scaling import TemperatureScaling as Peer
+        Peer = pytest.importorskip("netcal.scaling").TemperatureScaling
 
         logits, labels = table(sample)
         peer = Peer().fit(softmax(logits, axis=1), labels)
