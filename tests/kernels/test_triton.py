@@ -120,6 +120,23 @@ def test_nan_and_plus_infinity_are_declined(name: str, classes: int, value: floa
     assert kernel(logits, heat) is not DECLINED, "the flag is lowered again"
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_each_stream_is_waited_for() -> None:
+    """Logits become NaN late in a stream that is not the default, and the call there finds it."""
+    kernel = OPERATIONS["division.scaled_probabilities"].kernel("triton")
+    assert kernel is not None
+    heat, busy = torch.ones(1, 1, 4096, device=DEVICE), torch.ones(4096, 4096, device=DEVICE)
+    logits = [torch.zeros(1, 3, 4096, device=DEVICE) for _ in range(3)]
+    torch.cuda.synchronize()
+    for own in logits:
+        with torch.cuda.stream(torch.cuda.Stream()):
+            for _ in range(20):
+                busy @ busy
+            own[0, 1, 7] = torch.nan
+            assert kernel(own, heat) is DECLINED
+        assert kernel(torch.zeros_like(own), heat) is not DECLINED
+
+
 READ_LOGITS = (
     "division.scaled_probabilities",
     "division.scaled_logits",

@@ -12,7 +12,7 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
@@ -25,7 +25,7 @@ from segcal.kernels.dispatch import has_values
 PRECISIONS = (torch.float16, torch.bfloat16, torch.float32)
 """Of logits that kernels read."""
 _INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-_MOST_COMPILED = 4096  # sizes and kernels that are kept; far more than a run meets
+_MOST_COMPILED, _MOST_STREAMS = 4096, 64  # that are kept; far more than a run meets
 _compiled: dict[tuple[Any, ...], Any] = {}
 
 
@@ -71,7 +71,13 @@ def pieces(length: int, size: int) -> int:
 
 def current_stream(tensor: Tensor) -> int:
     """Return the number of the stream that work on a tensor is queued in."""
-    return 0 if _INTERPRETED else int(torch.cuda.current_stream(tensor.device).cuda_stream)
+    return 0 if _INTERPRETED else int(torch._C._cuda_getCurrentRawStream(tensor.get_device()))
+
+
+@lru_cache(_MOST_STREAMS)
+def _stream(device: int, number: int) -> torch.cuda.Stream:
+    """Return the current stream of a device, which has this number; PyTorch takes longer to find it than to wait."""
+    return torch.cuda.current_stream(device)
 
 
 class _Flag(threading.local):
@@ -113,7 +119,7 @@ def was_noted(logits: Tensor) -> bool:
         flags.deferred.add(logits.get_device())
         return False
     if not _INTERPRETED:
-        torch.cuda.current_stream(logits.device).synchronize()
+        _stream(logits.get_device(), current_stream(logits)).synchronize()
     return _lowered(flags)
 
 
