@@ -1,10 +1,10 @@
 """The temperature tree on CUDA: one pass that standardises and pads, one that convolves and mixes.
 
 The first pass writes log-probabilities in float32 with four more pixels on every side, reflected, so that the second
-reads without asking where an image ends. In the second pass a thread computes 6 results that lie 2 lines apart. The 10
-values that these share among the 5 taps of a column are each read once, next to those of the neighbouring threads: for
-each class and column of taps, 210 multiply-adds with 10 values and 35 weights. The sums are exact float32, unlike those
-of PyTorch's convolutions, which round their inputs to TF32 by default.
+reads without asking where an image ends. In the second pass a thread computes 7 (in 3D 6) results that lie 2 lines
+apart. The 11 values that these share among the 5 taps of a column are each read once, next to those of the neighbouring
+threads: for each class and column of taps, 245 multiply-adds with 11 values and 35 weights. The sums are exact float32,
+unlike those of PyTorch's convolutions, which round their inputs to TF32 by default.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from segcal.kernels.triton.softmax import (
     summed_up,
 )
 
-_REACH, _RESULTS = 4, 6
-_LINES = 2 * _RESULTS  # of which a thread computes every second
-_COLUMNS, _WARPS = 64, 2  # places of a program, each of `_RESULTS` results
+_REACH = 4
+_RESULTS = {2: 7, 3: 6}  # of a thread, by number of dimensions; they lie 2 lines apart
+_COLUMNS, _WARPS = 64, 2  # places of a program, each of so many results
 _PREPARED, _PREPARED_WARPS = 256, 4  # pixels that a program prepares
 _SMALLEST = tl.constexpr(SMALLEST_LOG_PROBABILITY)
 _KEEP = tl.constexpr(tl.PropagateNan.ALL)
@@ -45,13 +45,16 @@ class _Frame(NamedTuple):
 
     size: tuple[int, int, int]
     padded: tuple[int, int, int]
+    results: int  # of a thread
 
     @classmethod
     def of(cls, shape: torch.Size) -> _Frame:
         """Return the frame of `[*S]`."""
         depth, height, width = (1, *shape)[-3:]
+        results = _RESULTS[len(shape)]
         planes = depth + 2 * _REACH if len(shape) == 3 else 1
-        return cls((depth, height, width), (planes, pieces(height, _LINES) * _LINES + 2 * _REACH, width + 2 * _REACH))
+        lines = pieces(height, 2 * results) * 2 * results
+        return cls((depth, height, width), (planes, lines + 2 * _REACH, width + 2 * _REACH), results)
 
     @property
     def strides(self) -> tuple[int, int, int]:
@@ -62,11 +65,11 @@ class _Frame(NamedTuple):
     @property
     def places(self) -> int:
         """Where results are computed from: the columns of all groups of lines."""
-        return pieces(self.size[1], _LINES) * self.padded[2]
+        return pieces(self.size[1], 2 * self.results) * self.padded[2]
 
     def room(self, images: int, channels: int) -> int:
         """Return the numbers that the inputs take, with some beyond the last that a program may read."""
-        return images * channels * self.strides[-1] + _LINES * (_COLUMNS + 3 * self.padded[2])
+        return images * channels * self.strides[-1] + 2 * self.results * (_COLUMNS + 3 * self.padded[2])
 
 
 @triton.jit
@@ -294,7 +297,7 @@ def root_of_scores(
         _root, (pieces(frame.places, _COLUMNS), 2 * frame.size[0], images),
         inputs, own, weights.taps, weights.leaf, weights.biases, found, classes, image.shape[1] if with_image else 0,  # type: ignore[union-attr]
         *frame.size, *frame.strides, float(offset), float(least or 0.0), PLANES=planes, WITH_IMAGE=with_image,
-        RECTIFIED=least is not None, NODES=8 if with_image else 7, RESULTS=_RESULTS, BN=_COLUMNS, num_warps=_WARPS,
+        RECTIFIED=least is not None, NODES=8 if with_image else 7, RESULTS=frame.results, BN=_COLUMNS, num_warps=_WARPS,
     )  # fmt: skip
     return found
 
