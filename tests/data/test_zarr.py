@@ -7,16 +7,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import segcal
 from segcal.apply import apply_to_folder
+from segcal.cli.app import app
 from segcal.data.datasets.simulate import simulate
 from segcal.data.folders.folder import open_folder
 from segcal.data.folders.writer import write_folder
 from segcal.data.io import base, formats
+from segcal.files import refuse_overwriting
 from segcal.types import Case, InputError
 
 zarr = pytest.importorskip("zarr", reason="zarr is not installed")
+fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed")
+runner = CliRunner()
 pytestmark = pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning")
 
 
@@ -109,3 +114,79 @@ def test_a_group_without_an_image_is_refused(tmp_path: Path) -> None:
     zarr.open_group(str(tmp_path / "a.zarr"), mode="w")
     with pytest.raises(InputError, match="must be a Zarr array or an OME-Zarr image, got a group"):
         formats.format_of(tmp_path / "a.zarr").label_shape(tmp_path / "a.zarr")
+
+
+def test_a_file_url_is_a_local_folder(tmp_path: Path) -> None:
+    made = cases()
+    write_store(str(tmp_path / "a b"), made)
+    url = (tmp_path / "a b").as_uri()
+    for path in (url, Path(url)):  # a command line gives a Path
+        folder = open_folder(path)
+        assert folder.path == tmp_path / "a b"
+        np.testing.assert_array_equal(folder[1].logits, made[1].logits)
+    with pytest.raises(InputError, match=r"cannot be written to, as .* is read from"):
+        refuse_overwriting(tmp_path / "a b" / "out", Path(url))
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("nonsense://bucket/data", "'nonsense://bucket/data' cannot be read .*; give a URL that fsspec knows"),
+        ("missing://bucket/data", r"needs a driver of fsspec \(Install missingfs\); install it beside segcal"),
+        ("zip://::file:///data.zip", "URLs must have one protocol"),
+        ("offline://bucket/data", r"cannot be read \(no keys\); check the URL, the connection and your keys"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*filesystem not explicitly implemented")
+def test_a_url_that_cannot_be_read_is_refused(monkeypatch: pytest.MonkeyPatch, url: str, message: str) -> None:
+    pytest.importorskip("upath", reason="universal-pathlib is not installed")
+    registry = pytest.importorskip("fsspec.registry")
+    missing = {"class": "missingfs.FileSystem", "err": "Install missingfs"}
+    monkeypatch.setitem(registry.known_implementations, "missing", missing)
+    monkeypatch.setitem(registry.known_implementations, "offline", {"class": f"{__name__}.Offline"})
+    for path in (url, Path(url)):
+        with pytest.raises(InputError, match=message):
+            open_folder(path)
+
+
+class Offline(fsspec.AbstractFileSystem):
+    """A store whose driver raises errors of its own."""
+
+    def info(self, path: str, **options: object) -> dict[str, object]:
+        raise LookupError("no keys\nand many more lines")
+
+    def isdir(self, path: str) -> bool:
+        return bool(self.info(path))
+
+
+def test_parts_of_a_url_are_merged(tmp_path: Path) -> None:
+    """`segcal merge` opens the URL again that the parts were made of."""
+    pytest.importorskip("upath", reason="universal-pathlib is not installed")
+    write_store("memory://parts/data", cases())
+    segcal.create("ts", 3).fit(cases()).save(tmp_path / "ts")
+    for command in ("apply", "evaluate"):
+        parts, whole, merged = (str(tmp_path / f"{command}-{name}") for name in ("parts", "whole", "merged"))
+        given = {"apply": [str(tmp_path / "ts"), "memory://parts/data"]}.get(command, ["memory://parts/data"])
+        for out, more in ((parts, ["--part", "1/2"]), (parts, ["--part", "2/2"]), (whole, [])):
+            assert runner.invoke(app, [command, *given, "--out", out, *more]).exit_code == 0
+        found = runner.invoke(app, ["merge", parts, "--out", merged])
+        assert found.exit_code == 0, found.output
+        assert contents(merged) == contents(whole)
+
+
+def contents(folder: str) -> dict[str, bytes]:
+    files = (path for path in Path(folder).rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+@pytest.mark.parametrize("option", ["--out", "--page"])
+def test_an_output_is_no_url(tmp_path: Path, option: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would become a folder called 's3:'."""
+    monkeypatch.chdir(tmp_path)
+    write_store("store", cases())
+    found = runner.invoke(app, ["evaluate", "store", option, "s3://bucket/out.html"])
+    assert found.exit_code == 2
+    assert "must be a local path, got the URL 's3://bucket/out.html'" in found.output
+    with pytest.raises(InputError, match="must be a local path"):
+        segcal.create("ts", 3).fit(cases()).save("s3://bucket/ts")
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]

@@ -76,13 +76,15 @@ def merging(parts: Sequence[Path]) -> Iterator[None]:
 
 def encoded(value: Any) -> Any:
     """Return arguments of a command in values that JSON can hold; paths become absolute."""
+    from segcal.files import url_of
+
     if isinstance(value, OptionGroup):
         return encoded(vars(value))
     if isinstance(value, Mapping):
         return {name: encoded(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
         return [encoded(item) for item in value]
-    return {"path": str(value.absolute())} if isinstance(value, Path) else value
+    return {"path": url_of(value) or str(value.absolute())} if isinstance(value, Path) else value
 
 
 def decoded(name: str, arguments: Mapping[str, Any]) -> tuple[Callable[..., None], dict[str, Any]]:

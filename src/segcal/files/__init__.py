@@ -1,6 +1,14 @@
 """Files on disk: output that appears whole or not at all, what it may replace, and how text and arrays are read."""
 
-from segcal.files.guards import MARKER, check_output_file, refuse_foreign, refuse_overwriting, refuse_unfinished
+from segcal.files.guards import (
+    MARKER,
+    check_output_file,
+    local_path,
+    refuse_foreign,
+    refuse_overwriting,
+    refuse_unfinished,
+    url_of,
+)
 from segcal.files.json_files import read_json, read_text, write_json
 from segcal.files.mapped import release_pages
 from segcal.files.publishing import staged_file, staged_folder, staged_store
@@ -10,6 +18,7 @@ __all__ = [
     "MARKER",
     "check_output_file",
     "discard_unfinished",
+    "local_path",
     "read_json",
     "read_text",
     "refuse_foreign",
@@ -22,5 +31,6 @@ __all__ = [
     "staged_store",
     "unfinished_folder",
     "unfinished_name",
+    "url_of",
     "write_json",
 ]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
+from urllib.request import url2pathname
 
 from segcal.types import InputError
 
@@ -44,11 +46,38 @@ _SIGNS = {
 _ENDS = 1 << 14
 
 
+def url_of(path: str | Path) -> str | None:
+    """Return the URL that a path stands for, also if it was a `Path` in between, which merges slashes; else None.
+
+    >>> url_of(Path("s3://bucket/data")), url_of(Path("file:///data")), url_of(Path("C:/data"))
+    ('s3://bucket/data', 'file:///data', None)
+    """
+    found = re.fullmatch(r"([a-z][a-z0-9+.-]+):/+(.+)", str(path))
+    if found is None:
+        return None
+    return f"{found[1]}://{'/' if found[1] in ('file', 'local') else ''}{found[2]}"
+
+
+def local_path(path: str | Path) -> Path:
+    """Return a path, also that of a `file:` URL."""
+    url = url_of(path)
+    if url is None or not url.startswith(("file:", "local:")):
+        return Path(path)
+    return Path(url2pathname(url.partition("://")[2]))
+
+
+def refuse_url(out: str | Path) -> None:
+    """Raise if an output is a URL: object stores cannot rename a folder, and a reader would see unfinished output."""
+    if url := url_of(out):
+        raise InputError(f"an output must be a local path, got the URL '{url}'; write to a local path and copy it")
+
+
 def refuse_foreign(target: Path, kind: str | None = None) -> None:
     """Raise unless `target` is free, an empty folder, or a folder that segcal wrote.
 
     With `kind`, a key of the marker ("method", "results", ...), a folder of another kind is refused as well.
     """
+    refuse_url(target)
     if target.is_dir():
         if any(target.iterdir()) and not (target / MARKER).exists():
             raise InputError(f"'{target}' holds files that segcal did not write; choose another output folder")
@@ -74,7 +103,8 @@ def refuse_overwriting(out: Path | None, *inputs: Path | None) -> None:
     for path in inputs:
         if out is None or path is None:
             continue
-        if path.resolve().is_relative_to(out.resolve()) or out.resolve().is_relative_to(path.resolve()):
+        source, target = local_path(path).resolve(), out.resolve()
+        if source.is_relative_to(target) or target.is_relative_to(source):
             raise InputError(f"'{out}' cannot be written to, as '{path}' is read from; choose another output")
 
 
@@ -86,6 +116,7 @@ def check_output_file(out: Path | None, extensions: Sequence[str], *inputs: Path
     """
     if out is None:
         return
+    refuse_url(out)
     refuse_overwriting(out, *inputs)
     if out.is_dir():
         raise InputError(f"'{out}' is a folder, and a file is to be written there; choose another name")

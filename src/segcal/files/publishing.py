@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from segcal.files.guards import refuse_foreign
+from segcal.files.guards import refuse_foreign, refuse_url
 from segcal.files.locking import exclusive, is_staged, staged
 from segcal.types import InputError
 
@@ -26,6 +26,7 @@ def staged_folder(path: str | Path) -> Iterator[Path]:
     A folder already at `path` is replaced when it is empty or was written by segcal, and refused otherwise. Where
     `path` is itself such a temporary folder, what is written goes into it and is published with it.
     """
+    refuse_url(path)
     target = Path(os.path.abspath(path))  # noqa: PTH100  (a trailing slash must not make an empty name)
     if target in staged:
         yield target
@@ -44,6 +45,7 @@ def staged_folder(path: str | Path) -> Iterator[Path]:
 @contextmanager
 def staged_file(path: str | Path) -> Iterator[Path]:
     """Yield a temporary file name that becomes `path` if the block succeeds and vanishes if it does not."""
+    refuse_url(path)
     target = Path(os.path.abspath(path))  # noqa: PTH100
     if target.is_dir():
         raise InputError(f"'{path}' is a folder, and a file is to be written there; choose another name")

@@ -7,8 +7,10 @@ import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any, cast
 
 from segcal.data.io.formats import extension_of, format_of
+from segcal.files import local_path, url_of
 from segcal.text import is_utf8
 from segcal.types import InputError
 
@@ -25,22 +27,50 @@ _CONVERT = "convert it to one of these formats"
 
 def place_of(path: str | Path) -> Path:
     """Return a path, or, for the URL of an object store, what behaves like one (also if it was a Path in between)."""
-    url = re.fullmatch(r"([a-z][a-z0-9+.-]+):/+(.+)", str(path))
-    if url is None:
-        return Path(path)
+    url = url_of(path)
+    if url is None or url.startswith(("file:", "local:")):
+        return local_path(path)
+    if "::" in url:
+        raise InputError(f"URLs must have one protocol, got '{url}'; unpack the archive, and give its folder")
     if importlib.util.find_spec("upath") is None:
         raise InputError("URLs need universal-pathlib, which is not installed; pip install segcal[store]")
     from upath import UPath  # noqa: PLC0415
 
-    return UPath(f"{url[1]}://{url[2]}")  # type: ignore[no-any-return]
+    try:
+        place: Path = UPath(url)
+        cast(Any, place).fs.protocol  # noqa: B018  (imports the driver)
+    except ImportError as error:
+        raise InputError(
+            f"'{url}' needs a driver of fsspec ({_first_line(error)}); install it beside segcal"
+        ) from error
+    except ValueError as error:
+        raise InputError(f"'{url}' cannot be read ({_first_line(error)}); give a URL that fsspec knows") from error
+    return place
 
 
 def existing(path: Path, what: str) -> Path:
     """Return `path`; raise unless it is a folder."""
-    if not path.is_dir():
+    if not _is_dir(path):
         got = "a file" if path.exists() else "nothing"
         raise InputError(f"the {what} folder '{path}' must exist, got {got} there; give the right {what} folder")
     return path
+
+
+def _is_dir(path: Path) -> bool:
+    """Return whether a path is a folder; stores raise errors of their own if they cannot be reached."""
+    try:
+        return path.is_dir()
+    except OSError:
+        raise
+    except Exception as error:
+        if not hasattr(path, "fs"):
+            raise
+        reason = _first_line(error) or type(error).__name__
+        raise InputError(f"'{path}' cannot be read ({reason}); check the URL, the connection and your keys") from error
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), "")
 
 
 def by_name(folder: Path, extensions: Sequence[str]) -> dict[str, list[Path]]:
