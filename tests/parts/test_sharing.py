@@ -339,6 +339,21 @@ def test_processes_of_torchrun_share_the_cases(data: Path, monkeypatch: pytest.M
     assert printed[1] == printed[3]
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_commands_that_are_not_shared_run_once_under_torchrun(
+    data: Path, monkeypatch: pytest.MonkeyPatch, rank: int
+) -> None:
+    """The first process works as if it were alone, waiting for nobody; the others do and print nothing."""
+    monkeypatch.chdir(data.parent)
+    succeed(*COMMANDS["evaluate"], "--out", "parts", "--part", "1/1")
+    for name, value in {"RANK": rank, "WORLD_SIZE": 2, "LOCAL_RANK": rank}.items():
+        monkeypatch.setenv(name, str(value))
+    for asked in (["merge", "parts", "--out", "merged"], ["decide", "data", "--out", "decided"]):
+        assert bool(succeed(*asked)) == (rank == 0)
+        assert Path(asked[-1]).exists() == (rank == 0)
+    assert (os.environ["RANK"], os.environ["WORLD_SIZE"]) == (str(rank), "2")
+
+
 def test_part_divides_names() -> None:
     names = list("abcdefg")
     parts = [Part(k, 3).of(names) for k in (1, 2, 3)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
 from typing import Annotated
 
@@ -10,6 +11,7 @@ import typer
 from segcal.cli import nnunet
 from segcal.cli.console import Group, ManyValues
 from segcal.cli.groups import flattened
+from segcal.cli.sharing import by_first_process
 from segcal.training.environment import launched
 from segcal.version import __version__
 
@@ -33,6 +35,9 @@ COMMANDS = (
 Those modules import only what their help needs; torch and the rest of segcal are imported when a command runs.
 """
 
+SHARED = ("fit", "apply", "evaluate", "compare", "diagnose")
+"""Commands whose work the processes of torchrun share, also as `segcal nnunet fit`."""
+
 app = typer.Typer(
     cls=Group,
     no_args_is_help=True,
@@ -49,10 +54,15 @@ def _version(version: Annotated[bool, typer.Option("--version", help="Print the 
     launched()  # before anything is read or written
 
 
+def _added(group: typer.Typer, name: str, command: Callable[..., None]) -> None:
+    run = flattened(command)
+    group.command(name, cls=ManyValues)(run if name in SHARED else by_first_process(run))
+
+
 for _name in COMMANDS:
-    app.command(_name, cls=ManyValues)(flattened(getattr(import_module(f"segcal.cli.{_name}"), _name)))
+    _added(app, _name, getattr(import_module(f"segcal.cli.{_name}"), _name))
 
 _nnunet = typer.Typer(no_args_is_help=True, help=nnunet.__doc__)
 for _command in nnunet.COMMANDS:
-    _nnunet.command(_command.__name__, cls=ManyValues)(flattened(_command))
+    _added(_nnunet, _command.__name__, _command)
 app.add_typer(_nnunet, name="nnunet")

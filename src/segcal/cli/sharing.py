@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import wraps
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
@@ -15,6 +16,7 @@ import typer
 from segcal.cli.console import say, say_json
 from segcal.cli.groups import OptionGroup
 from segcal.cli.options import DATA
+from segcal.training.environment import alone, launched
 
 if TYPE_CHECKING:
     from segcal.parts.work import Sharing
@@ -62,6 +64,18 @@ def say_part(sharing: Sharing, as_json: bool) -> None:
         say_json({"part": str(sharing.part), "out": str(sharing.out)})
     else:
         say(f"part {sharing.part} finished in {sharing.out}; join all parts: segcal merge {sharing.out} --out RESULTS")
+
+
+def by_first_process(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command that cannot be shared: under torchrun the first process runs it, and the others do nothing."""
+
+    @wraps(command)
+    def run(**values: Any) -> None:
+        if launched()[0] == 0:
+            with alone():
+                command(**values)
+
+    return run
 
 
 @contextmanager

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 
@@ -35,6 +37,16 @@ def launched() -> tuple[int, int]:
             "unset both, or start the command with torchrun"
         )
     return rank, world
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Let this process work as if torchrun had started no others."""
+    given = {name: os.environ.pop(name) for name in _VARIABLES if name in os.environ}
+    try:
+        yield
+    finally:
+        os.environ.update(given)
 
 
 def _refused(sentence: str) -> Exception:
