@@ -21,7 +21,7 @@ from segcal.data.folders.folder import open_folder
 from segcal.data.folders.writer import write_folder
 from segcal.evaluation import shared
 from segcal.evaluation.run import Measuring
-from segcal.files import unfinished_folder
+from segcal.files import unfinished_folder, unfinished_name
 from segcal.parts.journal import Journal
 from segcal.parts.work import Part
 from segcal.types import Case, InputError
@@ -352,6 +352,34 @@ def test_commands_that_are_not_shared_run_once_under_torchrun(
         assert bool(succeed(*asked)) == (rank == 0)
         assert Path(asked[-1]).exists() == (rank == 0)
     assert (os.environ["RANK"], os.environ["WORLD_SIZE"]) == (str(rank), "2")
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_an_output_behind_a_link_is_written_where_the_link_leads(
+    data: Path, monkeypatch: pytest.MonkeyPatch, exists: bool
+) -> None:
+    """Folders are often links to a larger disk, on which unfinished output must be too."""
+    monkeypatch.chdir(data.parent)
+    Path("disk/parts").mkdir(parents=True) if exists else Path("disk").mkdir()
+    for name in ("out", "parts"):
+        Path(name).symlink_to(Path("disk", name))
+    succeed(*COMMANDS["apply"], "--out", "parts", "--part", "1/1")
+    assert unfinished_name("out") == Path("disk/out.unfinished").absolute()
+    succeed("merge", "parts", "--out", "out")
+    succeed(*COMMANDS["apply"], "--out", "out")
+    assert Path("out").is_symlink()
+    assert Path("parts").is_symlink()
+    succeed(*COMMANDS["apply"], "--out", "whole")
+    assert contents(Path("disk/out")) == contents(Path("whole"))
+
+
+@pytest.mark.parametrize("part", [[], ["--part", "1/2"]])
+def test_a_mount_point_is_refused_before_the_work(data: Path, monkeypatch: pytest.MonkeyPatch, part: list[str]) -> None:
+    """It cannot be renamed, so that nothing can take its place."""
+    monkeypatch.chdir(data.parent)
+    monkeypatch.setattr(os.path, "ismount", lambda path: Path(path).name == "volume")
+    assert "is a mount point, which no output can replace" in refuse(*COMMANDS["apply"], "--out", "volume", *part)
+    assert not list(Path().glob("*volume*"))
 
 
 def test_part_divides_names() -> None:

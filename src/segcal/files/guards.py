@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -78,6 +79,8 @@ def refuse_foreign(target: Path, kind: str | None = None) -> None:
     With `kind`, a key of the marker ("method", "results", ...), a folder of another kind is refused as well.
     """
     refuse_url(target)
+    if os.path.ismount(target):  # `Path.is_mount` is not there on Windows before Python 3.12
+        raise InputError(f"'{target}' is a mount point, which no output can replace; choose a folder inside it")
     if target.is_dir():
         if any(target.iterdir()) and not (target / MARKER).exists():
             raise InputError(f"'{target}' holds files that segcal did not write; choose another output folder")

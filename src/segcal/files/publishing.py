@@ -24,10 +24,11 @@ def staged_folder(path: str | Path) -> Iterator[Path]:
     """Yield a temporary folder that becomes `path` if the block succeeds and vanishes if it does not.
 
     A folder already at `path` is replaced when it is empty or was written by segcal, and refused otherwise. Where
-    `path` is itself such a temporary folder, what is written goes into it and is published with it.
+    `path` is itself such a temporary folder, what is written goes into it and is published with it. Where it is a link,
+    the folder that it names is written.
     """
     refuse_url(path)
-    target = Path(os.path.abspath(path))  # noqa: PTH100  (a trailing slash must not make an empty name)
+    target = Path(path).resolve()  # a link stays, and the folder that it names is written
     if target in staged:
         yield target
         return

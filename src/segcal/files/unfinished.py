@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -22,7 +21,7 @@ def unfinished_name(path: str | Path) -> Path:
     >>> unfinished_name("out/probs/").name
     'probs.unfinished'
     """
-    target = Path(os.path.abspath(path))  # noqa: PTH100
+    target = Path(path).resolve()
     return target.with_name(f"{target.name}.unfinished")
 
 
@@ -39,7 +38,7 @@ def unfinished_folder(path: str | Path, content: Mapping[str, Any], *, shared: b
         shared: Whether other processes may work in the folder at the same time.
         replace: Whether unfinished work of another run is deleted.
     """
-    target = Path(os.path.abspath(path))  # noqa: PTH100
+    target = Path(path).resolve()
     with exclusive(target, "folder", shared=shared):
         _make_marked(target, content, replace)
         staged.add(target)  # files inside are renamed when they are whole, and neither locked nor synchronised
