@@ -39,6 +39,13 @@ def test_a_device_that_does_not_exist_is_refused_at_once(data: Path, tmp_path: P
     assert not (tmp_path / "maps").exists()
 
 
+@pytest.mark.parametrize("device", ["meta", "xla"])
+def test_a_device_that_computes_nothing_is_refused_in_one_sentence(data: Path, tmp_path: Path, device: str) -> None:
+    found = refuse(*commands(data, tmp_path)[0], "--device", device)
+    assert f"device '{device}' cannot be used" in found
+    assert len(found) < 200, "PyTorch's list of backends is left out"
+
+
 def numbers(content: Any) -> list[float]:
     """Every number of a JSON document that does not measure time or memory."""
     if isinstance(content, dict):

@@ -23,9 +23,12 @@ def choose_device(name: str) -> torch.device:
     if name == "auto":
         name = f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if torch.cuda.is_available() else "cpu"
     try:
-        return torch.empty(0, device=name).device
+        one = torch.ones(1, device=name)
+        one.item()  # the device "meta" computes nothing
     except (RuntimeError, AssertionError) as error:
-        raise InputError(f"device '{name}' cannot be used ({str(error).splitlines()[0]}); try 'cpu'") from error
+        reason = str(error).splitlines()[0].partition(". ")[0]  # PyTorch goes on with lists of its backends
+        raise InputError(f"device '{name}' cannot be used ({reason}); try 'cpu'") from error
+    return one.device
 
 
 _groups = count()
