@@ -225,6 +225,16 @@ def test_table_shows_and_writes_saved_results(data: Path, calibrator: Path, name
         assert json.loads(out.read_text()) == succeed_json("table", results)
 
 
+@pytest.mark.parametrize("width", [45, 60, 80])
+def test_narrow_tables_lose_no_digit(data: Path, calibrator: Path, width: int) -> None:
+    """Entries are folded where a terminal, or a file, is narrower than the table; '0.1…' would be another number."""
+    compared = ["compare", data, "--methods", "ts,isotonic", "--surfaces", "--out", data.parent / "results"]
+    for asked in (compared, ["table", data.parent / "results"]):
+        result = run(*asked, width=width)
+        assert result.exit_code == 0
+        assert "\u2026" not in result.stdout.partition("all pixels together")[2]
+
+
 def test_table_against_another_reference(data: Path, calibrator: Path) -> None:
     results = data.parent / "results"
     succeed("evaluate", data, "--calibrators", calibrator, "--out", results, "--floor", "--patch-size", 6)

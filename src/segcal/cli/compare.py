@@ -150,7 +150,7 @@ def _cost_table(comparison: Comparison) -> Table:
     table = Table(title="cost, and effect on labels", title_justify="left", box=None, pad_edge=False)
     headings = ("method", "parameters", "fit, s", "memory, MB", "labels changed", "accuracy", "mIoU")
     for k, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if k == 0 else "right", no_wrap=True)
+        table.add_column(heading, justify="left" if k == 0 else "right", overflow="fold")
     for row in comparison.records():
         if row["failure"] is not None:
             table.add_row(row["method"], "could not be fitted")

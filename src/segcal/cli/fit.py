@@ -96,7 +96,7 @@ def _score_table(scores: Mapping[str, Mapping[str, Any]], chosen: str) -> Table:
 
     table = Table(title="on images left out", title_justify="left", box=None, pad_edge=False, padding=(0, 1, 0, 0))
     for k, heading in enumerate(("method", "NLL", "difference to ts", "learned numbers", "seconds")):
-        table.add_column(heading, justify="left" if k == 0 else "right", no_wrap=True)
+        table.add_column(heading, justify="left" if k == 0 else "right", overflow="fold")
     for name, score in scores.items():
         table.add_row(
             name,

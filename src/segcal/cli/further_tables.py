@@ -31,9 +31,9 @@ def print_limits(frame: pd.DataFrame) -> None:
 
 def _table(found: FurtherTable) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), title=found.title, title_justify="left")
-    table.add_column(found.first.lower(), no_wrap=True)
+    table.add_column(found.first.lower(), overflow="fold")
     for heading in found.headings:
-        table.add_column(heading, justify="right" if heading else "left", no_wrap=bool(heading))
+        table.add_column(heading, justify="right" if heading else "left", overflow="fold")
     for name, entries in found.rows.items():
         table.add_row(name, *entries)
     return table

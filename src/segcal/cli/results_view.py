@@ -69,7 +69,7 @@ def _channel_table(results: Results) -> Table:
 def _empty_table(title: str, keys: tuple[str, ...]) -> Table:
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 1, 0, 0))
     for column in (*keys, *(CATALOGUE[metric].heading for metric in _SHOWN)):
-        table.add_column(column, justify="left" if column in keys else "right", no_wrap=True)
+        table.add_column(column, justify="left" if column in keys else "right", overflow="fold")
     return table
 
 
