@@ -19,7 +19,7 @@ from segcal.data.folders.folder import Folder
 from segcal.data.io.base import Shape
 from segcal.functional.division import counted_probabilities, scaled_probabilities
 from segcal.functional.pixels import moved_labels
-from segcal.functional.probability import keep_labels, keep_sides, two_class_logits
+from segcal.functional.probability import at_least_float32, keep_labels, keep_sides, two_class_logits
 from segcal.parts.outputs import Track, write_cases
 from segcal.parts.work import Sharing
 from segcal.types import Activation, Array, Case, InputError, Logits, Probs, Temperature
@@ -231,7 +231,7 @@ def _probabilities(calibrator: Calibrator, case: Case) -> Iterator[tuple[Slab, P
             if calibrator.activation == "softmax" and calibrator.only_divides:
                 yield slab, *counted_probabilities(_single(raw), temperature.float()), temperature
             else:
-                yield slab, activated(calibrator.scale(raw, temperature)), None, temperature
+                yield slab, activated(calibrator.scale(at_least_float32(raw), temperature)), None, temperature
             del slab, raw
     else:
         for slab, logits in calibrator.calibrate_case(case):

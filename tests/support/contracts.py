@@ -342,6 +342,16 @@ def background_is_left_out_but_near_boundaries(s: Subject, _: Path) -> None:
 
 
 @_contract
+def half_precision_is_calibrated_as_the_same_numbers_in_float32(s: Subject, _: Path) -> None:
+    """What is measured and written must not be rounded to the precision that scores are stored in."""
+    half = replace(s.cases[0], logits=np.asarray(s.cases[0].logits).astype(np.float16))
+    wide = replace(half, logits=np.asarray(half.logits).astype(np.float32))
+    found, expected = (torch.cat([z for _, z in s.fitted.calibrate_case(case)], dim=2) for case in (half, wide))
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@_contract
 def fitting_by_slabs_gives_what_fitting_on_the_whole_gives(s: Subject, _: Path) -> None:
     case = s.cases[0]
     slice_size = int(np.prod(case.logits.shape)) // case.logits.shape[1]

@@ -38,7 +38,7 @@ from segcal.functional.division import (
     was_noted,
 )
 from segcal.functional.fingerprint import fingerprint
-from segcal.functional.probability import keep_labels, probabilities
+from segcal.functional.probability import at_least_float32, keep_labels, probabilities
 from segcal.kernels.dispatch import engine_for
 from segcal.notices import CalibrationWarning
 from segcal.regions import foreground
@@ -146,12 +146,15 @@ class Calibrator(nn.Module, ABC):
         return keep_labels(probs, logits) if self.preserves_labels else probs
 
     def calibrate_case(self, case: Case) -> Iterator[tuple[Slab, Logits]]:
-        """Yield the calibrated logits of a case slab by slab: the slab as read, and the result of its inner slices."""
+        """Yield the calibrated logits of a case slab by slab: the slab as read, and the result of its inner slices.
+
+        Those of a case in half precision are float32, so that what is measured and written is not rounded to it.
+        """
         if self.context is None:
             raise NotImplementedError(f"{type(self).__name__} reads whole images and must define how it reads slabs")
         for slab in slabs_of(case, self.num_classes, context=self.context, device=self.fitted.device):
             with torch.no_grad():  # never around a yield: the mode would leak to the caller
-                calibrated = self(slab.logits, slab.image)[:, :, slab.inner]
+                calibrated = self(at_least_float32(slab.logits), slab.image)[:, :, slab.inner]
             yield slab, calibrated
 
     @property
@@ -364,7 +367,7 @@ class TemperatureCalibrator(Calibrator):
     def calibrate_case(self, case: Case) -> Iterator[tuple[Slab, Logits]]:
         """Yield the calibrated logits of a case slab by slab: the slab as read, and the result of its inner slices."""
         for slab, temperature in self.temperature_case(case):
-            yield slab, self.scale(slab.logits[:, :, slab.inner], temperature)
+            yield slab, self.scale(at_least_float32(slab.logits[:, :, slab.inner]), temperature)
             del slab
 
     def scale(self, logits: Logits, temperature: Temperature) -> Logits:
