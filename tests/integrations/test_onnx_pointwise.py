@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -24,3 +25,28 @@ def test_the_file_does_what_the_calibrator_does(tmp_path: Path, method: str) -> 
     session = onnxruntime.InferenceSession(str(tmp_path / "file.onnx"), providers=["CPUExecutionProvider"])
     (found,) = session.run(None, {"logits": logits.numpy()})
     torch.testing.assert_close(torch.from_numpy(found), calibrator.predict_proba(logits), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("ts", {}),
+        ("cmsap", {}),
+        ("cmsop", {}),
+        ("cts", {"features": False, "pairs": True, "sharpen": True}),
+        ("lts", {"preset": "paper"}),
+    ],
+)
+def test_a_class_that_is_impossible_is_so_in_the_file(tmp_path: Path, method: str, options: dict[str, Any]) -> None:
+    settings = {"epochs": 1} if method == "lts" else {}
+    calibrator = create(method, 4, **options).fit(noisy(2, size=(12, 10)), **settings)
+    export_onnx(calibrator, tmp_path / "file.onnx", size=(12, 10))
+    generator = torch.Generator().manual_seed(0)
+    logits = 3 * torch.randn(2, 4, 7, 9, generator=generator)
+    impossible = torch.rand(logits.shape, generator=generator) < 0.3
+    impossible[:, 1] = False
+    logits[impossible] = -torch.inf
+    session = onnxruntime.InferenceSession(str(tmp_path / "file.onnx"), providers=["CPUExecutionProvider"])
+    found = torch.from_numpy(session.run(None, {"logits": logits.numpy()})[0])
+    torch.testing.assert_close(found, calibrator.predict_proba(logits), rtol=0, atol=1e-5)
+    assert torch.equal(found.argmax(dim=1), logits.argmax(dim=1))

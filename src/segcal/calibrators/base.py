@@ -377,9 +377,12 @@ class TemperatureCalibrator(Calibrator):
     def _with_finite(self, logits: Logits, compute: Callable[[Logits], Tensor]) -> Tensor:
         """Return `compute(logits)`, which refuses logits that are not finite; impossible classes are then replaced.
 
-        Looking for them beforehand would take another pass over the logits.
+        Looking for them beforehand would take another pass over the logits. A graph that is compiled or exported cannot
+        look, and replaces them in any case.
         """
         self._check(logits)
+        if torch.compiler.is_compiling():
+            return compute(self._checked(logits))
         try:
             return compute(logits)
         except NotFiniteError:

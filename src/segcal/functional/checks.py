@@ -75,7 +75,8 @@ def check_logits(
     Minus infinity marks a class that is impossible at a pixel. It is replaced by a logit 87.3 nats below the largest,
     which has the probability of the smallest float32: the same as a probability of 0 that is converted to a logit. NaN
     and plus infinity are refused, and so are pixels at which every class is impossible. A sigmoid channel competes with
-    the logit 0 of its absence, so that every channel may be impossible.
+    the logit 0 of its absence, so that every channel may be impossible. A graph that is compiled or exported cannot
+    refuse anything, but replaces minus infinity as well.
 
     Args:
         logits: Scores.
@@ -91,6 +92,8 @@ def check_logits(
     tensor([[  2.0000, -87.3365]])
     """
     check_score_shape(logits, num_classes, class_axis=class_axis, of=of)
+    if torch.compiler.is_compiling():
+        return possible_logits(logits, _largest_rival(logits, class_axis, activation))
     if not has_values(logits) or all_finite(logits):
         return logits
     return _possible(logits, class_axis, activation, start, of)
@@ -117,9 +120,7 @@ def _possible(logits: Tensor, class_axis: int, activation: Activation, start: in
         at = wrong.nonzero()[0].tolist()
         place = _place(at, class_axis + 1, start)
         raise InputError(_not_finite(f"{logits[tuple(at)].item()} at {place}{_of(of)}"))
-    if activation == "sigmoid":
-        return possible_logits(logits, torch.zeros_like(logits))
-    top = logits.amax(dim=class_axis, keepdim=True)
+    top = _largest_rival(logits, class_axis, activation)
     hopeless = torch.isneginf(top).squeeze(class_axis)
     if hopeless.any():
         raise InputError(
@@ -127,6 +128,11 @@ def _possible(logits: Tensor, class_axis: int, activation: Activation, start: in
             f"at {_place(hopeless.nonzero()[0].tolist(), class_axis, start)}{_of(of)}; correct the scores"
         )
     return possible_logits(logits, top)
+
+
+def _largest_rival(logits: Tensor, class_axis: int, activation: Activation) -> Tensor:
+    """Return the largest logit of each pixel, or the logit 0 of the absence of a sigmoid channel."""
+    return torch.zeros_like(logits) if activation == "sigmoid" else logits.amax(dim=class_axis, keepdim=True)
 
 
 def check_labels(
