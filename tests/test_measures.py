@@ -148,6 +148,23 @@ def test_one_logit_heads_are_their_two_classes(soft: bool) -> None:
         assert function(logits, truth) == pytest.approx(function(two, both), abs=1e-12), name
 
 
+@pytest.mark.parametrize("classes", [1, 4])
+def test_a_class_that_is_impossible_counts_as_in_the_suite(classes: int) -> None:
+    generator = torch.Generator().manual_seed(2)
+    logits = 3 * torch.randn(2, classes, 9, 7, generator=generator)
+    impossible = torch.rand(logits.shape, generator=generator) < 0.3
+    impossible[:, classes // 2 : classes // 2 + 1] &= classes == 1  # one class of a softmax remains
+    logits[impossible] = -torch.inf
+    labels = torch.randint(0, max(2, classes), (2, 9, 7), generator=generator)
+    suite = segcal.CalibrationSuite(num_classes=classes)
+    suite.update(logits, labels)
+    pooled = suite.compute()["all"]
+    for name in ("ece", "sce", "nll", "brier"):
+        assert getattr(segcal, name)(logits, labels) == pytest.approx(float(pooled[name]), abs=1e-12), name
+    assert math.isfinite(segcal.nll(logits, labels))
+    assert math.isfinite(segcal.ace(logits, labels, form="marginal"))
+
+
 def test_no_pixel_gives_nan() -> None:
     logits, labels = arrays()
     for function in (*BINNED.values(), *PROPER.values()):

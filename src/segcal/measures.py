@@ -266,7 +266,7 @@ class _Pool:
         outer, classes = math.prod(self.logits.shape[: self.axis]), int(self.logits.shape[self.axis])
         for image, at in self._places(outer):
             z = self._part(self.logits, image, at, classes)
-            check_logits(z, classes, class_axis=0)
+            z = check_logits(z, classes, class_axis=0, activation=activation_of(None, classes))
             if doubt := probability_doubt(z):
                 warnings.warn(doubt, CalibrationWarning, stacklevel=6)
             inside = None if self.mask is None else self._flat(self.mask, image, at).bool()
