@@ -108,6 +108,21 @@ def test_temperature_maps(tmp_path: Path, data: Path, dims: int) -> None:
         )
 
 
+@pytest.mark.parametrize("lowest", [-1e300, np.finfo(np.float64).min])
+@pytest.mark.parametrize("method", ["ts", "ets"])
+def test_float64_beyond_the_range_of_float32_is_finite(tmp_path: Path, method: str, lowest: float) -> None:
+    """The lowest number of a precision often marks a class that is ruled out."""
+    usual = make_cases()[0]
+    logits = np.asarray(usual.logits).astype(np.float64)
+    logits[0, :9] = lowest
+    write_folder(tmp_path / "data", {"test": [replace(usual, logits=logits)]})
+    calibrator = segcal.create(method, CLASSES).fit([usual])
+    assert apply_to_folder(calibrator, open_folder(tmp_path / "data"), out=tmp_path / "out")["changed"] == 0
+    probs = np.load(tmp_path / "out" / f"{usual.name}.npy", allow_pickle=False)
+    expected = calibrator.predict_proba(torch.as_tensor(logits)[None])[0].numpy()
+    np.testing.assert_allclose(probs, expected, rtol=1e-5, atol=1e-7)
+
+
 def test_labels_are_not_needed(tmp_path: Path) -> None:
     write_folder(tmp_path / "data", {"new": [replace(case, labels=None) for case in make_cases()]})
     folder = open_folder(tmp_path / "data", num_classes=CLASSES, require_labels=False)

@@ -249,5 +249,8 @@ def _sigmoid(logits: Logits) -> Probs:
 
 
 def _single(logits: Logits) -> Logits:
-    """Return logits in float32; those in float64 relative to the largest, so that no precision is lost."""
-    return (logits - logits.amax(dim=1, keepdim=True) if logits.dtype == torch.float64 else logits).float()
+    """Return finite logits in float32; those in float64 relative to the largest, so that no precision is lost."""
+    if logits.dtype != torch.float64:
+        return logits.float()
+    below = logits - logits.amax(dim=1, keepdim=True)
+    return below.clamp(min=torch.finfo(torch.float32).min).float()
