@@ -48,6 +48,19 @@ def test_labels_stay_and_no_offset_is_plain_scaling(seed: int, heat: float) -> N
     assert (lowered <= torch.softmax(z / warm, dim=1).amax(dim=1) + 1e-12).all(), "never more confident"
 
 
+@pytest.mark.parametrize("offset", [-1e4, -100.0, -20.0, -8.0, 100.0, 1e4])
+@pytest.mark.parametrize("scale", [1.0, 300.0, 1e30])
+def test_no_rival_is_above_the_winner_by_rounding(offset: float, scale: float) -> None:
+    """In float32, where `z / T` and the logarithm of the margin cancel, and `exp(offset)` may be 0 or infinite."""
+    z = scale * torch.randn(1, CLASSES, 2000, generator=torch.Generator().manual_seed(0))
+    z = torch.cat([z, (z / scale).round()], dim=2)  # among them ties
+    found = pair_margins(z, torch.full_like(z[:, :1], 1.3), torch.full((CLASSES, CLASSES), offset))
+    assert found.isfinite().all()
+    winner = z.argmax(dim=1, keepdim=True)
+    assert (found <= found.gather(1, winner)).all()
+    assert torch.equal(found.gather(1, winner), z.gather(1, winner) / 1.3)
+
+
 def test_sums_are_those_of_the_margins_and_their_gradient_is_true() -> None:
     generator = torch.Generator().manual_seed(1)
     logits = 3 * torch.randn(CLASSES, 200, generator=generator)

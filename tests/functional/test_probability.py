@@ -176,6 +176,14 @@ def test_a_rival_that_rounding_put_above_the_winner_by_hand(graph: bool, monkeyp
     assert kept.tolist() == [[below, 1.0, 0.5]]
 
 
+@pytest.mark.parametrize("graph", [False, True])
+def test_a_rival_that_no_rounding_put_above_the_winner_stays(graph: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To hide it would give probabilities that do not sum to 1, and no check of the labels would find the method."""
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: graph)
+    changed = torch.tensor([[0.7, 0.2, 0.1]])
+    assert keep_labels(changed, torch.tensor([[2.0, 3.0, 1.0]])).equal(changed)
+
+
 @pytest.mark.parametrize(("torch_type", "numpy_type"), [(torch.float32, np.float32), (torch.float64, np.float64)])
 @given(data=st.data())
 def test_next_below_is_that_of_numpy(torch_type: torch.dtype, numpy_type: type, data: st.DataObject) -> None:

@@ -28,7 +28,7 @@ from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from segcal.functional.ridge import first_least, within_one_error
-from segcal.kernels.constants import LARGEST_MARGIN, LEAST_POWER
+from segcal.kernels.constants import LARGEST_MARGIN, LARGEST_OFFSET, LEAST_POWER
 from segcal.kernels.dispatch import accelerated
 from segcal.types import Array
 
@@ -39,11 +39,16 @@ _TOLERANCE = 1e-7  # nats that the last step may still promise, in cross-validat
 def pair_margins(
     logits: Float[Tensor, "B L *S"], temperature: Float[Tensor, "B 1 *S"], offsets: Float[Tensor, "L L"]
 ) -> Float[Tensor, "B L *S"]:
-    """Return `z / T`, with each margin of the predicted class replaced by its calibrated one."""
+    """Return `z / T`, with each margin of the predicted class replaced by its calibrated one.
+
+    Margins are taken from the winner, and none is negative: a sum of `z_j / T` and a logarithm that nearly cancel
+    could be above the winner by its rounding.
+    """
     winner, top = logits.max(dim=1).indices, logits.amax(dim=1, keepdim=True)
     scaled = (top - logits).clamp(max=LARGEST_MARGIN) / temperature
-    factor = offsets.exp()[winner].movedim(-1, 1)
-    return logits / temperature - torch.log(torch.exp(-scaled) - factor * torch.expm1(-scaled))
+    factor = offsets.clamp(-LARGEST_OFFSET, LARGEST_OFFSET).exp()[winner].movedim(-1, 1)
+    margin = scaled + torch.log(torch.exp(-scaled) - factor * torch.expm1(-scaled))
+    return top / temperature - margin.clamp(min=0)
 
 
 @dataclass(frozen=True)

@@ -151,8 +151,9 @@ def keep_labels(scores: Float[Tensor, "B L *S"], logits: Float[Tensor, "B L *S"]
     """Scores whose argmax is that of `logits`, in the scores' own precision.
 
     `scores` must be a monotone function of `logits` at each pixel, up to rounding. Rounding can make a rival reach the
-    winner's score (adjacent logits, high temperatures, half precision), or exceed it (margins that a calibrator has
-    made tiny), and then argmax returns another class. Such rivals are moved to one unit in the last place below it.
+    winner's score (adjacent logits, high temperatures, half precision), or exceed it by a few units in the last place,
+    and then argmax returns another class. Such rivals are moved to one unit below it. A rival further above is not of
+    rounding but of a method that changes labels; it stays, so that a check of the labels finds it.
 
     >>> logits = torch.tensor([[1.0, 1.0 + 2**-23]])
     >>> tied = (logits / 100).to(torch.float16)
@@ -165,7 +166,9 @@ def keep_labels(scores: Float[Tensor, "B L *S"], logits: Float[Tensor, "B L *S"]
         return scores
     own, limits = scores.masked_fill(lower, -torch.inf).amax(dim=1, keepdim=True), torch.finfo(scores.dtype)
     below = own - (4 * limits.eps * own.abs() + limits.tiny) if graph else next_below(own)
-    return torch.where(lower, torch.minimum(scores, below), scores)
+    # logarithms of probabilities near 1 are near 0, with the absolute error of numbers near 1
+    rounding = 8 * limits.eps * own.abs() + 8 * torch.finfo(at_least_float32_dtype(scores.dtype)).eps
+    return torch.where(lower & (scores <= own + rounding), torch.minimum(scores, below), scores)
 
 
 def keep_sides(probs: Float[Tensor, "*A"], logits: Float[Tensor, "*A"]) -> Float[Tensor, "*A"]:

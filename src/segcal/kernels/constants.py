@@ -52,6 +52,8 @@ LEAST_TEMPERATURE = 1e-30
 
 LARGEST_MARGIN = 1e30
 """Margins between two classes beyond it are all the same, and must not become infinite."""
+LARGEST_OFFSET = 80.0
+"""Offsets of margins beyond it, of either sign, count as this much: their exponentials are numbers in float32."""
 LEAST_POWER = 1e-300
 """The least `exp(-margin)`, so that its logarithm is finite."""
 
