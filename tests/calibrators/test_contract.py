@@ -177,6 +177,8 @@ def test_a_one_logit_head_refuses_other_data() -> None:
         ({"method": "ts", "num_classes": 0}, "num_classes must be at least 2, got 0"),
         ({"method": "ts", "num_classes": 3, "bounds": (2.0, 1.0)}, "bounds must be positive, finite and in order"),
         ({"method": "ts", "num_classes": 3, "bounds": (0.0, 1.0)}, "bounds must be positive, finite and in order"),
+        ({"method": "ts", "num_classes": 3, "bounds": (1e-40, 1.0)}, r"bounds must lie in 1e-30..1e\+30"),
+        ({"method": "cts", "num_classes": 3, "bounds": (1.0, 1e39)}, r"bounds must lie in 1e-30..1e\+30"),
     ],
 )
 def test_create_refuses(arguments: dict[str, Any], message: str) -> None:

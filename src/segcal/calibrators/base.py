@@ -39,6 +39,7 @@ from segcal.functional.division import (
 )
 from segcal.functional.fingerprint import fingerprint
 from segcal.functional.probability import at_least_float32, keep_labels, probabilities
+from segcal.kernels.constants import LARGEST_TEMPERATURE, LEAST_TEMPERATURE
 from segcal.kernels.dispatch import engine_for
 from segcal.notices import CalibrationWarning
 from segcal.regions import foreground
@@ -317,6 +318,8 @@ class TemperatureCalibrator(Calibrator):
         low, high = (float(bound) for bound in bounds)
         if not 0 < low <= high < float("inf"):
             raise InputError(f"bounds must be positive, finite and in order, got {tuple(bounds)}")
+        if low < LEAST_TEMPERATURE or high > LARGEST_TEMPERATURE:  # float32 can neither hold nor invert them all
+            raise InputError(f"bounds must lie in {LEAST_TEMPERATURE:g}..{LARGEST_TEMPERATURE:g}, got {tuple(bounds)}")
         self.bounds = (low, high)
 
     @abstractmethod

@@ -25,6 +25,7 @@ from segcal.functional.temperature import (
     nll_and_entropy,
     optimal_inverse_temperature,
 )
+from segcal.kernels.constants import LARGEST_TEMPERATURE, LEAST_TEMPERATURE
 from segcal.regions import foreground
 from segcal.types import Array, Case, IgnoreIndex
 
@@ -146,7 +147,7 @@ def diagnosis_of(
 ) -> Diagnosis:
     """Return the diagnosis of a data set whose images have been diagnosed; `cases` are read for its temperature."""
     scaling = TemperatureScaling(
-        num_classes, ignore_index=ignore_index, background=background, bounds=(np.finfo(float).tiny, 1e300)
+        num_classes, ignore_index=ignore_index, background=background, bounds=(LEAST_TEMPERATURE, LARGEST_TEMPERATURE)
     )
     scaling.to(device).fit(cases)
     weights = np.array([image.pixels for image in images], dtype=np.float64)

@@ -48,7 +48,9 @@ SETTLED = 1e-12
 """Slopes and solutions of the active set method below this count as 0."""
 
 LEAST_TEMPERATURE = 1e-30
-"""A floor under temperatures that no bound reaches; stands for none."""
+"""The least bound of temperatures; as a floor under them it stands for none."""
+LARGEST_TEMPERATURE = 1e30
+"""The largest bound of temperatures."""
 
 LARGEST_MARGIN = 1e30
 """Margins between two classes beyond it are all the same, and must not become infinite."""
