@@ -242,3 +242,14 @@ def test_svs_is_temperature_scaling_under_a_strong_penalty_and_its_objective_is_
 def test_penalties_are_checked(method: str, change: dict[str, float]) -> None:
     with pytest.raises(InputError, match="finite and at least 0"):
         create(method, CLASSES, **change)
+
+
+@pytest.mark.parametrize("method", ["cmsap", "cmsop"])
+def test_logits_whose_squares_are_too_large_are_refused(method: str) -> None:
+    """Not by an error of linear algebra, which would end `auto` instead of this candidate."""
+    cases = [Case(f"{k}", 1e30 * np.asarray(scene(k).logits), scene(k).labels, group=f"{k}") for k in range(5)]
+    with pytest.raises(InputError, match=rf"logits of up to .*e\+31 are too large for '{method}'"):
+        create(method, CLASSES).fit(cases)
+    chosen = create("auto", CLASSES, candidates=("ts", method)).fit(cases)
+    assert chosen.fit_report_.details["chosen"] == "ts"
+    assert any(f"{method} could not be fitted: logits of up to" in text for text in chosen.fit_report_.warnings)

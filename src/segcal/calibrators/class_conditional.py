@@ -91,9 +91,16 @@ class ClassConditionalScaling(Calibrator):
         seen = survey(self, kept, sampler)
         drawn = sampler.sample()
         experts = experts_of(drawn.logits, drawn.labels, drawn.importance, ordered=self.ordered)
-        point, blocks = self._solve_sample(experts, seen.pixels)
         at = self._objective(lambda: self._all_experts(kept), seen.pixels)
-        found = minimise_nonnegative(at, point, blocks, evaluations=_PASSES, tolerance=_TOLERANCE)
+        try:
+            point, blocks = self._solve_sample(experts, seen.pixels)
+            found = minimise_nonnegative(at, point, blocks, evaluations=_PASSES, tolerance=_TOLERANCE)
+        except np.linalg.LinAlgError as error:  # next to their squares float64 loses the penalties
+            largest = float(drawn.logits.abs().max())
+            raise InputError(
+                f"logits of up to {largest:.3g} are too large for '{self.method}', which adds up their products; "
+                "divide them by a constant"
+            ) from error
         self.matrices.copy_(torch.from_numpy(found.point).view(self.matrices.shape))
         return self._finish(self._report(seen, found, perf_counter() - started))
 
