@@ -93,6 +93,20 @@ def test_thresholds_tried() -> None:
     assert (np.diff(middle) / middle[:-1]).max() <= 1 / 64
 
 
+def test_keep_reaches_thresholds_that_rounding_falls_short_of() -> None:
+    """Shares of eight votes lie on thresholds, and a softmax in float32 of their logarithms may be just below."""
+    shifts = 3 * torch.randn(20_000, generator=torch.Generator().manual_seed(0))
+    logits = torch.tensor([0.625, 0.125, 0.25]).log().unsqueeze(1) + shifts
+    logits = logits[:, logits.double().softmax(0)[2] >= 0.25][:, :2000].reshape(CLASSES, 20, 10, 10).transpose(0, 1)
+    cases = [Case(f"{k}", scores, np.full((10, 10), 2)) for k, scores in enumerate(logits)]
+    rules = decide(cases, {"UC": None}, num_classes=CLASSES, risk=0.1)
+    assert float(rules.threshold("UC")[2]) == 0.25
+    single = logits.softmax(1)
+    assert (single[:, 2] < 0.25).any(), "or nothing is tested"
+    for probs in (logits.double().softmax(1), single, single.half(), single.bfloat16()):
+        assert rules.keep(probs, "UC")[:, 2].all()
+
+
 def test_keep_gives_the_pixels_above_the_threshold() -> None:
     cases = drawn_cases(2, 30)
     rules = learned(cases, risk=0.1)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from segcal.evaluation.protocol import Protocol
 from segcal.files import MARKER, read_json, staged_folder, write_json
+from segcal.functional.probability import at_least_float32_dtype
 from segcal.tables import named_method
 from segcal.types import InputError, Probs
 from segcal.version import __version__
@@ -104,8 +105,13 @@ class Decisions:
         return torch.tensor([float(rows[name]) for name in self.class_names], dtype=torch.float64)
 
     def keep(self, probs: Probs, method: str) -> Bool[Tensor, "B L *S"]:
-        """Return the pixels that may be of each class: where its probability reaches the threshold."""
-        limits = self.threshold(method).to(probs)
+        """Return the pixels that may be of each class: where its probability reaches the threshold.
+
+        The guarantee is for probabilities in float64. Those of another precision may fall short of theirs, and so of
+        a threshold that many pixels have (shares of votes), by a few units in the last place: these count as reached.
+        """
+        rounding = 8 * torch.finfo(at_least_float32_dtype(probs.dtype)).eps
+        limits = (self.threshold(method) * (1 - rounding)).to(probs)
         if probs.shape[1] != len(limits):
             raise InputError(f"probs must have shape (B, {len(limits)}, *S), got {tuple(probs.shape)}")
         return probs >= limits.view(1, -1, *[1] * (probs.ndim - 2))
