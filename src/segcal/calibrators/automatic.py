@@ -83,7 +83,8 @@ class AutomaticChoice(Calibrator):
         candidates: Names of the methods to choose among; must include "ts", the fallback. "cmsop" and "cmsap" are not
             tried by default, since they transfer badly to data unlike those they are fitted on.
         time_limit: Seconds for all candidates together, by the estimate made before they are fitted; those that would
-            exceed it are left out, the most expensive first. None tries all.
+            exceed it are left out, the most expensive first. The estimate itself takes a few small fits of each, and
+            the chosen one is fitted on all cases afterwards. None tries all.
     """
 
     method = "auto"

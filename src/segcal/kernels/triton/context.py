@@ -229,19 +229,18 @@ def context_temperature(
     # contents: entropy, margin, own; then narrow and broad of two sets of maps
     entropy, margin, own, *rest = torch.empty((7, images, pixels), dtype=torch.float32, device=logits.device)
     predicted = torch.empty((images, pixels), dtype=torch.int32, device=logits.device)
-    distances = torch.empty((2, images, pixels), dtype=torch.uint8, device=logits.device)
-    found = torch.empty((images, 1, *size), dtype=torch.float32, device=logits.device)
     held = classes <= HELD
     rows, columns = (1, PIXELS) if held else tile_shape(classes)
-    shape = (1, 1, *size)[-3:]
-    maps = [(rest[0], rest[1], distances[0]), (rest[2], rest[3], distances[1])]
-    weights, offsets = weights.contiguous(), offsets.contiguous()
-    launch(
+    launch(  # as soon as possible, so that the device has work
         _describe, (pieces(pixels, columns), images),
         z, entropy, margin, predicted, flag(), classes, pixels, *z.stride(),
         CLASSES=classes if held else 0, BL=rows, BN=columns, num_warps=HELD_WARPS if held else WARPS,
     )  # fmt: skip
-    grid = (pieces(pixels, _PIXELS), images)
+    distances = torch.empty((2, images, pixels), dtype=torch.uint8, device=logits.device)
+    found = torch.empty((images, 1, *size), dtype=torch.float32, device=logits.device)
+    maps = [(rest[0], rest[1], distances[0]), (rest[2], rest[3], distances[1])]
+    weights, offsets = weights.contiguous(), offsets.contiguous()
+    grid, shape = (pieces(pixels, _PIXELS), images), (1, 1, *size)[-3:]
     launch(
         _combine, grid,
         entropy, margin, predicted, weights, intercept, offsets, own, *maps[0], *shape, BN=_PIXELS, num_warps=4,
