@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from segcal.calibrators import Calibrator
 from segcal.evaluation.limits import limits
 from segcal.evaluation.results import Results
 from segcal.functional.surfaces import segmentation_quality
+from segcal.report import write_page
 from segcal.types import Case, InputError
 from support.commands import succeed
 
@@ -164,3 +166,18 @@ def test_figures_without_a_distance_are_shown_as_missing(tmp_path: Path) -> None
     for text in (shown, (tmp_path / "t.md").read_text()):
         assert "nan(nan)" not in text
     assert "| UC | 0.00(0.00) | 0.00(0.00) | - | - | - |" in (tmp_path / "t.md").read_text()
+
+
+@pytest.mark.parametrize(("spacing", "unit"), [((1.0, 3.0, 1.0), "mm"), (None, "voxels")])
+def test_distances_have_the_unit_of_the_spacing_everywhere(
+    tmp_path: Path, spacing: tuple[float, ...] | None, unit: str
+) -> None:
+    """Without a spacing they are not in mm, and the surface Dice is read with its tolerance."""
+    one = replace(hand_case(), spacing=spacing)
+    results = segcal.evaluate([one], {"UC": None}, surfaces=True, surface_tolerance=2.0, **ABOUT)
+    results.save(tmp_path / "results")
+    shown = " ".join(succeed("table", tmp_path / "results", "--out", tmp_path / "t.md").split())
+    write_page(Results.load(tmp_path / "results"), tmp_path / "page.html")
+    for text in (shown, (tmp_path / "t.md").read_text(), (tmp_path / "page.html").read_text()):
+        assert f"95MD({unit})↓" in text or f"95MD({unit})\\u2193" in text
+        assert f"surface Dice at a tolerance of 2 {unit}" in text

@@ -8,13 +8,13 @@ from rich.table import Table
 from segcal.cli.console import OUT, say
 from segcal.evaluation.limits import limits_table
 from segcal.evaluation.results import Results
-from segcal.tables import FurtherTable, surface_table
+from segcal.tables import FurtherTable
 
 
 def print_further(results: Results) -> None:
     """Print those that the results hold."""
     if results.surface_frame is not None:
-        found = surface_table(results.mean_surfaces())
+        found = results.surface_table()
         shown = _table(found)
         shown.caption, shown.caption_justify = found.note, "left"
         OUT.print(shown)

@@ -99,7 +99,10 @@ class MeasureOptions(OptionGroup):
     ] = False
     surface_tolerance: Annotated[
         float,
-        typer.Option(help="Distance within which surfaces count as equal, in mm.", rich_help_panel=MEASURING),
+        typer.Option(
+            help="Distance within which surfaces count as equal, in mm (in pixels without a spacing).",
+            rich_help_panel=MEASURING,
+        ),
     ] = 1.0
     limits: Annotated[
         bool,

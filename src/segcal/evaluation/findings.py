@@ -19,6 +19,7 @@ from safetensors.numpy import load, save
 
 from segcal.evaluation.measure import Measured
 from segcal.evaluation.places import Places
+from segcal.evaluation.quality import distance_unit
 from segcal.functional.binning import Evidence, Form, Histogram
 from segcal.functional.catalogue import readings
 from segcal.functional.checks import probability_doubt
@@ -66,6 +67,7 @@ class Seen:
         doubt: A warning about what its logits are, "" for none.
         origins: Origins of its Local patches.
         studied: How many patches there are of further sizes.
+        unit: Unit of its surface distances: that of the spacing, or pixels where there is none.
     """
 
     group: str
@@ -73,6 +75,7 @@ class Seen:
     doubt: str
     origins: tuple[tuple[int, ...], ...]
     studied: Mapping[int, int]
+    unit: str
 
     @classmethod
     def of(cls, case: Case, places: Places) -> Seen:
@@ -81,7 +84,7 @@ class Seen:
         assert case.labels is not None  # or there would be no places
         content, doubt = fingerprint(case.logits, case.labels), probability_doubt(case.logits) or ""
         studied = {size: len(patches) for size, patches in places.studied.items()}
-        return cls(case.group or "", content, doubt, origins, studied)
+        return cls(case.group or "", content, doubt, origins, studied, distance_unit(case))
 
 
 @dataclass
@@ -193,7 +196,8 @@ class Findings:
         for name, seen in about["cases"].items():
             origins = tuple(tuple(origin) for origin in seen["origins"])
             studied = {int(size): count for size, count in seen["studied"].items()}
-            found.cases[name] = Seen(seen["group"], seen["fingerprint"], seen["doubt"], origins, studied)
+            unit = seen.get("unit", "")  # which parts of earlier versions do not name
+            found.cases[name] = Seen(seen["group"], seen["fingerprint"], seen["doubt"], origins, studied, unit)
         for i, name in enumerate(names):
             for j, key in enumerate(keys):
                 parts = (arrays[f"{i} {j} {part}"] for part in Reading._fields)

@@ -60,6 +60,9 @@ class Gathered:
         settings = asdict(self.protocol)
         settings["ignore_index"] = list(ignored_labels(self.protocol.ignore_index))
         settings["class_names"] = list(self.protocol.names)
+        if self.protocol.surfaces:
+            units = (self.findings.cases[name].unit for name in self.names)
+            settings["surface_unit"] = " or ".join(dict.fromkeys(units))
         settings["patch_sizes"] = sorted({row[2] for row in size_rows})
         size_columns = ["case", "method", "size", "region", "metric", "value", "pixels"]
         pooled, curves, sensitivity = self._pooled()

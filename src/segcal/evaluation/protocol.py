@@ -65,7 +65,7 @@ class Protocol:
         for side in self.patch_sizes:
             check_whole("each of patch_sizes", side, 1, _LARGEST_SIDE)
         if not self.surface_tolerance >= 0:
-            raise InputError(f"surface_tolerance must be 0 or more, in mm, got {self.surface_tolerance}")
+            raise InputError(f"surface_tolerance must be 0 or more, got {self.surface_tolerance}")
         for name, value, known in (
             ("form", self.form, get_args(Form)),
             ("ace_edges", self.ace_edges, get_args(AceEdges)),

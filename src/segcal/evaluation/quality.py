@@ -52,6 +52,13 @@ class CaseQuality:
         return np.array(rows, np.float64).reshape(len(rows), 1 + len(_FIGURES))
 
 
+def distance_unit(case: Case) -> str:
+    """Return the unit of surface distances: mm, that of the spacing, or pixels or voxels where there is none."""
+    if case.spacing is not None:
+        return "mm"
+    return "pixels" if case.logits.ndim == 3 else "voxels"
+
+
 def quality_rows(
     case: str, method: str, figures: Array, names: Sequence[str]
 ) -> list[tuple[str, str, str, str, float]]:

@@ -184,6 +184,11 @@ class Results:
         """
         return mean_quality(self.surfaces(), self.methods)
 
+    def surface_table(self) -> FurtherTable:
+        """Return `mean_surfaces` as a table; the unit of results of earlier versions is not known."""
+        unit, tolerance = self.settings.get("surface_unit", ""), self.settings["surface_tolerance"]
+        return surface_table(self.mean_surfaces(), unit, tolerance)
+
     def floor(self) -> pd.DataFrame:
         """Return what each method would score if it were perfectly calibrated, in the columns of `to_frame`.
 
@@ -305,7 +310,7 @@ class Results:
                 staging.write_text(written(table, self._further_tables()), encoding="utf-8")
 
     def _further_tables(self) -> list[FurtherTable]:
-        surfaces = [] if self.surface_frame is None else [surface_table(self.mean_surfaces())]
+        surfaces = [] if self.surface_frame is None else [self.surface_table()]
         return surfaces if self.limits_frame is None else [*surfaces, limits_table(self.limits_frame)]
 
     def plot(self, kind: str = "reliability", **options: Any) -> Any:

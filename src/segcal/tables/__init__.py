@@ -8,7 +8,7 @@ from segcal.tables.markdown import markdown_table
 from segcal.tables.paper import Cell, PaperTable, paper_table
 from segcal.tables.presentation import Average, Presentation, named_method
 from segcal.tables.summaries import Drawing, image_means, summary, volume_bias
-from segcal.tables.surfaces import surface_table
+from segcal.tables.surfaces import surface_dice_in_words, surface_headings, surface_table
 
 __all__ = [
     "CALIBRATION",
@@ -26,6 +26,8 @@ __all__ = [
     "named_method",
     "paper_table",
     "summary",
+    "surface_dice_in_words",
+    "surface_headings",
     "surface_table",
     "volume_bias",
 ]

@@ -9,16 +9,41 @@ from segcal.tables.further import FurtherTable
 from segcal.tables.paper import Cell
 
 _TITLE = "Segmentation: mean(std) over cases of the mean over structures"
-_NOTE = "SD: surface Dice; ASD, 95MD, MD: average, 95 % and maximum distance"
+_NOTE = "ASD, 95MD, MD: average, 95 % and maximum distance"
 
 
-def surface_table(means: pd.DataFrame) -> FurtherTable:
-    """Return the table of means with the columns `method metric mean std undefined`."""
+def surface_table(means: pd.DataFrame, unit: str, tolerance: float) -> FurtherTable:
+    """Return the table of means with the columns `method metric mean std undefined`.
+
+    Args:
+        means: The figures.
+        unit: Unit of the distances; "" if it is not known.
+        tolerance: Of the surface Dice, in that unit.
+    """
     cells = {(row.method, row.metric): Cell(row.metric, row.mean, row.std) for row in means.itertuples()}  # type: ignore[arg-type]
     methods = dict.fromkeys(str(method) for method in means["method"])
     rows = {method: tuple(cells[method, metric].number() for metric in SURFACES) for method in methods}
-    headings = [metric.heading for metric in SURFACES.values()]
-    return FurtherTable(_TITLE, "Method", headings, rows, _NOTE + _alone(int(means["undefined"].max())))
+    note = f"SD: {surface_dice_in_words(unit, tolerance)}; {_NOTE}{_alone(int(means['undefined'].max()))}"
+    return FurtherTable(_TITLE, "Method", surface_headings(unit), rows, note)
+
+
+def surface_headings(unit: str) -> list[str]:
+    """Return the headings of the figures; only distances have the unit.
+
+    >>> surface_headings("pixels")[:3], surface_headings("")[2]
+    (['Dice(%)↑', 'SD(%)↑', 'ASD(pixels)↓'], 'ASD↓')
+    """
+    return [metric.heading.replace("(mm)", f"({unit})" if unit else "") for metric in SURFACES.values()]
+
+
+def surface_dice_in_words(unit: str, tolerance: float) -> str:
+    """Return what the surface Dice is; it means nothing without its tolerance.
+
+    >>> surface_dice_in_words("mm", 1.0), surface_dice_in_words("pixels", 1.0)
+    ('surface Dice at a tolerance of 1 mm', 'surface Dice at a tolerance of 1 pixel')
+    """
+    own = unit.removesuffix("s") if tolerance == 1 else unit
+    return f"surface Dice at a tolerance of {tolerance:g} {own}".rstrip()
 
 
 def _alone(structures: int) -> str:

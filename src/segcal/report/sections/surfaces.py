@@ -6,6 +6,7 @@ from typing import Any
 
 from segcal.functional.catalogue import SURFACES
 from segcal.report.view import View, short
+from segcal.tables import surface_dice_in_words, surface_headings
 
 
 def content(view: View) -> dict[str, Any] | None:
@@ -15,9 +16,14 @@ def content(view: View) -> dict[str, Any] | None:
     frame, first = view.results.surfaces(), view.results.methods[0]
     means = view.results.mean_surfaces()
     of_first = frame[frame.method == first].groupby(["label", "metric"], sort=False)["value"].mean()
-    metrics = SURFACES.values()
+    settings = view.results.settings
+    unit = settings.get("surface_unit", "")
     return {
-        "metrics": [{"title": metric.heading, "scale": metric.scale, "digits": metric.digits} for metric in metrics],
+        "metrics": [
+            {"title": heading, "scale": metric.scale, "digits": metric.digits}
+            for heading, metric in zip(surface_headings(unit), SURFACES.values(), strict=True)
+        ],
+        "surface_dice": surface_dice_in_words(unit, settings["surface_tolerance"]),
         "methods": [
             {"name": str(method), "values": [short(value) for value in rows["mean"]]}
             for method, rows in means.groupby("method", sort=False)
