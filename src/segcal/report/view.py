@@ -91,7 +91,7 @@ def shared_content(view: View) -> dict[str, Any]:
         "quality": [metric for metric in QUALITY if metric in metrics],
         "values": _values(view.frame, view.cases),
         "pooled": pooled_values(results),
-        "floor": None if results.redrawn is None else _values(results.floor(), view.cases),
+        "floor": None if results.redrawn is None else _floors(results),
         "pooled_floor": {} if results.redrawn is None else _pooled_ece(results.redrawn),
         "curves": _curves(results),
     }
@@ -104,6 +104,14 @@ def short(value: Any) -> float | None:
     """
     number = float(value)
     return float(f"{number:.{_DIGITS}g}") if math.isfinite(number) else None
+
+
+def _floors(results: Results) -> dict[str, dict[str, dict[str, float | None]]]:
+    """Return the floor of each mean that the table shows: over images, Local-Avg over patches."""
+    found: dict[str, dict[str, dict[str, float | None]]] = {}
+    for row in results.summary().itertuples():
+        found.setdefault(str(row.method), {}).setdefault(str(row.region), {})[str(row.metric)] = short(row.floor)
+    return found
 
 
 def _metric(name: str) -> dict[str, Any]:

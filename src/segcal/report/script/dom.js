@@ -21,7 +21,6 @@ const percent = (value, digits = 2) => known(value) ? (100 * value).toFixed(digi
 const inUnit = (metric, value) => DATA.metrics[metric].percent ? percent(value, DATA.metrics[metric].digits) : fixed(value, DATA.metrics[metric].digits);
 const unitOf = metric => DATA.metrics[metric].percent ? ' %' : '';
 const sum = values => values.reduce((total, value) => total + value, 0);
-const mean = values => { const kept = values.filter(known); return kept.length ? sum(kept) / kept.length : null; };
 const whole = value => value.toLocaleString('en-US');
 
 // The colours of Okabe and Ito, which stay distinct in every form of colour blindness; the baseline is grey.
@@ -97,7 +96,7 @@ const regionName = region => DATA.region_names[region] || region;
 const curveRegions = regions.filter(region => DATA.curves[baseline] && DATA.curves[baseline][region]);
 const legend = () => node('ul', { class: 'legend' }, methods.map(method => node('li', null, key(method), method)));
 const pooledAt = (method, region, metric) => (((DATA.pooled[method] || {})[region] || {})[metric]) || [null, null, null];
-const floorAt = (method, region, metric) => DATA.floor ? mean(((DATA.floor[method] || {})[region] || {})[metric] || []) : null;
+const floorAt = (method, region, metric) => DATA.floor ? ((DATA.floor[method] || {})[region] || {})[metric] : null;
 const samples = (method, region, metric) => ((DATA.values[method] || {})[region] || {})[metric] || [];
 
 // Every section adds itself here; the page builds those that have content, in their order.
