@@ -119,6 +119,18 @@ def region_title(name: str) -> str:
     return REGIONS[name].title if name in REGIONS else name
 
 
+def region_notes(names: Sequence[str], *, whole: bool) -> list[str]:
+    """Return what the regions of the registry among `names` hold; with `whole` there is no background to leave out.
+
+    >>> region_notes(["all", "mine"], whole=True)
+    ['All: every labelled pixel']
+    """
+    notes = {name: f"{REGIONS[name].title}: {REGIONS[name].meaning}" for name in names if name in REGIONS}
+    if whole and "all" in notes:
+        notes["all"] = f"{REGIONS['all'].title}: every labelled pixel"
+    return [*notes.values()]
+
+
 def in_table_order(names: Sequence[str]) -> list[str]:
     """Return names of regions in the order of the registry, followed by a user's own."""
     return [*(name for name in REGIONS if name in names), *(name for name in names if name not in REGIONS)]

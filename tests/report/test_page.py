@@ -231,3 +231,14 @@ def test_numbers_of_the_page_round_to_those_of_the_terminal() -> None:
     value = 0.475451  # with five digits 0.47545, of which four decimals are 0.4754 in binary
     assert f"{short(value):.4f}" == f"{value:.4f}" == "0.4755"
     assert short(float("nan")) is None
+
+
+@pytest.mark.parametrize("background", [None, 0])
+def test_notes_say_whether_all_leaves_out_a_background(found: tuple[Results, Any, Any], background: int | None) -> None:
+    """Without a background All holds every labelled pixel, in the table as on the page."""
+    _, cases, methods = found
+    results = evaluate(cases, methods, num_classes=3, background=background, patches=0, repetitions=5)
+    (shown,) = [text for text in page_content(results)["sections"]["summary"]["regions"] if text.startswith("All")]
+    held = "every labelled pixel" if background is None else "labelled pixels outside the background, and Boundary"
+    assert shown == f"All: {held}"
+    assert shown in str(results.table())

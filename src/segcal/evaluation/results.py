@@ -112,6 +112,11 @@ class Results:
         return str(self.settings.get("baseline", "UC" if "UC" in self.methods else self.methods[0]))
 
     @property
+    def is_whole(self) -> bool:
+        """Whether there is no background, so that *All* holds every labelled pixel."""
+        return self.settings.get("background", 0) is None
+
+    @property
     def regions(self) -> tuple[str, ...]:
         """Names of the regions, in the order of tables."""
         return tuple(in_table_order([str(region) for region in dict.fromkeys(self.frame["region"])]))
@@ -267,6 +272,7 @@ class Results:
             pooled=self._pooled_values() if chosen.average == "pixels" else None,
             titles=method_titles(self.methods),
             warnings=self.settings.get("warnings", ()),
+            whole=self.is_whole,
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -23,7 +23,10 @@ DEFINITIONS = (
     ("Brier score", "squared error of the probabilities, also a proper score"),
     ("Entropy", "mean entropy of the probabilities in nats"),
     ("Floor", "what a method would score on these pixels if its probabilities were exactly right"),
-    ("All", "labelled pixels outside the background, and the pixels of Boundary"),
+    (
+        "All",
+        "labelled pixels outside the background, and the pixels of Boundary; every labelled pixel without a background",
+    ),
     ("Boundary", "pixels whose label differs from that of a neighbour within the boundary width"),
     ("Local-Avg, Local-Max", "the average patch and the worst patch of an image, of those with pixels of All"),
     ("Ignored", "pixels that belong to no region; regions and patches without pixels are skipped and counted"),

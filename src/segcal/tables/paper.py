@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from segcal.functional.catalogue import CALIBRATION, CATALOGUE, HIGHER_IS_BETTER, QUALITY
-from segcal.regions import REGIONS, in_table_order, region_title
+from segcal.regions import in_table_order, region_notes, region_title
 from segcal.statistics import mean_std, significantly_better
 from segcal.tables.numbers import MISSING, number, with_interval
 from segcal.tables.presentation import Presentation
@@ -65,7 +65,8 @@ class PaperTable:
 
     Bold (`**`) is the best of a column; `*` (green) marks where the reference is significantly better. The floor of a
     method, what it would score if it were perfectly calibrated, is shown below it if it was measured. `titles` spells
-    out the methods whose names are abbreviations, and `warnings` are printed below everything else.
+    out the methods whose names are abbreviations, and `warnings` are printed below everything else. `whole` says that
+    there is no background, so that *All* holds every labelled pixel.
     """
 
     methods: tuple[str, ...]
@@ -74,6 +75,7 @@ class PaperTable:
     floors: Mapping[tuple[str, str, str], Cell] = field(default_factory=dict)
     titles: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    whole: bool = False
 
     @property
     def reference(self) -> str | None:
@@ -101,7 +103,7 @@ class PaperTable:
         if self.floors:
             notes.append("floor: what the method would score if it were perfectly calibrated.")
         shown = in_table_order([*dict.fromkeys(region for _, region in self.columns(CALIBRATION))])
-        if explained := [f"{REGIONS[r].title}: {REGIONS[r].meaning}" for r in shown if r in REGIONS]:
+        if explained := region_notes(shown, whole=self.whole):
             notes.append(f"{'; '.join(explained)}.")
         if named := [f"{method}: {self.titles[method]}" for method in self.methods if method in self.titles]:
             notes.append(f"{'; '.join(named)}.")
@@ -170,6 +172,7 @@ def paper_table(
     pooled: Mapping[tuple[str, str, str], tuple[float, float, float]] | None = None,
     titles: Mapping[str, str] | None = None,
     warnings: Sequence[str] = (),
+    whole: bool = False,
 ) -> PaperTable:
     """Build the table from the values of each (method, metric, region), one per image or patch.
 
@@ -182,6 +185,7 @@ def paper_table(
         pooled: Value and interval over all pixels together, shown instead of mean(std) where there is one.
         titles: Methods spelled out.
         warnings: Sentences to print below the table.
+        whole: Whether *All* holds every labelled pixel, because there is no background.
     """
     columns = [*dict.fromkeys((metric, region) for _, metric, region in samples)]
     beaten = _beaten(samples if tested is None else tested, methods, columns, presentation)
@@ -193,7 +197,7 @@ def paper_table(
             best = number(column[0], cell.mean) == best_number
             cells[(method, *column)] = replace(cell, best=best, beaten=(method, column) in beaten)
     plain = {key: _cell(key, floors, {}) for key in floors} if floors else {}
-    return PaperTable(tuple(methods), cells, presentation, plain, titles or {}, tuple(warnings))
+    return PaperTable(tuple(methods), cells, presentation, plain, titles or {}, tuple(warnings), whole)
 
 
 def _best_number(metric: str, means: Sequence[float]) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from segcal.calibrators import method_titles
-from segcal.regions import REGIONS
+from segcal.regions import region_notes
 from segcal.report.findings import Findings
 from segcal.report.view import View, short
 from segcal.report.words import average_in_words, headline
@@ -24,9 +24,7 @@ def content(view: View) -> dict[str, Any]:
         "warnings": list(results.settings["warnings"]),
         "titles": method_titles(results.methods),
         "cards": [card for metric, region in _CARDS if (card := _card(findings, metric, region))],
-        "regions": [
-            f"{REGIONS[region].title}: {REGIONS[region].meaning}" for region in view.regions if region in REGIONS
-        ],
+        "regions": region_notes(view.regions, whole=results.is_whole),
     }
 
 
