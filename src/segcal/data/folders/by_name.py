@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, cast
@@ -85,11 +85,22 @@ def by_name(folder: Path, extensions: Sequence[str]) -> dict[str, list[Path]]:
     return found
 
 
-def only(name: str, found: Mapping[str, list[Path]], what: str, folder: Path, extensions: Sequence[str]) -> Path:
-    """Return the one file of a case; raise if there is none or more than one."""
+def only(
+    name: str,
+    found: Mapping[str, list[Path]],
+    what: str,
+    folder: Path,
+    extensions: Sequence[str],
+    cases: Collection[str] = (),
+) -> Path:
+    """Return the one file of a case; raise if there is none or more than one.
+
+    Files of the other `cases` are not proposed in its place: a renamed one would be the truth of the wrong image.
+    """
     paths = found.get(name, [])
     if not paths:
-        near = _longer(name, found) or get_close_matches(name, found, n=1)
+        free = [other for other in found if other not in cases]
+        near = _longer(name, free) or get_close_matches(name, free, n=1)
         hint = f"did you mean '{found[near[0]][0].name}'? rename it" if near else "add it, or remove the case"
         hint = unreadable(folder, name, what) or hint
         raise InputError(
@@ -102,7 +113,7 @@ def only(name: str, found: Mapping[str, list[Path]], what: str, folder: Path, ex
     return paths[0]
 
 
-def _longer(name: str, found: Mapping[str, list[Path]]) -> list[str]:
+def _longer(name: str, found: Collection[str]) -> list[str]:
     """Return names with something before or after this one: `scan_1_gt` and `gt-scan_1` for `scan_1`, not `scan_10`."""
     return [other for other in found if re.fullmatch(rf"(.*[\W_])?{re.escape(name)}([\W_].*)?", other)]
 

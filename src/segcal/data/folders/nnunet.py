@@ -88,10 +88,10 @@ def archived_cases(request: Request, places: list[Path], labels: Path | None) ->
         files[name] = CaseFiles(
             name=name,
             scores=archive,
-            labels=only(name, true_labels, "label", label_folder, LABELS)
+            labels=only(name, true_labels, "label", label_folder, LABELS, archives)
             if request.require_labels or name in true_labels
             else None,
-            image=only(name, images, "image", root / "images", IMAGES) if images else None,
+            image=only(name, images, "image", root / "images", IMAGES, archives) if images else None,
             kind=request.scores or settings.scores or "probabilities",
             group=settings.group_of(name),
             spacing=settings.spacing_of(name),

@@ -39,10 +39,10 @@ class Ours:
             name: CaseFiles(
                 name=name,
                 scores=only(name, scores, "score", root / "logits", SCORES),
-                labels=only(name, labels, "label", label_folder, LABELS)
+                labels=only(name, labels, "label", label_folder, LABELS, scores)
                 if request.require_labels or name in labels
                 else None,
-                image=only(name, images, "image", root / "images", IMAGES) if images else None,
+                image=only(name, images, "image", root / "images", IMAGES, scores) if images else None,
                 kind=kind,
                 group=settings.group_of(name),
                 spacing=settings.spacing_of(name),
