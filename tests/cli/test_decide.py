@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from segcal.data.datasets.simulate import simulate
 from segcal.data.folders.writer import write_folder
+from segcal.evaluation.decisions import decide
+from segcal.report.sections.decisions import decisions_content
+from segcal.types import Case
 from support.commands import refuse, succeed
 
 
@@ -82,3 +86,20 @@ def test_mistakes(home: Path, tmp_path: Path) -> None:
     both = refuse("decide", home / "data", "--rules", home / "rules", "--page", tmp_path / "page.html")
     assert "leave out --page" in both
     assert not list(tmp_path.iterdir())
+
+
+def test_the_page_writes_numbers_that_can_be_used() -> None:
+    """A threshold just below 1 does not read as 1, and large volumes keep the digits of their intervals."""
+    random = np.random.default_rng(0)
+    cases = []
+    for k in range(6):
+        labels = np.zeros((40, 50), np.uint8)
+        labels[:4] = 1
+        logits = np.stack([np.zeros(labels.shape), random.normal(1, 1, labels.shape) + np.where(labels, 2.0, -14.0)])
+        cases.append(Case(f"c{k}", logits.astype(np.float32), labels, spacing=(5.0, 7.0)))
+    rules = decide(cases, {"UC": None}, num_classes=2, risk=0.3, level=0.8)
+    page = decisions_content(rules)
+    assert rules.thresholds["threshold"][0] > 0.99999
+    assert page["thresholds"][0]["shown"].startswith("0.99999")
+    assert page["intervals"][0]["shown"]["expected"] == f"{rules.mean_volumes()['expected'][0]:,.0f}"
+    assert float(page["intervals"][0]["shown"]["true"].replace(",", "")) == 36 * 50 * 35

@@ -146,11 +146,13 @@ def _table(title: str, headings: str, texts: int) -> Table:
 
 
 def _thresholds(found: Decisions) -> Table:
+    from segcal.tables.numbers import threshold_number
+
     risk = found.settings["risk"]
     title = f"thresholds that miss at most {risk:.0%} of each class, on average over new images that contain it"
     table = _table(title, "method|class|threshold|missed|left out|by label|precision|size|images", 2)
     for row in _rows(found.thresholds):
-        shown = f"{row['threshold']:.4g}" if row["groups"] >= row["needed"] else f"0 (needs {row['needed']})"
+        shown = threshold_number(row["threshold"]) if row["groups"] >= row["needed"] else f"0 (needs {row['needed']})"
         shares = [_percent(row[name]) for name in ("missed", "left_out", "by_label", "precision")]
         times = "-" if math.isnan(row["size"]) else f"{row['size']:.2f}"
         table.add_row(row["method"], row["label"], shown, *shares, times, str(row["images"]))
@@ -171,6 +173,8 @@ def _selective(found: Decisions) -> Table:
 
 
 def _intervals(found: Decisions) -> Table:
+    from segcal.tables.numbers import volume_number
+
     level = found.settings["level"]
     unit = f" in {found.volume_unit}" if found.volume_unit else ""
     title = f"volume = sum of probabilities{unit}, with intervals for {level:.0%} of new images"
@@ -178,16 +182,18 @@ def _intervals(found: Decisions) -> Table:
     means = {(row["method"], row["label"]): row for row in _rows(found.mean_volumes())}
     for row in _rows(found.intervals):
         own = means[row["method"], row["label"]]
-        reach = f"{own['reach']:.4g}" if row["groups"] >= row["needed"] else f"needs {row['needed']}"
-        numbers = f"{own['expected']:.4g}", f"{own['true']:.4g}", reach
+        reach = volume_number(own["reach"]) if row["groups"] >= row["needed"] else f"needs {row['needed']}"
+        numbers = volume_number(own["expected"]), volume_number(own["true"]), reach
         table.add_row(row["method"], row["label"], *numbers, _percent(row["left_out"]), str(row["images"]))
     return table
 
 
 def _volumes(found: pd.DataFrame, level: float) -> Table:
+    from segcal.tables.numbers import volume_number
+
     table = _table(f"volumes with {level:.0%} intervals", "case|method|class|expected|low|high|unit", 3)
     for row in _rows(found):
-        numbers = (f"{row[name]:.4g}" for name in ("expected", "low", "high"))
+        numbers = (volume_number(row[name]) for name in ("expected", "low", "high"))
         table.add_row(row["case"], row["method"], row["label"], *numbers, row["unit"])
     return table
 

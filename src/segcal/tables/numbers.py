@@ -37,3 +37,24 @@ def with_interval(metric: str, value: float, low: float, high: float, *, unit: b
     if math.isnan(low) or math.isnan(high):
         return text
     return f"{text} [{number(metric, low)}, {number(metric, high)}]"
+
+
+def threshold_number(value: float) -> str:
+    """Write a threshold of probabilities so that one below 1 never reads as 1, which would accept nothing.
+
+    >>> threshold_number(0.39062), threshold_number(0.99976), threshold_number(0.9999962), threshold_number(1.0)
+    ('0.3906', '0.99976', '0.9999962', '1')
+    """
+    distance = 1 - value
+    if not 0 < distance < 0.01:
+        return f"{value:.4g}"
+    return f"{value:.{1 - math.floor(math.log10(distance))}f}"
+
+
+def volume_number(value: float) -> str:
+    """Write a volume: large ones to the unit, since four digits may not tell an interval's ends from its middle.
+
+    >>> volume_number(74269.8), volume_number(81.2949), volume_number(float("inf"))
+    ('74,270', '81.29', 'inf')
+    """
+    return f"{value:,.0f}" if 1000 <= abs(value) < math.inf else f"{value:.4g}"

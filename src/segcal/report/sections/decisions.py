@@ -6,6 +6,7 @@ from typing import Any
 
 from segcal.evaluation.decisions import Decisions
 from segcal.report.view import View, short
+from segcal.tables.numbers import threshold_number, volume_number
 
 _SHOWN = ("threshold", "missed", "left_out", "by_label", "precision", "size")
 
@@ -30,6 +31,7 @@ def decisions_content(decisions: Decisions) -> dict[str, Any]:
                 "enough": bool(row["groups"] >= row["needed"]),
                 "needed": int(row["needed"]),
                 "images": int(row["images"]),
+                "shown": threshold_number(row["threshold"]),
                 **{name: short(row[name]) for name in _SHOWN},
             }
             for row in decisions.thresholds.to_dict(orient="records")
@@ -60,6 +62,7 @@ def _curves(decisions: Decisions) -> dict[str, dict[str, dict[str, list[list[flo
 def _intervals(decisions: Decisions) -> list[dict[str, Any]]:
     """Mean volumes and half intervals of each method and class."""
     means = {(row["method"], row["label"]): row for row in decisions.mean_volumes().to_dict(orient="records")}
+    names = ("expected", "true", "reach")
     return [
         {
             "method": row["method"],
@@ -67,7 +70,8 @@ def _intervals(decisions: Decisions) -> list[dict[str, Any]]:
             "enough": bool(row["groups"] >= row["needed"]),
             "needed": int(row["needed"]),
             "left_out": short(row["left_out"]),
-            **{name: short(means[row["method"], row["label"]][name]) for name in ("expected", "true", "reach")},
+            "shown": {name: volume_number(means[row["method"], row["label"]][name]) for name in names},
+            **{name: short(means[row["method"], row["label"]][name]) for name in names},
         }
         for row in decisions.intervals.to_dict(orient="records")
     ]
