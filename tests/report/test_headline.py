@@ -133,6 +133,14 @@ def test_the_best_method_is_that_of_least_nll_and_a_low_ece_alone_is_not_praised
     assert "ISOTONIC makes the NLL worse than UC." in sentences
 
 
+def test_a_number_is_not_called_above_one_that_reads_the_same() -> None:
+    nll, ece = {"UC": 0.20331, "TS": 0.20334, "LTS": 0.19}, {"UC": 0.02, "TS": 0.01, "LTS": 0.03}
+    (sentence,) = [sentence for sentence in said(made(nll, ece)) if "lowest ECE" in sentence]
+    assert sentence.endswith("but its NLL is 0.2033, above 0.1900 of LTS.")
+    same = said(made({**nll, "LTS": 0.20332, "UC": 0.3}, ece))
+    assert not any("lowest ECE" in sentence for sentence in same)
+
+
 def test_a_gain_within_noise_is_called_noise() -> None:
     results = made({"UC": 0.338, "TS": 0.337}, {"UC": 0.02, "TS": 0.01}, noise={"TS": 0.02})
     (sentence,) = [sentence for sentence in said(results) if "noise" in sentence]

@@ -122,7 +122,10 @@ def _best(findings: Findings) -> list[str]:
 
 
 def _ece(findings: Findings) -> list[str]:
-    """Name the method of least ECE where it is not the best one, and what speaks against it."""
+    """Name the method of least ECE where it is not the best one, and what speaks against it.
+
+    An NLL that differs in digits that are not shown is not called higher: the sentence would contradict itself.
+    """
     results = findings.results
     best = findings.best
     errors = {method: findings.value(method, "ece") for method in results.methods}
@@ -134,8 +137,10 @@ def _ece(findings: Findings) -> list[str]:
     if least == best or own is None or nll is None or findings.difference(least, best).is_noise:
         return []
     baseline = findings.value(results.baseline, "nll")
+    if nll.short == own.short:
+        return []
     against = f"{own.short} of {best}"
-    if baseline is not None and least != results.baseline and nll.value > baseline.value:
+    if baseline is not None and nll.value > baseline.value and nll.short != baseline.short:
         against += f" and even above {baseline.short} of {results.baseline}"
     return [f"{spelled(least)} has the lowest ECE, {known[least].short}, but its NLL is {nll.short}, above {against}."]
 
