@@ -146,6 +146,16 @@ def advice_of(*factors: float) -> str:
     return diagnose(copies, num_classes=4).advice()
 
 
+def test_a_temperature_of_almost_one_is_not_called_a_remedy() -> None:
+    """'A temperature of 1 fixes that' would contradict itself."""
+    for factor, state in ((1.002, "overconfident"), (0.998, "underconfident")):
+        assert advice_of(factor, factor).startswith(
+            f"The scores are only just {state}; the best temperature for all images is {factor}, which changes almost "
+            "nothing, and the images agree on it; "
+        )
+    assert advice_of(1.02, 1.02).startswith("The scores are overconfident; a temperature of 1.02 for all images fixes")
+
+
 def test_advice_tells_whether_images_agree() -> None:
     assert advice_of(2.0, 2.0) == (
         "The scores are overconfident; a temperature of 2 for all images fixes that (ts), and the images agree on it; "

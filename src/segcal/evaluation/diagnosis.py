@@ -31,6 +31,7 @@ from segcal.types import Array, Case, IgnoreIndex
 
 _OVER, _UNDER, _EVEN, _IGNORED = (213, 94, 0), (0, 114, 178), (250, 250, 248), (128, 128, 128)
 _VARIES = 0.1  # standard deviation of log temperatures from which they are said to vary
+_NEGLIGIBLE = 0.01  # logarithm of a temperature up to which it is not worth applying: it reads as 1
 _PARTS = 3
 _FULL = 2.0  # nats, at which the colour of a picture is full
 
@@ -82,6 +83,11 @@ class Diagnosis:
             )
         if self.dataset.state == "balanced":
             start = "NLL and entropy are equal, so one temperature for all images would change nothing"
+        elif abs(np.log(best)) < _NEGLIGIBLE:
+            start = (
+                f"The scores are only just {self.dataset.state}; the best temperature for all images is {best:.4g}, "
+                "which changes almost nothing"
+            )
         else:
             start = f"The scores are {self.dataset.state}; a temperature of {best:.3g} for all images fixes that (ts)"
         between, within = self._spread_between_images(), self.dataset.spread
