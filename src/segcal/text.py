@@ -44,6 +44,15 @@ def from_cell(text: str) -> str:
     return text[1:] if text.startswith("'") and _FORMULA.match(text) else text
 
 
+def counted(count: int, one: str, many: str | None = None) -> str:
+    """Return a number with its noun.
+
+    >>> counted(1, "step"), counted(1200, "step"), counted(2, "patch", "patches")
+    ('1 step', '1,200 steps', '2 patches')
+    """
+    return f"{count:,} {one if count == 1 else many or f'{one}s'}"
+
+
 def suggestion(word: str, known: Iterable[str]) -> str:
     """Return "; did you mean 'lts'?" for the nearest known word, or nothing if none is near.
 

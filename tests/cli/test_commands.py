@@ -55,7 +55,7 @@ def calibrator(data: Path) -> Path:
 
 def test_fit_saves_a_calibrator_of_the_split(data: Path, tmp_path: Path) -> None:
     shown = succeed("fit", data, "--method", "ts", "--out", tmp_path / "new" / "ts")
-    assert re.search(r"ts: NLL \d\.\d{4} -> \d\.\d{4} on 1 cases \(224 pixels\)", shown)
+    assert re.search(r"ts: NLL \d\.\d{4} -> \d\.\d{4} on 1 case \(224 pixels\)", shown)
     report = segcal.load(tmp_path / "new" / "ts").fit_report_
     assert report.names == ("scene-000",)
     assert f"temperature: {report.details['temperature']:.5g}" in shown

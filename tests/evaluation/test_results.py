@@ -15,6 +15,7 @@ from pandas.testing import assert_frame_equal
 
 from segcal.evaluation.results import Results
 from segcal.types import InputError
+from support.commands import succeed
 
 NAN = math.nan
 
@@ -341,3 +342,8 @@ def test_parquet_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatc
     with pytest.raises(InputError, match=r"pip install segcal\[parquet\]"):
         make().export(tmp_path / "rows.parquet")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_was_skipped_is_said_in_numbers_and_nouns(tmp_path: Path) -> None:
+    make().save(tmp_path / "results")
+    assert "skipped (no pixels, or too few): Boundary of 1 image, 1 patch" in succeed("table", tmp_path / "results")

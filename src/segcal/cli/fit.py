@@ -11,6 +11,7 @@ import typer
 from segcal.cli.console import OUT, say, say_json, warn
 from segcal.cli.method_options import Method, MethodOptions
 from segcal.cli.options import OUTPUT, AsJson, Data, FolderOptions, LogitsOnly, Split, ValidationSplit
+from segcal.text import counted
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -57,8 +58,8 @@ def print_report(method: str, report: FitReport, out: Path, as_json: bool) -> No
         say_json({"method": method, "out": str(out), **content})
         return
     say(
-        f"{method}: NLL {report.nll_before:.4f} -> {report.nll_after:.4f} on {report.cases} cases "
-        f"({report.pixels:,} pixels), {report.steps} steps, {report.seconds:.1f} s"
+        f"{method}: NLL {report.nll_before:.4f} -> {report.nll_after:.4f} on {counted(report.cases, 'case')} "
+        f"({counted(report.pixels, 'pixel')}), {counted(report.steps, 'step')}, {report.seconds:.1f} s"
     )
     if "scores" in report.details:
         _print_choice(report.details)

@@ -16,6 +16,7 @@ from segcal.functional.catalogue import CATALOGUE
 from segcal.regions import region_title
 from segcal.tables import PaperTable
 from segcal.tables.numbers import with_interval
+from segcal.text import counted
 
 _SHOWN = ("ece", "nll", "brier")
 
@@ -43,9 +44,16 @@ def print_results(
         OUT.print(_channel_table(results))
     print_further(results)
     if skipped := {name: count for name, count in results.skipped().items() if count}:
-        counts = ", ".join(f"{count} {name}" for name, count in skipped.items())
+        counts = ", ".join(_skipped(name, count) for name, count in skipped.items())
         say(f"skipped (no pixels, or too few): {counts}", style="dim")
     say_where(out, page)
+
+
+def _skipped(name: str, count: int) -> str:
+    """Return what was skipped: patches, or a region of some images."""
+    if name == "patches":
+        return counted(count, "patch", "patches")
+    return f"{region_title(name)} of {counted(count, 'image')}"
 
 
 def _pooled_table(results: Results) -> Table:
