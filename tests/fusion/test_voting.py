@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import importlib.util
+import subprocess
+import sys
 from collections import Counter
 
 import numpy as np
@@ -91,3 +93,13 @@ def test_staple_outvotes_a_bad_rater() -> None:
     assert (staple(raters) == truth).mean() > 0.99
     with pytest.raises(InputError, match="0 to 254"):
         staple(raters - 1)
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("SimpleITK"), reason="SimpleITK is not installed")
+def test_staple_ends_with_the_largest_label() -> None:
+    """In a process of its own, which can be stopped: the filter counted labels in 8 bits, and never ended."""
+    program = (
+        "import numpy as np; from segcal.fusion import staple; print(np.unique(staple(np.full((3, 3, 3, 3), 254))))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == "[254]\n"

@@ -19,5 +19,7 @@ def staple(labels: AtlasLabels) -> Integer[np.ndarray, "*S"]:
     filter_ = sitk.MultiLabelSTAPLEImageFilter()
     undecided = top + 1
     filter_.SetLabelForUndecidedPixels(undecided)
-    found = sitk.GetArrayFromImage(filter_.Execute([sitk.GetImageFromArray(one.astype(np.uint8)) for one in labels]))
+    # the filter counts labels in the type of its images, and in 8 bits never gets past label 255
+    images = [sitk.GetImageFromArray(one.astype(np.uint16)) for one in labels]
+    found = sitk.GetArrayFromImage(filter_.Execute(images))
     return np.where(found == undecided, 0, found).astype(labels.dtype)
