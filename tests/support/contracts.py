@@ -615,6 +615,14 @@ def nothing_to_fit_on_is_refused(s: Subject, _: Path) -> None:
 
 
 @_contract
+def a_cast_of_the_model_leaves_what_was_learned(s: Subject, _: Path) -> None:
+    for dtype in DTYPES:
+        model = torch.nn.Sequential(torch.nn.Linear(2, 2), copy.deepcopy(s.fitted)).to(dtype)
+        assert model[0].weight.dtype == dtype
+        assert_same_state(model[1], s.fitted)
+
+
+@_contract
 def a_refused_fit_leaves_what_was_learned(s: Subject, _: Path) -> None:
     calibrator = copy.deepcopy(s.fitted)
     with pytest.raises(InputError):

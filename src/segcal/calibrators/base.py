@@ -258,6 +258,19 @@ class Calibrator(nn.Module, ABC):
             raise InputError(f"this {type(self).__name__} has not been fitted; call fit, or load a fitted one")
         self._known_fitted = True  # to read `fitted` each time would wait for a GPU
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Move to another device but keep the precision of learned values, which `Module.half` would change.
+
+        Edges of bins and temperatures are few, and rounding them changes probabilities. Logits of any precision can be
+        calibrated as it is.
+        """
+
+        def keeping_precision(values: Tensor) -> Tensor:
+            moved = fn(values)
+            return moved if moved.dtype == values.dtype else values.to(moved.device)
+
+        return super()._apply(keeping_precision, recurse)  # type: ignore[no-untyped-call, no-any-return]
+
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         self._known_fitted = False
         super()._load_from_state_dict(state_dict, prefix, *rest)
