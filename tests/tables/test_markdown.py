@@ -82,6 +82,12 @@ def test_names_are_shown_as_they_are(name: str) -> None:
     page = parsed(build(("UC", name)))
     assert [row[0] for row in page.tables[0]] == ["Method", "UC", name]
     assert page.tags <= ALLOWED
+    page = parsed(build(regions=("all", name)))  # a region of a user
+    heading = page.tables[0][0]
+    assert heading[1].endswith(" All")
+    assert heading[2].endswith(f" {name}")
+    assert len(heading) == len(page.tables[0][1]) == 9
+    assert page.tags <= ALLOWED
 
 
 @given(st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=1, max_size=12).filter(str.strip))

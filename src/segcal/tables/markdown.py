@@ -31,7 +31,7 @@ def _part(table: PaperTable, columns: list[tuple[str, str]]) -> str:
 
 
 def _lines(headings: list[str], rows: list[list[str]]) -> str:
-    lines = [headings, ["---", *("---:" for _ in headings[1:])], *rows]
+    lines = [[_escaped(heading) for heading in headings], ["---", *("---:" for _ in headings[1:])], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
