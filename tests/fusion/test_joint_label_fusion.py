@@ -134,3 +134,8 @@ def test_wrong_input_is_refused() -> None:
         joint_label_fusion_weights(np.array([[0.5]]), 0)
     with pytest.raises(InputError, match="n of at least 1"):
         joint_label_fusion_weights(np.zeros((0, 3)))
+    for patch in (-1, 1.5):
+        with pytest.raises(InputError, match="patch must be"):
+            joint_label_fusion_weights(np.array([[0.5]]), patch=patch)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="intensities must be finite"):
+        similarity_weights(np.array([np.nan, 1.0, 2.0]), np.ones((2, 3)))

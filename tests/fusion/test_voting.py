@@ -84,6 +84,12 @@ def test_changes_by_hand() -> None:
     assert np.isnan([nothing.rate, nothing.wrong_to_correct, nothing.correct_to_wrong]).all()
 
 
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+def test_weights_that_are_no_numbers_are_refused(wrong: float) -> None:
+    with pytest.raises(InputError, match="weights must be finite"):
+        weighted_vote(np.array([[1, 2], [1, 2]]), np.array([[wrong, 1.0], [0.5, 1.0]]))
+
+
 @pytest.mark.skipif(not importlib.util.find_spec("SimpleITK"), reason="SimpleITK is not installed")
 def test_staple_outvotes_a_bad_rater() -> None:
     random = np.random.default_rng(0)

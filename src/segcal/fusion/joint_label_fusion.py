@@ -22,11 +22,12 @@ from jaxtyping import Float
 from scipy.ndimage import uniform_filter
 
 from segcal.functional.active_set import nonnegative_solutions
-from segcal.types import InputError
+from segcal.types import InputError, check_whole
 
 PerAtlas: TypeAlias = Float[np.ndarray, "N *S"]
 Matrices: TypeAlias = Float[np.ndarray, "V N N"]
 
+_LARGEST_PATCH = 1000
 _VOXELS = 1 << 15  # systems solved together: enough to amortise the call, few enough to stay in memory
 
 
@@ -47,7 +48,7 @@ def joint_label_fusion_weights(
     >>> joint_label_fusion_weights(np.array([[1.0], [0.5], [0.5]])).round(3).ravel()
     array([0.75 , 0.125, 0.125])
     """
-    _check(probabilities, alpha, beta)
+    _check(probabilities, alpha, beta, patch)
     errors = (1 - probabilities.astype(np.float64)) ** beta
     if patch == 0:
         return _rank_one_nonnegative(errors, alpha) if nonnegative else _rank_one(errors, alpha)
@@ -70,7 +71,9 @@ def similarity_weights(
     """
     if images.shape[1:] != target.shape:
         raise InputError(f"warped images must have shape (N, {target.shape}), got {images.shape}")
-    _check(images, alpha, beta, are_probabilities=False)
+    _check(images, alpha, beta, patch, are_probabilities=False)
+    if not (np.isfinite(target).all() and np.isfinite(images).all()):
+        raise InputError("intensities must be finite, got NaN or infinity; replace them, for example by 0")
     reference = _standardised(target.astype(np.float64), patch)
     errors: PerAtlas = np.stack(
         [np.abs(reference - _standardised(image.astype(np.float64), patch)) for image in images]
@@ -150,11 +153,12 @@ def _standardised(image: Float[np.ndarray, "*S"], radius: int) -> Float[np.ndarr
     return scaled
 
 
-def _check(values: PerAtlas, alpha: float, beta: float, *, are_probabilities: bool = True) -> None:
+def _check(values: PerAtlas, alpha: float, beta: float, patch: int, *, are_probabilities: bool = True) -> None:
     if values.ndim < 2 or values.shape[0] < 1:
         raise InputError(f"probabilities must have shape (n, ...) with n of at least 1, got {_shape(values.shape)}")
     if not alpha > 0 or not beta > 0:
         raise InputError(f"alpha and beta must be positive, got {alpha} and {beta}")
+    check_whole("patch", patch, 0, _LARGEST_PATCH)
     if are_probabilities and not (values.min(initial=0) >= 0 and values.max(initial=0) <= 1):  # NaN fails too
         raise InputError(
             f"probabilities must lie in 0..1, got {values.min()} to {values.max()}; apply a sigmoid to logits first"

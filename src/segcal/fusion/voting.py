@@ -75,3 +75,5 @@ def _check(labels: AtlasLabels, weights: Weights) -> None:
         raise InputError(f"atlas labels must have shape (N, *S) with N of at least 1, got {labels.shape}")
     if weights.shape != labels.shape:
         raise InputError(f"weights must have the shape of the atlas labels, {labels.shape}, got {weights.shape}")
+    if not np.isfinite(weights).all():  # no label has a larger vote than NaN, and one that nobody proposes would remain
+        raise InputError("weights must be finite, got NaN or infinity; correct the probabilities they are made from")
