@@ -433,3 +433,20 @@ def test_parts_of_sigmoid_channels(asked: tuple[str, ...], channels: Path, monke
     assert any("channels" in name or "temperature/1" in name for name in contents(Path("whole"))) or (
         "channels" in json.loads(Path("whole/diagnosis.json").read_text())
     )
+
+
+def test_unfinished_work_of_another_command_is_not_deleted(tmp_path: Path) -> None:
+    def marker(command: str, identity: str) -> dict[str, Any]:
+        return {"unfinished": {"command": command, "identity": identity}}
+
+    place = tmp_path / "out.unfinished"
+    with unfinished_folder(place, marker("apply", "x"), shared=False, replace=True) as folder:
+        (folder / "case.npy").touch()
+    with (
+        pytest.raises(InputError, match="unfinished output of `segcal apply`"),
+        unfinished_folder(place, marker("evaluate", "y"), shared=False, replace=True),
+    ):
+        pass
+    assert (place / "case.npy").exists()
+    with unfinished_folder(place, marker("apply", "z"), shared=False, replace=True) as folder:
+        assert not (folder / "case.npy").exists()

@@ -71,6 +71,7 @@ def _make_marked(target: Path, content: Mapping[str, Any], replace: bool) -> Non
     """Make a folder with its marker, or check that of a folder that exists."""
     refuse_foreign(target, "unfinished")
     if replace and _entries(target) and not _has_marker(target, content):
+        _refuse_other_command(target, content)
         discard_unfinished(target)
     if not _entries(target):
         _make_folder(target, content)
@@ -78,6 +79,21 @@ def _make_marked(target: Path, content: Mapping[str, Any], replace: bool) -> Non
         raise InputError(
             f"'{target}' holds parts of another run: data, calibrators or options differ, or this is another version "
             "of segcal; choose another folder, or delete it"
+        )
+
+
+def _refuse_other_command(target: Path, content: Mapping[str, Any]) -> None:
+    """Raise if unfinished work is that of another command, which can still be completed.
+
+    Work of the same command is replaced: its data, calibrators or options have changed.
+    """
+    marker = read_json(target / MARKER)
+    found = marker.get("unfinished") if isinstance(marker, dict) else None
+    command = found.get("command") if isinstance(found, dict) else None
+    if command is not None and command != content["unfinished"].get("command"):
+        raise InputError(
+            f"'{target}' holds unfinished output of `segcal {command}`; run that command again to complete it, delete "
+            "the folder, or choose another output"
         )
 
 
