@@ -106,6 +106,13 @@ def test_fit_settings_of_contextual_scaling(data: Path, tmp_path: Path) -> None:
     assert "cv_nll" not in printed
 
 
+def test_fit_prints_counts_and_known_numbers_only(learned: Path, tmp_path: Path) -> None:
+    options = ("--epochs", "1", "--batch-size", "8", "--logits-only", "--split", "test")
+    printed = succeed("fit", learned, "--method", "lts", "--out", tmp_path / "lts", *options)
+    assert " pixels), 1 step, " in printed.replace("\n", " ")
+    assert "None" not in printed
+
+
 def test_fit_warns_on_stderr(data: Path, tmp_path: Path) -> None:
     for path in (data / "labels").iterdir():
         path.unlink()

@@ -76,7 +76,7 @@ def _print_details(details: Mapping[str, Any]) -> None:
         if isinstance(value, Mapping) and name.startswith("channel "):
             say(f"  {name}")
             _print_details(value.get("chosen_details", value))
-        elif not (words and isinstance(value, list)):
+        elif value is not None and not (words and isinstance(value, list)):
             say(f"  {name}: {value:.5g}" if isinstance(value, float) else f"  {name}: {value}")
     for sentence in words:
         say(f"  {sentence}", soft_wrap=True)
