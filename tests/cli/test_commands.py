@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import pickle
 import re
 import subprocess
@@ -621,6 +622,17 @@ def test_input_is_never_replaced(data: Path, calibrator: Path) -> None:
     ):
         assert "is read from" in refuse(*arguments)
     assert everything(data.parent) == before
+
+
+def test_a_page_that_cannot_be_written_is_refused_before_measuring(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("segcal.evaluation.shared.evaluate_folder", None)
+    (tmp_path / "file").touch()
+    assert "is a file; choose" in refuse("evaluate", data, "--page", tmp_path / "file" / "sub" / "page.html")
+    real = os.access
+    monkeypatch.setattr("segcal.files.guards.os.access", lambda path, mode: not mode & os.W_OK and real(path, mode))
+    assert "no permission to write" in refuse("evaluate", data, "--page", tmp_path / "new" / "page.html")
 
 
 @pytest.mark.parametrize(

@@ -130,6 +130,16 @@ def check_output_file(out: Path | None, extensions: Sequence[str], *inputs: Path
         raise InputError(f"'{out}' is part of a folder that segcal wrote; choose another name")
     if out.exists() and not _looks_written(out):
         raise InputError(f"'{out}' exists, and segcal did not write it; choose another name, or remove it")
+    refuse_unwritable(out)
+
+
+def refuse_unwritable(out: Path) -> None:
+    """Raise if no file can be made at `out`, nor folders on the way to it."""
+    place = next(parent for parent in out.absolute().parents if os.access(parent, os.F_OK))
+    if not place.is_dir():
+        raise InputError(f"cannot write to '{out}': '{place}' is a file; choose another output file")
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise InputError(f"cannot write to '{out}': no permission to write in '{place}'; choose another output file")
 
 
 def kind_of(folder: Path) -> str | None:
