@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from segcal.functional.division import kernels_refuse, was_noted
+from segcal.functional.division import confidence_and_label, kernels_refuse, scaled_probabilities, was_noted
 
 LOGITS = torch.zeros(1, 2, 3)
 
@@ -31,3 +31,15 @@ def test_kernels_that_note_are_asked(noted: bool, monkeypatch: pytest.MonkeyPatc
     assert kernels_refuse(LOGITS, image) is noted
     assert was_noted(LOGITS) is noted
     assert [[id(tensor) for tensor in tensors] for tensors in asked] == [[id(LOGITS), id(image)], [id(LOGITS)]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_quotients_beyond_the_largest_number_do_not_tie(dtype: torch.dtype) -> None:
+    """Plain PyTorch computes with gradients and in exported graphs, and must find what the kernels do."""
+    largest = torch.finfo(dtype).max
+    logits = torch.tensor([[0.9, 0.6, -0.9]], dtype=dtype).view(1, 3, 1, 1) * largest
+    temperature = torch.full((1, 1, 1, 1), 0.5, dtype=dtype)
+    expected = torch.tensor([1.0, 0.0, 0.0], dtype=dtype)
+    for given in (logits, logits.clone().requires_grad_()):
+        torch.testing.assert_close(scaled_probabilities(given, temperature).detach().flatten(), expected)
+        assert confidence_and_label(given, temperature)[0].item() == 1.0

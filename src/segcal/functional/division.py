@@ -50,8 +50,7 @@ def scaled_probabilities(
     `possible_logits` does.
     """
     require_finite(logits)
-    calibrated = divided(logits, temperature)
-    return keep_labels(probabilities(finite_in(calibrated, calibrated.dtype)).to(logits.dtype), logits)
+    return keep_labels(_divided_softmax(logits, temperature).to(logits.dtype), logits)
 
 
 @accelerated
@@ -83,9 +82,17 @@ def confidence_and_label(
     logits: Float[Tensor, "B L *S"], temperature: Float[Tensor, "B 1 *S"]
 ) -> tuple[Float[Tensor, "B *S"], Int64[Tensor, "B *S"]]:
     """Return the largest probability of `scaled_probabilities` and the predicted label, without the other classes."""
-    calibrated = divided(logits, temperature)
-    probs = probabilities(finite_in(calibrated, calibrated.dtype)).amax(dim=1)
-    return probs.to(logits.dtype), predicted_labels(logits)
+    return _divided_softmax(logits, temperature).amax(dim=1).to(logits.dtype), predicted_labels(logits)
+
+
+def _divided_softmax(logits: Float[Tensor, "B L *S"], temperature: Float[Tensor, "B 1 *S"]) -> Float[Tensor, "B L *S"]:
+    """Return the softmax of `logits / temperature` in float32 or float64, with gradients.
+
+    The largest logit is subtracted first, as in the kernels: quotients of several could all exceed the largest number.
+    """
+    wide = at_least_float32(logits)
+    below = finite_in(wide - wide.detach().amax(dim=1, keepdim=True), wide.dtype)
+    return probabilities(finite_in(divided(below, temperature), wide.dtype))
 
 
 def divided(logits: Float[Tensor, "B L *S"], temperature: Float[Tensor, "B 1 *S"]) -> Float[Tensor, "B L *S"]:
