@@ -244,6 +244,16 @@ def test_penalties_are_checked(method: str, change: dict[str, float]) -> None:
         create(method, CLASSES, **change)
 
 
+@pytest.mark.parametrize("method", ["cmsap", "matrix"])
+def test_logits_whose_squares_are_infinite_are_refused(method: str) -> None:
+    random = np.random.default_rng(0)
+    logits = 3 * random.normal(size=(CLASSES, 24, 24))
+    logits[-1] = -1e300  # a class that is ruled out
+    case = Case("a", logits, (logits / 1.7 + random.gumbel(size=logits.shape)).argmax(0))
+    with pytest.raises(InputError, match=rf"logits of up to 1e\+300 are too large for '{method}'"):
+        create(method, CLASSES).fit([case])
+
+
 @pytest.mark.parametrize("method", ["cmsap", "cmsop"])
 def test_logits_whose_squares_are_too_large_are_refused(method: str) -> None:
     """Not by an error of linear algebra, which would end `auto` instead of this candidate."""

@@ -93,14 +93,13 @@ class ClassConditionalScaling(Calibrator):
         experts = experts_of(drawn.logits, drawn.labels, drawn.importance, ordered=self.ordered)
         at = self._objective(lambda: self._all_experts(kept), seen.pixels)
         try:
-            point, blocks = self._solve_sample(experts, seen.pixels)
+            with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused below
+                point, blocks = self._solve_sample(experts, seen.pixels)
             found = minimise_nonnegative(at, point, blocks, evaluations=_PASSES, tolerance=_TOLERANCE)
-        except np.linalg.LinAlgError as error:  # next to their squares float64 loses the penalties
-            largest = float(drawn.logits.abs().max())
-            raise InputError(
-                f"logits of up to {largest:.3g} are too large for '{self.method}', which adds up their products; "
-                "divide them by a constant"
-            ) from error
+        except InputError:
+            raise
+        except (np.linalg.LinAlgError, ValueError) as error:  # float64 loses the penalties, or the products themselves
+            raise drawn.too_large(self.method) from error
         self.matrices.copy_(torch.from_numpy(found.point).view(self.matrices.shape))
         return self._finish(self._report(seen, found, perf_counter() - started))
 

@@ -80,7 +80,14 @@ class AffineCalibrator(Calibrator):
         started = perf_counter()
         kept, sampler = reread(cases), Sampler(self.num_classes)
         seen = survey(self, kept, sampler)
-        start, metric = self._solve_sample(sampler.sample(), seen.pixels)
+        drawn = sampler.sample()
+        try:
+            with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused below
+                start, metric = self._solve_sample(drawn, seen.pixels)
+        except InputError:
+            raise
+        except (np.linalg.LinAlgError, ValueError) as error:  # products of logits are infinite
+            raise drawn.too_large(self.method) from error
         everyone = torch.ones(self.num_classes, dtype=torch.float64)
         objective = self._objective(lambda: pixels_of(self, kept), everyone, seen.pixels)
         found = minimise(objective, start, metric, evaluations=_PASSES)
