@@ -14,7 +14,7 @@ function factors(rows, title) {
   })];
   for (const value of shown) chart.append(line(x(value), 0, x(value), height, value === 1 ? 'ideal' : 'gridline'));
   const axis = draw('svg', { viewBox: `0 0 ${width} 34`, class: 'axisrow', 'aria-hidden': 'true' }, line(left, .5, right, .5, 'axis'),
-    shown.map(value => text(x(value), 14, `×${value}`)), text(left, 29, narrow ? '← raises' : '← raises confidence', 'start'), text(right, 29, narrow ? 'lowers →' : 'lowers confidence →', 'end'));
+    shown.map(value => text(x(value), 14, `×${value}`)), text(x(1) - 8, 29, narrow ? '← raises' : '← raises confidence', 'end'), text(x(1) + 8, 29, narrow ? 'lowers →' : 'lowers confidence →', 'start'));
   const tips = rows.map((r, k) => {
     const y = top + row * (k + .5), sure = known(r.low) && (r.low > 1 || r.high < 1), group = draw('g', { class: 'column' });
     const colour = known(r.low) && !sure ? 'var(--faint)' : r.value > 1 ? 'var(--over)' : 'var(--under)';
