@@ -54,6 +54,18 @@ def test_a_known_answer_is_found(sizes: list[int]) -> None:
     assert [epoch.number for epoch in history.epochs] == list(range(1, 151))
 
 
+def test_training_in_a_block_without_gradients() -> None:
+    """Callers that predict and fit in one `no_grad` block get the same weights; inference mode is refused."""
+    settings, found = Settings(epochs=3, learning_rate=0.1, spatial_dims=1), [Line(), Line()]
+    train(found[0], line_data([8] * 2), settings)
+    with torch.no_grad():
+        train(found[1], line_data([8] * 2), settings)
+        assert not torch.is_grad_enabled()
+    assert torch.equal(found[0].slope, found[1].slope)
+    with torch.inference_mode(), pytest.raises(InputError, match=r"training needs gradients, .* fit outside of it"):
+        train(Line(), line_data([8] * 2), settings)
+
+
 def test_epochs_take_no_longer_than_all_of_them() -> None:
     started = perf_counter()
     history = train(Line(), line_data([8] * 2), Settings(epochs=3, spatial_dims=1))

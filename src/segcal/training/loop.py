@@ -59,8 +59,10 @@ def train(
     """
     if len(source) == 0:
         raise InputError("training needs at least one sample, got none; is the folder or the split empty?")
+    if torch.is_inference_mode_enabled():  # what is made in this mode can never have a gradient
+        raise InputError("training needs gradients, which torch.inference_mode() rules out; fit outside of it")
     device = choose_device(settings.device)
-    with process_group(device):
+    with process_group(device), torch.enable_grad():  # callers often predict and fit in one block without gradients
         # without a name, so that its DistributedDataParallel is gone before the process group is: later it hangs
         return _Run(objective.to(device), source, validation, settings, device, augment, record).go(watch, inspect)
 
