@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
+from segcal import predict_cases
 from segcal.calibrators import create
 from segcal.metrics import CalibrationSuite
 from segcal.types import Case, InputError
@@ -90,6 +91,21 @@ def test_fits_and_logs_after_validation(trainer: Any, returns: bool) -> None:
     assert found["val_nll_calibrated"] < found["val_nll"]
     probs = callback.calibrated(module)(images)
     assert torch.equal(probs.argmax(1), logits.argmax(1))
+
+
+@pytest.mark.parametrize("method", ["ts", "vector", "ibts"])
+def test_the_calibrator_can_be_used_further(trainer: Any, method: str) -> None:
+    """Lightning validates in inference mode, whose tensors cannot be changed or trained later."""
+    module, callback = Module(True), CalibrationCallback(CLASSES, method)
+    trainer(callback).validate(module, loader(), verbose=False)
+    model = callback.calibrated(module)
+    assert not any(value.is_inference() for value in model.state_dict().values())
+    model.load_state_dict(model.state_dict())
+    images, labels = batch_of(2, (16, 18))
+    assert callback.calibrator is not None
+    callback.calibrator.fit(list(predict_cases(module, [(images, labels)])))
+    model(images)[:, 0].sum().backward()
+    assert module.network.conv.weight.grad is not None
 
 
 def test_works_during_training_and_forgets_the_sanity_check(trainer: Any) -> None:

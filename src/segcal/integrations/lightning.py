@@ -103,6 +103,18 @@ class CalibrationCallback(Callback):
         """Fit, and log."""
         if trainer.sanity_checking or not self._cases:
             return
+        # Lightning validates in inference mode, whose tensors can neither be trained nor loaded into afterwards
+        with torch.inference_mode(False):
+            logged = self._fit()
+        pl_module.log_dict(logged)
+        self._forget()
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Leave no temporary folder behind."""
+        self._forget()
+
+    def _fit(self) -> dict[str, float]:
+        """Fit the calibrator of all images; return what is logged."""
         folds = folds_of([case.group for case in self._cases], 2)
         logged = {f"val_{name}": value for name, value in self._figures([(self._cases, None)]).items()}
         if folds.max() > 0:
@@ -110,12 +122,7 @@ class CalibrationCallback(Callback):
             crossed = [(halves[k], self._fitted(halves[1 - k])) for k in (0, 1)]
             logged |= {f"val_{name}_calibrated": value for name, value in self._figures(crossed).items()}
         self.calibrator = self._fitted(self._cases)
-        pl_module.log_dict(logged)
-        self._forget()
-
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Leave no temporary folder behind."""
-        self._forget()
+        return logged
 
     def _build(self, spatial_dims: int) -> Calibrator:
         shape = {"spatial_dims": spatial_dims, "image_channels": 0, "activation": self.activation}
