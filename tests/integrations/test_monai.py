@@ -18,7 +18,7 @@ from support.networks import CLASSES, Convolution, batch_of, fitted
 monai = pytest.importorskip("monai", reason="monai is not installed: make test-integrations")
 
 from monai.data import MetaTensor, decollate_batch  # noqa: E402
-from monai.transforms import Activationsd, AsDiscreted, Compose  # noqa: E402
+from monai.transforms import Activationsd, AsDiscreted, Compose, SpatialPadd  # noqa: E402
 
 from segcal.integrations.monai import CalibratedSoftmaxd, CalibrationMetric  # noqa: E402
 
@@ -41,6 +41,22 @@ def test_in_place_of_the_softmax() -> None:
         assert torch.equal(probs.affine, own["pred"].affine)
         assert torch.equal(chain(own)["pred"].as_tensor(), plain(other)["pred"].as_tensor())
         assert not torch.allclose(probs.as_tensor(), own["pred"].as_tensor().softmax(0), atol=1e-3)
+
+
+def test_operations_before_it_can_be_inverted() -> None:
+    """As after `Activationsd`: the operations that were applied to the logits are known."""
+    images, labels = batch_of(1, (16, 16))
+    network = Convolution()
+    calibrator = fitted(network, (images, labels))
+    pad = SpatialPadd("pred", (20, 24))
+    with torch.no_grad():
+        padded = pad({"pred": MetaTensor(network(images)[0], affine=torch.eye(4))})
+    before = padded["pred"].clone()
+    found = CalibratedSoftmaxd("pred", calibrator)(padded)
+    assert found["pred"].applied_operations == padded["pred"].applied_operations
+    assert pad.inverse(found)["pred"].shape == (CLASSES, 16, 16)
+    assert torch.equal(padded["pred"], before)  # the input keeps its values and operations
+    assert len(padded["pred"].applied_operations) == 1
 
 
 def test_calibrators_from_folders_and_with_images(tmp_path: Path) -> None:

@@ -58,16 +58,16 @@ class CalibratedSoftmaxd(MapTransform):
         self.image_key = image_key
 
     def __call__(self, data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
-        """Return the data with probabilities instead of logits; meta data are kept."""
+        """Return the data with probabilities instead of logits; meta data and applied operations are kept."""
         found = dict(data)
         image = None if self.image_key is None else _plain(found[self.image_key])[None]
         for key in self.key_iterator(found):
-            logits = _plain(found[key])
+            given, logits = found[key], _plain(found[key])
             self.calibrator.to(logits.device)
             with torch.no_grad():
                 probs = self.calibrator.predict_proba(logits[None], image)[0]
-            whole = isinstance(found[key], MetaTensor)
-            found[key] = MetaTensor(probs, meta=found[key].meta) if whole else probs
+            # with the operations that were applied, which `Invertd` needs
+            found[key] = MetaTensor(probs).copy_meta_from(given) if isinstance(given, MetaTensor) else probs
         return found
 
 
