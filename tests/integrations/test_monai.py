@@ -12,6 +12,7 @@ import torch
 
 from segcal.calibrators import create
 from segcal.metrics import CalibrationSuite
+from segcal.notices import CalibrationWarning
 from segcal.types import Case, InputError
 from support.networks import CLASSES, Convolution, batch_of, fitted
 
@@ -157,12 +158,36 @@ def test_mistakes() -> None:
         CalibrationMetric(2, "logits", metric="ace")
     with pytest.raises(InputError, match=r"got 'acuracy'; did you mean 'accuracy'\?"):
         CalibrationMetric(2, "logits", metric="acuracy")
+    with pytest.raises(InputError, match=r"metric must be one of ece, .*, got 'ace'"):
+        CalibrationMetric(2, "logits").aggregate("ace")
+    with pytest.raises(InputError, match="bins must be at least 1, got 0"):
+        CalibrationMetric(2, "logits", bins=0)
+    with pytest.raises(InputError, match="num_classes must be at least 1, got 0"):
+        CalibrationMetric(0, "logits")
     with pytest.raises(InputError, match=r"labels of sigmoid channels must have shape \(1, 2, 4, 4\)"):
         CalibrationMetric(2, "logits", activation="sigmoid")(torch.zeros(1, 2, 4, 4), torch.zeros(1, 1, 4, 4))
     with pytest.raises(InputError, match="1 channel or one for each of 2 classes, got 3"):
         CalibrationMetric(2, "logits")(torch.zeros(1, 2, 4, 4), torch.zeros(1, 3, 4, 4))
     with pytest.raises(InputError, match="needs labels"):
         CalibrationMetric(2, "logits")(torch.zeros(1, 2, 4, 4))
+
+
+def test_logits_and_probabilities_are_not_confused() -> None:
+    """Both would give plausible figures: the first is refused, the second announced, as by `CalibrationSuite`."""
+    images, labels = batch_of(2, (16, 16))
+    with torch.no_grad():
+        logits = Convolution()(images)
+    truth, probs = labels.unsqueeze(1), logits.softmax(1)
+    with pytest.raises(InputError, match=r"in 0\.\.1, got values from -.*; if these are logits, set scores='logits'"):
+        CalibrationMetric(CLASSES, "probabilities")(logits, truth)
+    with pytest.raises(InputError, match=r"sum to 1 over the classes, .* set activation='sigmoid'"):
+        CalibrationMetric(CLASSES, "probabilities")(logits.sigmoid(), truth)
+    with pytest.raises(InputError, match=r"in 0\.\.1, got values from nan"):
+        CalibrationMetric(CLASSES, "probabilities")(probs * float("nan"), truth)
+    with pytest.warns(CalibrationWarning, match="the logits look like probabilities"):
+        CalibrationMetric(CLASSES, "logits")(probs, truth)
+    for half in (torch.float16, torch.bfloat16):
+        CalibrationMetric(CLASSES, "probabilities")(probs.to(half), truth)
 
 
 def test_ignite_handler() -> None:

@@ -6,6 +6,7 @@ a bundle.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -18,12 +19,13 @@ from segcal.functional import binning
 from segcal.functional.binning import Evidence, Histogram
 from segcal.functional.catalogue import readings
 from segcal.functional.channels import exclusive_problems
-from segcal.functional.checks import activation_of, check_labels, check_logits
+from segcal.functional.checks import activation_of, check_labels, check_logits, probability_doubt
 from segcal.functional.probability import logits_from_probabilities, logits_from_sigmoid
 from segcal.integrations.extras import needs_extra
 from segcal.integrations.loaders import whole_labels
+from segcal.notices import CalibrationWarning
 from segcal.text import suggestion
-from segcal.types import Activation, IgnoreIndex, InputError
+from segcal.types import MOST_BINS, MOST_CLASSES, Activation, IgnoreIndex, InputError, check_whole
 
 with needs_extra("monai"):
     from monai.config import KeysCollection
@@ -103,14 +105,13 @@ class CalibrationMetric(CumulativeIterationMetric):
         super().__init__()
         if scores not in ("logits", "probabilities"):
             raise InputError(f"scores must be 'logits' or 'probabilities', got '{scores}'")
+        check_whole("num_classes", num_classes, 1, MOST_CLASSES)
+        check_whole("bins", bins, 1, MOST_BINS)
         self.num_classes, self.scores, self.ignore_index = num_classes, scores, ignore_index
         self.metric, self.bins = metric, bins
         self.activation = activation_of(activation, num_classes)
         self._problems, self._classes = (num_classes, 2) if self.activation == "sigmoid" else (1, num_classes)
-        known = self.aggregate_all()
-        if metric not in known:
-            hint = suggestion(metric, known)
-            raise InputError(f"metric must be one of {', '.join(known)}, got '{metric}'{hint}")
+        self.aggregate(metric)  # raises now if there is no such metric
 
     def _compute_tensor(self, y_pred: Tensor, y: Tensor | None = None, **_: Any) -> list[Tensor]:
         """Return counts `[B, K]` and sums `[B, M]` of a batch: scores `[B, L, *S]`, labels `[B, 1, *S]` or one-hot."""
@@ -129,7 +130,10 @@ class CalibrationMetric(CumulativeIterationMetric):
 
     def aggregate(self, metric: str | None = None) -> Tensor:
         """Return a metric over all pixels of all images: the chosen one, or another by name."""
-        return self.aggregate_all()[metric or self.metric]
+        known, name = self.aggregate_all(), metric or self.metric
+        if name not in known:
+            raise InputError(f"metric must be one of {', '.join(known)}, got '{name}'{suggestion(name, known)}")
+        return known[name]
 
     def aggregate_all(self) -> dict[str, Tensor]:
         """Return every metric by name."""
@@ -145,7 +149,10 @@ class CalibrationMetric(CumulativeIterationMetric):
 
     def _logits(self, scores: Tensor) -> Tensor:
         if self.scores == "logits":
+            if len(scores) and (doubt := probability_doubt(scores[0])):
+                warnings.warn(doubt, CalibrationWarning, stacklevel=2)
             return scores
+        _check_probabilities(scores, exclusive=self.activation == "softmax")
         return logits_from_sigmoid(scores) if self.activation == "sigmoid" else logits_from_probabilities(scores)
 
     def _checked(self, problem: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
@@ -181,6 +188,21 @@ def _read(counts: Tensor, sums: Tensor, num_classes: int, bins: int) -> dict[str
     top = Histogram(pixels.view(shape), hit.view(shape), sums[:cells].view(shape))
     found = readings(Evidence(top, top, top, support, sums[cells:]))
     return {name: value for name, value in found.items() if name not in _NOT_POOLED}
+
+
+def _check_probabilities(scores: Tensor, *, exclusive: bool) -> None:
+    """Raise unless scores `[B, L, *S]` are in 0..1 and, if exclusive, sum to 1 to half precision."""
+    remedy = "if these are logits, set scores='logits'"
+    lowest, highest = (float(value) for value in scores.aminmax()) if scores.numel() else (0.0, 1.0)
+    if not (lowest >= -1e-3 and highest <= 1 + 1e-3):  # NaN is neither
+        raise InputError(f"probabilities must be in 0..1, got values from {lowest:.6g} to {highest:.6g}; {remedy}")
+    if not exclusive or not scores.numel():
+        return
+    if (worst := float((scores.sum(dim=1, dtype=torch.float64) - 1).abs().max())) > 1e-2:
+        raise InputError(
+            f"probabilities must sum to 1 over the classes, got a sum that is off by {worst:.6g}; {remedy}; "
+            "if channels overlap, set activation='sigmoid'"
+        )
 
 
 def _nothing(problems: int, num_classes: int, bins: int) -> tuple[Tensor, Tensor]:
