@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from segcal.evaluation.run import evaluate
+from segcal.types import InputError
 from support.networks import CLASSES, Convolution, batch_of, cases_of, fitted
 
 pytest.importorskip("huggingface_hub", reason="huggingface_hub is not installed: make test-integrations")
@@ -74,6 +75,24 @@ def test_labels_are_kept_at_another_size(network: Any) -> None:
         plain = processor.post_process_semantic_segmentation(network(images), target_sizes=[wanted])
         assert model.predict_proba(images, size=wanted).shape == (1, CLASSES, *wanted)
     assert torch.equal(found[0], plain[0])
+
+
+def test_mistakes_at_another_size(network: Any) -> None:
+    """The sentences are those that are raised at the size of the image."""
+    images, labels = batch_of(1, SIZE, channels=3)
+    calibrator = fitted(network, (images, labels))
+    with pytest.raises(InputError, match=r"logits .* must have 3 spatial axes .* got shape \(1, 3, 16, 24\)"):
+        CalibratedSegmenter(network, calibrator)(images, size=(8, 8, 8))
+
+    class Queries(nn.Module):
+        """Returns what Mask2Former does: no logits of classes."""
+
+        def forward(self, image: torch.Tensor) -> dict[str, torch.Tensor]:
+            return {"class_queries_logits": image.new_zeros(1, 8, CLASSES + 1)}
+
+    for size in (None, (8, 8)):
+        with pytest.raises(InputError, match=r"must return logits .* got dict with 'class_queries_logits'"):
+            CalibratedSegmenter(Queries(), calibrator)(images, size=size)
 
 
 def test_saved_for_the_hub_and_loaded(tmp_path: Path) -> None:

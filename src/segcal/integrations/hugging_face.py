@@ -10,13 +10,13 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Self
 
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812
 
 from segcal.calibrators import Calibrator, load
 from segcal.calibrators.saving import WEIGHTS
 from segcal.files import MARKER
 from segcal.integrations.calibrated_model import CalibratedModel
 from segcal.integrations.extras import needs_extra
+from segcal.integrations.outputs import read_output, resized
 from segcal.types import Image, Logits, Probs
 
 with needs_extra("hf"):
@@ -60,13 +60,8 @@ class CalibratedSegmenter(CalibratedModel):
 
     def _at(self, image: Image, size: tuple[int, ...] | None) -> tuple[Logits, Image]:
         """Return the model's own logits and the image, both at `size`; the logits are interpolated once."""
-        if size is None or tuple(size) == tuple(image.shape[2:]):
-            return self.logits(image), image
-        output = self.network(image).logits
-        resized = [
-            F.interpolate(values, size=tuple(size), mode="bilinear", align_corners=False) for values in (output, image)
-        ]
-        return resized[0], resized[1]
+        wanted = tuple(image.shape[2:] if size is None else size)
+        return resized(read_output(self.network(image)).logits, wanted), resized(image, wanted)
 
 
 class HubCalibrator(  # type: ignore[call-arg]  # keywords of the mixin
