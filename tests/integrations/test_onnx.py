@@ -138,6 +138,26 @@ def test_what_cannot_be_exported_is_refused(tmp_path: Path, calibrator: Any, opt
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("export", [export_onnx, export_torch])
+@pytest.mark.parametrize(
+    ("network", "channels", "words"),
+    [
+        (Network(), 3, r"must run on a float32 image of shape \(2, 3, 64, 64\), got '.*'; set image_channels and size"),
+        (Network().half(), 2, r"got '.*'; .* export it in float32$"),
+        (nn.Conv2d(2, CLASSES + 1, 1), 2, "logits must have shape"),
+        (nn.Flatten(), 2, "the network must return logits"),
+    ],
+)
+def test_a_network_that_does_not_run_is_named(
+    tmp_path: Path, export: Any, network: nn.Module, channels: int, words: str
+) -> None:
+    """Not by the error of a tracer, which is pages long."""
+    with pytest.raises(InputError, match=words) as raised:
+        export(fitted("ts"), tmp_path / "file", network=network, image_channels=channels)
+    assert "\n" not in str(raised.value)
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(("method", "dims", "channels"), KINDS)
 def test_torch_export_with_dynamic_shapes(method: str, dims: int, channels: int) -> None:
     calibrator = fitted(method, dims, channels)

@@ -89,6 +89,7 @@ class Exportable:
         The file is kept only if the difference is small.
         """
         with staged_file(path) as file, torch.no_grad():
+            self._try()
             with without_remarks():
                 run = make(file)
             return self.check(run, what)
@@ -102,6 +103,22 @@ class Exportable:
                 "the network may hold an operation that is computed differently there"
             )
         return worst
+
+    def _try(self) -> None:
+        """Run the module before it is traced: the errors of a tracer are pages long and do not name the cause."""
+        if isinstance(self.module, _Probabilities):
+            return  # without a network, the inputs are those of the calibrator
+        examples = self.examples(2, self.size)
+        try:
+            self.module(*examples)
+        except InputError:
+            raise
+        except (RuntimeError, ValueError) as error:
+            reason = str(error).partition("\n")[0]
+            raise InputError(
+                f"the network must run on a float32 image of shape {tuple(examples[0].shape)}, got '{reason}'; "
+                "set image_channels and size as it needs them, and export it in float32"
+            ) from error
 
     def _difference(self, run: Run, inputs: tuple[Tensor, ...]) -> float:
         return float((self.module(*inputs) - run(inputs)).abs().max())
