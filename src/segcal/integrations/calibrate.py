@@ -82,8 +82,8 @@ def calibrate(
         settings: Arguments of `segcal.create`.
 
     Returns:
-        The network with its fitted calibrator, in evaluation mode, on the device of the network; the report of the fit
-        is its `fit_report_`.
+        The network with its fitted calibrator, on the device of the network; the report of the fit is its
+        `fit_report_`. The network in it is the one that was given, in its own mode: call `eval()` to predict.
     """
     check_network(model)
     check_method(method)  # before the network runs
