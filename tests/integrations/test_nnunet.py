@@ -171,6 +171,19 @@ def test_predicts_as_nnunet_with_calibrated_probabilities(home: Path, calibrator
     assert open_folder(out, labels=home / "labels").names == ("a", "b")  # segcal reads it again
 
 
+def test_segmentations_are_those_of_nnunet_if_labels_can_change(home: Path, tmp_path: Path) -> None:
+    folder = open_folder(home / "model", labels=home / "labels")
+    calibrator = create("vector", 3, ignore_index=folder.ignore_index).fit(folder)
+    predict(calibrator, home / "images", tmp_path / "out", model=home / "model")
+    changed = 0
+    for name in ("a", "b"):
+        own, other = (nibabel.load(path / f"{name}.nii.gz") for path in (tmp_path / "out", home / "plain"))
+        np.testing.assert_array_equal(np.asarray(own.dataobj), np.asarray(other.dataobj))
+        plain, found = archive(home / "plain" / f"{name}.npz"), archive(tmp_path / "out" / f"{name}.npz")
+        changed += int((found.argmax(0) != plain.argmax(0)).sum())
+    assert changed > 0  # in the probabilities
+
+
 def test_the_hook_is_gone_afterwards(home: Path, tmp_path: Path) -> None:
     from nnunetv2.inference import export_prediction
 

@@ -46,6 +46,7 @@ class CalibratedLabelManager:
                 f"{manager.num_segmentation_heads}; fit one on the folds of this model"
             )
         self._manager, self._calibrator = manager, calibrator
+        self._own_segmentation: Any = None
 
     def __getattr__(self, name: str) -> Any:
         """Return what nnU-Net's own manager has."""
@@ -70,7 +71,17 @@ class CalibratedLabelManager:
             if keeps:
                 own = keep_sides(own, raw) if sigmoid else keep_labels(own, raw)
             probs[:, slab.inner_rows] = own[0]
+        if not keeps:
+            plain = self._manager.apply_inference_nonlin(scores)
+            self._own_segmentation = self._manager.convert_probabilities_to_segmentation(plain)
         return probs
+
+    def convert_probabilities_to_segmentation(self, probs: Any) -> Any:
+        """Return nnU-Net's own segmentation, also if the calibrator can change labels."""
+        if self._own_segmentation is None:
+            return self._manager.convert_probabilities_to_segmentation(probs)
+        found, self._own_segmentation = self._own_segmentation, None
+        return found
 
 
 @contextmanager
