@@ -76,6 +76,10 @@ def test_calibrators_from_folders_and_with_images(tmp_path: Path) -> None:
     assert torch.equal(data["pred"], torch.from_numpy(np.asarray(cases[0].logits)))  # the input is not changed
     with pytest.raises(KeyError):
         CalibratedSoftmaxd("missing", calibrator, image_key="image")(data)
+    with pytest.raises(KeyError, match="scan"):
+        CalibratedSoftmaxd("pred", calibrator, image_key="scan")(data)
+    without = CalibratedSoftmaxd("pred", calibrator, image_key="image", allow_missing_keys=True)
+    assert without({"label": 1}) == {"label": 1}  # nothing to calibrate, so no image is needed
 
 
 @pytest.mark.parametrize("scores", ["logits", "probabilities"])

@@ -62,8 +62,8 @@ class CalibratedSoftmaxd(MapTransform):
     def __call__(self, data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
         """Return the data with probabilities instead of logits; meta data and applied operations are kept."""
         found = dict(data)
-        image = None if self.image_key is None else _plain(found[self.image_key])[None]
         for key in self.key_iterator(found):
+            image = None if self.image_key is None else _plain(found[self.image_key])[None]
             given, logits = found[key], _plain(found[key])
             self.calibrator.to(logits.device)
             with torch.no_grad():
