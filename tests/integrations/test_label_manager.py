@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+from copy import deepcopy
 from types import SimpleNamespace
 
 import numpy as np
@@ -25,3 +27,13 @@ def test_regions_are_calibrated_channel_by_channel(rng: np.random.Generator) -> 
     assert torch.equal(found > 0.5, torch.from_numpy(scores) > 0)
     with pytest.raises(InputError, match=r"predicts exclusive classes, and the calibrator .* activation='sigmoid'"):
         CalibratedLabelManager(SimpleNamespace(has_regions=False, num_segmentation_heads=2), ts)
+
+
+def test_it_can_be_copied(rng: np.random.Generator) -> None:
+    """As nnU-Net's own manager can, to be handed to another process."""
+    scores = rng.normal(size=(2, 4, 5, 6)).astype(np.float32)
+    ts = segcal.create("ts", 2).fit([Case("a", scores, rng.integers(0, 2, (4, 5, 6)))])
+    manager = CalibratedLabelManager(SimpleNamespace(has_regions=False, num_segmentation_heads=2), ts)
+    for copied in (deepcopy(manager), pickle.loads(pickle.dumps(manager))):
+        assert copied.num_segmentation_heads == 2
+        assert torch.equal(copied.apply_inference_nonlin(scores), manager.apply_inference_nonlin(scores))

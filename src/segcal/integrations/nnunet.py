@@ -50,6 +50,8 @@ class CalibratedLabelManager:
 
     def __getattr__(self, name: str) -> Any:
         """Return what nnU-Net's own manager has."""
+        if name == "_manager":  # of a copy that is being made and has none yet
+            raise AttributeError(name)
         return getattr(self._manager, name)
 
     def apply_inference_nonlin(self, logits: Any) -> Tensor:
