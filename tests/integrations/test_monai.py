@@ -182,11 +182,11 @@ def test_logits_and_probabilities_are_not_confused() -> None:
     with torch.no_grad():
         logits = Convolution()(images)
     truth, probs = labels.unsqueeze(1), logits.softmax(1)
-    with pytest.raises(InputError, match=r"in 0\.\.1, got values from -.*; if these are logits, set scores='logits'"):
+    with pytest.raises(InputError, match=r'in 0\.\.1, got -.* of image 0 .* logits, set scores = "logits"'):
         CalibrationMetric(CLASSES, "probabilities")(logits, truth)
-    with pytest.raises(InputError, match=r"sum to 1 over the classes, .* set activation='sigmoid'"):
+    with pytest.raises(InputError, match=r'sum to 1 over the classes, .* activation = "sigmoid"'):
         CalibrationMetric(CLASSES, "probabilities")(logits.sigmoid(), truth)
-    with pytest.raises(InputError, match=r"in 0\.\.1, got values from nan"):
+    with pytest.raises(InputError, match=r"in 0\.\.1, got nan"):
         CalibrationMetric(CLASSES, "probabilities")(probs * float("nan"), truth)
     with pytest.warns(CalibrationWarning, match="the logits look like probabilities"):
         CalibrationMetric(CLASSES, "logits")(probs, truth)

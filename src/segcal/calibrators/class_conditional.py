@@ -17,7 +17,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from segcal.calibrators.base import Calibrator, FitReport
-from segcal.calibrators.shared.sampler import Sampler
+from segcal.calibrators.shared.sampler import Sampler, refusing_large
 from segcal.calibrators.shared.streaming import Survey, pixels_of, survey
 from segcal.cases import reread
 from segcal.functional.class_conditional import (
@@ -92,14 +92,9 @@ class ClassConditionalScaling(Calibrator):
         drawn = sampler.sample()
         experts = experts_of(drawn.logits, drawn.labels, drawn.importance, ordered=self.ordered)
         at = self._objective(lambda: self._all_experts(kept), seen.pixels)
-        try:
-            with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused below
-                point, blocks = self._solve_sample(experts, seen.pixels)
+        with refusing_large(drawn, self.method):
+            point, blocks = self._solve_sample(experts, seen.pixels)
             found = minimise_nonnegative(at, point, blocks, evaluations=_PASSES, tolerance=_TOLERANCE)
-        except InputError:
-            raise
-        except (np.linalg.LinAlgError, ValueError) as error:  # float64 loses the penalties, or the products themselves
-            raise drawn.too_large(self.method) from error
         self.matrices.copy_(torch.from_numpy(found.point).view(self.matrices.shape))
         return self._finish(self._report(seen, found, perf_counter() - started))
 

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from segcal.kernels.constants import SAMPLE_LEVELS
 from segcal.kernels.dispatch import accelerated
-from segcal.types import InputError
 
 
 class Sample(NamedTuple):
@@ -28,13 +27,6 @@ class Sample(NamedTuple):
     labels: Int64[Tensor, " N"]
     importance: Float64[Tensor, " L"]
     starts: Int64[Tensor, " L_and_one"]
-
-    def too_large(self, method: str) -> InputError:
-        """Return the error of a method that cannot compute with products of these logits."""
-        return InputError(
-            f"logits of up to {float(self.logits.abs().max()):.3g} are too large for '{method}', which adds up their "
-            "products; divide them by a constant, or write -inf for a class that is impossible"
-        )
 
 
 @accelerated

@@ -19,7 +19,13 @@ from segcal.functional import binning
 from segcal.functional.binning import Evidence, Histogram
 from segcal.functional.catalogue import readings
 from segcal.functional.channels import exclusive_problems
-from segcal.functional.checks import activation_of, check_labels, check_logits, probability_doubt
+from segcal.functional.checks import (
+    activation_of,
+    check_labels,
+    check_logits,
+    check_probabilities,
+    probability_doubt,
+)
 from segcal.functional.probability import logits_from_probabilities, logits_from_sigmoid
 from segcal.integrations.extras import needs_extra
 from segcal.integrations.loaders import whole_labels
@@ -152,7 +158,8 @@ class CalibrationMetric(CumulativeIterationMetric):
             if len(scores) and (doubt := probability_doubt(scores[0])):
                 warnings.warn(doubt, CalibrationWarning, stacklevel=2)
             return scores
-        _check_probabilities(scores, exclusive=self.activation == "softmax")
+        for k, image in enumerate(scores):
+            check_probabilities(image, exclusive=self.activation == "softmax", of=f"image {k} of the batch")
         return logits_from_sigmoid(scores) if self.activation == "sigmoid" else logits_from_probabilities(scores)
 
     def _checked(self, problem: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
@@ -188,21 +195,6 @@ def _read(counts: Tensor, sums: Tensor, num_classes: int, bins: int) -> dict[str
     top = Histogram(pixels.view(shape), hit.view(shape), sums[:cells].view(shape))
     found = readings(Evidence(top, top, top, support, sums[cells:]))
     return {name: value for name, value in found.items() if name not in _NOT_POOLED}
-
-
-def _check_probabilities(scores: Tensor, *, exclusive: bool) -> None:
-    """Raise unless scores `[B, L, *S]` are in 0..1 and, if exclusive, sum to 1 to half precision."""
-    remedy = "if these are logits, set scores='logits'"
-    lowest, highest = (float(value) for value in scores.aminmax()) if scores.numel() else (0.0, 1.0)
-    if not (lowest >= -1e-3 and highest <= 1 + 1e-3):  # NaN is neither
-        raise InputError(f"probabilities must be in 0..1, got values from {lowest:.6g} to {highest:.6g}; {remedy}")
-    if not exclusive or not scores.numel():
-        return
-    if (worst := float((scores.sum(dim=1, dtype=torch.float64) - 1).abs().max())) > 1e-2:
-        raise InputError(
-            f"probabilities must sum to 1 over the classes, got a sum that is off by {worst:.6g}; {remedy}; "
-            "if channels overlap, set activation='sigmoid'"
-        )
 
 
 def _nothing(problems: int, num_classes: int, bins: int) -> tuple[Tensor, Tensor]:

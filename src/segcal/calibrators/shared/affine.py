@@ -20,7 +20,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from segcal.calibrators.base import Calibrator, FitReport
-from segcal.calibrators.shared.sampler import Sampler
+from segcal.calibrators.shared.sampler import Sampler, refusing_large
 from segcal.calibrators.shared.streaming import Survey, pixels_of, survey
 from segcal.cases import reread
 from segcal.functional.affine import affine_curvature, affine_map, affine_nll
@@ -81,13 +81,8 @@ class AffineCalibrator(Calibrator):
         kept, sampler = reread(cases), Sampler(self.num_classes)
         seen = survey(self, kept, sampler)
         drawn = sampler.sample()
-        try:
-            with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused below
-                start, metric = self._solve_sample(drawn, seen.pixels)
-        except InputError:
-            raise
-        except (np.linalg.LinAlgError, ValueError) as error:  # products of logits are infinite
-            raise drawn.too_large(self.method) from error
+        with refusing_large(drawn, self.method):
+            start, metric = self._solve_sample(drawn, seen.pixels)
         everyone = torch.ones(self.num_classes, dtype=torch.float64)
         objective = self._objective(lambda: pixels_of(self, kept), everyone, seen.pixels)
         found = minimise(objective, start, metric, evaluations=_PASSES)

@@ -6,6 +6,9 @@ With one class for all pixels it is a plain draw, to which each image contribute
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 import torch
 from jaxtyping import Float, Int64, Shaped
@@ -13,10 +16,12 @@ from torch import Tensor
 
 from segcal.functional.pixel_sample import Sample, columns, sample_levels
 from segcal.kernels.constants import SAMPLE_LEVELS
-from segcal.types import Array
+from segcal.types import Array, InputError
 
 _PIXELS = 1 << 15
 """How many pixels are kept at most, of all classes."""
+_LARGE = 1e6
+"""Logits above which sums of their products may be the reason for an error in float64."""
 
 
 class Sampler:
@@ -79,3 +84,19 @@ class Sampler:
         self._levels[: stays.size], self._labels[: stays.size] = self._levels[stays], self._labels[stays]
         self._values[:, : stays.size] = self._values[:, stays]
         self._size = stays.size
+
+
+@contextmanager
+def refusing_large(drawn: Sample, method: str) -> Iterator[None]:
+    """Refuse logits whose products are infinite, or so large that penalties are lost next to them, in a fit to them."""
+    try:
+        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused below
+            yield
+    except (np.linalg.LinAlgError, ValueError) as error:
+        largest = float(drawn.logits.abs().max())
+        if isinstance(error, InputError) or largest < _LARGE:
+            raise
+        raise InputError(
+            f"logits of up to {largest:.3g} are too large for '{method}', which adds up their products; divide them by "
+            "a constant, or write -inf for a class that is impossible"
+        ) from error

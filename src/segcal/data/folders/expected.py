@@ -13,7 +13,14 @@ from torch import Tensor
 from segcal.data.folders.settings import Scores
 from segcal.data.io.base import Spacing
 from segcal.files import release_pages
-from segcal.functional.checks import check_labels, check_logits, check_same_space, check_score_shape, probability_doubt
+from segcal.functional.checks import (
+    check_labels,
+    check_logits,
+    check_probabilities,
+    check_same_space,
+    check_score_shape,
+    probability_doubt,
+)
 from segcal.notices import CalibrationWarning
 from segcal.types import Activation, Array, InputError
 
@@ -49,7 +56,7 @@ class Expected:
         of, values = f"case '{name}'", shared_tensor(scores)
         exclusive = self.activation == "softmax"
         if kind == "probabilities":
-            check_probabilities(scores, of=of, exclusive=exclusive)
+            _check_probabilities(scores, of=of, exclusive=exclusive)
         if in_slabs and kind == "logits" and exclusive:
             check_score_shape(values, self.num_classes, class_axis=0, of=of)
         else:
@@ -107,31 +114,14 @@ class Expected:
             raise InputError(f"images must be finite, got NaN or infinity in that of {of}; fill in such pixels")
 
 
-def check_probabilities(probs: Array, *, of: str, exclusive: bool = True) -> None:
-    """Raise unless `probs` `[L, *S]` are finite, in 0..1 and, if exclusive, sum to 1 to half precision."""
-    hint = f'of {of}; if these are logits, set scores = "logits"'
+def _check_probabilities(probs: Array, *, of: str, exclusive: bool) -> None:
+    """Raise unless an array `[L, *S]`, which may be on disk, holds probabilities."""
     if probs.dtype.kind != "f":
         raise InputError(f"probabilities must be floating point, got {probs.dtype} of {of}; convert them first")
     if probs.ndim < 2:
         return  # the shape is checked next
     for start, part in _slabs(probs):
-        # written so that NaN is wrong as well
-        _raise_at(~((part >= -1e-3) & (part <= 1 + 1e-3)), part, (0, start), "probabilities must be in 0..1", hint)
-        if exclusive:
-            total = part.sum(dim=0, dtype=torch.float64)
-            off = ~((total - 1).abs() <= 1e-2)
-            remedy = (
-                f'{hint}, if channels overlap, activation = "sigmoid"; '
-                "segcal.functional.probability.logits_from_scores converts other scores"
-            )
-            _raise_at(off, total, (start,), "probabilities must sum to 1 over the classes", remedy)
-
-
-def _raise_at(wrong: Tensor, values: Tensor, origin: tuple[int, ...], required: str, hint: str) -> None:
-    if wrong.any():
-        at = tuple(wrong.nonzero()[0].tolist())
-        place = tuple(i + o for i, o in zip(at, (*origin, *[0] * len(at)), strict=False))
-        raise InputError(f"{required}, got {values[at].item():.6g} at {place} {hint}")
+        check_probabilities(part, exclusive=exclusive, start=start, of=of)
 
 
 def _slabs(scores: Array) -> Iterator[tuple[int, Tensor]]:
