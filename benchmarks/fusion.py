@@ -12,8 +12,8 @@ from time import perf_counter
 import numpy as np
 
 from benchmarks.timing import console, milliseconds, table
+from experiments.multi_atlas.simulated import simulated_volumes
 from segcal.fusion.joint_label_fusion import joint_label_fusion_weights
-from segcal.fusion.simulated import simulated_volumes
 from segcal.fusion.voting import weighted_vote
 from segcal.types import Array
 

@@ -16,9 +16,9 @@ import torch
 import segcal
 from segcal.apply import apply_to_folder
 from segcal.calibrators import Calibrator
-from segcal.data.datasets.simulate import simulate
 from segcal.data.folders.folder import open_folder
 from segcal.data.folders.writer import write_folder
+from segcal.data.sample.scenes import simulate
 from segcal.types import Case, InputError
 
 CLASSES = 5

@@ -14,12 +14,12 @@ import segcal
 
 ROOT = Path(segcal.__file__).parent
 FLOORS = (
-    ("types", "version", "notices", "text", "ahead"),
+    ("types", "text", "version"),
     ("files", "progress"),
     ("kernels",),
-    ("functional",),
-    ("cases", "regions", "metrics", "losses", "oracle", "data", "networks", "training", "statistics", "deferred"),
-    ("calibrators", "fusion", "tables", "sample", "parts", "measures"),
+    ("functional", "networks"),
+    ("cases", "evidence", "metrics", "regions", "losses", "oracle", "data", "statistics", "training"),
+    ("engines", "parts", "calibrators", "fusion", "tables", "measures"),
     ("evaluation", "apply"),
     ("report",),
     ("integrations",),
@@ -27,13 +27,6 @@ FLOORS = (
     ("__main__",),  # starts cli, so it lies above it
 )
 """Top-level modules and packages of segcal. A new one must be placed here, above everything that it imports."""
-
-DEFERRED = {
-    ("evaluation.results", "report.figures"),
-    ("metrics", "report.figures.arrays"),
-    ("metrics", "measures"),
-}
-"""Imports that point up, made when a method such as `plot` is called: what is drawn is known only above."""
 
 OPTIONAL = {"nibabel", "SimpleITK", "sklearn", "matplotlib", "plotly", "onnx", "torchvision"}
 """Packages that only some functions need."""
@@ -65,7 +58,7 @@ def imports(name: str, path: Path, known: dict[str, Path]) -> Iterator[str]:
         if isinstance(node, ast.Import):
             targets = [alias.name for alias in node.names]
         elif text := imported_by_name(node):
-            targets = [] if (name, text.removeprefix("segcal.")) in DEFERRED else [text]
+            targets = [text]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{name} imports relatively; write from segcal.{name} in full"
             targets = [f"{node.module}.{alias.name}" for alias in node.names]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import segcal
 from segcal import measures
-from segcal.notices import CalibrationWarning
+from segcal.text import CalibrationWarning
 from segcal.types import InputError
 from support import references
 

@@ -9,9 +9,9 @@ import matplotlib as mpl
 import numpy as np
 from scipy.ndimage import gaussian_filter
 
+from experiments.multi_atlas.simulated import LABELS, simulated_volumes
 from segcal.functional.surfaces import segmentation_quality
 from segcal.fusion import Pair, joint_label_fusion_weights, plurality_vote, read_warp, register_pairs, weighted_vote
-from segcal.fusion.simulated import LABELS, simulated_volumes
 
 
 def main() -> None:

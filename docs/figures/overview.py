@@ -11,7 +11,7 @@ mpl.use("Agg")
 from matplotlib import pyplot as plt
 
 from segcal import CalibrationSuite, create
-from segcal.data.datasets.simulate import simulate
+from segcal.data.sample.scenes import simulate
 
 SCENE = {"size": (96, 96), "temperatures": (0.5, 4.0), "contrast": 3.0}
 COLOURS = {"UC": "#b2182b", "TS": "#e08214", "LTS": "#2166ac"}

@@ -14,12 +14,12 @@ from typing import Any
 
 from experiments.camvid.jobs import Job
 from experiments.camvid.network import read_logits
-from segcal.data.datasets.camvid import CLASSES, VOID, CamVid, Split, open_camvid, sequence_of, time_groups
-from segcal.data.datasets.coarse import open_coarse
-from segcal.data.datasets.splits import shuffled_parts
-from segcal.data.datasets.voc import BACKGROUND
-from segcal.data.datasets.voc import CLASSES as VOC_CLASSES
-from segcal.data.datasets.voc import VOID as VOC_VOID
+from experiments.datasets.camvid import CLASSES, VOID, CamVid, Split, open_camvid, sequence_of, time_groups
+from experiments.datasets.coarse import open_coarse
+from experiments.datasets.splits import shuffled_parts
+from experiments.datasets.voc import BACKGROUND
+from experiments.datasets.voc import CLASSES as VOC_CLASSES
+from experiments.datasets.voc import VOID as VOC_VOID
 from segcal.types import Case, InputError
 
 VIDEOS = ("0001TP", "Seq05VD")

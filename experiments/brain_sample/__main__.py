@@ -22,10 +22,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  (the name it has everywhere)
 
 from segcal import evaluate
-from segcal.data.datasets.brain_sample import CLASSES, Subject, simulate_brain
+from segcal.data.sample import BRAIN_SUBJECTS, BRAIN_TRAINING, BRAIN_WEIGHTS, brain_cases, brain_network
+from segcal.data.sample.brain import CLASSES, Subject, simulate_brain
 from segcal.files import staged_file
 from segcal.regions import local_patch_size
-from segcal.sample import BRAIN_SUBJECTS, BRAIN_TRAINING, BRAIN_WEIGHTS, brain_cases, brain_network
 from segcal.training.batches import Batch
 from segcal.training.loop import train
 from segcal.training.progress import Epoch

@@ -14,7 +14,7 @@ from experiments.camvid.network import OutOfTimeError, check_recipe, predict, tr
 from experiments.camvid.protocols import PROTOCOLS
 from experiments.camvid.study import draw, study
 from experiments.camvid.table import print_tables
-from segcal.data.datasets.camvid import open_camvid
+from experiments.datasets.camvid import open_camvid
 from segcal.types import InputError
 
 _STAGES = ("run", "train", "calibrate", "table", "study", "draw", "unpack")

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812  (the name it has everywhere)
 
 from experiments.camvid.jobs import Recipe
-from segcal.data.datasets.camvid import VOID
+from experiments.datasets.camvid import VOID
 from segcal.training.batches import Batch
 
 

@@ -16,11 +16,11 @@ from experiments.camvid.grouped import ShrunkTemperature
 from experiments.camvid.jobs import Job, Recipe
 from experiments.camvid.network import names_of
 from experiments.camvid.protocols import FITS, Protocol, Source
+from experiments.datasets.camvid import CLASSES, VOID, CamVid
 from experiments.fitting import count_changes
 from experiments.versions import versions
 from segcal import evaluate
 from segcal.calibrators import Calibrator
-from segcal.data.datasets.camvid import CLASSES, VOID, CamVid
 from segcal.evaluation.results import Results
 from segcal.files import staged_file, write_json
 from segcal.training.processes import choose_device

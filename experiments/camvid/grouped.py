@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from experiments.datasets.camvid import CLASSES, VOID, time_blocks
 from segcal.calibrators import LocalTemperatureScaling, TemperatureCalibrator, TemperatureScaling, create
 from segcal.calibrators.shared.streaming import summed_nll
-from segcal.data.datasets.camvid import CLASSES, VOID, time_blocks
 from segcal.types import Case, Image, Logits, Temperature
 
 SHARES = tuple(float(share) for share in np.linspace(0, 1, 11))

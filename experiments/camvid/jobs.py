@@ -9,9 +9,9 @@ from typing import Literal, get_args
 
 import torch
 
-from segcal.data.datasets.camvid import CLASSES, VOID
+from experiments.camvid.fc_densenet import FCDenseNet, fc_densenet
+from experiments.datasets.camvid import CLASSES, VOID
 from segcal.losses import FocalLoss, MMCELoss, PixelLoss
-from segcal.networks.fc_densenet import FCDenseNet, fc_densenet
 from segcal.types import InputError
 
 Network = Literal["56", "67", "103", "tiny"]

@@ -18,6 +18,7 @@ from torch.nn import functional as F  # noqa: N812  (the name it has everywhere)
 
 from experiments.begun import check_unchanged
 from experiments.camvid.augment import Augmentation
+from experiments.camvid.fc_densenet import FCDenseNet
 from experiments.camvid.jobs import Job, Recipe
 from experiments.camvid.quality import (
     BATCH,
@@ -32,12 +33,11 @@ from experiments.camvid.quality import (
     measure,
     normalised,
 )
+from experiments.datasets.camvid import VOID, CamVid, Frame, Split
 from experiments.versions import versions
-from segcal.data.datasets.camvid import VOID, CamVid, Frame, Split
 from segcal.data.io.npy import read_npy
 from segcal.files import MARKER, read_json, staged_file, staged_folder, write_json
 from segcal.losses import PixelLoss
-from segcal.networks.fc_densenet import FCDenseNet
 from segcal.training.loop import train
 from segcal.training.processes import choose_device
 from segcal.training.progress import Epoch, Inspect, Watch

@@ -12,10 +12,10 @@ from experiments.beyond.methods import Training, method_named
 from experiments.camvid.grouped import ShrunkTemperature, choose, temperature_pair
 from experiments.camvid.jobs import Job, Recipe
 from experiments.camvid.network import names_of, read_logits
+from experiments.datasets.camvid import CLASSES, VOID, CamVid, Split, calibration_split, time_groups
 from experiments.fitting import NAMES, fit_methods, floored, on_device, report_of
 from segcal.calibrators import Calibrator, LocalTemperatureScaling, TemperatureScaling
 from segcal.calibrators.local import Preset
-from segcal.data.datasets.camvid import CLASSES, VOID, CamVid, Split, calibration_split, time_groups
 from segcal.types import Case
 
 Protocol = Literal["paper", "schedule", "grouped", "beyond"]

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Integer
 from torch import Tensor, nn
 
-from segcal.data.datasets.camvid import CLASSES, VOID, Frame
+from experiments.datasets.camvid import CLASSES, VOID, Frame
 from segcal.types import Array, Image
 
 BATCH = 8

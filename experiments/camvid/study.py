@@ -9,9 +9,9 @@ import pandas as pd
 from experiments.camvid.jobs import Job, Recipe
 from experiments.camvid.network import names_of
 from experiments.camvid.protocols import Source
+from experiments.datasets.camvid import CLASSES, VOID, CamVid
 from segcal import evaluate, load
 from segcal.calibrators import Calibrator
-from segcal.data.datasets.camvid import CLASSES, VOID, CamVid
 from segcal.files import staged_file
 from segcal.training.processes import choose_device
 from segcal.types import InputError

@@ -9,7 +9,7 @@ from experiments.beside_paper import joined, lines, markdown, of_cases, of_metho
 from experiments.camvid.jobs import LOSSES, Job
 from experiments.camvid.network import read_quality
 from experiments.camvid.protocols import PROTOCOLS, Protocol
-from segcal.data.datasets.camvid import sequence_of
+from experiments.datasets.camvid import sequence_of
 from segcal.evaluation.results import Results
 from segcal.files import read_json, staged_file
 from segcal.types import InputError

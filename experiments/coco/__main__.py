@@ -20,14 +20,14 @@ from PIL import Image
 from experiments.begun import check_unchanged
 from experiments.beside_paper import markdown, pooled
 from experiments.coco.networks import load_network
+from experiments.datasets.coarse import CoarseFolder, open_coarse
+from experiments.datasets.coco import SIZES, Coco, open_coco
+from experiments.datasets.splits import shuffled_parts
+from experiments.datasets.voc import BACKGROUND, CLASSES, VOID, Voc, open_voc
 from experiments.fitting import NAMES, count_changes, fit_methods
 from experiments.versions import versions
 from segcal import evaluate
 from segcal.calibrators.local import Preset
-from segcal.data.datasets.coarse import CoarseFolder, open_coarse
-from segcal.data.datasets.coco import SIZES, Coco, open_coco
-from segcal.data.datasets.splits import shuffled_parts
-from segcal.data.datasets.voc import BACKGROUND, CLASSES, VOID, Voc, open_voc
 from segcal.files import read_json, staged_file, write_json
 from segcal.integrations.calibrated_model import CalibratedModel
 from segcal.training.processes import choose_device

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from segcal.data.datasets.voc import CLASSES
+from experiments.datasets.voc import CLASSES
 from segcal.integrations.calibrated_model import import_network
 from segcal.types import Image, InputError
 

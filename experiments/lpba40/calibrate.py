@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 import torch
 
+from experiments.datasets.splits import NestedFold
 from experiments.fitting import NAMES, count_changes, on_device
 from experiments.lpba40.network import normalised, read_logits
 from experiments.lpba40.prepared import PreparedFolder
@@ -18,7 +19,6 @@ from experiments.lpba40.recipes import Job
 from experiments.versions import versions
 from segcal import evaluate
 from segcal.calibrators import Calibrator, create, methods
-from segcal.data.datasets.splits import NestedFold
 from segcal.evaluation.compare import PAPER, known_settings
 from segcal.files import staged_file, write_json
 from segcal.regions import local_patch_size

@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  (the name it has everywhere)
 
 from experiments.begun import check_unchanged
+from experiments.datasets.splits import Fold
 from experiments.lpba40.prepared import Prepared, PreparedFolder
 from experiments.lpba40.recipes import Job, Recipe
+from experiments.lpba40.tiling import predict_tiled
 from experiments.versions import versions
-from segcal.data.datasets.splits import Fold
 from segcal.files import MARKER, read_json, staged_file, staged_folder, write_json
-from segcal.networks.tiling import predict_tiled
 from segcal.networks.unet3d import unet3d
 from segcal.training.batches import Batch
 from segcal.training.loop import train

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import numpy as np
 
+from experiments.datasets.hippocampus import open_hippocampus
+from experiments.datasets.lpba40 import open_lpba40
+from experiments.datasets.mouse_brain import open_mouse_brain
+from experiments.datasets.volumes import Volume, VolumeFolder, classes_of
+from experiments.lpba40.preprocessing import Located, affine_between, equalised, read_located, resampled
 from experiments.lpba40.recipes import Data
-from segcal.data.datasets.hippocampus import open_hippocampus
-from segcal.data.datasets.lpba40 import open_lpba40
-from segcal.data.datasets.mouse_brain import open_mouse_brain
-from segcal.data.datasets.volumes import Volume, VolumeFolder, classes_of
-from segcal.data.preprocessing import Located, affine_between, equalised, read_located, resampled
 from segcal.files import MARKER, staged_folder, write_json
 from segcal.types import Array, InputError
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from segcal.data.datasets.splits import NestedFold, nested_cross_validation, shuffled_parts
+from experiments.datasets.splits import NestedFold, nested_cross_validation, shuffled_parts
 from segcal.networks.unet3d import Preset as Network
 
 Data = Literal["lpba40", "hippocampus", "mouse_brain"]

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import torch
 
+from experiments.datasets.splits import NestedFold, check_leaks, to_json
 from experiments.lpba40.calibrate import calibrate
 from experiments.lpba40.network import predict, train_network
 from experiments.lpba40.prepared import PreparedFolder
 from experiments.lpba40.recipes import Job
-from segcal.data.datasets.splits import NestedFold, check_leaks, to_json
 from segcal.files import read_json, staged_file, write_json
 from segcal.types import InputError
 

@@ -14,11 +14,11 @@ from torch.nn import functional as F  # noqa: N812  (the name it has everywhere)
 from experiments.multi_atlas.presets import Fold, Preset
 from experiments.multi_atlas.registering import WARPS
 from experiments.multi_atlas.volumes import reader
+from experiments.multi_atlas.votenet import VoteLoss, VoteNet
 from experiments.versions import versions
 from segcal.files import staged_file, write_json
 from segcal.fusion.registration import Volume, Warp
 from segcal.fusion.warps import Pair, read_warp
-from segcal.networks.votenet import VoteLoss, VoteNet
 from segcal.training.batches import Sample
 from segcal.training.loop import train
 from segcal.training.processes import choose_device

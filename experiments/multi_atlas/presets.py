@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from segcal.data.datasets.splits import shuffled_parts
+from experiments.datasets.splits import shuffled_parts
 from segcal.fusion.registration import RegistrationSettings
 from segcal.fusion.warps import Pair
 from segcal.types import InputError

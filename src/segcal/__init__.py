@@ -12,19 +12,19 @@ from segcal.version import __version__
 if TYPE_CHECKING:
     from segcal.calibrators import Calibrator, create, load, methods, register
     from segcal.cases import rater_cases
-    from segcal.deferred import deferred_checks
+    from segcal.data.sample import load_sample
     from segcal.evaluation.compare import compare
     from segcal.evaluation.results import Results
     from segcal.evaluation.run import evaluate
     from segcal.integrations.calibrate import calibrate
     from segcal.integrations.calibrated_model import CalibratedModel
     from segcal.integrations.predict import predict_cases
+    from segcal.kernels.deferred_checks import deferred_checks
     from segcal.measures import ace, brier, ece, mce, nll, reliability_curve, sce
     from segcal.metrics import CalibrationSuite
-    from segcal.notices import CalibrationWarning
     from segcal.oracle import oracle_temperature
     from segcal.report.figures.arrays import reliability_diagram
-    from segcal.sample import load_sample
+    from segcal.text import CalibrationWarning
     from segcal.types import Case, InputError
 
 __all__ = [
@@ -61,7 +61,7 @@ __all__ = [
 _HOMES = {
     "CalibratedModel": "integrations.calibrated_model",
     "CalibrationSuite": "metrics",
-    "CalibrationWarning": "notices",
+    "CalibrationWarning": "text",
     "Calibrator": "calibrators",
     "Case": "types",
     "InputError": "types",
@@ -71,11 +71,11 @@ _HOMES = {
     "calibrate": "integrations.calibrate",
     "compare": "evaluation.compare",
     "create": "calibrators",
-    "deferred_checks": "deferred",
+    "deferred_checks": "kernels.deferred_checks",
     "ece": "measures",
     "evaluate": "evaluation.run",
     "load": "calibrators",
-    "load_sample": "sample",
+    "load_sample": "data.sample",
     "mce": "measures",
     "methods": "calibrators",
     "nll": "measures",

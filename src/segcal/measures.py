@@ -29,7 +29,7 @@ from segcal.functional.checks import (
 )
 from segcal.functional.probability import probabilities, two_class_logits
 from segcal.functional.soft import SoftPixels, describe_hard, describe_soft, soft_histogram
-from segcal.notices import CalibrationWarning
+from segcal.text import CalibrationWarning
 from segcal.types import Activation, Array, IgnoreIndex, InputError, public
 
 Values: TypeAlias = Array | Tensor

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib import import_module
 from typing import Any, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 from torchmetrics import Metric
@@ -28,7 +28,7 @@ from segcal.functional.counting import Totals, add_unchecked_batch, measure_batc
 from segcal.functional.probability import probabilities
 from segcal.kernels.constants import CELLS
 from segcal.kernels.dispatch import engine_for
-from segcal.notices import CalibrationWarning
+from segcal.text import CalibrationWarning
 from segcal.types import (
     MOST_BINS,
     Activation,
@@ -209,13 +209,7 @@ class CalibrationSuite(Metric):
         """
         if val is not None or ax is not None:
             raise InputError("plot draws its own axes from all that the suite was shown; call it without arguments")
-        # figures are on a floor above this one, and are imported when one is wanted
-        arrays, measures = import_module("segcal.report.figures.arrays"), import_module("segcal.measures")
-        curves = {
-            region: measures.ReliabilityCurve(**{name: values.cpu().numpy() for name, values in curve.items()})
-            for region, curve in self.compute_curves().items()
-        }
-        return arrays.draw_curves(curves)
+        return _reliability_figure(self.compute_curves())
 
     def ace_error_bound(self) -> dict[str, float]:
         """Return, for each region, a bound of the error of ACE (form `tables`) against exact equal-mass bins."""
@@ -387,3 +381,33 @@ class CalibrationSuite(Metric):
         for name in _FIELDS:
             dtype = torch.float64 if name == "confidence" else torch.int64
             self.add_state(prefix + name, torch.zeros(shape, dtype=dtype), "sum")
+
+
+def _reliability_figure(curves: Mapping[str, Mapping[str, Tensor]]) -> Any:
+    """Return a matplotlib Figure: accuracy against confidence of each region, beside the diagonal of calibration."""
+    try:
+        from matplotlib import pyplot  # noqa: PLC0415  (optional, and slow to import)
+    except ImportError as error:
+        raise InputError("figures need matplotlib; pip install segcal[figures]") from error
+    figure, axes = pyplot.subplots(
+        1, len(curves), figsize=(2.6 * len(curves), 2.8), sharey=True, squeeze=False, layout="constrained"
+    )
+    pyplot.close(figure)  # a notebook would show a figure that pyplot holds a second time
+    for axis, (region, curve) in zip(axes[0], curves.items(), strict=True):
+        pixels, confidence, accuracy = (curve[name].cpu().numpy() for name in ("pixels", "confidence", "accuracy"))
+        held = pixels > 0
+        axis.bar(
+            np.flatnonzero(held) / len(pixels),
+            accuracy[held],
+            1 / len(pixels),
+            align="edge",
+            color="0.88",
+            edgecolor="white",
+        )
+        axis.plot([0, 1], [0, 1], color="0.5", lw=0.7, ls="--")
+        axis.plot(confidence[held], accuracy[held], "o", ms=3, color="black")
+        gap = np.average(np.abs(confidence - accuracy)[held], weights=pixels[held]) if held.any() else np.nan
+        title = region.replace("$", r"\$")  # no formula
+        axis.set(title=f"{title}   ECE {100 * gap:.2f} %", xlabel="confidence", xlim=(0, 1), ylim=(0, 1), box_aspect=1)
+    axes[0, 0].set_ylabel("accuracy")
+    return figure

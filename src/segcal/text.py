@@ -1,4 +1,7 @@
-"""Text that comes from outside (names of files, classes, methods) and is shown or stored: data, never instructions."""
+"""Text that is shown or stored: warnings, and names of files, classes and methods, which are data, never instructions.
+
+Nothing heavy is imported here, so that the commands can handle warnings from the start.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,12 @@ _CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2
 
 _FORMULA = re.compile("'*[=+\\-@\t\r]")
 """How a cell begins that a spreadsheet would compute."""
+
+
+class CalibrationWarning(UserWarning):
+    """Data or settings that give an answer, but perhaps not to the question that was meant; says what to do."""
+
+    __module__ = "segcal"  # as `segcal.types.public` does for other names
 
 
 def printable(text: str, *, lines: bool = False) -> str:

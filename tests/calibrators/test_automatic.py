@@ -22,7 +22,7 @@ from segcal.calibrators.shared.context_sample import ContextSample
 from segcal.calibrators.shared.plan import Plan
 from segcal.calibrators.shared.streaming import summed_nll
 from segcal.calibrators.shared.trial import Score, Trial
-from segcal.data.datasets.simulate import simulate
+from segcal.data.sample.scenes import simulate
 from segcal.integrations.onnx import export_onnx
 from segcal.types import Case, InputError
 from support.contracts import CHECKS, Check, Subject

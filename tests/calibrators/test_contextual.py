@@ -13,7 +13,7 @@ from torch import Tensor
 
 from segcal.calibrators import ContextualTemperatureScaling, TemperatureScaling, create
 from segcal.calibrators.shared.streaming import summed_nll
-from segcal.data.datasets.simulate import simulate
+from segcal.data.sample.scenes import simulate
 from segcal.functional.context import FEATURES, context_features
 from segcal.functional.floor import NO_FLOOR, Floor
 from segcal.functional.log_linear import Pixels, fit_in_memory, loss_sums, read_loss

@@ -18,7 +18,7 @@ from segcal.calibrators.local import SHARPEN, UNCHECKED_SHARE, LocalTemperatureS
 from segcal.calibrators.shared import local_training
 from segcal.calibrators.shared.tree import TemperatureTree
 from segcal.calibrators.shared.verdict import TemperatureRange
-from segcal.data.datasets.simulate import Scene, simulate
+from segcal.data.sample.scenes import Scene, simulate
 from segcal.training import batches
 from support.nine_convolutions import NineConvolutions
 

@@ -14,7 +14,7 @@ from scipy.special import log_softmax, softmax
 
 import segcal
 from segcal.calibrators import TemperatureScaling
-from segcal.data.datasets.simulate import simulate
+from segcal.data.sample.scenes import simulate
 from segcal.types import Case
 
 

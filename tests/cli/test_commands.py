@@ -21,9 +21,9 @@ from PIL import Image
 import segcal
 from segcal.calibrators import Calibrator
 from segcal.cli.app import COMMANDS, app
-from segcal.data.datasets.simulate import simulate
 from segcal.data.folders.folder import open_folder
 from segcal.data.folders.writer import write_folder
+from segcal.data.sample.scenes import simulate
 from segcal.evaluation.results import Results
 from support import run_commands
 from support.commands import done, refuse, run, succeed, succeed_json
@@ -286,7 +286,7 @@ def test_diagnose(data: Path) -> None:
 
 
 def test_demo_tells_the_whole_story(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("segcal.data.datasets.brain_sample.find_spec", lambda name: None)
+    monkeypatch.setattr("segcal.data.sample.brain.find_spec", lambda name: None)
     shown = succeed("demo", "--out", tmp_path / "demo")
     assert "pip install segcal[demo]" in " ".join(shown.split())
     assert re.findall(r"^(\d)\. ", shown, flags=re.MULTILINE) == [*"1234567"]

@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from segcal.data.datasets.simulate import simulate
 from segcal.data.folders.writer import write_folder
+from segcal.data.sample.scenes import simulate
 from segcal.evaluation.decisions import decide
 from segcal.report.sections.decisions import decisions_content
 from segcal.types import Case

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from segcal.data.datasets.simulate import simulate
 from segcal.data.folders.writer import write_folder
+from segcal.data.sample.scenes import simulate
 from support.commands import refuse, succeed, succeed_json
 
 

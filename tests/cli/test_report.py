@@ -11,9 +11,9 @@ import pytest
 import torch
 from PIL import Image
 
-from segcal.data.datasets.simulate import simulate
 from segcal.data.folders.folder import open_folder
 from segcal.data.folders.writer import write_folder
+from segcal.data.sample.scenes import simulate
 from segcal.evaluation.portraits import load_portraits
 from segcal.evaluation.results import Results
 from segcal.functional.probability import entropy, negative_log_likelihood

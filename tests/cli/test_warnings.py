@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from segcal.data.datasets.simulate import simulate
 from segcal.data.folders.writer import write_folder
-from segcal.notices import CalibrationWarning
+from segcal.data.sample.scenes import simulate
+from segcal.text import CalibrationWarning
 from support.commands import done
 
 PROBABILITIES = "warning: the logits look like probabilities"

@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 import segcal
 from segcal.apply import apply_to_folder
 from segcal.cli.app import app
-from segcal.data.datasets.simulate import simulate
 from segcal.data.folders.folder import open_folder
 from segcal.data.folders.writer import write_folder
 from segcal.data.io import base, formats
+from segcal.data.sample.scenes import simulate
 from segcal.files import refuse_overwriting
 from segcal.types import Case, InputError
 

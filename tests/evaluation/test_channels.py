@@ -18,8 +18,8 @@ from segcal.evaluation.diagnosis import diagnose
 from segcal.evaluation.limits import limits
 from segcal.evaluation.portraits import load_portraits, portray, save_portraits
 from segcal.evaluation.results import Results
-from segcal.notices import CalibrationWarning
 from segcal.report import page_content
+from segcal.text import CalibrationWarning
 from segcal.types import Case, InputError
 
 SIZE, NAMES = (12, 14), ["whole", "core", "edge"]

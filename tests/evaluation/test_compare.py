@@ -15,9 +15,9 @@ import torch
 
 import segcal
 from segcal.calibrators import Calibrator, EnsembleTemperatureScaling, FitReport, TemperatureScaling
-from segcal.data.datasets.simulate import simulate
 from segcal.data.folders.folder import open_folder
 from segcal.data.folders.writer import write_folder
+from segcal.data.sample.scenes import simulate
 from segcal.evaluation.compare import PAPER, Comparison, compare
 from segcal.evaluation.memory import memory_growth
 from segcal.evaluation.portraits import load_portraits

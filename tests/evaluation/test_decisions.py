@@ -12,11 +12,11 @@ import pytest
 import torch
 
 import segcal
-from segcal.data.datasets.simulate import simulate
+from segcal.data.sample.scenes import simulate
 from segcal.evaluation.decisions import Decisions, decide, new_volumes
 from segcal.evaluation.decisions.counts import STEPS, thresholds
 from segcal.functional.probability import probabilities
-from segcal.notices import CalibrationWarning
+from segcal.text import CalibrationWarning
 from segcal.types import Case, InputError
 
 CLASSES = 3

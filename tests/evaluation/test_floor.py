@@ -11,7 +11,7 @@ import torch
 from pandas.testing import assert_frame_equal
 
 from segcal import evaluate
-from segcal.data.datasets.simulate import simulate
+from segcal.data.sample.scenes import simulate
 from segcal.evaluation.places import LEAST_SHARE
 from segcal.evaluation.results import Results
 from segcal.functional.random_labels import draw_labels, generator_of

@@ -10,7 +10,7 @@ import pytest
 import torch
 from scipy.optimize import minimize_scalar
 
-from segcal.data.datasets.simulate import simulate
+from segcal.data.sample.scenes import simulate
 from segcal.evaluation.limits import LEVELS, limits, limits_table, verdict
 from segcal.functional.context import changes, distance
 from segcal.types import Case, InputError

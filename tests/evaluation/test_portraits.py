@@ -18,7 +18,7 @@ from torch import Tensor
 
 from segcal import Case, InputError, create, evaluate
 from segcal.calibrators import Calibrator
-from segcal.data.datasets.simulate import simulate
+from segcal.data.sample.scenes import simulate
 from segcal.evaluation.portraits import (
     LEVELS,
     NOTHING,

@@ -19,8 +19,8 @@ from segcal import CalibrationSuite, evaluate
 from segcal.evaluation.results import Results
 from segcal.functional.catalogue import METRICS
 from segcal.functional.fingerprint import fingerprint
-from segcal.notices import CalibrationWarning
 from segcal.regions import REGIONS, boundary, foreground
+from segcal.text import CalibrationWarning
 from segcal.types import Case, InputError
 from support import references
 from support.slow_evaluation import (

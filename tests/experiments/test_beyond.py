@@ -17,8 +17,8 @@ from experiments.beyond.measure import finished
 from experiments.beyond.methods import Training, method_named
 from experiments.beyond.splits import camvid_tasks, voc_tasks
 from experiments.beyond.table import tables
+from experiments.datasets.camvid import sequence_of
 from segcal import InputError
-from segcal.data.datasets.camvid import sequence_of
 from support.camvid_tree import NAMES, write_camvid
 from support.strengths import choose_among_few
 

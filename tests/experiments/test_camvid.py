@@ -24,9 +24,7 @@ from experiments.camvid.network import names_of, predict, read_logits, read_qual
 from experiments.camvid.protocols import FITS, Source
 from experiments.camvid.quality import confusion, fit_statistics, held, logits_of, mean_iou, measure
 from experiments.camvid.table import finished, tables
-from segcal import InputError, evaluate, load
-from segcal.calibrators import LocalTemperatureScaling, TemperatureCalibrator, TemperatureScaling
-from segcal.data.datasets.camvid import (
+from experiments.datasets.camvid import (
     CLASSES,
     PUBLISHED,
     VOID,
@@ -37,6 +35,8 @@ from segcal.data.datasets.camvid import (
     open_camvid,
     time_blocks,
 )
+from segcal import InputError, evaluate, load
+from segcal.calibrators import LocalTemperatureScaling, TemperatureCalibrator, TemperatureScaling
 from support.camvid_tree import NAMES, write_camvid
 from support.strengths import choose_among_few
 

@@ -15,9 +15,8 @@ from torch.nn import functional as F  # noqa: N812
 
 from experiments.coco.__main__ import main
 from experiments.coco.networks import OfUnitImages, load_network
-from segcal import InputError
-from segcal.data.datasets.coarse import interpolated, open_coarse
-from segcal.data.datasets.coco import (
+from experiments.datasets.coarse import interpolated, open_coarse
+from experiments.datasets.coco import (
     SIZES,
     calibration_split,
     mask_of,
@@ -26,8 +25,9 @@ from segcal.data.datasets.coco import (
     runs_mask,
     runs_of_letters,
 )
-from segcal.data.datasets.splits import shuffled_parts
-from segcal.data.datasets.voc import CLASSES, open_voc
+from experiments.datasets.splits import shuffled_parts
+from experiments.datasets.voc import CLASSES, open_voc
+from segcal import InputError
 from segcal.evaluation.results import Results
 from support.coarse_networks import Inner, Pair
 

@@ -15,13 +15,13 @@ import pytest
 import torch
 
 from experiments.beside_paper import paper_numbers
+from experiments.datasets.splits import check_leaks, from_json
 from experiments.lpba40 import recipes
 from experiments.lpba40.__main__ import main
 from experiments.lpba40.calibrate import METHODS, ROWS, title_of
 from experiments.lpba40.network import OUTSIDE, mean_dice
 from experiments.lpba40.prepared import PreparedFolder
 from experiments.lpba40.recipes import PRESETS, Job
-from segcal.data.datasets.splits import check_leaks, from_json
 from segcal.files import read_json
 
 nibabel = pytest.importorskip("nibabel")

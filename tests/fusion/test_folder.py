@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from experiments.multi_atlas.simulated import simulated_volumes
 from segcal.fusion import joint_label_fusion_weights, plurality_vote, similarity_weights, weighted_vote
 from segcal.fusion.folder import FusionSettings, _whole_numbers, fuse_folder
-from segcal.fusion.simulated import simulated_volumes
 from segcal.types import InputError
 from support.commands import refuse, succeed_json
 

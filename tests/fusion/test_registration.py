@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from experiments.multi_atlas.simulated import LABELS, simulated_volumes
 from segcal.fusion import Pair, RegistrationSettings, Volume, read_warp, register, register_pairs
 from segcal.fusion.registration import Quality, Warp, normalised
-from segcal.fusion.simulated import LABELS, simulated_volumes
 from segcal.fusion.warps import decoded, encoded, failures, warp_path, write_warp
 from segcal.types import InputError
 from support.atlas_volumes import read_volume_file

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import segcal
-from segcal.data.datasets.simulate import simulate
+from segcal.data.sample.scenes import simulate
 from segcal.integrations.predict import predict_cases
-from segcal.notices import CalibrationWarning
+from segcal.text import CalibrationWarning
 from segcal.types import InputError
 
 CLASSES = 4

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from segcal.calibrators import Calibrator, create
-from segcal.data.datasets.simulate import simulate
+from segcal.data.sample.scenes import simulate
 from segcal.integrations.calibrated_model import CalibratedModel
 from segcal.integrations.predict import predict_cases
 from segcal.types import Case

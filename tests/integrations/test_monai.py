@@ -12,7 +12,7 @@ import torch
 
 from segcal.calibrators import create
 from segcal.metrics import CalibrationSuite
-from segcal.notices import CalibrationWarning
+from segcal.text import CalibrationWarning
 from segcal.types import Case, InputError
 from support.networks import CLASSES, Convolution, batch_of, fitted
 

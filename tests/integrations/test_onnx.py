@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from segcal.calibrators import Calibrator, ContextualTemperatureScaling, create
-from segcal.data.datasets.simulate import simulate
+from segcal.data.sample.scenes import simulate
 from segcal.integrations.calibrated_model import CalibratedModel
 from segcal.integrations.onnx import export_onnx
 from segcal.integrations.torch_export import export_torch

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import segcal
-from segcal.data.datasets.simulate import simulate
+from segcal.data.sample.scenes import simulate
 from segcal.integrations.ray import CalibrateBatches, MeasureBatches, measured_results
 from segcal.types import Case
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from experiments.camvid.fc_densenet import FCDenseNet
 from segcal import CalibratedModel, CalibrationSuite, create, oracle_temperature
-from segcal.data.datasets.simulate import simulate
+from segcal.data.sample.scenes import simulate
 from segcal.functional import binning, geometry, temperature
 from segcal.functional.pixels import likelihood_sums, pixel_statistics
-from segcal.networks.fc_densenet import FCDenseNet
 from segcal.training.loop import train
 from segcal.training.recording import Recorder
 from segcal.training.settings import Settings

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from segcal import create
-from segcal.data.datasets.simulate import simulate
+from segcal.data.sample.scenes import simulate
 from segcal.kernels.remembered import Remembered
 
 

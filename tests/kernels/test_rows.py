@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from segcal import create
-from segcal.data.datasets.simulate import simulate
+from segcal.data.sample.scenes import simulate
 from segcal.kernels.triton.rows import RowProducts
 from support.engines import PLAIN
 

@@ -16,9 +16,9 @@ import pytest
 
 import segcal
 from segcal.apply import CalibratedFiles
-from segcal.data.datasets.simulate import simulate
 from segcal.data.folders.folder import open_folder
 from segcal.data.folders.writer import write_folder
+from segcal.data.sample.scenes import simulate
 from segcal.evaluation import shared
 from segcal.evaluation.run import Measuring
 from segcal.files import unfinished_folder, unfinished_name

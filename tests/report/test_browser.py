@@ -16,7 +16,7 @@ import pytest
 
 from segcal import Case, create, evaluate
 from segcal.calibrators import Calibrator
-from segcal.data.datasets.simulate import simulate
+from segcal.data.sample.scenes import simulate
 from segcal.evaluation.decisions import decide
 from segcal.evaluation.portraits import portray
 from segcal.report import write_page

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from segcal import Results, create, evaluate
-from segcal.data.datasets.simulate import simulate
+from segcal.data.sample.scenes import simulate
 from segcal.report import page_content
 from segcal.report.sections.choice import choices
 from segcal.report.sections.influence import influences

@@ -12,9 +12,9 @@ import pytest
 from PIL import Image
 
 from segcal import InputError, Results, create, evaluate
-from segcal.data.datasets.simulate import simulate
+from segcal.data.sample.scenes import simulate
 from segcal.evaluation.portraits import NOTHING, Curve, Portrait, portray
-from segcal.report.figures import FIGURES, KINDS, write_figure
+from segcal.report.figures import FIGURES, KINDS, draw_figure, write_figure
 from segcal.report.figures.diagram import Bins
 from segcal.report.figures.panels import class_picture
 
@@ -72,7 +72,7 @@ def test_figures_of_volumes(tmp_path: Path, kind: str, volume: Any) -> None:
 
 def test_a_temperature_map_has_the_aspect_of_its_image(volume: Any) -> None:
     results, portraits = volume
-    figure = results.plot("temperature", portraits=portraits)
+    figure = draw_figure("temperature", results, portraits=portraits)
     extents = [axis.images[0].get_extent() for axis in figure.axes if axis.images]
     assert extents == [[0, 20 * 1.5, 16 * 1.0, 0]] * 2
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import segcal
+from segcal.report.figures import draw_figure
 from segcal.types import InputError
 from support.slow_evaluation import PROTOCOL, make_cases, methods
 
@@ -70,17 +71,17 @@ def test_a_suite_draws_each_region() -> None:
         suite.plot(val=suite.compute())
 
 
-def test_results_draw_themselves() -> None:
+def test_figures_of_results_are_returned() -> None:
     results = segcal.evaluate(make_cases(), methods(), **PROTOCOL)
-    assert [title.split()[0] for title in titles(results.plot())] == ["UC", "TS"]
-    assert [title.split()[0] for title in titles(results.plot(methods=["TS"]))] == ["TS"]
-    assert results.plot("regions", metric="nll").axes[0].get_ylabel() == "NLL"
+    assert [title.split()[0] for title in titles(draw_figure("reliability", results))] == ["UC", "TS"]
+    assert [title.split()[0] for title in titles(draw_figure("reliability", results, methods=["TS"]))] == ["TS"]
+    assert draw_figure("regions", results, metric="nll").axes[0].get_ylabel() == "NLL"
     assert pyplot.get_fignums() == []
     with pytest.raises(InputError, match=r"a figure is one of reliability, .* got 'pie'"):
-        results.plot("pie")
+        draw_figure("pie", results)
     with pytest.raises(InputError, match=r"no portraits .* portraits=segcal\.evaluation\.portraits\.portray\("):
-        results.plot("temperature")
+        draw_figure("temperature", results)
     with pytest.raises(InputError, match=r"got 'reliabilty'; did you mean 'reliability'\?"):
-        results.plot("reliabilty")
+        draw_figure("reliabilty", results)
     with pytest.raises(InputError, match="each method must be one of UC, TS, got 'LTS'"):
-        results.plot(methods=["LTS"])
+        draw_figure("reliability", results, methods=["LTS"])

@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 
 from segcal import InputError, Results, create, evaluate
-from segcal.data.datasets.simulate import simulate
+from segcal.data.sample.scenes import simulate
 from segcal.evaluation.portraits import portray, save_portraits
 from segcal.report import page_content, render, write_page, write_page_of_folder
 from segcal.report.sections import SECTIONS

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
+from experiments.multi_atlas.simulated import simulated_volumes
 from segcal.fusion.registration import Volume
-from segcal.fusion.simulated import simulated_volumes
 
 
 def read_volume_file(name: str, *, folder: Path) -> Volume:

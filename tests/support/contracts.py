@@ -25,7 +25,7 @@ from torch import Tensor
 
 import segcal
 from segcal.calibrators import Calibrator, TemperatureCalibrator
-from segcal.data.datasets.simulate import simulate
+from segcal.data.sample.scenes import simulate
 from segcal.types import Case, InputError
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import save_file
 
 from segcal.calibrators.local import LocalTemperatureScaling
-from segcal.data.datasets.simulate import simulate
+from segcal.data.sample.scenes import simulate
 from segcal.training.processes import is_first_process
 from segcal.training.progress import Epoch
 from segcal.types import Case

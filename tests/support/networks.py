@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from segcal import predict_cases
 from segcal.calibrators import Calibrator, create
-from segcal.data.datasets.simulate import simulate
+from segcal.data.sample.scenes import simulate
 from segcal.types import Case
 
 CLASSES = 3

@@ -11,7 +11,7 @@ import pytest
 
 import segcal
 from segcal.calibrators import Calibrator
-from segcal.data.datasets.simulate import simulate
+from segcal.data.sample.scenes import simulate
 from segcal.functional.catalogue import METRICS
 from segcal.types import Case
 from support import references

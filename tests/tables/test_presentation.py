@@ -8,7 +8,7 @@ import pytest
 
 from segcal import InputError, Results, create, evaluate
 from segcal.calibrators import method_titles, methods
-from segcal.data.datasets.simulate import simulate
+from segcal.data.sample.scenes import simulate
 from segcal.functional.catalogue import CATALOGUE
 from segcal.tables import Presentation
 from segcal.tables.numbers import number, with_interval, with_unit

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from segcal import create
-from segcal.data.datasets.simulate import simulate
+from segcal.data.sample.scenes import simulate
 from segcal.training import batches
 from segcal.training.batches import Cache, augmented, prefetched, to_device
 

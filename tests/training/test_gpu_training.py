@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from segcal import create
-from segcal.data.datasets.simulate import simulate
+from segcal.data.sample.scenes import simulate
 from segcal.training import batches
 from segcal.training.loop import train
 from segcal.training.recording import Recorder

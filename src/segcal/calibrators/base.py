@@ -41,8 +41,8 @@ from segcal.functional.fingerprint import fingerprint
 from segcal.functional.probability import at_least_float32, keep_labels, probabilities
 from segcal.kernels.constants import LARGEST_TEMPERATURE, LEAST_TEMPERATURE
 from segcal.kernels.dispatch import engine_for
-from segcal.notices import CalibrationWarning
 from segcal.regions import foreground
+from segcal.text import CalibrationWarning
 from segcal.types import (
     MOST_CLASSES,
     Activation,

@@ -17,9 +17,8 @@ from rich.segment import Segment
 from rich.table import Table
 from typer.core import TyperCommand, TyperGroup
 
-from segcal.notices import CalibrationWarning
 from segcal.progress import Tracked, progress_of
-from segcal.text import printable
+from segcal.text import CalibrationWarning, printable
 
 __all__ = [
     "ERR",

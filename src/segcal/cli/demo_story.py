@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from segcal.data.datasets import brain_sample
+from segcal.data.sample import brain, load_sample
 from segcal.evaluation.results import Results
 from segcal.regions import local_patch_size
-from segcal.sample import load_sample
 from segcal.types import Case
 
 _TRAINING = {"epochs": 60, "learning_rate": 3e-3, "flips": True}
@@ -42,7 +41,7 @@ class Story:
 
 def choose_story() -> Story:
     """Return the story of the brains, or that of the scenes with a note on how to get the brains."""
-    return brain_story() if brain_sample.has_template() else scene_story(brain_sample.MISSING)
+    return brain_story() if brain.has_template() else scene_story(brain.MISSING)
 
 
 def brain_story() -> Story:
@@ -54,7 +53,7 @@ def brain_story() -> Story:
         title="brains made from the MNI152 template, scores of a 3D U-Net",
         note=None,
         splits=splits,
-        class_names=brain_sample.CLASSES,
+        class_names=brain.CLASSES,
         background=0,
         fits={"ts": {}, "ibts": {**training, "crop": None}, "lts": training, "cts": {}},
         patch_size=size,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import json
 from collections.abc import Mapping
@@ -318,16 +317,6 @@ class Results:
     def _further_tables(self) -> list[FurtherTable]:
         surfaces = [] if self.surface_frame is None else [self.surface_table()]
         return surfaces if self.limits_frame is None else [*surfaces, limits_table(self.limits_frame)]
-
-    def plot(self, kind: str = "reliability", **options: Any) -> Any:
-        """Return a matplotlib Figure: reliability diagrams of all methods by default.
-
-        Args:
-            kind: One of `segcal.report.figures.KINDS`: "reliability", "regions", "patch-size", ...
-            options: Arguments of `segcal.report.figures.draw_figure`: methods, metric, region, label, portraits, case.
-        """
-        # figures are built on results, on a floor above this one, and are imported when one is wanted
-        return importlib.import_module("segcal.report.figures").draw_figure(kind, self, **options)
 
     def save(self, path: str | Path) -> None:
         """Write the folder `path`: a CSV file for each table, and the settings; the floor in its own folder."""

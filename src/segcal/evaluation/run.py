@@ -25,9 +25,9 @@ from segcal.evaluation.protocol import AceEdges, Protocol
 from segcal.evaluation.quality import CaseQuality
 from segcal.evaluation.results import Results
 from segcal.functional.binning import Form
-from segcal.notices import CalibrationWarning
 from segcal.regions import PATCH_SIZE, Region, RegionFunction, chosen_regions, local_patch_size
 from segcal.statistics import IntervalKind, bootstrap_doubts
+from segcal.text import CalibrationWarning
 from segcal.types import Activation, Case, IgnoreIndex, InputError, public
 
 

@@ -17,9 +17,8 @@ from segcal.cases import no_cases
 from segcal.integrations.calibrated_model import CalibratedModel
 from segcal.integrations.predict import check_network, device_of, predict_cases
 from segcal.integrations.spill import IN_MEMORY, SpilledCases
-from segcal.notices import CalibrationWarning
 from segcal.progress import progress_of
-from segcal.text import suggestion
+from segcal.text import CalibrationWarning, suggestion
 from segcal.types import Activation, Case, IgnoreIndex, InputError, public
 
 

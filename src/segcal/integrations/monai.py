@@ -29,8 +29,7 @@ from segcal.functional.checks import (
 from segcal.functional.probability import logits_from_probabilities, logits_from_sigmoid
 from segcal.integrations.extras import needs_extra
 from segcal.integrations.loaders import whole_labels
-from segcal.notices import CalibrationWarning
-from segcal.text import suggestion
+from segcal.text import CalibrationWarning, suggestion
 from segcal.types import MOST_BINS, MOST_CLASSES, Activation, IgnoreIndex, InputError, check_whole
 
 with needs_extra("monai"):

@@ -1,1 +1,1 @@
-"""The segmentation networks of the paper's experiments."""
+"""The 3D U-Net of the brain sample, which the experiments train as well."""

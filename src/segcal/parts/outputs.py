@@ -13,9 +13,9 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from segcal.ahead import computed_ahead
 from segcal.data.folders.folder import Folder
 from segcal.files import MARKER, discard_unfinished, read_json, remove_leftovers, staged_folder, write_json
+from segcal.files.prefetch import prefetch
 from segcal.parts.journal import Journal
 from segcal.parts.work import Sharing, check_complete, check_same_run, meet, unfinished
 from segcal.types import Case, InputError
@@ -82,7 +82,7 @@ def write_cases(output: Output[P], folder: Folder, sharing: Sharing, *, track: T
         done, own = _finished(output, journal, identities), part.of(folder.names)
         todo = folder.subset(name for name in own if name not in done)
         # the next piece, also of the next case, is computed while this one is written
-        with closing(computed_ahead(_pieces(output, track(todo) if len(todo) else ()))) as pieces:
+        with closing(prefetch(_pieces(output, track(todo) if len(todo) else ()))) as pieces:
             for case, first in pieces:
                 with _removing_parts(output, case.name, kept):
                     counts = output.write(case, _until_last(first, pieces), kept)

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from segcal.ahead import computed_ahead
 from segcal.files import release_pages
+from segcal.files.prefetch import prefetch
 from segcal.types import Array
 
 Sample = tuple[Array | Tensor, ...]
@@ -115,7 +115,7 @@ def augmented(
 def prefetched(prepare: Callable[[T], R], items: Iterable[T], *, ahead: bool) -> Iterator[R]:
     """Yield `prepare(item)` of each item; with `ahead`, a thread prepares the next while the current one is used."""
     prepared = map(prepare, items)
-    return computed_ahead(prepared) if ahead else prepared
+    return prefetch(prepared) if ahead else prepared
 
 
 def whole(sample: Sample) -> Batch:

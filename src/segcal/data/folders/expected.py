@@ -21,7 +21,7 @@ from segcal.functional.checks import (
     check_score_shape,
     probability_doubt,
 )
-from segcal.notices import CalibrationWarning
+from segcal.text import CalibrationWarning
 from segcal.types import Activation, Array, InputError
 
 _AT_ONCE = 1 << 24

@@ -30,8 +30,8 @@ from segcal.functional.selective import (
     excess_aurc,
     risk_coverage,
 )
-from segcal.notices import CalibrationWarning
 from segcal.statistics import clusters_of
+from segcal.text import CalibrationWarning
 from segcal.types import Activation, Case, IgnoreIndex, InputError
 
 COVERAGES = np.arange(1, 101) / 100

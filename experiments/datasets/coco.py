@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from segcal.data.datasets.splits import shuffled_parts
-from segcal.data.datasets.voc import CLASSES, VOID
+from experiments.datasets.splits import shuffled_parts
+from experiments.datasets.voc import CLASSES, VOID
 from segcal.data.io.pictures import read_image_picture
 from segcal.files import read_json
 from segcal.types import Array, InputError

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.ndimage import gaussian_filter
 
-from segcal.data.preprocessing import Located, affine_between, equalised, read_located, resampled
+from experiments.lpba40.preprocessing import Located, affine_between, equalised, read_located, resampled
 from segcal.types import InputError
 
 
@@ -73,7 +73,7 @@ def test_alignment_recovers_a_known_transform(tmp_path: Path) -> None:
 
 def test_volumes_lie_where_simpleitk_reads_them(tmp_path: Path) -> None:
     nibabel, sitk = pytest.importorskip("nibabel"), pytest.importorskip("SimpleITK")
-    from segcal.data.preprocessing import _itk
+    from experiments.lpba40.preprocessing import _itk
 
     affine = np.array([[0, -1.5, 0, 4], [1.0, 0, 0, 5], [0, 0, 2.0, 6], [0, 0, 0, 1]])
     nibabel.save(nibabel.Nifti1Image(np.arange(24, dtype=np.int16).reshape(2, 3, 4), affine), tmp_path / "a.nii")

@@ -7,11 +7,10 @@ import pytest
 from safetensors.torch import load_file
 
 from segcal import InputError, load_sample
-from segcal.data.datasets import brain_sample
-from segcal.data.datasets.brain_sample import CLASSES, simulate_brain
-from segcal.sample import BRAIN_SUBJECTS, BRAIN_TRAINING, BRAIN_WEIGHTS, brain_cases, brain_network
+from segcal.data.sample import BRAIN_SUBJECTS, BRAIN_TRAINING, BRAIN_WEIGHTS, brain, brain_cases, brain_network
+from segcal.data.sample.brain import CLASSES, simulate_brain
 
-needs_template = pytest.mark.skipif(not brain_sample.has_template(), reason="needs the extra demo (nilearn)")
+needs_template = pytest.mark.skipif(not brain.has_template(), reason="needs the extra demo (nilearn)")
 needs_weights = pytest.mark.skipif(
     not BRAIN_WEIGHTS.exists(), reason="needs the weights that `python -m experiments.brain_sample` makes"
 )
@@ -25,7 +24,7 @@ def test_scenes_are_the_default() -> None:
 def test_other_names_and_a_missing_extra_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="must be one of scenes, brain, got 'liver'"):
         load_sample("liver")  # type: ignore[arg-type]
-    monkeypatch.setattr(brain_sample, "find_spec", lambda name: None)
+    monkeypatch.setattr(brain, "find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"pip install segcal\[demo\]"):
         load_sample("brain")
 

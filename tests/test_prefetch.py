@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from segcal.ahead import computed_ahead
+from segcal.files.prefetch import prefetch
 
 
 def test_the_next_item_is_computed_meanwhile_and_no_more() -> None:
@@ -21,7 +21,7 @@ def test_the_next_item_is_computed_meanwhile_and_no_more() -> None:
             begun.release()
             yield k
 
-    for k in computed_ahead(items()):
+    for k in prefetch(items()):
         for _ in range(2 if k == 0 else int(k < 3)):
             assert begun.acquire(timeout=60), "the next item is begun although this one is still in use"
         assert computed == list(range(min(k + 2, 4)))
@@ -33,7 +33,7 @@ def test_an_error_comes_after_everything_before_it() -> None:
         yield 2
         raise ZeroDivisionError
 
-    ahead = computed_ahead(items())
+    ahead = prefetch(items())
     assert [next(ahead), next(ahead)] == [1, 2]
     with pytest.raises(ZeroDivisionError):
         next(ahead)
@@ -48,7 +48,7 @@ def test_closing_waits_for_the_item_in_work() -> None:
         ended.append("computed")
         yield 2
 
-    ahead = computed_ahead(items())
+    ahead = prefetch(items())
     assert next(ahead) == 1
     threading.Timer(0.05, go.set).start()
     ahead.close()
@@ -68,7 +68,7 @@ def test_an_item_is_not_held_once_the_next_is_asked_for() -> None:
             yield item
             del item
 
-    ahead = computed_ahead(items())
+    ahead = prefetch(items())
     next(ahead)
     next(ahead)
     gc.collect()

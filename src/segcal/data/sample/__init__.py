@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
-from segcal.data.datasets import brain_sample, simulate
-from segcal.data.datasets.brain_sample import Subject
+from segcal.data.sample import brain, scenes
+from segcal.data.sample.brain import Subject
 from segcal.networks.unet3d import UNet3D
 from segcal.text import suggestion
 from segcal.types import Case, InputError, public
@@ -40,20 +40,20 @@ def load_sample(name: Literal["scenes", "brain"] = "scenes") -> dict[str, list[C
     if name not in SAMPLES:
         raise InputError(f"the sample must be one of {', '.join(SAMPLES)}, got '{name}'{suggestion(name, SAMPLES)}")
     if name == "scenes":
-        return simulate.load_scenes()
-    if not brain_sample.has_template():
-        raise InputError(brain_sample.MISSING)
+        return scenes.load_scenes()
+    if not brain.has_template():
+        raise InputError(brain.MISSING)
     network = brain_network()
     network.load_state_dict(load_file(BRAIN_WEIGHTS))
     return {
-        split: brain_cases(network.eval(), [brain_sample.simulate_brain(number) for number in numbers])
+        split: brain_cases(network.eval(), [brain.simulate_brain(number) for number in numbers])
         for split, numbers in BRAIN_SUBJECTS.items()
     }
 
 
 def brain_network() -> UNet3D:
     """Return the network of the brain sample, not yet trained."""
-    return UNet3D(len(brain_sample.CLASSES), width=6, levels=3)
+    return UNet3D(len(brain.CLASSES), width=6, levels=3)
 
 
 def brain_cases(network: UNet3D, subjects: Iterable[Subject]) -> list[Case]:
@@ -63,5 +63,5 @@ def brain_cases(network: UNet3D, subjects: Iterable[Subject]) -> list[Case]:
         with torch.inference_mode():
             logits = network(torch.from_numpy(subject.image)[None, None])[0].numpy()
         image = subject.image[np.newaxis]
-        cases.append(Case(subject.name, logits, subject.labels, image, brain_sample.SPACING))
+        cases.append(Case(subject.name, logits, subject.labels, image, brain.SPACING))
     return cases

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-from segcal.data.datasets.volumes import VolumeFolder, pairs_of
+from experiments.datasets.volumes import VolumeFolder, pairs_of
 from segcal.types import InputError
 
 MIDLINE = (2, 10, 17)

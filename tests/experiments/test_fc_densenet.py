@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from experiments.camvid.fc_densenet import FCDenseNet, fc_densenet
 from segcal import InputError
-from segcal.networks.fc_densenet import FCDenseNet, fc_densenet
 
 
 def numbers_of(growth: int, layers: list[int], bottleneck: int, classes: int) -> tuple[int, int]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
-from segcal.data.datasets.volumes import VolumeFolder
+from experiments.datasets.volumes import VolumeFolder
 from segcal.types import InputError
 
 SUBJECTS = tuple(f"S{number:02d}" for number in range(1, 41))

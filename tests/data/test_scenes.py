@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from segcal import CalibrationSuite, load_sample
-from segcal.data.datasets.simulate import Scene, Variation, simulate
+from segcal.data.sample.scenes import Scene, Variation, simulate
 from segcal.types import InputError
 
 VARIATIONS: tuple[Variation, ...] = get_args(Variation)

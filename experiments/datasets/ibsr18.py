@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from segcal.data.datasets.volumes import VolumeFolder, pairs_of
+from experiments.datasets.volumes import VolumeFolder, pairs_of
 
 CLASSES = ("background", "CSF", "grey matter", "white matter")
 DOWNLOAD = (

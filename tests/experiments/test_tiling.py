@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from segcal.networks.tiling import predict_tiled, tiles_of
+from experiments.lpba40.tiling import predict_tiled, tiles_of
 from segcal.types import InputError
 
 

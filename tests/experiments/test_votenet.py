@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from segcal.networks.votenet import VoteLoss, VoteNet
+from experiments.multi_atlas.votenet import VoteLoss, VoteNet
 from segcal.training.loop import train
 from segcal.training.settings import Settings
 from segcal.types import InputError

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from segcal.data.datasets.hippocampus import open_hippocampus
-from segcal.data.datasets.ibsr18 import open_ibsr18
-from segcal.data.datasets.lpba40 import CLASSES, STRUCTURES, SUBJECTS, open_lpba40
-from segcal.data.datasets.mouse_brain import cohort_of, open_mouse_brain
-from segcal.data.datasets.volumes import VolumeFolder, classes_of
+from experiments.datasets.hippocampus import open_hippocampus
+from experiments.datasets.ibsr18 import open_ibsr18
+from experiments.datasets.lpba40 import CLASSES, STRUCTURES, SUBJECTS, open_lpba40
+from experiments.datasets.mouse_brain import cohort_of, open_mouse_brain
+from experiments.datasets.volumes import VolumeFolder, classes_of
 from segcal.types import Array, InputError
 
 nibabel = pytest.importorskip("nibabel")

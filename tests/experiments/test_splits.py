@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from segcal.data.datasets.splits import (
+from experiments.datasets.splits import (
     check_leaks,
     cross_validation,
     from_json,

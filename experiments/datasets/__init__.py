@@ -1,0 +1,1 @@
+"""Data sets of the experiments, read from the folders that their authors distribute."""
