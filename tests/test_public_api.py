@@ -10,7 +10,7 @@ import pickle
 import re
 import typing
 from collections.abc import Callable
-from dataclasses import MISSING, fields
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,7 @@ import pytest
 import torch
 
 import segcal
-from segcal.evaluation.protocol import Protocol
+from segcal.evaluation.protocol import Protocol, ProtocolSettings
 
 NAMES = [name for name in segcal.__all__ if not name.startswith("_")]
 CLASSES = [name for name in NAMES if isinstance(getattr(segcal, name), type)]
@@ -82,23 +82,29 @@ def documented(function: Callable[..., object]) -> dict[str, str]:
     return {name: " ".join(text.split()) for name, _, text in (entry.partition(":") for entry in entries)}
 
 
+def test_keywords_are_those_of_the_protocol() -> None:
+    assert typing.get_type_hints(ProtocolSettings) == typing.get_type_hints(Protocol)
+    assert list(documented(Protocol)) == [field.name for field in fields(Protocol)]
+    assert all(documented(Protocol).values())
+
+
 @pytest.mark.parametrize("function", [segcal.evaluate, segcal.compare])
-def test_keywords_are_those_of_the_protocol(function: Callable[..., object]) -> None:
-    given, wanted = inspect.signature(function).parameters, {field.name: field for field in fields(Protocol)}
-    assert [name for name in given if name in wanted] == list(wanted)
-    for name, field in wanted.items():
-        default = inspect.Parameter.empty if field.default is MISSING else field.default
-        assert given[name].kind is inspect.Parameter.KEYWORD_ONLY
-        assert (given[name].annotation, given[name].default) == (field.type, default), name
+def test_every_parameter_is_documented(function: Callable[..., object]) -> None:
+    docs = documented(function)
+    assert list(docs) == list(inspect.signature(function).parameters)
+    assert all(docs.values())
 
 
-def test_every_keyword_is_documented_and_alike() -> None:
-    ours, theirs = documented(segcal.evaluate), documented(segcal.compare)
-    for function, docs in ((segcal.evaluate, ours), (segcal.compare, theirs)):
-        assert list(docs) == list(inspect.signature(function).parameters)
-        assert all(docs.values())
-    shared = {"regions", *(field.name for field in fields(Protocol))}
-    assert {name: ours[name] for name in shared} == {name: theirs[name] for name in shared}
+def test_a_protocol_or_its_settings() -> None:
+    case = segcal.Case("a", np.zeros((2, 1, 2)), np.array([[0, 1]]))
+    protocol = Protocol(num_classes=2, bins=3, repetitions=2)
+    whole = segcal.evaluate([case], {"UC": None}, protocol)
+    assert whole.settings == segcal.evaluate([case], {"UC": None}, num_classes=2, bins=3, repetitions=2).settings
+    assert segcal.evaluate([case], {"UC": None}, protocol, bins=4).settings == {**whole.settings, "bins": 4}
+    with pytest.raises(TypeError, match=r"there is no setting 'bin'; the settings are num_classes, .*mean 'bins'"):
+        segcal.evaluate([case], {"UC": None}, num_classes=2, bin=3)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="num_classes is missing; give it, or a Protocol"):
+        segcal.evaluate([case], {"UC": None})
 
 
 def test_keywords_reach_the_protocol() -> None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from segcal.cases import rater_cases
     from segcal.data.sample import load_sample
     from segcal.evaluation.compare import compare
+    from segcal.evaluation.protocol import Protocol
     from segcal.evaluation.results import Results
     from segcal.evaluation.run import evaluate
     from segcal.integrations.calibrate import calibrate
@@ -34,6 +35,7 @@ __all__ = [
     "Calibrator",
     "Case",
     "InputError",
+    "Protocol",
     "Results",
     "__version__",
     "ace",
@@ -65,6 +67,7 @@ _HOMES = {
     "Calibrator": "calibrators",
     "Case": "types",
     "InputError": "types",
+    "Protocol": "evaluation.protocol",
     "Results": "evaluation.results",
     "ace": "measures",
     "brier": "measures",

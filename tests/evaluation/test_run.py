@@ -422,14 +422,6 @@ def test_regions_of_a_user(dims: int) -> None:
         assert_readings(found.to_frame(), slow(case, 2.5, mask), case=case.name, method="TS", region="left")
 
 
-def test_masks_is_the_old_name_of_regions() -> None:
-    case = make_cases(count=1)
-    with pytest.warns(DeprecationWarning, match="use regions=") as seen:
-        old = evaluate(case, {"UC": None}, masks={"left": left_half}, **PROTOCOL)
-    assert seen[0].filename == __file__
-    assert_frame_equal(old.to_frame(), evaluate(case, {"UC": None}, regions={"left": left_half}, **PROTOCOL).to_frame())
-
-
 @pytest.mark.parametrize("chosen", [(), ("boundary",), ("local-max",), ("all", "local-avg", "boundary")])
 def test_regions_are_chosen_by_name(results: Results, dims: int, chosen: tuple[str, ...]) -> None:
     """The figures are those of measuring every region; All is always measured."""

@@ -104,7 +104,7 @@ def test_bits_do_not_depend_on_threads(data: Path, set_threads: object, monkeypa
 
 def test_order_of_findings_does_not_matter(data: Path, rng: np.random.Generator) -> None:
     folder = open_folder(data)
-    measuring = Measuring.of_cases(folder, {"UC": None, "TS": segcal.load(data.parent / "ts")}, num_classes=3)
+    measuring = Measuring.of_cases(folder, {"UC": None, "TS": segcal.load(data.parent / "ts")}, segcal.Protocol(3))
     whole, shuffled = measuring.nothing(), measuring.nothing()
     for case in folder:
         measuring.add(case, whole)

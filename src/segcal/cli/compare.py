@@ -68,7 +68,6 @@ def compare(
     asked = dict(locals())
     from segcal.cli.steps import check_outputs, create_for, fit_shown, keep, open_at, protocol_of, validation_of
     from segcal.evaluation.compare import PAPER, UNCALIBRATED, check_names, known_settings, look_through
-    from segcal.evaluation.protocol import Protocol
     from segcal.evaluation.shared_fits import compare_folder
     from segcal.parts.work import publishing
     from segcal.tables import Presentation
@@ -90,7 +89,7 @@ def compare(
     protocol = protocol_of(folder, measure_options)
     if not sharing.parts:
         with progress_of("checking") as progress:
-            look_through(Tracked(tested, progress), Protocol(**protocol))
+            look_through(Tracked(tested, progress), protocol)
     training = {
         name: known_settings(calibrator, {**settings[name][1], "seed": measure_options.seed})
         for name, calibrator in calibrators.items()
@@ -102,7 +101,7 @@ def compare(
     about = [folder.identities(), None if checked is None else checked.identities(), encoded(training)]
     with progress_of("measuring") as progress:
         track = partial(Tracked, progress=progress)
-        comparison = compare_folder(tested, calibrators, fit, about, sharing, device=place, track=track, **protocol)
+        comparison = compare_folder(tested, calibrators, fit, about, protocol, sharing, device=place, track=track)
     if comparison is None:
         say_part(sharing, as_json)
         return

@@ -62,7 +62,7 @@ def evaluate(
     protocol = protocol_of(folder, measure_options)
     with progress_of("measuring") as progress:
         track = partial(Tracked, progress=progress)
-        results = evaluate_folder(folder, compared, sharing, track=track, **protocol)
+        results = evaluate_folder(folder, compared, protocol, sharing, track=track)
     if results is None:
         say_part(sharing, as_json)
         return

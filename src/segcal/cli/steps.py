@@ -83,19 +83,16 @@ def create_for(method: str, folder: Folder, logits_only: bool, settings: Mapping
     )
 
 
-def protocol_of(folder: Folder, options: MeasureOptions) -> dict[str, Any]:
+def protocol_of(folder: Folder, options: MeasureOptions) -> Protocol:
     """Return how a folder is measured; raise now if an option is wrong, not after an hour of fitting."""
-    protocol: dict[str, Any] = {
-        **vars(options),
-        "patch_sizes": options.patch_sizes or (),
-        "num_classes": folder.num_classes,
-        "activation": folder.activation,
-        "ignore_index": folder.ignore_index,
-        "background": folder.background,
-        "class_names": folder.class_names,
-    }
-    Protocol(**protocol)
-    return protocol
+    return Protocol(
+        **{**vars(options), "patch_sizes": options.patch_sizes or ()},
+        num_classes=folder.num_classes,
+        activation=folder.activation,
+        ignore_index=folder.ignore_index,
+        background=folder.background,
+        class_names=folder.class_names,
+    )
 
 
 def load_all(paths: Sequence[Path]) -> dict[str, Calibrator]:

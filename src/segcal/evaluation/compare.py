@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import pandas as pd
@@ -17,15 +17,13 @@ from segcal.cases import reread, slabs_of
 from segcal.evaluation.findings import Findings
 from segcal.evaluation.heads import heads_of
 from segcal.evaluation.memory import memory_growth
-from segcal.evaluation.protocol import AceEdges, Protocol
+from segcal.evaluation.protocol import Protocol, ProtocolSettings
 from segcal.evaluation.results import Results
 from segcal.evaluation.run import Measuring, measure_all, with_limits
 from segcal.files import staged_folder, write_json
-from segcal.functional.binning import Form
 from segcal.functional.probability import predicted_labels
 from segcal.regions import RegionFunction, chosen_regions
-from segcal.statistics import IntervalKind
-from segcal.types import Activation, Case, IgnoreIndex, InputError, Mask, public
+from segcal.types import Case, InputError, Mask, public
 
 PAPER = ("ts", "ibts", "lts", "isotonic", "vector", "ets", "dirichlet")
 """The methods of the paper's tables."""
@@ -120,31 +118,12 @@ def compare(
     fit_cases: Iterable[Case],
     test_cases: Iterable[Case],
     calibrators: Mapping[str, Calibrator],
+    protocol: Protocol | None = None,
     *,
     validation: Iterable[Case] | None = None,
     fit_settings: Mapping[str, Any] | None = None,
-    num_classes: int,
-    activation: Activation | None = None,
-    ignore_index: IgnoreIndex = None,
-    background: int | None = None,
-    bins: int = 10,
-    form: Form = "tables",
-    ace_edges: AceEdges = "region",
-    boundary_width: int = 2,
-    boundary_ball: bool = False,
-    patch_size: int | None = None,
-    patches: int = 10,
-    patch_margin: int = 0,
-    patch_sizes: Sequence[int] = (),
-    seed: int = 0,
-    repetitions: int = 1000,
-    interval: IntervalKind = "percentile",
-    floor: bool = False,
-    surfaces: bool = False,
-    surface_tolerance: float = 1.0,
-    limits: bool = False,
-    class_names: Sequence[str] | None = None,
     regions: Sequence[str] | Mapping[str, RegionFunction] | None = None,
+    **settings: Unpack[ProtocolSettings],
 ) -> Comparison:
     """Fit every calibrator on the same cases; measure all of them and the uncalibrated scores on the same other cases.
 
@@ -155,53 +134,26 @@ def compare(
         fit_cases: Cases to fit on.
         test_cases: Cases to measure on.
         calibrators: Unfitted calibrators by their name in the tables; they are fitted in place.
+        protocol: How calibration is measured. Without it, `num_classes` must be among the settings.
         validation: Cases on which trained methods choose their weights.
         fit_settings: Arguments of `fit` (epochs, learning_rate, ...), passed to the methods that have them.
-        num_classes: Number of classes L, or of sigmoid channels C.
-        activation: "softmax" for exclusive classes; "sigmoid" for channels that may overlap, each measured by itself,
-            with labels `[C, *S]` of 0 and 1. By default a softmax, or a sigmoid if `num_classes` is 1.
-        ignore_index: Label, or labels, that belong to no region.
-        background: Class outside the region *All*; None if there is none.
-        bins: Number of confidence bins R.
-        form: Form of SCE and ACE: "tables", "equations" or "marginal" (see `segcal.functional.binning`).
-        ace_edges: Whether the equal-mass bins of ACE hold equal shares of the pixels of the "region" or of the "image".
-        boundary_width: How far *Boundary* reaches, in pixels.
-        boundary_ball: Whether *Boundary* reaches in every direction instead of along the axes.
-        patch_size: Side of the *Local* patches, in pixels. By default the paper's 72, or less if such a patch would
-            cover more than a quarter of the first image (see `segcal.regions.local_patch_size`).
-        patches: Number of *Local* patches per image.
-        patch_margin: Distance of the patches from the edge of the image, where there is room.
-        patch_sizes: Further sides for which Local-Avg and Local-Max are measured, to see how they depend on the side.
-        seed: Seed of the places of the patches, of the bootstrap and of the floor.
-        repetitions: Number of bootstrap repetitions.
-        interval: Bootstrap interval: "percentile", or "bca" for bias-corrected and accelerated intervals.
-        floor: Whether to measure also what each method would score if it were perfectly calibrated: with labels drawn
-            from its own probabilities.
-        surfaces: Whether to measure also the segmentation itself: Dice, surface Dice and surface distances of every
-            class except the background, in the unit of the spacing of the cases (`Results.surfaces`).
-        surface_tolerance: Distance up to which surfaces count as equal in the surface Dice, in that unit.
-        limits: Whether to measure also what temperatures chosen with the labels would reach (`segcal diagnose
-            --limits`), which reads the cases several times.
-        class_names: Names of the classes; their numbers by default.
-        regions: Regions to measure. By default all of `segcal.regions.REGIONS`; a sequence of names selects among them
-            (*All* is always measured); a mapping from names to functions adds regions of your own. A function takes a
-            case and its labels `[1, *S]` (-1 where ignored) and returns a Bool mask `[1, *S]`.
+        regions: Regions to measure, as in `segcal.evaluate`.
+        settings: Fields of `segcal.Protocol`, such as `num_classes`, `ignore_index`, `background` and `patch_size`.
     """
-    protocol = Protocol.of(locals())  # must stay the first statement: the arguments are the only local names here
-    settings = dict(fit_settings or {})
+    chosen, training = Protocol.given(protocol, settings), dict(fit_settings or {})
     check_calibrators(calibrators)
     check_names(calibrators)
-    check_fit_settings(calibrators.values(), settings)
+    check_fit_settings(calibrators.values(), training)
     kept, tested = reread(fit_cases), reread(test_cases)
     checked = None if validation is None else reread(validation)
-    look_through(tested, protocol)
+    look_through(tested, chosen)
     fits = {
         name: measured_fit(
-            calibrator, partial(calibrator.fit, kept, validation=checked, **known_settings(calibrator, settings))
+            calibrator, partial(calibrator.fit, kept, validation=checked, **known_settings(calibrator, training))
         )
         for name, calibrator in calibrators.items()
     }
-    measuring, found = measure_all(tested, compared(fits), protocol, chosen_regions(regions))
+    measuring, found = measure_all(tested, compared(fits), chosen, chosen_regions(regions))
     return comparison_of(fits, measuring, found, list(found.cases), tested)
 
 

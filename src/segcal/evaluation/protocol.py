@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Literal, Self, get_args
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, Self, TypedDict, get_args
 
 from segcal.cases import labels_of
 from segcal.functional.binning import Form
 from segcal.functional.checks import activation_of
 from segcal.regions import PATCH_SIZE, Box, LabelledCase, local_patches
 from segcal.statistics import IntervalKind
-from segcal.types import LARGEST_SEED, MOST_BINS, MOST_CLASSES, Activation, Case, IgnoreIndex, InputError, check_whole
+from segcal.text import suggestion
+from segcal.types import (
+    LARGEST_SEED,
+    MOST_BINS,
+    MOST_CLASSES,
+    Activation,
+    Case,
+    IgnoreIndex,
+    InputError,
+    check_whole,
+    public,
+)
 
 AceEdges = Literal["region", "image"]
 
@@ -29,11 +40,67 @@ _RANGES = (
 """Smallest and largest value of each number."""
 
 
+class ProtocolSettings(TypedDict, total=False):
+    """The fields of `Protocol`, as keywords of `segcal.evaluate` and `segcal.compare`."""
+
+    num_classes: int
+    activation: Activation | None
+    ignore_index: IgnoreIndex
+    background: int | None
+    bins: int
+    form: Form
+    ace_edges: AceEdges
+    boundary_width: int
+    boundary_ball: bool
+    patch_size: int | None
+    patches: int
+    patch_margin: int
+    patch_sizes: Sequence[int]
+    seed: int
+    repetitions: int
+    interval: IntervalKind
+    floor: bool
+    surfaces: bool
+    surface_tolerance: float
+    limits: bool
+    class_names: Sequence[str] | None
+
+
+@public
 @dataclass(frozen=True)
 class Protocol:
-    """The measuring keywords of `segcal.evaluate` and `segcal.compare`, checked; both functions document them.
+    """Settings of an evaluation; the defaults are the paper's.
 
-    The defaults are those of the paper. A test keeps the two signatures and these fields the same.
+    >>> Protocol(num_classes=11, ignore_index=11, patch_size=48).bins
+    10
+
+    Args:
+        num_classes: Number of classes L, or of sigmoid channels C.
+        activation: "softmax" for exclusive classes; "sigmoid" for channels that may overlap, each measured separately,
+            with labels `[C, *S]` of 0 and 1. By default a softmax, or a sigmoid if `num_classes` is 1.
+        ignore_index: Label, or labels, that belong to no region.
+        background: Class outside the region *All*; None if there is none.
+        bins: Number of confidence bins R.
+        form: Form of SCE and ACE: "tables", "equations" or "marginal" (see `segcal.functional.binning`).
+        ace_edges: Pixels that the equal-mass bins of ACE divide equally: those of the "region" or of the "image".
+        boundary_width: Width of *Boundary* on each side of a boundary, in pixels.
+        boundary_ball: Measure that width in every direction instead of along the axes.
+        patch_size: Side of the *Local* patches, in pixels. By default the paper's 72, or less if such a patch would
+            cover more than a quarter of the first image (see `segcal.regions.local_patch_size`).
+        patches: Number of *Local* patches per image.
+        patch_margin: Distance of the patches from the edge of the image in pixels, where there is room.
+        patch_sizes: Further sides for which Local-Avg and Local-Max are measured, to show how they depend on the side.
+        seed: Random seed of the patch positions, the bootstrap and the floor.
+        repetitions: Number of bootstrap repetitions.
+        interval: Bootstrap interval: "percentile", or "bca" for bias-corrected and accelerated intervals.
+        floor: Also measure the floor, the score that each method would have if it were perfectly calibrated: labels
+            are drawn from its own probabilities.
+        surfaces: Also measure the segmentation itself: Dice, surface Dice and surface distances of every class except
+            the background, in the unit of the spacing of the cases (`Results.surfaces`).
+        surface_tolerance: Distance up to which surfaces count as equal in the surface Dice, in that unit.
+        limits: Also measure the best scores that temperatures chosen with the labels would reach (`segcal diagnose
+            --limits`), which reads the cases several times.
+        class_names: Names of the classes; their numbers by default.
     """
 
     num_classes: int
@@ -89,6 +156,19 @@ class Protocol:
     def of(cls, settings: Mapping[str, Any]) -> Self:
         """Return the protocol in a mapping that may hold more, such as `Results.settings`."""
         return cls(**{field.name: settings[field.name] for field in fields(cls) if field.name in settings})
+
+    @classmethod
+    def given(cls, protocol: Self | None, settings: ProtocolSettings) -> Self:
+        """Return a protocol with some settings changed, or one that is made of settings alone."""
+        known = [field.name for field in fields(cls)]
+        if unknown := [name for name in settings if name not in known]:
+            hint = suggestion(unknown[0], known)
+            raise TypeError(f"there is no setting '{unknown[0]}'; the settings are {', '.join(known)}{hint}")
+        if protocol is not None:
+            return replace(protocol, **settings)
+        if "num_classes" not in settings:
+            raise TypeError("num_classes is missing; give it, or a Protocol")
+        return cls(**settings)
 
     @property
     def names(self) -> tuple[str, ...]:

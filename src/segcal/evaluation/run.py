@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import chain
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 
@@ -21,44 +21,23 @@ from segcal.evaluation.leaks import leaks
 from segcal.evaluation.limits import limits as oracle_limits
 from segcal.evaluation.measure import Method, measure
 from segcal.evaluation.places import Places
-from segcal.evaluation.protocol import AceEdges, Protocol
+from segcal.evaluation.protocol import Protocol, ProtocolSettings
 from segcal.evaluation.quality import CaseQuality
 from segcal.evaluation.results import Results
-from segcal.functional.binning import Form
 from segcal.regions import PATCH_SIZE, Region, RegionFunction, chosen_regions, local_patch_size
-from segcal.statistics import IntervalKind, bootstrap_doubts
+from segcal.statistics import bootstrap_doubts
 from segcal.text import CalibrationWarning
-from segcal.types import Activation, Case, IgnoreIndex, InputError, public
+from segcal.types import Case, InputError, public
 
 
 @public
 def evaluate(
     cases: Iterable[Case],
     calibrators: Mapping[str, Method],
+    protocol: Protocol | None = None,
     *,
-    num_classes: int,
-    activation: Activation | None = None,
-    ignore_index: IgnoreIndex = None,
-    background: int | None = None,
-    bins: int = 10,
-    form: Form = "tables",
-    ace_edges: AceEdges = "region",
-    boundary_width: int = 2,
-    boundary_ball: bool = False,
-    patch_size: int | None = None,
-    patches: int = 10,
-    patch_margin: int = 0,
-    patch_sizes: Sequence[int] = (),
-    seed: int = 0,
-    repetitions: int = 1000,
-    interval: IntervalKind = "percentile",
-    floor: bool = False,
-    surfaces: bool = False,
-    surface_tolerance: float = 1.0,
-    limits: bool = False,
-    class_names: Sequence[str] | None = None,
     regions: Sequence[str] | Mapping[str, RegionFunction] | None = None,
-    masks: Mapping[str, RegionFunction] | None = None,
+    **settings: Unpack[ProtocolSettings],
 ) -> Results:
     """Measure how well calibrated each method is on the same cases, regions and patches.
 
@@ -66,45 +45,19 @@ def evaluate(
         cases: Cases to measure on; iterated once, unless `limits` is set.
         calibrators: Methods by their name in the tables: fitted calibrators, functions from logits `[1, L, *S]` to
             calibrated logits, or None for the uncalibrated scores.
-        num_classes: Number of classes L, or of sigmoid channels C.
-        activation: "softmax" for exclusive classes; "sigmoid" for channels that may overlap, each measured by itself,
-            with labels `[C, *S]` of 0 and 1. By default a softmax, or a sigmoid if `num_classes` is 1.
-        ignore_index: Label, or labels, that belong to no region.
-        background: Class outside the region *All*; None if there is none.
-        bins: Number of confidence bins R.
-        form: Form of SCE and ACE: "tables", "equations" or "marginal" (see `segcal.functional.binning`).
-        ace_edges: Whether the equal-mass bins of ACE hold equal shares of the pixels of the "region" or of the "image".
-        boundary_width: How far *Boundary* reaches, in pixels.
-        boundary_ball: Whether *Boundary* reaches in every direction instead of along the axes.
-        patch_size: Side of the *Local* patches, in pixels. By default the paper's 72, or less if such a patch would
-            cover more than a quarter of the first image (see `segcal.regions.local_patch_size`).
-        patches: Number of *Local* patches per image.
-        patch_margin: Distance of the patches from the edge of the image, where there is room.
-        patch_sizes: Further sides for which Local-Avg and Local-Max are measured, to see how they depend on the side.
-        seed: Seed of the places of the patches, of the bootstrap and of the floor.
-        repetitions: Number of bootstrap repetitions.
-        interval: Bootstrap interval: "percentile", or "bca" for bias-corrected and accelerated intervals.
-        floor: Whether to measure also what each method would score if it were perfectly calibrated: with labels drawn
-            from its own probabilities.
-        surfaces: Whether to measure also the segmentation itself: Dice, surface Dice and surface distances of every
-            class except the background, in the unit of the spacing of the cases (`Results.surfaces`).
-        surface_tolerance: Distance up to which surfaces count as equal in the surface Dice, in that unit.
-        limits: Whether to measure also what temperatures chosen with the labels would reach (`segcal diagnose
-            --limits`), which reads the cases several times.
-        class_names: Names of the classes; their numbers by default.
+        protocol: How calibration is measured. Without it, `num_classes` must be among the settings.
         regions: Regions to measure. By default all of `segcal.regions.REGIONS`; a sequence of names selects among them
             (*All* is always measured); a mapping from names to functions adds regions of your own. A function takes a
             case and its labels `[1, *S]` (-1 where ignored) and returns a Bool mask `[1, *S]`.
-        masks: Deprecated name of `regions`.
+        settings: Fields of `segcal.Protocol`, such as `num_classes`, `ignore_index`, `background` and `patch_size`.
 
     Returns:
-        One row per case, method, region and metric; figures pooled over all pixels; the paper's table.
+        One row per case, method, region and metric; metrics pooled over all pixels; the paper's table.
     """
-    protocol = Protocol.of(locals())  # must stay the first statement: the arguments are the only local names here
-    chosen = chosen_regions(regions if masks is None else _renamed(masks, regions))
-    known = reread(cases) if limits else cases
-    measuring, found = measure_all(known, calibrators, protocol, chosen)
-    return with_limits(measuring.results(found, list(found.cases)), known, protocol)
+    chosen = Protocol.given(protocol, settings)
+    known = reread(cases) if chosen.limits else cases
+    measuring, found = measure_all(known, calibrators, chosen, chosen_regions(regions))
+    return with_limits(measuring.results(found, list(found.cases)), known, chosen)
 
 
 def measure_all(
@@ -155,9 +108,9 @@ class Measuring:
         return cls(calibrators, protocol, regions, notes)
 
     @classmethod
-    def of_cases(cls, cases: Iterable[Case], calibrators: Mapping[str, Method], **protocol: Any) -> Measuring:
+    def of_cases(cls, cases: Iterable[Case], calibrators: Mapping[str, Method], protocol: Protocol) -> Measuring:
         """Return it with all regions, and patches whose side suits the first case."""
-        sized, _, notes = _with_patch_size(Protocol(**protocol), cases)
+        sized, _, notes = _with_patch_size(protocol, cases)
         return cls.of(calibrators, sized, chosen_regions(None), notes)
 
     @cached_property
@@ -280,13 +233,6 @@ def _with_patch_size(protocol: Protocol, cases: Iterable[Case]) -> tuple[Protoco
     )
     whole = replace(protocol, patch_size=size)
     return whole, chain([first], remaining), [] if size == PATCH_SIZE or not protocol.patches else [note]
-
-
-def _renamed(masks: Mapping[str, RegionFunction], regions: object) -> Mapping[str, RegionFunction]:
-    if regions is not None:
-        raise InputError("masks is the old name of regions; give regions only")
-    warnings.warn("masks is now called regions; use regions=", DeprecationWarning, stacklevel=3)
-    return masks
 
 
 def _fits(calibrators: Mapping[str, Method]) -> dict[str, Any]:

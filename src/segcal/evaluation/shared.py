@@ -18,6 +18,7 @@ from safetensors import safe_open
 from segcal.calibrators import Calibrator
 from segcal.data.folders.folder import Folder
 from segcal.evaluation.findings import Findings, merged
+from segcal.evaluation.protocol import Protocol
 from segcal.evaluation.results import Results
 from segcal.evaluation.run import Measuring, with_limits
 from segcal.functional.checks import ignored_labels
@@ -33,21 +34,21 @@ _INTERVAL = 30.0
 def evaluate_folder(
     folder: Folder,
     calibrators: Mapping[str, Calibrator | None],
+    protocol: Protocol,
     sharing: Sharing,
     *,
     track: Track = iter,
-    **protocol: Any,
 ) -> Results | None:
     """Measure the cases of a folder, or merge what was measured in parts; None where another process has the results.
 
     Args:
         folder: The cases.
         calibrators: Fitted calibrators by their name in the tables; None stands for the uncalibrated scores.
+        protocol: How calibration is measured.
         sharing: How the work is divided and kept.
         track: Goes through cases, perhaps with a progress bar.
-        **protocol: The measuring keywords of `segcal.evaluate`.
     """
-    measuring = Measuring.of_cases(folder, calibrators, **protocol)
+    measuring = Measuring.of_cases(folder, calibrators, protocol)
     found = measure_shared(measuring, folder, sharing, track)
     if found is None:
         return None

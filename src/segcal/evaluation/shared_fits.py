@@ -12,6 +12,7 @@ import torch
 from segcal.calibrators import Calibrator, load
 from segcal.data.folders.folder import Folder
 from segcal.evaluation.compare import UNCALIBRATED, Comparison, Fit, compared, comparison_of, measured_fit
+from segcal.evaluation.protocol import Protocol
 from segcal.evaluation.run import Measuring
 from segcal.evaluation.shared import identity_of_measuring, measure_into, merge_journals
 from segcal.files import read_json, staged_file, staged_folder, write_json
@@ -25,11 +26,11 @@ def compare_folder(
     calibrators: Mapping[str, Calibrator],
     fit: Mapping[str, Callable[[], object]],
     about: Sequence[Any],
+    protocol: Protocol,
     sharing: Sharing,
     *,
     device: torch.device,
     track: Track = iter,
-    **protocol: Any,
 ) -> Comparison | None:
     """Fit every method and measure it on the cases of a folder, or merge parts; None where another process has it all.
 
@@ -38,25 +39,25 @@ def compare_folder(
         calibrators: Unfitted calibrators by their name in the tables; they are fitted in place.
         fit: Fits the calibrator of each name.
         about: Everything else that decides the fits, in values that JSON can hold.
+        protocol: How calibration is measured.
         sharing: How measuring is divided, and where fits and findings are kept.
         device: Where the fitted methods are measured.
         track: Goes through cases, perhaps with a progress bar.
-        **protocol: The measuring keywords of `segcal.compare`.
     """
     configs = {name: [calibrator.method, calibrator.config()] for name, calibrator in calibrators.items()}
-    plain = Measuring.of_cases(folder, {UNCALIBRATED: None}, **protocol)
+    plain = Measuring.of_cases(folder, {UNCALIBRATED: None}, protocol)
     run = sharing.run(*about, configs, *identity_of_measuring(plain, folder))
     if sharing.parts:
         check_same_run(run, sharing.parts)
         fits = {name: _agreed(name, sharing.parts) for name in calibrators}
-        measuring = Measuring.of_cases(folder, compared(fits), **protocol)
+        measuring = Measuring.of_cases(folder, compared(fits), protocol)
         return comparison_of(fits, measuring, merge_journals(measuring, folder, sharing.parts), folder.names, folder)
     with unfinished(sharing, run) if sharing.out is not None else nullcontext() as kept:
         place = None if kept is None else kept / FITS
         fits = {name: _fitted(place, name, calibrators[name], fit[name]) for name in calibrators}
         for calibrator in (done.calibrator for done in fits.values() if done.calibrator is not None):
             calibrator.to(device)
-        measuring = Measuring.of_cases(folder, compared(fits), **protocol)
+        measuring = Measuring.of_cases(folder, compared(fits), protocol)
         found = measure_into(kept, measuring, folder, sharing, track)
         return None if found is None else comparison_of(fits, measuring, found, folder.names, folder)
 

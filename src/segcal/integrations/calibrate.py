@@ -19,7 +19,7 @@ from segcal.integrations.predict import check_network, device_of, predict_cases
 from segcal.integrations.spill import IN_MEMORY, SpilledCases
 from segcal.progress import progress_of
 from segcal.text import CalibrationWarning, suggestion
-from segcal.types import Activation, Case, IgnoreIndex, InputError, public
+from segcal.types import Case, InputError, public
 
 
 @public
@@ -28,10 +28,7 @@ def calibrate(
     loader: Iterable[Any],
     method: str = "auto",
     *,
-    activation: Activation | None = None,
     raters: int | None = None,
-    ignore_index: IgnoreIndex = None,
-    background: int | None = None,
     validation: Iterable[Any] | None = None,
     logits_only: bool = False,
     prefix: str = "",
@@ -67,18 +64,16 @@ def calibrate(
         model: Any segmentation network; see `segcal.integrations.outputs` for what it may return.
         loader: Any iterable of batches with labels; see `segcal.integrations.loaders` for what they may be.
         method: Name of the method, see `segcal.methods()`; "auto" chooses one by cross-validation.
-        activation: "sigmoid" for channels that may overlap, with labels `[B, C, *S]` of 0 and 1. By default a softmax
-            over exclusive classes, or a sigmoid if the network has one channel.
         raters: Number of raters if the labels are soft: the share of the raters that chose each class, `[B, L, *S]`.
-        ignore_index: Label, or labels, left out of the fit.
-        background: Class left out of the fit, except for its pixels near a boundary.
         validation: Another loader, on which trained methods choose their weights.
         logits_only: Whether methods that can look at the image must not.
         prefix: Start of the names of cases whose batch has no names; they are numbered.
         fit_settings: Arguments of the method's `fit`: epochs, learning_rate, seed, ...
         in_memory: Bytes of predictions kept in memory; further ones go to temporary files.
         progress: Whether to show progress bars in a terminal or notebook.
-        settings: Arguments of `segcal.create`.
+        settings: Arguments of `segcal.create`: `ignore_index`, the label or labels left out of the fit; `background`,
+            the class left out of the fit except near boundaries; `activation`, "sigmoid" for channels that may overlap,
+            with labels `[B, C, *S]` of 0 and 1; and the settings of the method.
 
     Returns:
         The network with its fitted calibrator, on the device of the network; the report of the fit is its
@@ -88,13 +83,14 @@ def calibrate(
     check_method(method)  # before the network runs
     remarks = dict[str, None]()
     with SpilledCases(in_memory) as cases, SpilledCases(in_memory) as held_out:
-        predict = partial(predict_cases, model, activation=activation, raters=raters, remark=remarks.setdefault)
+        predict = partial(
+            predict_cases, model, activation=settings.get("activation"), raters=raters, remark=remarks.setdefault
+        )
         _collect(cases, loader, partial(predict, prefix=prefix), "predicting", progress)
         if validation is not None:
             named = partial(predict, prefix=f"{prefix}validation-")
             _collect(held_out, validation, named, "predicting validation", progress)
-        given = {"activation": activation, "ignore_index": ignore_index, "background": background, **settings}
-        calibrator = _created(method, cases, logits_only, given)
+        calibrator = _created(method, cases, logits_only, settings)
         _check_settings(calibrator, fit_settings or {})
         fit_shown(calibrator, cases, held_out if len(held_out) else None, fit_settings or {}, hidden=not progress)
     for remark in remarks:
