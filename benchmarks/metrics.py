@@ -17,7 +17,8 @@ from segcal import CalibrationSuite
 from segcal.functional import binning
 from segcal.functional.catalogue import readings
 from segcal.functional.checks import IGNORED, check_labels, check_logits
-from segcal.regions import boundary, box_index, foreground, local_patches
+from segcal.functional.geometry import boundary, foreground
+from segcal.regions import box_index, local_patches
 
 CLASSES = 11
 

@@ -11,21 +11,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segcal.cases import Slab
+from segcal.functional.geometry import boundary, foreground, labelled
 from segcal.regions import (
     REGIONS,
     LabelledCase,
-    boundary,
     box_index,
     chosen_regions,
-    foreground,
     in_table_order,
-    labelled,
     local_patch_size,
     local_patches,
     region_title,
 )
-from segcal.types import Case, InputError
+from segcal.types import Case, InputError, Slab
 from support import references
 
 SIDES = st.lists(st.integers(1, 200), min_size=1, max_size=3).map(tuple)
@@ -165,7 +162,7 @@ def test_regions_of_a_user_join_those_of_the_registry() -> None:
 def test_inner_rows_are_places_in_the_case(context: int) -> None:
     """Slices 8 to 15 of a case, read with `context` more on either side."""
     rows = slice(8 - context, 16 + context)
-    slab = Slab(torch.zeros(1, 2, 8 + 2 * context), None, rows, slice(context, context + 8))
+    slab = Slab(torch.zeros(1, 2, 8 + 2 * context), None, None, rows, slice(context, context + 8))
     assert slab.inner_rows == slice(8, 16)
     np.testing.assert_array_equal(np.arange(30)[slab.inner_rows], np.arange(30)[rows][slab.inner])
 

@@ -21,7 +21,7 @@ from segcal.calibrators import Calibrator, create, load
 from segcal.evaluation.results import Results
 from segcal.evaluation.run import evaluate
 from segcal.files import MARKER
-from segcal.regions import boundary, foreground
+from segcal.functional.geometry import boundary, foreground
 from segcal.types import Array, Case, Labels, Mask
 
 METHODS = {"ts": "TS", "ibts": "IBTS", "lts": "LTS", "cts": "CTS"}

@@ -18,10 +18,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from segcal.functional.checks import IGNORED, ignored_labels
-from segcal.functional.geometry import near_boundary
-from segcal.functional.masks import both, either, positions_in_box, without
-from segcal.types import Case, IgnoreIndex, InputError, Labels, Mask
+from segcal.functional.checks import IGNORED
+from segcal.functional.geometry import boundary, foreground
+from segcal.functional.masks import positions_in_box
+from segcal.types import Case, InputError, Labels, Mask
 
 Box = tuple[slice, ...]
 
@@ -147,37 +147,6 @@ def _own_mask(name: str, function: RegionFunction) -> Callable[[LabelledCase], M
         return found & (labels >= 0)
 
     return mask
-
-
-def labelled(labels: Labels, ignore_index: IgnoreIndex = None) -> Mask:
-    """Return the pixels whose label is not ignored."""
-    return without(labels, ignored_labels(ignore_index))
-
-
-def boundary(labels: Labels, ignore_index: IgnoreIndex = None, *, width: int = 2, ball: bool = False) -> Mask:
-    """*Boundary*: pixels whose label differs from a neighbour up to `width` steps away along an axis or in a ball.
-
-    An ignored neighbour counts as different: the edge of a labelled area is a boundary too.
-    """
-    return both(near_boundary(labels, width=width, ball=ball), labelled(labels, ignore_index))
-
-
-def foreground(
-    labels: Labels, ignore_index: IgnoreIndex = None, *, background: int | None = None, near: Mask | None = None
-) -> Mask:
-    """*All*: the labelled pixels outside the background, united with *Boundary*.
-
-    Args:
-        labels: True classes.
-        ignore_index: Labels that belong to no region.
-        background: Class outside the region; None keeps every labelled pixel.
-        near: The *Boundary* region, if it is already known; by default that of width 2.
-    """
-    kept = labelled(labels, ignore_index)
-    if background is None:
-        return kept
-    near = boundary(labels, ignore_index) if near is None else near
-    return both(kept, either(without(labels, (background,)), near))
 
 
 def local_patch_size(shapes: Iterable[Sequence[int]]) -> int:

@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from operator import index
-from typing import Any, Literal, SupportsIndex, TypeAlias, TypeVar
+from typing import Any, Literal, NamedTuple, SupportsIndex, TypeAlias, TypeVar
 
 import numpy as np
 from jaxtyping import Bool, Float, Integer
@@ -79,6 +79,30 @@ class Case:
         given = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "name"}
         shown = [f"{name}={_short(value)}" for name, value in given.items() if value is not None or name == "labels"]
         return f"Case({', '.join([repr(self.name), *shown])})"
+
+
+class Slab(NamedTuple):
+    """Consecutive slices of a case along its first spatial axis, checked, with a batch axis of one.
+
+    Attributes:
+        logits: Finite scores `[1, L, *S]` of the slices.
+        labels: Their labels `[1, *S]`, -1 at pixels that are left out; None where there are none.
+        image: Their image `[1, C, *S]`, if the case has one.
+        rows: Position of the slices in the case.
+        inner: Position, in the slab, of the slices that are not only context.
+    """
+
+    logits: Tensor
+    labels: Tensor | None
+    image: Tensor | None
+    rows: slice
+    inner: slice
+
+    @property
+    def inner_rows(self) -> slice:
+        """Position of the inner slices in the case."""
+        start = self.rows.start or 0
+        return slice(start + self.inner.start, start + self.inner.stop)
 
 
 LARGEST_SEED = 2**63 - 1

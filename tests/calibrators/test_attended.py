@@ -90,7 +90,7 @@ def test_calibrated_logits_keep_their_temperature() -> None:
 def test_shifts_and_tiles_do_not_matter(cases: list[Case]) -> None:
     whole = AttendedTemperatureScaling(4).fit(cases)
     moved = [Case(case.name, np.asarray(case.logits, np.float64) + 2, case.labels) for case in cases]
-    with mock.patch("segcal.cases._SLAB", 4 * 10 * 5):
+    with mock.patch("segcal.cases.reading.SLAB", 4 * 10 * 5):
         other = AttendedTemperatureScaling(4).fit(moved)
     assert float(other.inverse_temperature) == pytest.approx(float(whole.inverse_temperature), rel=1e-9)
 

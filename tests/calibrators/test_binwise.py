@@ -68,7 +68,7 @@ def test_shifts_and_tiles_do_not_matter(cases: list[Case]) -> None:
     exact = [Case(case.name, np.asarray(case.logits, np.float64), case.labels) for case in cases]
     moved = [Case(case.name, np.asarray(case.logits) + 2, case.labels) for case in exact]
     whole = BinwiseTemperatureScaling(4).fit(exact)
-    with mock.patch("segcal.cases._SLAB", 4 * 24 * 7):
+    with mock.patch("segcal.cases.reading.SLAB", 4 * 24 * 7):
         other = BinwiseTemperatureScaling(4).fit(moved)
     np.testing.assert_allclose(other.edges, whole.edges)
     np.testing.assert_allclose(other.inverse_temperatures, whole.inverse_temperatures, rtol=1e-9)

@@ -149,7 +149,7 @@ def test_a_one_logit_head_is_saved_and_read_in_slabs(heads: tuple[Calibrator, Ca
     assert again.num_classes == 1
     assert again.config() == one.config()
     assert torch.equal(again(logits, image), one(logits, image))
-    with mock.patch("segcal.cases._SLAB", 2 * 11):
+    with mock.patch("segcal.cases.reading.SLAB", 2 * 11):
         parts = list(again.calibrate_case(case))
     assert len(parts) == 2
     assert all(slab.logits.shape[1] == 1 for slab, _ in parts)

@@ -80,7 +80,7 @@ def test_shifts_and_tiles_do_not_matter(loss: str) -> None:
     cases = heavy_tailed()
     whole = create("ets", 4, loss=loss).fit(cases)
     moved = [Case(case.name, np.asarray(case.logits, np.float64) + 3, case.labels) for case in cases]
-    with mock.patch("segcal.cases._SLAB", 4 * 24 * 7):
+    with mock.patch("segcal.cases.reading.SLAB", 4 * 24 * 7):
         other = create("ets", 4, loss=loss).fit(moved)
     np.testing.assert_allclose(other.weights, whole.weights, atol=1e-6)
     z, _ = table(cases)

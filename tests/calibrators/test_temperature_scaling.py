@@ -175,7 +175,7 @@ def test_own_bounds_are_used_and_told(sample: list[Case]) -> None:
 @pytest.mark.parametrize("slab", [1, 5 * 32, 5 * 32 * 7])
 def test_slabs_equal_the_whole(sample: list[Case], slab: int, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = fitted(sample)
-    monkeypatch.setattr("segcal.cases._SLAB", slab)
+    monkeypatch.setattr("segcal.cases.reading.SLAB", slab)
     by_slabs = fitted(sample)
     assert float(by_slabs.inverse_temperature) == pytest.approx(float(whole.inverse_temperature), rel=1e-11)
     assert by_slabs.fit_report_.pixels == whole.fit_report_.pixels == 3 * 40 * 32

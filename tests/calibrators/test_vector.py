@@ -103,7 +103,7 @@ def test_one_scale_recovers_a_known_map() -> None:
 @pytest.mark.parametrize("method", ["vector", "matrix"])
 def test_tiles_and_threads_do_not_matter(cases: list[Case], method: str, set_threads) -> None:  # type: ignore[no-untyped-def]
     whole = create(method, 4).fit(cases)
-    with mock.patch("segcal.cases._SLAB", 4 * 24 * 7):
+    with mock.patch("segcal.cases.reading.SLAB", 4 * 24 * 7):
         tiled = create(method, 4).fit(cases)
     set_threads(1)
     alone = create(method, 4).fit(cases)

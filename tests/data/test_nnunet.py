@@ -208,8 +208,8 @@ def test_large_probabilities_are_converted_part_by_part(model: Path, monkeypatch
     folder = open_folder(model, require_labels=False)
     apply_to_folder(calibrator, folder, out=model.parent / "whole")
     monkeypatch.setattr("segcal.data.io.base.IN_MEMORY", 100)
-    monkeypatch.setattr("segcal.cases._SLAB", 1)
-    monkeypatch.setattr("segcal.cases._WHOLE", 2)
+    monkeypatch.setattr("segcal.cases.reading.SLAB", 1)
+    monkeypatch.setattr("segcal.cases.reading._WHOLE", 2)
     folder = open_folder(model)
     lazy = folder[0]
     assert isinstance(lazy.logits, LazyLogits)

@@ -254,7 +254,7 @@ def test_slabs_equal_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     lts.fit(cases, epochs=2, learning_rate=1e-2, seed=0)
     results, methods = measured(cases, {"UC": None, "LTS": lts}, patch_size=4)
     (whole,) = portray(cases, methods, results)
-    monkeypatch.setattr("segcal.cases._SLAB", 2 * 3 * 12 * 10)
+    monkeypatch.setattr("segcal.cases.reading.SLAB", 2 * 3 * 12 * 10)
     (parts,) = portray(cases, methods, results)
     for layer, same in zip(whole.layers, parts.layers, strict=True):
         assert np.abs(layer.values.astype(int) - same.values).max() <= 1, (layer.kind, layer.method)

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segcal.calibrators.channels import channel_case
+from segcal.cases.channels import channel_case
 from segcal.data.folders.probabilities import LazyLogits
 from segcal.functional.checks import probability_doubt
 from segcal.functional.fingerprint import _grid, fingerprint

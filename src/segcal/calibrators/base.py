@@ -38,10 +38,10 @@ from segcal.functional.division import (
     was_noted,
 )
 from segcal.functional.fingerprint import fingerprint
+from segcal.functional.geometry import foreground
 from segcal.functional.probability import at_least_float32, keep_labels, probabilities
 from segcal.kernels.constants import LARGEST_TEMPERATURE, LEAST_TEMPERATURE
 from segcal.kernels.dispatch import engine_for
-from segcal.regions import foreground
 from segcal.text import CalibrationWarning
 from segcal.types import (
     MOST_CLASSES,

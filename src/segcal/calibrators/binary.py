@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from segcal.calibrators.base import Calibrator, TemperatureCalibrator
-from segcal.calibrators.channels import ChannelCases, channel_case
 from segcal.cases import Slab
+from segcal.cases.channels import ChannelCases, channel_case
 from segcal.functional.probability import keep_sides, log_odds, two_class_logits
 from segcal.types import Case, Image, Logits, Probs, Temperature
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from segcal.calibrators.base import Calibrator, FitReport
 from segcal.calibrators.binary import OneLogit, OneLogitTemperature, one_logit
-from segcal.calibrators.channels import ChannelCases, channel_case
 from segcal.cases import Slab, reread
+from segcal.cases.channels import ChannelCases, channel_case
 from segcal.functional.probability import log_odds
 from segcal.types import Case, Image, InputError, Logits, Probs
 

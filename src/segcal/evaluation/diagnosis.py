@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from segcal.calibrators import TemperatureScaling
-from segcal.calibrators.channels import ChannelCases
 from segcal.cases import labels_of, reread, slabs_of, to_tensor
+from segcal.cases.channels import ChannelCases
 from segcal.functional.checks import IGNORED, check_logits
+from segcal.functional.geometry import foreground
 from segcal.functional.temperature import (
     Likelihood,
     State,
@@ -26,7 +27,6 @@ from segcal.functional.temperature import (
     optimal_inverse_temperature,
 )
 from segcal.kernels.constants import LARGEST_TEMPERATURE, LEAST_TEMPERATURE
-from segcal.regions import foreground
 from segcal.types import Array, Case, IgnoreIndex
 
 _OVER, _UNDER, _EVEN, _IGNORED = (213, 94, 0), (0, 114, 178), (250, 250, 248), (128, 128, 128)
@@ -134,7 +134,7 @@ def diagnose(
     """Compare NLL and entropy in the region *All*, over all pixels, in each image and at each pixel.
 
     With `num_classes=1` the scores are those of a single sigmoid channel. For several channels, diagnose each of them:
-    `segcal.calibrators.channels.ChannelCases(cases, k, channels)` with `num_classes=2`.
+    `segcal.cases.channels.ChannelCases(cases, k, channels)` with `num_classes=2`.
     """
     if num_classes == 1:
         cases, num_classes = ChannelCases(cases), 2

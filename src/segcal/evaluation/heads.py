@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from segcal.calibrators import Calibrator, MultiLabel, OneLogit
-from segcal.calibrators.channels import ChannelCases, channel_case
 from segcal.cases import reread
+from segcal.cases.channels import ChannelCases, channel_case
 from segcal.evaluation.measure import Method, calibrated_slabs
 from segcal.evaluation.protocol import Protocol
 from segcal.functional.probability import two_class_logits

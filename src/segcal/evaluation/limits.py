@@ -16,17 +16,17 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from segcal.calibrators.channels import ChannelCases
 from segcal.cases import labels_of, reread, slabs_of
+from segcal.cases.channels import ChannelCases
 from segcal.functional import binning
 from segcal.functional.binning import Histogram
 from segcal.functional.checks import IGNORED
 from segcal.functional.context import REACH, changes, distance
+from segcal.functional.geometry import foreground
 from segcal.functional.probability import at_least_float32, predicted_labels
 from segcal.functional.random_labels import draw_labels, generator_of
 from segcal.functional.temperature import likelihood, optimal_inverse_temperatures
 from segcal.kernels.constants import DOUBLINGS
-from segcal.regions import foreground
 from segcal.tables.further import FurtherTable
 from segcal.tables.numbers import number
 from segcal.types import Case, IgnoreIndex, InputError

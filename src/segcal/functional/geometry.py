@@ -1,4 +1,4 @@
-"""Pixels near a boundary of the labels (Sec. 4, evaluation regions), in any number of dimensions."""
+"""The regions *Boundary* and *All* of a label map (Sec. 4, "Evaluation Regions"), in any number of dimensions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ import torch
 from jaxtyping import Bool, Integer
 from torch import Tensor
 
+from segcal.functional.checks import ignored_labels
+from segcal.functional.masks import both, either, without
 from segcal.kernels.dispatch import accelerated
+from segcal.types import IgnoreIndex, Labels, Mask
 
 
 @accelerated
@@ -29,6 +32,37 @@ def near_boundary(labels: Integer[Tensor, "B *S"], *, width: int = 2, ball: bool
         near[here] |= differs
         near[there] |= differs
     return near
+
+
+def labelled(labels: Labels, ignore_index: IgnoreIndex = None) -> Mask:
+    """Return the pixels whose label is not ignored."""
+    return without(labels, ignored_labels(ignore_index))
+
+
+def boundary(labels: Labels, ignore_index: IgnoreIndex = None, *, width: int = 2, ball: bool = False) -> Mask:
+    """*Boundary*: pixels whose label differs from a neighbour up to `width` steps away along an axis or in a ball.
+
+    An ignored neighbour counts as different: the edge of a labelled area is a boundary too.
+    """
+    return both(near_boundary(labels, width=width, ball=ball), labelled(labels, ignore_index))
+
+
+def foreground(
+    labels: Labels, ignore_index: IgnoreIndex = None, *, background: int | None = None, near: Mask | None = None
+) -> Mask:
+    """*All*: the labelled pixels outside the background, united with *Boundary*.
+
+    Args:
+        labels: True classes.
+        ignore_index: Labels that belong to no region.
+        background: Class outside the region; None keeps every labelled pixel.
+        near: The *Boundary* region, if it is already known; by default that of width 2.
+    """
+    kept = labelled(labels, ignore_index)
+    if background is None:
+        return kept
+    near = boundary(labels, ignore_index) if near is None else near
+    return both(kept, either(without(labels, (background,)), near))
 
 
 def _offsets(spatial: int, width: int, *, ball: bool) -> list[tuple[int, ...]]:

@@ -6,13 +6,13 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from segcal.data.folders.settings import Scores
 from segcal.data.io.base import Spacing
 from segcal.files import release_pages
+from segcal.functional.arrays import shared_tensor
 from segcal.functional.checks import (
     check_labels,
     check_logits,
@@ -130,17 +130,3 @@ def _slabs(scores: Array) -> Iterator[tuple[int, Tensor]]:
     for start in range(0, scores.shape[1], step):
         yield start, shared_tensor(scores[:, start : start + step])
         release_pages(scores)
-
-
-def shared_tensor(array: Array) -> Tensor:
-    """Return `array` as a tensor that shares its memory, which nobody here writes to."""
-    return torch.from_numpy(array if array.flags.writeable else np.asarray(_Writeable(array)))
-
-
-class _Writeable:
-    """A read-only array that claims to be writeable: PyTorch warns of others, and warnings belong to all threads."""
-
-    def __init__(self, array: Array) -> None:
-        self.array = array  # keeps the memory
-        interface = array.__array_interface__
-        self.__array_interface__ = {**interface, "data": (interface["data"][0], False)}

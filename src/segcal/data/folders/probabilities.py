@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from segcal.data.folders.expected import shared_tensor
 from segcal.data.io import base
 from segcal.files import release_pages
+from segcal.functional.arrays import shared_tensor, split_index
 from segcal.functional.probability import (
     at_least_float32,
     logits_from_probabilities,
@@ -65,7 +65,7 @@ class LazyLogits:
         return int(self.shape[0])
 
     def __getitem__(self, index: Any) -> Array:
-        classes, space = base.split_index(index, self.ndim)
+        classes, space = split_index(index, self.ndim)
         if self.activation == "sigmoid" and isinstance(classes, slice):
             return self._channels(self.probs[(classes, *space)])
         part = np.array(self.probs[(slice(None), *space)])  # all classes, since the label depends on all of them

@@ -232,19 +232,6 @@ def array_in(
     return mapped
 
 
-def split_index(index: Any, ndim: int) -> tuple[Any, tuple[Any, ...]]:
-    """Return the part of an index that is for the first axis (the classes), and the rest, for an array of `ndim` axes.
-
-    >>> split_index((Ellipsis, 2), 3)
-    (slice(None, None, None), (slice(None, None, None), 2))
-    """
-    keys = list(index) if isinstance(index, tuple) else [index]
-    place = next((k for k, key in enumerate(keys) if key is Ellipsis), None)  # `in` would compare arrays with it
-    if place is not None:
-        keys[place : place + 1] = [slice(None)] * (ndim - len(keys) + 1)
-    return keys[0], tuple(keys[1:])
-
-
 def copy_to(target: IO[bytes], source: IO[bytes]) -> None:
     """Copy a file from its beginning, piece by piece."""
     source.seek(0)

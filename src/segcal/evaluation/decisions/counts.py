@@ -20,9 +20,9 @@ from segcal.evaluation.measure import Method, calibrated_slabs
 from segcal.functional import binning
 from segcal.functional.binning import Histogram
 from segcal.functional.checks import IGNORED
+from segcal.functional.geometry import foreground
 from segcal.functional.scores import ScoreHistogram, count_scores, largest_of_cells
 from segcal.kernels.constants import CELLS
-from segcal.regions import foreground
 from segcal.types import Array, Case
 
 _MERGED = 8  # cells per step: 64 steps for each halving of the distance to 0 or 1

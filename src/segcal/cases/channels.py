@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from segcal.cases import reread
-from segcal.data.io.base import split_index
+from segcal.cases.collections import as_collection
+from segcal.functional.arrays import split_index
 from segcal.types import Array, Case, InputError
 
 
@@ -29,7 +29,7 @@ class ChannelCases(Sequence[Case]):
     """
 
     def __init__(self, cases: Iterable[Case], channel: int = 0, channels: int = 1) -> None:
-        kept = reread(cases)
+        kept = as_collection(cases)
         self._cases = kept if isinstance(kept, Sequence) else list(kept)
         self.channel, self.channels = channel, channels
 

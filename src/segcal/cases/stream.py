@@ -1,0 +1,263 @@
+"""The case stream: the only reader of cases, in slabs of bounded size.
+
+A pass over the stream yields the cases one after the other, and each case its slabs. What a pass finds out about a case
+(shape, labels, finiteness, fingerprint, the doubt whether its logits are probabilities) is remembered for the passes
+that follow, and so are logits and labels as long as they fit into memory: those passes touch no file.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from segcal.cases import reading
+from segcal.cases.collections import as_collection
+from segcal.cases.reading import check_shape, labels_inside, labels_of, read_logits, slab_rows
+from segcal.functional.arrays import is_mapped, to_tensor
+from segcal.functional.checks import check_logits, probability_doubt
+from segcal.functional.fingerprint import fingerprint
+from segcal.progress import Tracked
+from segcal.types import Array, Case, IgnoreIndex, Labels, Slab
+
+HOST_MEMORY = 1 << 30
+"""Bytes of host memory in which a stream keeps cases that were read from files."""
+_DEVICE_SHARE = 0.5
+"""Share of the free memory of a CUDA device in which a stream keeps cases; computing needs the rest."""
+
+
+@dataclass
+class CaseFacts:
+    """What is known of a case once it has been read.
+
+    Attributes:
+        name: Its name.
+        fingerprint: Hash of its content (`segcal.functional.fingerprint`); "" if it has none.
+        doubt: Warning that its logits look like probabilities, if they do.
+        finite: Whether all of its logits are finite as they are stored; False until all of them have been read.
+        logits: Checked logits `[L, *S]`, where they are kept.
+        labels: Checked labels `[1, *S]`, where they are kept.
+        case: The case itself, where its logits are kept.
+    """
+
+    name: str
+    fingerprint: str
+    doubt: str | None
+    finite: bool = False
+    logits: Tensor | None = None
+    labels: Labels | None = None
+    case: Case | None = None
+
+
+@dataclass
+class _Store:
+    """State that a stream shares with its parts: the cases, what is known of them, and bytes that may still be kept."""
+
+    cases: Sequence[Case]
+    left: int
+    facts: dict[int, CaseFacts] = field(default_factory=dict)
+
+    def has_room(self, size: int) -> bool:
+        """Reserve some bytes; return whether as many were left."""
+        fits = size <= self.left
+        self.left -= size if fits else 0
+        return fits
+
+    def holds(self, logits: object) -> bool:
+        """Return whether logits of one of the cases are in memory whether or not the stream keeps them."""
+        in_memory = isinstance(logits, np.ndarray | Tensor) and not is_mapped(logits)
+        return isinstance(self.cases, list | tuple) and in_memory
+
+
+class CaseStream:
+    """Cases as checked slabs, which can be gone through many times.
+
+    Args:
+        cases: Cases, in memory or read on access.
+        num_classes: L.
+        ignore_index: Label, or labels, to leave out.
+        background: Class to leave out except near a boundary (outside the region *All*); None for none.
+        device: Device of the slabs; the CPU by default.
+        images: Whether slabs carry the image of their case.
+        labelled: Whether every case must have labels; without, `labels` of slabs are None.
+        memory: Bytes in which cases from files are kept between passes; by default 1 GiB of host memory, or half of the
+            free memory of a CUDA device. Cases that are in memory anyway do not count.
+
+    >>> case = Case("a", np.zeros((2, 4, 4), np.float32), np.eye(4, dtype=np.uint8))
+    >>> stream = CaseStream([case], num_classes=2, ignore_index=1)
+    >>> [(slab.logits.shape, int(slab.labels.min())) for slab in stream.slabs()]
+    [(torch.Size([1, 2, 4, 4]), -1)]
+    """
+
+    def __init__(
+        self,
+        cases: Iterable[Case],
+        num_classes: int,
+        *,
+        ignore_index: IgnoreIndex = None,
+        background: int | None = None,
+        device: torch.device | None = None,
+        images: bool = True,
+        labelled: bool = True,
+        memory: int | None = None,
+    ) -> None:
+        self._progress = cases.progress if isinstance(cases, Tracked) else None
+        kept = as_collection(cases.items if isinstance(cases, Tracked) else cases)
+        self.num_classes, self.ignore_index, self.background = num_classes, ignore_index, background
+        self.device = device or torch.device("cpu")
+        self.images, self.labelled = images, labelled
+        sequence = kept if isinstance(kept, Sequence) else list(kept)
+        self._store = _Store(sequence, _free_memory(self.device) if memory is None else memory)
+        self._positions: Sequence[int] = range(len(sequence))
+
+    def __len__(self) -> int:
+        """Return the number of cases."""
+        return len(self._positions)
+
+    def __iter__(self) -> Iterator[StreamedCase]:
+        """Go through the cases once."""
+        if self._progress is not None:
+            self._progress.reset(self._progress.task_ids[-1], total=len(self))
+        for position in self._positions:
+            yield self._streamed(position)
+            if self._progress is not None:
+                self._progress.advance(self._progress.task_ids[-1])
+
+    def __getitem__(self, index: int) -> StreamedCase:
+        """Return one case."""
+        return self._streamed(self._positions[index])
+
+    def slabs(self, context: int = 0) -> Iterator[Slab]:
+        """Go through the slabs of all cases once."""
+        for case in self:
+            yield from case.slabs(context)
+
+    def part(self, indices: Iterable[int]) -> CaseStream:
+        """Return the cases at some positions; what is kept and remembered is shared."""
+        found = object.__new__(CaseStream)
+        found.__dict__.update(self.__dict__, _positions=[self._positions[k] for k in indices])
+        return found
+
+    @property
+    def facts(self) -> list[CaseFacts]:
+        """What is known of the cases that were read, in order."""
+        return [self._store.facts[k] for k in self._positions if k in self._store.facts]
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """Doubts about the logits of the cases that were read, each once."""
+        return tuple(dict.fromkeys(facts.doubt for facts in self.facts if facts.doubt))
+
+    def _streamed(self, position: int) -> StreamedCase:
+        facts = self._store.facts.get(position)
+        if facts is not None and facts.case is not None:
+            return StreamedCase(self, facts.case, facts)
+        case = self._store.cases[position]
+        if not self.images:
+            case = replace(case, image=None)
+        check_shape(case, self.num_classes)
+        if facts is None:
+            content = "" if case.labels is None else fingerprint(case.logits, case.labels)
+            facts = CaseFacts(case.name, content, probability_doubt(case.logits))
+            self._store.facts[position] = facts
+        return StreamedCase(self, case, facts)
+
+
+class StreamedCase:
+    """One case of a stream, of which the labels and one slab at a time are in memory.
+
+    Attributes:
+        case: The case as it was given.
+        shape: Shape `[L, *S]` of its logits.
+    """
+
+    def __init__(self, stream: CaseStream, case: Case, facts: CaseFacts) -> None:
+        self._stream, self._facts, self.case = stream, facts, case
+        self.name, self.group, self.spacing = case.name, case.group, case.spacing
+        self.shape: tuple[int, ...] = tuple(int(length) for length in case.logits.shape)
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the content, by which a copy is recognised whatever its name."""
+        return self._facts.fingerprint
+
+    @cached_property
+    def labels(self) -> Labels | None:
+        """Labels `[1, *S]`, -1 at every pixel that is left out; None in a stream without labels."""
+        stream, facts = self._stream, self._facts
+        if facts.labels is not None or not stream.labelled:
+            return facts.labels
+        checked = labels_of(self.case, stream.num_classes, stream.ignore_index)
+        labels = labels_inside(checked, stream.background).to(stream.device)
+        if stream._store.has_room(labels.numel() * labels.element_size()):
+            facts.labels = labels
+        return labels
+
+    def slabs(self, context: int = 0) -> Iterator[Slab]:
+        """Yield the case in slabs of bounded size, each with up to `context` more slices on either side."""
+        labels, all_finite = self.labels, True
+        for rows, inner in slab_rows(self.shape, context):
+            # nothing here refers to a slab that was yielded, so that the caller can drop it before the next is read
+            logits, finite = self._read((rows,))
+            all_finite = all_finite and finite
+            yield self._slab(logits, labels, (rows,), inner)
+            del logits
+        self._facts.finite = all_finite
+
+    def crop(self, box: Sequence[slice]) -> Slab:
+        """Return the part of the case inside a box of its spatial axes."""
+        logits, _ = self._read(box)
+        return self._slab(logits, self.labels, box, slice(0, logits.shape[1]))
+
+    def _slab(self, logits: Tensor, labels: Labels | None, box: Sequence[slice], inner: slice) -> Slab:
+        image, place = self.case.image, (slice(None), *box)
+        part = None if image is None else to_tensor(image[place]).to(self._stream.device).unsqueeze(0)
+        return Slab(logits.unsqueeze(0), None if labels is None else labels[place], part, box[0], inner)
+
+    def _read(self, box: Sequence[slice]) -> tuple[Tensor, bool]:
+        """Return checked logits `[L, *S]` of a box, and whether all were finite as they were stored."""
+        place = (slice(None), *box)
+        if (whole := self._whole) is not None:
+            return whole[place].contiguous(), self._facts.finite
+        stored = read_logits(self.case, place, self._stream.device)
+        return self._checked(stored, box[0].start or 0)
+
+    @cached_property
+    def _whole(self) -> Tensor | None:
+        """All logits, checked, of a case that is kept or small enough to be read at once; None for larger ones."""
+        store, facts, stream = self._stream._store, self._facts, self._stream
+        if facts.logits is not None:
+            return facts.logits
+        large, free = (
+            math.prod(self.shape) > reading.SLAB,
+            store.holds(self.case.logits) and stream.device.type == "cpu",
+        )
+        keeps = not large if free else store.has_room(_size(self.case.logits) + _size(self.case.image))
+        if large and not keeps:
+            return None
+        stored = read_logits(self.case, (slice(None),), stream.device)
+        whole, facts.finite = self._checked(stored, 0)
+        if keeps:
+            facts.logits, facts.case = whole, self.case
+        return whole
+
+    def _checked(self, stored: Tensor, start: int) -> tuple[Tensor, bool]:
+        if self._facts.finite:
+            return stored, True
+        of = f"case '{self.name}'"
+        logits = check_logits(stored, self._stream.num_classes, class_axis=0, start=start, of=of)
+        return logits, logits is stored
+
+
+def _size(array: Array | Tensor | None) -> int:
+    """Return the bytes of an array once it is in memory."""
+    return 0 if array is None else math.prod(array.shape) * array.dtype.itemsize
+
+
+def _free_memory(device: torch.device) -> int:
+    return int(_DEVICE_SHARE * torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else HOST_MEMORY

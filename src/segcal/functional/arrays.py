@@ -1,0 +1,74 @@
+"""Arrays of any origin as tensors: in memory, memory-mapped, or computed from what is indexed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from segcal.files import release_pages
+from segcal.types import Array, InputError
+
+_WIDER = {np.dtype(np.uint16): np.int32, np.dtype(np.uint32): np.int64, np.dtype(np.uint64): np.int64}
+_LARGEST = np.iinfo(np.int64).max
+
+
+def to_tensor(values: Array | Tensor) -> Tensor:
+    """Return an array as a tensor in native byte order: a copy of what is on disk, the same memory otherwise."""
+    if isinstance(values, Tensor):
+        return values.detach()
+    if values.dtype.kind not in "biuf":
+        raise InputError(f"arrays must hold numbers, got dtype {values.dtype}; save them as numbers")
+    native = values.dtype.newbyteorder("=")
+    wanted = np.dtype(_WIDER.get(native, native))
+    if _is_shareable(values, wanted):
+        return shared_tensor(values)
+    read = np.array(values)
+    if native == np.uint64 and read.size and read.max() > _LARGEST:
+        raise InputError(f"whole numbers must be below 2^63, got {read.max()}; correct the labels")
+    release_pages(values)
+    return torch.from_numpy(read.astype(wanted, copy=False))
+
+
+def _is_shareable(values: Array, wanted: np.dtype[Any]) -> bool:
+    """Return whether a tensor can use the memory of an array."""
+    plain = type(values) is np.ndarray and not is_mapped(values)
+    return plain and values.dtype == wanted and min(values.strides, default=0) >= 0
+
+
+def is_mapped(array: Any) -> bool:
+    """Return whether an array, or what it is a view of, is a memory-mapped file."""
+    while isinstance(array, np.ndarray):
+        if isinstance(array, np.memmap):
+            return True
+        array = array.base
+    return False
+
+
+def shared_tensor(array: Array) -> Tensor:
+    """Return `array` as a tensor that shares its memory, which nobody here writes to."""
+    return torch.from_numpy(array if array.flags.writeable else np.asarray(_Writeable(array)))
+
+
+class _Writeable:
+    """A read-only array that claims to be writeable: PyTorch warns of others, and warnings belong to all threads."""
+
+    def __init__(self, array: Array) -> None:
+        self.array = array  # keeps the memory
+        interface = array.__array_interface__
+        self.__array_interface__ = {**interface, "data": (interface["data"][0], False)}
+
+
+def split_index(index: Any, ndim: int) -> tuple[Any, tuple[Any, ...]]:
+    """Return the part of an index that is for the first axis (the classes), and the rest, for an array of `ndim` axes.
+
+    >>> split_index((Ellipsis, 2), 3)
+    (slice(None, None, None), (slice(None, None, None), 2))
+    """
+    keys = list(index) if isinstance(index, tuple) else [index]
+    place = next((k for k, key in enumerate(keys) if key is Ellipsis), None)  # `in` would compare arrays with it
+    if place is not None:
+        keys[place : place + 1] = [slice(None)] * (ndim - len(keys) + 1)
+    return keys[0], tuple(keys[1:])
