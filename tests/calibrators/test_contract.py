@@ -17,6 +17,7 @@ import torch
 
 import segcal
 from segcal.calibrators import Calibrator, TemperatureCalibrator, TemperatureScaling
+from segcal.calibrators.saving import WEIGHTS, _checksum
 from segcal.types import InputError
 from support.contracts import CHECKS, CUDA_CHECKS, Check, Subject, check_calibrator, subject
 from support.strengths import choose_among_few
@@ -226,7 +227,7 @@ def test_load_refuses_broken_json(saved: Path) -> None:
 def test_load_refuses_changed_settings(saved: Path, changes: dict[str, Any], message: str) -> None:
     marker = saved / "segcal.json"
     content = {**json.loads(marker.read_text()), **changes}
-    content.pop("checksum")  # a folder of 0.1.0, and of anyone who makes one up
+    content["checksum"] = _checksum(content, saved / WEIGHTS)  # as anyone who makes a folder up can
     marker.write_text(json.dumps(content))
     with pytest.raises(InputError, match=message):
         segcal.load(saved)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
 import segcal
-
-SAVED = Path(__file__).parents[1] / "support" / "saved-0.1.0"
+from segcal.data.sample.scenes import simulate
 
 
 @pytest.mark.parametrize("method", segcal.methods())
@@ -31,11 +29,17 @@ def test_an_unfitted_one_says_so(method: str) -> None:
     ],
 )
 def test_a_fitted_one_shows_its_main_numbers(method: str, numbers: str) -> None:
-    calibrator = segcal.load(SAVED / method)
+    settings = {"epochs": 1} if method in ("lts", "ibts") else {}
+    options = {"candidates": ("ts", "ets")} if method == "auto" else {}
+    calibrator = segcal.create(method, num_classes=3, spatial_dims=2, **options).fit(scenes(), **settings)
     assert re.fullmatch(rf"{type(calibrator).__name__}\(num_classes=\d+, {numbers}.*\)", repr(calibrator))
 
 
 def test_the_temperature_is_the_one_applied() -> None:
-    ts = segcal.load(SAVED / "ts")
+    ts = segcal.create("ts", num_classes=3).fit(scenes())
     shown = float(repr(ts).rpartition("temperature=")[2].rstrip(")"))
     assert shown == pytest.approx(ts.fit_report_.details["temperature"], rel=1e-3)
+
+
+def scenes() -> list[segcal.Case]:
+    return [scene.case for scene in simulate(2, num_classes=3, size=(16, 16))]

@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import segcal
+from segcal.calibrators import saving
 from segcal.types import InputError
 
 METHODS = ("ts", "lts", "isotonic", "dirichlet", "cts", "auto")
@@ -36,21 +37,28 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def damaged(kept: Path, method: str, tmp_path: Path, *, checksum: bool = True) -> Path:
-    """A copy to damage; without its checksum, it is one of segcal 0.1.0."""
-    copied = Path(shutil.copytree(kept / method, tmp_path / "copy"))
-    if not checksum:
-        content = json.loads((copied / MARKER).read_text())
-        del content["checksum"]
-        (copied / MARKER).write_text(json.dumps(content))
-    return copied
+def damaged(kept: Path, method: str, tmp_path: Path) -> Path:
+    """A copy to damage."""
+    return Path(shutil.copytree(kept / method, tmp_path / "copy"))
+
+
+def sign(folder: Path, content: dict[str, Any] | None = None) -> None:
+    """Write the right checksum of a changed folder, as anyone who makes one up can."""
+    content = json.loads((folder / MARKER).read_text()) if content is None else content
+    content["checksum"] = saving._checksum(content, folder / WEIGHTS)
+    (folder / MARKER).write_text(json.dumps(content))
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_folder_without_a_checksum_is_read(kept: Path, method: str, tmp_path: Path) -> None:
+def test_a_folder_without_a_checksum_is_refused(kept: Path, method: str, tmp_path: Path) -> None:
+    folder = damaged(kept, method, tmp_path)
     logits = torch.as_tensor(case().logits)[None]
-    old = segcal.load(damaged(kept, method, tmp_path, checksum=False))
-    assert torch.equal(old(logits), segcal.load(kept / method)(logits))
+    assert torch.equal(segcal.load(folder)(logits), segcal.load(kept / method)(logits))
+    content = json.loads((folder / MARKER).read_text())
+    del content["checksum"]
+    (folder / MARKER).write_text(json.dumps(content))
+    with pytest.raises(InputError, match="is not a saved calibrator"):
+        segcal.load(folder)
 
 
 @pytest.mark.parametrize("name", [MARKER, WEIGHTS])
@@ -99,10 +107,11 @@ def set_to(name: str, number: float) -> Callable[[dict[str, torch.Tensor]], None
 def test_values_that_cannot_be_computed_with_are_refused(
     kept: Path, tmp_path: Path, method: str, change: Any, message: str
 ) -> None:
-    folder = damaged(kept, method, tmp_path, checksum=False)
+    folder = damaged(kept, method, tmp_path)
     values = load_file(folder / WEIGHTS)
     change(values)
     save_file(values, folder / WEIGHTS)
+    sign(folder)
     with pytest.raises(InputError, match=rf"learned values of .*{message}|must be fitted"):
         segcal.load(folder)
 
@@ -112,11 +121,9 @@ def test_values_that_cannot_be_computed_with_are_refused(
 def test_settings_that_ask_for_absurd_sizes_are_refused(tmp_path: Path, method: str, number: Any) -> None:
     """Before any memory is taken: the weights of a matrix for a million classes would need 8 TB."""
     segcal.create(method, 3).fit([case()], **({"epochs": 1} if method == "lts" else {})).save(tmp_path / "saved")
-    marker = tmp_path / "saved" / MARKER
-    content = json.loads(marker.read_text())
+    content = json.loads((tmp_path / "saved" / MARKER).read_text())
     content["config"]["num_classes"] = number
-    del content["checksum"]
-    marker.write_text(json.dumps(content))
+    sign(tmp_path / "saved", content)
     with pytest.raises(InputError, match=r"is not a saved calibrator|cannot be read|num_classes must be"):
         segcal.load(tmp_path / "saved")
 
@@ -136,10 +143,10 @@ def test_settings_that_ask_for_absurd_sizes_are_refused(tmp_path: Path, method: 
     ids=str,
 )
 def test_a_report_of_other_types_is_refused(kept: Path, tmp_path: Path, change: dict[str, Any]) -> None:
-    folder = damaged(kept, "ts", tmp_path, checksum=False)
+    folder = damaged(kept, "ts", tmp_path)
     content = json.loads((folder / MARKER).read_text())
     content["report"].update(change)
-    (folder / MARKER).write_text(json.dumps(content))
+    sign(folder, content)
     with pytest.raises(InputError, match="is not a saved calibrator"):
         segcal.load(folder)
 
@@ -156,10 +163,10 @@ def test_text_that_is_too_deep_or_too_long_is_refused(kept: Path, tmp_path: Path
 
 @pytest.mark.parametrize("key", ["format", "method", "config", "report"])
 def test_a_marker_without_an_entry_is_refused(kept: Path, tmp_path: Path, key: str) -> None:
-    folder = damaged(kept, "ts", tmp_path, checksum=False)
+    folder = damaged(kept, "ts", tmp_path)
     content = json.loads((folder / MARKER).read_text())
     del content[key]
-    (folder / MARKER).write_text(json.dumps(content))
+    sign(folder, content)
     with pytest.raises(InputError, match="is not a saved calibrator"):
         segcal.load(folder)
 

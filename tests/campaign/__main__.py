@@ -26,7 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=2, help="fuzz, mutate: processes")
     parser.add_argument("--first", type=int, default=0, help="fuzz: number of the first mutant")
-    parser.add_argument("--saved", action="store_true", help="fuzz: attack what segcal 0.1.0 saved; nothing is fitted")
+    parser.add_argument("--methods", nargs="+", help="fuzz: calibrators to attack, with ts and vector; default all")
     chosen = parser.parse_args(arguments)
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # outputs are compared bit by bit, and a GPU rounds otherwise than a CPU
     if chosen.minutes is None and chosen.number is None:
@@ -44,7 +44,7 @@ def _fuzz(chosen: argparse.Namespace) -> int:
         mutants=chosen.number,
         minutes=chosen.minutes,
         workers=chosen.workers,
-        methods=None if chosen.saved else methods(),
+        methods=chosen.methods or methods(),
         first=chosen.first,
     )
     print(fuzz_table(tally))

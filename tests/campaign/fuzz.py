@@ -69,7 +69,7 @@ def fuzz(
     mutants: int | None,
     minutes: float | None,
     workers: int,
-    methods: Sequence[str] | None,
+    methods: Sequence[str],
     first: int = 0,
 ) -> Tally:
     """Try mutants until there are enough of them or the time is over."""
@@ -89,7 +89,7 @@ def _memory() -> str | None:
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
-def _made(seed: int, folder: Path, methods: Sequence[str] | None) -> list[Subject]:
+def _made(seed: int, folder: Path, methods: Sequence[str]) -> list[Subject]:
     """Return the subjects, made in a process of its own: this one must not have started threads when it forks."""
     context = multiprocessing.get_context("fork")
     receiving, sending = context.Pipe(duplex=False)

@@ -12,8 +12,6 @@ from tests.campaign import checks, folders
 from tests.campaign.running import run
 from tests.campaign.trees import Tree, become, below, read_tree, write_tree
 
-SAVED = Path(__file__).parents[1] / "support" / "saved-0.1.0"
-
 
 @dataclass(frozen=True)
 class Command:
@@ -64,15 +62,11 @@ _OF_RESULTS = (
 )
 
 
-def subjects(seed: int, work: Path, methods: Sequence[str] | None = None) -> list[Subject]:
-    """Return all subjects, made in the folder `work`.
-
-    Calibrators of the given methods are fitted, and results measured, by the segcal under test; with None those that
-    segcal 0.1.0 saved are taken, which costs nothing.
-    """
+def subjects(seed: int, work: Path, methods: Sequence[str]) -> list[Subject]:
+    """Return all subjects, made in the folder `work`: calibrators of the given methods, results, and data folders."""
     rng = np.random.default_rng(seed)
     data = {name: make(rng) for name, make in folders.FOLDERS.items()}
-    found = _saved_subjects(rng) if methods is None else _made_subjects(data["npy"], work, methods)
+    found = _made_subjects(data["npy"], work, methods)
     scaling = below(next(s for s in found if s.name == "calibrator ts").tree, "calibrator/")
     for name, tree in data.items():
         placed = _placed(tree, "data/") | _placed(scaling, "calibrator/")
@@ -85,17 +79,6 @@ def subjects(seed: int, work: Path, methods: Sequence[str] | None = None) -> lis
 
 def _placed(tree: Tree, prefix: str) -> Tree:
     return {f"{prefix}{name}": content for name, content in tree.items()}
-
-
-def _saved_subjects(rng: np.random.Generator) -> list[Subject]:
-    with np.load(SAVED / "probabilities.npz", allow_pickle=False) as kept:
-        arrays = {name: kept[name] for name in kept.files}
-    data = {"data/logits/c.npy": folders.npy(arrays["logits"]), "data/images/c.npy": folders.npy(arrays["image"])}
-    found = []
-    for path in sorted(SAVED.glob("*/weights.safetensors")):
-        tree = {**data, **_placed(read_tree(path.parent), "calibrator/")}
-        found.append(_calibrator(path.parent.name, tree))
-    return [*found, Subject("results", _placed(read_tree(SAVED / "results"), "results/"), "results/", _OF_RESULTS, 3)]
 
 
 def _calibrator(method: str, tree: Tree) -> Subject:

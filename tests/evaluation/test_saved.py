@@ -14,7 +14,7 @@ import pytest
 
 import segcal
 from segcal.evaluation.results import Results
-from segcal.evaluation.saved import TABLES
+from segcal.evaluation.saved import TABLES, checksums
 from segcal.types import InputError
 
 
@@ -31,12 +31,15 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def copied(kept: Path, tmp_path: Path, *, checksums: bool = False) -> Path:
-    """A copy to damage; without checksums, it is one of an earlier version."""
-    folder = Path(shutil.copytree(kept, tmp_path / "copy"))
-    if not checksums:
-        change_json(folder, lambda content: content.pop("checksums"))
-    return folder
+def copied(kept: Path, tmp_path: Path) -> Path:
+    """A copy to damage."""
+    return Path(shutil.copytree(kept, tmp_path / "copy"))
+
+
+def sign(folder: Path) -> None:
+    """Write the right checksums of changed tables, as anyone who makes results up can."""
+    files = [table.file for table in TABLES.values()]
+    change_json(folder, lambda content: content.update(checksums=checksums(folder, files)))
 
 
 def change_json(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
@@ -46,17 +49,27 @@ def change_json(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
 
 
 def test_what_is_read_is_what_was_saved(kept: Path, tmp_path: Path) -> None:
-    whole, old = Results.load(kept), Results.load(copied(kept, tmp_path))
+    whole, again = Results.load(kept), Results.load(copied(kept, tmp_path))
     for name, table in TABLES.items():
         written = pd.read_csv(kept / table.file, dtype=dict.fromkeys(table.names, str), keep_default_na=False)
         assert list(getattr(whole, name).columns) == list(written.columns)
-        pd.testing.assert_frame_equal(getattr(old, name), getattr(whole, name))
+        pd.testing.assert_frame_equal(getattr(again, name), getattr(whole, name))
     assert whole.cases()["case"].tolist() == ["000", "001", "002"]
+
+
+@pytest.mark.parametrize(
+    "change", [lambda content: content.pop("checksums"), lambda content: content.update(checksums=3)]
+)
+def test_results_without_checksums_are_refused(kept: Path, tmp_path: Path, change: Any) -> None:
+    folder = copied(kept, tmp_path)
+    change_json(folder, change)
+    with pytest.raises(InputError, match="must be as they were saved"):
+        Results.load(folder)
 
 
 @pytest.mark.parametrize("table", TABLES.values(), ids=lambda table: table.file)
 def test_no_changed_byte_goes_unnoticed(kept: Path, tmp_path: Path, table: Any) -> None:
-    folder, random = copied(kept, tmp_path, checksums=True), np.random.default_rng(1)
+    folder, random = copied(kept, tmp_path), np.random.default_rng(1)
     whole = (folder / table.file).read_bytes()
     for at in random.integers(0, len(whole), 3):
         changed = bytearray(whole)
@@ -89,6 +102,7 @@ def test_tables_of_another_form_are_refused(kept: Path, tmp_path: Path, name: st
     folder, (change, message) = copied(kept, tmp_path), DAMAGE[damage]
     path = folder / TABLES[name].file
     change(pd.read_csv(path, dtype={"case": str}, keep_default_na=False)).to_csv(path, index=False)
+    sign(folder)
     with pytest.raises(InputError, match=message):
         Results.load(folder)
 

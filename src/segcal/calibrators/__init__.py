@@ -187,8 +187,7 @@ def load(path: str | Path) -> Calibrator:
     try:
         calibrator: Calibrator = create(content["method"], **content["config"])
         if (report := content["report"]) is not None:
-            listed = {name: tuple(report[name]) for name in ("warnings", "names")}
-            listed["fingerprints"] = tuple(content.get("fingerprints") or ())  # segcal 0.1 saved none
+            listed = {name: tuple(report[name]) for name in ("warnings", "names", "fingerprints")}
             calibrator.fit_report_ = FitReport(**{**report, **listed})
     except InputError:
         raise

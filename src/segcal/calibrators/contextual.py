@@ -83,7 +83,7 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
     floor: Float64[Tensor, ""]
     """The least temperature that is applied; 0 where `sharpen` is set."""
     softness: Float64[Tensor, ""]
-    """Over how much of log T the floor takes effect; 0 is a hard floor, which is what version 0.1.0 saved."""
+    """Over how much of log T the floor takes effect; 0 is a hard floor."""
 
     def __init__(
         self,
@@ -284,8 +284,3 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
         if not bool((self.feature_scale > 0).all()):
             return "'feature_scale' must be above 0"
         return None if float(self.softness) >= 0 else "'softness' must be at least 0"
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        """Read states of version 0.1.0, whose floor was hard."""
-        state_dict.setdefault(f"{prefix}softness", torch.zeros((), dtype=torch.float64))
-        super()._load_from_state_dict(state_dict, prefix, *rest)

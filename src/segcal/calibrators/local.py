@@ -355,14 +355,6 @@ class LocalTemperatureScaling(TemperatureCalibrator):
         wrong = [name for name, value in positive.items() if not bool((value > 0).all())]
         return f"'{wrong[0]}' must be above 0" if wrong else None
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        """Read files of segcal 0.1.0, too: their trees were trained on raw logits, from T = 1 and without a floor."""
-        neutral = _neutral(self.num_classes)
-        if f"{prefix}tree.of_logits.weight" in state_dict and not any(prefix + name in state_dict for name in neutral):
-            self.inputs, self.sharpen = "logits", True
-            state_dict.update({prefix + name: value for name, value in neutral.items()})
-        super()._load_from_state_dict(state_dict, prefix, *rest)
-
 
 def _neutral(num_classes: int) -> dict[str, Tensor]:
     """Return the buffers of a tree that reads raw logits and starts at 1."""

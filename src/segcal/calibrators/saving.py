@@ -2,7 +2,7 @@
 
 Nothing in such a folder is trusted: files may be cut, changed or made up. Names, types and shapes are compared with
 what the method expects before memory is taken for it, learned values must be numbers, and a checksum in the JSON must
-be that of the whole. Folders of segcal 0.1.0 have no checksum, and are read without it.
+be that of the whole.
 """
 
 from __future__ import annotations
@@ -28,8 +28,14 @@ FORMAT = 1
 
 WEIGHTS = "weights.safetensors"
 
-_SAVED: dict[str, Any] = {"format": int, "method": str, "config": dict, "report": dict | None}
-_BESIDE = ("segcal", "checksum", "fingerprints")
+_SAVED: dict[str, Any] = {
+    "format": int,
+    "segcal": str,
+    "method": str,
+    "config": dict,
+    "report": dict | None,
+    "checksum": str,
+}
 _REPORT: dict[str, Any] = {
     "cases": int,
     "pixels": int,
@@ -41,6 +47,7 @@ _REPORT: dict[str, Any] = {
     "warnings": list,
     "names": list,
     "details": dict,
+    "fingerprints": list,
 }
 _MAY_BE_INFINITE = ("inverse_temperature", "inverse_temperatures")
 """Learned values that are infinite where every pixel is predicted right."""
@@ -72,14 +79,12 @@ def write_calibrator(calibrator: Saved, folder: Path) -> None:
     except SafetensorError as error:  # a full disk, say
         raise OSError(errno.EIO, str(error), str(folder / WEIGHTS)) from error
     report = asdict(calibrator.fit_report_) if hasattr(calibrator, "fit_report_") else None
-    prints = None if report is None else report.pop("fingerprints")
     content = {
         "format": FORMAT,
         "segcal": __version__,
         "method": calibrator.method,
         "config": calibrator.config(),
         "report": report,
-        "fingerprints": prints,  # beside the report: segcal 0.1 knows every entry of a report, and skips other content
     }
     write_json(folder / MARKER, {**content, "checksum": _checksum(content, folder / WEIGHTS)})
 
@@ -87,7 +92,7 @@ def write_calibrator(calibrator: Saved, folder: Path) -> None:
 def read_content(folder: Path) -> dict[str, Any]:
     """Return the settings and the report in a folder; raise unless they are those of a calibrator."""
     content = read_json(folder / MARKER)
-    if not isinstance(content, dict) or not _has(content, _SAVED) or set(content) - {*_SAVED, *_BESIDE}:
+    if not isinstance(content, dict) or not _has(content, _SAVED) or set(content) != set(_SAVED):
         raise InputError(foreign(folder))
     if content["format"] > FORMAT:
         raise InputError(f"'{folder}' was saved by segcal {content.get('segcal')}, newer than this one; update segcal")
@@ -104,7 +109,7 @@ def read_values(folder: Path, content: Mapping[str, Any]) -> dict[str, Tensor]:
         found = _checksum(content, folder / WEIGHTS)
     except (OSError, RuntimeError, ValueError, SafetensorError) as error:
         raise InputError(f"{_unreadable(folder)} ({_first_line(error)}); fit and save it again") from error
-    if content.get("checksum", found) != found:
+    if content["checksum"] != found:
         raise InputError(
             f"the calibrator in '{folder}' must be as it was saved, got another checksum: it was changed or damaged; "
             "fit and save it again"
@@ -144,7 +149,7 @@ def _has(content: Mapping[str, Any], kinds: Mapping[str, Any]) -> bool:
     return all(
         key in content and isinstance(content[key], kind) and (kind is bool or not isinstance(content[key], bool))
         for key, kind in kinds.items()
-    ) and all(isinstance(text, str) for key in ("warnings", "names") for text in content.get(key, ()))
+    ) and all(isinstance(text, str) for key in ("warnings", "names", "fingerprints") for text in content.get(key, ()))
 
 
 def _checksum(content: Mapping[str, Any], weights: Path) -> str:

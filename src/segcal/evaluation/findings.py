@@ -196,8 +196,7 @@ class Findings:
         for name, seen in about["cases"].items():
             origins = tuple(tuple(origin) for origin in seen["origins"])
             studied = {int(size): count for size, count in seen["studied"].items()}
-            unit = seen.get("unit", "")  # which parts of earlier versions do not name
-            found.cases[name] = Seen(seen["group"], seen["fingerprint"], seen["doubt"], origins, studied, unit)
+            found.cases[name] = Seen(seen["group"], seen["fingerprint"], seen["doubt"], origins, studied, seen["unit"])
         for i, name in enumerate(names):
             for j, key in enumerate(keys):
                 parts = (arrays[f"{i} {j} {part}"] for part in Reading._fields)

@@ -37,12 +37,10 @@ from segcal.text import printable
 from segcal.types import Array, InputError, public
 
 FORMAT = 2
-"""Version of the saved format: 2 adds the tables of `_FURTHER`; results of version 1 are read without them."""
+"""Version of the saved format."""
 
-_FIRST = ("frame", "patch_frame", "pooled_frame")
-_FURTHER = ("case_frame", "curve_frame", "sensitivity_frame", "volume_frame")
-_ASKED = ("size_frame", "surface_frame", "limits_frame")
-"""Tables that are there only where they were asked for."""
+_ALWAYS = ("frame", "patch_frame", "pooled_frame")
+"""Tables that all results have; the others are there where they were measured."""
 _FLOOR = "floor"
 _CHANNELS = "channels"
 _SUFFIXES = (".csv", ".parquet", ".json", ".tex", ".md")
@@ -189,8 +187,8 @@ class Results:
         return mean_quality(self.surfaces(), self.methods)
 
     def surface_table(self) -> FurtherTable:
-        """Return `mean_surfaces` as a table; the unit of results of earlier versions is not known."""
-        unit, tolerance = self.settings.get("surface_unit", ""), self.settings["surface_tolerance"]
+        """Return `mean_surfaces` as a table."""
+        unit, tolerance = self.settings["surface_unit"], self.settings["surface_tolerance"]
         return surface_table(self.mean_surfaces(), unit, tolerance)
 
     def floor(self) -> pd.DataFrame:
@@ -331,12 +329,12 @@ class Results:
         if not isinstance(content, dict) or not isinstance(content.get("results"), dict):
             raise InputError(f"'{folder}' holds no results; give one that 'segcal evaluate' or 'segcal compare' wrote")
         version, settings = content.get("format"), content["results"]
-        if not isinstance(version, int) or version > FORMAT:
-            raise InputError(f"the results in '{folder}' were saved by a newer segcal; update segcal")
+        if version != FORMAT:
+            raise InputError(f"the results in '{folder}' were saved by another version of segcal; evaluate again")
         check_settings(settings, folder)
-        asked = tuple(attribute for attribute in _ASKED if (folder / TABLES[attribute].file).exists())
-        wanted = (*_FIRST, *(_FURTHER if version > 1 else ()), *asked)
-        tables = read_tables(folder, wanted, settings["methods"], content.get("checksums", {}))
+        sums = listed if isinstance(listed := content.get("checksums"), dict) else {}
+        wanted = [name for name, table in TABLES.items() if name in _ALWAYS or table.file in sums]
+        tables = read_tables(folder, wanted, settings["methods"], sums)
         redrawn = cls.load(folder / _FLOOR) if settings.get("floor") else None
         names = settings.get("channels") or []
         several = enumerate(names) if len(names) > 1 else ()  # one channel has no results but these
@@ -349,8 +347,7 @@ class Results:
             if (rows := getattr(self, attribute)) is not None:
                 write_table(rows, folder / table.file)
                 written.append(table.file)
-        complete = all(getattr(self, attribute) is not None for attribute in _FURTHER)
-        content = {"format": FORMAT if complete else 1, "results": dict(self.settings)}
+        content = {"format": FORMAT, "results": dict(self.settings)}
         write_json(folder / MARKER, {**content, "checksums": checksums(folder, written)})
         if self.redrawn is not None:
             (folder / _FLOOR).mkdir()
@@ -362,7 +359,7 @@ class Results:
     def _further(self, attribute: str) -> pd.DataFrame:
         table: pd.DataFrame | None = getattr(self, attribute)
         if table is None:
-            raise InputError("these results were saved by an older segcal, without this table; evaluate again")
+            raise InputError("this table was not measured; evaluate again")
         return table.copy()
 
     def _measured_floor(self) -> Self:

@@ -1,8 +1,7 @@
 """Tables of saved results: which columns they have, and the checks of what is read back.
 
 Nothing in a folder of results is trusted. `segcal.json` holds a checksum of each table, so that a changed or damaged
-one is refused; results of earlier versions have none. Columns, types and whether rows are complete are checked in any
-case.
+one is refused. Columns, types and whether rows are complete are checked as well.
 """
 
 from __future__ import annotations
@@ -123,7 +122,7 @@ def read_tables(
     """Return tables of saved results by attribute of `Results`; raise unless all are as they were written."""
     found = {name: read_table(folder, TABLES[name], methods) for name in wanted}
     known = checksums(folder, [TABLES[name].file for name in wanted])
-    if not isinstance(sums, dict) or (sums and any(sums.get(name) != value for name, value in known.items())):
+    if sums != known:
         raise InputError(
             f"the results in '{folder}' must be as they were saved, got another checksum: a table was changed or "
             "damaged; evaluate again"
@@ -174,7 +173,7 @@ def _incomplete(found: pd.DataFrame, table: Table, methods: Sequence[str]) -> st
 
 
 def _whole(column: pd.Series) -> pd.Series:
-    """Return counts, which earlier versions wrote as 3 or as 3.0; raise for anything else."""
+    """Return whole numbers, written as 3 or as 3.0; raise for anything else."""
     counts = [int(text) if text.isdigit() else int(Fraction(text)) for text in column]
     if any(str(count) != text and float(text) != count for count, text in zip(counts, column, strict=True)):
         raise ValueError(f"'{column.name}' must be whole numbers")

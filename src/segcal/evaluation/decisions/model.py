@@ -36,7 +36,7 @@ COLUMNS = {
 """Columns of each table."""
 _SETTINGS = (
     *("methods", "class_names", "activation", "ignore_index", "background"),
-    *("risk", "level", "cases", "groups", "warnings"),
+    *("risk", "level", "cases", "groups", "warnings", "volume_unit"),
 )
 _NAMES = ("case", "method", "channel", "label", "unit")
 _WHOLE = ("images", "groups", "needed", "count")
@@ -146,8 +146,7 @@ class Decisions:
         try:
             tables = {name: _read(folder / f"{name}.csv", columns) for name, columns in COLUMNS.items()}
             settings = {name: content["decisions"][name] for name in _SETTINGS}
-            unit = content["decisions"].get("volume_unit", "")  # which rules of earlier versions do not name
-            found = cls(**tables, settings={**settings, "volume_unit": unit})
+            found = cls(**tables, settings=settings)
             found.protocol  # noqa: B018  (checks the settings)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise InputError(f"the decisions in '{folder}' cannot be read ({error}); run 'segcal decide'") from error
