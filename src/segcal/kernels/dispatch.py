@@ -67,15 +67,12 @@ def accelerated_with_gradients(plain: Callable[P, R]) -> Callable[P, R]:
 def _dispatched(plain: Callable[P, R], *, gradients: bool) -> Callable[P, R]:
     operation = Operation(plain.__module__.rpartition(".")[2], plain.__name__, plain)
     OPERATIONS[f"{operation.module}.{operation.name}"] = operation
-    kernels: dict[Engine, Callable[..., Any] | None] = {}
 
     @wraps(plain)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
         engine = engine_for(*args, *kwargs.values(), gradients=gradients)
         if engine is not None:
-            if engine not in kernels:
-                kernels[engine] = operation.kernel(engine)
-            kernel = kernels[engine]
+            kernel = operation.kernel(engine)
             if kernel is not None:
                 found = kernel(*args, **kwargs)
                 if found is not DECLINED:

@@ -1,9 +1,17 @@
-"""What the compiled kernels share: the compiler, vectorizable exp and log, the cells of confidence, ranges."""
+"""Tools that the compiled kernels share: the compiler, vectorizable exp and log, the cells of confidence, ranges.
+
+Machine code is kept on disk by numba, next to the source or in a folder of the user. numba stores pickle files, and to
+read one is to run it: a folder that another user owns, or that everybody may write to, is not used.
+"""
 
 from __future__ import annotations
 
+import logging
+import os
+import stat
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
@@ -12,12 +20,12 @@ import torch
 from torch import Tensor
 
 from segcal.kernels.constants import CELLS, LOW_OCTAVES
-from segcal.kernels.cpu.caching import enable_caching
-from segcal.kernels.cpu.team import run_all
+from segcal.kernels.cpu.parallel import run_all
 from segcal.types import Array
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_RANGES = 4  # of pixels for each thread
 BLOCK = 256  # pixels whose intermediate results stay in the first-level cache
 
 
@@ -37,10 +45,32 @@ def inlined(function: F) -> F:
 
 
 def _compile(function: F, *liberties: str, **options: Any) -> F:
-    math = {"contract", *liberties}
-    dispatcher = numba.njit(nogil=True, error_model="numpy", fastmath=math, **options)(function)
-    enable_caching(dispatcher)
-    return cast(F, dispatcher)
+    options |= {"nogil": True, "error_model": "numpy", "fastmath": {"contract", *liberties}}
+    try:
+        kept = numba.njit(cache=True, **options)(function)
+        if _is_trusted(folder := Path(kept.stats.cache_path)):
+            return cast(F, kept)
+        _warn_once(f"other users may write to {folder}")
+    except (RuntimeError, OSError):  # "no locator available"
+        _warn_once("neither the folder of the package nor that of the user can be written")
+    return cast(F, numba.njit(**options)(function))
+
+
+def _is_trusted(folder: Path) -> bool:
+    """Return whether a folder belongs to this user or to root, and others may not write to it."""
+    if os.name != "posix":  # Windows: the folder inherits the rights of the user's profile
+        return True
+    status = folder.stat()
+    return status.st_uid in (os.getuid(), 0) and not status.st_mode & stat.S_IWOTH
+
+
+@cache
+def _warn_once(reason: str) -> None:
+    logging.getLogger("segcal").warning(
+        "compiled kernels are not kept on disk: %s. Each process compiles them again, which takes up to a minute; "
+        "set NUMBA_CACHE_DIR to a folder of your own to avoid this.",
+        reason,
+    )
 
 
 @compiled
@@ -117,11 +147,12 @@ def cell_of(confidence: float) -> int:
 
 
 def over_pixels(kernel: Callable[..., None], n: int, *arguments: Any, unit: int = BLOCK) -> None:
-    """Run `kernel(*arguments, start, stop)` over ranges of pixels, one per thread, of whole units.
+    """Run `kernel(*arguments, start, stop)` over ranges of pixels, several per thread, of whole units.
 
     A kernel must treat each unit by itself, so that no bit of its result depends on the number of threads.
     """
-    parts = min(torch.get_num_threads(), max(1, n // (8 * BLOCK)))
+    threads = torch.get_num_threads()
+    parts = 1 if threads == 1 else min(_RANGES * threads, max(1, n // (8 * BLOCK)))
     size = max(-(-n // (parts * unit)) * unit, 1)
     ranges = [(start, min(start + size, n)) for start in range(0, n, size)]
     run_all([partial(kernel, *arguments, start, stop) for start, stop in ranges])

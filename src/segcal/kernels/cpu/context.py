@@ -29,7 +29,7 @@ from segcal.kernels.cpu.dilation import dilation_scratch, free_boxes
 from segcal.kernels.cpu.geometry import mark_boundary
 from segcal.kernels.cpu.half import HALVES, flat_scores, widen_block
 from segcal.kernels.cpu.scratch import scratch_arrays
-from segcal.kernels.cpu.team import run_all
+from segcal.kernels.cpu.parallel import run_all
 from segcal.kernels.dispatch import DECLINED
 from segcal.types import Array
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from segcal.kernels.constants import CELL_BASES, CELL_UNIT, CELLS
 from segcal.kernels.cpu.compiling import BLOCK, as_numpy, cell_of, compiled, summing
-from segcal.kernels.cpu.team import run_all
+from segcal.kernels.cpu.parallel import run_all
 from segcal.types import Array
 
 

@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 
 from segcal.kernels.cpu.compiling import compiled, summing
-from segcal.kernels.cpu.team import run_all
+from segcal.kernels.cpu.parallel import run_all
 from segcal.types import Array
 
 _TAPS, _DILATION = 5, 2

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from segcal.kernels.constants import CELLS, OCTAVES
 from segcal.kernels.cpu.compiling import BLOCK, as_numpy, compiled, exp_below_zero, log_above_one, over_pixels
-from segcal.kernels.cpu.team import run_all
+from segcal.kernels.cpu.parallel import run_all
 from segcal.types import Array
 
 

@@ -1,0 +1,121 @@
+"""Tasks side by side on a pool of threads, and signals while they run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import pytest
+
+from segcal.kernels.cpu.parallel import run_all
+
+Threads = Callable[[int], None]
+
+FIT = """
+import sys
+import torch
+import segcal
+
+torch.set_num_threads(2)
+logits = torch.randn(5, 512, 512, generator=torch.Generator().manual_seed(0))
+labels = (logits + torch.randn(5, 512, 512)).argmax(dim=0)
+cases = [segcal.Case(f"{k}", logits, labels) for k in range(2)]
+print("ready", flush=True)
+while True:
+    if sys.argv[1] == "fit":
+        segcal.create("ts", num_classes=5).fit(cases)
+    else:
+        loader = [(logits[None], labels[None])]
+        segcal.calibrate(torch.nn.Identity(), loader, method="ts")(logits[None])
+"""
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("many", [0, 1, 2, 17])
+def test_results_are_in_order(set_threads: Threads, threads: int, many: int) -> None:
+    set_threads(threads)
+    assert run_all([lambda k=k: k * k for k in range(many)]) == [k * k for k in range(many)]
+
+
+def test_each_task_runs_once(set_threads: Threads) -> None:
+    set_threads(3)
+    seen: list[int] = []
+    for _ in range(200):
+        run_all([partial(seen.append, k) for k in range(7)])
+    assert sorted(seen) == sorted(list(range(7)) * 200)
+
+
+def test_tasks_run_at_the_same_time(set_threads: Threads) -> None:
+    set_threads(2)
+    both = threading.Barrier(2, timeout=60)  # passed only if two tasks wait at once
+    assert sorted(run_all([both.wait, both.wait])) == [0, 1]
+
+
+def test_tasks_may_run_tasks(set_threads: Threads) -> None:
+    set_threads(2)
+    inner = partial(run_all, [lambda: 1, lambda: 2])
+    assert run_all([inner] * 4) == [[1, 2]] * 4
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
+@pytest.mark.parametrize("where", [0, 1])
+def test_an_error_of_any_task_is_raised(set_threads: Threads, error: type[BaseException], where: int) -> None:
+    started = threading.Barrier(2, timeout=60)
+
+    def fail() -> None:
+        started.wait()
+        raise error
+
+    set_threads(2)
+    tasks: list[Callable[[], object]] = [started.wait, started.wait]
+    tasks[where] = fail
+    with pytest.raises(error):
+        run_all(tasks)
+    assert run_all([lambda: 1, lambda: 2]) == [1, 2], "the next tasks run as before"
+
+
+def test_no_task_begins_after_an_error(set_threads: Threads) -> None:
+    set_threads(2)
+    done: list[int] = []
+    with pytest.raises(ZeroDivisionError):
+        run_all([lambda: 1 // 0, lambda: time.sleep(0.2), *[partial(done.append, k) for k in range(50)]])
+    assert len(done) < 50
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_process_has_threads_of_its_own(set_threads: Threads) -> None:
+    set_threads(2)
+    assert run_all([lambda: 1, lambda: 2]) == [1, 2]
+    child = os.fork()
+    if not child:
+        signal.alarm(60)
+        os._exit(0 if run_all([lambda: 3, lambda: 4]) == [3, 4] else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs signals")
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("what", ["fit", "calibrate"])
+def test_a_signal_at_any_moment_ends_the_program(what: str, sent: signal.Signals) -> None:
+    delays = np.random.default_rng().uniform(0.0, 0.3, size=2)
+    programs = [
+        subprocess.Popen([sys.executable, "-c", FIT, what], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in delays
+    ]
+    for program, delay in zip(programs, delays, strict=True):
+        assert program.stdout is not None
+        assert program.stdout.readline() == "ready\n"
+        time.sleep(delay)
+        program.send_signal(sent)
+    for program, delay in zip(programs, delays, strict=True):
+        _, errors = program.communicate(timeout=20)
+        assert program.returncode != 0, f"ignored after {delay:.3f} s"
+        assert "Exception ignored" not in errors
