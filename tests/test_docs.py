@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -47,6 +48,20 @@ def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.Monke
     choose_among_few(monkeypatch)
     monkeypatch.setattr(calibrators, "_METHODS", dict(calibrators._METHODS))  # a page registers a method of its own
     exec(compile(code_of(page), str(page), "exec"), {})
+
+
+NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=name_of)
+def test_notebooks_run(notebook: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(calibrators, "_METHODS", dict(calibrators._METHODS))
+    cells = [cell for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
+    assert all(not cell["outputs"] for cell in cells)  # outputs are not committed
+    names: dict[str, object] = {}
+    for number, cell in enumerate(cells):
+        exec(compile("".join(cell["source"]), f"{notebook.name}, cell {number}", "exec"), names)
 
 
 def type_errors(codes: dict[str, str], folder: Path) -> str:

@@ -28,8 +28,8 @@ from segcal.kernels.cpu.compiling import (
 from segcal.kernels.cpu.dilation import dilation_scratch, free_boxes
 from segcal.kernels.cpu.geometry import mark_boundary
 from segcal.kernels.cpu.half import HALVES, flat_scores, widen_block
-from segcal.kernels.cpu.scratch import scratch_arrays
 from segcal.kernels.cpu.parallel import run_all
+from segcal.kernels.cpu.scratch import scratch_arrays
 from segcal.kernels.dispatch import DECLINED
 from segcal.types import Array
 
