@@ -17,8 +17,8 @@ OPTIONS = {
     "fit": (
         "--method", "--split", "--validation", "--num-classes", "--ignore-index", "--background", "--scores",
         "--labels", "--out",
-        "--seed", "--bounds", "--bins", "--epochs", "--batch-size", "--learning-rate", "--root-offset", "--preset",
-        "--logits-only",
+        "--seed", "--epochs", "--device", "--set", "--logits-only",
+        "--set=bounds=", "--set=bins=", "--set=batch_size=", "--set=learning_rate=", "--set=root_offset=",
     ),
     "apply": ("--dtype", "--split", "--scores", "--temperature", "--out"),
     "diagnose": ("--maps", "--split", "--num-classes", "--ignore-index", "--background", "--labels", "--scores"),
@@ -31,7 +31,7 @@ OPTIONS = {
     "report": ("--reference", "--test", "--average", "--out"),
     "fuse": ("--method", "--target", "--alpha", "--beta", "--patch", "--nonnegative", "--out"),
 }  # fmt: skip
-LARGE = ("--patches", "--epochs", "--batch-size")
+LARGE = ("--patches", "--epochs", "--set=batch_size=")
 """Options whose large values ask for hours of honest work."""
 
 
@@ -49,5 +49,6 @@ def odd_arguments(rng: Random, args: tuple[str, ...]) -> tuple[str, ...]:
             value = rng.choice(VALUES)
             if option in LARGE and value.startswith(("1000", "9999")):
                 value = "3"
-            changed += [option, value] if rng.random() < 0.97 else [option]
+            joined = [f"{option}{value}"] if option.endswith("=") else [option, value]
+            changed += joined if rng.random() < 0.97 else [option]
     return tuple(changed)

@@ -75,7 +75,7 @@ def make_inputs(root: Path, seed: int) -> None:
     write_tree(root, tree)
     for args in (
         ("fit", "data", "--out", "one"),
-        ("fit", "data", "--out", "two", "--bounds", "3", "9"),
+        ("fit", "data", "--out", "two", "--set", "bounds=3,9"),
         ("evaluate", "small", "--patches", "2", "--calibrators", "one", "--out", "results"),
         ("evaluate", "small", "--patches", "3", "--out", "others"),
     ):

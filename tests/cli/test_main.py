@@ -13,7 +13,7 @@ from support.commands import refuse
 
 def test_waiting_threads_sleep_unless_the_user_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = dict[str, str]()
-    monkeypatch.setattr("segcal.cli.app.app", lambda: seen.update(os.environ))
+    monkeypatch.setattr("segcal.cli.app.app", lambda **_: seen.update(os.environ))
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
     monkeypatch.delenv("KMP_BLOCKTIME", raising=False)

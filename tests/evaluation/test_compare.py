@@ -310,7 +310,19 @@ def test_json_is_the_results_with_the_costs(data: Path) -> None:
 
 def test_options_reach_training_and_protocol(data: Path) -> None:
     out = data.parent / "out"
-    options = ("--epochs", 3, "--learning-rate", 0.01, "--logits-only", "--seed", 4, "--bins", 7, "--background", 1)
+    options = (
+        "--epochs",
+        3,
+        "--set",
+        "learning_rate=0.01",
+        "--logits-only",
+        "--seed",
+        4,
+        "--bins",
+        7,
+        "--background",
+        1,
+    )
     splits = ("--fit-split", "test", "--validation", "fit", "--test-split", "validation")
     succeed("compare", data, "--methods", "lts", "--out", out, "--ignore-index", 0, 9, *options, *splits)
     lts, settings = segcal.load(out / "lts"), Results.load(out).settings

@@ -138,7 +138,7 @@ def archive(path: Path) -> np.ndarray:
 @pytest.fixture(params=["ts", "lts"])
 def calibrator(home: Path, request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """Fitted through the command line on the folds."""
-    options = ["--epochs", 1, "--learning-rate", 1e-2] if request.param == "lts" else []
+    options = ["--epochs", 1, "--set", "learning_rate=1e-2"] if request.param == "lts" else []
     arguments = ("nnunet", "fit", home / "model", "--labels", home / "labels", "--method", request.param, *options)
     report = succeed_json(*arguments, "--out", tmp_path / "calibrator")
     assert (report["method"], report["cases"]) == (request.param, 2)

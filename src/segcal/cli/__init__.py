@@ -22,4 +22,4 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")
     # as Ctrl-C does, so that nothing half-written is left behind
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    app()
+    app(prog_name="segcal")

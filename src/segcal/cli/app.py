@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -16,21 +16,23 @@ from segcal.training.environment import launched
 from segcal.version import __version__
 
 COMMANDS = (
+    "demo",
+    "diagnose",
     "fit",
-    "apply",
     "evaluate",
     "compare",
+    "apply",
     "table",
     "report",
     "figure",
-    "diagnose",
-    "merge",
     "decide",
-    "export",
+    "nnunet",
     "fuse",
-    "demo",
+    "export",
+    "methods",
+    "merge",
 )
-"""In the order of the help. `segcal NAME` runs the function NAME of the module `segcal.cli.NAME`.
+"""In the order of work. `segcal NAME` runs the function NAME of the module `segcal.cli.NAME`; `nnunet` has several.
 
 Those modules import only what their help needs; torch and the rest of segcal are imported when a command runs.
 """
@@ -38,8 +40,17 @@ Those modules import only what their help needs; torch and the rest of segcal ar
 SHARED = ("fit", "apply", "evaluate", "compare", "diagnose")
 """Commands whose work the processes of torchrun share, also as `segcal nnunet fit`."""
 
+
+class OrderedGroup(Group):
+    """List the commands in the order of work, groups of commands among them."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of the commands."""
+        return list(COMMANDS)
+
+
 app = typer.Typer(
-    cls=Group,
+    cls=OrderedGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Make the probabilities of semantic segmentation trustworthy without changing a label.",
@@ -59,10 +70,10 @@ def _added(group: typer.Typer, name: str, command: Callable[..., None]) -> None:
     group.command(name, cls=ManyValues)(run if name in SHARED else by_first_process(run))
 
 
-for _name in COMMANDS:
-    _added(app, _name, getattr(import_module(f"segcal.cli.{_name}"), _name))
-
 _nnunet = typer.Typer(no_args_is_help=True, help=nnunet.__doc__)
 for _command in nnunet.COMMANDS:
     _added(_nnunet, _command.__name__, _command)
 app.add_typer(_nnunet, name="nnunet")
+for _name in COMMANDS:
+    if _name != "nnunet":
+        _added(app, _name, getattr(import_module(f"segcal.cli.{_name}"), _name))

@@ -29,10 +29,10 @@ def apply(
     part: PartOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write the calibrated probabilities of every case, and check that no predicted label changed.
+    """Write the calibrated probabilities of every case.
 
-    Labels are not needed. NIfTI and nnU-Net files are written in the format in which they were read. A run that was
-    interrupted continues where it ended, and cases that were written before and have not changed are skipped.
+    Labels are not needed. NIfTI and nnU-Net files are written in the format in which they were read. Finished cases are
+    skipped when an interrupted run is started again.
 
     Example: segcal apply ts/ DATA --out probs/
     """

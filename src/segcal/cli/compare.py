@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from segcal.cli.console import OUT, Tracked, progress_of, say, say_json, say_where, warn
-from segcal.cli.method_options import MethodOptions, method_names
 from segcal.cli.options import (
     DATA,
     AsJson,
     Data,
+    FitOptions,
     FolderOptions,
-    LogitsOnly,
     MeasureOptions,
     PageOptions,
     ReferenceOptions,
-    ValidationSplit,
+    complete_method,
+    option,
 )
 from segcal.cli.sharing import PartOption, encoded, say_part, sharing_of
 
@@ -38,36 +38,25 @@ def compare(
     folder_options: FolderOptions,
     reference_options: ReferenceOptions,
     measure_options: MeasureOptions,
-    method_options: MethodOptions,
+    fit_options: FitOptions,
     methods: Annotated[
         list[str] | None,
-        typer.Option(
-            help=f"Of {', '.join(method_names())}; those of the paper's tables by default.",
-            autocompletion=lambda: list(method_names()),
-        ),
+        typer.Option(help="Methods; those of the paper's tables by default.", autocompletion=complete_method),
     ] = None,
-    fit_split: Annotated[
-        str | None, typer.Option(help="Split to fit on; 'fit' if there is one.", rich_help_panel=DATA)
-    ] = None,
-    validation: ValidationSplit = None,
-    test_split: Annotated[
-        str | None, typer.Option(help="Split to measure on; 'test' if there is one.", rich_help_panel=DATA)
-    ] = None,
-    logits_only: LogitsOnly = False,
+    fit_split: Annotated[str | None, option(DATA, "Split to fit on; 'fit' if there is one.")] = None,
+    test_split: Annotated[str | None, option(DATA, "Split to measure on; 'test' if there is one.")] = None,
     part: PartOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Fit several methods on the same images and measure them on the same other images, with the cost of each.
+    """Fit several methods on the same images and measure them on others, with their costs.
 
-    Prints the paper's table, and for each method its parameters, the time and memory of its fit and its effect on the
-    labels. A method that cannot be fitted to the data says so in its row, and the others continue. With --out, a run
-    that was interrupted continues where it ended. With --part, the first part to finish a fit saves it for the others.
+    A method that cannot be fitted is reported, and the others continue. With --out, an interrupted run can be resumed.
 
-    Example: segcal compare DATA --methods ts,lts,isotonic --reference lts --out results/ --page page.html
+    Example: segcal compare DATA --methods ts,lts,isotonic --reference lts --out results/
     """
     asked = dict(locals())
     from segcal.cli.steps import check_outputs, create_for, fit_shown, keep, open_at, protocol_of, validation_of
-    from segcal.evaluation.compare import PAPER, UNCALIBRATED, check_names, known_settings, look_through
+    from segcal.evaluation.compare import PAPER, UNCALIBRATED, check_names, look_through
     from segcal.evaluation.shared_fits import compare_folder
     from segcal.parts.work import publishing
     from segcal.tables import Presentation
@@ -76,24 +65,20 @@ def compare(
     sharing = sharing_of(compare, asked, page_options.out)
     names = [name for part in methods or PAPER for name in part.split(",") if name]
     check_names(names)
-    chosen = method_options.checked(names, shared=("device",))
-    place = choose_device(method_options.given.get("device", "auto"))
+    arguments = fit_options.arguments(names, seed=measure_options.seed)
+    place = choose_device(fit_options.device)
     folder = open_at(data, folder_options, fit_split, "fit")
     tested = open_at(data, folder_options, test_split, "test")
     check_outputs(tested, page_options, data, folder_options.labels, parts=part is not None)
-    checked = validation_of(data, folder_options, validation, folder)
-    settings = {name.upper(): chosen.split(name) for name in names}
-    calibrators = {name.upper(): create_for(name, folder, logits_only, settings[name.upper()][0]) for name in names}
+    checked = validation_of(data, folder_options, fit_options.validation, folder)
+    calibrators = {name.upper(): create_for(name, folder, fit_options, arguments[name][0]) for name in names}
     shown = Presentation().with_changes(reference_options.reference, reference_options.test, reference_options.average)
     shown = shown.checked((UNCALIBRATED, *calibrators))
     protocol = protocol_of(folder, measure_options)
     if not sharing.parts:
         with progress_of("checking") as progress:
             look_through(Tracked(tested, progress), protocol)
-    training = {
-        name: known_settings(calibrator, {**settings[name][1], "seed": measure_options.seed})
-        for name, calibrator in calibrators.items()
-    }
+    training = {name.upper(): fit_settings for name, (_, fit_settings) in arguments.items()}
     fit = {
         name: partial(fit_shown, calibrator, folder, checked, training[name])
         for name, calibrator in calibrators.items()

@@ -6,10 +6,8 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from segcal.cli.console import OUT, Tracked, progress_of, say_json, say_where, warn
-from segcal.cli.options import DATA, OUTPUT, AsJson, Data, FolderOptions, Split
+from segcal.cli.options import OUTPUT, AsJson, Data, FolderOptions, SavedCalibrators, Split, option
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,30 +23,18 @@ _RULES = "Rules"
 def decide(
     data: Data,
     folder_options: FolderOptions,
-    calibrators: Annotated[
-        list[Path] | None, typer.Option(help="Folders of saved calibrators, to compare with the scores as they are.")
-    ] = None,
+    calibrators: SavedCalibrators = None,
     split: Split = None,
-    risk: Annotated[
-        float,
-        typer.Option(help="Share of a class's pixels that its threshold may miss per image.", rich_help_panel=_RULES),
-    ] = 0.1,
-    level: Annotated[
-        float,
-        typer.Option(help="Share of new images whose volume lies inside the interval.", rich_help_panel=_RULES),
-    ] = 0.9,
+    risk: Annotated[float, option(_RULES, "Fraction of a class's pixels that its threshold may miss.")] = 0.1,
+    level: Annotated[float, option(_RULES, "Fraction of new images whose volume lies in the interval.")] = 0.9,
     rules: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder that an earlier 'segcal decide' wrote: give the volumes of the cases in DATA, without labels.",
-            rich_help_panel=DATA,
-        ),
+        Path | None, option(_RULES, "Folder of saved rules: print the volumes of new cases, without labels.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder to save the rules in.", rich_help_panel=OUTPUT)] = None,
-    page: Annotated[Path | None, typer.Option(help="HTML file to show them in.", rich_help_panel=OUTPUT)] = None,
+    out: Annotated[Path | None, option(OUTPUT, "Folder to save the rules in.")] = None,
+    page: Annotated[Path | None, option(OUTPUT, "HTML file to show them in.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Learn decisions from held-out images: thresholds with a guarantee, what to reject, volumes with intervals.
+    """Learn thresholds, rejection rules and volume intervals from held-out images.
 
     Uses the split "test" of splits.json if there is one, else all cases. The images must be ones that neither the
     network nor the calibrator has seen.

@@ -25,7 +25,7 @@ def demo(
     ] = Path("demo"),
     as_json: AsJson = False,
 ) -> None:
-    """Run the other commands on sample data, offline: diagnose, fit, measure, apply, with a page at the end.
+    """Run the commands one after another on sample data, offline.
 
     Example: segcal demo
     """

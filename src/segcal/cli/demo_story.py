@@ -79,11 +79,10 @@ def options_of(settings: Mapping[str, Any]) -> list[str]:
     """Return settings as words of the command line.
 
     >>> options_of({"learning_rate": 0.003, "flips": True, "crop": None})
-    ['--learning-rate', '0.003', '--flips']
+    ['--set', 'learning_rate=0.003', '--set', 'flips=True']
     """
     given = {name: value for name, value in settings.items() if value is not None}
-    words = [[f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])] for name, value in given.items()]
-    return [word for pair in words for word in pair]
+    return [word for name, value in given.items() for word in ("--set", f"{name}={value}")]
 
 
 def verdict(results: Results) -> str:

@@ -50,7 +50,7 @@ def diagnose(
     part: PartOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Report whether the scores are over-, under- or balanced in confidence: data set, each image, each pixel.
+    """Report whether the network is over- or underconfident: data set, images, pixels.
 
     Example: segcal diagnose DATA --maps maps/
     """

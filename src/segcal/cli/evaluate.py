@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from segcal.cli.console import Tracked, progress_of
 from segcal.cli.options import (
@@ -17,6 +13,7 @@ from segcal.cli.options import (
     MeasureOptions,
     PageOptions,
     ReferenceOptions,
+    SavedCalibrators,
     Split,
 )
 from segcal.cli.sharing import PartOption, say_part, sharing_of
@@ -28,18 +25,15 @@ def evaluate(
     folder_options: FolderOptions,
     reference_options: ReferenceOptions,
     measure_options: MeasureOptions,
-    calibrators: Annotated[
-        list[Path] | None, typer.Option(help="Folders of saved calibrators, to compare with the scores as they are.")
-    ] = None,
+    calibrators: SavedCalibrators = None,
     split: Split = None,
     device: Device = "auto",
     part: PartOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure calibration: the paper's table by region, mean(std), best in bold, with significance.
+    """Measure the calibration of scores and of saved calibrators, by region.
 
-    Uses the split "test" of splits.json if there is one, else all cases. With --out, a run that was interrupted
-    continues where it ended.
+    Uses the split "test" of splits.json if there is one, else all cases. With --out, an interrupted run can be resumed.
 
     Example: segcal evaluate DATA --calibrators ts/ --reference TS --out results/ --page page.html
     """

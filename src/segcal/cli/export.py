@@ -23,7 +23,7 @@ def export(
     size: Annotated[list[int] | None, typer.Option(help="Spatial size to check with; others work too.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write an ONNX or torch.export file from logits (or, with a network, from images) to calibrated probabilities.
+    """Export a calibrator, or a network with its calibrator, as ONNX or torch.export.
 
     The file is kept only if running it agrees with PyTorch, at a size other than the one it was made with.
 

@@ -22,7 +22,7 @@ def figure(
     case: Annotated[str | None, typer.Option(help="temperature: the case, one of those shown on the page.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Draw a figure for a paper: reliability diagrams, temperature maps, errors by region or by patch size.
+    """Draw a figure for a paper, such as reliability diagrams or temperature maps.
 
     Example: segcal figure reliability results/ --out reliability.pdf
     """

@@ -6,11 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from segcal.cli.console import OUT, say, say_json, warn
-from segcal.cli.method_options import Method, MethodOptions
-from segcal.cli.options import OUTPUT, AsJson, Data, FolderOptions, LogitsOnly, Split, ValidationSplit
+from segcal.cli.options import OUTPUT, AsJson, Data, FitOptions, FolderOptions, Method, Split, option
 from segcal.text import counted
 
 if TYPE_CHECKING:
@@ -21,13 +18,11 @@ if TYPE_CHECKING:
 
 def fit(
     data: Data,
-    out: Annotated[Path, typer.Option(help="Folder to save the calibrator in.", rich_help_panel=OUTPUT)],
+    out: Annotated[Path, option(OUTPUT, "Folder to save the calibrator in.")],
     folder_options: FolderOptions,
-    method_options: MethodOptions,
+    fit_options: FitOptions,
     method: Method = "ts",
     split: Split = None,
-    validation: ValidationSplit = None,
-    logits_only: LogitsOnly = False,
     as_json: AsJson = False,
 ) -> None:
     """Fit a calibrator on a folder of scores and labels, and save it.
@@ -42,10 +37,10 @@ def fit(
 
     refuse_overwriting(out, data, folder_options.labels)
     refuse_foreign(out, "method")
-    constructor, training = method_options.checked([method]).split(method)
+    constructor, training = fit_options.arguments([method])[method]
     folder = open_at(data, folder_options, split, "fit")
-    calibrator = create_for(method, folder, logits_only, constructor)
-    fit_shown(calibrator, folder, validation_of(data, folder_options, validation, folder), training)
+    calibrator = create_for(method, folder, fit_options, constructor)
+    fit_shown(calibrator, folder, validation_of(data, folder_options, fit_options.validation, folder), training)
     if is_first_process():
         calibrator.save(out)
         print_report(method, calibrator.fit_report_, out, as_json)

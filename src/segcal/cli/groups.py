@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import MISSING, fields
 from functools import wraps
 from inspect import Parameter
-from typing import Any, Self, get_type_hints
+from typing import Any, get_type_hints
 
 
 class OptionGroup:
@@ -21,11 +21,6 @@ class OptionGroup:
             _keyword(field.name, hints[field.name], Parameter.empty if field.default is MISSING else field.default)
             for field in fields(cls)  # type: ignore[arg-type]  # subclasses are dataclasses
         ]
-
-    @classmethod
-    def of(cls, values: dict[str, Any]) -> Self:
-        """Return the group with the values that the user gave."""
-        return cls(**values)
 
 
 def flattened(command: Callable[..., None]) -> Callable[..., None]:
@@ -51,11 +46,12 @@ def flattened(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def run(**values: Any) -> None:
         shared = {
-            name: group.of({option: values.pop(option) for option, owner in owners.items() if owner == name})
+            name: group(**{option: values.pop(option) for option, owner in owners.items() if owner == name})
             for name, group in groups.items()
         }
         command(**values, **shared)
 
+    run.__doc__ = "\n\n".join(" ".join(paragraph.split()) for paragraph in (command.__doc__ or "").split("\n\n"))
     run.__signature__ = inspect.Signature(list(parameters.values()))  # type: ignore[attr-defined]
     run.__annotations__ = {name: parameter.annotation for name, parameter in parameters.items()}
     return run

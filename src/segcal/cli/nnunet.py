@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from segcal.cli.console import say, say_json
-from segcal.cli.method_options import Method, MethodOptions
-from segcal.cli.options import OUTPUT, AsJson, FolderOptions, SavedCalibrator, Split
+from segcal.cli.options import OUTPUT, AsJson, Device, FitOptions, FolderOptions, Method, SavedCalibrator, Split, option
 
 _NETWORK = "Network"
 
@@ -18,9 +18,9 @@ Model = Annotated[Path, typer.Argument(help="Trained model: the folder with fold
 
 def fit(
     model: Model,
-    out: Annotated[Path, typer.Option(help="Folder to save the calibrator in.", rich_help_panel=OUTPUT)],
+    out: Annotated[Path, option(OUTPUT, "Folder to save the calibrator in.")],
     folder_options: FolderOptions,
-    method_options: MethodOptions,
+    fit_options: FitOptions,
     method: Method = "auto",
     split: Split = None,
     as_json: AsJson = False,
@@ -43,10 +43,9 @@ def fit(
         data=model,
         out=out,
         folder_options=folder_options,
-        method_options=method_options,
+        fit_options=replace(fit_options, logits_only=True),
         method=method,
         split=split,
-        logits_only=True,
         as_json=as_json,
     )
 
@@ -55,18 +54,14 @@ def predict(
     calibrator: SavedCalibrator,
     images: Annotated[Path, typer.Argument(help="Folder of images named as nnU-Net needs them: NAME_0000.nii.gz.")],
     model: Annotated[Path, typer.Option(help="Trained model: the folder with fold_0 and plans.json.")],
-    out: Annotated[Path, typer.Option(help="Folder to write.", rich_help_panel=OUTPUT)],
-    folds: Annotated[
-        list[int] | None, typer.Option(help="Folds to average; all by default.", rich_help_panel=_NETWORK)
-    ] = None,
+    out: Annotated[Path, option(OUTPUT, "Folder to write.")],
+    folds: Annotated[list[int] | None, option(_NETWORK, "Folds to average; all by default.")] = None,
     checkpoint: Annotated[
-        str, typer.Option(help="Weights in each fold; read with pickle, so trust them.", rich_help_panel=_NETWORK)
+        str, option(_NETWORK, "Weights in each fold; read with pickle, so they must be trusted.")
     ] = "checkpoint_final.pth",
-    device: Annotated[str, typer.Option(help="cuda, cpu or mps.", rich_help_panel=_NETWORK)] = "cuda",
-    step_size: Annotated[float, typer.Option(help="Step of nnU-Net's tiles.", rich_help_panel=_NETWORK)] = 0.5,
-    mirroring: Annotated[
-        bool, typer.Option(help="Average over mirrored images, as nnU-Net does.", rich_help_panel=_NETWORK)
-    ] = True,
+    device: Device = "auto",
+    step_size: Annotated[float, option(_NETWORK, "Step of nnU-Net's tiles, as a fraction of their size.")] = 0.5,
+    mirroring: Annotated[bool, option(_NETWORK, "Average over mirrored images, as nnU-Net does.")] = True,
     as_json: AsJson = False,
 ) -> None:
     """Predict new images with a trained nnU-Net: its own segmentations, with calibrated probabilities.
@@ -79,6 +74,7 @@ def predict(
     from segcal.calibrators import load
     from segcal.files import refuse_foreign, refuse_overwriting
     from segcal.integrations.nnunet import predict as run
+    from segcal.training.processes import choose_device
 
     refuse_overwriting(out, calibrator, images, model)
     refuse_foreign(out, "probabilities")
@@ -91,7 +87,7 @@ def predict(
             model=model,
             folds=folds or None,
             checkpoint=checkpoint,
-            device=device,
+            device=str(choose_device(device)),
             step_size=step_size,
             mirroring=mirroring,
         )

@@ -2,156 +2,115 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from segcal.cli.groups import OptionGroup
 
-DATA, MEASURING, OUTPUT = "Data", "Measuring", "Output"
-"""Titles of the panels in the help. Those of the calibrators are in `segcal.cli.method_options`."""
+DATA, FITTING, MEASURING, OUTPUT = "Data", "Fitting", "Measuring", "Output"
+"""Titles of the panels in the help."""
 
-Data = Annotated[
-    Path, typer.Argument(help="Folder with logits/ and labels/, or predictions of nnU-Net or TotalSegmentator.")
-]
+
+def option(panel: str, text: str, *flags: str, **more: Any) -> Any:
+    """Return an option with its help, in one of the panels."""
+    return typer.Option(*flags, help=text, rich_help_panel=panel, **more)
+
+
+def complete_method() -> list[str]:
+    """Return the names of the methods, for the completion of shells."""
+    from segcal.calibrators import methods
+
+    return list(methods())
+
+
+Data = Annotated[Path, typer.Argument(help="Folder with logits/ and labels/, or predictions of nnU-Net.")]
 SavedCalibrator = Annotated[Path, typer.Argument(help="Folder of a saved calibrator.")]
+SavedCalibrators = Annotated[
+    list[Path] | None, typer.Option(help="Folders of saved calibrators, compared with the uncalibrated scores.")
+]
 ResultsFolder = Annotated[Path, typer.Argument(help="Folder that 'segcal evaluate' or 'segcal compare' wrote.")]
+Method = Annotated[str, typer.Option(help="Method; 'segcal methods' lists them.", autocompletion=complete_method)]
+Device = Annotated[str, typer.Option(help="auto (a GPU if there is one), cpu, cuda, ...")]
+AsJson = Annotated[bool, option(OUTPUT, "Print JSON instead of text.", "--json")]
 
-Split = Annotated[
-    str | None, typer.Option(help="Only the cases that splits.json lists under this name.", rich_help_panel=DATA)
-]
-Scores = Annotated[str | None, typer.Option(help="What the files hold: logits or probabilities.", rich_help_panel=DATA)]
-LogitsOnly = Annotated[bool, typer.Option("--logits-only", help="Ignore the images.", rich_help_panel=DATA)]
-ValidationSplit = Annotated[
-    str | None,
-    typer.Option(
-        help="Split on which the best weights are chosen; 'validation' if there is one.", rich_help_panel=DATA
-    ),
-]
-Device = Annotated[str, typer.Option(help="Device that computes: auto (a GPU if there is one), cpu, cuda, cuda:1, ...")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text and tables.", rich_help_panel=OUTPUT)]
+Split = Annotated[str | None, option(DATA, "Use only the cases of this split of splits.json.")]
+Scores = Annotated[str | None, option(DATA, "Content of the score files: logits or probabilities.")]
 
 
 @dataclass(frozen=True)
 class FolderOptions(OptionGroup):
-    """How the data folder is read. What is given here overrides `segcal.toml`."""
+    """How the data folder is read. Options override `segcal.toml`."""
 
-    labels: Annotated[
-        Path | None, typer.Option(help="Folder of the true labels, if not DATA/labels.", rich_help_panel=DATA)
-    ] = None
-    num_classes: Annotated[
-        int | None, typer.Option(help="Number of classes, if segcal.toml does not name them.", rich_help_panel=DATA)
-    ] = None
-    activation: Annotated[
-        str | None,
-        typer.Option(
-            help="softmax for exclusive classes, sigmoid for one channel or several that may overlap.",
-            rich_help_panel=DATA,
-        ),
-    ] = None
-    ignore_index: Annotated[
-        list[int] | None, typer.Option(help="Label(s) ignored everywhere.", rich_help_panel=DATA)
-    ] = None
-    background: Annotated[
-        int | None, typer.Option(help="Class that the region All leaves out.", rich_help_panel=DATA)
-    ] = None
+    labels: Annotated[Path | None, option(DATA, "Folder of the true labels, if not DATA/labels.")] = None
+    num_classes: Annotated[int | None, option(DATA, "Number of classes, if segcal.toml does not name them.")] = None
+    activation: Annotated[str | None, option(DATA, "softmax (exclusive classes) or sigmoid (channels).")] = None
+    ignore_index: Annotated[list[int] | None, option(DATA, "Label(s) ignored everywhere.")] = None
+    background: Annotated[int | None, option(DATA, "Class outside the region All, in fits too.")] = None
     scores: Scores = None
 
 
 @dataclass(frozen=True)
-class MeasureOptions(OptionGroup):
-    """How calibration is measured."""
+class FitOptions(OptionGroup):
+    """How methods are fitted."""
 
-    bins: Annotated[int, typer.Option(help="Number of confidence bins.", rich_help_panel=MEASURING)] = 10
-    form: Annotated[
-        str, typer.Option(help="Form of SCE and ACE: tables, equations or marginal.", rich_help_panel=MEASURING)
-    ] = "tables"
-    patch_size: Annotated[
-        int | None,
-        typer.Option(
-            help="Side of the Local patches; the paper's 72, or less for small images.", rich_help_panel=MEASURING
-        ),
+    settings: Annotated[
+        list[str] | None,
+        option(FITTING, "Setting of the method; 'segcal methods NAME' lists them.", "--set", metavar="KEY=VALUE"),
     ] = None
-    patch_sizes: Annotated[
-        list[int] | None, typer.Option(help="Further sides, to show their influence.", rich_help_panel=MEASURING)
-    ] = None
-    patches: Annotated[int, typer.Option(help="Local patches per image.", rich_help_panel=MEASURING)] = 10
-    interval: Annotated[
-        str, typer.Option(help="Bootstrap intervals: percentile or bca.", rich_help_panel=MEASURING)
-    ] = "percentile"
-    floor: Annotated[
-        bool,
-        typer.Option(
-            "--floor",
-            help="Also measure what each method would score if it were perfectly calibrated.",
-            rich_help_panel=MEASURING,
-        ),
-    ] = False
-    surfaces: Annotated[
-        bool,
-        typer.Option(
-            "--surfaces",
-            help="Also measure the segmentation: Dice, surface Dice and surface distances of every structure.",
-            rich_help_panel=MEASURING,
-        ),
-    ] = False
-    surface_tolerance: Annotated[
-        float,
-        typer.Option(
-            help="Distance within which surfaces count as equal, in mm (in pixels without a spacing).",
-            rich_help_panel=MEASURING,
-        ),
-    ] = 1.0
-    limits: Annotated[
-        bool,
-        typer.Option(
-            "--limits",
-            help="Also measure what temperatures chosen with the labels would reach.",
-            rich_help_panel=MEASURING,
-        ),
-    ] = False
-    seed: Annotated[
-        int,
-        typer.Option(
-            help="Random seed of patches, bootstrap and floor, and of training in 'compare'.", rich_help_panel=MEASURING
-        ),
-    ] = 0
+    epochs: Annotated[int | None, option(FITTING, "Epochs of training.")] = None
+    validation: Annotated[str | None, option(FITTING, "Split that chooses the weights; 'validation' if present.")] = (
+        None
+    )
+    logits_only: Annotated[bool, option(FITTING, "Do not read the images.", "--logits-only")] = False
+    seed: Annotated[int | None, option(FITTING, "Random seed of training.")] = None
+    device: Device = "auto"
+
+    def arguments(
+        self, methods: Sequence[str], seed: int | None = None
+    ) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
+        """Return the arguments of the constructor and of `fit` of each method."""
+        from segcal.cli.settings import chosen_settings
+
+        seed = self.seed if seed is None else seed
+        return chosen_settings(
+            methods, self.settings or (), {"epochs": self.epochs}, {"seed": seed, "device": self.device}
+        )
+
+
+@dataclass(frozen=True)
+class MeasureOptions(OptionGroup):
+    """How calibration is measured: fields of `segcal.Protocol`."""
+
+    bins: Annotated[int, option(MEASURING, "Number of confidence bins.")] = 10
+    form: Annotated[str, option(MEASURING, "SCE, ACE: tables, equations, marginal.")] = "tables"
+    patch_size: Annotated[int | None, option(MEASURING, "Side of the Local patches in pixels.")] = None
+    patch_sizes: Annotated[list[int] | None, option(MEASURING, "Further sides to measure.")] = None
+    patches: Annotated[int, option(MEASURING, "Local patches per image.")] = 10
+    interval: Annotated[str, option(MEASURING, "Bootstrap: percentile or bca.")] = "percentile"
+    floor: Annotated[bool, option(MEASURING, "Add the scores of perfect calibration.", "--floor")] = False
+    surfaces: Annotated[bool, option(MEASURING, "Add Dice and surface distances.", "--surfaces")] = False
+    surface_tolerance: Annotated[float, option(MEASURING, "Tolerance in mm, or in pixels.")] = 1.0
+    limits: Annotated[bool, option(MEASURING, "Add the scores of oracle temperatures.", "--limits")] = False
+    seed: Annotated[int, option(MEASURING, "Random seed, of training too.")] = 0
 
 
 @dataclass(frozen=True)
 class ReferenceOptions(OptionGroup):
-    """Which method the others are tested against, how, and what the numbers are averages over."""
+    """How results are shown: fields of `segcal.tables.Presentation`."""
 
-    reference: Annotated[
-        str | None, typer.Option(help="Method that the others are tested against.", rich_help_panel=MEASURING)
-    ] = None
-    test: Annotated[
-        str | None,
-        typer.Option(
-            help="Significance test; the paper's Mann-Whitney U by default, 'wilcoxon' is paired.",
-            rich_help_panel=MEASURING,
-        ),
-    ] = None
-    average: Annotated[
-        str | None,
-        typer.Option(
-            help="Means over images (the paper's, default) or all pixels together: images or pixels.",
-            rich_help_panel=MEASURING,
-        ),
-    ] = None
+    reference: Annotated[str | None, option(MEASURING, "Method that the others are tested against.")] = None
+    test: Annotated[str | None, option(MEASURING, "Significance test: mann-whitney or wilcoxon (paired).")] = None
+    average: Annotated[str | None, option(MEASURING, "Averages over images or pixels; images by default.")] = None
 
 
 @dataclass(frozen=True)
 class PageOptions(OptionGroup):
     """Where results are saved and shown."""
 
-    out: Annotated[Path | None, typer.Option(help="Folder to save the results in.", rich_help_panel=OUTPUT)] = None
-    page: Annotated[Path | None, typer.Option(help="HTML file to show the results in.", rich_help_panel=OUTPUT)] = None
-    cases: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Cases to show on the page; by default the worst, a typical one and the best.", rich_help_panel=OUTPUT
-        ),
-    ] = None
+    out: Annotated[Path | None, option(OUTPUT, "Folder to save the results in.")] = None
+    page: Annotated[Path | None, option(OUTPUT, "HTML file to show the results in.")] = None
+    cases: Annotated[list[str] | None, option(OUTPUT, "Cases on the page; worst, typical and best by default.")] = None

@@ -20,7 +20,7 @@ def report(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write the page of an evaluation: one HTML file that opens in any browser and loads nothing from elsewhere.
+    """Write the page of an evaluation: one HTML file without external parts.
 
     Reference, test and average are those of the evaluation unless they are given.
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from segcal.calibrators import Calibrator, create, load
 from segcal.calibrators.shown import fit_shown
 from segcal.cli.console import Tracked, progress_of
-from segcal.cli.options import FolderOptions, MeasureOptions, PageOptions
+from segcal.cli.options import FitOptions, FolderOptions, MeasureOptions, PageOptions
 from segcal.data.folders.folder import Folder, open_folder
 from segcal.evaluation.compare import Comparison
 from segcal.evaluation.portraits import choose_cases, portray, save_portraits
@@ -17,6 +17,7 @@ from segcal.evaluation.protocol import Protocol
 from segcal.evaluation.results import Results
 from segcal.files import check_output_file, refuse_foreign, refuse_overwriting, staged_folder
 from segcal.report import write_page
+from segcal.training.processes import choose_device
 from segcal.types import Activation, InputError
 
 __all__ = [
@@ -69,18 +70,20 @@ def validation_of(data: Path, options: FolderOptions, split: str | None, folder:
     return open_at(data, options, split or "validation")
 
 
-def create_for(method: str, folder: Folder, logits_only: bool, settings: Mapping[str, Any]) -> Calibrator:
-    """Return an unfitted calibrator for the data of a folder."""
-    return create(
+def create_for(method: str, folder: Folder, options: FitOptions, settings: Mapping[str, Any]) -> Calibrator:
+    """Return an unfitted calibrator for the data of a folder, on the device where it is fitted."""
+    calibrator = create(
         method,
         num_classes=folder.num_classes,
         activation=folder.activation,
         spatial_dims=folder.spatial_dims,
-        image_channels=0 if logits_only else folder.image_channels,
+        image_channels=0 if options.logits_only else folder.image_channels,
         ignore_index=folder.ignore_index,
         background=folder.background,
         **settings,
     )
+    device = choose_device(options.device)
+    return calibrator if "device" in calibrator.fit_settings else calibrator.to(device)
 
 
 def protocol_of(folder: Folder, options: MeasureOptions) -> Protocol:

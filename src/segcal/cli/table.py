@@ -23,7 +23,7 @@ def table(
     floor: Annotated[bool, typer.Option("--floor", help="Show the floors, if they were measured.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show saved results again, with another reference or another test, and write them as one file.
+    """Show all metrics of saved results, or write them as one file.
 
     Example: segcal table results/ --reference LTS --out table.tex
     """

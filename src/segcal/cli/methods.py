@@ -1,0 +1,96 @@
+"""`segcal methods`: the methods, and the settings of one of them."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from segcal.cli.console import OUT, say, say_json
+from segcal.cli.options import AsJson, complete_method
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from segcal.cli.settings import Setting
+
+
+def methods(
+    method: Annotated[
+        str | None, typer.Argument(help="Show the settings of this method.", autocompletion=complete_method)
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the calibration methods, or show the settings of one of them.
+
+    Settings are given to 'segcal fit' and 'segcal compare' as --set KEY=VALUE.
+
+    Example: segcal methods lts
+    """
+    if method is None:
+        _list_methods(as_json)
+    else:
+        _show_settings(method, as_json)
+
+
+def _list_methods(as_json: bool) -> None:
+    from segcal.calibrators import methods as names
+
+    found = {name: _description(name)[0] for name in names()}
+    if as_json:
+        say_json([{"method": name, "summary": summary} for name, summary in found.items()])
+        return
+    table = _table("method", "")
+    for name, summary in found.items():
+        table.add_row(name, summary)
+    OUT.print(table)
+    say("Settings of a method: segcal methods NAME", style="dim")
+
+
+def _show_settings(method: str, as_json: bool) -> None:
+    from segcal.cli.settings import settings_of
+
+    settings = settings_of(method).values()
+    summary = _description(method)
+    if as_json:
+        found = [
+            {"name": each.name, "default": each.default, "values": each.values, "meaning": each.meaning}
+            for each in settings
+        ]
+        say_json({"method": method, "summary": summary[0], "settings": found})
+        return
+    for paragraph in summary:
+        say(paragraph)
+    for title, trains in (("settings", False), ("settings of training", True)):
+        table = _table(title, "default", "meaning")
+        for each in settings:
+            if each.trains is trains:
+                table.add_row(each.name, each.shown_default or "-", _meaning(each))
+        if table.row_count:
+            OUT.print("", table)
+    say(f"\nGiven as --set KEY=VALUE: segcal fit DATA --method {method} --set KEY=VALUE --out {method}/", style="dim")
+
+
+def _meaning(setting: Setting) -> str:
+    """Return the meaning of a setting, and its values unless they are known from it."""
+    known = setting.values == "text" or (setting.choices and all(value in setting.meaning for value in setting.choices))
+    return setting.meaning if known else f"{setting.meaning} ({setting.values})"
+
+
+def _description(method: str) -> list[str]:
+    """Return the paragraphs of a method's docstring above its arguments."""
+    from segcal.calibrators import create
+
+    text = inspect.cleandoc(type(create(method, num_classes=2)).__doc__ or "")
+    return [" ".join(each.split()) for each in text.partition("Args:\n")[0].split("\n\n") if each.strip()]
+
+
+def _table(*headings: Any) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for heading in headings[:-1]:
+        table.add_column(heading, no_wrap=True)
+    table.add_column(headings[-1])  # the only column that may wrap
+    return table

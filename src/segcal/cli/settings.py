@@ -1,0 +1,181 @@
+"""The settings of the methods: read from signatures and docstrings, and given as `--set KEY=VALUE`."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, Unpack, get_args, get_origin, get_type_hints
+
+from segcal.calibrators import create
+from segcal.text import suggestion
+from segcal.training.settings import Settings
+from segcal.types import InputError
+
+_DATA = ("self", "num_classes", "spatial_dims", "image_channels", "ignore_index", "background")
+_CASES = ("self", "cases", "validation", "watch")
+_SWITCH = {"true": True, "false": False}
+_KINDS = {bool: "true or false", int: "a whole number", float: "a number"}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting of a method.
+
+    Attributes:
+        name: Name of the parameter.
+        hint: Its type.
+        default: Its default; None where the method decides.
+        meaning: Its description in a docstring.
+        trains: Whether it is a parameter of `fit` instead of the constructor.
+    """
+
+    name: str
+    hint: Any
+    default: Any
+    meaning: str
+    trains: bool
+
+    @property
+    def values(self) -> str:
+        """The values that it takes, in words."""
+        return " or ".join(_words(kind) for kind in _alternatives(self.hint) if kind is not NoneType)
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The values that it takes, where they are listed."""
+        listed = (get_args(kind) for kind in _alternatives(self.hint) if get_origin(kind) is Literal)
+        return tuple(str(value) for values in listed for value in values)
+
+    @property
+    def shown_default(self) -> str:
+        """The default as it is typed; "" where the method decides."""
+        if isinstance(self.default, list | tuple):
+            return ",".join(map(str, self.default))
+        if isinstance(self.default, bool):
+            return str(self.default).lower()
+        return "" if self.default is None else str(self.default)
+
+    def read(self, text: str) -> Any:
+        """Return the value that a text stands for."""
+        for kind in sorted(_alternatives(self.hint), key=lambda kind: kind is not NoneType):
+            try:
+                return _value(kind, text.strip())
+            except (KeyError, ValueError):
+                continue
+        raise InputError(f"the setting '{self.name}' must be {self.values}, got '{text}'")
+
+
+def settings_of(method: str) -> dict[str, Setting]:
+    """Return the settings of a method by name: those of its constructor, then those of `fit`."""
+    kind = type(create(method, num_classes=2))
+    described = _descriptions([Settings, *reversed(kind.__mro__), kind.fit])
+    found = {}
+    for function, omitted in ((kind.__init__, _DATA), (kind.fit, _CASES)):
+        for name, hint, default in _parameters(function):
+            if name not in omitted:
+                found[name] = Setting(name, hint, default, described.get(name, ""), function is kind.fit)
+    return found
+
+
+def chosen_settings(
+    methods: Sequence[str], texts: Sequence[str], options: Mapping[str, Any], anywhere: Mapping[str, Any]
+) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
+    """Return the arguments of the constructor and of `fit` of each method.
+
+    Args:
+        methods: Names of the methods; each gets the settings that it has.
+        texts: Settings as KEY=VALUE, which at least one of the methods must have.
+        options: Values by name, of which the same holds; None is not given.
+        anywhere: Values by name that methods without such a setting ignore; None is not given.
+    """
+    known = {method: settings_of(method) for method in methods}
+    given = {**{name: value for name, value in options.items() if value is not None}, **dict(map(_pair, texts))}
+    for name in given:
+        if not any(name in own for own in known.values()):
+            raise InputError(_unknown(name, known))
+    given = {**{name: value for name, value in anywhere.items() if value is not None}, **given}
+    return {method: _split(own, given) for method, own in known.items()}
+
+
+def _split(known: Mapping[str, Setting], given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    mine = {name: value for name, value in given.items() if name in known}
+    values = {name: known[name].read(value) if isinstance(value, str) else value for name, value in mine.items()}
+    return (
+        {name: value for name, value in values.items() if not known[name].trains},
+        {name: value for name, value in values.items() if known[name].trains},
+    )
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise InputError(f"--set needs KEY=VALUE, got '{text}'")
+    return name.strip().replace("-", "_"), value
+
+
+def _unknown(name: str, known: Mapping[str, Mapping[str, Setting]]) -> str:
+    names = list(dict.fromkeys(key for own in known.values() for key in own))
+    whose = f"'{next(iter(known))}' has no" if len(known) == 1 else f"none of {', '.join(known)} has a"
+    have = f"the settings are {', '.join(names)}" if names else "there are no settings"
+    return f"{whose} setting '{name}'; {have}{suggestion(name, names)}"
+
+
+def _parameters(function: Callable[..., Any]) -> list[tuple[str, Any, Any]]:
+    """Return name, type and default of each parameter; keywords that a TypedDict describes are parameters too."""
+    hints = get_type_hints(function)
+    found = []
+    for name, parameter in inspect.signature(function).parameters.items():
+        if parameter.kind is not parameter.VAR_KEYWORD:
+            found.append((name, hints.get(name), None if parameter.default is parameter.empty else parameter.default))
+        elif get_origin(hints.get(name)) is Unpack:
+            found += [(key, hint, None) for key, hint in get_type_hints(get_args(hints[name])[0]).items()]
+    return found
+
+
+def _descriptions(places: Sequence[Any]) -> dict[str, str]:
+    r"""Return the entries under `Args:` in the docstrings of classes and functions; later ones replace earlier ones.
+
+    >>> def add(a, b): "Sum.\n\n    Args:\n        a: One\n            and more.\n        b: Two."
+    >>> _descriptions([add])
+    {'a': 'One and more.', 'b': 'Two.'}
+    """
+    found: dict[str, str] = {}
+    for place in places:
+        _, _, below = inspect.cleandoc(place.__doc__ or "").partition("Args:\n")
+        block = re.split(r"\n(?=\S)", below)[0]
+        entries = re.findall(r"^    (\w+): (.*(?:\n {5,}\S.*)*)", block, flags=re.MULTILINE)
+        found |= {name: re.sub(r"\s+", " ", text) for name, text in entries}
+    return found
+
+
+def _alternatives(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+
+
+def _words(kind: Any) -> str:
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return " or ".join(", ".join(map(str, arguments)).rsplit(", ", 1))
+    if origin is tuple and Ellipsis not in arguments:
+        return f"{len(arguments)} numbers with a comma between them"
+    return "several with commas between them" if origin is not None else _KINDS.get(kind, "text")
+
+
+def _value(kind: Any, text: str) -> Any:
+    """Return a text as a value of some type; raise ValueError or KeyError if it is none."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if kind is NoneType:
+        return {"none": None}[text.lower()]
+    if kind is bool:
+        return _SWITCH[text.lower()]
+    if origin is Literal:
+        return {str(choice): choice for choice in arguments}[text]
+    if origin is None:
+        return kind(text)
+    parts = [part for part in text.split(",") if part]
+    if origin is tuple and Ellipsis not in arguments:
+        return tuple(_value(each, part) for each, part in zip(arguments, parts, strict=True))
+    return tuple(_value(arguments[0], part) for part in parts)

@@ -1,0 +1,71 @@
+"""Help: short, quick, with an example; commands in the order of work; completion."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import segcal
+from segcal.cli.app import COMMANDS
+from support.commands import run, succeed
+
+EACH = [(name,) for name in COMMANDS if name != "nnunet"] + [("nnunet", "fit"), ("nnunet", "predict")]
+LINES = 60
+
+
+@pytest.mark.parametrize("command", EACH, ids=" ".join)
+def test_help_fits_on_a_screen_and_has_an_example(command: tuple[str, ...]) -> None:
+    shown = run(*command, "--help", width=100).stdout
+    assert len(shown.splitlines()) <= LINES
+    assert re.search(rf"Example: segcal {' '.join(command)}", shown)
+    assert "--json" in shown
+
+
+def test_help_lists_every_command_in_the_order_of_work() -> None:
+    shown = succeed("--help")
+    names = re.findall(r"^\W (\w+)  +[A-Z]", shown.partition("Commands")[2], flags=re.MULTILINE)
+    assert names == list(COMMANDS)
+    assert "--install-completion" in shown
+
+
+def test_version() -> None:
+    assert succeed("--version") == f"segcal {segcal.__version__}\n"
+
+
+def test_no_command_shows_help() -> None:
+    result = run()
+    assert result.exit_code == 2
+    assert "Usage:" in result.output
+
+
+def python(code: str, **environment: str) -> str:
+    """Return what a fresh interpreter prints."""
+    source = str(Path(segcal.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": source, **environment},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_completion_offers_methods() -> None:
+    asked = {"_SEGCAL_COMPLETE": "complete_bash", "COMP_WORDS": "segcal fit DATA --method is", "COMP_CWORD": "4"}
+    shown = python("import sys; sys.argv = ['segcal']; from segcal.cli import main; main()", **asked)
+    assert shown.split() == [name for name in segcal.methods() if name.startswith("is")]
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["fit", "--help"], ["--version"]])
+def test_help_does_not_import_torch(arguments: list[str]) -> None:
+    code = f"import sys; sys.argv = ['segcal', *{arguments}]\nfrom segcal.cli import main\n" + (
+        "try:\n    main()\nexcept SystemExit as end:\n"
+        "    assert not end.code, end.code\n    print('loaded', 'torch' in sys.modules, 'numpy' in sys.modules)"
+    )
+    assert python(code).splitlines()[-1] == "loaded False False"
