@@ -62,7 +62,7 @@ def apply_to_folder(
         publishes the output.
     """
     output = CalibratedFiles(calibrator.applied, folder, dtype, maps)
-    return write_cases(output, folder.read_in_slabs(), sharing or Sharing("apply", {}, out), track=track)
+    return write_cases(output, folder, sharing or Sharing("apply", {}, out), track=track)
 
 
 class CalibratedSlab(NamedTuple):

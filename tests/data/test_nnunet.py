@@ -18,6 +18,7 @@ from segcal.data.folders.folder import open_folder, write_map, write_scores
 from segcal.data.folders.probabilities import LazyLogits
 from segcal.types import InputError
 from support.commands import succeed
+from support.folder_reading import read_all
 
 SHAPE = (5, 6, 7)
 AFFINE = np.diag([1.0, 2.0, 3.0, 1.0])
@@ -223,9 +224,12 @@ def test_large_probabilities_are_converted_part_by_part(model: Path, monkeypatch
             np.testing.assert_allclose(slabs["probabilities"], whole["probabilities"], rtol=1e-6)
 
 
-@pytest.mark.parametrize("at_once", [1, 100, 1 << 24])
-def test_wrong_probabilities_are_named_by_place(model: Path, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("segcal.data.folders.expected._AT_ONCE", at_once)
+@pytest.mark.parametrize("in_memory", [1, 1 << 28])
+def test_wrong_probabilities_are_named_by_place(model: Path, in_memory: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("segcal.data.io.base.IN_MEMORY", in_memory)
+    monkeypatch.setattr("segcal.cases.reading.SLAB", in_memory)
+    monkeypatch.setattr("segcal.cases.reading._WHOLE", 2)
+    monkeypatch.setattr("segcal.cases.stream.HOST_MEMORY", 0)
     path = model / "fold_0" / "validation" / "a.npz"
     probs = np.repeat(probabilities(0), 5, axis=1)
     save_nifti(
@@ -235,12 +239,12 @@ def test_wrong_probabilities_are_named_by_place(model: Path, at_once: int, monke
     probs[1, 20, 3, 2] = 1.5
     np.savez(path, probabilities=probs)
     with pytest.raises(InputError, match=r"in 0..1, got 1.5 at \(1, 20, 3, 2\) of case 'a'"):
-        open_folder(model)[0]
+        read_all(open_folder(model).subset(["a"]))
     probs[1, 20, 3, 2] = 0.9
     probs[0, 20, 3, 2] = 0.8
     np.savez(path, probabilities=probs)
     with pytest.raises(InputError, match=r"sum to 1 over the classes, got \d.* at \(20, 3, 2\) of case 'a'"):
-        open_folder(model)[0]
+        read_all(open_folder(model).subset(["a"]))
 
 
 # ---- the crop -----------------------------------------------------------------------------------------

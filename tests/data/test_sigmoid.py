@@ -14,7 +14,8 @@ import segcal
 from segcal.apply import apply_to_folder
 from segcal.data.folders.folder import Folder, open_folder
 from segcal.data.folders.writer import write_folder
-from segcal.types import Case, InputError
+from segcal.types import Case
+from support.folder_reading import complaint
 
 AFFINE = np.diag([2.0, 3.0, 4.0, 1.0])
 IMAGE, VOLUME = (5, 6), (3, 4, 5)
@@ -42,13 +43,6 @@ def make(root: Path, scores: np.ndarray, labels: np.ndarray, end: str = ".npy", 
     if toml:
         (root / "segcal.toml").write_text(toml)
     return root
-
-
-def complaint(root: Path) -> str:
-    with pytest.raises(InputError) as caught:
-        list(open_folder(root))
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 def assert_holds(folder: Folder, scores: np.ndarray, masks: np.ndarray) -> None:
@@ -182,12 +176,17 @@ def test_written_folders_are_read_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("channels", "labels", "toml", "message"),
     [
-        (2, masks_of(IMAGE)[0], 'activation = "sigmoid"', "labels of sigmoid channels must have shape (2, 5, 6)"),
+        (2, masks_of(IMAGE)[0], 'activation = "sigmoid"', "labels of a sigmoid head must have shape (2, 5, 6)"),
         (2, masks_of(IMAGE, 2), "", "or activation='sigmoid' if they overlap"),
         (1, masks_of(IMAGE)[0], 'classes = ["a", "b"]', "set num_classes=1 and activation='sigmoid'"),
         (1, masks_of(IMAGE)[0], 'activation = "tanh"', 'activation must be "softmax" or "sigmoid", got \'tanh\''),
         (2, masks_of(IMAGE)[0], "[channels]\na = []", "channels must be a table of channel names and the label"),
-        (2, masks_of(IMAGE)[0], "[channels]\na = 1", "logits must have num_classes=1 entries along axis 0"),
+        (
+            2,
+            masks_of(IMAGE)[0],
+            "[channels]\na = 1",
+            "logits must have shape (1, *S) with num_classes=1, got (2, 5, 6)",
+        ),
         (1, masks_of(IMAGE)[0], 'activation = "softmax"\n[channels]\na = 1', "lists the labels of sigmoid channels"),
         (2, masks_of(IMAGE, 2), f"{TWO}background = 2", "background must be a class in 0..1"),
         (2, masks_of(IMAGE, 2), PROBABILITIES, "probabilities must be in 0..1"),

@@ -135,18 +135,18 @@ def _largest_rival(logits: Tensor, class_axis: int, activation: Activation) -> T
     return torch.zeros_like(logits) if activation == "sigmoid" else logits.amax(dim=class_axis, keepdim=True)
 
 
-def check_probabilities(probs: Tensor, *, exclusive: bool, start: int = 0, of: str) -> None:
+def check_probabilities(probs: Tensor, *, exclusive: bool, origin: tuple[int, ...] = (), of: str) -> None:
     """Raise unless `probs` `[L, *S]` are finite, in 0..1 and, if exclusive, sum to 1 to half precision.
 
     Args:
-        probs: Probabilities, of which some may follow from `start` on along the first spatial axis.
+        probs: Probabilities, perhaps a part of those of a case.
         exclusive: Whether classes exclude each other; those of sigmoid channels do not.
-        start: Place of the first, for messages.
-        of: Where they come from, for messages.
+        origin: Position of the part in its case, for messages.
+        of: Name of the case, for messages.
     """
     hint = f'of {of}; if these are logits, set scores = "logits"'
     # written so that NaN is wrong as well
-    _raise_at(~((probs >= -1e-3) & (probs <= 1 + 1e-3)), probs, (0, start), "probabilities must be in 0..1", hint)
+    _raise_at(~((probs >= -1e-3) & (probs <= 1 + 1e-3)), probs, (0, *origin), "probabilities must be in 0..1", hint)
     if exclusive:
         total = probs.sum(dim=0, dtype=torch.float64)
         remedy = (
@@ -154,7 +154,7 @@ def check_probabilities(probs: Tensor, *, exclusive: bool, start: int = 0, of: s
             "segcal.functional.probability.logits_from_scores converts other scores"
         )
         off = ~((total - 1).abs() <= 1e-2)
-        _raise_at(off, total, (start,), "probabilities must sum to 1 over the classes", remedy)
+        _raise_at(off, total, origin, "probabilities must sum to 1 over the classes", remedy)
 
 
 def _raise_at(wrong: Tensor, values: Tensor, origin: tuple[int, ...], required: str, hint: str) -> None:

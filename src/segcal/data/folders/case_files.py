@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from segcal.data.folders.crop import Crop, crop_of
-from segcal.data.folders.expected import Expected
 from segcal.data.folders.masks import Masks
 from segcal.data.folders.probabilities import logits_of
 from segcal.data.folders.settings import Scores
@@ -20,8 +19,47 @@ from segcal.data.io.base import Shape, Spacing, Stored, Writer, whole_numbers
 from segcal.data.io.formats import format_of
 from segcal.data.io.nifti import check_same_place, read_volume, volume_spacing
 from segcal.files import release_pages, staged_file, staged_store
-from segcal.functional.checks import IGNORED
-from segcal.types import Array, Case, InputError
+from segcal.functional.arrays import shared_tensor
+from segcal.functional.checks import IGNORED, check_same_space
+from segcal.types import Activation, Array, Case, InputError
+
+
+@dataclass(frozen=True, slots=True)
+class CaseSpec:
+    """Number of classes or sigmoid channels, spatial axes and image channels that all cases of a folder share."""
+
+    num_classes: int
+    spatial_dims: int
+    image_channels: int
+    activation: Activation = "softmax"
+
+    def check(
+        self, scores: Array, labels: Array | None, image: Array | None, spacing: Spacing | None, *, of: str
+    ) -> None:
+        """Raise unless a case has the axes of the others; the case stream checks its logits and labels."""
+        if scores.ndim != self.spatial_dims + 1:
+            if labels is not None:  # one-hot labels, say, for which there is a better remedy
+                check_same_space(shared_tensor(scores), shared_tensor(labels), class_axis=0, of=of)
+            raise InputError(
+                f"all cases must have {self.spatial_dims} spatial axes as the first one, got scores of shape "
+                f"{scores.shape} of {of}; keep pictures and volumes in folders of their own"
+            )
+        if spacing is not None and len(spacing) != self.spatial_dims:
+            raise InputError(
+                f"spacing must have {self.spatial_dims} lengths, one for each spatial axis, got {spacing} of {of}; "
+                "correct it"
+            )
+        if image is not None:
+            self._check_image(image, of)
+
+    def _check_image(self, image: Array, of: str) -> None:
+        if image.ndim != self.spatial_dims + 1 or image.shape[0] != self.image_channels:
+            raise InputError(
+                f"images must have {self.image_channels} channels as in the first case, as [C, *S] or [*S], "
+                f"got shape {tuple(image.shape)} of {of}; convert it"
+            )
+        if not torch.isfinite(shared_tensor(image).sum(dtype=torch.float64)):
+            raise InputError(f"images must be finite, got NaN or infinity in that of {of}; fill in such pixels")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,19 +128,19 @@ class CaseFiles:
             found.append(self.prediction)
         return [path for path in found if path.is_file()]
 
-    def load(self, expected: Expected, *, check: bool, in_slabs: bool = False) -> tuple[Case, Crop | None]:
-        """Read all files, each once, and check what they hold, unless the case has been checked before.
+    def load(self, spec: CaseSpec) -> tuple[Case, Crop | None]:
+        """Read all files, each once.
 
         Logits in a .npy file stay on disk, and so do compressed volumes too large for memory, in a temporary file.
-        With `in_slabs`, whether logits are finite is left to those who read them slab by slab (`cases.slabs_of`).
+        Values of logits and labels are checked by the case stream, which goes through them.
 
         Returns:
-            The case, and where it lies if the network predicted a part of the volume only.
+            The case, and its position if the network predicted a part of the volume only.
         """
-        if check:
-            check_same_place(self._placed(), of=f"case '{self.name}'")
+        of = f"case '{self.name}'"
+        check_same_place(self._placed(), of=of)
         labels, label_spacing = self._read_labels()
-        space = self.space(expected.num_classes) if labels is None else labels.shape
+        space = self.space(spec.num_classes) if labels is None else labels.shape
         if labels is not None and self.masks is not None:
             if self._is_by_channel(labels.shape):
                 space, label_spacing = labels.shape[1:], None if label_spacing is None else label_spacing[1:]
@@ -112,18 +150,18 @@ class CaseFiles:
         if self.image is not None:
             image, image_spacing = format_of(self.image).read_image(self.image, space)
         spacing = label_spacing or score_spacing or image_spacing or self._spacing_of_prediction() or self.spacing
-        if check:
-            expected.check(self.name, self.kind, scores, labels, image, spacing, in_slabs=in_slabs)
-        crop = crop_of(scores, expected.activation) if self.archived and scores.shape[1:] == space else None
+        spec.check(scores, labels, image, spacing, of=of)
+        crop = crop_of(scores, spec.activation) if self.archived and scores.shape[1:] == space else None
         if crop is not None and crop.is_empty:
             labels, crop = None if labels is None else np.full(labels.shape, IGNORED, np.int16), None
         if crop is not None:
             scores = crop.cut(scores)
             labels, image = (None if part is None else crop.cut(part) for part in (labels, image))
         release_pages(scores)
+        origin = () if crop is None else tuple(side.start for side in crop.box)
         case = Case(
             name=self.name,
-            logits=scores if self.kind == "logits" else logits_of(scores, expected.activation),
+            logits=scores if self.kind == "logits" else logits_of(scores, spec.activation, origin=origin, of=of),
             labels=labels,
             image=image,
             spacing=spacing,

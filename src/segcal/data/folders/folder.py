@@ -2,7 +2,7 @@
 
 Layouts are `logits/`, `labels/` and perhaps `images/`, with `segcal.toml` and `splits.json`, or those of nnU-Net and
 TotalSegmentator (`segcal.data.folders.layouts`). Opening looks at names and at the headers of the first case;
-everything else is read, and checked once, when its case is asked for.
+everything else is read when its case is asked for. The case stream checks the values that it reads.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ import numpy as np
 from torch import Tensor
 
 from segcal.data.folders.by_name import existing, place_of
-from segcal.data.folders.case_files import CaseFiles, as_numpy
+from segcal.data.folders.case_files import CaseFiles, CaseSpec, as_numpy
 from segcal.data.folders.crop import Crop
-from segcal.data.folders.expected import Expected
 from segcal.data.folders.head import Head
 from segcal.data.folders.layouts import Request, find_cases
 from segcal.data.folders.settings import Scores, Splits, check_background, check_scores, read_settings, read_splits
@@ -44,7 +43,6 @@ class Folder(Sequence[Case]):
         files: Where each case lies.
         activation: Whether the classes exclude one another (softmax) or are channels that may overlap (sigmoid).
         descriptions: Files of another program that describe the cases, such as nnU-Net's `dataset.json`.
-        in_slabs: Whether logits are checked slab by slab by those who read them, instead of once more before that.
         crops: Where the cases that were read lie in their volumes, if the network predicted a part of these only.
     """
 
@@ -60,9 +58,7 @@ class Folder(Sequence[Case]):
     files: dict[str, CaseFiles] = field(repr=False)
     activation: Activation = "softmax"
     descriptions: tuple[Path, ...] = ()
-    in_slabs: bool = False
     crops: dict[str, Crop] = field(default_factory=dict, repr=False)  # shared with every part of this folder
-    _checked: set[str] = field(default_factory=set, repr=False)  # shared with every part of this folder
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -81,18 +77,11 @@ class Folder(Sequence[Case]):
         if isinstance(index, slice):
             return self.subset(self.names[index])
         name = self.names[index]
-        expected = Expected(
-            self.num_classes, self.ignore_index, self.spatial_dims, self.image_channels, self.activation
-        )
-        case, crop = self.files[name].load(expected, check=name not in self._checked, in_slabs=self.in_slabs)
-        self._checked.add(name)
+        spec = CaseSpec(self.num_classes, self.spatial_dims, self.image_channels, self.activation)
+        case, crop = self.files[name].load(spec)
         if crop is not None:
             self.crops[name] = crop
         return case
-
-    def read_in_slabs(self) -> Folder:
-        """The same cases for those who read their logits once, slab by slab, and check them then."""
-        return replace(self, in_slabs=True)
 
     def subset(self, names: Iterable[str]) -> Folder:
         """The cases called `names`, in that order."""

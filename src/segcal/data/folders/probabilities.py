@@ -11,23 +11,25 @@ from torch import Tensor
 from segcal.data.io import base
 from segcal.files import release_pages
 from segcal.functional.arrays import shared_tensor, split_index
+from segcal.functional.checks import check_probabilities
 from segcal.functional.probability import (
     at_least_float32,
     logits_from_probabilities,
     logits_from_sigmoid,
     predicted_labels,
 )
-from segcal.types import Activation, Array
+from segcal.types import Activation, Array, InputError
 
 _AT_ONCE = 1 << 22
 """Probabilities converted at a time, since this is done in float64."""
 
 
-def logits_of(probs: Array, activation: Activation = "softmax") -> Array | Tensor:
+def logits_of(probs: Array, activation: Activation, *, origin: tuple[int, ...], of: str) -> Array | Tensor:
     """Return logits whose softmax or sigmoid is `probs` `[L, *S]`; those of a large volume are computed when read."""
-    if 4 * probs.size <= base.IN_MEMORY:
-        return converted(probs, activation)
-    return cast(Array, LazyLogits(probs, activation))
+    if probs.dtype.kind != "f":
+        raise InputError(f"probabilities must be floating point, got {probs.dtype} of {of}; convert them first")
+    lazy = LazyLogits(probs, activation, origin=origin, of=of)
+    return torch.from_numpy(lazy[...]) if 4 * probs.size <= base.IN_MEMORY else cast(Array, lazy)
 
 
 def converted(probs: Array, activation: Activation = "softmax") -> Tensor:
@@ -50,15 +52,24 @@ def converted(probs: Array, activation: Activation = "softmax") -> Tensor:
 
 
 class LazyLogits:
-    """Logits of probabilities that stay on disk: an array for reading, converted part by part.
+    """Logits of probabilities that stay on disk: an array for reading, checked and converted part by part.
+
+    Args:
+        probs: Probabilities `[L, *S]`.
+        activation: What turns the logits into them.
+        origin: Position of the first pixel in the file, for messages.
+        of: Name of the case, for messages.
 
     >>> LazyLogits(np.full((2, 3), 0.5, np.float16))[:, 1]
     array([-0.6931472, -0.6931472], dtype=float32)
     """
 
-    def __init__(self, probs: Array, activation: Activation = "softmax") -> None:
+    def __init__(
+        self, probs: Array, activation: Activation = "softmax", *, origin: tuple[int, ...] = (), of: str = ""
+    ) -> None:
         self.probs, self.shape, self.ndim = probs, probs.shape, probs.ndim
-        self.activation = activation
+        self.activation, self.of = activation, of
+        self.origin = origin or (0,) * (probs.ndim - 1)
         self.dtype = np.dtype(np.float64 if probs.dtype == np.float64 else np.float32)
 
     def __len__(self) -> int:
@@ -66,19 +77,16 @@ class LazyLogits:
 
     def __getitem__(self, index: Any) -> Array:
         classes, space = split_index(index, self.ndim)
-        if self.activation == "sigmoid" and isinstance(classes, slice):
-            return self._channels(self.probs[(classes, *space)])
-        part = np.array(self.probs[(slice(None), *space)])  # all classes, since the label depends on all of them
+        exclusive = self.activation == "softmax"
+        # the label of a pixel depends on all classes, and sigmoid channels do not depend on each other
+        read = slice(None) if exclusive or not isinstance(classes, slice) else classes
+        part = np.array(self.probs[(read, *space)])
         release_pages(self.probs)
-        found: Array = converted(part, self.activation).numpy()[classes]
-        return found
-
-    def _channels(self, probs: Array) -> Array:
-        """Return the logits of some sigmoid channels, which do not depend on the others."""
-        part = np.array(probs)
-        release_pages(self.probs)
-        found: Array = converted(part, "sigmoid").numpy()
-        return found
+        if all(isinstance(key, slice) for key in space):  # single pixels that were sampled have no position to name
+            origin = tuple(first + (key.start or 0) for first, key in zip(self.origin, space, strict=False))
+            check_probabilities(shared_tensor(part), exclusive=exclusive, origin=origin, of=self.of)
+        found: Array = converted(part, self.activation).numpy()
+        return found if read is classes else found[classes]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         return self[...].astype(self.dtype if dtype is None else dtype, copy=False)

@@ -11,12 +11,12 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
-from segcal.data.folders.case_files import as_numpy
-from segcal.data.folders.expected import Expected
+from segcal.data.folders.case_files import CaseSpec, as_numpy
 from segcal.data.folders.settings import Settings, check_background, write_settings
 from segcal.data.io.base import Spacing, plain, whole_numbers
 from segcal.files import MARKER, staged_folder, write_json
-from segcal.functional.checks import activation_of, ignored_labels
+from segcal.functional.arrays import to_tensor
+from segcal.functional.checks import activation_of, check_labels, check_logits, check_same_space, ignored_labels
 from segcal.types import Activation, Array, Case, IgnoreIndex, InputError
 
 
@@ -51,25 +51,25 @@ def write_folder(
         activation: "sigmoid" for channels that may overlap, with labels `[C, *S]` of 0 and 1; one channel is always so.
     """
     with staged_folder(path) as folder:
-        expected = _expected(splits, ignored_labels(ignore_index) or None, activation)
-        sigmoid = expected.activation == "sigmoid"
-        if sigmoid and expected.num_classes > 1 and class_names is None:  # the names say that there are channels
-            class_names = tuple(map(str, range(expected.num_classes)))
+        spec, ignored = _spec_of_first(splits, activation), ignored_labels(ignore_index) or None
+        sigmoid = spec.activation == "sigmoid"
+        if sigmoid and spec.num_classes > 1 and class_names is None:  # the names say that there are channels
+            class_names = tuple(map(str, range(spec.num_classes)))
         settings = Settings(
-            classes=_checked_names(class_names, expected.num_classes),
-            ignore_index=expected.ignore_index,
-            background=check_background(background, 2 if sigmoid else expected.num_classes),
+            classes=_checked_names(class_names, spec.num_classes),
+            ignore_index=ignored,
+            background=check_background(background, 2 if sigmoid else spec.num_classes),
             scores="logits",
             activation="sigmoid" if sigmoid else None,
         )
-        written = {split: [_write_case(folder, case, expected) for case in cases] for split, cases in splits.items()}
-        _write_remarks(folder, written, settings, expected)
+        written = {
+            split: [_write_case(folder, case, spec, ignored) for case in cases] for split, cases in splits.items()
+        }
+        _write_remarks(folder, written, settings, spec)
 
 
-def _expected(
-    splits: Mapping[str, Sequence[Case]], ignore_index: tuple[int, ...] | None, activation: Activation | None
-) -> Expected:
-    """What all cases must agree with: the first one."""
+def _spec_of_first(splits: Mapping[str, Sequence[Case]], activation: Activation | None) -> CaseSpec:
+    """Return the properties of the first case, which the others must share."""
     first = next((case for cases in splits.values() for case in cases), None)
     if first is None:
         raise InputError(f"splits must hold a case, got none in {list(splits)}; give some")
@@ -80,7 +80,7 @@ def _expected(
         )
     channels = 0 if first.image is None else first.image.shape[0]
     count = int(first.logits.shape[0])
-    return Expected(count, ignore_index, first.logits.ndim - 1, int(channels), activation_of(activation, count))
+    return CaseSpec(count, first.logits.ndim - 1, int(channels), activation_of(activation, count))
 
 
 def _checked_names(class_names: Sequence[str] | None, num_classes: int) -> tuple[str, ...] | None:
@@ -92,22 +92,41 @@ def _checked_names(class_names: Sequence[str] | None, num_classes: int) -> tuple
     return None if class_names is None else tuple(class_names)
 
 
-def _write_case(folder: Path, case: Case, expected: Expected) -> _Entry:
+def _write_case(folder: Path, case: Case, spec: CaseSpec, ignored: tuple[int, ...] | None) -> _Entry:
     """Write the arrays of a case, checked as a reader would check them."""
     name = _checked_name(case.name, folder)
     logits = plain(as_numpy(case.logits), Path(name))
     labels = None if case.labels is None else whole_numbers(plain(as_numpy(case.labels), Path(name)), Path(name))
     image = None if case.image is None else plain(as_numpy(case.image), Path(name))
     spacing = _checked_spacing(case)
-    if (image is None) != (expected.image_channels == 0):
+    if (image is None) != (spec.image_channels == 0):
         raise InputError(f"all cases must have an image or none, got both with case '{name}'; add or remove images")
-    expected.check(name, "logits", logits, labels, image, spacing)
+    spec.check(logits, labels, image, spacing, of=f"case '{name}'")
+    _check_values(name, logits, labels, spec, ignored)
     _save(folder / "logits" / f"{name}.npy", logits)
     if labels is not None:
         _save(folder / "labels" / f"{name}{'.png' if _fits_png(labels) else '.npy'}", labels)
     if image is not None:
         _save(folder / "images" / f"{name}.npy", image)
     return _Entry(name, case.group, spacing)
+
+
+def _check_values(
+    name: str, logits: Array, labels: Array | None, spec: CaseSpec, ignored: tuple[int, ...] | None
+) -> None:
+    of, scores = f"case '{name}'", to_tensor(logits)
+    check_logits(scores, spec.num_classes, class_axis=0, activation=spec.activation, of=of)
+    if labels is None:
+        return
+    sigmoid = spec.activation == "sigmoid"
+    if sigmoid and spec.num_classes > 1 and labels.shape != logits.shape:
+        raise InputError(
+            f"labels of sigmoid channels must have shape {logits.shape}, a mask of 0 and 1 for each, "
+            f"got {labels.shape} of {of}; make masks with segcal.functional.channels.channel_labels"
+        )
+    if not (sigmoid and labels.shape == logits.shape):
+        check_same_space(scores, to_tensor(labels), class_axis=0, of=of)
+    check_labels(to_tensor(labels), 2 if sigmoid else spec.num_classes, ignored, of=of)
 
 
 def _checked_name(name: str, folder: Path) -> str:
@@ -141,7 +160,7 @@ def _save(path: Path, array: Array) -> None:
         np.save(path, array)
 
 
-def _write_remarks(folder: Path, written: dict[str, list[_Entry]], settings: Settings, expected: Expected) -> None:
+def _write_remarks(folder: Path, written: dict[str, list[_Entry]], settings: Settings, spec: CaseSpec) -> None:
     """Write `segcal.toml`, `splits.json` and the marker of folders that segcal wrote."""
     entries = [entry for split in written.values() for entry in split]
     described = replace(
@@ -153,8 +172,8 @@ def _write_remarks(folder: Path, written: dict[str, list[_Entry]], settings: Set
     write_json(folder / "splits.json", {split: [entry.name for entry in part] for split, part in written.items()})
     data = {
         "cases": len(entries),
-        "num_classes": expected.num_classes,
-        "spatial_dims": expected.spatial_dims,
-        "image_channels": expected.image_channels,
+        "num_classes": spec.num_classes,
+        "spatial_dims": spec.spatial_dims,
+        "image_channels": spec.image_channels,
     }
     write_json(folder / MARKER, {"format": 1, "data": data})
