@@ -189,4 +189,4 @@ def _side_by_side(parts: Sequence[Iterator[tuple[Slab, Tensor]]]) -> Iterator[tu
         first, rows = slabs[0], slabs[0].inner_rows
         logits = torch.cat([slab.logits[:, 1:, slab.inner] for slab in slabs], dim=1)
         image = None if first.image is None else first.image[:, :, first.inner]
-        yield Slab(logits, image, rows, slice(0, rows.stop - rows.start)), [result for _, result in each]
+        yield Slab(logits, None, image, rows, slice(0, rows.stop - rows.start)), [result for _, result in each]
