@@ -35,13 +35,15 @@ check: $(VENV)/installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Attacks: damaged input, kills, full disks, odd machines, and slips in the core that the tests must notice.
+# Attacks: damaged input (new ones each time), kills, full disks, odd machines, and changes of the core that the tests must notice.
 campaign: $(VENV)/installed-dev
-	$(BIN)/python -m tests.campaign fuzz --number 100000 --seed 1
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[campaign]"
+	$(BIN)/python -m pytest -n $(THREADS) -q tests/campaign/test_fuzz.py --hypothesis-profile campaign --hypothesis-show-statistics
 	$(BIN)/python -m tests.campaign kill --number 330 --seed 1
 	$(BIN)/python -m tests.campaign disk --number 100 --seed 1
 	$(BIN)/python -m tests.campaign odd-machines
-	$(BIN)/python -m tests.campaign mutate --number 300 --seed 1
+	$(BIN)/mutmut run --max-children $(THREADS)
+	$(BIN)/mutmut results
 
 # The site, built strictly: a broken link or an undocumented name is an error.
 docs: $(VENV)/installed-dev
@@ -64,4 +66,4 @@ $(VENV)/installed-dev: $(VENV)/bin/python pyproject.toml constraints.txt
 	touch $@ $(VENV)/installed
 
 clean:
-	rm -rf $(VENV) $(INTEGRATIONS) demo site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(INTEGRATIONS) demo site build dist mutants .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -29,6 +29,7 @@ settings.register_profile(
     database=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
+settings.register_profile("campaign", settings.get_profile("segcal"), max_examples=25_000, derandomize=False)
 settings.load_profile("segcal")
 
 

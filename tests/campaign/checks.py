@@ -225,6 +225,12 @@ def check_text(done: Done) -> str | None:
     return None if done.stdout.strip() else "nothing printed"
 
 
+def check_form(done: Done) -> str | None:
+    """One JSON document without NaN."""
+    strict_json(done.stdout)
+    return None
+
+
 def check_export(done: Done) -> str | None:
     """The table is a whole file."""
     return None if (done.folder / "out.csv").stat().st_size else "half-written: an empty file"

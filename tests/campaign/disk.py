@@ -30,7 +30,7 @@ def disk(seed: int, *, number: int | None, minutes: float | None) -> Kills:
     began, rng, found = time.monotonic(), Random(seed), Kills()
     with tempfile.TemporaryDirectory(prefix="segcal-disk-") as folder:
         root = Path(folder)
-        prepare(waiting=True)
+        prepare()
         make_inputs(root, seed)
         warm_up(root)
         mounted, k = _can_mount(root), 0

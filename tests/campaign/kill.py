@@ -54,7 +54,7 @@ def kill(seed: int, *, number: int | None, minutes: float | None) -> Kills:
     began, rng, found = time.monotonic(), Random(seed), Kills()
     with tempfile.TemporaryDirectory(prefix="segcal-kill-") as folder:
         root = Path(folder)
-        prepare(waiting=True)
+        prepare()
         make_inputs(root, seed)
         warm_up(root)
         rehearsals = {job: _rehearsed(job, root) for job in JOBS}

@@ -19,7 +19,7 @@ from typing import Any
 import typer.main
 from nibabel import imageglobals
 
-import segcal.files.publishing
+import segcal
 from segcal.cli.app import app
 
 SECONDS = 20.0
@@ -57,13 +57,11 @@ def _command() -> Any:
     return typer.main.get_command(app)
 
 
-def prepare(*, waiting: bool = False) -> None:
-    """Set this process up for many commands: one thread computes, and nothing waits for the disk unless it should."""
+def prepare() -> None:
+    """Set this process up for many commands, in which one thread computes."""
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # with limited memory a GPU cannot be used, and it rounds differently
     import torch
 
-    if not waiting:
-        segcal.files.publishing._sync = lambda path: None  # type: ignore[assignment]
     torch.set_num_threads(1)
     os.environ["COLUMNS"] = "200"
     _command()

@@ -1,0 +1,116 @@
+"""What is attacked: folders and saved files, the commands that read them, and how to tell whether they are right."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.campaign import checks, folders
+from tests.campaign.running import run
+from tests.campaign.trees import Tree, become, read_tree, write_tree
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command line and its check."""
+
+    args: tuple[str, ...]
+    check: checks.Check
+
+
+@dataclass(frozen=True, repr=False)
+class Artefact:
+    """A whole working folder, the part of it that is damaged, and commands that read it, quick ones repeated."""
+
+    name: str
+    tree: Tree
+    prefix: str
+    commands: tuple[Command, ...]
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # asked for by hypothesis
+        printer.text(repr(self))
+
+
+_APPLY = Command(("apply", "calibrator", "data", "--out", "out", "--json"), checks.check_apply)
+_EVALUATE = ("evaluate", "data", "--json", "--patches", "2", "--patch-size", "4")
+_TRAINED = {"lts": ("--epochs", "2"), "ibts": ("--epochs", "2")}
+_CLOSED = ("vector", "isotonic", "histogram", "ets", "beta", "dirichlet", "matrix", "bts")
+
+
+def _fit(method: str) -> Command:
+    return Command(("fit", "data", "--method", method, "--out", "out", "--json"), checks.check_fit)
+
+
+_OF_DATA = (
+    *(_fit("ts"),) * 16,
+    *(_APPLY,) * 16,
+    *(Command(("diagnose", "data", "--json"), checks.check_diagnose),) * 4,
+    *(_fit(method) for method in _CLOSED),
+    Command((*_EVALUATE, "--out", "out"), checks.check_evaluate),
+    Command(_EVALUATE, checks.check_evaluate),
+)
+_OF_RESULTS = (
+    *(Command(("table", "results", "--json"), checks.check_table),) * 4,
+    Command(("table", "results"), checks.check_text),
+    Command(("table", "results", "--reference", "TS", "--test", "wilcoxon", "--floor"), checks.check_text),
+    Command(("table", "results", "--average", "pixels", "--out", "out.csv"), checks.check_export),
+    Command(("report", "results", "--out", "out.html"), checks.check_page),
+)
+_OF_RULES = (
+    Command(("decide", "data", "--rules", "rules", "--json"), checks.check_form),
+    Command(("report", "results", "--decisions", "rules", "--out", "out.html"), checks.check_page),
+)
+_FUSE = Command(("fuse", "data", "--method", "plurality", "--out", "out", "--json"), checks.check_fuse)
+
+
+def artefacts(work: Path, methods: Sequence[str]) -> dict[str, list[Artefact]]:
+    """Return all artefacts by kind, made by segcal in the folder `work` with calibrators of the given methods."""
+    rng = np.random.default_rng(0)
+    data = {name: make(rng) for name, make in folders.FOLDERS.items()}
+    work.mkdir(exist_ok=True)
+    write_tree(work, placed := _placed(data["npy"], "data/"))
+    saved = {method: _fitted(method, work) for method in methods}
+    found = {"calibrators": [_calibrator(method, {**placed, **saved[method]}, work) for method in methods]}
+    both = ("--calibrators", "made/ts", "made/vector")
+    _must((*_EVALUATE, "--split", "fit", *both, "--floor", "--patch-sizes", "3", "--out", "made/results"), work)
+    results = _placed(read_tree(work / "made" / "results"), "results/")
+    found["results"] = [Artefact("results", results, "results/", _OF_RESULTS)]
+    _must(("decide", "data", "--split", "fit", "--out", "made/rules"), work)
+    rules = _placed(read_tree(work / "made" / "rules"), "rules/")
+    found["decisions"] = [Artefact("decisions", {**placed, **results, **rules}, "rules/", _OF_RULES)]
+    for name, tree in data.items():
+        found[name] = [Artefact(f"data {name}", _placed(tree, "data/") | saved["ts"], "data/", _OF_DATA)]
+    found["atlases"] = [Artefact("atlases", _placed(folders.of_atlases(rng), "data/"), "data/", (_FUSE,))]
+    become(work, read_tree(work), {})
+    return found
+
+
+def _placed(tree: Tree, prefix: str) -> Tree:
+    return {f"{prefix}{name}": content for name, content in tree.items()}
+
+
+def _fitted(method: str, work: Path) -> Tree:
+    out = f"made/{method}"
+    _must(("fit", "data", "--method", method, "--split", "fit", "--out", out, *_TRAINED.get(method, ())), work)
+    return _placed(read_tree(work / out), "calibrator/")
+
+
+def _calibrator(method: str, tree: Tree, work: Path) -> Artefact:
+    """Return the artefact of a calibrator with what it writes while it is whole, below `expected/`."""
+    _must(("apply", f"made/{method}", "data", "--out", "out", "--json"), work)
+    written = {name: c for name, c in read_tree(work / "out").items() if name.endswith(".npy")}
+    whole = tree | _placed(written, "expected/")
+    return Artefact(f"calibrator {method}", whole, "calibrator/", (Command(_APPLY.args, checks.check_calibrator),))
+
+
+def _must(args: Sequence[str], work: Path) -> None:
+    ran = run(args, work, seconds=300)
+    if ran.status:
+        raise RuntimeError(f"segcal {' '.join(args)} failed before anything was damaged: {ran.stderr}{ran.error or ''}")
