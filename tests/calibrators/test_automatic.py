@@ -23,7 +23,7 @@ from segcal.calibrators.shared.plan import Plan
 from segcal.calibrators.shared.streaming import summed_nll
 from segcal.calibrators.shared.trial import Score, Trial
 from segcal.data.sample.scenes import simulate
-from segcal.integrations.onnx import export_onnx
+from segcal.integrations.export import export_onnx
 from segcal.types import Case, InputError
 from support.contracts import CHECKS, Check, Subject
 from support.strengths import choose_among_few

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import segcal
 from segcal.data.sample.scenes import simulate
@@ -109,10 +110,13 @@ def test_auto_is_the_default_and_uses_the_image_where_it_may() -> None:
 
 
 def test_trained_methods_take_settings_and_validation() -> None:
+    """What the fit remarks on is a warning at the caller's line, and in the report."""
     settings = {"epochs": 2, "learning_rate": 1e-3}
-    calibrated = segcal.calibrate(
-        Network(), loader(), "lts", ignore_index=255, validation=loader(), fit_settings=settings, positivity="softplus"
-    )
+    given: dict[str, Any] = {"ignore_index": 255, "fit_settings": settings, "positivity": "softplus"}
+    with pytest.warns(CalibrationWarning, match="was still falling when the epochs ended") as caught:
+        calibrated = segcal.calibrate(Network(), loader(), "lts", validation=loader(), **given)
+    assert [Path(warning.filename) for warning in caught] == [Path(__file__)]
+    assert calibrated.fit_report_.warnings == (str(caught[0].message),)
     cases = list(predict_cases(Network(), loader()))
     by_hand = segcal.create("lts", CLASSES, image_channels=IMAGES.shape[1], ignore_index=255, positivity="softplus")
     by_hand.fit(cases, validation=cases, **settings)
@@ -132,11 +136,55 @@ def test_predictions_beyond_the_memory_are_on_disk_and_gone_afterwards(
             return super().forward(image)
 
     calibrated = segcal.calibrate(Watching(), loader(), "ts", ignore_index=255, in_memory=0)
-    assert seen == [0, 9, 18]  # logits, labels and image of three cases each
+    assert seen == [0, 6, 12]  # logits and labels of three cases each; TS does not read the image
     assert list(tmp_path.iterdir()) == []
     assert calibrated.fit_report_.details["temperature"] == temperature_by_hand()
 
 
+def test_images_are_kept_for_methods_that_read_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    seen: list[int] = []
+
+    class Watching(Network):
+        def forward(self, image: Tensor) -> Any:
+            seen.append(len(list(tmp_path.rglob("*-image.npy"))))
+            return super().forward(image)
+
+    with pytest.warns(CalibrationWarning):
+        segcal.calibrate(Watching(), loader(), "lts", ignore_index=255, in_memory=0, fit_settings={"epochs": 1})
+    assert seen == [0, 3, 6]
+
+
+class Stream(IterableDataset[tuple[Tensor, Tensor]]):
+    """Pairs without a length."""
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        return iter(zip(IMAGES, LABELS, strict=True))
+
+
+def test_a_loader_without_a_length() -> None:
+    calibrated = segcal.calibrate(Network(), DataLoader(Stream(), batch_size=3), "ts", ignore_index=255)
+    assert calibrated.fit_report_.details["temperature"] == temperature_by_hand()
+
+
+def test_calibrated_logits_and_probabilities_agree() -> None:
+    calibrated = segcal.calibrate(Network(), loader(), "ts", ignore_index=255)
+    with torch.no_grad():
+        logits, probs = calibrated.logits(IMAGES), calibrated(IMAGES)
+    torch.testing.assert_close(logits.softmax(1), probs)
+    assert not torch.allclose(logits, Network()(IMAGES))
+
+
+def test_cropped_labels_are_refused() -> None:
+    """Scores would be squeezed over them."""
+    for cropped in (LABELS[:, 2:-2, 2:-2], LABELS[:, ::2, ::2], LABELS.repeat(1, 2, 1)[:, :-12]):
+        with pytest.raises(
+            InputError, match=r"labels of size .* must have the size \(24, 32\) of the network's logits"
+        ):
+            segcal.calibrate(Network(), [(IMAGES, cropped)], "ts", ignore_index=255)
+
+
+@pytest.mark.filterwarnings("ignore::segcal.CalibrationWarning")  # random scores
 def test_one_logit_heads_are_read_from_the_network() -> None:
     calibrated = segcal.calibrate(nn.Conv2d(IMAGES.shape[1], 1, 1), [(IMAGES, (LABELS > 1).long())], "ts")
     assert calibrated.calibrator.num_classes == 1
@@ -159,6 +207,7 @@ class Channels(nn.Module):
         return 20 * self.conv(image)
 
 
+@pytest.mark.filterwarnings("ignore::segcal.CalibrationWarning")  # random scores
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("kind", [torch.int64, torch.float32, torch.bool])
 def test_sigmoid_channels_are_those_of_a_fit_by_hand(channels: int, kind: torch.dtype) -> None:
@@ -177,6 +226,7 @@ def test_sigmoid_channels_are_those_of_a_fit_by_hand(channels: int, kind: torch.
     assert all(calibrated.fit_report_.fingerprints)
 
 
+@pytest.mark.filterwarnings("ignore::segcal.CalibrationWarning")  # random scores
 def test_sigmoid_channels_are_validated_and_measured() -> None:
     """A trained method with validation; the cases of the loader are recognised where they are measured."""
     network, pairs = Channels(3), [(IMAGES, MASKS.long())]
@@ -199,6 +249,7 @@ def test_masks_without_their_activation_say_what_to_set() -> None:
         segcal.calibrate(Channels(3), [(IMAGES, LABELS)], "ts", activation="sigmoid")
 
 
+@pytest.mark.filterwarnings("ignore::segcal.CalibrationWarning")  # random scores
 @pytest.mark.parametrize("activation", ["softmax", "sigmoid"])
 def test_shares_of_raters_are_fitted_as_their_label_maps(activation: Any) -> None:
     """Two raters who disagree at some pixels: the fit is that of both label maps together."""

@@ -69,7 +69,7 @@ def test_every_form_gives_calibrated_probabilities(dims: int, form: str, method:
     model = CalibratedModel(network, calibrator)
     with torch.no_grad():
         probs = model(image)
-        assert torch.equal(model.logits(image), scores)
+        assert torch.equal(model.logits(image), calibrator(scores, image))
         assert torch.equal(probs, calibrator.predict_proba(scores, image))
     assert torch.equal(probs.argmax(1), scores.argmax(1))
     assert torch.allclose(probs.sum(1), torch.ones(()))

@@ -199,7 +199,7 @@ def test_ignite_handler() -> None:
     from ignite.engine import Engine
     from monai.handlers import from_engine
 
-    from segcal.integrations.monai_handler import CalibrationHandler
+    from segcal.integrations.monai import CalibrationHandler
 
     images, labels = batch_of(4, (16, 16))
     network, suite = Convolution(), CalibrationSuite(CLASSES)

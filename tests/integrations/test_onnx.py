@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from segcal.calibrators import Calibrator, ContextualTemperatureScaling, create
 from segcal.data.sample.scenes import simulate
 from segcal.integrations.calibrated_model import CalibratedModel
-from segcal.integrations.onnx import export_onnx
-from segcal.integrations.torch_export import export_torch
+from segcal.integrations.export import export_onnx, export_torch
 from segcal.types import InputError
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -109,7 +108,7 @@ def test_network_and_calibrator_in_one_file(tmp_path: Path) -> None:
 
 def test_a_file_that_differs_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file.onnx").write_text("older")
-    monkeypatch.setattr("segcal.integrations.exporting.TOLERANCE", -1.0)
+    monkeypatch.setattr("segcal.integrations.export.TOLERANCE", -1.0)
     with pytest.raises(InputError, match=r"differs from PyTorch by .*, more than -1\.0; it was not kept"):
         export_onnx(fitted("ts"), tmp_path / "file.onnx", size=(16, 16))
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("file.onnx", "older")]

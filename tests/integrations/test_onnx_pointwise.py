@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from segcal.calibrators import create
-from segcal.integrations.onnx import export_onnx
+from segcal.integrations.export import export_onnx
 from support.flat import noisy
 
 onnxruntime = pytest.importorskip("onnxruntime")

@@ -46,7 +46,7 @@ def test_configuration_of_a_bundle_runs(tmp_path: Path) -> None:
     from monai.bundle import ConfigParser
     from monai.engines import SupervisedEvaluator
 
-    from segcal.integrations.monai_handler import CalibrationHandler
+    from segcal.integrations.monai import CalibrationHandler
 
     (text,) = re.findall(r"^```json\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
     parser = ConfigParser({**json.loads(f"{{{text}}}"), "bundle_root": str(tmp_path)})

@@ -67,11 +67,20 @@ def test_the_network_is_left_as_it_was(stop: bool) -> None:
     assert all(p.requires_grad and p.grad is None for p in network.parameters())
 
 
-def test_labels_of_another_size_decide_and_the_image_is_left_out() -> None:
-    coarse = [(image, F.interpolate(labels[:, None].float(), size=(4, 6))) for image, labels in batches()]
-    found = list(predict_cases(Network(), coarse))
-    assert {tuple(case.logits.shape) for case in found} == {(3, 4, 6)}
+def test_finer_labels_decide_and_the_image_is_left_out() -> None:
+    fine = [(image, labels.repeat_interleave(2, 1).repeat_interleave(2, 2)) for image, labels in batches()]
+    found = list(predict_cases(Network(), fine))
+    assert {tuple(case.logits.shape) for case in found} == {(3, 16, 24)}
     assert {case.image for case in found} == {None}
+
+
+@pytest.mark.parametrize(("stride", "size"), [(1, 65), (4, 65), (8, 65), (3, 64)])
+def test_strides_round_the_size_of_the_logits(stride: int, size: int) -> None:
+    """A network of stride 8 gives 9 pixels for 65; labels of such images are an integer multiple up to rounding."""
+    network = nn.Conv2d(1, 3, 3, stride=stride, padding=1)
+    pair = (torch.rand(1, 1, size, size), torch.zeros(1, size, size).long())
+    (case,) = predict_cases(network, [pair])
+    assert case.logits.shape == (3, size, size)
 
 
 def test_names_of_the_batch_and_crops_of_one_image() -> None:

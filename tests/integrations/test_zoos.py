@@ -11,7 +11,7 @@ from torch import nn
 from segcal import predict_cases
 from segcal.calibrators import create
 from segcal.integrations.calibrated_model import CalibratedModel
-from segcal.integrations.torch_export import export_torch
+from segcal.integrations.export import export_torch
 from support.networks import CLASSES, batch_of, fitted
 
 
@@ -53,7 +53,7 @@ def test_networks_of_a_zoo(build: object, tmp_path: Path) -> None:
 def test_networks_of_a_zoo_as_onnx(build: object, tmp_path: Path) -> None:
     runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
     pytest.importorskip("onnxscript", reason="onnxscript is not installed")
-    from segcal.integrations.onnx import export_onnx
+    from segcal.integrations.export import export_onnx
 
     network = build()  # type: ignore[operator]
     images, labels = batch_of(1, (64, 64), channels=3)

@@ -20,7 +20,7 @@ def export(
         str | None, typer.Option(help="Put this network first: MODULE:FUNCTION that returns an nn.Module.")
     ] = None,
     image_channels: Annotated[int | None, typer.Option(help="Channels of the network's input.")] = None,
-    size: Annotated[list[int] | None, typer.Option(help="Spatial size to check with; others work too.")] = None,
+    size: Annotated[list[int] | None, typer.Option(help="Spatial size to trace and check with.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Export a calibrator, or a network with its calibrator, as ONNX or torch.export.
@@ -32,8 +32,7 @@ def export(
     from segcal.calibrators import load
     from segcal.files import check_output_file
     from segcal.integrations.calibrated_model import import_network
-    from segcal.integrations.onnx import export_onnx
-    from segcal.integrations.torch_export import export_torch
+    from segcal.integrations.export import export_onnx, export_torch
 
     check_output_file(out, (".onnx", ".pt2"), calibrator)
     write = export_torch if out.suffix.lower() == ".pt2" else export_onnx

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sized
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from torch import nn
@@ -19,6 +21,7 @@ from segcal.integrations.predict import check_network, device_of, predict_cases
 from segcal.integrations.spill import IN_MEMORY, SpilledCases
 from segcal.progress import progress_of
 from segcal.text import CalibrationWarning, suggestion
+from segcal.training.processes import rank_and_world
 from segcal.types import Case, InputError, public
 
 
@@ -40,25 +43,27 @@ def calibrate(
     """Calibrate a network on a loader of images and labels that it was not trained on.
 
     The network runs once over the loader, in evaluation mode and without gradients. Its device, its weights and the
-    mode of each of its modules stay as they are.
+    mode of each of its modules stay as they are. Where `torch.distributed` is initialised, each process gives its own
+    part of the data, as a distributed sampler does, and every process returns the same calibrator, fitted on all parts.
 
     >>> import torch
     >>> from torch.utils.data import DataLoader, TensorDataset
     >>> network = nn.Conv2d(3, 4, kernel_size=1)
-    >>> data = TensorDataset(torch.rand(6, 3, 16, 16), torch.randint(4, (6, 16, 16)))
-    >>> calibrated = calibrate(network, DataLoader(data, batch_size=2), method="ts")
-    >>> calibrated(torch.rand(1, 3, 16, 16)).shape  # probabilities
-    torch.Size([1, 4, 16, 16])
+    >>> images = torch.rand(6, 3, 16, 16)
+    >>> labels = (network(images) + torch.randn(6, 4, 16, 16)).argmax(1)
+    >>> calibrated = calibrate(network, DataLoader(TensorDataset(images, labels), batch_size=2), method="ts")
+    >>> calibrated(images).shape, calibrated.logits(images).shape  # probabilities and calibrated logits
+    (torch.Size([6, 4, 16, 16]), torch.Size([6, 4, 16, 16]))
     >>> calibrated.fit_report_.cases
     6
 
     A network of channels that may overlap needs its activation, and masks `[B, C, *S]`; it returns a probability for
     each channel:
 
-    >>> masks = TensorDataset(torch.rand(6, 3, 16, 16), torch.randint(2, (6, 4, 16, 16)))
-    >>> calibrated = calibrate(network, DataLoader(masks, batch_size=2), method="ts", activation="sigmoid")
-    >>> calibrated(torch.rand(1, 3, 16, 16)).shape
-    torch.Size([1, 4, 16, 16])
+    >>> masks = (network(images) + torch.randn(6, 4, 16, 16) > 0).long()
+    >>> calibrated = calibrate(network, [(images, masks)], method="ts", activation="sigmoid")
+    >>> calibrated(images).shape
+    torch.Size([6, 4, 16, 16])
 
     Args:
         model: Any segmentation network; see `segcal.integrations.outputs` for what it may return.
@@ -82,34 +87,46 @@ def calibrate(
     check_network(model)
     check_method(method)  # before the network runs
     remarks = dict[str, None]()
+    activation = settings.get("activation")
+    predict = partial(predict_cases, model, activation=activation, raters=raters, remark=remarks.setdefault)
+    rank, world = rank_and_world()
+    prefix, progress = f"{prefix}rank{rank}-" if world > 1 else prefix, progress and rank == 0
     with SpilledCases(in_memory) as cases, SpilledCases(in_memory) as held_out:
-        predict = partial(
-            predict_cases, model, activation=settings.get("activation"), raters=raters, remark=remarks.setdefault
-        )
-        _collect(cases, loader, partial(predict, prefix=prefix), "predicting", progress)
+        with _shown(loader, "predicting", progress) as batches:
+            predicted = predict(batches, prefix=prefix)
+            if (first := next(predicted, None)) is None:
+                raise no_cases(loader, "batch", "loader")
+            calibrator = _created(method, first, 0 if logits_only else _channels(first), settings)
+            _check_settings(calibrator, fit_settings or {})
+            reads_images = bool(getattr(calibrator, "image_channels", 0))
+            cases.extend(_kept(chain([first], predicted), reads_images))
+        cases.share()
         if validation is not None:
-            named = partial(predict, prefix=f"{prefix}validation-")
-            _collect(held_out, validation, named, "predicting validation", progress)
-        calibrator = _created(method, cases, logits_only, settings)
-        _check_settings(calibrator, fit_settings or {})
-        fit_shown(calibrator, cases, held_out if len(held_out) else None, fit_settings or {}, hidden=not progress)
-    for remark in remarks:
-        warnings.warn(remark, CalibrationWarning, stacklevel=2)
+            with _shown(validation, "predicting validation", progress) as batches:
+                held_out.extend(_kept(predict(batches, prefix=f"{prefix}validation-"), reads_images))
+            held_out.share()
+            if not held_out:
+                raise no_cases(validation, "batch", "loader")
+        if reads_images and any(case.image is None for case in (*cases, *held_out)):
+            calibrator = _created(method, first, 0, settings)  # methods can look at the logits only
+        with warnings.catch_warnings():  # of which the report has a copy
+            warnings.simplefilter("ignore", CalibrationWarning)
+            fit_shown(calibrator, cases, held_out or None, fit_settings or {}, hidden=not progress)
     report = calibrator.fit_report_
     calibrator.fit_report_ = replace(report, warnings=(*remarks, *report.warnings))
+    for warning in calibrator.fit_report_.warnings:
+        warnings.warn(warning, CalibrationWarning, stacklevel=2)
     return CalibratedModel(model, calibrator.to(device_of(model)))
 
 
-def _collect(
-    into: SpilledCases,
-    loader: Iterable[Any],
-    predict: Callable[[Iterable[Any]], Iterator[Case]],
-    what: str,
-    progress: bool,
-) -> None:
-    """Run the network over a loader and keep its cases."""
-    batches = len(loader) if isinstance(loader, Sized) else None
-    with progress_of(what, total=batches, hidden=not progress) as bar:
+@contextmanager
+def _shown(loader: Iterable[Any], what: str, progress: bool) -> Iterator[Iterator[Any]]:
+    """Give the batches of a loader, under a progress bar."""
+    try:
+        total = len(loader) if isinstance(loader, Sized) else None
+    except TypeError:  # a DataLoader of an IterableDataset
+        total = None
+    with progress_of(what, total=total, hidden=not progress) as bar:
         (task,) = bar.task_ids
 
         def advancing() -> Iterator[Any]:
@@ -117,18 +134,22 @@ def _collect(
                 yield batch
                 bar.advance(task)
 
-        into.extend(predict(advancing()))
-    if not len(into):
-        raise no_cases(loader, "batch", "loader")
+        yield advancing()
 
 
-def _created(method: str, cases: Sequence[Case], logits_only: bool, settings: Mapping[str, Any]) -> Calibrator:
-    """Return an unfitted calibrator for the cases."""
-    shape = tuple(cases[0].logits.shape)
-    # without an image for every case, at the size of its labels, methods can look at the logits only
-    images = [] if logits_only else [case.image for case in cases if case.image is not None]
-    channels = len(images[0]) if len(images) == len(cases) else 0
-    seen = {"num_classes": shape[0], "spatial_dims": len(shape) - 1, "image_channels": channels}
+def _kept(cases: Iterable[Case], reads_images: bool) -> Iterator[Case]:
+    """Yield cases, without their images if the method does not read them."""
+    return (case if reads_images else replace(case, image=None) for case in cases)
+
+
+def _channels(case: Case) -> int:
+    return 0 if case.image is None else len(case.image)
+
+
+def _created(method: str, case: Case, image_channels: int, settings: Mapping[str, Any]) -> Calibrator:
+    """Return an unfitted calibrator for cases like this one."""
+    classes, *space = case.logits.shape
+    seen = {"num_classes": classes, "spatial_dims": len(space), "image_channels": image_channels}
     return create(method, **{**seen, **settings})
 
 

@@ -37,12 +37,13 @@ class CalibratedModel(nn.Module):
         return self.calibrator.fit_report_
 
     def logits(self, image: Image) -> Logits:
-        """Return the network's own logits, at the size of the image."""
-        return logits_of(self.network(image), image)
+        """Return calibrated logits `[B, L, *S]`; the network's own are `logits_of(network(image), image)`."""
+        calibrated: Logits = self.calibrator(logits_of(self.network(image), image), image)
+        return calibrated
 
     def forward(self, image: Image) -> Probs:
         """Return calibrated probabilities `[B, L, *S]`."""
-        return self.calibrator.predict_proba(self.logits(image), image)
+        return self.calibrator.predict_proba(logits_of(self.network(image), image), image)
 
 
 def import_network(text: str) -> nn.Module:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from segcal.calibrators import Calibrator, create
+from segcal.calibrators import Calibrator, create, load
 from segcal.cases import Part, to_tensor
 from segcal.functional.checks import activation_of
 from segcal.integrations.calibrated_model import CalibratedModel
@@ -34,7 +36,8 @@ class CalibrationCallback(Callback):
 
     Logged are `val_ece` and `val_nll` of the network, and `val_ece_calibrated` and `val_nll_calibrated`: those of each
     half of the images with a calibrator that was fitted on the other half, so that they are not too good. The
-    calibrator of all images is in `calibrator` afterwards, and `calibrated(module)` puts it behind the network.
+    calibrator of all images is in `calibrator` afterwards and in checkpoints, and `calibrated(module)` puts it behind
+    the network. With several processes, each of them fits the same calibrator on the images of all.
 
     Batches are read as `segcal.calibrate` reads them (see `segcal.integrations.loaders`), and so is the output of the
     network (see `segcal.integrations.outputs`).
@@ -76,8 +79,6 @@ class CalibrationCallback(Callback):
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Forget the images of the last validation."""
-        if trainer.world_size > 1:
-            raise InputError("CalibrationCallback runs in one process; validate with devices=1, or use 'segcal fit'")
         self._forget()
 
     def on_validation_batch_end(
@@ -101,13 +102,30 @@ class CalibrationCallback(Callback):
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Fit, and log."""
-        if trainer.sanity_checking or not self._cases:
+        if trainer.sanity_checking:
             return
         # Lightning validates in inference mode, whose tensors can neither be trained nor loaded into afterwards
         with torch.inference_mode(False):
-            logged = self._fit()
-        pl_module.log_dict(logged)
+            self._cases.share()
+            logged = self._fit() if self._cases else {}
+        pl_module.log_dict(logged, sync_dist=trainer.world_size > 1)  # the same in every process
         self._forget()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the calibrator for a checkpoint: the files that `save` writes, as tensors of bytes."""
+        if self.calibrator is None:
+            return {}
+        with TemporaryDirectory() as folder:
+            self.calibrator.save(Path(folder) / "calibrator")
+            files = sorted((Path(folder) / "calibrator").iterdir())
+            return {file.name: torch.frombuffer(bytearray(file.read_bytes()), dtype=torch.uint8) for file in files}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take the calibrator of a checkpoint over."""
+        with TemporaryDirectory() as folder:
+            for name, content in state_dict.items():
+                (Path(folder) / Path(name).name).write_bytes(content.numpy().tobytes())
+            self.calibrator = load(folder) if state_dict else None
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Leave no temporary folder behind."""

@@ -1,13 +1,12 @@
-"""MONAI: a transform in place of `Activationsd`, and an exact metric.
+"""MONAI: a transform in place of `Activationsd`, an exact metric, and its Ignite handler.
 
-Both, and the Ignite handler in `segcal.integrations.monai_handler`, can be named by `_target_` in the configuration of
-a bundle.
+Each can be named by `_target_` in the configuration of a bundle.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -35,6 +34,7 @@ from segcal.types import MOST_BINS, MOST_CLASSES, Activation, IgnoreIndex, Input
 with needs_extra("monai"):
     from monai.config import KeysCollection
     from monai.data import MetaTensor
+    from monai.handlers.ignite_metric import IgniteMetricHandler
     from monai.metrics import CumulativeIterationMetric
     from monai.transforms import MapTransform
 
@@ -184,6 +184,27 @@ class CalibrationMetric(CumulativeIterationMetric):
         )
         counts = torch.cat([found.top.pixels.flatten(), found.top.hit.flatten(), found.support.flatten()])
         return counts, torch.cat([found.top.confidence.flatten(), found.sums.flatten()])
+
+
+class CalibrationHandler(IgniteMetricHandler):
+    """`CalibrationMetric` attached to an Ignite engine; the value appears in `engine.state.metrics`.
+
+    Args:
+        settings: Arguments of `CalibrationMetric`: `num_classes`, `scores`, `metric`, ...
+        output_transform: Function from the engine's output to predictions and labels, as in all handlers of MONAI.
+        save_details: Whether to keep counts and sums of each image in `engine.state.metric_details`.
+        named: Arguments of `CalibrationMetric` by name.
+    """
+
+    def __init__(
+        self,
+        *settings: Any,
+        output_transform: Callable[[Any], Any] = lambda x: x,
+        save_details: bool = False,
+        **named: Any,
+    ) -> None:
+        metric_fn = CalibrationMetric(*settings, **named)
+        super().__init__(metric_fn=metric_fn, output_transform=output_transform, save_details=save_details)
 
 
 def _read(counts: Tensor, sums: Tensor, num_classes: int, bins: int) -> dict[str, Tensor]:

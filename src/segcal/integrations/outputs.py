@@ -53,6 +53,25 @@ def resized(logits: Logits, size: Sequence[int]) -> Logits:
     return F.interpolate(logits, size=tuple(size), mode=_MODES[logits.ndim], align_corners=False)
 
 
+def check_scale(logits: Logits, size: Sequence[int]) -> None:
+    """Raise unless the labels' size is that of the logits, or an integer multiple of it up to rounding.
+
+    Anything else was cropped or padded, and interpolation would stretch scores over the wrong pixels.
+    """
+    own = tuple(logits.shape[2:])
+    if len(own) == len(size) and not all(map(_is_scale, own, size)):
+        raise InputError(
+            f"labels of size {tuple(size)} must have the size {own} of the network's logits, or an integer multiple of "
+            "it; crop or pad images and labels alike"
+        )
+
+
+def _is_scale(small: int, large: int) -> bool:
+    """Return whether `small` pixels are `large` ones reduced by an integer stride, which rounds down or up."""
+    stride = round(large / small) if small else 0
+    return stride >= 1 and small in (large // stride, -(-large // stride))
+
+
 def logits_of(output: Any, image: Image) -> Logits:
     """Return the logits in the output of a network, at the size of its image."""
     return resized(read_output(output).logits, image.shape[2:])

@@ -12,7 +12,7 @@ from torch import nn
 
 from segcal.cases import rater_cases
 from segcal.integrations.loaders import Batch, read_batch
-from segcal.integrations.outputs import read_output, resized
+from segcal.integrations.outputs import check_scale, read_output, resized
 from segcal.types import Activation, Case, InputError, Logits, public
 
 Remark = Callable[[str], None]
@@ -33,7 +33,8 @@ def predict_cases(
     """Yield the cases that a network makes of a loader, for `fit` and `evaluate`, in the memory of one batch.
 
     The network runs in evaluation mode without gradients; when the cases have been read, or the iterator is closed, it
-    is in the mode that it was in before. Logits of another resolution are interpolated to that of the labels.
+    is in the mode that it was in before. Labels must have the size of the logits or an integer multiple of it, to which
+    the logits are then interpolated.
 
     Args:
         network: Any segmentation network; see `segcal.integrations.outputs` for what it may return.
@@ -85,8 +86,9 @@ class CaseMaker:
                 f"the network must return logits of {len(image)} images, got shape {tuple(logits.shape)}; "
                 "check its output"
             )
+        check_scale(logits, batch.size)
         logits = resized(logits.detach(), batch.size).cpu()
-        # at another size than the labels, the image cannot help a method that looks at it
+        # at a size other than that of the labels, the image cannot help a method that looks at it
         images = image.cpu() if tuple(image.shape[2:]) == batch.size else [None] * len(image)
         own = names or tuple(f"{self.prefix}{self._number + k:06d}" for k in range(len(image)))
         self._number += len(image)

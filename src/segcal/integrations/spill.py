@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import TracebackType
 from typing import Any, Self, overload
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
 
+from segcal.training.processes import rank_and_world
 from segcal.types import Array, Case
 
 IN_MEMORY = 2 << 30
@@ -37,7 +38,7 @@ class SpilledCases(Sequence[Case]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -80,6 +81,28 @@ class SpilledCases(Sequence[Case]):
         for case in cases:
             self.add(case)
 
+    def share(self) -> None:
+        """Hold the cases of all processes of `torch.distributed`, in the order of their ranks, in each process.
+
+        A distributed sampler repeats images to give every process as many; a case that another process has already
+        given is left out.
+        """
+        rank, world = rank_and_world()
+        if world == 1:
+            return
+        own, self._cases = self._cases, []
+        seen, names = dict[bytes, int](), set[str]()
+        for source, case in _from_all(own, rank, world):
+            if seen.setdefault(_digest(case), source) != source:
+                continue
+            if case.name in names:  # crops of one image in several processes
+                case = replace(case, name=f"{case.name}-rank{source}", group=case.group or case.name)  # noqa: PLW2901
+            names.add(case.name)
+            if source == rank:
+                self._cases.append(case)
+            else:
+                self.add(case)
+
     def _written(self, name: str, values: Array | Tensor) -> Array:
         if self._folder is None:
             self._folder = TemporaryDirectory(prefix="segcal-", dir=self._parent, ignore_cleanup_errors=True)
@@ -87,6 +110,24 @@ class SpilledCases(Sequence[Case]):
         np.save(path, _array(values), allow_pickle=False)
         mapped: Array = np.load(path, mmap_mode="r", allow_pickle=False)
         return mapped
+
+
+def _from_all(own: Sequence[Case], rank: int, world: int) -> Iterator[tuple[int, Case]]:
+    """Yield the rank and each case of every process, one at a time."""
+    counts: list[int] = [0] * world
+    distributed.all_gather_object(counts, len(own))
+    for source, count in enumerate(counts):
+        for k in range(count):
+            sent = [own[k] if rank == source else None]
+            distributed.broadcast_object_list(sent, src=source)
+            case = own[k] if rank == source else sent[0]
+            assert case is not None  # what the process of that rank has sent
+            yield source, case
+
+
+def _digest(case: Case) -> bytes:
+    arrays = [_array(value) for value in (case.logits, case.labels) if value is not None]
+    return hashlib.blake2b(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)).digest()
 
 
 def _array(values: Array | Tensor) -> Array:

@@ -1,0 +1,248 @@
+"""Files that run without segcal (ONNX, `torch.export`): a calibrator, or a network with its calibrator.
+
+A file is kept only if it gives the probabilities that PyTorch gives.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from segcal.calibrators import Calibrator
+from segcal.files import staged_file
+from segcal.integrations.calibrated_model import CalibratedModel
+from segcal.integrations.extras import needs_extra
+from segcal.text import CalibrationWarning
+from segcal.types import InputError
+
+TOLERANCE = 1e-4
+"""Largest difference of a probability between PyTorch and an exported file."""
+
+Run: TypeAlias = Callable[[tuple[Tensor, ...]], Tensor]
+"""Function that runs an exported file on its inputs."""
+
+
+def export_onnx(
+    calibrator: Calibrator,
+    path: str | Path,
+    *,
+    network: nn.Module | None = None,
+    image_channels: int | None = None,
+    size: Sequence[int] | None = None,
+) -> float:
+    """Write an ONNX file; return the largest difference to PyTorch.
+
+    The calibrator alone maps `logits` (and `image`) to `probabilities`; with a network, `image` to `probabilities`.
+    Batch and spatial size are dynamic. The spatial size of a network that runs at one size only is fixed in the file,
+    with a warning.
+
+    Args:
+        calibrator: A fitted calibrator.
+        path: The file to write.
+        network: Network to put before the calibrator.
+        image_channels: Channels of the network's input, if the calibrator does not use the image.
+        size: Spatial size to trace and check with; by default 64 along each axis.
+    """
+    with needs_extra("onnx"):
+        import onnx  # noqa: F401, PLC0415
+        import onnxruntime  # noqa: PLC0415
+        import onnxscript  # noqa: F401, PLC0415
+
+    def make(model: _Exportable, file: Path, dynamic: bool) -> Run:
+        names = [name for name, _ in model.inputs]
+        torch.onnx.export(
+            model.module,
+            model.examples(2, model.size),
+            file,
+            dynamo=True,
+            dynamic_shapes=model.shapes(dynamic, str),
+            input_names=names,
+            output_names=["probabilities"],
+            external_data=False,
+            verbose=False,
+        )
+        session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+
+        def run(inputs: tuple[Tensor, ...]) -> Tensor:
+            named = {name: value.numpy() for name, value in zip(names, inputs, strict=True)}
+            return torch.from_numpy(session.run(None, named)[0])
+
+        return run
+
+    return _write(_exportable(calibrator, network, image_channels, size), path, make, "ONNX file")
+
+
+def export_torch(
+    calibrator: Calibrator,
+    path: str | Path,
+    *,
+    network: nn.Module | None = None,
+    image_channels: int | None = None,
+    size: Sequence[int] | None = None,
+) -> float:
+    """Write a file that `torch.export.load(path).module()` runs; return the largest difference to PyTorch.
+
+    Inputs and arguments are those of `export_onnx`.
+    """
+
+    def make(model: _Exportable, file: Path, dynamic: bool) -> Run:
+        shapes = model.shapes(dynamic, lambda _: torch.export.Dim.AUTO)
+        torch.export.save(torch.export.export(model.module, model.examples(2, model.size), dynamic_shapes=shapes), file)
+        loaded = torch.export.load(file).module()
+        return lambda inputs: loaded(*inputs)
+
+    return _write(_exportable(calibrator, network, image_channels, size), path, make, "exported program")
+
+
+class _Probabilities(nn.Module):
+    """A calibrator as a module from logits, and the image if it uses one, to probabilities."""
+
+    def __init__(self, calibrator: Calibrator) -> None:
+        super().__init__()
+        self.calibrator = calibrator
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return self.calibrator.predict_proba(*inputs)
+
+
+@dataclass(frozen=True)
+class _Exportable:
+    """A module on the CPU in evaluation mode, with its inputs.
+
+    Attributes:
+        module: From the inputs to probabilities.
+        inputs: Name and channels of each input: `logits` and perhaps `image`, or `image` alone with a network.
+        size: Spatial size to trace with.
+    """
+
+    module: nn.Module
+    inputs: tuple[tuple[str, int], ...]
+    size: tuple[int, ...]
+
+    def examples(self, batch: int, size: tuple[int, ...]) -> tuple[Tensor, ...]:
+        """Return noise on blocks of eight pixels a side, so that there are regions with an inside and a border."""
+        generator = torch.Generator().manual_seed(0)
+
+        def example(channels: int) -> Tensor:
+            blocks = 3 * torch.randn(batch, channels, *(-(-side // 8) for side in size), generator=generator)
+            whole = torch.nn.functional.interpolate(blocks, size, mode="nearest")
+            return whole + torch.randn(batch, channels, *size, generator=generator)
+
+        return tuple(example(channels) for _, channels in self.inputs)
+
+    def shapes(self, dynamic: bool, dimension: Callable[[str], Any]) -> Any:
+        """Return the axes that may have any length, the same in every input: the batch and, if `dynamic`, space."""
+        space = {k + 2: dimension(f"size_{k}") for k in range(len(self.size))} if dynamic else {}
+        each = tuple({0: dimension("batch"), **space} for _ in self.inputs)
+        return (each,) if isinstance(self.module, _Probabilities) else each
+
+    @property
+    def other_size(self) -> tuple[int, ...]:
+        """A size that is not traced: a file with frozen sizes must not pass.
+
+        Networks often need lengths that a power of two divides, so theirs grow by the largest one that divides them.
+        """
+        if isinstance(self.module, _Probabilities):
+            return tuple(length + 8 * (k + 1) for k, length in enumerate(self.size))
+        return tuple(length + (length & -length) for length in self.size)
+
+    def failure(self, batch: int, size: tuple[int, ...]) -> Exception | None:
+        """Return the error of the module at a size, if there is one; the errors of tracers are pages long."""
+        try:
+            self.module(*self.examples(batch, size))
+        except InputError:
+            raise
+        except Exception as error:  # whatever a network of someone else raises
+            return error
+        return None
+
+    def difference(self, run: Run, sizes: Sequence[tuple[int, tuple[int, ...]]]) -> float:
+        """Return the largest difference to PyTorch over batches and sizes."""
+        inputs = [self.examples(*size) for size in sizes]
+        return max(float((self.module(*given) - run(given)).abs().max()) for given in inputs)
+
+
+def _exportable(
+    calibrator: Calibrator, network: nn.Module | None, image_channels: int | None, size: Sequence[int] | None
+) -> _Exportable:
+    """Return a copy of the calibrator, behind its network if there is one, ready to export."""
+    if not calibrator.fitted:
+        raise InputError(f"this {type(calibrator).__name__} has not been fitted; call fit, or load a fitted one")
+    calibrator = calibrator.applied
+    used, dims = int(getattr(calibrator, "image_channels", 0)), getattr(calibrator, "spatial_dims", None)
+    if size is not None and dims is not None and len(size) != dims:
+        raise InputError(f"size must have {dims} numbers, as the calibrator has {dims} axes, got {tuple(size)}")
+    if network is None:
+        module: nn.Module = _Probabilities(calibrator)
+        inputs = [("logits", calibrator.num_classes), *([("image", used)] if used else [])]
+    else:
+        channels = image_channels or used
+        if not channels:
+            raise InputError("to export a network, the channels of its input must be known; give image_channels")
+        module, inputs = CalibratedModel(network, calibrator), [("image", channels)]
+    return _Exportable(deepcopy(module).cpu().eval(), tuple(inputs), tuple(size or (64,) * (dims or 2)))
+
+
+@torch.no_grad()
+def _write(model: _Exportable, path: str | Path, make: Callable[[_Exportable, Path, bool], Run], kind: str) -> float:
+    """Write a file with `make`, which returns a function that runs it; return the largest difference to PyTorch."""
+    if error := model.failure(2, model.size):
+        shape = tuple(model.examples(2, model.size)[0].shape)
+        raise InputError(
+            f"the network must run on a float32 image of shape {shape}, got '{_first_line(error)}'; "
+            "set image_channels and size as it needs them, and export it in float32"
+        ) from error
+    dynamic = model.failure(1, model.other_size) is None
+    with staged_file(path) as file:
+        try:
+            run = _traced(make, model, file, dynamic)
+        except InputError:
+            if not dynamic:
+                raise
+            dynamic = False
+            run = _traced(make, model, file, dynamic)
+        worst = model.difference(run, [(1, model.other_size if dynamic else model.size), (2, model.size)])
+        if not worst <= TOLERANCE:
+            raise InputError(
+                f"the {kind} differs from PyTorch by {worst:.2g}, more than {TOLERANCE}; it was not kept: "
+                "the network may hold an operation that is computed differently there"
+            )
+    if not dynamic:
+        fixed = f"the {kind} accepts images of size {model.size} only, because the network cannot be traced at others"
+        warnings.warn(fixed, CalibrationWarning, stacklevel=3)
+    return worst
+
+
+def _traced(make: Callable[[_Exportable, Path, bool], Run], model: _Exportable, file: Path, dynamic: bool) -> Run:
+    try:
+        with _without_remarks():
+            return make(model, file, dynamic)
+    except Exception as error:  # tracers raise errors of every kind
+        raise InputError(f"the network cannot be exported ({_first_line(error)})") from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).partition("\n")[0]
+
+
+@contextmanager
+def _without_remarks() -> Iterator[None]:
+    """Suppress what the exporters say about packages that are not needed."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
