@@ -13,7 +13,6 @@ from segcal.types import InputError
 MODULES = {
     "hugging_face": ("huggingface_hub", "hf"),
     "monai": ("monai", "monai"),
-    "monai_handler": ("monai", "monai"),
     "lightning": ("lightning", "lightning"),
 }
 
@@ -24,8 +23,7 @@ def test_missing_package_names_its_extra(name: str, monkeypatch: pytest.MonkeyPa
     for loaded in [loaded for loaded in sys.modules if loaded == package or loaded.startswith(f"{package}.")]:
         monkeypatch.delitem(sys.modules, loaded)
     monkeypatch.setitem(sys.modules, package, None)
-    for ours in ("monai", "monai_handler", name):
-        monkeypatch.delitem(sys.modules, f"segcal.integrations.{ours}", raising=False)
+    monkeypatch.delitem(sys.modules, f"segcal.integrations.{name}", raising=False)
     with pytest.raises(ImportError, match=rf"needs {package}.*pip install segcal\[{extra}\]"):
         importlib.import_module(f"segcal.integrations.{name}")
 

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import json
+import logging
+import re
+from copy import deepcopy
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
+import segcal
 from segcal.evaluation.run import evaluate
+from segcal.integrations.outputs import read_output, resized
 from segcal.types import InputError
 from support.networks import CLASSES, Convolution, batch_of, cases_of, fitted
 
@@ -61,7 +69,8 @@ def test_the_image_processor_works_as_before(network: Any, method: str) -> None:
     probs = scored.segmentation_scores.softmax(0)
     with torch.no_grad():
         torch.testing.assert_close(probs, model.predict_proba(images)[0])
-    assert not torch.allclose(output.logits, model.logits(images), atol=1e-3)
+        assert torch.equal(output.logits, model.logits(images))
+    assert not torch.allclose(output.logits.softmax(1), resized(plain.logits, SIZE).softmax(1), atol=1e-3)
     assert model.config.id2label[1] == "road"
 
 
@@ -95,6 +104,90 @@ def test_mistakes_at_another_size(network: Any) -> None:
             CalibratedSegmenter(Queries(), calibrator)(images, size=size)
 
 
+@pytest.fixture
+def segmenter(network: Any) -> CalibratedSegmenter:
+    return CalibratedSegmenter(network, fitted(network, batch_of(2, SIZE, channels=3))).eval()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_in_a_pipeline(segmenter: CalibratedSegmenter, dtype: torch.dtype, caplog: pytest.LogCaptureFixture) -> None:
+    """The masks are those of the model alone."""
+    processor, picture = transformers.SegformerImageProcessor(), Image.effect_noise((70, 50), 90).convert("RGB")
+    options = {"image_processor": processor, "device": "cpu"}
+    plain = transformers.pipeline("image-segmentation", model=deepcopy(segmenter.network).to(dtype), **options)
+    with caplog.at_level(logging.WARNING, logger="transformers"):
+        run = transformers.pipeline("image-segmentation", model=deepcopy(segmenter).to(dtype), **options)
+    assert not caplog.records
+    found, expected = run(picture), plain(picture)
+    assert [part["label"] for part in found] == [part["label"] for part in expected]
+    wrong = sum(
+        int((np.asarray(one["mask"]) != np.asarray(other["mask"])).sum())
+        for one, other in zip(found, expected, strict=True)
+    )
+    assert wrong <= 0.01 * 70 * 50 * len(found)  # both are interpolated, in another order
+    assert (run.model.dtype, run.model.device) == (dtype, torch.device("cpu"))
+    assert "CalibratedSegmenter" in repr(run.model)
+
+
+def test_loss_and_tuples(segmenter: CalibratedSegmenter) -> None:
+    images, labels = batch_of(2, SIZE, channels=3)
+    labels[:, :3] = segmenter.config.semantic_loss_ignore_index
+    with torch.no_grad():
+        output, plain = segmenter(pixel_values=images, labels=labels), segmenter.network(images, labels=labels)
+        assert torch.equal(output.loss, nn.functional.cross_entropy(output.logits, labels, ignore_index=255))
+        assert output.loss < plain.loss
+        loss, logits = segmenter(images, labels, return_dict=False)
+        (alone,) = segmenter(images, return_dict=False)
+        states = segmenter(images, output_hidden_states=True).hidden_states
+    assert torch.equal(loss, output.loss)
+    assert torch.equal(logits, output.logits)
+    assert torch.equal(alone, logits)
+    assert len(states) == 2
+
+
+def test_saved_with_its_model(segmenter: CalibratedSegmenter, tmp_path: Path) -> None:
+    segmenter.save_pretrained(tmp_path / "model")
+    loaded = CalibratedSegmenter.from_pretrained(tmp_path / "model").eval()
+    images, _ = batch_of(1, SIZE, channels=3)
+    with torch.no_grad():
+        assert torch.equal(loaded(images).logits, segmenter(images).logits)
+    alone = transformers.AutoModelForSemanticSegmentation.from_pretrained(tmp_path / "model")
+    assert type(alone) is type(segmenter.network)
+
+
+def test_masks_and_their_classes() -> None:
+    """The labels are those of the scores of mask classification, which the processor of Mask2Former computes."""
+    torch.manual_seed(0)
+    classes, masks = torch.randn(2, 6, CLASSES + 1), torch.randn(2, 6, 384, 384)
+    output = SimpleNamespace(class_queries_logits=classes, masks_queries_logits=masks)
+    logits = read_output(output).logits
+    processor = transformers.Mask2FormerImageProcessor()
+    for own, other in zip(logits, processor.post_process_semantic_segmentation(output), strict=True):
+        assert torch.equal(own.argmax(0), other)
+    scores = torch.einsum("bqc,bqhw->bchw", classes.softmax(-1)[..., :-1], masks.sigmoid())
+    torch.testing.assert_close(logits.softmax(1), scores / scores.sum(1, keepdim=True))
+
+
+def test_mask2former_is_calibrated() -> None:
+    torch.manual_seed(0)
+    backbone = transformers.SwinConfig(
+        image_size=64, embed_dim=12, depths=[1, 1, 1, 1], num_heads=[1, 1, 1, 1], window_size=2,
+        out_features=["stage1", "stage2", "stage3", "stage4"],
+    )  # fmt: skip
+    config = transformers.Mask2FormerConfig(
+        backbone_config=backbone, num_labels=CLASSES, hidden_dim=32, mask_feature_size=32, feature_size=32,
+        encoder_layers=1, decoder_layers=2, num_attention_heads=2, num_queries=5, encoder_feedforward_dim=16,
+        dim_feedforward=16,
+    )  # fmt: skip
+    network = transformers.Mask2FormerForUniversalSegmentation(config).eval()
+    images, labels = batch_of(2, (64, 64), channels=3)
+    calibrated = segcal.calibrate(network, [(images, labels)], "vector")
+    model = CalibratedSegmenter(network, calibrated.calibrator).eval()
+    with torch.no_grad():
+        logits, plain = model(images).logits, resized(read_output(network(images)).logits, (64, 64))
+    assert segcal.nll(logits, labels) < segcal.nll(plain, labels)
+
+
 def test_saved_for_the_hub_and_loaded(tmp_path: Path) -> None:
     cases = cases_of(4, (20, 20))
     network, batch = Convolution(), batch_of(2, (20, 20))
@@ -113,7 +206,10 @@ def test_saved_for_the_hub_and_loaded(tmp_path: Path) -> None:
     assert "![Reliability diagrams](reliability.png)" in card
     assert "| LTS" in card
     assert "without changing a predicted label" in card
-    assert 'HubCalibrator.from_pretrained("USER/REPOSITORY")' in card
+    (code,) = re.findall(r"```python\n(.*?)```", card, flags=re.DOTALL)
+    found: dict[str, Any] = {}
+    exec(code.replace("USER/REPOSITORY", str(tmp_path / "repository")), found)
+    assert found["probabilities"].shape == (1, CLASSES, 64, 64)
 
 
 def test_names_of_patients_are_not_published(tmp_path: Path) -> None:
@@ -138,6 +234,7 @@ def test_pushing_uploads_what_is_saved(tmp_path: Path, monkeypatch: pytest.Monke
 
     def upload(self: Any, *, folder_path: Path, **options: Any) -> str:
         uploaded.update(options, files={path.name for path in Path(folder_path).iterdir()})
+        uploaded["card"] = (Path(folder_path) / "README.md").read_text()
         return "https://hub/commit"
 
     monkeypatch.setattr(huggingface_hub.HfApi, "create_repo", lambda *_, **__: Created())
@@ -145,4 +242,5 @@ def test_pushing_uploads_what_is_saved(tmp_path: Path, monkeypatch: pytest.Monke
     calibrator = fitted(Convolution(), batch_of(2, (16, 16)))
     assert HubCalibrator(calibrator).push_to_hub("me/lts", private=True) == "https://hub/commit"
     assert uploaded["repo_id"] == "me/lts"
+    assert 'HubCalibrator.from_pretrained("me/lts")' in uploaded["card"]
     assert uploaded["files"] == {"README.md", "config.json", "segcal.json", "weights.safetensors"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -116,6 +118,38 @@ def test_works_during_training_and_forgets_the_sanity_check(trainer: Any) -> Non
     assert "val_ece_calibrated" in run.callback_metrics
     assert len(callback._cases) == 0
     assert callback._cases.folder is None  # nothing is left behind
+
+
+def test_the_checkpoint_holds_the_calibrator(trainer: Any, tmp_path: Path) -> None:
+    module, callback = Module(True), CalibrationCallback(CLASSES, "vector")
+    assert callback.state_dict() == {}
+    run = trainer(callback, max_epochs=1)
+    run.fit(module, loader(4), loader(4))
+    run.save_checkpoint(tmp_path / "model.ckpt")
+    later = CalibrationCallback(CLASSES, "vector")
+    trainer(later, max_epochs=1).fit(Module(True), loader(4), loader(4), ckpt_path=tmp_path / "model.ckpt")
+    assert later.calibrator is not None
+    assert callback.calibrator is not None
+    logits = torch.randn(1, CLASSES, 5, 5)
+    assert torch.equal(later.calibrator(logits), callback.calibrator(logits))
+    later.load_state_dict({})
+    assert later.calibrator is None
+
+
+def test_two_processes_fit_one_calibrator(tmp_path: Path) -> None:
+    script = Path(__file__).parents[1] / "support" / "lightning_in_process.py"
+    done = subprocess.run([sys.executable, script, tmp_path], capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    found = [torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1)]
+    assert found[0] == found[1]
+    alone = CalibrationCallback(CLASSES)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        run = lightning.Trainer(callbacks=[alone], accelerator="cpu", devices=1, logger=False)
+        (logged,) = run.validate(Module(True), loader(6), verbose=False)
+    assert alone.calibrator is not None
+    assert found[0]["temperature"] == pytest.approx(alone.calibrator.fit_report_.details["temperature"])
+    assert found[0]["val_ece"] == pytest.approx(logged["val_ece"])
 
 
 @pytest.mark.parametrize("channels", [1, 2])

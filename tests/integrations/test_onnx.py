@@ -16,6 +16,7 @@ from segcal.calibrators import Calibrator, ContextualTemperatureScaling, create
 from segcal.data.sample.scenes import simulate
 from segcal.integrations.calibrated_model import CalibratedModel
 from segcal.integrations.export import export_onnx, export_torch
+from segcal.text import CalibrationWarning
 from segcal.types import InputError
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -153,6 +154,48 @@ def test_a_network_that_does_not_run_is_named(
     """Not by the error of a tracer, which is pages long."""
     with pytest.raises(InputError, match=words) as raised:
         export(fitted("ts"), tmp_path / "file", network=network, image_channels=channels)
+    assert "\n" not in str(raised.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+class FixedSize(Network):
+    """As transformers with learned positions: it runs at one size only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.positions = nn.Parameter(torch.randn(1, CLASSES, 8, 8))
+
+    def forward(self, image: Tensor) -> dict[str, Tensor]:
+        return {"out": super().forward(image)["out"] + self.positions}
+
+
+@pytest.mark.parametrize("export", [export_onnx, export_torch])
+def test_a_network_of_one_size_is_exported_at_that_size(tmp_path: Path, export: Any) -> None:
+    network, calibrator = FixedSize(), fitted("ts")
+    with pytest.warns(CalibrationWarning, match=r"accepts images of size \(16, 16\) only") as caught:
+        export(calibrator, tmp_path / "file", network=network, image_channels=2, size=(16, 16))
+    assert Path(caught[0].filename) == Path(__file__)
+    image = torch.randn(3, 2, 16, 16)
+    with torch.no_grad():
+        expected = CalibratedModel(network, calibrator).eval()(image)
+    if export is export_onnx:
+        found = run_file(tmp_path / "file", image=image)
+    else:
+        found = torch.export.load(tmp_path / "file").module()(image)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+
+
+class Untraceable(Network):
+    """Python that depends on values, which no tracer follows."""
+
+    def forward(self, image: Tensor) -> dict[str, Tensor]:
+        return super().forward(image if float(image.sum()) > 0 else image + 1)
+
+
+@pytest.mark.parametrize("export", [export_onnx, export_torch])
+def test_what_cannot_be_traced_is_one_sentence(tmp_path: Path, export: Any) -> None:
+    with pytest.raises(InputError, match="the network cannot be exported") as raised:
+        export(fitted("ts"), tmp_path / "file", network=Untraceable(), image_channels=2, size=(16, 16))
     assert "\n" not in str(raised.value)
     assert list(tmp_path.iterdir()) == []
 

@@ -155,6 +155,7 @@ class _Exportable:
             return tuple(length + 8 * (k + 1) for k, length in enumerate(self.size))
         return tuple(length + (length & -length) for length in self.size)
 
+    @torch.no_grad()
     def failure(self, batch: int, size: tuple[int, ...]) -> Exception | None:
         """Return the error of the module at a size, if there is one; the errors of tracers are pages long."""
         try:
@@ -165,6 +166,7 @@ class _Exportable:
             return error
         return None
 
+    @torch.no_grad()
     def difference(self, run: Run, sizes: Sequence[tuple[int, tuple[int, ...]]]) -> float:
         """Return the largest difference to PyTorch over batches and sizes."""
         inputs = [self.examples(*size) for size in sizes]
@@ -192,7 +194,6 @@ def _exportable(
     return _Exportable(deepcopy(module).cpu().eval(), tuple(inputs), tuple(size or (64,) * (dims or 2)))
 
 
-@torch.no_grad()
 def _write(model: _Exportable, path: str | Path, make: Callable[[_Exportable, Path, bool], Run], kind: str) -> float:
     """Write a file with `make`, which returns a function that runs it; return the largest difference to PyTorch."""
     if error := model.failure(2, model.size):
@@ -222,6 +223,7 @@ def _write(model: _Exportable, path: str | Path, make: Callable[[_Exportable, Pa
     return worst
 
 
+@torch.no_grad()
 def _traced(make: Callable[[_Exportable, Path, bool], Run], model: _Exportable, file: Path, dynamic: bool) -> Run:
     try:
         with _without_remarks():

@@ -9,7 +9,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Self
 
+import torch
 from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812  (the name it has everywhere)
 
 from segcal.calibrators import Calibrator, load
 from segcal.calibrators.saving import WEIGHTS
@@ -17,27 +19,34 @@ from segcal.files import MARKER
 from segcal.integrations.calibrated_model import CalibratedModel
 from segcal.integrations.extras import needs_extra
 from segcal.integrations.outputs import read_output, resized
-from segcal.types import Image, Logits, Probs
+from segcal.integrations.predict import device_of
+from segcal.types import Image, Labels, Logits, Probs
 
 with needs_extra("hf"):
+    import transformers
     from huggingface_hub import ModelCard, PyTorchModelHubMixin, snapshot_download
     from transformers.modeling_outputs import SemanticSegmenterOutput
+    from transformers.models.auto.modeling_auto import MODEL_FOR_SEMANTIC_SEGMENTATION_MAPPING_NAMES
 
 if TYPE_CHECKING:
     from segcal.evaluation.results import Results
 
 FIGURE = "reliability.png"
+CALIBRATOR = "calibrator"
+"""Folder of the calibrator beside the files of its transformers model."""
 
 
 class CalibratedSegmenter(CalibratedModel):
     """A transformers segmentation model whose output has calibrated logits, as its image processor expects them.
 
-    `processor.post_process_semantic_segmentation(model(**inputs), target_sizes=...)` works as with the model alone. The
+    `transformers.pipeline("image-segmentation", model=..., image_processor=...)` and
+    `processor.post_process_semantic_segmentation(model(**inputs), target_sizes=...)` work as with the model alone. The
     logits have the size of `pixel_values`, where the labels are those of the model. The processor interpolates them to
     `target_sizes`; to keep the labels of a local method there too, ask for that `size` at once.
 
     Args:
-        network: Any transformers model that returns `.logits`, such as SegFormer, UPerNet, DPT, BEiT or MobileViT.
+        network: Any transformers model that returns `.logits`, such as SegFormer, UPerNet, DPT, BEiT or MobileViT; or
+            masks and their classes, such as Mask2Former (see `segcal.integrations.outputs`).
         calibrator: A fitted calibrator.
     """
 
@@ -46,22 +55,75 @@ class CalibratedSegmenter(CalibratedModel):
         """The configuration of the transformers model, with its `id2label`."""
         return self.network.config
 
+    @property
+    def device(self) -> torch.device:
+        """The device of the transformers model."""
+        return device_of(self.network)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The precision of the transformers model."""
+        return next(self.network.parameters()).dtype
+
+    def can_generate(self) -> bool:
+        """Return False: pipelines ask every model whether it generates text."""
+        return False
+
     def forward(  # type: ignore[override]
-        self, pixel_values: Image, size: tuple[int, ...] | None = None, **_: Any
-    ) -> SemanticSegmenterOutput:
-        """Return calibrated logits `[B, L, *S]`, at `size` or at that of the image."""
-        logits, image = self._at(pixel_values, size)
-        return SemanticSegmenterOutput(logits=self.calibrator(logits, image))
+        self,
+        pixel_values: Image,
+        labels: Labels | None = None,
+        size: tuple[int, ...] | None = None,
+        return_dict: bool | None = None,
+        **inputs: Any,
+    ) -> SemanticSegmenterOutput | tuple[Tensor, ...]:
+        """Return calibrated logits `[B, L, *S]` at `size` or at that of the image, and their loss if there are labels.
+
+        Further inputs are given to the transformers model. With `return_dict=False` the output is a tuple.
+        """
+        output = self.network(pixel_values, **inputs)
+        calibrated = self.calibrator(*_at(output, pixel_values, size))
+        found = SemanticSegmenterOutput(
+            loss=None if labels is None else self._loss(calibrated, labels),
+            logits=calibrated,
+            hidden_states=getattr(output, "hidden_states", None),
+            attentions=getattr(output, "attentions", None),
+        )
+        return found.to_tuple() if return_dict is False else found
 
     def predict_proba(self, pixel_values: Image, size: tuple[int, ...] | None = None) -> Probs:
         """Return calibrated probabilities `[B, L, *S]`, at `size` or at that of the image."""
-        logits, image = self._at(pixel_values, size)
-        return self.calibrator.predict_proba(logits, image)
+        return self.calibrator.predict_proba(*_at(self.network(pixel_values), pixel_values, size))
 
-    def _at(self, image: Image, size: tuple[int, ...] | None) -> tuple[Logits, Image]:
-        """Return the model's own logits and the image, both at `size`; the logits are interpolated once."""
-        wanted = tuple(image.shape[2:] if size is None else size)
-        return resized(read_output(self.network(image)).logits, wanted), resized(image, wanted)
+    def save_pretrained(self, save_directory: str | Path, **options: Any) -> None:
+        """Save the transformers model, as its own `save_pretrained` does, and the calibrator in a folder inside."""
+        self.network.save_pretrained(save_directory, **options)
+        self.calibrator.save(Path(save_directory) / CALIBRATOR)
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path, **options: Any) -> Self:
+        """Load what `save_pretrained` saved; options are those of the transformers model's `from_pretrained`."""
+        config = transformers.AutoConfig.from_pretrained(folder)
+        network = getattr(transformers, config.architectures[0]).from_pretrained(folder, **options)
+        return cls(network, load(Path(folder) / CALIBRATOR))
+
+    def _loss(self, logits: Logits, labels: Labels) -> Tensor:
+        """Return the cross-entropy of labels, at their size, as transformers models compute it."""
+        logits, ignored = resized(logits, labels.shape[1:]), getattr(self.config, "semantic_loss_ignore_index", 255)
+        if self.calibrator.activation == "softmax":
+            return F.cross_entropy(logits, labels, ignore_index=ignored)
+        valid = (labels >= 0) & (labels != ignored)
+        return F.binary_cross_entropy_with_logits(logits[:, 0][valid], labels[valid].to(logits.dtype))
+
+
+def _at(output: Any, image: Image, size: tuple[int, ...] | None) -> tuple[Logits, Image]:
+    """Return the logits in an output and the image, both at `size`; the logits are interpolated once."""
+    wanted = tuple(image.shape[2:] if size is None else size)
+    return resized(read_output(output).logits, wanted), resized(image, wanted)
+
+
+# pipelines log an error for classes that are not listed
+MODEL_FOR_SEMANTIC_SEGMENTATION_MAPPING_NAMES["segcal"] = CalibratedSegmenter.__name__
 
 
 class HubCalibrator(  # type: ignore[call-arg]  # keywords of the mixin
@@ -107,38 +169,30 @@ class HubCalibrator(  # type: ignore[call-arg]  # keywords of the mixin
             write_figure("reliability", self.results, save_directory / FIGURE)
 
     @classmethod
-    def _from_pretrained(
-        cls,
-        *,
-        model_id: str,
-        revision: str | None = None,
-        cache_dir: str | Path | None = None,
-        force_download: bool = False,
-        local_files_only: bool = False,
-        token: str | bool | None = None,
-        **_: Any,
-    ) -> Self:
+    def _from_pretrained(cls, *, model_id: str, **options: Any) -> Self:
         if Path(model_id).is_dir():
             return cls(load(model_id))
-        folder = snapshot_download(
-            model_id,
-            revision=revision,
-            cache_dir=cache_dir,
-            force_download=force_download,
-            local_files_only=local_files_only,
-            token=token,
-            allow_patterns=[MARKER, WEIGHTS],
-        )
-        return cls(load(folder))
+        known = ("revision", "cache_dir", "force_download", "local_files_only", "token")
+        chosen = {name: options[name] for name in known if name in options}
+        return cls(load(snapshot_download(model_id, allow_patterns=[MARKER, WEIGHTS], **chosen)))
 
-    def generate_model_card(self, *_: Any, **__: Any) -> ModelCard:
+    def push_to_hub(self, repo_id: str, *, model_card_kwargs: dict[str, Any] | None = None, **options: Any) -> str:
+        """Upload the calibrator and its card, whose code loads it from this repository."""
+        card = {"repo_id": repo_id, **(model_card_kwargs or {})}
+        address: str = super().push_to_hub(repo_id, model_card_kwargs=card, **options)
+        return address
+
+    def generate_model_card(self, *_: Any, repo_id: str = "USER/REPOSITORY", **__: Any) -> ModelCard:
         """Return the model card: what it is, how it was fitted, how well it does, how to load it."""
         info: Any = self._hub_mixin_info
         front = info.model_card_data.to_yaml()
-        return ModelCard(f"---\n{front}\n---\n\n{_card_text(self.calibrator, self.results)}")
+        return ModelCard(f"---\n{front}\n---\n\n{_card_text(self.calibrator, self.results, repo_id)}")
 
 
-def _card_text(calibrator: Calibrator, results: Results | None) -> str:
+def _card_text(calibrator: Calibrator, results: Results | None, repo_id: str) -> str:
+    channels = int(getattr(calibrator, "image_channels", 0))
+    space = ", 64" * int(getattr(calibrator, "spatial_dims", 2))
+    image = [f"image = torch.randn(1, {channels}{space})  # the image that the network was given"] if channels else []
     lines = [
         f"# {type(calibrator).__name__} for {calibrator.num_classes} classes",
         "",
@@ -159,10 +213,13 @@ def _card_text(calibrator: Calibrator, results: Results | None) -> str:
         lines += [f"![Reliability diagrams]({FIGURE})", "", markdown_table(results.table()), ""]
     lines += [
         "```python",
+        "import torch",
         "from segcal.integrations.hugging_face import HubCalibrator",
         "",
-        'calibrator = HubCalibrator.from_pretrained("USER/REPOSITORY").calibrator',
-        "probabilities = calibrator.predict_proba(logits)  # [B, L, *S]",
+        f'calibrator = HubCalibrator.from_pretrained("{repo_id}").calibrator',
+        f"logits = torch.randn(1, {calibrator.num_classes}{space})  # the output of your network, [B, L, *S]",
+        *image,
+        f"probabilities = calibrator.predict_proba(logits{', image' if channels else ''})",
         "```",
         "",
     ]

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812  (the name it has everywhere)
 
 from segcal.types import Image, InputError, Logits
 
 _KEYS = ("out", "logits")
+_QUERIES = ("class_queries_logits", "masks_queries_logits")
 _MODES = {3: "linear", 4: "bilinear", 5: "trilinear"}
 
 
@@ -25,9 +27,10 @@ def read_output(output: Any) -> Output:
     """Return the logits in the output of a network, at the network's resolution.
 
     A network may return a tensor; a mapping with "out" (torchvision) or "logits"; an object with `.logits`
-    (transformers); or a tuple or list, whose first element is taken (auxiliary heads, deep supervision).
+    (transformers); masks and their classes (MaskFormer, Mask2Former, OneFormer); or a tuple or list, whose first
+    element is taken (auxiliary heads, deep supervision).
     """
-    found, remark = _named(output), None
+    found, remark = _queried(output) if _has_queries(output) else _named(output), None
     if isinstance(found, Sequence) and len(found) and not isinstance(found, str):
         kind, several, found = type(found).__name__, len(found), _named(found[0])
         shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
@@ -75,6 +78,20 @@ def _is_scale(small: int, large: int) -> bool:
 def logits_of(output: Any, image: Image) -> Logits:
     """Return the logits in the output of a network, at the size of its image."""
     return resized(read_output(output).logits, image.shape[2:])
+
+
+def _has_queries(output: Any) -> bool:
+    return all(getattr(output, name, None) is not None for name in _QUERIES)
+
+
+def _queried(output: Any) -> Logits:
+    """Return the logarithm of the scores that mask classification gives each class: the sum over its masks.
+
+    Its softmax normalises these scores, and the labels are those of the scores.
+    """
+    classes, masks = (getattr(output, name) for name in _QUERIES)
+    scores = torch.einsum("bqc,bqhw->bchw", classes.softmax(dim=-1)[..., :-1], masks.sigmoid())  # the last is "none"
+    return scores.clamp_min(torch.finfo(scores.dtype).tiny).log()
 
 
 def _named(output: Any) -> Any:
