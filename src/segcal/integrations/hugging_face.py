@@ -97,7 +97,8 @@ class CalibratedSegmenter(CalibratedModel):
 
     def save_pretrained(self, save_directory: str | Path, **options: Any) -> None:
         """Save the transformers model, as its own `save_pretrained` does, and the calibrator in a folder inside."""
-        self.network.save_pretrained(save_directory, **options)
+        network: Any = self.network
+        network.save_pretrained(save_directory, **options)
         self.calibrator.save(Path(save_directory) / CALIBRATOR)
 
     @classmethod
