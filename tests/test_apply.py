@@ -18,8 +18,8 @@ from segcal.apply import apply_to_folder
 from segcal.calibrators import Calibrator
 from segcal.data.folders.folder import open_folder
 from segcal.data.folders.writer import write_folder
-from segcal.data.sample.scenes import simulate
 from segcal.types import Case, InputError
+from support.scenes import simulated
 
 CLASSES = 5
 DTYPES = {"float32": np.float32, "float16": np.float16}
@@ -29,7 +29,7 @@ AFFINE = np.diag([2.0, 3.0, 4.0, 1.0])
 
 def make_cases(dims: int = 2) -> list[Case]:
     """Usual scenes; one of nearly equal scores, whose winner is ahead by one unit in the last place; one of equals."""
-    usual = [scene.case for scene in simulate(2, num_classes=CLASSES, size=SIZES[dims])]
+    usual = simulated(2, num_classes=CLASSES, size=SIZES[dims])
     winner = np.asarray(usual[0].logits).argmax(0)
     near = np.ones((CLASSES, *SIZES[dims]), np.float32)
     np.put_along_axis(near, winner[None], np.nextafter(np.float32(1), np.float32(2)), axis=0)

@@ -10,18 +10,18 @@ import pandas as pd
 import pytest
 
 from segcal.data.folders.writer import write_folder
-from segcal.data.sample.scenes import simulate
 from segcal.evaluation.decisions import decide
 from segcal.report.sections.decisions import decisions_content
 from segcal.types import Case
 from support.commands import refuse, succeed
+from support.scenes import simulated
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data folder with eleven held-out cases, a calibrator, rules and their page."""
     folder = tmp_path_factory.mktemp("home")
-    cases = [scene.case for scene in simulate(13, num_classes=3, size=(20, 18), contrast=2.0)]
+    cases = simulated(13, num_classes=3, size=(20, 18), contrast=2.0)
     write_folder(folder / "data", {"fit": cases[:2], "test": cases[2:]}, class_names=("sky", "road", "tree"))
     succeed("fit", folder / "data", "--split", "fit", "--out", folder / "ts")
     said = succeed(

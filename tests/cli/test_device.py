@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from segcal.data.folders.writer import write_folder
-from segcal.data.sample.scenes import simulate
 from support.commands import refuse, succeed, succeed_json
+from support.scenes import simulated
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    cases = [scene.case for scene in simulate(3, num_classes=3, size=(16, 14), contrast=2.0)]
+    cases = simulated(3, num_classes=3, size=(16, 14), contrast=2.0)
     write_folder(tmp_path / "data", {"fit": cases[:1], "test": cases[1:]})
     succeed("fit", tmp_path / "data", "--out", tmp_path / "ts")
     return tmp_path / "data"

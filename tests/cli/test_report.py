@@ -13,18 +13,18 @@ from PIL import Image
 
 from segcal.data.folders.folder import open_folder
 from segcal.data.folders.writer import write_folder
-from segcal.data.sample.scenes import simulate
 from segcal.evaluation.portraits import load_portraits
 from segcal.evaluation.results import Results
 from segcal.functional.probability import entropy, negative_log_likelihood
 from support.commands import refuse, succeed
+from support.scenes import simulated
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data folder, a calibrator, results and their page."""
     folder = tmp_path_factory.mktemp("home")
-    cases = [scene.case for scene in simulate(4, num_classes=3, size=(20, 18), contrast=2.0)]
+    cases = simulated(4, num_classes=3, size=(20, 18), contrast=2.0)
     write_folder(folder / "data", {"fit": cases[:1], "test": cases[1:]}, class_names=("sky", "road", "tree"))
     succeed("fit", folder / "data", "--out", folder / "ts")
     options = ["--patch-size", 8, "--patches", 3, "--patch-sizes", 4, 8, "--out", folder / "results"]

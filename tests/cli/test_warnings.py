@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from segcal.data.folders.writer import write_folder
-from segcal.data.sample.scenes import simulate
 from segcal.text import CalibrationWarning
 from support.commands import done
+from support.scenes import simulated
 
 PROBABILITIES = "warning: the logits look like probabilities"
 
@@ -21,7 +21,7 @@ PROBABILITIES = "warning: the logits look like probabilities"
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Probabilities in a folder that should hold logits."""
     folder = tmp_path_factory.mktemp("warnings") / "data"
-    cases = [scene.case for scene in simulate(3, num_classes=3, size=(16, 14), contrast=2.0)]
+    cases = simulated(3, num_classes=3, size=(16, 14), contrast=2.0)
     probs = [replace(case, logits=torch.as_tensor(case.logits).softmax(0).numpy()) for case in cases]
     with pytest.warns(CalibrationWarning, match="look like probabilities"):
         write_folder(folder, {"fit": probs[:1], "test": probs[1:]})

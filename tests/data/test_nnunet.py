@@ -18,7 +18,7 @@ from segcal.data.folders.folder import open_folder, write_map, write_scores
 from segcal.data.folders.probabilities import LazyLogits
 from segcal.types import InputError
 from support.commands import succeed
-from support.folder_reading import read_all
+from support.scenes import read_all
 
 SHAPE = (5, 6, 7)
 AFFINE = np.diag([1.0, 2.0, 3.0, 1.0])

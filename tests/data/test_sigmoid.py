@@ -15,7 +15,7 @@ from segcal.apply import apply_to_folder
 from segcal.data.folders.folder import Folder, open_folder
 from segcal.data.folders.writer import write_folder
 from segcal.types import Case
-from support.folder_reading import complaint
+from support.scenes import complaint
 
 AFFINE = np.diag([2.0, 3.0, 4.0, 1.0])
 IMAGE, VOLUME = (5, 6), (3, 4, 5)

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import segcal
-from segcal.data.sample.scenes import simulate
 from segcal.integrations.predict import predict_cases
 from segcal.text import CalibrationWarning
 from segcal.types import InputError
+from support.scenes import simulated
 
 CLASSES = 4
-SCENES = [scene.case for scene in simulate(8, num_classes=CLASSES, size=(24, 32))]
+SCENES = simulated(8, num_classes=CLASSES, size=(24, 32))
 IMAGES = torch.stack([torch.as_tensor(case.image) for case in SCENES])
 LABELS = torch.stack([torch.as_tensor(case.labels).long() for case in SCENES])
 LABELS[:, :2] = 255

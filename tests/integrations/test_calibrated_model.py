@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from segcal.calibrators import Calibrator, create
-from segcal.data.sample.scenes import simulate
 from segcal.integrations.calibrated_model import CalibratedModel
 from segcal.integrations.predict import predict_cases
 from segcal.types import Case
+from support.scenes import simulated
 
 CLASSES = 3
 SIZES = {2: (16, 20), 3: (8, 12, 16)}
@@ -39,7 +39,7 @@ class Network(nn.Module):
 
 
 def cases_of(dims: int) -> list[Case]:
-    return [scene.case for scene in simulate(3, num_classes=CLASSES, size=SIZES[dims])]
+    return simulated(3, num_classes=CLASSES, size=SIZES[dims])
 
 
 def batches(dims: int) -> list[tuple[Tensor, Tensor]]:

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from segcal.calibrators import Calibrator, ContextualTemperatureScaling, create
-from segcal.data.sample.scenes import simulate
 from segcal.integrations.calibrated_model import CalibratedModel
 from segcal.integrations.export import export_onnx, export_torch
 from segcal.text import CalibrationWarning
 from segcal.types import InputError
+from support.scenes import simulated
 
 onnxruntime = pytest.importorskip("onnxruntime")
 for package in ("onnx", "onnxscript"):
@@ -32,7 +32,7 @@ KINDS += [("isotonic", 2, 0), ("histogram", 3, 0), ("beta", 2, 0), ("cts", 2, 0)
 
 @cache
 def fitted(method: str, dims: int = 2, channels: int = 1) -> Calibrator:
-    cases = [scene.case for scene in simulate(2, num_classes=CLASSES, size=TRACED[dims])]
+    cases = simulated(2, num_classes=CLASSES, size=TRACED[dims])
     options = {"epochs": 2, "learning_rate": 1e-2} if method in ("lts", "ibts") else {}
     settings = {"spatial_dims": dims, "image_channels": channels}
     calibrator = create(method, CLASSES, **settings).fit(cases, **options)

@@ -21,6 +21,7 @@ from segcal.evaluation.decisions import decide
 from segcal.evaluation.portraits import portray
 from segcal.report import write_page
 from segcal.report.decisions import write_decisions_page
+from support.scenes import simulated
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = (
@@ -58,7 +59,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
     made = {}
     for kind, size in (("images", (40, 48)), ("volumes", (12, 20, 24))):
-        cases = [scene.case for scene in simulate(4, num_classes=3, size=size, temperatures=(0.5, 4.0), contrast=3.0)]
+        cases = simulated(4, num_classes=3, size=size, temperatures=(0.5, 4.0), contrast=3.0)
         cases[0] = replace(cases[0], name=EVIL_CASE)
         methods = {"UC": None, EVIL_METHOD: create("ts", num_classes=3).fit(cases)}
         names = ("sky", EVIL_CLASS, "<i>&amp;</i>")
@@ -377,7 +378,7 @@ def test_it_follows_the_system_and_the_button(browser: Any, written: dict[str, P
 
 def test_decisions_on_a_page_of_their_own(browser: Any, tmp_path: Path) -> None:
     """Names are text, numbers those of the tables, and too few images say how many are needed."""
-    cases = [scene.case for scene in simulate(11, num_classes=3, size=(16, 18), contrast=2.0)]
+    cases = simulated(11, num_classes=3, size=(16, 18), contrast=2.0)
     methods = {"UC": None, EVIL_METHOD: create("ts", num_classes=3).fit(cases[:2])}
     names = ("sky", EVIL_CLASS, "tree")
     for many in (len(cases), 4):

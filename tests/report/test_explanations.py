@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from segcal import Results, create, evaluate
-from segcal.data.sample.scenes import simulate
 from segcal.report import page_content
 from segcal.report.sections.choice import choices
 from segcal.report.sections.influence import influences
+from support.scenes import simulated
 
 DETAILS: dict[str, Any] = {
     "features": ["entropy", "margin", "border share"],
@@ -38,7 +38,7 @@ CHOICE = {
 
 def results_of(**details: Any) -> Results:
     """Measured with TS under these names, whose reports say what they never found."""
-    cases = [scene.case for scene in simulate(2, num_classes=2, size=(16, 16))]
+    cases = simulated(2, num_classes=2, size=(16, 16))
     fitted = {name: create("ts", 2).fit(cases) for name in details}
     for name, own in details.items():
         fitted[name].fit_report_ = replace(fitted[name].fit_report_, details=own)

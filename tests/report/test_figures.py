@@ -17,13 +17,14 @@ from segcal.evaluation.portraits import NOTHING, Curve, Portrait, portray
 from segcal.report.figures import FIGURES, KINDS, draw_figure, write_figure
 from segcal.report.figures.diagram import Bins
 from segcal.report.figures.panels import class_picture
+from support.scenes import simulated
 
 HEADS = {"pdf": b"%PDF", "png": b"\x89PNG", "svg": b"<?xml"}
 
 
 @pytest.fixture(scope="module")
 def found() -> tuple[Results, list[Portrait]]:
-    cases = [scene.case for scene in simulate(3, num_classes=3, size=(24, 30), temperatures=(0.5, 4.0), contrast=3.0)]
+    cases = simulated(3, num_classes=3, size=(24, 30), temperatures=(0.5, 4.0), contrast=3.0)
     methods = {"UC": None, "$T_S$": create("ts", num_classes=3).fit(cases)}
     results = evaluate(cases, methods, num_classes=3, patch_size=10, patches=3, patch_sizes=(5, 10), repetitions=10)
     return results, portray(cases, methods, results)
@@ -156,7 +157,7 @@ def test_mistakes_are_told_and_nothing_is_written(
 
 @pytest.mark.parametrize("kind", ["reliability", "regions", "patch-size"])
 def test_many_methods_are_named_inside_the_figure(tmp_path: Path, kind: str) -> None:
-    cases = [scene.case for scene in simulate(2, num_classes=3, size=(12, 14))]
+    cases = simulated(2, num_classes=3, size=(12, 14))
     methods = dict.fromkeys(("UC", *(f"DIRICHLET{k}" for k in range(8))))
     results = evaluate(cases, methods, num_classes=3, patch_size=6, patches=2, patch_sizes=(4, 6), repetitions=5)
     write_figure(kind, results, tmp_path / "a.png")

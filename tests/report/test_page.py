@@ -17,20 +17,20 @@ import pytest
 from PIL import Image
 
 from segcal import InputError, Results, create, evaluate
-from segcal.data.sample.scenes import simulate
 from segcal.evaluation.portraits import portray, save_portraits
 from segcal.report import page_content, render, write_page, write_page_of_folder
 from segcal.report.sections import SECTIONS
 from segcal.report.view import short
 from segcal.tables import Presentation
 from segcal.tables.numbers import number
+from support.scenes import simulated
 
 EVIL = "</script><img src=x onerror=alert(1)>&amp;\u2028$style"
 
 
 @pytest.fixture(scope="module")
 def found() -> tuple[Results, Any, Any]:
-    cases = [scene.case for scene in simulate(4, num_classes=3, size=(24, 30), temperatures=(0.5, 4.0), contrast=3.0)]
+    cases = simulated(4, num_classes=3, size=(24, 30), temperatures=(0.5, 4.0), contrast=3.0)
     cases[1] = replace(cases[1], name=EVIL)
     methods = {"UC": None, "TS": create("ts", num_classes=3).fit(cases)}
     results = evaluate(cases, methods, num_classes=3, patch_size=10, patches=3, patch_sizes=(5, 10), floor=True)

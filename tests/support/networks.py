@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from segcal import predict_cases
 from segcal.calibrators import Calibrator, create
-from segcal.data.sample.scenes import simulate
 from segcal.types import Case
+from support.scenes import simulated
 
 CLASSES = 3
 
@@ -27,7 +27,7 @@ class Convolution(nn.Module):
 
 def batch_of(count: int, size: tuple[int, ...], channels: int = 1, seed: int = 0) -> tuple[Tensor, Tensor]:
     """Images with some channels and their labels."""
-    cases = [scene.case for scene in simulate(count, num_classes=CLASSES, size=size, seed=seed)]
+    cases = simulated(count, num_classes=CLASSES, size=size, seed=seed)
     images = torch.stack([torch.as_tensor(case.image).expand(channels, *size) for case in cases])
     return images.float(), torch.stack([torch.as_tensor(case.labels).long() for case in cases])
 
@@ -42,4 +42,4 @@ def fitted(network: nn.Module, batch: tuple[Tensor, Tensor], method: str = "ts")
 
 def cases_of(count: int, size: tuple[int, ...]) -> list[Case]:
     """Simulated cases."""
-    return [scene.case for scene in simulate(count, num_classes=CLASSES, size=size)]
+    return simulated(count, num_classes=CLASSES, size=size)

@@ -8,15 +8,15 @@ import pytest
 
 from segcal import InputError, Results, create, evaluate
 from segcal.calibrators import method_titles, methods
-from segcal.data.sample.scenes import simulate
 from segcal.functional.catalogue import CATALOGUE
 from segcal.tables import Presentation
 from segcal.tables.numbers import number, with_interval, with_unit
+from support.scenes import simulated
 
 
 @pytest.fixture(scope="module")
 def found() -> Results:
-    cases = [scene.case for scene in simulate(3, num_classes=3, size=(16, 20))]
+    cases = simulated(3, num_classes=3, size=(16, 20))
     compared = {"UC": None, "TS": create("ts", num_classes=3).fit(cases)}
     return evaluate(cases, compared, num_classes=3, patch_size=6, patches=2, repetitions=20)
 

@@ -1,0 +1,206 @@
+"""Files with wrong content: shapes, labels, pickles, truncated and damaged files."""
+
+from __future__ import annotations
+
+import gzip
+import pickle
+import sys
+import tracemalloc
+from pathlib import Path
+
+import nibabel
+import numpy as np
+import pytest
+from PIL import Image
+
+from segcal.data.folders.folder import open_folder
+from segcal.data.io import nifti
+from segcal.types import InputError
+from support.scenes import (
+    AFFINE,
+    complaint,
+    labels_of,
+    logits_of,
+    save,
+    write_arrays,
+)
+
+
+def test_shapes_and_classes_that_disagree(tmp_path: Path) -> None:
+    write_arrays(tmp_path)
+    save(tmp_path / "logits/b.npy", logits_of(classes=4))
+    message = complaint(tmp_path)
+    assert "num_classes=5" in message
+    assert "case 'b'" in message
+    save(tmp_path / "logits/b.npy", logits_of()[:, :, :-1])
+    assert "labels must have shape (4, 5)" in (message := complaint(tmp_path))
+    assert "got (4, 6) of case 'b'" in message
+    save(tmp_path / "labels/a.npy", np.zeros(7, np.uint8))
+    assert "labels must have shape [H, W] or [D, H, W], got (7,)" in complaint(tmp_path)
+    save(tmp_path / "logits/a.npy", np.float32(1.0))
+    assert "scores must have shape [L, *S], got a single number" in complaint(make_labels(tmp_path))
+
+
+def test_pictures_among_volumes(tmp_path: Path) -> None:
+    write_arrays(tmp_path, "a", dims=2)
+    save(tmp_path / "logits/b.npy", logits_of(3))
+    save(tmp_path / "labels/b.npy", labels_of(3))
+    message = complaint(tmp_path)
+    assert "must have 2 spatial axes" in message
+    assert "got scores of shape (5, 3, 4, 6) of case 'b'" in message
+
+
+def make_labels(root: Path) -> Path:
+    save(root / "labels/a.npy", labels_of())
+    return root
+
+
+def test_labels_out_of_range(tmp_path: Path) -> None:
+    write_arrays(tmp_path)
+    labels = labels_of(seed=1)
+    labels[2, 3] = 255
+    save(tmp_path / "labels/b.npy", labels)
+    assert "labels must be in 0..4, got 255 at (2, 3) of case 'b'" in complaint(tmp_path)
+    assert "or ignore_index=-1, got 255" in complaint(tmp_path, ignore_index=-1)
+    np.testing.assert_array_equal(open_folder(tmp_path, ignore_index=255)[1].labels, labels)
+
+
+def test_logits_that_are_no_floats(tmp_path: Path) -> None:
+    write_arrays(tmp_path)
+    save(tmp_path / "logits/b.npy", logits_of().astype(np.int32))
+    assert "floating point, got torch.int32 of case 'b'" in complaint(tmp_path)
+    save(tmp_path / "logits/b.npy", logits_of().astype(np.complex64))
+    assert "plain numbers of at most 64 bits, got complex64" in complaint(tmp_path)
+
+
+@pytest.mark.parametrize("where", ["logits", "labels"])
+@pytest.mark.parametrize("extension", [".npy", ".npz"])
+def test_pickles_are_never_loaded(tmp_path: Path, where: str, extension: str) -> None:
+    write_arrays(tmp_path)
+    (tmp_path / where / "b.npy").unlink()
+    save(tmp_path / where / f"b{extension}", np.array([{"a": 1}], dtype=object))
+    assert f"{where}/b{extension}' must hold a plain array of numbers, got pickled objects" in complaint(tmp_path)
+    (tmp_path / where / f"b{extension}").write_bytes(pickle.dumps([1, 2]))
+    assert f"{where}/b{extension}' must hold a plain array of numbers" in complaint(tmp_path)
+
+
+@pytest.mark.parametrize("extension", [".npy", ".npz", ".nii.gz", ".nii"])
+@pytest.mark.parametrize("keep", [0.0, 0.03, 0.5, 0.97])
+def test_truncated_arrays(tmp_path: Path, extension: str, keep: float) -> None:
+    write_arrays(tmp_path, "a", dims=3)
+    (tmp_path / "logits/a.npy").unlink()
+    path = tmp_path / f"logits/a{extension}"
+    save(path, logits_of(3))
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(keep * len(whole))])
+    message = complaint(tmp_path)
+    assert message.startswith(f"'{path}' must ")
+    assert message.endswith(("; write it again", "with np.save or np.savez"))
+
+
+def test_damaged_bytes_inside_an_archive(tmp_path: Path) -> None:
+    write_arrays(tmp_path, "a")
+    (tmp_path / "logits/a.npy").unlink()
+    path = tmp_path / "logits/a.npz"
+    save(path, logits_of(), key="logits")
+    content = bytearray(path.read_bytes())
+    middle = len(content) // 2
+    content[middle : middle + 8] = bytes(8)
+    path.write_bytes(content)
+    assert f"'{path}' must be a readable .npz file, got a damaged or incomplete one" in complaint(tmp_path)
+
+
+@pytest.mark.parametrize("where", ["logits", "labels", "images"])
+@pytest.mark.parametrize("damage", ["checksum", "length", "bit", "tail"])
+def test_damaged_gzip_is_noticed(tmp_path: Path, where: str, damage: str) -> None:
+    write_arrays(tmp_path, "a", dims=3)
+    (tmp_path / where / "a.npy").unlink(missing_ok=True)
+    path = tmp_path / where / "a.nii.gz"
+    values = {"logits": logits_of(3), "labels": labels_of(3), "images": logits_of(3)[0]}[where]
+    path.parent.mkdir(exist_ok=True)
+    # stored, not deflated, so that a changed bit is a changed value that only the checksum can tell
+    path.write_bytes(gzip.compress(nibabel.Nifti1Image(values.T, AFFINE).to_bytes(), compresslevel=0))
+    assert open_folder(tmp_path)[0].name == "a"
+    content = bytearray(path.read_bytes())
+    if damage == "tail":
+        content += b"garbage"
+    else:
+        content[{"checksum": -6, "length": -1, "bit": -20}[damage]] ^= 1
+    path.write_bytes(content)
+    assert f"'{path}' must be a readable .nii.gz file, got a damaged or incomplete one" in complaint(tmp_path)
+
+
+def test_a_header_that_promises_too_much_takes_no_memory(tmp_path: Path) -> None:
+    write_arrays(tmp_path, "a", dims=3)
+    (tmp_path / "logits/a.npy").unlink()
+    image = nibabel.Nifti1Image(np.zeros((6, 4, 3, 5), np.float32), AFFINE)
+    content = bytearray(image.to_bytes())
+    content[48:50] = (30000).to_bytes(2, "little")  # dim[4]
+    (tmp_path / "logits/a.nii.gz").write_bytes(gzip.compress(content))
+    tracemalloc.start()
+    message = complaint(tmp_path, num_classes=30000)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert "must be a readable .nii.gz file" in message
+    assert peak < 6 * 4 * 3 * 30000 * 4 / 2
+
+
+def test_compressed_nifti_is_held_once(tmp_path: Path) -> None:
+    values = np.zeros((96, 96, 48, 5), np.float32)
+    save(tmp_path / "logits/a.nii.gz", values.T)
+    tracemalloc.start()
+    nifti.read_channels(tmp_path / "logits/a.nii.gz", values.shape[2::-1])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1.5 * values.nbytes
+
+
+@pytest.mark.parametrize("where", ["labels", "images"])
+@pytest.mark.parametrize("keep", [0, 20, 60])
+def test_unreadable_pictures(tmp_path: Path, where: str, keep: int) -> None:
+    write_arrays(tmp_path, "a")
+    if where == "labels":
+        (tmp_path / "labels/a.npy").unlink()
+    path = tmp_path / where / "a.png"
+    save(path, labels_of())
+    path.write_bytes(path.read_bytes()[:keep])
+    assert f"'{path}' must be a readable .png file" in complaint(tmp_path)
+
+
+def test_pictures_that_are_no_labels(tmp_path: Path) -> None:
+    write_arrays(tmp_path, "a")
+    (tmp_path / "labels/a.npy").unlink()
+    colours = np.random.default_rng(0).integers(0, 5, (4, 6, 3), dtype=np.uint8)
+    save(tmp_path / "labels/a.png", colours)
+    assert f"one number per pixel, got mode RGB in '{tmp_path}/labels/a.png'" in complaint(tmp_path)
+    (tmp_path / "labels/a.png").unlink()
+    save(tmp_path / "labels/a.webp", colours)
+    assert "one number per pixel, got colours in" in complaint(tmp_path)
+    Image.fromarray(labels_of()).save(tmp_path / "labels/a.webp", lossless=False)
+    assert "stored without loss, got a lossy WebP" in complaint(tmp_path)
+
+
+def test_archives_and_arrays_under_the_other_name(tmp_path: Path) -> None:
+    write_arrays(tmp_path, "a")
+    save(tmp_path / "x.npz", logits_of())
+    (tmp_path / "logits/a.npy").write_bytes((tmp_path / "x.npz").read_bytes())
+    assert "must be a .npy file, got a .npz archive" in complaint(tmp_path, num_classes=5)
+    (tmp_path / "logits/a.npy").unlink()
+    save(tmp_path / "x.npy", logits_of())
+    (tmp_path / "logits/a.npz").write_bytes((tmp_path / "x.npy").read_bytes())
+    assert "must be a .npz archive, got a .npy file" in complaint(tmp_path, num_classes=5)
+
+
+def test_a_file_that_vanished(tmp_path: Path) -> None:
+    folder = open_folder(write_arrays(tmp_path))
+    (tmp_path / "logits/b.npy").unlink()
+    with pytest.raises(InputError, match=r"b.npy' must exist, but it is gone"):
+        folder[1]
+
+
+def test_nibabel_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_arrays(tmp_path, "a", dims=3)
+    (tmp_path / "labels/a.npy").unlink()
+    save(tmp_path / "labels/a.nii.gz", labels_of(3))
+    monkeypatch.setitem(sys.modules, "nibabel", None)
+    assert complaint(tmp_path).endswith("; pip install segcal[medical]")

@@ -1,0 +1,160 @@
+"""Cases, logits, labels and folders on disk that the tests share."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from segcal.cases import CaseStream
+from segcal.cases.channels import ChannelCases
+from segcal.data.folders.folder import Folder, open_folder
+from segcal.data.sample.scenes import simulate
+from segcal.types import Case, InputError
+
+SHAPES = {2: (4, 6), 3: (3, 4, 6)}
+AFFINE = np.array([[-2.0, 0, 0, 10], [0, 0, 4, -20], [0, 3, 0, 30], [0, 0, 0, 1]])  # x 2 mm, y 3 mm, z 4 mm
+
+
+# ---- cases ----------------------------------------------------------------------------------------------------------
+
+
+def simulated(count: int, **settings: Any) -> list[Case]:
+    """Return the cases of simulated scenes."""
+    return [scene.case for scene in simulate(count, **settings)]
+
+
+def random_case(
+    name: str = "a", size: Sequence[int] = (12, 10), *, classes: int = 3, channels: int = 1, seed: int = 0, **more: Any
+) -> Case:
+    """Return logits of standard deviation 2 with labels drawn from a softer softmax, and a random image."""
+    random = np.random.default_rng(seed)
+    logits = 2 * random.normal(size=(classes, *size))
+    labels = (logits / 2 + random.gumbel(size=logits.shape)).argmax(0).astype(np.uint8)
+    image = random.random((channels, *size), np.float32) if channels else None
+    return Case(name, logits.astype(np.float32), labels, image, **more)
+
+
+def overlapping(count: int, channels: int, size: Sequence[int] = (16, 14), *, seed: int = 0, **more: Any) -> list[Case]:
+    """Return sigmoid channels of blocks that overlap, each overconfident in its own way, with their masks."""
+    random, cases = np.random.default_rng(seed), []
+    for k in range(count):
+        scores = random.normal(scale=3, size=(channels, *(-(-side // 4) for side in size)))
+        for axis, side in enumerate(size, start=1):
+            scores = scores.repeat(4, axis).take(range(side), axis)
+        scores = scores + random.normal(size=scores.shape)
+        hotter = scores / np.arange(2, 2 + channels).reshape(-1, *(1,) * len(size))
+        masks = (hotter + random.logistic(size=scores.shape) > 0).astype(np.uint8)
+        image = random.random((1, *size), np.float32)
+        cases.append(Case(f"c{k}", scores.astype(np.float32), masks, image, **more))
+    return cases
+
+
+# ---- arrays in files ------------------------------------------------------------------------------------------------
+
+
+def logits_of(dims: int = 2, classes: int = 5, seed: int = 0) -> np.ndarray:
+    """Return random logits `[L, *S]`."""
+    return np.random.default_rng(seed).normal(size=(classes, *SHAPES[dims])).astype(np.float32)
+
+
+def labels_of(dims: int = 2, classes: int = 5, seed: int = 0) -> np.ndarray:
+    """Return random labels `[*S]`."""
+    return np.random.default_rng(seed + 100).integers(0, classes, SHAPES[dims]).astype(np.uint8)
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """Return probabilities over the first axis."""
+    powers = np.exp(logits - logits.max(0))
+    found: np.ndarray = powers / powers.sum(0)
+    return found
+
+
+def save(path: Path, array: np.ndarray, key: str = "arr_0") -> None:
+    """Write an array `[*S]` the way its extension asks for."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".npy":
+        np.save(path, array)
+    elif path.suffix == ".npz":
+        np.savez_compressed(path, **{key: array})  # type: ignore[arg-type]
+    elif ".nii" in path.suffixes:
+        save_nifti(path, array)
+    else:
+        Image.fromarray(array).save(path, **({"lossless": True} if path.suffix == ".webp" else {}))
+
+
+def save_nifti(path: Path, array: np.ndarray) -> None:
+    """Write an array `[z, y, x]` or `[L, z, y, x]` with the affine of the tests."""
+    nibabel = pytest.importorskip("nibabel")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    nibabel.save(nibabel.Nifti1Image(array.T, AFFINE), path)
+
+
+def write_arrays(root: Path, names: str = "ab", dims: int = 2, toml: str = "") -> Path:
+    """Write a folder of .npy logits and .npy labels, and a segcal.toml if there is something to say."""
+    for seed, name in enumerate(names):
+        save(root / f"logits/{name}.npy", logits_of(dims, seed=seed))
+        save(root / f"labels/{name}.npy", labels_of(dims, seed=seed))
+    if toml:
+        (root / "segcal.toml").write_text(toml)
+    return root
+
+
+def write_nifti_case(root: Path, layout: str, extension: str = ".nii.gz") -> np.ndarray:
+    """Write scores whose value at class l and voxel (x, y, z) is 1000 l + 100 x + 10 y + z."""
+    nibabel = pytest.importorskip("nibabel")
+    digits = [np.arange(size) for size in (2, 6, 4, 3)]
+    scores = sum(w * grid for w, grid in zip((1000, 100, 10, 1), np.meshgrid(*digits, indexing="ij"), strict=True))
+    last = np.moveaxis(scores, 0, -1)
+    stored = {"first": scores, "last": last, "vector": last[:, :, :, None]}
+    labels = np.zeros((6, 4, 3), np.int16)
+    labels[5, 2, 1] = 1  # x, y, z
+    for where, array in (("logits", stored[layout].astype(np.float32)), ("labels", labels)):
+        (root / where).mkdir(parents=True, exist_ok=True)
+        image = nibabel.Nifti1Image(array, AFFINE)
+        image.header.set_xyzt_units("mm")
+        if where == "labels":
+            image.header.set_intent("label")
+        nibabel.save(image, root / where / f"a{extension}")
+    return scores
+
+
+def write_nnunet_predictions(root: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Write what `nnUNetv2_predict --save_probabilities` leaves, and the true labels in another folder."""
+    probs, truth = softmax(logits_of(3)), labels_of(3)
+    save(root / "pred/case_1.npz", probs, key="probabilities")
+    save(root / "pred/case_1.nii.gz", probs.argmax(0).astype(np.uint8))
+    (root / "pred/case_1.pkl").write_bytes(b"")
+    for name in ("plans.json", "dataset.json", "predict_from_raw_data_args.json"):
+        (root / "pred" / name).write_text(json.dumps({}))
+    save(root / "truth/case_1.nii.gz", truth)
+    return probs, truth
+
+
+# ---- reading, through the case stream as every command does ---------------------------------------------------------
+
+
+def read_all(folder: Folder) -> None:
+    """Go through all cases of a folder, where everything that is wrong with one is raised."""
+    labelled = all(files.labels for files in folder.files.values())
+    many = folder.num_classes if folder.activation == "sigmoid" else 1
+    for channel in range(many):
+        sigmoid = folder.activation == "sigmoid"
+        cases = ChannelCases(folder, channel, many) if sigmoid else folder
+        classes = 2 if sigmoid else folder.num_classes
+        for _ in CaseStream(cases, classes, ignore_index=folder.ignore_index, labelled=labelled).slabs():
+            pass
+
+
+def complaint(root: Path, **options: Any) -> str:
+    """Return the message with which opening a folder or reading its cases fails."""
+    with pytest.raises(InputError) as caught:
+        read_all(open_folder(root, **options))
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
