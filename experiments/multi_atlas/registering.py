@@ -10,7 +10,7 @@ import numpy as np
 from experiments.multi_atlas.presets import Preset
 from experiments.multi_atlas.volumes import prepared_folds, reader
 from segcal.files import staged_file, write_json
-from segcal.fusion.warps import Outcome, failures, register_pairs
+from segcal.fusion.warps import RegistrationOutcome, failures, register_pairs
 
 WARPS, REPORT = "warps", "registration.json"
 _EVERY = 50
@@ -21,7 +21,7 @@ def register_all(out: Path, preset: Preset, *, processes: int) -> None:
     pairs = [pair for fold in prepared_folds(out, preset) for pair in fold.all_pairs]
     started = perf_counter()
 
-    def watch(outcome: Outcome, done: int, count: int) -> None:
+    def watch(outcome: RegistrationOutcome, done: int, count: int) -> None:
         if done % _EVERY == 0 or done == count:
             print(f"registered {done} of {count} pairs in {perf_counter() - started:.0f} s", flush=True)
         if outcome.problem:

@@ -11,7 +11,7 @@ import pytest
 
 from experiments.multi_atlas.simulated import LABELS, simulated_volumes
 from segcal.fusion import Pair, RegistrationSettings, Volume, read_warp, register, register_pairs
-from segcal.fusion.registration import Quality, Warp, normalised
+from segcal.fusion.registration import RegistrationQuality, Warp, normalised
 from segcal.fusion.warps import decoded, encoded, failures, warp_path, write_warp
 from segcal.types import InputError
 from support.atlas_volumes import read_volume_file
@@ -79,8 +79,8 @@ def test_failures_are_reported(tmp_path: Path) -> None:
     (outcome,) = register_pairs([Pair("1", "0")], blank, tmp_path, QUICK)
     assert outcome.problem is not None
     assert failures([outcome])[0].startswith("1 to 0: similarity")
-    assert Quality(0.5, 0.6, 0.9, 0.2).problem == "20.0 % of the voxels fold"
-    assert Quality(0.5, 0.6, float("nan"), 0.0).problem is not None
+    assert RegistrationQuality(0.5, 0.6, 0.9, 0.2).problem == "20.0 % of the voxels fold"
+    assert RegistrationQuality(0.5, 0.6, float("nan"), 0.0).problem is not None
     with pytest.raises(InputError, match="one entry per resolution"):
         RegistrationSettings(shrink=(2, 1), iterations=(5,))
     with pytest.raises(InputError, match="more than one intensity"):
@@ -91,7 +91,7 @@ def test_grey_levels_survive_the_way_through_a_file(tmp_path: Path) -> None:
     image = np.random.default_rng(0).uniform(size=(3, 4, 5))
     assert np.abs(decoded(encoded(image)) - image).max() <= 0.5 / 255 + 1e-6
     labels = np.full((3, 4, 5), 300)
-    write_warp(warp_path(tmp_path, Pair("a", "b")), Warp(image, labels, Quality(0, 0, 1, 0)), "x")
+    write_warp(warp_path(tmp_path, Pair("a", "b")), Warp(image, labels, RegistrationQuality(0, 0, 1, 0)), "x")
     assert (read_warp(tmp_path, Pair("a", "b")).labels == 300).all()
 
 
@@ -99,7 +99,7 @@ KILLER = """
 import os, signal, sys, time
 from pathlib import Path
 import numpy as np
-from segcal.fusion.registration import Quality, Warp
+from segcal.fusion.registration import RegistrationQuality, Warp
 from segcal.fusion.warps import Pair, read_warp, warp_path, write_warp
 folder, seen, cut = Path(sys.argv[1]), 0, 0
 
@@ -107,7 +107,7 @@ def write_for_ever(seed):
     random = np.random.default_rng(seed)
     while True:
         k = int(random.integers(200))
-        warp = Warp(random.uniform(size=(40, 40, 40)), np.full((40, 40, 40), k), Quality(0, 0, 1, 0))
+        warp = Warp(random.uniform(size=(40, 40, 40)), np.full((40, 40, 40), k), RegistrationQuality(0, 0, 1, 0))
         write_warp(warp_path(folder, Pair(str(k % 3), "t")), warp, "digest")
 
 for k in range(25):

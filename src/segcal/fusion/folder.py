@@ -34,7 +34,7 @@ _BYTES = 128 << 20  # of one slab's atlases, as float64; intermediate results ta
 
 @dataclass(frozen=True)
 class FusionSettings:
-    """How to fuse.
+    """Method and parameters of label fusion.
 
     Args:
         method: "jlf" (joint label fusion), "svwv" (each atlas weighs its probability), "plurality" or "majority".
@@ -42,7 +42,7 @@ class FusionSettings:
         beta: JLF: exponent of M; by default 1 for probabilities and 2 for images.
         patch: JLF: radius of the cube that M is summed over; by default 0 for probabilities and 1 for images.
         nonnegative: JLF: whether to forbid negative weights.
-        slab_bytes: How much of the atlases to hold at a time.
+        slab_bytes: Bytes of the atlases to hold at a time.
     """
 
     method: FusionMethod = "jlf"
@@ -59,8 +59,8 @@ class FusionSettings:
             raise InputError(f"patch must be at least 0, got {self.patch}")
 
 
-class Written(NamedTuple):
-    """What was fused."""
+class FusionSummary(NamedTuple):
+    """Atlases, kind of weights, voxels and labels that were fused."""
 
     atlases: tuple[str, ...]
     weights: str
@@ -75,7 +75,7 @@ def fuse_folder(
     *,
     target: Path | None = None,
     watch: Callable[[int, int], None] | None = None,
-) -> Written:
+) -> FusionSummary:
     """Write `labels.nii.gz`, `probability.nii.gz` and `agreement.nii.gz` of the fused atlases to the folder `out`.
 
     Args:
@@ -104,7 +104,9 @@ def fuse_folder(
             ("agreement", fused.agreement),
         ):
             _write(staging / f"{name}.nii.gz", array, label_files[0])
-        found = Written(tuple(names), kind, fused.labels.size, tuple(int(label) for label in np.unique(fused.labels)))
+        found = FusionSummary(
+            tuple(names), kind, fused.labels.size, tuple(int(label) for label in np.unique(fused.labels))
+        )
         content = {"format": 1, "segcal": __version__, "fusion": settings.method, **found._asdict()}
         write_json(staging / MARKER, content)
     return found
@@ -175,7 +177,7 @@ def _vote(labels: Array, weights: Array | None, settings: FusionSettings) -> Fus
 
 
 def _reach(kind: str, settings: FusionSettings) -> int:
-    """How many slices beyond its own a slab needs: the patch, and for images the neighbourhood they are scaled by."""
+    """Return the slices that a slab needs beyond its own: the patch, and the neighbourhood that images are scaled by."""
     if settings.method != "jlf":
         return 0
     if kind == "images":
@@ -213,7 +215,7 @@ def _file(folder: Path, name: str) -> Path:
 
 
 def _evidence(folder: Path, names: list[str], settings: FusionSettings, target: Path | None) -> tuple[str, list[Path]]:
-    """What the atlases are weighed by, and its files."""
+    """Return the kind of weights of the atlases, and their files."""
     if settings.method in ("plurality", "majority"):
         return "equal", []
     if (folder / "probabilities").is_dir():

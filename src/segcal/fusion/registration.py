@@ -23,7 +23,7 @@ MOST_FOLDING = 0.01
 
 @dataclass(frozen=True)
 class RegistrationSettings:
-    """How to register.
+    """Parameters of the affine and of the deformable registration.
 
     Args:
         affine_iterations: Steps of the affine optimiser at each of its two resolutions.
@@ -52,8 +52,8 @@ class Volume(NamedTuple):
     spacing: tuple[float, ...]
 
 
-class Quality(NamedTuple):
-    """How well a registration went.
+class RegistrationQuality(NamedTuple):
+    """Similarity of the images after a registration, and folding of its deformation.
 
     Similarities are correlations between the target and the atlas: centred on it, after the affine transform, and
     after the deformable one. `folding` is the share of voxels with a Jacobian determinant of 0 or less.
@@ -66,7 +66,7 @@ class Quality(NamedTuple):
 
     @property
     def problem(self) -> str | None:
-        """What is wrong with the registration, or None."""
+        """Reason why the registration counts as failed, or None."""
         if not self.deformable >= LEAST_SIMILARITY:  # written so that NaN is wrong as well
             return f"similarity {self.deformable:.2f} is below {LEAST_SIMILARITY}"
         if self.folding > MOST_FOLDING:
@@ -79,7 +79,7 @@ class Warp(NamedTuple):
 
     image: Array
     labels: Array
-    quality: Quality
+    quality: RegistrationQuality
 
 
 def normalised(image: Array) -> Array:
@@ -112,7 +112,7 @@ def register(target: Volume, atlas: Volume, settings: RegistrationSettings | Non
     whole = sitk.CompositeTransform([first, sitk.DisplacementFieldTransform(field)])  # takes the field's contents
     image = _warped(sitk, moving, fixed, whole)
     nearest = sitk.Resample(labels, fixed, whole, sitk.sitkNearestNeighbor, 0)
-    quality = Quality(centred, max(centred, fitted), _similarity(sitk, fixed, image), folding)
+    quality = RegistrationQuality(centred, max(centred, fitted), _similarity(sitk, fixed, image), folding)
     return Warp(sitk.GetArrayFromImage(image), sitk.GetArrayFromImage(nearest), quality)
 
 

@@ -20,14 +20,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from segcal.files import staged_file
-from segcal.fusion.registration import Quality, RegistrationSettings, Volume, Warp, register, simple_itk
+from segcal.fusion.registration import RegistrationQuality, RegistrationSettings, Volume, Warp, register, simple_itk
 from segcal.types import Array, InputError
 
 LEVELS = 256
 """Grey levels of a warped image on disk; the noise of an MR image is far above the rounding."""
 
 Read = Callable[[str], Volume]
-Watch = Callable[["Outcome", int, int], None]
+Watch = Callable[["RegistrationOutcome", int, int], None]
 
 
 class Pair(NamedTuple):
@@ -37,17 +37,17 @@ class Pair(NamedTuple):
     target: str
 
 
-class Outcome(NamedTuple):
-    """What came of a pair: its quality, or the error that stopped it; `made` is False where the warp existed."""
+class RegistrationOutcome(NamedTuple):
+    """Quality of the registration of a pair, or the error that stopped it; `made` is False where the warp existed."""
 
     pair: Pair
-    quality: Quality | None
+    quality: RegistrationQuality | None
     made: bool
     error: str | None = None
 
     @property
     def problem(self) -> str | None:
-        """What is wrong, or None."""
+        """Error, or reason why the registration counts as failed, or None."""
         return self.error if self.quality is None else self.quality.problem
 
 
@@ -59,22 +59,22 @@ def register_pairs(
     *,
     processes: int = 1,
     watch: Watch | None = None,
-) -> list[Outcome]:
+) -> list[RegistrationOutcome]:
     """Register each pair whose warp does not exist yet; outcomes are in the order of `pairs`.
 
     Args:
-        pairs: What to register.
-        read: Gives the volume of a name; with several processes it must be importable (a function of a module, or a
+        pairs: Atlases and targets.
+        read: Returns the volume of a name; with several processes it must be importable (a function of a module, or a
             `functools.partial` of one).
-        folder: Where the warps are kept.
-        settings: How to register.
-        processes: How many pairs to register at a time.
+        folder: Folder of the warps.
+        settings: Parameters of the registration.
+        processes: Number of pairs to register at a time.
         watch: Called after each pair with its outcome, the number done and the number of all.
     """
     simple_itk()  # before processes start, so that its absence is reported once
     settings = settings or RegistrationSettings()
     work = partial(_register_one, read=read, folder=Path(folder), settings=settings)
-    found: dict[Pair, Outcome] = {}
+    found: dict[Pair, RegistrationOutcome] = {}
     for outcome in _outcomes(work, pairs, processes):
         found[outcome.pair] = outcome
         if watch is not None:
@@ -83,7 +83,7 @@ def register_pairs(
 
 
 def warp_path(folder: str | Path, pair: Pair) -> Path:
-    """Where the warp of a pair lies."""
+    """Return the path of the warp of a pair."""
     return Path(folder) / pair.target / f"{pair.atlas}.npz"
 
 
@@ -133,7 +133,9 @@ def digest_of(target: Volume, atlas: Volume, settings: RegistrationSettings) -> 
     return digest.hexdigest()
 
 
-def _outcomes(work: Callable[[Pair], Outcome], pairs: Sequence[Pair], processes: int) -> Iterator[Outcome]:
+def _outcomes(
+    work: Callable[[Pair], RegistrationOutcome], pairs: Sequence[Pair], processes: int
+) -> Iterator[RegistrationOutcome]:
     if processes == 1:
         yield from map(work, pairs)
         return
@@ -144,21 +146,21 @@ def _outcomes(work: Callable[[Pair], Outcome], pairs: Sequence[Pair], processes:
             yield future.result()
 
 
-def _register_one(pair: Pair, *, read: Read, folder: Path, settings: RegistrationSettings) -> Outcome:
+def _register_one(pair: Pair, *, read: Read, folder: Path, settings: RegistrationSettings) -> RegistrationOutcome:
     simple_itk().ProcessObject.SetGlobalDefaultNumberOfThreads(1)  # the pairs are what runs in parallel
     target, atlas = read(pair.target), read(pair.atlas)
     path, digest = warp_path(folder, pair), digest_of(target, atlas, settings)
     if (kept := _kept(path, digest)) is not None:
-        return Outcome(pair, kept, made=False)
+        return RegistrationOutcome(pair, kept, made=False)
     try:
         warp = register(target, atlas, settings)
     except RuntimeError as error:  # what SimpleITK raises; the other pairs go on
-        return Outcome(pair, None, made=False, error=f"SimpleITK failed: {str(error).splitlines()[-1]}")
+        return RegistrationOutcome(pair, None, made=False, error=f"SimpleITK failed: {str(error).splitlines()[-1]}")
     write_warp(path, warp, digest)
-    return Outcome(pair, warp.quality, made=True)
+    return RegistrationOutcome(pair, warp.quality, made=True)
 
 
-def _kept(path: Path, digest: str) -> Quality | None:
+def _kept(path: Path, digest: str) -> RegistrationQuality | None:
     """The quality of a warp that exists and was made from the same inputs."""
     if not path.exists():
         return None
@@ -175,7 +177,7 @@ def _read(path: Path) -> tuple[Warp, str]:
             parts: dict[str, Any] = {name: content[name] for name in ("image", "labels", "quality", "digest")}
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise InputError(f"'{path}' is damaged ({error}); delete it and register again") from error
-    quality = Quality(*(float(value) for value in parts["quality"]))
+    quality = RegistrationQuality(*(float(value) for value in parts["quality"]))
     return Warp(decoded(parts["image"]), parts["labels"], quality), str(parts["digest"])
 
 
@@ -184,6 +186,6 @@ def _narrow(labels: Array) -> Array:
     return labels.astype(np.min_scalar_type(int(labels.max(initial=0))))
 
 
-def failures(outcomes: Iterable[Outcome]) -> list[str]:
+def failures(outcomes: Iterable[RegistrationOutcome]) -> list[str]:
     """One sentence for each pair whose registration failed."""
     return [f"{o.pair.atlas} to {o.pair.target}: {o.problem}" for o in outcomes if o.problem]

@@ -48,10 +48,10 @@ class UNet3D(nn.Module):
         self.factor = 2 ** (levels - 1)
         outputs = [width * 2 ** (level + 1) for level in range(levels)]
         pairs = list(pairwise(outputs))
-        first = _Block((image_channels, width, outputs[0]))
-        self.down = nn.ModuleList([first, *(_Block((above, above, below)) for above, below in pairs)])
+        first = _ConvBlock((image_channels, width, outputs[0]))
+        self.down = nn.ModuleList([first, *(_ConvBlock((above, above, below)) for above, below in pairs)])
         self.enlarge = nn.ModuleList(_enlarge(below) for _, below in reversed(pairs))
-        self.up = nn.ModuleList(_Block((below + skip, skip, skip)) for skip, below in reversed(pairs))
+        self.up = nn.ModuleList(_ConvBlock((below + skip, skip, skip)) for skip, below in reversed(pairs))
         self.last = nn.Conv3d(outputs[0], num_classes, 1)
         for module in self.modules():
             if isinstance(module, nn.Conv3d | nn.ConvTranspose3d):
@@ -84,7 +84,7 @@ def unet3d(preset: Preset, num_classes: int, *, image_channels: int = 1) -> UNet
     return UNet3D(num_classes, image_channels=image_channels, width=width, levels=levels)
 
 
-class _Block(nn.Sequential):
+class _ConvBlock(nn.Sequential):
     """Two 3^3 convolutions, each followed by batch normalisation and ReLU."""
 
     def __init__(self, channels: Sequence[int]) -> None:

@@ -1,4 +1,4 @@
-"""Which files belong to which case: by name, one file of each kind."""
+"""Files of a case, found by name: one of each kind."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _REMEDIES = {
     **{(what, end): _PICKLE for what in ("score", "label") for end in (".pt", ".pth", ".pkl", ".pickle", ".ckpt")},
     **{("score", end): "scores need a number for each class, so save them with np.save" for end in (".png", ".jpg")},
 }
-"""What to do about files that hold scores or labels in other formats."""
+"""Remedies for files that hold scores or labels in other formats."""
 _CONVERT = "convert it to one of these formats"
 
 

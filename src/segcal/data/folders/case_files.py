@@ -64,7 +64,7 @@ class CaseSpec:
 
 @dataclass(frozen=True, slots=True)
 class CaseFiles:
-    """Where one case lies on disk, and what its scores are.
+    """Paths of the files of one case, and the kind of its scores.
 
     Args:
         name: The file name without extension.

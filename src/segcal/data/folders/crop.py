@@ -18,11 +18,11 @@ from segcal.types import Activation, Array
 
 
 class Crop(NamedTuple):
-    """Where a case lies in its volume.
+    """Position of a case in its volume.
 
     Attributes:
         shape: `*S` of the volume.
-        box: The place of the case in it.
+        box: The case in it.
     """
 
     shape: tuple[int, ...]
@@ -30,7 +30,7 @@ class Crop(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was predicted."""
+        """True if nothing was predicted."""
         return any(side.start == side.stop for side in self.box)
 
     def cut(self, values: Array) -> Array:

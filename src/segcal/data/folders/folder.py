@@ -15,15 +15,19 @@ from typing import overload
 import numpy as np
 from torch import Tensor
 
+from segcal.data.folders import nnunet, ours, totalsegmentator
 from segcal.data.folders.by_name import existing, place_of
 from segcal.data.folders.case_files import CaseFiles, CaseSpec, as_numpy
+from segcal.data.folders.classes import DeclaredClasses
 from segcal.data.folders.crop import Crop
-from segcal.data.folders.head import Head
-from segcal.data.folders.layouts import Request, find_cases
+from segcal.data.folders.layouts import FolderRequest
 from segcal.data.folders.settings import Scores, Splits, check_background, check_scores, read_settings, read_splits
 from segcal.files import refuse_unfinished
 from segcal.functional.checks import IGNORED
 from segcal.types import Activation, Array, Case, IgnoreIndex, InputError
+
+_LAYOUTS = (ours, nnunet, totalsegmentator)
+"""The first that matches a folder reads it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,32 +158,35 @@ def open_folder(
     settings = read_settings(root / "segcal.toml")
     if scores is not None:
         check_scores(scores)
-    found = find_cases(Request(root, None if labels is None else place_of(labels), scores, settings, require_labels))
+    layout = next((layout for layout in _LAYOUTS if layout.matches(root)), ours)
+    label_folder = None if labels is None else place_of(labels)
+    found = layout.find(FolderRequest(root, label_folder, scores, settings, require_labels))
     splits = read_splits(root / "splits.json", tuple(found.files)) or found.splits
-    head = Head.of(
+    classes = DeclaredClasses.of(
         settings, found, activation=activation, num_classes=num_classes, ignore_index=ignore_index, root=root
     )
-    first = head.files_of(_first(found.files, splits, split))
-    space = first.space(head.declared)
-    count = head.declared or first.num_classes(space)
-    if count == 1 and head.masks is None:
-        head = head.of_one_channel()
-        first = head.files_of(first)
+    first = classes.files_of(_first(found.files, splits, split))
+    space = first.space(classes.count)
+    count = classes.count or first.num_classes(space)
+    if count == 1 and classes.masks is None:
+        classes = classes.of_one_channel()
+        first = classes.files_of(first)
         space = first.space(count)
     # labels outside of nnU-Net's crop, and those ignored in a map from which masks are made, become -1
-    ignored = tuple(dict.fromkeys((*head.ignored, *((IGNORED,) if first.archived else ()))))
+    ignored = tuple(dict.fromkeys((*classes.ignored, *((IGNORED,) if first.archived else ()))))
+    label_count = classes.label_count(count)
     folder = Folder(
         path=root,
         num_classes=count,
         ignore_index=ignored or None,
-        background=check_background(settings.background if background is None else background, head.classes(count)),
-        class_names=head.names if len(head.names or ()) in (count, max(count, head.classes(count))) else None,
+        background=check_background(settings.background if background is None else background, label_count),
+        class_names=classes.names if len(classes.names or ()) in (count, max(count, label_count)) else None,
         spatial_dims=_checked_dims(space, first),
         image_channels=first.image_channels(space),
         scores=found.scores,
         splits=splits,
-        files={name: head.files_of(files) for name, files in found.files.items()},
-        activation=head.activation,
+        files={name: classes.files_of(files) for name, files in found.files.items()},
+        activation=classes.activation,
         descriptions=found.descriptions,
     )
     return folder if split is None else folder.select(split)

@@ -1,26 +1,24 @@
-"""The folder layouts that segcal reads, and which of them a folder has."""
+"""Types that the folder layouts share, and the files of a case by name.
+
+A layout is a module with two functions: `matches(root)` tells whether a folder has the layout, and `find(request)`
+returns its cases. `segcal.data.folders.folder` lists the layouts.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
-from typing import Protocol
 
+from segcal.data.folders.by_name import by_name, only
 from segcal.data.folders.case_files import CaseFiles
-from segcal.data.folders.settings import Channels, Scores, Settings, Splits
-
-_MODULES = (
-    "ours",
-    "nnunet",
-    "totalsegmentator",
-)
-"""Modules of `segcal.data.folders`, each with its `LAYOUT`; the first that recognises a folder reads it."""
+from segcal.data.folders.settings import Channels, FolderSettings, Scores, Splits
+from segcal.data.io.formats import IMAGES, LABELS
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """What the user says of a folder.
+class FolderRequest:
+    """Arguments of `open_folder` that concern the files.
 
     Args:
         root: The folder.
@@ -33,13 +31,17 @@ class Request:
     root: Path
     labels: Path | None
     scores: Scores | None
-    settings: Settings
+    settings: FolderSettings
     require_labels: bool
+
+    def kind(self, default: Scores) -> Scores:
+        """Return what the score files hold."""
+        return self.scores or self.settings.scores or default
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What a layout finds in a folder.
+class FoundCases:
+    """Content of a folder as its layout reads it.
 
     Args:
         files: The files of each case, by name.
@@ -60,18 +62,39 @@ class Found:
     descriptions: tuple[Path, ...] = ()
 
 
-class Layout(Protocol):
-    """One way in which files of cases are arranged."""
+def cases_by_name(
+    request: FolderRequest,
+    scores: Mapping[str, Path],
+    label_folder: Path,
+    kind: Scores,
+    *,
+    predictions: Mapping[str, Path | None] | None = None,
+) -> dict[str, CaseFiles]:
+    """Return the files of each case: scores, the label file of the same name, and an image for all cases or for none.
 
-    def matches(self, root: Path) -> bool:
-        """Return whether a folder looks like this layout."""
-
-    def find(self, request: Request) -> Found:
-        """Return the cases of a folder."""
-
-
-def find_cases(request: Request) -> Found:
-    """Return the cases of a folder in the layout that it has; segcal's own complains where it has none."""
-    layouts: list[Layout] = [import_module(f"segcal.data.folders.{name}").LAYOUT for name in _MODULES]
-    chosen = next((layout for layout in layouts if layout.matches(request.root)), layouts[0])
-    return chosen.find(request)
+    Args:
+        request: Arguments of `open_folder`.
+        scores: Score file of each case.
+        label_folder: Folder of the true labels.
+        kind: What the score files hold.
+        predictions: The network's own segmentation of each case, if the scores are archives of nnU-Net.
+    """
+    root, settings = request.root, request.settings
+    settings.check_names(scores)
+    labels, images = by_name(label_folder, LABELS), by_name(root / "images", IMAGES)
+    return {
+        name: CaseFiles(
+            name=name,
+            scores=scores[name],
+            labels=only(name, labels, "label", label_folder, LABELS, scores)
+            if request.require_labels or name in labels
+            else None,
+            image=only(name, images, "image", root / "images", IMAGES, scores) if images else None,
+            kind=kind,
+            group=settings.group_of(name),
+            spacing=settings.spacing_of(name),
+            prediction=None if predictions is None else predictions[name],
+            archived=predictions is not None,
+        )
+        for name in sorted(scores)
+    }

@@ -13,7 +13,7 @@ from segcal.types import Array, InputError
 
 @dataclass(frozen=True, slots=True)
 class Masks:
-    """How labels become masks of 0 and 1.
+    """Conversion of stored labels to masks of 0 and 1.
 
     Args:
         members: The labels of each channel in a label map `[*S]`; None if masks are stored, as `[C, *S]` or, for a

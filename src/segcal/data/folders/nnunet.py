@@ -14,11 +14,11 @@ import os
 from pathlib import Path
 from typing import Any
 
-from segcal.data.folders.by_name import by_name, existing, only
+from segcal.data.folders.by_name import by_name, existing
 from segcal.data.folders.case_files import CaseFiles
-from segcal.data.folders.layouts import Found, Request
+from segcal.data.folders.layouts import FolderRequest, FoundCases, cases_by_name
 from segcal.data.folders.settings import Channels, Splits
-from segcal.data.io.formats import IMAGES, LABELS
+from segcal.data.io.formats import LABELS
 from segcal.data.io.nifti import is_nifti
 from segcal.files import read_json
 from segcal.types import InputError
@@ -28,48 +28,39 @@ _LARGEST_LABEL = 2**31
 _MARKS = ("dataset.json", "plans.json", "predict_from_raw_data_args.json")
 
 
-class NnUNet:
-    """A prediction folder or a trained model."""
-
-    def matches(self, root: Path) -> bool:
-        """Return whether there are folds with archives, or archives beside nnU-Net's own files."""
-        return bool(_folds(root)) or (
-            bool(by_name(root, _ARCHIVES)) and (_dataset_json(root) is not None or _has_marks(root))
-        )
-
-    def find(self, request: Request) -> Found:
-        """Return the cases of a prediction folder, or those of all folds of a trained model."""
-        root = request.root
-        folds = _folds(root)
-        splits = _checked_folds(root, folds, request.labels) if folds else {}
-        places = list(folds.values()) if folds else [root]
-        labels = request.labels or (None if folds else _inside(root)) or _truth(_model(root))
-        files = archived_cases(request, places, labels)
-        kind = request.scores or request.settings.scores or "probabilities"
-        dataset = _dataset_json(root)
-        classes, ignored, channels = _read_dataset(dataset)
-        marks = [place / name for place in (root, _model(root)) for name in _MARKS]
-        kept = {path.name: path for path in reversed(marks) if path.is_file()}
-        return Found(files, kind, classes, ignored, splits, channels, tuple(kept.values()))
+def matches(root: Path) -> bool:
+    """Return whether there are folds with archives, or archives beside nnU-Net's own files."""
+    return bool(_folds(root)) or (
+        bool(by_name(root, _ARCHIVES)) and (_dataset_json(root) is not None or _has_marks(root))
+    )
 
 
-LAYOUT = NnUNet()
+def find(request: FolderRequest) -> FoundCases:
+    """Return the cases of a prediction folder, or those of all folds of a trained model."""
+    root = request.root
+    folds = _folds(root)
+    splits = _checked_folds(root, folds, request.labels) if folds else {}
+    labels = request.labels or (None if folds else _inside(root)) or _truth(_model(root))
+    files = archived_cases(request, list(folds.values()) if folds else [root], labels)
+    classes, ignored, channels = _read_dataset(_dataset_json(root))
+    marks = [place / name for place in (root, _model(root)) for name in _MARKS]
+    kept = {path.name: path for path in reversed(marks) if path.is_file()}
+    return FoundCases(files, request.kind("probabilities"), classes, ignored, splits, channels, tuple(kept.values()))
 
 
-def archived_cases(request: Request, places: list[Path], labels: Path | None) -> dict[str, CaseFiles]:
+def archived_cases(request: FolderRequest, places: list[Path], labels: Path | None) -> dict[str, CaseFiles]:
     """Return the cases whose probabilities are archives `NAME.npz` in some folders, by name.
 
     A segmentation beside an archive is the network's own, and serves for its geometry only.
     """
-    root, settings = request.root, request.settings
+    root = request.root
     for place in places:
         if labels is not None and labels.resolve() == place.resolve():
             raise InputError(
                 f"labels must be the folder of the true labels, got '{labels}', where nnU-Net wrote its own "
                 "predictions; give the one that holds the truth"
             )
-    archives = {name: paths for place in places for name, paths in by_name(place, _ARCHIVES).items()}
-    settings.check_names(archives)
+    archives = {name: path for place in places for name, (path,) in by_name(place, _ARCHIVES).items()}
     label_folder = labels or root / "labels"
     if request.labels is not None:
         existing(label_folder, "labels")
@@ -78,27 +69,12 @@ def archived_cases(request: Request, places: list[Path], labels: Path | None) ->
             f"the true labels of '{root}' are needed, got none in '{label_folder}'; give their folder with --labels "
             "(labels= in Python)"
         )
-    true_labels = by_name(label_folder, LABELS)
-    images = by_name(root / "images", IMAGES)
-    named = settings.geometry_folder(root)
+    named = request.settings.geometry_folder(root)
     beside = {place: by_name(place, LABELS) for place in ([named] if named else places)}
-    files = {}
-    for name in sorted(archives):
-        (archive,) = archives[name]
-        files[name] = CaseFiles(
-            name=name,
-            scores=archive,
-            labels=only(name, true_labels, "label", label_folder, LABELS, archives)
-            if request.require_labels or name in true_labels
-            else None,
-            image=only(name, images, "image", root / "images", IMAGES, archives) if images else None,
-            kind=request.scores or settings.scores or "probabilities",
-            group=settings.group_of(name),
-            spacing=settings.spacing_of(name),
-            prediction=_prediction(beside[named or archive.parent].get(name, [])),
-            archived=True,
-        )
-    return files
+    predictions = {
+        name: _prediction(beside[named or archive.parent].get(name, [])) for name, archive in archives.items()
+    }
+    return cases_by_name(request, archives, label_folder, request.kind("probabilities"), predictions=predictions)
 
 
 def _prediction(paths: list[Path]) -> Path | None:

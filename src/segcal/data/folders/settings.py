@@ -22,7 +22,7 @@ Channels: TypeAlias = dict[str, int | tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class FolderSettings:
     """The content of `segcal.toml`; None for what it does not set.
 
     Groups and spacings are given for all cases alike, by an expression or by one list, or in a table by case name.
@@ -75,7 +75,7 @@ class Settings:
                 )
 
 
-def read_settings(path: Path) -> Settings:
+def read_settings(path: Path) -> FolderSettings:
     """Return what `segcal.toml` says, or empty settings if there is none."""
     table = _read_toml(path) if path.exists() else {}
     if "class_names" in table and "classes" not in table:  # what the arguments of the library call them
@@ -88,10 +88,10 @@ def read_settings(path: Path) -> Settings:
         is_right, required = _REQUIRED[key]
         if not is_right(value):
             raise InputError(f"{key} must be {required}, got {value!r} in '{path}'; correct it")
-    return Settings(**{key: _frozen(value) for key, value in table.items()})
+    return FolderSettings(**{key: _frozen(value) for key, value in table.items()})
 
 
-def write_settings(path: Path, settings: Settings) -> None:
+def write_settings(path: Path, settings: FolderSettings) -> None:
     """Write what is not None as `segcal.toml`."""
     given = {key: value for key in _REQUIRED if (value := getattr(settings, key)) is not None}
     lines = [_entry(key, value) for key, value in given.items() if not isinstance(value, dict)]

@@ -10,21 +10,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from segcal.data.folders.by_name import by_name
-from segcal.data.folders.layouts import Found, Request
+from segcal.data.folders.layouts import FolderRequest, FoundCases
 from segcal.data.folders.nnunet import archived_cases
 
 
-class TotalSegmentator:
-    """Archives in one folder, without nnU-Net's own files."""
-
-    def matches(self, root: Path) -> bool:
-        """Return whether there are archives."""
-        return bool(by_name(root, (".npz",)))
-
-    def find(self, request: Request) -> Found:
-        """Return the case of each archive."""
-        files = archived_cases(request, [request.root], request.labels)
-        return Found(files, request.scores or request.settings.scores or "probabilities")
+def matches(root: Path) -> bool:
+    """Return whether there are archives."""
+    return bool(by_name(root, (".npz",)))
 
 
-LAYOUT = TotalSegmentator()
+def find(request: FolderRequest) -> FoundCases:
+    """Return the case of each archive."""
+    return FoundCases(archived_cases(request, [request.root], request.labels), request.kind("probabilities"))

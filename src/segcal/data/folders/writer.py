@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 
 from segcal.data.folders.case_files import CaseSpec, as_numpy
-from segcal.data.folders.settings import Settings, check_background, write_settings
+from segcal.data.folders.settings import FolderSettings, check_background, write_settings
 from segcal.data.io.base import Spacing, plain, whole_numbers
 from segcal.files import MARKER, staged_folder, write_json
 from segcal.functional.arrays import to_tensor
@@ -21,7 +21,7 @@ from segcal.types import Activation, Array, Case, IgnoreIndex, InputError
 
 
 class _Entry(NamedTuple):
-    """What a folder records of a case besides its arrays."""
+    """Name, group and spacing of a case, which a folder records besides its arrays."""
 
     name: str
     group: str | None
@@ -55,7 +55,7 @@ def write_folder(
         sigmoid = spec.activation == "sigmoid"
         if sigmoid and spec.num_classes > 1 and class_names is None:  # the names say that there are channels
             class_names = tuple(map(str, range(spec.num_classes)))
-        settings = Settings(
+        settings = FolderSettings(
             classes=_checked_names(class_names, spec.num_classes),
             ignore_index=ignored,
             background=check_background(background, 2 if sigmoid else spec.num_classes),
@@ -160,7 +160,7 @@ def _save(path: Path, array: Array) -> None:
         np.save(path, array)
 
 
-def _write_remarks(folder: Path, written: dict[str, list[_Entry]], settings: Settings, spec: CaseSpec) -> None:
+def _write_remarks(folder: Path, written: dict[str, list[_Entry]], settings: FolderSettings, spec: CaseSpec) -> None:
     """Write `segcal.toml`, `splits.json` and the marker of folders that segcal wrote."""
     entries = [entry for split in written.values() for entry in split]
     described = replace(

@@ -1,4 +1,4 @@
-"""What every file format has in common: its interface, errors in one sentence, and arrays too large for memory.
+"""Interface of the file formats, errors in one sentence, and arrays too large for memory.
 
 Arrays have segcal's order: scores `[L, *S]`, labels and maps `[*S]`, images `[C, *S]`, with `*S` = `H W` or `D H W`.
 """
@@ -35,7 +35,7 @@ _TOO_LONG = "it holds more than its header declares"
 
 
 class Stored(NamedTuple):
-    """What a file holds: an array, perhaps memory-mapped, and its spacing where the file records one."""
+    """Content of a file: an array, perhaps memory-mapped, and its spacing where the file records one."""
 
     values: Array
     spacing: Spacing | None = None
@@ -85,9 +85,9 @@ class Format:
     extensions: ClassVar[dict[Content, tuple[str, ...]]]
     """The extensions by which it is known as a file of scores, of labels or of an image."""
     has_geometry: ClassVar[bool] = False
-    """Whether files record an affine that places them in the world."""
+    """True if files record an affine that places them in the world."""
     is_folder: ClassVar[bool] = False
-    """Whether what looks like a file is a folder."""
+    """True if what looks like a file is a folder."""
 
     def identity(self, path: Path) -> str:
         """Return what changes when the content does: size and time of modification."""

@@ -4,21 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from importlib import import_module
 from pathlib import Path
 
+from segcal.data.io import nifti, npy, npz, pictures, zarr
 from segcal.data.io.base import Content, Format
 
-_MODULES = (
-    "pictures",
-    "npy",
-    "npz",
-    "nifti",
-    "zarr",
-)
-"""Modules of `segcal.data.io`, each with its `FORMAT`; messages name extensions in this order."""
-
-FORMATS: tuple[Format, ...] = tuple(import_module(f"segcal.data.io.{name}").FORMAT for name in _MODULES)
+FORMATS: tuple[Format, ...] = (pictures.FORMAT, npy.FORMAT, npz.FORMAT, nifti.FORMAT, zarr.FORMAT)
+"""The formats, in the order in which messages name their extensions."""
 
 
 def extensions(content: Content) -> tuple[str, ...]:

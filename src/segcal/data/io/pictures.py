@@ -11,7 +11,7 @@ from segcal.data.io.base import Format, Shape, Stored, plain, readable
 from segcal.types import Array, InputError
 
 _FORMATS = ("PNG", "JPEG", "WEBP")
-"""What is read: Pillow knows some forty formats, and chooses by the content rather than by the name of a file."""
+"""Formats that are read: Pillow knows some forty, and chooses by the content rather than by the name of a file."""
 
 _LABEL_MODES = ("1", "L", "P", "I", "I;16", "I;16B")
 _IMAGE_MODES = ("L", "LA", "RGB", "RGBA", "I", "I;16", "I;16B")

@@ -1,4 +1,4 @@
-"""What is known of the classes or sigmoid channels of a folder before one of its score files is opened."""
+"""Classes or sigmoid channels of a folder, as far as they are declared before one of its score files is opened."""
 
 from __future__ import annotations
 
@@ -6,40 +6,40 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from segcal.data.folders.case_files import CaseFiles
-from segcal.data.folders.layouts import Found
+from segcal.data.folders.layouts import FoundCases
 from segcal.data.folders.masks import Masks
-from segcal.data.folders.settings import Settings
+from segcal.data.folders.settings import FolderSettings
 from segcal.functional.checks import IGNORED, activation_of, ignored_labels
 from segcal.types import Activation, IgnoreIndex, InputError
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
-    """Classes or channels.
+class DeclaredClasses:
+    """Classes of a softmax, or channels of a sigmoid head.
 
     Args:
         masks: How labels of sigmoid channels are read; None for a softmax.
-        declared: Number of classes or channels, if it is known.
+        count: Number of classes or channels, if it is known.
         names: Their names, if they are known.
         ignored: Labels that are ignored in the cases.
     """
 
     masks: Masks | None
-    declared: int | None
+    count: int | None
     names: tuple[str, ...] | None
     ignored: tuple[int, ...]
 
     @classmethod
     def of(
         cls,
-        settings: Settings,
-        found: Found,
+        settings: FolderSettings,
+        found: FoundCases,
         *,
         activation: Activation | None,
         num_classes: int | None,
         ignore_index: IgnoreIndex,
         root: Path,
-    ) -> Head:
+    ) -> DeclaredClasses:
         """Join arguments, settings and what the layout found; earlier ones override later ones."""
         channels = settings.channels or (found.channels if settings.classes is None else None)
         wanted = activation_of(activation or settings.activation or ("sigmoid" if channels else None), 2)
@@ -62,16 +62,16 @@ class Head:
         """Softmax or sigmoid."""
         return "softmax" if self.masks is None else "sigmoid"
 
-    def classes(self, count: int) -> int:
+    def label_count(self, count: int) -> int:
         """Return the number of values that labels can have, and of names that a single channel can have."""
         return count if self.masks is None else 2
 
-    def of_one_channel(self) -> Head:
-        """Return the head of scores that turn out to have one channel, which can only be a sigmoid."""
+    def of_one_channel(self) -> DeclaredClasses:
+        """Return the classes of scores that turn out to have one channel, which can only be a sigmoid."""
         return replace(self, masks=Masks(counts=(1,)))
 
     def files_of(self, files: CaseFiles) -> CaseFiles:
-        """Return the files of a case, read as this head asks for."""
+        """Return the files of a case, with its labels read as these classes ask for."""
         return files if self.masks is None else replace(files, masks=self.masks)
 
 
@@ -83,7 +83,7 @@ def _possible_counts(count: int | None, names: tuple[str, ...] | None) -> tuple[
     return (1, 2) if many == 2 else (many,) if many else ()
 
 
-def _refuse_channels(settings: Settings, root: Path) -> None:
+def _refuse_channels(settings: FolderSettings, root: Path) -> None:
     if settings.channels is not None:
         raise InputError(
             f"'{root / 'segcal.toml'}' lists the labels of sigmoid channels, got activation = \"softmax\"; "
