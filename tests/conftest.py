@@ -55,4 +55,4 @@ def set_threads() -> Iterator[Callable[[int], None]]:
 @pytest.fixture(autouse=True)
 def without_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing in the tests has to survive a power cut, and thousands of small files would wait for the disk."""
-    monkeypatch.setattr("segcal.files.publishing._sync", lambda path: None)
+    monkeypatch.setattr("segcal.files.outputs.sync", lambda path: None)

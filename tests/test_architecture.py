@@ -19,7 +19,7 @@ FLOORS = (
     ("kernels",),
     ("functional", "networks"),
     ("cases", "evidence", "metrics", "regions", "losses", "oracle", "data", "statistics", "training"),
-    ("engines", "parts", "calibrators", "fusion", "tables", "measures"),
+    ("engines", "calibrators", "fusion", "tables", "measures"),
     ("evaluation", "apply"),
     ("report",),
     ("integrations",),

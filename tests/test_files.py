@@ -19,14 +19,17 @@ from segcal.files import (
     MARKER,
     check_output_file,
     read_json,
+    read_toml,
     refuse_foreign,
+    refuse_overwriting,
     release_pages,
+    signed_file,
     staged_file,
     staged_folder,
     staged_store,
     write_json,
 )
-from segcal.files.locking import staged
+from segcal.files.outputs import _staged
 from segcal.types import InputError
 
 
@@ -40,7 +43,7 @@ def everything(folder: Path) -> set[str]:
 
 def write(folder: Path, content: str) -> None:
     with staged_folder(folder) as staging:
-        (staging / MARKER).write_text("{}")
+        write_json(staging / MARKER, {"format": 1})
         (staging / "part").write_text(content)
 
 
@@ -206,11 +209,12 @@ class Interruption:
         return self
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # files that were just opened
 @pytest.mark.parametrize("kind", ["file", "folder", "store"])
 def test_an_interruption_at_any_line_leaves_the_old_output_or_the_new_one(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("segcal.files.publishing._sync", lambda _: None)  # hundreds of these take minutes
+    monkeypatch.setattr("segcal.files.outputs.sync", lambda _: None)  # hundreds of these take minutes
     out, writing = tmp_path / "out.zarr", {"file": staged_file, "folder": staged_folder, "store": staged_store}[kind]
 
     def publish(text: str) -> None:
@@ -219,19 +223,19 @@ def test_an_interruption_at_any_line_leaves_the_old_output_or_the_new_one(
 
     line, finished, before = 0, False, sys.gettrace()
     while not finished:
-        publish('"old"')
+        publish('{"is": "old"}')
         line += 1
         try:
             sys.settrace(Interruption(line))
-            publish('"new"')
+            publish('{"is": "new"}')
             finished = True
         except KeyboardInterrupt:
             pass
         finally:
             sys.settrace(before)
-        staged.clear()  # random names, which one that is interrupted may leave in memory
+        _staged.clear()  # random names, which one that is interrupted may leave in memory
         assert [path.name for path in tmp_path.iterdir()] == ["out.zarr"], f"line {line} leaves something behind"
-        assert (out if kind == "file" else out / MARKER).read_text() in ('"old"', '"new"')
+        assert read_json(out if kind == "file" else out / MARKER)["is"] in ("old", "new")
     assert line > 30
 
 
@@ -252,7 +256,7 @@ def dying(self, target):
     calls.append(self)
     return rename(self, target)
 Path.rename = dying
-files.publishing.shutil.rmtree = lambda *_, **__: os._exit(9)
+files.outputs.shutil.rmtree = lambda *_, **__: os._exit(9)
 with files.staged_folder({str(tmp_path / "out")!r}) as folder:
     (folder / files.MARKER).write_text("{{}}")
     (folder / "part").write_text("new")
@@ -325,7 +329,7 @@ def test_a_failed_publication_restores_the_old_folder(tmp_path: Path, monkeypatc
 
 def test_everything_is_on_disk_before_it_is_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[str] = []
-    monkeypatch.setattr("segcal.files.publishing._sync", lambda path: synced.append(path.name))
+    monkeypatch.setattr("segcal.files.outputs.sync", lambda path: synced.append(path.name))
     with staged_folder(tmp_path / "out") as staging:
         (staging / "deep").mkdir()
         with staged_file(staging / "deep" / "a.txt") as file:
@@ -368,9 +372,9 @@ def test_files_that_must_not_be_written(tmp_path: Path) -> None:
     ):
         with pytest.raises(InputError, match=words):
             check_output_file(out, (".html",), data)
-    with pytest.raises(InputError, match="is part of a folder that segcal wrote"):
-        check_output_file(results / MARKER, (".json",))
-    check_output_file(results / "page.html", (".html",), data)
+    for name, end in ((MARKER, ".json"), ("page.html", ".html")):
+        with pytest.raises(InputError, match="lies in a folder that segcal wrote"):
+            check_output_file(results / name, (end,))
     check_output_file(None, (".html",), data)
 
 
@@ -416,13 +420,101 @@ def test_an_interrupt_while_the_old_folder_is_removed_leaves_nothing_of_it(
     assert (tmp_path / "out" / "part").read_text() == "new"
 
 
-@pytest.mark.parametrize("end", [".html", ".json", ".csv", ".tex", ".md", ".png", ".pdf", ".svg", ".onnx", ".txt"])
+SIGNED = (".html", ".json", ".tex", ".md", ".png", ".pdf", ".svg", ".onnx")
+PNG_END = b"\0\0\0\0IEND\xaeB`\x82"
+
+
+def written(out: Path) -> bytes:
+    """Write a file as segcal does, and return its content."""
+    with signed_file(out) as staging:
+        staging.write_bytes({".png": b"\x89PNG" + PNG_END, ".json": b'{\n  "a": 1\n}\n'}.get(out.suffix, b"text"))
+    return out.read_bytes()
+
+
+@pytest.mark.parametrize("end", [*SIGNED, ".csv", ".parquet", ".pt2", ".txt"])
 def test_a_file_of_somebody_else_is_not_replaced(tmp_path: Path, end: str) -> None:
     out = tmp_path / f"mine{end}"
     check_output_file(out, (end,))
     out.touch()
     check_output_file(out, (end,))
     out.write_text("my own work")
-    with pytest.raises(InputError, match="exists, and segcal did not write it; choose another name, or remove it"):
-        check_output_file(out, (end,))
+    why = "segcal did not write it, or it was changed" if end in SIGNED else f"a file that ends in '{end}' cannot tell"
+    for attempt in (lambda: check_output_file(out, (end,)), lambda: written(out)):
+        with pytest.raises(InputError, match=f"exists, and {why}.*; choose another name, or remove it"):
+            attempt()
     assert out.read_text() == "my own work"
+
+
+@pytest.mark.parametrize("end", SIGNED)
+def test_a_signed_file_is_replaced_until_someone_changes_it(tmp_path: Path, end: str) -> None:
+    """What is pasted from it into a document, before or after other text, is no signature of that document."""
+    out = tmp_path / f"table{end}"
+    first = written(out)
+    assert written(out) == first
+    edited = first.replace(b"segcal", b"segcaL")
+    for changed in (b"my thesis\n" + first, first + b"my conclusions\n", edited, first[:-1]):
+        out.write_bytes(changed)
+        with pytest.raises(InputError, match="segcal did not write it, or it was changed since"):
+            written(out)
+        assert out.read_bytes() == changed
+    if end == ".json":
+        assert json.loads(first)["a"] == 1
+
+
+def test_changed_and_foreign_files_in_a_folder_keep_it(tmp_path: Path) -> None:
+    """A folder is replaced as segcal wrote it; what users add to it or change in it stays."""
+
+    def spoil_marker(folder: Path) -> None:
+        content = read_json(folder / MARKER)
+        write_json(folder / MARKER, {key: value for key, value in content.items() if key != "files"})
+
+    for name, spoil in {
+        "notes.txt": lambda folder: (folder / "notes.txt").write_text("mine"),
+        "deep/notes.txt": lambda folder: [
+            (folder / "deep").mkdir(),
+            (folder / "deep" / "notes.txt").write_text("mine"),
+        ],
+        "part": lambda folder: (folder / "part").write_text("mine"),
+        "link": lambda folder: (folder / "link").symlink_to("part"),
+        MARKER: lambda folder: [spoil_marker(folder), (folder / "part").unlink()],
+    }.items():
+        out = tmp_path / name.replace("/", "-")
+        write(out, "old")
+        write(out, "again")
+        spoil(out)
+        before = everything(tmp_path)
+        with pytest.raises(InputError, match=f"holds files that segcal did not write \\('{name}'\\)"):
+            write(out, "new")
+        assert everything(tmp_path) == before
+
+
+def test_outputs_are_not_written_where_links_of_an_input_lead(tmp_path: Path) -> None:
+    data, out, other = tmp_path / "data", tmp_path / "out", tmp_path / "other"
+    (data / "logits").mkdir(parents=True)
+    out.mkdir()
+    (out / "a.npy").touch()
+    (data / "logits" / "a.npy").symlink_to(out / "a.npy")
+    with pytest.raises(InputError, match=r"cannot be written to, as .*data' is read from"):
+        refuse_overwriting(out, data)
+    refuse_overwriting(other, data)
+    (data / "round").symlink_to(data)
+    refuse_overwriting(other, data)
+
+
+SPECIAL = {
+    "fifo": os.mkfifo,
+    "endless": lambda path: path.symlink_to("/dev/zero"),
+    "deep": lambda path: path.write_text("[" * 102 + "]" * 102),
+    "deeper": lambda path: path.write_text("[" * 1_000_000),
+    "sparse": lambda path: [path.touch(), os.truncate(path, 6 << 30)],
+}
+
+
+@pytest.mark.parametrize("kind", SPECIAL)
+@pytest.mark.parametrize("read", [read_json, read_toml])
+def test_text_that_would_take_for_ever_is_refused(tmp_path: Path, kind: str, read) -> None:
+    path = tmp_path / "segcal.json"
+    SPECIAL[kind](path)
+    expected = {"fifo": "must be a regular file", "endless": "must be a regular file", "sparse": "at most 64 MiB"}
+    with pytest.raises(InputError, match=expected.get(kind, "is not readable")):
+        read(path)

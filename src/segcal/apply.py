@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard
@@ -17,11 +17,11 @@ from segcal.cases import Slab
 from segcal.data.folders.crop import Crop
 from segcal.data.folders.folder import Folder
 from segcal.data.io.base import Shape
+from segcal.engines import Run, engine_of, write_cases
+from segcal.files.prefetch import prefetch
 from segcal.functional.division import counted_probabilities, scaled_probabilities
 from segcal.functional.pixels import moved_labels
 from segcal.functional.probability import at_least_float32, keep_labels, keep_sides, two_class_logits
-from segcal.parts.outputs import Track, write_cases
-from segcal.parts.work import Sharing
 from segcal.types import Activation, Array, Case, InputError, Logits, Probs, Temperature
 
 _AT_ONCE = 1 << 23
@@ -37,8 +37,7 @@ def apply_to_folder(
     out: Path,
     dtype: str = "float32",
     maps: bool = False,
-    track: Track = iter,
-    sharing: Sharing | None = None,
+    run: Run | None = None,
 ) -> dict[str, int] | None:
     """Write calibrated probabilities of every case to `out`, and temperature maps to `out/temperature`.
 
@@ -54,15 +53,15 @@ def apply_to_folder(
         out: Appears when all cases are written.
         dtype: "float32" or "float16".
         maps: Whether to write temperature maps.
-        track: Goes through cases, perhaps with a progress bar.
-        sharing: How the work is divided; by default between the processes of torchrun, if there are several.
+        run: How the work is divided and shown; by default between the processes of torchrun, if there are several.
 
     Returns:
         How many cases and pixels were written, and how many predicted labels changed; None where another process
         publishes the output.
     """
     output = CalibratedFiles(calibrator.applied, folder, dtype, maps)
-    return write_cases(output, folder, sharing or Sharing("apply", {}, out), track=track)
+    with run or Run("apply", out, engine_of()) as begun:
+        return write_cases(output, folder, begun)
 
 
 class CalibratedSlab(NamedTuple):
@@ -111,11 +110,6 @@ class CalibratedFiles:
         """Return everything that decides what is written except the files of the cases."""
         return [self.calibrator.identity(), self.dtype, self.maps]
 
-    def files(self, name: str, folder: Path) -> list[Path]:
-        """Return the files of a case."""
-        files = self.like.find(name)
-        return [files.score_file(folder), *(files.map_file(place) for place in self._map_folders(folder))]
-
     def companions(self) -> Iterator[Path]:
         """Yield the files that nnU-Net needs beside its archives, so that it reads the output as its own."""
         yield from self.like.descriptions
@@ -140,9 +134,10 @@ class CalibratedFiles:
             yield CalibratedSlab(own.start, probs[0].cpu().numpy(), heat, moved, own.stop == rows)
             del probs, heat
 
-    def write(self, case: Case, pieces: Iterator[CalibratedSlab], folder: Path) -> dict[str, int]:
+    def write(self, name: str, folder: Path) -> dict[str, int]:
         """Write the files of a case, and return its pixels and how many labels changed."""
-        files, crop, places = self.like.find(case.name), self.like.crops.get(case.name), self._map_folders(folder)
+        (case,) = self.like.subset([name])
+        files, crop, places = self.like.find(name), self.like.crops.get(name), self._map_folders(folder)
         shape = (case.logits.shape[0], *(case.logits.shape[1:] if crop is None else crop.shape))
         for place in places:
             place.mkdir(parents=True, exist_ok=True)
@@ -150,7 +145,8 @@ class CalibratedFiles:
         with ExitStack() as stack:
             scores = stack.enter_context(files.create_scores(folder, shape, self.dtype))
             heats = [stack.enter_context(files.create_map(place, shape[1:], "float32")) for place in places]
-            for slab in pieces:
+            # the next slab is computed while this one is written
+            for slab in stack.enter_context(closing(prefetch(self.pieces(case)))):
                 scores.write(slab.start, slab.probabilities)
                 for k, heat in enumerate(heats):
                     assert slab.temperature is not None

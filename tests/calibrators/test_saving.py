@@ -16,6 +16,8 @@ from safetensors.torch import load_file, save_file
 
 import segcal
 from segcal.calibrators import saving
+from segcal.files import LISTED
+from segcal.files.guards import checksums
 from segcal.types import InputError
 
 METHODS = ("ts", "lts", "isotonic", "dirichlet", "cts", "auto")
@@ -46,6 +48,7 @@ def sign(folder: Path, content: dict[str, Any] | None = None) -> None:
     """Write the right checksum of a changed folder, as anyone who makes one up can."""
     content = json.loads((folder / MARKER).read_text()) if content is None else content
     content["checksum"] = saving._checksum(content, folder / WEIGHTS)
+    content[LISTED] = checksums(folder)
     (folder / MARKER).write_text(json.dumps(content))
 
 
@@ -156,7 +159,7 @@ def test_text_that_is_too_deep_or_too_long_is_refused(kept: Path, tmp_path: Path
     (folder / MARKER).write_text("[" * 100_000)
     with pytest.raises(InputError, match="is not readable JSON"):
         segcal.load(folder)
-    monkeypatch.setattr("segcal.files.json_files._LONGEST_TEXT", 1000)
+    monkeypatch.setattr("segcal.files.reading._LARGEST", 1000)
     with pytest.raises(InputError, match=re.escape("segcal.json' must have at most 0 MiB")):
         segcal.load(folder)
 

@@ -108,7 +108,9 @@ def _timeless(name: str, content: bytes | None) -> bytes | None:
 
 def _without_seconds(value: object) -> object:
     if isinstance(value, dict):
-        return {key: _without_seconds(inner) for key, inner in value.items() if key not in ("seconds", "checksum")}
+        return {
+            key: _without_seconds(inner) for key, inner in value.items() if key not in ("seconds", "checksum", "files")
+        }
     return value
 
 

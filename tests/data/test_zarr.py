@@ -159,23 +159,24 @@ class Offline(fsspec.AbstractFileSystem):
         return bool(self.info(path))
 
 
-def test_parts_of_a_url_are_merged(tmp_path: Path) -> None:
-    """`segcal merge` opens the URL again that the parts were made of."""
+def test_commands_read_a_url(tmp_path: Path) -> None:
+    """They write what they write for the same data in a folder."""
     pytest.importorskip("upath", reason="universal-pathlib is not installed")
-    write_store("memory://parts/data", cases())
+    for place in ("memory://place/data", str(tmp_path / "data")):
+        write_store(place, cases())
     segcal.create("ts", 3).fit(cases()).save(tmp_path / "ts")
     for command in ("apply", "evaluate"):
-        parts, whole, merged = (str(tmp_path / f"{command}-{name}") for name in ("parts", "whole", "merged"))
-        given = {"apply": [str(tmp_path / "ts"), "memory://parts/data"]}.get(command, ["memory://parts/data"])
-        for out, more in ((parts, ["--part", "1/2"]), (parts, ["--part", "2/2"]), (whole, [])):
-            assert runner.invoke(app, [command, *given, "--out", out, *more]).exit_code == 0
-        found = runner.invoke(app, ["merge", parts, "--out", merged])
-        assert found.exit_code == 0, found.output
-        assert contents(merged) == contents(whole)
+        for out, place in (("url", "memory://place/data"), ("folder", str(tmp_path / "data"))):
+            given = [str(tmp_path / "ts"), place] if command == "apply" else [place]
+            found = runner.invoke(app, [command, *given, "--out", str(tmp_path / f"{command}-{out}")])
+            assert found.exit_code == 0, found.output
+        one, other = (contents(tmp_path / f"{command}-{out}") for out in ("url", "folder"))
+        assert one == other
 
 
-def contents(folder: str) -> dict[str, bytes]:
-    files = (path for path in Path(folder).rglob("*") if path.is_file())
+def contents(folder: Path) -> dict[str, bytes]:
+    """Return everything except the markers, in which the identities of the files of the cases are."""
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != "segcal.json")
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 

@@ -19,7 +19,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from segcal.files import MARKER, read_json, write_json
+from segcal.files import LISTED, MARKER, read_json, write_json
+from segcal.files.checksums import checksum
 from segcal.types import InputError
 from segcal.version import __version__
 
@@ -92,7 +93,7 @@ def write_calibrator(calibrator: Saved, folder: Path) -> None:
 def read_content(folder: Path) -> dict[str, Any]:
     """Return the settings and the report in a folder; raise unless they are those of a calibrator."""
     content = read_json(folder / MARKER)
-    if not isinstance(content, dict) or not _has(content, _SAVED) or set(content) != set(_SAVED):
+    if not isinstance(content, dict) or not _has(content, _SAVED) or set(content) - {LISTED} != set(_SAVED):
         raise InputError(foreign(folder))
     if content["format"] > FORMAT:
         raise InputError(f"'{folder}' was saved by segcal {content.get('segcal')}, newer than this one; update segcal")
@@ -109,7 +110,8 @@ def read_values(folder: Path, content: Mapping[str, Any]) -> dict[str, Tensor]:
         found = _checksum(content, folder / WEIGHTS)
     except (OSError, RuntimeError, ValueError, SafetensorError) as error:
         raise InputError(f"{_unreadable(folder)} ({_first_line(error)}); fit and save it again") from error
-    if content["checksum"] != found:
+    listed = {WEIGHTS: checksum(folder / WEIGHTS)}
+    if content["checksum"] != found or content.get(LISTED, listed) != listed:
         raise InputError(
             f"the calibrator in '{folder}' must be as it was saved, got another checksum: it was changed or damaged; "
             "fit and save it again"
@@ -154,7 +156,7 @@ def _has(content: Mapping[str, Any], kinds: Mapping[str, Any]) -> bool:
 
 def _checksum(content: Mapping[str, Any], weights: Path) -> str:
     """Return the SHA-256 of everything that is saved, except for the checksum itself."""
-    rest = {key: value for key, value in content.items() if key != "checksum"}
+    rest = {key: value for key, value in content.items() if key not in ("checksum", LISTED)}
     found = hashlib.sha256(json.dumps(rest, sort_keys=True).encode())
     found.update(weights.read_bytes())
     return found.hexdigest()

@@ -10,8 +10,8 @@ import typer
 
 from segcal.cli import nnunet
 from segcal.cli.console import Group, ManyValues
+from segcal.cli.engine import by_first_process
 from segcal.cli.groups import flattened
-from segcal.cli.sharing import by_first_process
 from segcal.training.environment import launched
 from segcal.version import __version__
 
@@ -30,7 +30,6 @@ COMMANDS = (
     "fuse",
     "export",
     "methods",
-    "merge",
 )
 """In the order of work. `segcal NAME` runs the function NAME of the module `segcal.cli.NAME`; `nnunet` has several.
 

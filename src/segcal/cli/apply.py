@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from segcal.cli.console import Tracked, progress_of, say, say_json
+from segcal.cli.engine import EngineAddress, EngineName
 from segcal.cli.options import OUTPUT, AsJson, Data, Device, SavedCalibrator, Scores, Split
-from segcal.cli.sharing import PartOption, say_part, sharing_of
 
 
 def apply(
@@ -26,7 +26,8 @@ def apply(
     split: Split = None,
     scores: Scores = None,
     device: Device = "auto",
-    part: PartOption = None,
+    engine: EngineName = None,
+    address: EngineAddress = None,
     as_json: AsJson = False,
 ) -> None:
     """Write the calibrated probabilities of every case.
@@ -36,17 +37,17 @@ def apply(
 
     Example: segcal apply ts/ DATA --out probs/
     """
-    asked = dict(locals())
     from segcal.apply import apply_to_folder
     from segcal.calibrators import load
     from segcal.cli.steps import scores_of
     from segcal.data.folders.folder import open_folder
+    from segcal.engines import Run, engine_of
     from segcal.files import refuse_foreign, refuse_overwriting
     from segcal.training.processes import choose_device
 
     refuse_overwriting(out, calibrator, data)
-    sharing = sharing_of(apply, asked, out)
-    refuse_foreign(out, "probabilities" if part is None else "unfinished")
+    refuse_foreign(out, "probabilities")
+    mapper = engine_of(engine, address)
     fitted = load(calibrator).to(choose_device(device))
     folder = open_folder(
         data,
@@ -58,10 +59,9 @@ def apply(
         require_labels=False,
     )
     with progress_of("calibrating") as progress:
-        track = partial(Tracked, progress=progress)
-        written = apply_to_folder(fitted, folder, out=out, dtype=dtype, maps=temperature, track=track, sharing=sharing)
-    if written is None or part is not None:
-        say_part(sharing, as_json)
+        run = Run("apply", out, mapper, partial(Tracked, progress=progress))
+        written = apply_to_folder(fitted, folder, out=out, dtype=dtype, maps=temperature, run=run)
+    if written is None:
         return
     if as_json:
         say_json({"out": str(out), **written})

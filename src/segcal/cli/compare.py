@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from segcal.cli.console import OUT, Tracked, progress_of, say, say_json, say_where, warn
+from segcal.cli.engine import EngineAddress, EngineName
 from segcal.cli.options import (
     DATA,
     AsJson,
@@ -23,7 +24,6 @@ from segcal.cli.options import (
     complete_method,
     option,
 )
-from segcal.cli.sharing import PartOption, encoded, say_part, sharing_of
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -45,7 +45,8 @@ def compare(
     ] = None,
     fit_split: Annotated[str | None, option(DATA, "Split to fit on; 'fit' if there is one.")] = None,
     test_split: Annotated[str | None, option(DATA, "Split to measure on; 'test' if there is one.")] = None,
-    part: PartOption = None,
+    engine: EngineName = None,
+    address: EngineAddress = None,
     as_json: AsJson = False,
 ) -> None:
     """Fit several methods on the same images and measure them on others, with their costs.
@@ -54,45 +55,42 @@ def compare(
 
     Example: segcal compare DATA --methods ts,lts,isotonic --reference lts --out results/
     """
-    asked = dict(locals())
     from segcal.cli.steps import check_outputs, create_for, fit_shown, keep, open_at, protocol_of, validation_of
+    from segcal.engines import Run, engine_of
     from segcal.evaluation.compare import PAPER, UNCALIBRATED, check_names, look_through
-    from segcal.evaluation.shared_fits import compare_folder
-    from segcal.parts.work import publishing
+    from segcal.evaluation.folders import compare_folder
     from segcal.tables import Presentation
     from segcal.training.processes import choose_device
 
-    sharing = sharing_of(compare, asked, page_options.out)
+    mapper = engine_of(engine, address)
     names = [name for part in methods or PAPER for name in part.split(",") if name]
     check_names(names)
     arguments = fit_options.arguments(names, seed=measure_options.seed)
     place = choose_device(fit_options.device)
     folder = open_at(data, folder_options, fit_split, "fit")
     tested = open_at(data, folder_options, test_split, "test")
-    check_outputs(tested, page_options, data, folder_options.labels, parts=part is not None)
+    check_outputs(tested, page_options, data, folder_options.labels)
     checked = validation_of(data, folder_options, fit_options.validation, folder)
     calibrators = {name.upper(): create_for(name, folder, fit_options, arguments[name][0]) for name in names}
     shown = Presentation().with_changes(reference_options.reference, reference_options.test, reference_options.average)
     shown = shown.checked((UNCALIBRATED, *calibrators))
     protocol = protocol_of(folder, measure_options)
-    if not sharing.parts:
-        with progress_of("checking") as progress:
-            look_through(Tracked(tested, progress), protocol)
+    with progress_of("checking") as progress:
+        look_through(Tracked(tested, progress), protocol)
     training = {name.upper(): fit_settings for name, (_, fit_settings) in arguments.items()}
     fit = {
         name: partial(fit_shown, calibrator, folder, checked, training[name])
         for name, calibrator in calibrators.items()
     }
-    about = [folder.identities(), None if checked is None else checked.identities(), encoded(training)]
-    with progress_of("measuring") as progress:
-        track = partial(Tracked, progress=progress)
-        comparison = compare_folder(tested, calibrators, fit, about, protocol, sharing, device=place, track=track)
-    if comparison is None:
-        say_part(sharing, as_json)
-        return
-    compared = {UNCALIBRATED: None, **comparison.calibrators}
-    comparison = _presented(comparison, shown, compared, tested.path.resolve().name)
-    with publishing(sharing):
+    about = [folder.identities(), None if checked is None else checked.identities(), training]
+    progress = progress_of("measuring")
+    with Run("compare", page_options.out, mapper, partial(Tracked, progress=progress)) as run:
+        with progress:
+            comparison = compare_folder(tested, calibrators, fit, about, protocol, run, device=place)
+        if comparison is None:
+            return
+        compared = {UNCALIBRATED: None, **comparison.calibrators}
+        comparison = _presented(comparison, shown, compared, tested.path.resolve().name)
         keep(comparison, tested, compared, page_options)
     _print_comparison(comparison, measure_options.floor, page_options.out, as_json, page_options.page)
 

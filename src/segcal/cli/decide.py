@@ -96,7 +96,7 @@ def _new(
     from segcal.data.folders.folder import open_folder
     from segcal.evaluation.compare import UNCALIBRATED
     from segcal.evaluation.decisions import Decisions, new_volumes
-    from segcal.files import check_output_file, staged_file
+    from segcal.files import check_output_file, signed_file
 
     check_output_file(out, (".csv",), data, rules, *calibrators)
     known = Decisions.load(rules)
@@ -113,7 +113,7 @@ def _new(
     with progress_of("measuring volumes") as progress:
         found = new_volumes(Tracked(folder, progress), compared, known)
     if out is not None:
-        with staged_file(out) as staging:
+        with signed_file(out) as staging:
             found.to_csv(staging, index=False)
     if as_json:
         say_json({"volumes": json.loads(found.to_json(orient="records", double_precision=15))})

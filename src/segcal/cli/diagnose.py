@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,14 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from segcal.cli.console import OUT, Tracked, progress_of, say, say_json, say_where
+from segcal.cli.engine import EngineAddress, EngineName
 from segcal.cli.options import OUTPUT, AsJson, Data, Device, FolderOptions, Split
-from segcal.cli.sharing import PartOption, say_part, sharing_of
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from segcal.evaluation.diagnosis import Diagnosis
-    from segcal.parts.work import Sharing
 
 _SHOWN = 20
 """Images in the table; --json has all."""
@@ -47,43 +45,43 @@ def diagnose(
     out: Annotated[
         Path | None, typer.Option(help="Folder to save the diagnosis in, as JSON.", rich_help_panel=OUTPUT)
     ] = None,
-    part: PartOption = None,
+    engine: EngineName = None,
+    address: EngineAddress = None,
     as_json: AsJson = False,
 ) -> None:
     """Report whether the network is over- or underconfident: data set, images, pixels.
 
     Example: segcal diagnose DATA --maps maps/
     """
-    asked = dict(locals())
     from segcal.cli.further_tables import print_limits
     from segcal.cli.steps import open_at
+    from segcal.engines import Run, engine_of, write_cases
+    from segcal.evaluation.excess_maps import ExcessMaps, plain_diagnosis, save_diagnosis
+    from segcal.evaluation.folders import diagnose_folder
     from segcal.evaluation.heads import heads_of_folder
     from segcal.evaluation.limits import limits as limits_of
-    from segcal.evaluation.shared_diagnosis import ExcessMaps, diagnose_folder, plain_diagnosis, save_diagnosis
     from segcal.files import refuse_foreign, refuse_overwriting
-    from segcal.parts.outputs import write_cases
-    from segcal.parts.work import publishing
     from segcal.training.processes import choose_device
 
     place = choose_device(device)
-    sharing = sharing_of(diagnose, asked, out)
+    mapper = engine_of(engine, address)
     if out is not None:
         refuse_overwriting(out, data, folder_options.labels)
-        refuse_foreign(out, "diagnosis" if part is None else "unfinished")
+        refuse_foreign(out, "diagnosis")
     if maps is not None:
         refuse_overwriting(maps, data, folder_options.labels)
         refuse_foreign(maps, "maps")
     folder = open_at(data, folder_options, split)
-    with progress_of("diagnosing") as progress:
-        track = partial(Tracked, progress=progress)
-        found = diagnose_folder(folder, sharing, track=track, device=place)
+    progress = progress_of("diagnosing")
+    track = partial(Tracked, progress=progress)
+    with Run("diagnose", out, mapper, track) as run, progress:
+        found = diagnose_folder(folder, run, device=place)
         if maps is not None:
-            write_cases(ExcessMaps(folder, place), folder, _sharing_of_maps(sharing, maps), track=track)
-    if found is None:
-        say_part(sharing, as_json)
-        return
-    if out is not None:
-        with publishing(sharing):
+            with Run("diagnose", maps, mapper, track) as drawing:
+                write_cases(ExcessMaps(folder, place), folder, drawing)
+        if found is None:
+            return
+        if out is not None:
             save_diagnosis(found, out)
     reached = {}
     for head in heads_of_folder(folder) if limits else ():
@@ -107,13 +105,6 @@ def diagnose(
     if maps is not None:
         say(f"maps in {maps}")
     say_where(out)
-
-
-def _sharing_of_maps(sharing: Sharing, maps: Path) -> Sharing:
-    """Return how maps are divided: those of a part lie in its folder until they are merged."""
-    if sharing.part is not None and sharing.out is not None:
-        return replace(sharing, out=sharing.out / "maps")
-    return replace(sharing, out=maps, parts=[path / "maps" for path in sharing.parts])
 
 
 def _table(found: Diagnosis) -> Table:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from segcal.cli.console import Tracked, progress_of
+from segcal.cli.engine import EngineAddress, EngineName
 from segcal.cli.options import (
     AsJson,
     Data,
@@ -16,7 +17,6 @@ from segcal.cli.options import (
     SavedCalibrators,
     Split,
 )
-from segcal.cli.sharing import PartOption, say_part, sharing_of
 
 
 def evaluate(
@@ -28,7 +28,8 @@ def evaluate(
     calibrators: SavedCalibrators = None,
     split: Split = None,
     device: Device = "auto",
-    part: PartOption = None,
+    engine: EngineName = None,
+    address: EngineAddress = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure the calibration of scores and of saved calibrators, by region.
@@ -37,30 +38,28 @@ def evaluate(
 
     Example: segcal evaluate DATA --calibrators ts/ --reference TS --out results/ --page page.html
     """
-    asked = dict(locals())
     from segcal.cli.results_view import print_results
     from segcal.cli.steps import check_outputs, keep, load_all, open_at, protocol_of
+    from segcal.engines import Run, engine_of
     from segcal.evaluation.compare import UNCALIBRATED
-    from segcal.evaluation.shared import evaluate_folder
-    from segcal.parts.work import publishing
+    from segcal.evaluation.folders import evaluate_folder
     from segcal.tables import Presentation
     from segcal.training.processes import choose_device
 
-    sharing = sharing_of(evaluate, asked, page_options.out)
+    mapper = engine_of(engine, address)
     folder = open_at(data, folder_options, split, "test")
-    check_outputs(folder, page_options, data, folder_options.labels, *(calibrators or []), parts=part is not None)
+    check_outputs(folder, page_options, data, folder_options.labels, *(calibrators or []))
     place = choose_device(device)
     compared = {UNCALIBRATED: None, **{name: one.to(place) for name, one in load_all(calibrators or []).items()}}
     shown = Presentation().with_changes(reference_options.reference, reference_options.test, reference_options.average)
     shown = shown.checked(tuple(compared))  # now, not after an hour of measuring
     protocol = protocol_of(folder, measure_options)
-    with progress_of("measuring") as progress:
-        track = partial(Tracked, progress=progress)
-        results = evaluate_folder(folder, compared, protocol, sharing, track=track)
-    if results is None:
-        say_part(sharing, as_json)
-        return
-    results = results.presented(shown, dataset=folder.path.resolve().name)
-    with publishing(sharing):
+    progress = progress_of("measuring")
+    with Run("evaluate", page_options.out, mapper, partial(Tracked, progress=progress)) as run:
+        with progress:
+            results = evaluate_folder(folder, compared, protocol, run)
+        if results is None:
+            return
+        results = results.presented(shown, dataset=folder.path.resolve().name)
         keep(results, folder, compared, page_options)
     print_results(results, results.table(floor=measure_options.floor), page_options.out, as_json, page_options.page)

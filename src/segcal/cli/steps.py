@@ -110,15 +110,12 @@ def load_all(paths: Sequence[Path]) -> dict[str, Calibrator]:
     return {name: calibrator for name, (_, calibrator) in zip(names, loaded, strict=True)}
 
 
-def check_outputs(folder: Folder, options: PageOptions, *inputs: Path | None, parts: bool = False) -> None:
-    """Raise now, rather than after measuring, if folder or page must not be written or a case does not exist.
-
-    With `parts`, the folder is that of the parts of a run.
-    """
+def check_outputs(folder: Folder, options: PageOptions, *inputs: Path | None) -> None:
+    """Raise now, rather than after measuring, if folder or page must not be written or a case does not exist."""
     if options.out is not None:
         refuse_overwriting(options.out, *inputs)
-        refuse_foreign(options.out, "unfinished" if parts else "results")
-    check_output_file(options.page, (".html", ".htm"), *inputs)
+        refuse_foreign(options.out, "results")
+    check_output_file(options.page, (".html", ".htm"), *inputs, options.out)
     for name in options.cases or ():
         folder.find(name)
 

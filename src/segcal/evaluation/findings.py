@@ -8,7 +8,7 @@ findings of parts of a data set, measured by different processes, merge to those
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -151,21 +151,25 @@ class Findings:
         own = (method, False)
         return (reading for (_, key), reading in self.readings.items() if (key.method, key.redrawn) == own)
 
-    def merge(self, other: Findings) -> None:
-        """Add the findings of other cases, which must not be used afterwards: tables are taken over where possible."""
-        for name in other.cases:
+    def merge_bytes(self, content: bytes) -> None:
+        """Add the findings of other cases, which `to_bytes` wrote."""
+        arrays, about = load(content), _metadata(content)
+        keys = [Key(*key) for key in about["keys"]]
+        self.metrics = self.metrics or tuple(about["metrics"])
+        for i, (name, seen) in enumerate(about["cases"].items()):
             if name in self.cases:
                 raise _twice(name)
-        self.metrics = self.metrics or other.metrics
-        self.cases |= other.cases
-        self.readings |= other.readings
-        for key, table in other.cells.items():
-            own = self.cells.setdefault(key, table)
-            if own is not table:
-                np.add(own, table, out=own)
+            origins = tuple(tuple(origin) for origin in seen["origins"])
+            studied = {int(size): count for size, count in seen["studied"].items()}
+            self.cases[name] = Seen(**{**seen, "origins": origins, "studied": studied})
+            for j, key in enumerate(keys):
+                self.readings[name, key] = Reading(*(arrays[f"{i} {j} {part}"] for part in Reading._fields))
+        for k, (j, region, marginal) in enumerate(about["cells"]):
+            held, *values = arrays[f"cells {k}"]
+            self._cells(keys[j], region, marginal).reshape(3, -1)[:, held] += values
 
-    def to_bytes(self, extra: Mapping[str, Any]) -> bytes:
-        """Return everything as a safetensors file; `extra` is kept in its metadata (see `extra_of`)."""
+    def to_bytes(self) -> bytes:
+        """Return everything as a safetensors file."""
         keys = list(dict.fromkeys(key for _, key in self.readings))
         case_number, key_number = ({name: k for k, name in enumerate(names)} for names in (self.cases, keys))
         about = {
@@ -185,26 +189,7 @@ class Findings:
             held = np.flatnonzero(flat[0])
             arrays[f"cells {k}"] = np.concatenate([held[np.newaxis], flat[:, held]])
         arrays = {name: np.ascontiguousarray(values) for name, values in arrays.items()}  # `save` ignores strides
-        return save(arrays, {"about": json.dumps(about), "extra": json.dumps(extra)})
-
-    @classmethod
-    def from_bytes(cls, content: bytes, about: Mapping[str, Any]) -> Findings:
-        """Read what `to_bytes` wrote; `about` is the metadata of that name."""
-        arrays = load(content)
-        names, keys = list(about["cases"]), [Key(*key) for key in about["keys"]]
-        found = cls(about["num_classes"], about["form"], tuple(about["metrics"]))
-        for name, seen in about["cases"].items():
-            origins = tuple(tuple(origin) for origin in seen["origins"])
-            studied = {int(size): count for size, count in seen["studied"].items()}
-            found.cases[name] = Seen(seen["group"], seen["fingerprint"], seen["doubt"], origins, studied, seen["unit"])
-        for i, name in enumerate(names):
-            for j, key in enumerate(keys):
-                parts = (arrays[f"{i} {j} {part}"] for part in Reading._fields)
-                found.readings[name, key] = Reading(*parts)
-        for k, (j, region, marginal) in enumerate(about["cells"]):
-            held, *values = arrays[f"cells {k}"]
-            found._cells(keys[j], region, marginal).reshape(3, -1)[:, held] = values
-        return found
+        return save(arrays, {"about": json.dumps(about)})
 
     def _cells(self, key: Key, region: int, marginal: bool) -> Array:
         """Return a table of zeros at first; numpy allocates no memory for pages that are never written to."""
@@ -214,11 +199,10 @@ class Findings:
         return self.cells[place]
 
 
-def merged(parts: Iterable[Findings], like: Findings) -> Findings:
-    """Return the findings of all parts together."""
-    found = Findings(like.num_classes, like.form)
-    for part in parts:
-        found.merge(part)
+def _metadata(content: bytes) -> dict[str, Any]:
+    """Return the metadata of a safetensors file, which begin it: 8 bytes of length, then JSON."""
+    length = int.from_bytes(content[:8], "little")
+    found: dict[str, Any] = json.loads(json.loads(content[8 : 8 + length])["__metadata__"]["about"])
     return found
 
 

@@ -16,7 +16,7 @@ from segcal.calibrators import method_titles
 from segcal.evaluation.limits import limits_table
 from segcal.evaluation.quality import mean_quality
 from segcal.evaluation.saved import TABLES, check_settings, checksums, read_tables, write_table
-from segcal.files import MARKER, read_json, staged_file, staged_folder, write_json
+from segcal.files import MARKER, read_json, signed_file, staged_folder, write_json
 from segcal.functional.catalogue import CALIBRATION, CATALOGUE, QUALITY
 from segcal.regions import in_table_order
 from segcal.statistics import TESTS
@@ -301,7 +301,7 @@ class Results:
         if suffix == ".parquet":
             _need_pyarrow()
         table = self.table(reference, test=test, average=average, floor=floor) if suffix in (".tex", ".md") else None
-        with staged_file(path) as staging:
+        with signed_file(path) as staging:
             if suffix == ".csv":
                 write_table(self.frame, staging)
             elif suffix == ".parquet":

@@ -1,6 +1,7 @@
 """Files on disk: output that appears whole or not at all, what it may replace, and how text and arrays are read."""
 
 from segcal.files.guards import (
+    LISTED,
     MARKER,
     check_output_file,
     local_path,
@@ -9,28 +10,27 @@ from segcal.files.guards import (
     refuse_unfinished,
     url_of,
 )
-from segcal.files.json_files import read_json, read_text, write_json
 from segcal.files.mapped import release_pages
-from segcal.files.publishing import staged_file, staged_folder, staged_store
-from segcal.files.unfinished import discard_unfinished, remove_leftovers, unfinished_folder, unfinished_name
+from segcal.files.outputs import signed_file, staged_file, staged_folder, staged_store
+from segcal.files.reading import read_json, read_text, read_toml, refuse_special, write_json
 
 __all__ = [
+    "LISTED",
     "MARKER",
     "check_output_file",
-    "discard_unfinished",
     "local_path",
     "read_json",
     "read_text",
+    "read_toml",
     "refuse_foreign",
     "refuse_overwriting",
+    "refuse_special",
     "refuse_unfinished",
     "release_pages",
-    "remove_leftovers",
+    "signed_file",
     "staged_file",
     "staged_folder",
     "staged_store",
-    "unfinished_folder",
-    "unfinished_name",
     "url_of",
     "write_json",
 ]

@@ -1,18 +1,28 @@
-"""What an output may replace: nothing that is read, and nothing but segcal's own earlier output of the same kind."""
+"""What an output may replace: nothing that is read, and nothing but segcal's own earlier output of the same kind.
+
+A folder that segcal writes has a marker that lists its files with their checksums. It is replaced only as long as it
+holds these files and no others; a single file only with its signature (see `segcal.files.signing`).
+"""
 
 from __future__ import annotations
 
-import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 from urllib.request import url2pathname
 
+from segcal.files.checksums import checksum
+from segcal.files.reading import read_json
+from segcal.files.signing import can_be_signed, is_signed
 from segcal.types import InputError
 
 MARKER = "segcal.json"
-"""Every folder that segcal writes holds this file; only such a folder is ever replaced."""
+"""Every folder that segcal writes holds this file, which lists the others."""
+
+LISTED = "files"
+"""Key of the marker under which all other files are listed with their checksums."""
 
 KINDS = {
     "method": "a calibrator",
@@ -25,26 +35,12 @@ KINDS = {
     "diagnosis": "a diagnosis",
     "decisions": "decisions",
     "checkpoints": "checkpoints of a training run",
-    "unfinished": "parts of an unfinished run",
+    "unfinished": "unfinished output",
 }
 """Description of each kind of folder, by the key of its marker."""
 
-_SIGNS = {
-    ".html": b"<title>Calibration report</title>",
-    ".htm": b"<title>Calibration report</title>",
-    ".json": b'"settings"',
-    ".csv": b"case,method,region,metric,value,pixels",
-    ".parquet": b"metric",
-    ".tex": b"\\begin{tabular}",
-    ".md": b"|",
-    ".png": b"atplotlib",
-    ".pdf": b"atplotlib",
-    ".svg": b"atplotlib",
-    ".onnx": b"pytorch",
-}
-"""Bytes near the beginning or end of every file that segcal writes, by extension."""
-
-_ENDS = 1 << 14
+_GROWING = ("unfinished", "checkpoints")
+"""Folders in which single files are written and removed, instead of replacing the folder."""
 
 
 def url_of(path: str | Path) -> str | None:
@@ -74,48 +70,53 @@ def refuse_url(out: str | Path) -> None:
 
 
 def refuse_foreign(target: Path, kind: str | None = None) -> None:
-    """Raise unless `target` is free, an empty folder, or a folder that segcal wrote.
+    """Raise unless `target` is free, an empty folder, or a folder as segcal wrote it.
 
     With `kind`, a key of the marker ("method", "results", ...), a folder of another kind is refused as well.
     """
     refuse_url(target)
     if os.path.ismount(target):  # `Path.is_mount` is not there on Windows before Python 3.12
         raise InputError(f"'{target}' is a mount point, which no output can replace; choose a folder inside it")
-    if target.is_dir():
-        if any(target.iterdir()) and not (target / MARKER).exists():
-            raise InputError(f"'{target}' holds files that segcal did not write; choose another output folder")
-        found = kind_of(target)
-        if kind is not None and found not in (None, kind):
-            raise InputError(
-                f"'{target}' holds {KINDS[found]}, which {KINDS[kind]} must not replace; choose another output folder"
-            )
-    elif target.exists():
-        raise InputError(f"'{target}' is a file, and a folder is to be written there; choose another name")
+    if not target.is_dir():
+        if target.exists():
+            raise InputError(f"'{target}' is a file, and a folder is to be written there; choose another name")
+        return
+    if not any(target.iterdir()):
+        return
+    found = kind_of(target)
+    if kind is not None and found not in (None, kind):
+        raise InputError(
+            f"'{target}' holds {KINDS[found]}, which {KINDS[kind]} must not replace; choose another output folder"
+        )
+    if (found != kind or kind not in _GROWING) and (stranger := _stranger(target)):
+        raise InputError(
+            f"'{target}' holds files that segcal did not write ('{stranger}'); "
+            "move them elsewhere, or choose another output folder"
+        )
 
 
 def refuse_unfinished(folder: Path) -> None:
     """Raise if a folder is the unfinished output of a command, in which cases are missing."""
     if kind_of(folder) == "unfinished":
-        raise InputError(
-            f"'{folder}' holds unfinished output; run the command again, or merge its parts, to complete it"
-        )
+        raise InputError(f"'{folder}' holds unfinished output; run the command again to complete it")
 
 
 def refuse_overwriting(out: Path | None, *inputs: Path | None) -> None:
-    """Raise if `out` is an input, holds one, or lies inside one: what is made from inputs must not change them."""
+    """Raise if `out` is an input, holds one, or lies inside one, also where links inside an input lead."""
+    if out is None:
+        return
+    target = out.resolve()
     for path in inputs:
-        if out is None or path is None:
-            continue
-        source, target = local_path(path).resolve(), out.resolve()
-        if source.is_relative_to(target) or target.is_relative_to(source):
-            raise InputError(f"'{out}' cannot be written to, as '{path}' is read from; choose another output")
+        for source in () if path is None else _read_through(local_path(path)):
+            if source.is_relative_to(target) or target.is_relative_to(source):
+                raise InputError(f"'{out}' cannot be written to, as '{path}' is read from; choose another output")
 
 
 def check_output_file(out: Path | None, extensions: Sequence[str], *inputs: Path | None) -> None:
     """Raise unless a file may be written at `out`: not a folder, not among the inputs, and of a known extension.
 
-    A file that exists is replaced only if it looks like one that segcal writes under this extension, and never inside
-    a folder that segcal wrote.
+    A file that exists is replaced only if it is empty or has the signature of segcal, and never inside a folder that
+    segcal wrote.
     """
     if out is None:
         return
@@ -126,11 +127,20 @@ def check_output_file(out: Path | None, extensions: Sequence[str], *inputs: Path
     if extensions and out.suffix.lower() not in extensions:
         known = " or ".join(extensions)
         raise InputError(f"'{out}' must be a name that ends in {known}, got '{out.suffix}'; choose another name")
-    if out.exists() and (out.name == MARKER or (out.parent / MARKER).exists()):
-        raise InputError(f"'{out}' is part of a folder that segcal wrote; choose another name")
-    if out.exists() and not _looks_written(out):
-        raise InputError(f"'{out}' exists, and segcal did not write it; choose another name, or remove it")
+    if out.name == MARKER or (out.parent / MARKER).exists():
+        raise InputError(f"'{out}' lies in a folder that segcal wrote or under its name; choose another name")
+    refuse_foreign_file(out)
     refuse_unwritable(out)
+
+
+def refuse_foreign_file(out: Path) -> None:
+    """Raise if a file exists that is neither empty nor signed by segcal."""
+    if not out.exists() or (out.is_file() and not out.stat().st_size) or is_signed(out):
+        return
+    why = "segcal did not write it, or it was changed since"
+    if not can_be_signed(out):
+        why = f"a file that ends in '{out.suffix}' cannot tell whether segcal wrote it"
+    raise InputError(f"'{out}' exists, and {why}; choose another name, or remove it")
 
 
 def refuse_unwritable(out: Path) -> None:
@@ -142,21 +152,50 @@ def refuse_unwritable(out: Path) -> None:
         raise InputError(f"cannot write to '{out}': no permission to write in '{place}'; choose another output file")
 
 
+def marker_of(folder: Path) -> dict[str, Any]:
+    """Return the marker of a folder; empty if there is none that can be read."""
+    try:
+        content = read_json(folder / MARKER)
+    except InputError:
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
 def kind_of(folder: Path) -> str | None:
     """Return what kind of folder segcal wrote here, or None if its marker does not say."""
-    try:
-        content = json.loads((folder / MARKER).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return next((key for key in KINDS if key in content), None) if isinstance(content, dict) else None
+    content = marker_of(folder)
+    return next((key for key in KINDS if key in content), None)
 
 
-def _looks_written(path: Path) -> bool:
-    """Return whether a file is empty or has the sign of a file that segcal wrote."""
-    sign, size = _SIGNS.get(path.suffix.lower()), path.stat().st_size
-    if sign is None or not size or not path.is_file():
-        return not size
-    with path.open("rb") as file:
-        start = file.read(_ENDS)
-        file.seek(max(0, size - _ENDS))
-        return sign in start or sign in file.read(_ENDS)
+def checksums(folder: Path) -> dict[str, str]:
+    """Return the checksum of every file below a folder except its marker, by relative path."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
+    return {path.relative_to(folder).as_posix(): checksum(path) for path in paths if path != folder / MARKER}
+
+
+def _stranger(folder: Path) -> str | None:
+    """Return the name of something in a folder that segcal did not write, or that was changed since."""
+    listed = marker_of(folder).get(LISTED)
+    if not isinstance(listed, dict):
+        return next((path.name for path in folder.iterdir() if path.name != MARKER), MARKER)
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        if path == folder / MARKER or (path.is_dir() and not path.is_symlink()):
+            continue
+        if name not in listed or listed[name] != checksum(path):
+            return name
+    return None
+
+
+def _read_through(path: Path) -> Iterator[Path]:
+    """Yield where an input lies, and where all links inside it lead."""
+    waiting, seen = [path], set[Path]()
+    while waiting:
+        source = waiting.pop().resolve()
+        if source in seen:
+            continue
+        seen.add(source)
+        yield source
+        for folder, folders, files in os.walk(source):
+            paths = (Path(folder, name) for name in (*folders, *files))
+            waiting += [inner for inner in paths if inner.is_symlink()]

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from segcal.calibrators import Calibrator
-from segcal.files import staged_file
+from segcal.files import signed_file
 from segcal.integrations.calibrated_model import CalibratedModel
 from segcal.integrations.extras import needs_extra
 from segcal.text import CalibrationWarning
@@ -203,7 +203,7 @@ def _write(model: _Exportable, path: str | Path, make: Callable[[_Exportable, Pa
             "set image_channels and size as it needs them, and export it in float32"
         ) from error
     dynamic = model.failure(1, model.other_size) is None
-    with staged_file(path) as file:
+    with signed_file(path) as file:
         try:
             run = _traced(make, model, file, dynamic)
         except InputError:

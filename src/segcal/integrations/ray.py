@@ -22,11 +22,9 @@ import numpy as np
 import torch
 
 from segcal.calibrators import Calibrator, load
-from segcal.evaluation.findings import merged
 from segcal.evaluation.protocol import Protocol
 from segcal.evaluation.results import Results
 from segcal.evaluation.run import Measuring
-from segcal.evaluation.shared import findings_from
 from segcal.regions import chosen_regions
 from segcal.types import Array, Case
 
@@ -96,7 +94,7 @@ class MeasureBatches:
             case = Case(str(name), np.array(batch["logits"][k]), np.array(batch["labels"][k]), image, group=group)
             self.measuring.add(case, found)
         content = np.empty(1, object)
-        content[0] = found.to_bytes({})
+        content[0] = found.to_bytes()
         return {"found": content}
 
 
@@ -108,7 +106,9 @@ def measured_results(
     Calibrators and protocol must be those that were measured with.
     """
     measuring = _measuring(calibrators, protocol)
-    found = merged((findings_from(row["found"]) for row in rows), measuring.nothing())
+    found = measuring.nothing()
+    for row in rows:
+        found.merge_bytes(row["found"])
     return measuring.results(found, sorted(found.cases))
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from segcal.evaluation.decisions import Decisions
 from segcal.evaluation.portraits import Portrait, load_portraits
 from segcal.evaluation.results import Results
-from segcal.files import staged_file
+from segcal.files import signed_file
 from segcal.report.sections import SECTIONS, section_contents
 from segcal.report.view import View, shared_content
 
@@ -28,7 +28,7 @@ def write_page(
 ) -> None:
     """Write the page of an evaluation; the file appears whole or not at all."""
     page = render(page_content(results, portraits, decisions))
-    with staged_file(path) as staging:
+    with signed_file(path) as staging:
         staging.write_text(page, encoding="utf-8")
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from segcal.evaluation.decisions import Decisions
-from segcal.files import staged_file
+from segcal.files import signed_file
 from segcal.report import render
 from segcal.report.sections.decisions import decisions_content
 
@@ -14,7 +14,7 @@ from segcal.report.sections.decisions import decisions_content
 def write_decisions_page(decisions: Decisions, path: str | Path) -> None:
     """Write a page with decisions alone; the file appears whole or not at all."""
     page = render(_content(decisions))
-    with staged_file(path) as staging:
+    with signed_file(path) as staging:
         staging.write_text(page, encoding="utf-8")
 
 

@@ -37,7 +37,7 @@ class Checkpoints:
 
     def save(self, state: State) -> None:
         """Write a checkpoint under a temporary name, then rename it; drop those that are older than the last two."""
-        refuse_foreign(self.folder)
+        refuse_foreign(self.folder, "checkpoints")
         self.folder.mkdir(parents=True, exist_ok=True)
         if not (self.folder / MARKER).exists():
             write_json(self.folder / MARKER, {"format": 1, "checkpoints": "of a training run"})

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import math
 import re
-import tomllib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
-from segcal.files import read_json, read_text
+from segcal.files import read_json, read_toml
 from segcal.types import Activation, InputError
 
 Scores: TypeAlias = Literal["logits", "probabilities"]
@@ -77,7 +76,7 @@ class FolderSettings:
 
 def read_settings(path: Path) -> FolderSettings:
     """Return what `segcal.toml` says, or empty settings if there is none."""
-    table = _read_toml(path) if path.exists() else {}
+    table = read_toml(path) if path.exists() else {}
     if "class_names" in table and "classes" not in table:  # what the arguments of the library call them
         table["classes"] = table.pop("class_names")
     for unknown in sorted(set(table) - set(_REQUIRED)):
@@ -140,15 +139,6 @@ def check_scores(scores: object) -> None:
     """Raise unless `scores` is one of the two kinds."""
     if scores not in get_args(Scores):
         raise InputError(f"scores must be {_KINDS}, got {scores!r}; choose one of them")
-
-
-def _read_toml(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(read_text(path))
-    except (ValueError, OSError, RecursionError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"'{path}' must be readable TOML, got an error ({error}); correct it") from error
 
 
 def _entry(key: str, value: object) -> str:

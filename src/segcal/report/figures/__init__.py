@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from segcal.evaluation.portraits import Portrait
 from segcal.evaluation.results import Results
-from segcal.files import staged_file
+from segcal.files import signed_file
 from segcal.report.figures import (
     by_region,
     illustration,
@@ -85,7 +85,7 @@ def write_figure(
     figure = draw_figure(
         kind, results, portraits=portraits, methods=methods, metric=metric, region=region, label=label, case=case
     )
-    with staged_file(target) as staging, import_pyplot().rc_context(STYLE):
+    with signed_file(target) as staging, import_pyplot().rc_context(STYLE):
         figure.savefig(staging, format=target.suffix[1:].lower())
 
 

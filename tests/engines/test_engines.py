@@ -1,15 +1,14 @@
-"""Work divided between parts and processes gives the bytes of one run, and what was interrupted is continued."""
+"""Work divided between processes gives the bytes of one run, and what was interrupted is continued."""
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,11 +18,9 @@ from segcal.apply import CalibratedFiles
 from segcal.data.folders.folder import open_folder
 from segcal.data.folders.writer import write_folder
 from segcal.data.sample.scenes import simulate
-from segcal.evaluation import shared
+from segcal.engines import Engine, Run, engine_of
+from segcal.engines.finished import FinishedCases
 from segcal.evaluation.run import Measuring
-from segcal.files import unfinished_folder, unfinished_name
-from segcal.parts.journal import Journal
-from segcal.parts.work import Part
 from segcal.types import Case, InputError
 from support.commands import refuse, run, succeed
 
@@ -51,47 +48,6 @@ COMMANDS = {
 }
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_parts_merge_to_the_bytes_of_one_run(name: str, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(data.parent)
-    asked = (*COMMANDS[name], "--floor") if name == "evaluate" else COMMANDS[name]
-    printed = succeed(*asked, "--out", "whole", "--json")
-    for part in ("3/3", "1/3", "2/3"):
-        assert "segcal merge" in succeed(*asked, "--out", "parts", "--part", part)
-    assert not Path("parts.unfinished").exists()
-    assert succeed("merge", "parts", "--out", "merged", "--json").replace("merged", "whole") == printed
-    assert contents(Path("merged")) == contents(Path("whole"))
-
-
-def test_comparison_in_parts(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fits are done once: the second part, and the merge, measure those of the first."""
-    monkeypatch.chdir(data.parent)
-    asked = ("compare", "data", "--methods", "ts,vector", "--fit-split", "test", "--patch-size", "8")
-    for part in ("1/2", "2/2"):
-        succeed(*asked, "--out", "parts", "--part", part)
-    succeed("merge", "parts", "--out", "merged")
-    succeed(*asked, "--out", "whole")
-    merged, whole = contents(Path("merged")), contents(Path("whole"))
-    assert merged.keys() == whole.keys()
-    timed = {"segcal.json", "comparison.json", "ts/segcal.json", "vector/segcal.json"}  # hold the seconds of the fits
-    assert [name for name in merged if merged[name] != whole[name] and name not in timed] == []
-    changed = [json.loads(Path(folder, "comparison.json").read_text())[1]["changed"] for folder in ("merged", "whole")]
-    assert changed[0] == changed[1]
-
-
-def test_missing_and_foreign_parts_are_refused(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(data.parent)
-    asked = COMMANDS["evaluate"]
-    succeed(*asked, "--out", "parts", "--part", "1/2")
-    assert "2 of 5 cases are not finished" in refuse("merge", "parts", "--out", "merged")
-    assert "parts of another run" in refuse(*asked, "--bins", "7", "--out", "parts", "--part", "2/2")
-    assert "parts of an unfinished run, which results must not" in refuse(*asked, "--out", "parts")
-    assert "a part must be i/N with i in 1..N, got '3/2'" in refuse(*asked, "--out", "parts", "--part", "3/2")
-    assert "--part needs --out" in refuse(*asked, "--part", "1/2")
-    assert "holds no parts of a run" in refuse("merge", "ts", "--out", "merged")
-    assert not Path("merged").exists()
-
-
 def test_bits_do_not_depend_on_threads(data: Path, set_threads: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(data.parent)
     for threads in (1, 2):
@@ -111,7 +67,7 @@ def test_order_of_findings_does_not_matter(data: Path, rng: np.random.Generator)
     for k in rng.permutation(len(folder)):
         single = measuring.nothing()
         measuring.add(folder[int(k)], single)
-        shuffled.merge(shared.findings_from(single.to_bytes({})))
+        shuffled.merge_bytes(single.to_bytes())
     one, other = (measuring.results(found, folder.names) for found in (whole, shuffled))
     for table in ("frame", "pooled_frame", "curve_frame", "sensitivity_frame", "volume_frame"):
         assert getattr(one, table).equals(getattr(other, table)), table
@@ -125,11 +81,11 @@ def test_interrupted_output_is_continued(data: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(data.parent)
     asked, write, written = COMMANDS["apply"], CalibratedFiles.write, list[str]()
 
-    def failing(self: CalibratedFiles, case: Case, pieces: Any, folder: Path) -> dict[str, int]:
-        if case.name == "case-3" and len(written) == 3:
+    def failing(self: CalibratedFiles, name: str, folder: Path) -> dict[str, int]:
+        if name == "case-3" and len(written) == 3:
             raise KeyboardInterrupt
-        written.append(case.name)
-        return write(self, case, pieces, folder)
+        written.append(name)
+        return write(self, name, folder)
 
     monkeypatch.setattr(CalibratedFiles, "write", failing)
     ended = run(*asked, "--out", "probs")
@@ -171,7 +127,6 @@ def test_a_bad_case_costs_nothing_that_comes_before_it(data: Path, monkeypatch: 
 
 def test_interrupted_evaluation_is_continued(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(data.parent)
-    monkeypatch.setattr(shared, "_INTERVAL", 0.0)
     asked, add, seen = COMMANDS["evaluate"], Measuring.add, list[str]()
 
     def failing(self: Measuring, case: Case, found: object) -> None:
@@ -195,7 +150,6 @@ def test_interrupted_evaluation_is_continued(data: Path, monkeypatch: pytest.Mon
 def test_a_refusal_says_what_is_kept(name: str, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A damaged fourth case leaves three, whole; once it is restored, the same command gives what one run gives."""
     monkeypatch.chdir(data.parent)
-    monkeypatch.setattr(shared, "_INTERVAL", 0.0)
     asked, damaged = COMMANDS[name], Path("data/logits/case-3.npy")
     succeed(*asked, "--out", "whole")
     whole, content = contents(Path("whole")), damaged.read_bytes()
@@ -203,9 +157,9 @@ def test_a_refusal_says_what_is_kept(name: str, data: Path, monkeypatch: pytest.
     assert refuse(*asked, "--out", "out").endswith(KEPT.format("out.unfinished"))
     assert not Path("out").exists()
     kept = contents(Path("out.unfinished"))
-    written = {file: data for file, data in kept.items() if not file.startswith(("found/", "segcal.json"))}
+    written = {file.partition(".files/")[2]: data for file, data in kept.items() if ".files/" in file}
     assert {file: whole[file] for file in written} == written
-    assert Journal(Path("out.unfinished")).finished() == 3
+    assert FinishedCases(Path("out.unfinished")).count() == 3
     assert len(written) == (6 if name == "apply" else 0)
     damaged.write_bytes(content)
     succeed(*asked, "--out", "out")
@@ -225,27 +179,6 @@ def test_a_refusal_before_any_case_is_finished_leaves_nothing(
     assert sorted(Path().iterdir()) == before
 
 
-def test_the_files_of_an_unfinished_case_are_removed(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its probabilities were complete, but its note was not written; what a killed process left goes as well."""
-    monkeypatch.chdir(data.parent)
-    note = Journal.note
-
-    def failing(self: Journal, name: str, content: dict[str, object]) -> None:
-        if name == "case-1":
-            Path("probs.unfinished/.x.npy.partial-abcdefgh").touch()
-            raise OSError(28, "No space left on device")
-        note(self, name, content)
-
-    monkeypatch.setattr(Journal, "note", failing)
-    for _ in range(2):
-        assert "1 finished case is kept" in refuse(*COMMANDS["apply"], "--out", "probs")
-        left = {name for name in contents(Path("probs.unfinished")) if "partial" not in name and "found/" not in name}
-        assert left == {"case-0.npy", "temperature/case-0.npy", "segcal.json"}
-    monkeypatch.setattr(Journal, "note", note)
-    succeed(*COMMANDS["apply"], "--out", "probs")
-    assert not any("partial" in name for name in contents(Path("probs")))
-
-
 def test_measurements_survive_an_output_that_cannot_be_written(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(data.parent)
 
@@ -263,7 +196,7 @@ def test_measurements_survive_an_output_that_cannot_be_written(data: Path, monke
 
 
 @pytest.mark.parametrize("old", ["in its place", "set aside", "none"])
-@pytest.mark.parametrize("moment", ["files.publishing._replace_folder", "parts.outputs.discard_unfinished"])
+@pytest.mark.parametrize("moment", ["files.outputs._replace_folder", "engines.run._discard"])
 def test_a_publication_that_was_cut_off_is_repeated(
     moment: str, old: str, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,29 +214,6 @@ def test_a_publication_that_was_cut_off_is_repeated(
     succeed(*COMMANDS["apply"], "--out", "probs")
     assert {path.name for path in Path().iterdir()} == {*before, "probs"}
     assert len(contents(Path("probs"))) == 11
-
-
-def test_a_marker_that_cannot_be_written_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    full = OSError(28, "No space left")
-    monkeypatch.setattr("segcal.files.unfinished.write_json", lambda *_: (_ for _ in ()).throw(full))
-    with (
-        pytest.raises(OSError, match="No space left"),
-        unfinished_folder(tmp_path / "out", {"unfinished": {"identity": "x"}}, shared=False, replace=True),
-    ):
-        pass
-    assert not any(tmp_path.iterdir())
-
-
-def test_a_changed_case_is_measured_again(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(data.parent)
-    asked = COMMANDS["evaluate"]
-    succeed(*asked, "--out", "parts", "--part", "1/1")
-    np.save("data/logits/case-1.npy", np.load("data/logits/case-1.npy") / 3)
-    assert "cases are not finished" in refuse("merge", "parts", "--out", "merged")
-    succeed(*asked, "--out", "parts", "--part", "1/1")
-    succeed("merge", "parts", "--out", "merged")
-    succeed(*asked, "--out", "whole")
-    assert contents(Path("merged")) == contents(Path("whole"))
 
 
 def test_processes_of_torchrun_share_the_cases(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -339,69 +249,6 @@ def test_processes_of_torchrun_share_the_cases(data: Path, monkeypatch: pytest.M
     assert printed[1] == printed[3]
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_commands_that_are_not_shared_run_once_under_torchrun(
-    data: Path, monkeypatch: pytest.MonkeyPatch, rank: int
-) -> None:
-    """The first process works as if it were alone, waiting for nobody; the others do and print nothing."""
-    monkeypatch.chdir(data.parent)
-    succeed(*COMMANDS["evaluate"], "--out", "parts", "--part", "1/1")
-    for name, value in {"RANK": rank, "WORLD_SIZE": 2, "LOCAL_RANK": rank}.items():
-        monkeypatch.setenv(name, str(value))
-    for asked in (["merge", "parts", "--out", "merged"], ["decide", "data", "--out", "decided"]):
-        assert bool(succeed(*asked)) == (rank == 0)
-        assert Path(asked[-1]).exists() == (rank == 0)
-    assert (os.environ["RANK"], os.environ["WORLD_SIZE"]) == (str(rank), "2")
-
-
-@pytest.mark.parametrize("exists", [True, False])
-def test_an_output_behind_a_link_is_written_where_the_link_leads(
-    data: Path, monkeypatch: pytest.MonkeyPatch, exists: bool
-) -> None:
-    """Folders are often links to a larger disk, on which unfinished output must be too."""
-    monkeypatch.chdir(data.parent)
-    Path("disk/parts").mkdir(parents=True) if exists else Path("disk").mkdir()
-    for name in ("out", "parts"):
-        Path(name).symlink_to(Path("disk", name))
-    succeed(*COMMANDS["apply"], "--out", "parts", "--part", "1/1")
-    assert unfinished_name("out") == Path("disk/out.unfinished").absolute()
-    succeed("merge", "parts", "--out", "out")
-    succeed(*COMMANDS["apply"], "--out", "out")
-    assert Path("out").is_symlink()
-    assert Path("parts").is_symlink()
-    succeed(*COMMANDS["apply"], "--out", "whole")
-    assert contents(Path("disk/out")) == contents(Path("whole"))
-
-
-@pytest.mark.parametrize("part", [[], ["--part", "1/2"]])
-def test_a_mount_point_is_refused_before_the_work(data: Path, monkeypatch: pytest.MonkeyPatch, part: list[str]) -> None:
-    """It cannot be renamed, so that nothing can take its place."""
-    monkeypatch.chdir(data.parent)
-    monkeypatch.setattr(os.path, "ismount", lambda path: Path(path).name == "volume")
-    assert "is a mount point, which no output can replace" in refuse(*COMMANDS["apply"], "--out", "volume", *part)
-    assert not list(Path().glob("*volume*"))
-
-
-def test_part_divides_names() -> None:
-    names = list("abcdefg")
-    parts = [Part(k, 3).of(names) for k in (1, 2, 3)]
-    assert sorted(name for part in parts for name in part) == names
-    assert parts[0] == ["a", "d", "g"]
-    assert max(map(len, parts)) - min(map(len, parts)) <= 1
-
-
-def test_parts_of_machines_without_a_common_folder(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(data.parent)
-    for name in ("apply", "diagnose"):
-        succeed(*COMMANDS[name], "--out", f"{name}-whole")
-        for k in (1, 2):
-            succeed(*COMMANDS[name], "--out", f"{name}-{k}", "--part", f"{k}/2")
-        succeed("merge", f"{name}-1", f"{name}-2", "--out", f"{name}-merged")
-        assert contents(Path(f"{name}-merged")) == contents(Path(f"{name}-whole"))
-    shutil.rmtree("apply-1")  # merged files do not depend on the parts
-    assert np.load("apply-merged/case-0.npy").shape == (3, 16, 14)
-
-
 @pytest.fixture
 def channels(tmp_path: Path, rng: np.random.Generator) -> Path:
     """Three cases of two sigmoid channels that overlap."""
@@ -414,39 +261,210 @@ def channels(tmp_path: Path, rng: np.random.Generator) -> Path:
     return tmp_path / "data"
 
 
-@pytest.mark.parametrize(
-    "asked",
-    [
-        ("apply", "ts", "data", "--temperature"),
-        ("evaluate", "data", "--split", "test", "--calibrators", "ts", "--patch-size", "8", "--floor", "--surfaces"),
-        ("diagnose", "data"),
-    ],
-    ids=lambda asked: asked[0],
-)
-def test_parts_of_sigmoid_channels(asked: tuple[str, ...], channels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(channels.parent)
+def test_compare_is_continued_with_its_fits(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fits that are finished are not done again, and the comparison is that of one run."""
+    monkeypatch.chdir(data.parent)
+    asked = ("compare", "data", "--methods", "ts,vector", "--fit-split", "test", "--patch-size", "8")
+    add = Measuring.add
+
+    def failing(self: Measuring, case: Case, found: object) -> None:
+        if case.name == "case-1":
+            raise KeyboardInterrupt
+        add(self, case, found)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Measuring, "add", failing)
+        assert run(*asked, "--out", "results").exit_code == 130
+    with monkeypatch.context() as patch:
+        patch.setattr("segcal.evaluation.folders.measured_fit", None)
+        succeed(*asked, "--out", "results")
     succeed(*asked, "--out", "whole")
-    for part in ("2/2", "1/2"):
-        succeed(*asked, "--out", "parts", "--part", part)
-    succeed("merge", "parts", "--out", "merged")
-    assert contents(Path("merged")) == contents(Path("whole"))
-    assert any("channels" in name or "temperature/1" in name for name in contents(Path("whole"))) or (
-        "channels" in json.loads(Path("whole/diagnosis.json").read_text())
-    )
+    found, whole = contents(Path("results")), contents(Path("whole"))
+    assert found.keys() == whole.keys()
+    timed = {"segcal.json", "comparison.json", "ts/segcal.json", "vector/segcal.json"}  # hold the seconds of the fits
+    assert [name for name in found if found[name] != whole[name] and name not in timed] == []
+
+
+DAMAGES = {
+    "truncated": lambda content: content[:-5],
+    "emptied": lambda content: b"",
+    "zeroed": lambda content: bytes(len(content)),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("name", ["apply", "evaluate", "diagnose"])
+def test_damaged_work_is_done_again_and_reported(
+    name: str, damage: str, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One file of the finished cases is damaged at a time, records and files of `apply` alike."""
+    monkeypatch.chdir(data.parent)
+    asked, spoiled = COMMANDS[name], Path("data/logits/case-3.npy")
+    succeed(*asked, "--out", "whole")
+    content = spoiled.read_bytes()
+    spoiled.write_bytes(content[:-1])
+    refuse(*asked, "--out", "out")
+    files = sorted(path for path in Path("out.unfinished/finished").rglob("*") if path.is_file())
+    for path in files:
+        path.write_bytes(DAMAGES[damage](path.read_bytes()))
+        ended = run(*asked, "--out", "out")
+        assert ended.exit_code == 2
+        assert "is damaged, and is done again" in " ".join(ended.stderr.split())
+        assert KEPT.format("out.unfinished") in ended.stderr
+    spoiled.write_bytes(content)
+    os.utime(spoiled, ns=(0, 0))
+    succeed(*asked, "--out", "out")
+    succeed(*asked, "--out", "again")
+    assert contents(Path("out")) == contents(Path("again"))
+
+
+def test_what_users_put_into_unfinished_output_is_kept(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(data.parent)
+    spoiled = Path("data/logits/case-3.npy")
+    content = spoiled.read_bytes()
+    spoiled.write_bytes(content[:-1])
+    refuse(*COMMANDS["apply"], "--out", "out")
+    note = Path("out.unfinished/notes.txt")
+    note.write_text("mine")
+    spoiled.write_bytes(content)
+    assert "'notes.txt', which segcal did not write" in refuse(*COMMANDS["apply"], "--out", "out")
+    note.rename("notes.txt")
+    succeed(*COMMANDS["apply"], "--out", "out")
+    Path("notes.txt").rename("out/notes.txt")
+    assert "holds files that segcal did not write ('notes.txt')" in refuse(*COMMANDS["apply"], "--out", "out")
+    assert Path("out/notes.txt").read_text() == "mine"
+
+
+def test_the_files_of_an_unfinished_case_are_removed(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its probabilities were complete, but its record was not written."""
+    monkeypatch.chdir(data.parent)
+    finish = FinishedCases.finish
+
+    def failing(self: FinishedCases, name: str, identity: str, result: bytes = b"") -> None:
+        if name == "case-1":
+            raise OSError(28, "No space left on device")
+        finish(self, name, identity, result)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FinishedCases, "finish", failing)
+        for _ in range(2):
+            assert "1 finished case is kept" in refuse(*COMMANDS["apply"], "--out", "probs")
+            left = {name.partition(".files/")[2] for name in contents(Path("probs.unfinished"))}
+            assert left == {"", "case-0.npy", "temperature/case-0.npy"}
+    succeed(*COMMANDS["apply"], "--out", "probs")
+
+
+def test_a_marker_that_cannot_be_written_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = OSError(28, "No space left")
+    monkeypatch.setattr("segcal.engines.run.write_json", lambda *_: (_ for _ in ()).throw(full))
+    with pytest.raises(OSError, match="No space left"), Run("apply", tmp_path / "out") as begun:
+        begun.begin("x")
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_changed_case_is_measured_again(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(data.parent)
+    asked, spoiled = COMMANDS["evaluate"], Path("data/logits/case-3.npy")
+    content = spoiled.read_bytes()
+    spoiled.write_bytes(content[:-1])
+    refuse(*asked, "--out", "out")
+    spoiled.write_bytes(content)
+    np.save("data/logits/case-1.npy", np.load("data/logits/case-1.npy") / 3)
+    succeed(*asked, "--out", "out")
+    succeed(*asked, "--out", "whole")
+    assert contents(Path("out")) == contents(Path("whole"))
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_commands_that_are_not_shared_run_once_under_torchrun(
+    data: Path, monkeypatch: pytest.MonkeyPatch, rank: int
+) -> None:
+    """The first process works as if it were alone, waiting for nobody; the others do and print nothing."""
+    monkeypatch.chdir(data.parent)
+    for name, value in {"RANK": rank, "WORLD_SIZE": 2, "LOCAL_RANK": rank}.items():
+        monkeypatch.setenv(name, str(value))
+    assert bool(succeed("decide", "data", "--out", "decided")) == (rank == 0)
+    assert Path("decided").exists() == (rank == 0)
+    assert (os.environ["RANK"], os.environ["WORLD_SIZE"]) == (str(rank), "2")
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_an_output_behind_a_link_is_written_where_the_link_leads(
+    data: Path, monkeypatch: pytest.MonkeyPatch, exists: bool
+) -> None:
+    """Folders are often links to a larger disk, on which unfinished output must be too."""
+    monkeypatch.chdir(data.parent)
+    Path("disk/out").mkdir(parents=True) if exists else Path("disk").mkdir()
+    Path("out").symlink_to(Path("disk", "out"))
+    spoiled = Path("data/logits/case-3.npy")
+    content = spoiled.read_bytes()
+    spoiled.write_bytes(content[:-1])
+    refuse(*COMMANDS["apply"], "--out", "out")
+    assert Path("disk/out.unfinished").is_dir()
+    spoiled.write_bytes(content)
+    succeed(*COMMANDS["apply"], "--out", "out")
+    assert Path("out").is_symlink()
+    succeed(*COMMANDS["apply"], "--out", "whole")
+    assert contents(Path("disk/out")) == contents(Path("whole"))
+
+
+def test_a_mount_point_is_refused_before_the_work(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It cannot be renamed, so that nothing can take its place."""
+    monkeypatch.chdir(data.parent)
+    monkeypatch.setattr(os.path, "ismount", lambda path: Path(path).name == "volume")
+    assert "is a mount point, which no output can replace" in refuse(*COMMANDS["apply"], "--out", "volume")
+    assert not list(Path().glob("*volume*"))
 
 
 def test_unfinished_work_of_another_command_is_not_deleted(tmp_path: Path) -> None:
-    def marker(command: str, identity: str) -> dict[str, Any]:
-        return {"unfinished": {"command": command, "identity": identity}}
-
     place = tmp_path / "out.unfinished"
-    with unfinished_folder(place, marker("apply", "x"), shared=False, replace=True) as folder:
-        (folder / "case.npy").touch()
-    with (
-        pytest.raises(InputError, match="unfinished output of `segcal apply`"),
-        unfinished_folder(place, marker("evaluate", "y"), shared=False, replace=True),
+
+    def stopped(command: str, identity: str) -> None:
+        with Run(command, tmp_path / "out") as begun:
+            begun.begin(identity)
+            for _ in begun.map(lambda name, _: name.encode(), {identity: ""}):
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        stopped("apply", "x")
+    with pytest.raises(InputError, match="unfinished output of `segcal apply`"):
+        stopped("evaluate", "y")
+    assert FinishedCases(place).result("x", "") == b"x"
+    with pytest.raises(KeyboardInterrupt):
+        stopped("apply", "z")
+    assert FinishedCases(place).result("x", "") is None
+    assert FinishedCases(place).count() == 1
+
+
+def test_results_are_in_the_order_of_the_cases_and_kept_once(tmp_path: Path) -> None:
+    done = list[str]()
+
+    def work(name: str, place: Path | None) -> bytes:
+        assert place is not None
+        done.append(name)
+        if name == "c" and done.count("c") == 1:
+            raise ArithmeticError
+        return name.encode()
+
+    identities = dict.fromkeys("abcd", "1")
+    for again in (False, True):
+        with nullcontext() if again else pytest.raises(ArithmeticError), Run("x", tmp_path / "out") as begun:
+            begun.begin()
+            assert list(begun.map(work, identities)) == [b"a", b"b", b"c", b"d"]
+    assert done == ["a", "b", "c", "c", "d"]
+    assert not any(tmp_path.iterdir())
+
+
+def test_engines_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert type(engine_of()) is Engine
+    for asked, words in (
+        (("dask",), "the engine must be ray, got 'dask'"),
+        ((None, "auto"), "an address is that of a Ray cluster"),
     ):
-        pass
-    assert (place / "case.npy").exists()
-    with unfinished_folder(place, marker("apply", "z"), shared=False, replace=True) as folder:
-        assert not (folder / "case.npy").exists()
+        with pytest.raises(InputError, match=words):
+            engine_of(*asked)
+    for name, value in {"RANK": 0, "WORLD_SIZE": 2, "LOCAL_RANK": 0}.items():
+        monkeypatch.setenv(name, str(value))
+    with pytest.raises(InputError, match="torchrun divides the cases"):
+        engine_of("ray")
+    assert type(engine_of()).__name__ == "TorchrunEngine"

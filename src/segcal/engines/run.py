@@ -1,0 +1,176 @@
+"""A run: the work of one command, divided by an engine, and kept in `OUT.unfinished` until the output is complete.
+
+The unfinished folder has a marker that says what the run is made of, so that nothing of another run is ever mixed in.
+What is kept of a case counts only as long as neither its input nor what was written has changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from segcal.engines.base import Engine, Track
+from segcal.engines.finished import FOLDER, FinishedCases
+from segcal.files.guards import MARKER, marker_of, refuse_foreign
+from segcal.files.outputs import exclusive, remove_folder, temporary_name
+from segcal.files.reading import write_json
+from segcal.types import InputError
+from segcal.version import __version__
+
+Work = Callable[[str, Path | None], bytes]
+"""Computes the result of the case with a name, and writes its files, if it has any, to a folder."""
+
+
+class Run:
+    """The work of one command on all cases; use it in a `with` statement that ends when the output is published.
+
+    Args:
+        command: Name of the command.
+        out: Where the output will be; None to keep nothing.
+        engine: How the cases are mapped.
+        track: Goes through cases, perhaps with a progress bar.
+    """
+
+    def __init__(
+        self, command: str, out: Path | None = None, engine: Engine | None = None, track: Track = iter
+    ) -> None:
+        self.command, self.out, self.engine, self.track = command, out, engine or Engine(), track
+        self.finished: FinishedCases | None = None
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._stack:
+            if self.finished is None or not self.engine.is_first:
+                return
+            if error is None or not (count := self.finished.count()):
+                _discard(self.finished.folder)
+                return
+            are = "cases are" if count > 1 else "case is"
+            error.add_note(
+                f"{count:,} finished {are} kept in '{_as_seen(self.finished.folder)}', "
+                "and the same command continues from there"
+            )
+
+    def begin(self, *content: Any) -> None:
+        """Make the folder in which the run is kept, or find it there.
+
+        Args:
+            content: Everything that decides the output except the files of the cases, as JSON can hold it.
+        """
+        if self.out is None:
+            return
+        target = self.out.resolve()
+        folder = target.with_name(f"{target.name}.unfinished")
+        if self.engine.is_first:
+            self._stack.enter_context(exclusive(folder, "folder"))
+            _prepare(folder, self.command, _identity(__version__, self.command, content))
+        self.engine.share(lambda: None)
+        self.finished = FinishedCases(folder)
+
+    def map(self, work: Work, identities: Mapping[str, str]) -> Iterator[bytes]:
+        """Yield the result of every case in order, on the first process; what is finished is not done again.
+
+        Args:
+            work: Computes the result of a case.
+            identities: What changes when the input of a case does, by the name of the case.
+        """
+        names, finished, done = list(identities), self.finished, set[str]()
+        if finished is not None:
+            done = self.engine.share(
+                lambda: {name for name in names if finished.result(name, identities[name]) is not None}
+            )
+        step = _Step(work, finished, identities)
+        new = self.engine.map(step, [name for name in names if name not in done], track=self.track)
+        if not self.engine.is_first:
+            yield from new
+            return
+        for name in names:
+            kept = finished.result(name, identities[name]) if finished is not None and name in done else None
+            yield next(new) if kept is None else kept
+        for _ in new:
+            pass
+
+
+@dataclass(frozen=True)
+class _Step:
+    """The work on one case, recorded when it is finished."""
+
+    work: Work
+    finished: FinishedCases | None
+    identities: Mapping[str, str]
+
+    def __call__(self, name: str) -> bytes:
+        if self.finished is None:
+            return self.work(name, None)
+        with self.finished.working_on(name) as place:
+            result = self.work(name, place)
+            self.finished.finish(name, self.identities[name], result)
+        return result
+
+
+def _prepare(folder: Path, command: str, identity: str) -> None:
+    """Make an unfinished folder, or keep the one that is there if it belongs to the same run.
+
+    Work of the same command on other data or with other options is replaced; work of another command, which can still
+    be completed, is refused.
+    """
+    refuse_foreign(folder, "unfinished")
+    about = marker_of(folder).get("unfinished")
+    known = about if isinstance(about, dict) else {}
+    if folder.exists() and any(folder.iterdir()):
+        if stranger := _stranger(folder):
+            raise InputError(f"'{folder}' holds '{stranger}', which segcal did not write; move it elsewhere")
+        if known.get("command") != command:
+            raise InputError(
+                f"'{folder}' holds unfinished output of `segcal {known.get('command')}`; run that command again to "
+                "complete it, delete the folder, or choose another output"
+            )
+        if known.get("identity") == identity:
+            return
+        _discard(folder)
+    staging = temporary_name(folder)
+    try:
+        (staging / FOLDER).mkdir(parents=True)
+        write_json(staging / MARKER, {"format": 1, "unfinished": {"command": command, "identity": identity}})
+        with suppress(FileNotFoundError):
+            folder.rmdir()
+        staging.rename(folder)
+    except BaseException:
+        remove_folder(staging)
+        raise
+
+
+def _discard(folder: Path) -> None:
+    """Remove the unfinished folder of a run, except for what a user has put there."""
+    if _stranger(folder) is None:
+        remove_folder(folder)
+    else:
+        remove_folder(folder / FOLDER)
+
+
+def _stranger(folder: Path) -> str | None:
+    """Return the name of something in an unfinished folder that segcal did not write."""
+    names = sorted(path.name for path in folder.iterdir())
+    return next((name for name in names if name not in (MARKER, FOLDER)), None)
+
+
+def _identity(*content: Any) -> str:
+    text = json.dumps(content, sort_keys=True, ensure_ascii=False, default=str)  # paths
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def _as_seen(folder: Path) -> Path:
+    """Return a path relative to the working folder if it lies inside."""
+    here = Path.cwd()
+    return folder.relative_to(here) if folder.is_relative_to(here) else folder

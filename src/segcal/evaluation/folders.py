@@ -1,0 +1,168 @@
+"""Evaluation, comparison and diagnosis of a folder, by any engine, continued after an interruption.
+
+The evidence of a case depends on the case alone and is added up in the order of the cases, so that the results are the
+same bits on every engine.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from segcal.calibrators import Calibrator, load
+from segcal.data.folders.folder import Folder
+from segcal.engines import Run
+from segcal.evaluation.compare import UNCALIBRATED, Comparison, Fit, compared, comparison_of, measured_fit
+from segcal.evaluation.diagnosis import Diagnosis, Finding, diagnose_image, diagnosis_of
+from segcal.evaluation.findings import Findings
+from segcal.evaluation.heads import heads_of_folder
+from segcal.evaluation.protocol import Protocol
+from segcal.evaluation.results import Results
+from segcal.evaluation.run import Measuring, with_limits
+from segcal.functional.checks import ignored_labels
+
+
+def evaluate_folder(
+    folder: Folder, calibrators: Mapping[str, Calibrator | None], protocol: Protocol, run: Run
+) -> Results | None:
+    """Measure the cases of a folder; None where another process has the results.
+
+    Args:
+        folder: The cases.
+        calibrators: Fitted calibrators by their name in the tables; None stands for the uncalibrated scores.
+        protocol: How calibration is measured.
+        run: How the work is divided and kept.
+    """
+    measuring = Measuring.of_cases(folder, calibrators, protocol)
+    run.begin(*_identity(measuring, folder))
+    found = _measured(measuring, folder, run)
+    if found is None:
+        return None
+    return with_limits(measuring.results(found, folder.names), folder, measuring.protocol)
+
+
+def compare_folder(
+    folder: Folder,
+    calibrators: Mapping[str, Calibrator],
+    fit: Mapping[str, Callable[[], object]],
+    about: Sequence[Any],
+    protocol: Protocol,
+    run: Run,
+    *,
+    device: torch.device,
+) -> Comparison | None:
+    """Fit every method and measure it on the cases of a folder; None where another process has it all.
+
+    Args:
+        folder: Cases to measure on.
+        calibrators: Unfitted calibrators by their name in the tables; they are fitted in place.
+        fit: Fits the calibrator of each name.
+        about: Everything else that decides the fits, in values that JSON can hold.
+        protocol: How calibration is measured.
+        run: How measuring is divided, and where fits and evidence are kept.
+        device: Where the fitted methods are measured.
+    """
+    configs = {name: [calibrator.method, calibrator.config()] for name, calibrator in calibrators.items()}
+    plain = Measuring.of_cases(folder, {UNCALIBRATED: None}, protocol)
+    run.begin(*about, configs, *_identity(plain, folder))
+    fits = {name: _fitted(run, name, calibrators[name], fit[name]) for name in calibrators}
+    for calibrator in (done.calibrator for done in fits.values() if done.calibrator is not None):
+        calibrator.to(device)
+    measuring = Measuring.of_cases(folder, compared(fits), protocol)
+    found = _measured(measuring, folder, run)
+    return None if found is None else comparison_of(fits, measuring, found, folder.names, folder)
+
+
+def diagnose_folder(folder: Folder, run: Run, *, device: torch.device) -> dict[str, Diagnosis] | None:
+    """Diagnose the cases of a folder; None where another process has the diagnosis.
+
+    Each image is diagnosed by itself. The temperature of the whole data set depends on all pixels at once: the first
+    process finds it, in a few passes over the data.
+
+    Returns:
+        The diagnosis of each sigmoid channel by its name; that of a softmax has the name "".
+    """
+    run.begin(folder.num_classes, folder.activation, folder.ignore_index, folder.background, list(folder.names))
+    found = [json.loads(result) for result in run.map(_DiagnoseCase(folder, device), folder.identities())]
+    if not run.engine.is_first:
+        return None
+    diagnoses = {}
+    for k, head in enumerate(heads_of_folder(folder)):
+        images, protocol = tuple(Finding(**image[k]) for image in found), head.protocol
+        diagnoses[head.name] = diagnosis_of(
+            images, head.cases(folder), protocol.num_classes, protocol.ignore_index, protocol.background, device
+        )
+    return diagnoses
+
+
+@dataclass(frozen=True)
+class _MeasureCase:
+    """Measures the case with a name."""
+
+    measuring: Measuring
+    folder: Folder
+
+    def __call__(self, name: str, _: Path | None) -> bytes:
+        (case,) = self.folder.subset([name])
+        found = self.measuring.nothing()
+        self.measuring.add(case, found)
+        return found.to_bytes()
+
+
+@dataclass(frozen=True)
+class _DiagnoseCase:
+    """Diagnoses every head of the case with a name."""
+
+    folder: Folder
+    device: torch.device
+
+    def __call__(self, name: str, _: Path | None) -> bytes:
+        (case,) = self.folder.subset([name])
+        heads = [(head.case(case), head.protocol) for head in heads_of_folder(self.folder)]
+        found = [
+            diagnose_image(view, own.num_classes, own.ignore_index, own.background, self.device) for view, own in heads
+        ]
+        return json.dumps([asdict(image) for image in found]).encode()
+
+
+def _measured(measuring: Measuring, folder: Folder, run: Run) -> Findings | None:
+    """Return the evidence of all cases, or None where another process has it."""
+    found = measuring.nothing()
+    if run.engine.is_alone and run.finished is None:  # nothing needs the evidence of single cases
+        for case in run.track(folder):
+            measuring.add(case, found)
+        return found
+    for result in run.map(_MeasureCase(measuring, folder), folder.identities()):
+        found.merge_bytes(result)
+    return found if run.engine.is_first else None
+
+
+def _identity(measuring: Measuring, folder: Folder) -> list[Any]:
+    """Return everything that decides the numbers except the files of the cases, in values that JSON can hold."""
+    settings = {**vars(measuring.protocol), "ignore_index": ignored_labels(measuring.protocol.ignore_index)}
+    kept = {name: method for name, method in measuring.calibrators.items() if isinstance(method, Calibrator)}
+    methods = {name: kept[name].identity() if name in kept else None for name in measuring.calibrators}
+    return [settings, methods, list(measuring.regions), list(folder.names)]
+
+
+def _fitted(run: Run, name: str, calibrator: Calibrator, fit: Callable[[], object]) -> Fit:
+    """Return a fit that is finished already, or do it, and keep it if the run keeps its work."""
+    finished, key = run.finished, f"fit of {name}"
+    if finished is None:
+        return measured_fit(calibrator, fit)
+    # the processes of torchrun fit together or not at all
+    if not run.engine.share(lambda: finished.result(key, "") is not None):
+        done = measured_fit(calibrator, fit)
+        if run.engine.is_first:
+            with finished.working_on(key) as place:
+                if done.calibrator is not None:
+                    done.calibrator.save(place / "calibrator")
+                finished.finish(key, "", json.dumps({"memory": done.memory, "failure": done.failure}).encode())
+        run.engine.share(lambda: None)
+    about = json.loads(finished.result(key, "") or b"{}")
+    return Fit(None if about["failure"] else load(finished.place(key) / "calibrator"), **about)

@@ -1,0 +1,239 @@
+"""Files and folders that appear whole or not at all, durably, written by one process at a time.
+
+What is written has a temporary name, `.NAME.partial-xxxxxxxx`, until it is complete and on disk. What it replaces is
+renamed to `.NAME.old-xxxxxxxx` first and deleted last, so that a process killed at any moment leaves the old output or
+the new one. The next process that writes the same output removes, or puts back, whatever such a process left behind.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from segcal.files.guards import LISTED, MARKER, checksums, refuse_foreign, refuse_foreign_file, refuse_url
+from segcal.files.reading import read_json, write_json
+from segcal.files.signing import sign
+from segcal.types import InputError
+
+_staged: set[Path] = set()
+"""Folders that this process is writing; what is written inside them is locked, synchronised and published with them."""
+
+
+@contextmanager
+def staged_folder(path: str | Path) -> Iterator[Path]:
+    """Yield a temporary folder that becomes `path` if the block succeeds and vanishes if it does not.
+
+    The marker that the block writes is completed with a list of all files and their checksums. A folder already at
+    `path` is replaced when it is empty or as segcal wrote it, and refused otherwise. Where `path` is itself such a
+    temporary folder, what is written goes into it. Where it is a link, the folder that it names is written.
+    """
+    refuse_url(path)
+    target = Path(path).resolve()
+    if target in _staged:
+        yield target
+        return
+    with exclusive(target, "folder"):
+        refuse_foreign(target)
+        with _replacing(target) as staging:
+            with writing_inside(staging):
+                yield staging
+            list_files(staging)
+
+
+@contextmanager
+def staged_file(path: str | Path) -> Iterator[Path]:
+    """Yield a temporary file name that becomes `path` if the block succeeds and vanishes if it does not."""
+    refuse_url(path)
+    target = Path(os.path.abspath(path))  # noqa: PTH100
+    if target.is_dir():
+        raise InputError(f"'{path}' is a folder, and a file is to be written there; choose another name")
+    with exclusive(target, "file"):
+        staging = temporary_name(target, "".join(target.suffixes))
+        try:
+            staging.touch(0o600, exist_ok=False)
+            yield staging
+            staging.chmod(0o666 & ~_umask())
+            if not _is_staged(target):
+                sync(staging)
+            staging.replace(target)
+            if not _is_staged(target):
+                sync(target.parent)
+        except BaseException:
+            staging.unlink(missing_ok=True)
+            raise
+
+
+@contextmanager
+def signed_file(path: str | Path) -> Iterator[Path]:
+    """Yield a temporary file name that becomes `path`, signed; refuse to replace a file without a signature."""
+    refuse_foreign_file(Path(path))
+    with staged_file(path) as staging:
+        yield staging
+        sign(staging)
+
+
+@contextmanager
+def staged_store(path: str | Path) -> Iterator[Path]:
+    """Yield a temporary folder that becomes the array store `path`, in place of one that is there, as a file would."""
+    target = Path(os.path.abspath(path))  # noqa: PTH100
+    with exclusive(target, "folder"), _replacing(target, target.suffix) as staging:
+        yield staging
+
+
+@contextmanager
+def writing_inside(folder: Path) -> Iterator[None]:
+    """Leave what is written inside a folder to its owner, who locks and synchronises all of it."""
+    _staged.add(folder)
+    try:
+        yield
+    finally:
+        _staged.discard(folder)
+
+
+@contextmanager
+def exclusive(target: Path, what: str) -> Iterator[None]:
+    """Hold the lock of an output, make its parent folder, and clean up after a process that was killed.
+
+    The lock is a file beside the output, which the system frees if the process is killed. There is none in a folder
+    that this process is writing.
+    """
+    if _is_staged(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        yield
+        return
+    lock = FileLock(target.parent / f".{target.name}.lock", timeout=0, thread_local=False)
+    try:
+        try:
+            _take(lock, target, what)
+            yield
+        except BaseException:
+            if lock.is_locked:
+                _collect_leftovers(target)
+            raise
+        finally:
+            _release(lock)
+    except BaseException:
+        _release(lock)  # a signal may have come while it was released
+        raise
+
+
+def _take(lock: FileLock, target: Path, what: str) -> None:
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except Timeout as error:
+        raise InputError(
+            f"'{target}' is being written by another process; wait for it, or choose another output"
+        ) from error
+    except OSError as error:
+        reason = error.strerror or error
+        raise InputError(f"cannot write to '{target}': {reason}; choose another output {what}") from error
+    _collect_leftovers(target)
+
+
+def _release(lock: FileLock) -> None:
+    """Free a lock and remove its file while it is held, so that no other process can hold what is removed."""
+    if lock.is_locked:
+        with suppress(OSError):
+            Path(lock.lock_file).unlink()
+        lock.release()
+
+
+def list_files(folder: Path) -> None:
+    """Complete the marker of a folder, if it has one, with all other files and their checksums."""
+    if (folder / MARKER).is_file():
+        content = read_json(folder / MARKER)
+        write_json(folder / MARKER, {**content, LISTED: checksums(folder)})
+
+
+def remove_folder(path: Path) -> None:
+    """Remove a folder, also if a signal asks the process to end meanwhile; it gets a temporary name first."""
+    aside = temporary_name(path)
+    try:
+        with suppress(FileNotFoundError):
+            path.rename(aside)
+        shutil.rmtree(aside, ignore_errors=True)
+    except BaseException:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
+
+
+def temporary_name(target: Path, suffix: str = "") -> Path:
+    """Return a name for what becomes `target`; known before it exists, so that a signal never leaves it behind."""
+    return target.with_name(f".{target.name}.partial-{secrets.token_hex(4)}{suffix}")
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or the entries of a folder, are on disk, where the file system can do that."""
+    with suppress(OSError):
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+@contextmanager
+def _replacing(target: Path, suffix: str = "") -> Iterator[Path]:
+    """Yield a temporary folder that takes the place of `target` if the block succeeds."""
+    staging = temporary_name(target, suffix)
+    try:
+        staging.mkdir(0o700)
+        yield staging
+        staging.chmod(0o777 & ~_umask())
+        _replace_folder(staging, target)
+    except BaseException:
+        shutil.rmtree(staging, ignore_errors=True)
+        raise
+
+
+def _replace_folder(staging: Path, target: Path) -> None:
+    """Publish a folder: the old one aside, the new one into its place, then the old one away."""
+    durable = not _is_staged(target)
+    if durable:
+        for path in staging.rglob("*"):
+            sync(path)
+        sync(staging)
+    aside = target.with_name(f".{target.name}.old-{secrets.token_hex(4)}")
+    try:
+        if target.exists():
+            target.rename(aside)
+        staging.rename(target)
+    except BaseException:
+        if aside.exists() and not target.exists():
+            aside.rename(target)
+        raise
+    if durable:
+        sync(target.parent)
+    remove_folder(aside)
+
+
+def _is_staged(target: Path) -> bool:
+    """Return whether `target` lies in a folder that this process is writing."""
+    return any(target.is_relative_to(folder) for folder in _staged)
+
+
+def _collect_leftovers(target: Path) -> None:
+    """Remove what a killed process left of this output; put back the old one if the new one did not follow."""
+    pattern = re.compile(rf"\.{re.escape(target.name)}\.(partial|old)-[a-z0-9_]{{8}}(\..*)?")
+    for path in [path for path in target.parent.iterdir() if pattern.fullmatch(path.name)]:
+        if path.name.startswith(f".{target.name}.old-") and not target.exists():
+            path.rename(target)
+        elif path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _umask() -> int:
+    """Return the permissions that new files do not get."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
