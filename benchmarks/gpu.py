@@ -15,7 +15,6 @@ from segcal import CalibrationSuite, create, deferred_checks
 from segcal.calibrators.base import TemperatureCalibrator
 from segcal.calibrators.local import LocalTemperatureScaling
 from segcal.calibrators.shared.local_training import Objective
-from segcal.functional.division import confidence_and_label
 from segcal.kernels.dispatch import plain_only
 from segcal.training.loop import train
 from segcal.training.progress import Epoch
@@ -92,11 +91,10 @@ def prepared(method: str, classes: int, dims: int) -> TemperatureCalibrator:
 
 def parts_of(logits: Tensor, labels: Tensor) -> list[Part]:
     """Return what is timed."""
-    classes, heat = logits.shape[1], torch.full_like(logits[:, :1], 1.3)
+    classes = logits.shape[1]
     read = 0.5
     parts = [
         Part("softmax + max", lambda: torch.softmax(logits, dim=1).max(dim=1)),
-        Part("confidence and label", lambda: confidence_and_label(logits, heat), read),
     ]
     for method in METHODS:
         calibrator = prepared(method, classes, logits.ndim - 2)

@@ -121,7 +121,7 @@ def test_a_tree_is_trained_in_plain_pytorch_on_every_device(
     monkeypatch.setattr(dispatch, "_ENGINES", {"cpu": engine})
     real = dispatch.Operation.kernel
 
-    def found(operation: dispatch.Operation, asked: Any) -> Any:  # operations keep what they find, so only for this one
+    def found(operation: dispatch.Operation, asked: Any) -> Any:
         if operation.name != "root_of_scores":
             return real(operation, asked)
         return kernel if available else None
@@ -129,8 +129,7 @@ def test_a_tree_is_trained_in_plain_pytorch_on_every_device(
     monkeypatch.setattr(dispatch.Operation, "kernel", found)
     for name in ("tree_root", "convolve"):
         monkeypatch.setattr(f"segcal.functional.tree.{name}", getattr(PLAIN, name))
-    for name in ("mixed", "mixed_gradient", "weight_gradient"):
-        monkeypatch.setattr(f"segcal.functional.tree_training.{name}", getattr(PLAIN, name))
+    monkeypatch.setattr("segcal.functional.tree_training.weight_gradient", PLAIN.weight_gradient)
     monkeypatch.setattr("segcal.calibrators.shared.tree.root_of_scores", accelerated(PLAIN.root_of_scores))
     tree, logits = TemperatureTree(3, 2, 1), torch.randn(1, 3, 9, 9)
     tree(logits, torch.randn(1, 1, 9, 9)).sum().backward()

@@ -16,9 +16,8 @@ from segcal.functional.class_conditional import experts_of
 from segcal.functional.context import FEATURES
 from segcal.functional.counting import Totals
 from segcal.functional.floor import NO_FLOOR, Floor
-from segcal.functional.pairs import by_prediction
 from segcal.functional.score_maps import PiecewiseMap
-from segcal.kernels.constants import CELLS, SAMPLE_LEVELS
+from segcal.kernels.constants import CELLS
 from segcal.kernels.dispatch import OPERATIONS
 
 CLOSE = {"rtol": 1e-12, "atol": 1e-12}
@@ -157,11 +156,6 @@ def of_batches(scene: Scene) -> list[Call]:
     ]
 
 
-def of_within(scene: Scene) -> list[Call]:
-    factor, floor = torch.tensor(1.3), torch.tensor(0.8, dtype=torch.float64)
-    return [call(scene.moderate, factor, k * floor, (0.1, 2.0)) for k in (0, 1, 3)]
-
-
 def of_standardising(scene: Scene) -> list[Call]:
     mean, deviation = scene.numbers(scene.classes).float(), 0.5 + scene.numbers(scene.classes).abs().float()
     impossible = scene.moderate.clone()
@@ -193,16 +187,6 @@ def of_divisions(scene: Scene) -> list[Call]:
     return [call(scene.moderate, heat), call(scene.moderate, image)]
 
 
-def of_mixing(scene: Scene) -> list[Call]:
-    nodes, leaf = scene.numbers(2, 8, *scene.size).to(scene.dtype), scene.numbers(2, 1, *scene.size).to(scene.dtype)
-    return [call(nodes, leaf, 1.0, 1e-8), call(nodes[:, :7], None, 1.0, None)]
-
-
-def of_mixing_gradient(scene: Scene) -> list[Call]:
-    slope = scene.numbers(2, 1, *scene.size).to(scene.dtype)
-    return [call(slope, *arguments) for arguments, _ in of_mixing(scene)]
-
-
 def of_scaled_loss(scene: Scene) -> list[Call]:
     heat = 0.3 + 4 * scene.numbers(2, 1, *scene.size).abs().to(scene.dtype)
     return [call(scene.moderate, scene.labels, heat), call(scene.moderate.float(), scene.labels, heat.float())]
@@ -216,16 +200,6 @@ def of_loss(scene: Scene) -> list[Call]:
         for floor in (NO_FLOOR, Floor(0.95, 0.1))
         for bounds, brier, curvature in (((0.05, 100.0), 0.0, False), ((0.9, 1.2), 0.7, True))
     ]
-
-
-def of_predictions(scene: Scene) -> Call:
-    z, y = scene.moderate[0].reshape(scene.classes, -1), scene.flat[1]
-    return call(z, y, 0.2 + scene.numbers(y.numel()).abs())
-
-
-def of_pairs(scene: Scene) -> list[Call]:
-    (args, _), offsets = of_predictions(scene), scene.numbers(scene.classes)
-    return [call(*part, k, offsets) for k, part in enumerate(zip(*by_prediction(*args), strict=True))]
 
 
 def of_systems(scene: Scene) -> Call:
@@ -261,10 +235,6 @@ INPUTS: dict[str, tuple[Callable[[Scene], Call | list[Call]], dict[str, float]]]
         CLOSE,
     ),
     "counting.count_cells": (lambda s: call(s.index, *s.pixels[:3], *tables(s.classes, CELLS)), CLOSE),
-    "counting.count_cells_exactly": (
-        lambda s: call(s.index, *s.pixels[:3], *(table.long() for table in tables(s.classes, CELLS))),
-        {"rtol": 0, "atol": 0},
-    ),
     "counting.measure": (
         lambda s: [
             call([s.index, s.index[:0], s.index[1::3]], s.pixels, halves(s)[0], adaptive, s.classes)
@@ -275,39 +245,12 @@ INPUTS: dict[str, tuple[Callable[[Scene], Call | list[Call]], dict[str, float]]]
     "counting.add_unchecked_batch": (of_batches, CLOSE),
     "counting.percentile_edges": (lambda s: call(s.pixels[0], s.index, 7), {"rtol": 0, "atol": 0}),
     "counting.region_sums": (lambda s: call(s.index, *s.pixels[2:], s.classes), CLOSE),
-    "division.confidence_and_label": (of_divisions, SINGLE),
-    "division.counted_probabilities": (of_divisions, SINGLE),
     "division.scaled_logits": (of_divisions, {"rtol": 1e-6, "atol": 1e-6}),
     "division.scaled_probabilities": (of_divisions, SINGLE),
-    "division.scaled_within": (of_within, {"rtol": 1e-6, "atol": 0}),
-    "geometry.near_boundary": (lambda s: [call(s.labels), call(s.labels, width=1), call(s.labels, ball=True)], CLOSE),
     "log_linear.loss_sums": (of_loss, {"rtol": 1e-9, "atol": 1e-8}),
-    "masks.both": (lambda s: call(s.labels > 1, s.labels < 3), CLOSE),
-    "masks.either": (lambda s: call(s.labels > 3, s.labels < 1), CLOSE),
-    "masks.positions": (lambda s: call(s.labels > 1), CLOSE),
-    "masks.positions_in_box": (
-        lambda s: call(s.labels[0] > 1, tuple(slice(min(1, n), max(n - 1, min(1, n))) for n in s.size)),
-        CLOSE,
-    ),
-    "masks.without": (lambda s: [call(s.labels, (2, -1)), call(s.labels.int(), ())], CLOSE),
-    "pairs.by_prediction": (of_predictions, LOOSE),
-    "pairs.pair_sums": (of_pairs, {"rtol": 1e-9, "atol": 1e-9}),
-    "pixel_sample.columns": (lambda s: call(s.flat[0], s.index[::2]), CLOSE),
-    "pixel_sample.sample_levels": (
-        lambda s: call(s.flat[1], 12345, torch.zeros(s.classes, SAMPLE_LEVELS, dtype=torch.int64)),
-        CLOSE,
-    ),
-    "pixels.all_finite": (lambda s: [call(s.moderate), call(s.moderate * torch.inf)], CLOSE),
-    "pixels.image_sums": (lambda s: call(s.moderate), {"rtol": 1e-10, "atol": 1e-9}),
     "pixels.likelihood_sums": (lambda s: [call(*s.flat, alpha) for alpha in (0.0, 0.7, 3.0)], LOOSE),
     "pixels.moved_labels": (lambda s: [call(s.flat[0], s.flat[0].flip(0)), call(s.flat[0].half(), s.flat[0])], CLOSE),
     "pixels.pixel_statistics": (lambda s: call(s.flat[0], s.flat[1].clamp(min=0)), CLOSE),
-    "pixels.relabel": (lambda s: [call(s.labels, ignored, s.classes) for ignored in ((-1,), (), (0, 300))], CLOSE),
-    "random_labels.class_mass": (lambda s: call(s.logits[0], s.labels[0]), CLOSE),
-    "random_labels.labels_at": (
-        lambda s: call(*s.flat, torch.from_numpy(s.random.random(s.flat[1].numel()))),
-        CLOSE,
-    ),
     "scaled_loss.scaled_nll": (of_scaled_loss, {"rtol": 2e-5, "atol": 2e-5}),
     "scaling.attended_sums": (lambda s: call(*s.flat, 0.05, 0.7), LOOSE),
     "scaling.binned_sums": (
@@ -327,7 +270,6 @@ INPUTS: dict[str, tuple[Callable[[Scene], Call | list[Call]], dict[str, float]]]
         {"rtol": 1e-9, "atol": 1e-9},
     ),
     "score_maps.mapped_log_probabilities": (lambda s: call(s.logits, maps(s.classes)), {"rtol": 1e-9, "atol": 1e-9}),
-    "score_maps.mapped_nll": (lambda s: call(*s.flat, maps(1)), {"rtol": 1e-9, "atol": 1e-9}),
     "scores.add_scores": (
         lambda s: [
             call(*s.flat, None, *tables(s.classes, CELLS)),
@@ -335,15 +277,9 @@ INPUTS: dict[str, tuple[Callable[[Scene], Call | list[Call]], dict[str, float]]]
         ],
         CLOSE,
     ),
-    "slopes.likelihood_slopes": (
-        lambda s: [call(*s.flat, lowest, octaves) for lowest, octaves in ((0.25, 6), (1.0, 1))],
-        {"rtol": 1e-5, "atol": 1e-4},
-    ),
     "standardise.standardised_log_probabilities": (of_standardising, SINGLE),
     "tree.convolve": (lambda s: call(s.moderate, *convolution(s, 7, s.classes)), {"rtol": 1e-4, "atol": 2e-4}),
     "tree.root_of_scores": (of_scores, {"rtol": 1e-4, "atol": 2e-4}),
-    "tree_training.mixed": (of_mixing, {"rtol": 1e-5, "atol": 1e-5}),
-    "tree_training.mixed_gradient": (of_mixing_gradient, {"rtol": 1e-5, "atol": 1e-5}),
     "tree_training.weight_gradient": (of_weight_gradient, {"rtol": 1e-4, "atol": 1e-3}),
     "tree.tree_root": (of_tree, {"rtol": 1e-4, "atol": 2e-4}),
 }

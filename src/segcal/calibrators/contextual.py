@@ -32,7 +32,6 @@ from segcal.functional.floor import NO_FLOOR, Floor, soft_floor
 from segcal.functional.pairs import PairChoice, pair_margins
 from segcal.functional.probability import at_least_float32, keep_labels
 from segcal.functional.ridge import TEMPERATURE_SCALING, Choice
-from segcal.kernels.remembered import Remembered
 from segcal.types import Case, IgnoreIndex, Image, InputError, Logits, Probs, Temperature
 
 ContextLoss = Literal["nll", "nll+brier"]
@@ -114,7 +113,6 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
         for name in ("coefficients", "feature_mean", "feature_scale"):
             self.register_buffer(name, nan.repeat(self._many))
         self.register_buffer("class_offsets", nan.repeat(num_classes))
-        self._of_raw_features = Remembered()
         if self.pairs:
             self.register_buffer("pair_offsets", nan.repeat(num_classes, num_classes))
 
@@ -145,8 +143,7 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
             least = self.floor.clamp(min=self.bounds[0])
             of_class = soft_floor(exponent, least, self.softness).exp().clamp(*self.bounds)
             return of_class.to(at_least_float32(logits[:0]).dtype)[logits.argmax(dim=1, keepdim=True)]
-        sources = (self.coefficients, self.feature_scale, self.feature_mean, self.intercept)
-        weights, intercept = self._of_raw_features.value(sources, None, self._destandardised)
+        weights, intercept = self._destandardised()
         settings = (self.class_offsets, self.bounds, self.floor, self.softness)
         return context_temperature(logits, weights, intercept, *settings)
 

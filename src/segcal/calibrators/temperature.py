@@ -15,7 +15,6 @@ from segcal.calibrators.base import FitReport, TemperatureCalibrator
 from segcal.cases import reread, slabs_of
 from segcal.functional.probability import at_least_float32_dtype
 from segcal.functional.temperature import Likelihood, likelihood, optimal_inverse_temperature
-from segcal.kernels.remembered import Remembered
 from segcal.types import Case, IgnoreIndex, Image, InputError, Logits, Temperature
 
 
@@ -47,7 +46,6 @@ class TemperatureScaling(TemperatureCalibrator):
     ) -> None:
         super().__init__(num_classes, ignore_index=ignore_index, background=background, bounds=bounds)
         self.register_buffer("inverse_temperature", torch.tensor(torch.nan, dtype=torch.float64))
-        self._temperature = Remembered()
 
     def fit(self, cases: Iterable[Case], *, validation: Iterable[Case] | None = None) -> Self:
         """Find the temperature of least NLL on the cases; `validation` is not used, since one number cannot overfit."""
@@ -79,9 +77,7 @@ class TemperatureScaling(TemperatureCalibrator):
     def temperature_of(self, logits: Logits, image: Image | None = None) -> Temperature:
         """Return the same for logits whose shape has been checked."""
         shape = (logits.shape[0], 1, *logits.shape[2:])
-        exact, dtype = self.inverse_temperature, at_least_float32_dtype(logits.dtype)
-        found = self._temperature.value((exact,), (dtype, self.bounds), lambda: self._within_bounds().to(dtype))
-        return found.expand(shape)
+        return self._within_bounds().to(at_least_float32_dtype(logits.dtype)).expand(shape)
 
     def _main_numbers(self) -> dict[str, object]:
         return {"temperature": self._bounded()}

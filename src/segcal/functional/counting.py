@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int, Int32, Int64, Num
 from torch import Tensor
 
-from segcal.functional.masks import both, positions
+from segcal.functional.masks import positions
 from segcal.functional.pixels import pixel_statistics
 from segcal.functional.probability import possible_logits
 from segcal.kernels.constants import CELL_BASES, CELL_UNIT, CELLS, LOW_OCTAVES
@@ -145,7 +145,7 @@ def measure_batch(
     regions, (images, classes), bins = len(masks), logits.shape[:2], len(edges) - 1
     size = math.prod(labels.shape[1:])
     z, truth = logits.reshape(images, classes, size), labels.reshape(images, size)
-    inside = both((truth >= 0).expand(regions, images, size), masks.reshape(regions, images, size))
+    inside = (truth >= 0) & masks.reshape(regions, images, size)
     tables = [cell_count.new_zeros(regions, classes, bins) for _ in range(2)]
     confidence, support = edges.new_zeros(regions, classes, bins), cell_count.new_zeros(regions, classes)
     sums = edges.new_zeros(regions, 3)
@@ -262,7 +262,6 @@ def count_cells(
         table.add_(part.view(table.shape))
 
 
-@accelerated
 def count_cells_exactly(
     index: Int64[Tensor, " K"],
     confidence: Float64[Tensor, " N"],

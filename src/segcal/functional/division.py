@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float
 from torch import Tensor
 
 from segcal.functional.pixels import all_finite, moved_labels
-from segcal.functional.probability import at_least_float32, keep_labels, predicted_labels, probabilities
+from segcal.functional.probability import at_least_float32, keep_labels, probabilities
 from segcal.kernels.dispatch import accelerated, has_values, noting_kernels
 from segcal.types import InputError
 
@@ -53,14 +53,10 @@ def scaled_probabilities(
     return keep_labels(_divided_softmax(logits, temperature).to(logits.dtype), logits)
 
 
-@accelerated
 def counted_probabilities(
     logits: Float[Tensor, "B L *S"], temperature: Float[Tensor, "B 1 *S"]
 ) -> tuple[Float[Tensor, "B L *S"], int]:
-    """Return `scaled_probabilities`, and how many pixels have another label than by the logits: 0, if all is well.
-
-    Kernels look at what they have just written, which is still at hand.
-    """
+    """Return `scaled_probabilities`, and the number of pixels whose label differs from that of the logits: 0."""
     probs = scaled_probabilities(logits, temperature)
     moved = (moved_labels(ours.flatten(1), raw.flatten(1)) for ours, raw in zip(probs, logits, strict=True))
     return probs, sum(moved)
@@ -75,14 +71,6 @@ def scaled_logits(logits: Float[Tensor, "B L *S"], temperature: Float[Tensor, "B
     """
     require_finite(logits)
     return keep_labels(finite_in(divided(logits, temperature), logits.dtype), logits)
-
-
-@accelerated
-def confidence_and_label(
-    logits: Float[Tensor, "B L *S"], temperature: Float[Tensor, "B 1 *S"]
-) -> tuple[Float[Tensor, "B *S"], Int64[Tensor, "B *S"]]:
-    """Return the largest probability of `scaled_probabilities` and the predicted label, without the other classes."""
-    return _divided_softmax(logits, temperature).amax(dim=1).to(logits.dtype), predicted_labels(logits)
 
 
 def _divided_softmax(logits: Float[Tensor, "B L *S"], temperature: Float[Tensor, "B 1 *S"]) -> Float[Tensor, "B L *S"]:
@@ -101,7 +89,6 @@ def divided(logits: Float[Tensor, "B L *S"], temperature: Float[Tensor, "B 1 *S"
     return wide / temperature.to(wide.dtype)
 
 
-@accelerated
 def scaled_within(
     values: Float[Tensor, "*S"], factor: Float[Tensor, ""], floor: Float[Tensor, ""], bounds: tuple[float, float]
 ) -> Float[Tensor, "*S"]:

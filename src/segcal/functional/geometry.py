@@ -9,12 +9,9 @@ from jaxtyping import Bool, Integer
 from torch import Tensor
 
 from segcal.functional.checks import ignored_labels
-from segcal.functional.masks import both, either, without
-from segcal.kernels.dispatch import accelerated
 from segcal.types import IgnoreIndex, Labels, Mask
 
 
-@accelerated
 def near_boundary(labels: Integer[Tensor, "B *S"], *, width: int = 2, ball: bool = False) -> Bool[Tensor, "B *S"]:
     """Return the pixels whose label differs from that of a neighbour up to `width` steps away.
 
@@ -36,7 +33,10 @@ def near_boundary(labels: Integer[Tensor, "B *S"], *, width: int = 2, ball: bool
 
 def labelled(labels: Labels, ignore_index: IgnoreIndex = None) -> Mask:
     """Return the pixels whose label is not ignored."""
-    return without(labels, ignored_labels(ignore_index))
+    kept = torch.ones(labels.shape, dtype=torch.bool, device=labels.device)
+    for label in ignored_labels(ignore_index):
+        kept &= labels.long() != label
+    return kept
 
 
 def boundary(labels: Labels, ignore_index: IgnoreIndex = None, *, width: int = 2, ball: bool = False) -> Mask:
@@ -44,7 +44,7 @@ def boundary(labels: Labels, ignore_index: IgnoreIndex = None, *, width: int = 2
 
     An ignored neighbour counts as different: the edge of a labelled area is a boundary too.
     """
-    return both(near_boundary(labels, width=width, ball=ball), labelled(labels, ignore_index))
+    return near_boundary(labels, width=width, ball=ball) & labelled(labels, ignore_index)
 
 
 def foreground(
@@ -62,7 +62,7 @@ def foreground(
     if background is None:
         return kept
     near = boundary(labels, ignore_index) if near is None else near
-    return both(kept, either(without(labels, (background,)), near))
+    return kept & ((labels != background) | near)
 
 
 def _offsets(spatial: int, width: int, *, ball: bool) -> list[tuple[int, ...]]:

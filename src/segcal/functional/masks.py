@@ -1,39 +1,14 @@
-"""Small operations on masks: which pixels have certain labels, unions, intersections, and positions of pixels."""
+"""Positions of the pixels of a mask."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Bool, Int64, Shaped
+from jaxtyping import Bool, Int64
 from torch import Tensor
 
-from segcal.kernels.dispatch import accelerated
 
-
-@accelerated
-def without(labels: Shaped[Tensor, "*S"], values: Sequence[int]) -> Bool[Tensor, "*S"]:
-    """Return where a label is none of the given values.
-
-    >>> without(torch.tensor([0, 1, 255], dtype=torch.uint8), [255, -1])
-    tensor([ True,  True, False])
-    """
-    return ~torch.isin(labels.long(), torch.tensor(values, dtype=torch.int64, device=labels.device))
-
-
-@accelerated
-def both(one: Bool[Tensor, "*S"], other: Bool[Tensor, "*S"]) -> Bool[Tensor, "*S"]:
-    """Return the intersection of two masks."""
-    return one & other
-
-
-@accelerated
-def either(one: Bool[Tensor, "*S"], other: Bool[Tensor, "*S"]) -> Bool[Tensor, "*S"]:
-    """Return the union of two masks."""
-    return one | other
-
-
-@accelerated
 def positions(mask: Bool[Tensor, "*S"]) -> Int64[Tensor, " K"]:
     """Return the positions of the pixels of a mask in an image laid flat.
 
@@ -43,12 +18,16 @@ def positions(mask: Bool[Tensor, "*S"]) -> Int64[Tensor, " K"]:
     return mask.reshape(-1).nonzero().squeeze(1)
 
 
-@accelerated
 def positions_in_box(mask: Bool[Tensor, "*S"], box: Sequence[slice]) -> Int64[Tensor, " K"]:
     """Return the positions, in an image laid flat, of the pixels of a box that lie inside a mask.
 
     The slices of the box have a start and a stop within the image.
+
+    >>> positions_in_box(torch.ones(4, 5, dtype=torch.bool), (slice(1, 3), slice(2, 4)))
+    tensor([ 7,  8, 12, 13])
     """
-    inside = torch.zeros_like(mask)
-    inside[tuple(box)] = mask[tuple(box)]
-    return inside.reshape(-1).nonzero().squeeze(1)
+    found = torch.zeros(1, dtype=torch.int64, device=mask.device)
+    for interval, length in zip(box, mask.shape, strict=True):
+        along = torch.arange(interval.start, interval.stop, device=mask.device)
+        found = (found.unsqueeze(1) * length + along).reshape(-1)
+    return found[mask[tuple(box)].reshape(-1)]

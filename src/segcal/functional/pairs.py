@@ -29,7 +29,6 @@ from torch import Tensor
 
 from segcal.functional.ridge import first_least, within_one_error
 from segcal.kernels.constants import LARGEST_MARGIN, LARGEST_OFFSET, LEAST_POWER
-from segcal.kernels.dispatch import accelerated
 from segcal.types import Array
 
 _STEPS = 50
@@ -89,7 +88,6 @@ class PairPixels:
         return PairSums(sum(len(labels) for labels in self.labels), nll, gradient, curvature)
 
 
-@accelerated
 def by_prediction(
     logits: Float[Tensor, "L N"], labels: Int64[Tensor, " N"], inverse: Float[Tensor, " N"]
 ) -> tuple[tuple[Float64[Tensor, "L _"], ...], tuple[Int64[Tensor, " _"], ...]]:
@@ -102,7 +100,6 @@ def by_prediction(
     return tuple(powers[:, own] for own in places), tuple(y[own] for own in places)
 
 
-@accelerated
 def pair_sums(
     rest: Float64[Tensor, "L N"], labels: Int64[Tensor, " N"], k: int, offsets: Float64[Tensor, " L"]
 ) -> tuple[Float64[Tensor, ""], Float64[Tensor, " L"], Float64[Tensor, "L L"]]:
@@ -111,11 +108,11 @@ def pair_sums(
     odds, slope = rest / (rest + grown), grown / (rest + grown)
     slope[k] = 0.0
     total, truth = odds.sum(dim=0), labels.unsqueeze(0)
-    nll = total.log().sum() - odds.gather(0, truth).log().sum()
+    of_total, of_truth = torch.stack([total, odds.gather(0, truth).squeeze(0)]).log().sum(dim=1)
     moved = slope * (odds / total)
     reached = torch.zeros_like(offsets, device=rest.device).scatter_add(0, labels, slope.gather(0, truth).squeeze(0))
     curvature = torch.diag((slope * moved).sum(dim=1)) - moved @ moved.T
-    return nll.cpu(), (reached - moved.sum(dim=1)).cpu(), curvature.cpu()
+    return (of_total - of_truth).cpu(), (reached - moved.sum(dim=1)).cpu(), curvature.cpu()
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from jaxtyping import Float64, Int64, Shaped, UInt8
 from torch import Tensor
 
 from segcal.kernels.constants import SAMPLE_LEVELS
-from segcal.kernels.dispatch import accelerated
 
 
 class Sample(NamedTuple):
@@ -29,7 +28,6 @@ class Sample(NamedTuple):
     starts: Int64[Tensor, " L_and_one"]
 
 
-@accelerated
 def sample_levels(labels: Int64[Tensor, " N"], first: int, counts: Int64[Tensor, "L levels"]) -> UInt8[Tensor, " N"]:
     """Return the level of each pixel and add it to the counts of its class, in place; `first` positions came before.
 
@@ -47,7 +45,6 @@ def sample_levels(labels: Int64[Tensor, " N"], first: int, counts: Int64[Tensor,
     return levels.to(torch.uint8)
 
 
-@accelerated
 def columns(values: Shaped[Tensor, "R N"], index: Int64[Tensor, " K"]) -> Float64[Tensor, "R K"]:
     """Return some columns in float64."""
     return values[:, index.to(values.device)].double()

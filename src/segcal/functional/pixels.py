@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float, Float64, Int32, Int64, Shaped
 from torch import Tensor
 
+from segcal.functional.probability import at_least_float32_dtype
 from segcal.kernels.dispatch import accelerated
 
 PixelStatistics = tuple[
@@ -72,16 +73,17 @@ def moved_labels(scores: Float[Tensor, "L N"], logits: Float[Tensor, "L N"]) -> 
     return int((scores.max(dim=0).indices != logits.max(dim=0).indices).sum())
 
 
-@accelerated
 def relabel(labels: Shaped[Tensor, "*S"], ignored: Sequence[int], num_classes: int) -> tuple[Int64[Tensor, "*S"], int]:
     """Return labels as int64 with -1 for ignored ones, and the flat position of the first invalid label, or -1."""
-    wide = labels.long()  # before the comparison: as uint8, -1 would be 255
-    skip = torch.isin(wide, torch.tensor(ignored, dtype=torch.int64, device=wide.device))
-    wrong = (((wide < 0) | (wide >= num_classes)) & ~skip).reshape(-1).nonzero()
-    return wide.masked_fill(skip, -1), int(wrong[0]) if len(wrong) else -1
+    result = labels.to(torch.int64, copy=True)  # before the comparison: as uint8, -1 would be 255
+    known = (result >= 0) & (result < num_classes)
+    for label in ignored:
+        skip = result == label
+        known |= skip
+        result.masked_fill_(skip, -1)
+    return result, -1 if known.all() else int(known.reshape(-1).int().argmin())
 
 
-@accelerated
 def all_finite(values: Float[Tensor, "*A"]) -> bool:
     """Return whether no value is NaN or infinite.
 
@@ -89,10 +91,13 @@ def all_finite(values: Float[Tensor, "*A"]) -> bool:
     (True, False)
     """
     # a sum is finite only if every term is, and needs no memory; that of huge numbers may overflow
-    return bool(torch.isfinite(values.sum(dtype=torch.float64))) or bool(torch.isfinite(values).all())
+    total = values.sum(dtype=at_least_float32_dtype(values.dtype))
+    return bool(torch.isfinite(total)) or bool(torch.isfinite(values).all())
 
 
-@accelerated
 def image_sums(values: Float[Tensor, "B *S"]) -> Float64[Tensor, " B"]:
-    """Return the sum of each image in float64; the kernel adds in one order for any number of threads."""
-    return values.double().flatten(1).sum(dim=1)
+    """Return the sum of each image in float64."""
+    sums = values.double()
+    while sums.ndim > 1:  # axis by axis, because PyTorch divides a sum to one number between its threads
+        sums = sums.sum(dim=-1)
+    return sums

@@ -12,10 +12,7 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from segcal.kernels.dispatch import accelerated
 
-
-@accelerated
 def class_mass(logits: Float[Tensor, "L *S"], labels: Int64[Tensor, "*S"]) -> Float64[Tensor, " L"]:
     """Return the sum of each class's probability over the labelled pixels, the number that the network expects."""
     flat = logits.reshape(logits.shape[0], -1)
@@ -34,7 +31,6 @@ def draw_labels(
     return labels_at(logits.reshape(logits.shape[0], -1), labels.reshape(-1), uniform).view(labels.shape)
 
 
-@accelerated
 def labels_at(
     logits: Float[Tensor, "L N"], labels: Int64[Tensor, " N"], uniform: Float64[Tensor, " N"]
 ) -> Int64[Tensor, " N"]:

@@ -6,13 +6,10 @@ import torch
 from jaxtyping import Float, Float32, Int
 from torch import Tensor
 
-from segcal.kernels.dispatch import accelerated
-
 _CHUNK = 1 << 18
 """Scores converted to float64 at a time (2 MiB), which stay in the cache."""
 
 
-@accelerated
 def likelihood_slopes(
     logits: Float[Tensor, "L N"], labels: Int[Tensor, " N"], lowest: float, octaves: int
 ) -> Float32[Tensor, "steps N"]:

@@ -154,7 +154,6 @@ class _Mixed(torch.autograd.Function):
         return nodes, None if leaf is None else of_leaf, None, None
 
 
-@accelerated
 def mixed(
     found: Float[Tensor, "B K *S"], leaf: Float[Tensor, "B 1 *S"] | None, offset: float, least: float | None
 ) -> Float[Tensor, "B 1 *S"]:
@@ -163,7 +162,6 @@ def mixed(
     return (root if least is None else F.relu(root) + least).unsqueeze(1)
 
 
-@accelerated
 def mixed_gradient(
     gradient: Float[Tensor, "B 1 *S"],
     found: Float[Tensor, "B K *S"],

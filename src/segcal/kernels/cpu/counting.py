@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from segcal.kernels.constants import CELL_BASES, CELL_UNIT, CELLS
+from segcal.kernels.constants import CELLS
 from segcal.kernels.cpu.compiling import BLOCK, as_numpy, cell_of, compiled, summing
 from segcal.kernels.cpu.parallel import run_all
 from segcal.types import Array
@@ -270,28 +270,6 @@ def count_cells(
 ) -> None:
     """Twin of `segcal.functional.counting.count_cells`."""
     _count_cells(*(as_numpy(values) for values in (index, confidence, predicted, labels, count, hit, total)))
-
-
-@compiled
-def _count_cells_exactly(
-    index: Array, confidence: Array, predicted: Array, labels: Array, bases: Array,
-    count: Array, hit: Array, excess: Array,
-) -> None:  # fmt: skip
-    for i in range(index.shape[0]):
-        at = index[i]
-        c, cell = predicted[at], cell_of(confidence[at])
-        count[c, cell] += 1
-        hit[c, cell] += int(labels[at] == c)
-        excess[c, cell] += np.int64(np.rint((confidence[at] - bases[cell]) / CELL_UNIT))
-
-
-def count_cells_exactly(
-    index: Tensor, confidence: Tensor, predicted: Tensor, labels: Tensor, count: Tensor, hit: Tensor, excess: Tensor
-) -> None:
-    """Twin of `segcal.functional.counting.count_cells_exactly`."""
-    fields = [as_numpy(values) for values in (index, confidence, predicted, labels)]
-    tables = [as_numpy(table) for table in (count, hit, excess)]
-    _count_cells_exactly(*fields, CELL_BASES, *tables)  # type: ignore[call-arg]
 
 
 @summing

@@ -5,7 +5,6 @@ Plain PyTorch reads the logits five times: maximum, quotient, softmax, and twice
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -42,17 +41,15 @@ def _spread(temperature: Array, at: int, n: int, heat: Array) -> None:
 
 @compiled
 def _probabilities(
-    logits: Array, temperature: Array, zero: float, probs: Array, odd: Array, moved: Array, start: int, stop: int
+    logits: Array, temperature: Array, zero: float, probs: Array, odd: Array, start: int, stop: int
 ) -> None:
     """Compute the softmax of the quotients; a rival that rounding makes equal to the winner is moved down.
 
-    `odd` is set if a logit is not finite; `zero` is 0 in float32, which the compiler must not know. `moved` counts the
-    pixels of each block whose classes of largest probability are not those of largest logit.
+    `odd` is set if a logit is not finite; `zero` is 0 in float32, which the compiler must not know.
     """
     classes = logits.shape[0]
     probe = np.empty(BLOCK, np.float32)
     top, inverse, total = np.empty(BLOCK, np.float32), np.empty(BLOCK, np.float32), np.empty(BLOCK, np.float32)
-    differs = np.empty(BLOCK, np.int32)
     for at in range(start, stop, BLOCK):
         n = min(BLOCK, stop - at)
         _top(logits, at, n, top)
@@ -72,16 +69,12 @@ def _probabilities(
         for i in range(n):
             total[i] = np.float32(1) / total[i]
         _note_odd(probe, n, odd)
-        differs[:] = np.int32(0)
         for c in range(classes):
             row, out = logits[c, at : at + n], probs[c, at : at + n]
             for i in range(n):
                 p, wins = out[i] * total[i], np.int32(row[i] >= top[i])
                 rival = np.int32(p >= total[i]) & (np.int32(1) - wins)
-                p = np.int32(np.float32(p).view(np.int32) - rival).view(np.float32)
-                out[i] = p
-                differs[i] |= np.int32(p >= total[i]) ^ wins
-        moved[at // BLOCK] = differs[:n].sum()
+                out[i] = np.int32(np.float32(p).view(np.int32) - rival).view(np.float32)
 
 
 @compiled
@@ -130,13 +123,13 @@ def _in_half(
 ) -> None:  # fmt: skip
     """Compute `_probabilities`, or `_quotients`, in half precision."""
     logits, scores = np.empty((bits.shape[0], BLOCK), np.float32), np.empty((bits.shape[0], BLOCK), np.float32)
-    heat, moved = np.empty(BLOCK, np.float32), np.empty(1, np.int64)
+    heat = np.empty(BLOCK, np.float32)
     for at in range(start, stop, BLOCK):
         n = min(BLOCK, stop - at)
         widen_block(bits, brain, at, n, logits)
         _spread(temperature, at, n, heat)
         if softmax:
-            _probabilities(logits, heat, zero, scores, odd, moved, 0, n)
+            _probabilities(logits, heat, zero, scores, odd, 0, n)
         else:
             _quotients(logits, heat, zero, scores, odd, 0, n)
         narrow_scores(scores, logits, n, largest, brain, at, found)
@@ -144,27 +137,19 @@ def _in_half(
 
 def scaled_probabilities(logits: Tensor, temperature: Tensor) -> Tensor:
     """Twin of `segcal.functional.division.scaled_probabilities`, in float32 and half precision."""
-    return _run(logits, temperature, softmax=True)[0]
-
-
-def counted_probabilities(logits: Tensor, temperature: Tensor) -> tuple[Tensor, int]:
-    """Twin of `segcal.functional.division.counted_probabilities`, in float32: it looks at what it has just written."""
-    found, moved = _run(logits, temperature, softmax=True) if logits.dtype == torch.float32 else (DECLINED, 0)
-    return DECLINED if found is DECLINED else (found, moved)  # type: ignore[return-value]
+    return _run(logits, temperature, softmax=True)
 
 
 def scaled_logits(logits: Tensor, temperature: Tensor) -> Tensor:
     """Twin of `segcal.functional.division.scaled_logits`, in float32 and half precision."""
-    return _run(logits, temperature, softmax=False)[0]
+    return _run(logits, temperature, softmax=False)
 
 
-def _run(logits: Tensor, temperature: Tensor, *, softmax: bool) -> tuple[Tensor, int]:
-    """Return scores, and the number of moved labels that `_probabilities` has counted."""
+def _run(logits: Tensor, temperature: Tensor, *, softmax: bool) -> Tensor:
     half = logits.dtype in HALVES
     if temperature.dtype != torch.float32 or not (half or logits.dtype == torch.float32) or not logits.numel():
-        return DECLINED, 0
+        return DECLINED
     found, odd = torch.empty(logits.shape, dtype=logits.dtype), np.zeros(1, np.bool_)
-    moved = np.zeros((len(logits), -(-math.prod(logits.shape[2:]) // BLOCK)), np.int64)
     kernel: Any = _in_half if half else _probabilities if softmax else _quotients
     more = (LARGEST[logits.dtype], logits.dtype == torch.bfloat16, softmax) if half else ()
     for k in range(len(logits)):
@@ -172,14 +157,5 @@ def _run(logits: Tensor, temperature: Tensor, *, softmax: bool) -> tuple[Tensor,
         own = temperature[k]
         one = all(stride == 0 or length == 1 for stride, length in zip(own.stride(), own.shape, strict=True))
         heat = as_numpy(own[(slice(0, 1),) * own.ndim] if one else own).reshape(-1)
-        counts = (moved[k],) if kernel is _probabilities else ()
-        over_pixels(kernel, z.shape[1], z, heat, np.float32(0), *more, out, odd, *counts)
-    return DECLINED if odd[0] else found, int(moved.sum())  # the plain form refuses numbers that are not finite
-
-
-def scaled_within(values: Tensor, factor: Tensor, floor: Tensor, bounds: tuple[float, float]) -> Tensor:
-    """Twin of `segcal.functional.division.scaled_within`, in numpy on one thread; see `segcal.kernels.cpu` for why."""
-    if values.dtype != torch.float32:
-        return DECLINED
-    low, high = (np.float32(max(bound, float(floor))) for bound in bounds)
-    return torch.from_numpy(np.clip(values.detach().numpy() * np.float32(float(factor)), low, high))
+        over_pixels(kernel, z.shape[1], z, heat, np.float32(0), *more, out, odd)
+    return DECLINED if odd[0] else found  # the plain form refuses numbers that are not finite

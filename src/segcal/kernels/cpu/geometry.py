@@ -1,15 +1,12 @@
-"""Boundaries of labels on the CPU, on one thread; see `segcal.kernels.cpu` for why."""
+"""Boundaries of predicted labels for the context features, compiled for the CPU."""
 
 from __future__ import annotations
 
 import math
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from segcal.kernels.cpu.compiling import as_numpy, compiled
-from segcal.kernels.dispatch import DECLINED
+from segcal.kernels.cpu.compiling import compiled
 from segcal.types import Array
 
 
@@ -41,18 +38,6 @@ def _mark_changes_in_lines(labels: Array, near: Array, length: int, width: int) 
             first[i] |= differs[i]
         for i in range(n - offset):
             second[i] |= differs[i]
-
-
-def near_boundary(labels: Tensor, *, width: int = 2, ball: bool = False) -> Tensor:
-    """Twin of `segcal.functional.geometry.near_boundary`, for neighbours along the axes."""
-    if ball:
-        return DECLINED
-    values = as_numpy(labels)
-    if values.size and values.min() >= -(1 << 15) and values.max() < 1 << 15:
-        values = values.astype(np.int16, copy=False)  # a vector register holds four times as many
-    near = np.empty(values.shape, np.uint8)
-    mark_boundary(values, near, width)
-    return torch.from_numpy(near.view(np.bool_))
 
 
 def mark_boundary(labels: Array, near: Array, width: int) -> None:

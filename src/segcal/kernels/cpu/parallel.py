@@ -1,7 +1,7 @@
 """Tasks side by side: the calling thread and a pool take the next task until none is left.
 
-Kernels release the GIL, so that tasks run at the same time. There are more tasks than threads, because PyTorch's threads
-spin for some milliseconds after each of its operations: a thread that shares its core with one of them takes fewer.
+Kernels release the GIL, so that tasks run at the same time. There are more tasks than threads: PyTorch's threads spin
+for some milliseconds after each of its operations, and a thread that shares its core with one of them takes fewer.
 """
 
 from __future__ import annotations

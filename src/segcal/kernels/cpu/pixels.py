@@ -1,22 +1,16 @@
-"""Fused passes over the pixels of an image on the CPU: statistics for the metrics, sums of the likelihood, checks.
+"""Fused passes over the pixels of an image on the CPU: statistics for the metrics, sums of the likelihood, labels.
 
-Computed in float64 whatever the precision of the logits. Checks run on one thread; see `segcal.kernels.cpu` for why.
+Computed in float64 whatever the precision of the logits.
 """
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from segcal.kernels.cpu.compiling import BLOCK, as_numpy, compiled, exp_below_zero, log_above_one, over_pixels
-from segcal.kernels.dispatch import DECLINED
 from segcal.types import Array
-
-_EXPONENTS = {torch.float16: 0x7C00, torch.bfloat16: 0x7F80}
-"""Bits that are all set in NaN and in infinity, and in no other number."""
 
 
 @compiled
@@ -167,25 +161,6 @@ def likelihood_sums(logits: Tensor, labels: Tensor, alpha: float) -> Tensor:
 
 
 @compiled
-def _all_set(values: Array, bits: np.int16) -> int:
-    """Return how many values have all of these bits set."""
-    count = 0
-    for i in range(values.shape[0]):
-        count += int((values[i] & bits) == bits)
-    return count
-
-
-def all_finite(values: Tensor) -> bool:
-    """Twin of `segcal.functional.pixels.all_finite`, on one thread; half precision is not converted."""
-    flat = values.detach().contiguous().view(-1)
-    if flat.dtype in _EXPONENTS:
-        return not _all_set(flat.view(torch.int16).numpy(), np.int16(_EXPONENTS[flat.dtype]))
-    array: Array = flat.numpy()
-    with np.errstate(over="ignore", invalid="ignore"):
-        return bool(np.isfinite(array.sum())) or bool(np.isfinite(array).all())
-
-
-@compiled
 def _moved(scores: Array, logits: Array, found: Array, start: int, stop: int) -> None:
     one, other = np.empty(BLOCK, np.int32), np.empty(BLOCK, np.int32)
     score, logit = np.empty(BLOCK, scores.dtype), np.empty(BLOCK, logits.dtype)
@@ -205,44 +180,3 @@ def moved_labels(scores: Tensor, logits: Tensor) -> int:
     found = np.zeros(-(-n // BLOCK), np.int64)
     over_pixels(_moved, n, as_numpy(scores), as_numpy(logits), found)
     return int(found.sum())
-
-
-@compiled
-def _relabel(labels: Array, ignored: Array, num_classes: int, result: Array) -> int:
-    """Fill `result` and return how many labels are neither a class nor ignored.
-
-    Plain loops, one after the other, because the compiler vectorizes those.
-    """
-    foreign = 0
-    for i in range(labels.shape[0]):
-        label = np.int64(labels[i])
-        result[i] = label
-        foreign += int((label < 0) | (label >= num_classes))
-    for k in range(ignored.shape[0]):
-        found = 0
-        for i in range(labels.shape[0]):
-            same = np.int64(labels[i]) == ignored[k]
-            result[i] = -1 if same else result[i]
-            found += int(same)
-        if ignored[k] < 0 or ignored[k] >= num_classes:
-            foreign -= found
-    return foreign
-
-
-def relabel(labels: Tensor, ignored: Sequence[int], num_classes: int) -> tuple[Tensor, int]:
-    """Twin of `segcal.functional.pixels.relabel`."""
-    values = as_numpy(labels)
-    result = np.empty(values.shape, np.int64)
-    unique = np.unique(np.array(ignored, np.int64))
-    if not _relabel(values.reshape(-1), unique, num_classes, result.reshape(-1)):
-        return torch.from_numpy(result), -1
-    wide = values.reshape(-1).astype(np.int64)
-    wrong = ((wide < 0) | (wide >= num_classes)) & ~np.isin(wide, unique)
-    return torch.from_numpy(result), int(wrong.argmax())
-
-
-def image_sums(values: Tensor) -> Tensor:
-    """Twin of `segcal.functional.pixels.image_sums`, in numpy on one thread."""
-    if not values.numel():
-        return DECLINED
-    return torch.from_numpy(as_numpy(values).reshape(len(values), -1).sum(axis=1, dtype=np.float64))

@@ -86,49 +86,6 @@ def mapped_log_probabilities(logits: Tensor, maps: Maps) -> Tensor:
 
 
 @compiled
-def _mapped_nll(
-    logits: Array, labels: Array, top: Array, inverse: Array, first: Array, breaks: Array, left: Array, right: Array,
-    nll: Array, start: int, stop: int,
-) -> None:  # fmt: skip
-    score, total, truth = np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK)
-    for at in range(start, stop, BLOCK):
-        n = min(BLOCK, stop - at)
-        total[:] = 0.0
-        truth[:] = 1.0
-        for c in range(logits.shape[0]):
-            row, peak, share, label = (
-                logits[c, at : at + n],
-                top[at : at + n],
-                inverse[at : at + n],
-                labels[at : at + n],
-            )
-            g = min(c, breaks.shape[0] - 1)
-            for i in range(n):
-                score[i] = exp_below_zero(np.float64(row[i]) - peak[i]) * share[i]
-            for i in range(n):
-                value = _look_up(score[i], first[g], breaks[g], left[g], right[g]) + TIE_BREAK * score[i]
-                value = max(value, SMALLEST)
-                total[i] += value
-                truth[i] = value if label[i] == c else truth[i]
-        summed = 0.0
-        for i in range(n):
-            if labels[at + i] >= 0:
-                summed += np.log(total[i]) - np.log(truth[i])
-        nll[at // BLOCK] = summed
-
-
-def mapped_nll(logits: Tensor, labels: Tensor, maps: Maps) -> float:
-    """Twin of `segcal.functional.score_maps.mapped_nll`."""
-    z, truth = as_numpy(logits), as_numpy(labels)
-    edges, left, right = (as_numpy(field) for field in maps)
-    first, nll = np.empty((edges.shape[0], CELLS), np.int32), np.zeros(-(-z.shape[1] // BLOCK))
-    _first_breaks(edges, first)
-    top, inverse, _ = normalised(z, truth)
-    over_pixels(_mapped_nll, z.shape[1], z, truth, top, inverse, first, edges, left, right, nll)
-    return float(nll.sum())
-
-
-@compiled
 def _beta_scores(logits: Array, coefficients: Array, least: float, out: Array, start: int, stop: int) -> None:
     classes = logits.shape[0]
     peak, total, others, winner = np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK, np.int64)

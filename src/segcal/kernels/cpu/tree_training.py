@@ -1,133 +1,121 @@
-"""Training of the temperature tree on the CPU: leaves and gates mixed, the gradient of each, and that of filters."""
+"""The gradient of the filters of a dilated convolution, compiled for the CPU.
+
+It is the correlation of the gradient of each node with the padded values. In lines laid out one after the other every
+tap is a shift, so that the lines of a block, with zeros between them, are one long sum: twenty of them at a time, of
+four nodes and the five taps along a line, which is what the registers hold.
+"""
 
 from __future__ import annotations
+
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from segcal.kernels.cpu.compiling import BLOCK, as_numpy, compiled, exp_float32, over_pixels
-from segcal.kernels.cpu.filter_gradient import filter_gradient
+from segcal.kernels.cpu.compiling import as_numpy, compiled, summing
+from segcal.kernels.cpu.parallel import run_all
 from segcal.kernels.dispatch import DECLINED
 from segcal.types import Array
 
-_NODES = 8
+_TAPS, _DILATION = 5, 2
+_REACH = _DILATION * (_TAPS - 1)
+_BLOCK = 640  # values of a line, or of several, that stay in the first-level cache with those of all nodes
+_CHUNKS = 16  # parts that are summed by themselves, so that no bit depends on the number of threads
 
 
-@compiled
-def _load(found: Array, at: int, n: int, nodes: Array) -> None:
-    """Copy the nodes of `n` pixels, which lie together for each pixel, to rows; gates become numbers in 0..1."""
-    many = found.shape[1]
+@summing
+def _add_four(values: Array, slopes: Array, pitch: int, first: int, n: int, total: Array) -> None:
+    """Add the products of four nodes from `first` on, whose gradients lie `pitch` apart, to `total[first:, tap]`."""
+    p, q, r, s, t = values, values[2:], values[4:], values[6:], values[8:]
+    a, b = slopes[first * pitch :], slopes[(first + 1) * pitch :]
+    c, d = slopes[(first + 2) * pitch :], slopes[(first + 3) * pitch :]
+    zero = np.float32(0)
+    a0, a1, a2, a3, a4 = zero, zero, zero, zero, zero
+    b0, b1, b2, b3, b4 = zero, zero, zero, zero, zero
+    c0, c1, c2, c3, c4 = zero, zero, zero, zero, zero
+    d0, d1, d2, d3, d4 = zero, zero, zero, zero, zero
     for i in range(n):
-        for k in range(many):
-            nodes[k, i] = found[at + i, k]
-    for k in range(4, many):
-        row = nodes[k]
-        for i in range(n):
-            row[i] = np.float32(1) / (np.float32(1) + exp_float32(-row[i]))
+        v, w, x, y, z = p[i], q[i], r[i], s[i], t[i]
+        e, f, g, h = a[i], b[i], c[i], d[i]
+        a0, a1, a2, a3, a4 = a0 + e * v, a1 + e * w, a2 + e * x, a3 + e * y, a4 + e * z
+        b0, b1, b2, b3, b4 = b0 + f * v, b1 + f * w, b2 + f * x, b3 + f * y, b4 + f * z
+        c0, c1, c2, c3, c4 = c0 + g * v, c1 + g * w, c2 + g * x, c3 + g * y, c4 + g * z
+        d0, d1, d2, d3, d4 = d0 + h * v, d1 + h * w, d2 + h * x, d3 + h * y, d4 + h * z
+    for tap, found in enumerate(((a0, b0, c0, d0), (a1, b1, c1, d1), (a2, b2, c2, d2), (a3, b3, c3, d3))):
+        for k in range(4):
+            total[first + k, tap] += found[k]
+    for k, found_last in enumerate((a4, b4, c4, d4)):
+        total[first + k, 4] += found_last
+
+
+@summing
+def _add_one(values: Array, slopes: Array, n: int, total: Array) -> None:
+    """Do the same for one node; `total` is `[tap]`."""
+    p, q, r, s, t = values, values[2:], values[4:], values[6:], values[8:]
+    zero = np.float32(0)
+    a, b, c, d, e = zero, zero, zero, zero, zero
+    for i in range(n):
+        slope = slopes[i]
+        a, b, c = a + slope * p[i], b + slope * q[i], c + slope * r[i]
+        d, e = d + slope * s[i], e + slope * t[i]
+    for tap, found in enumerate((a, b, c, d, e)):
+        total[tap] += found
 
 
 @compiled
-def _mix(found: Array, leaf: Array, offset: float, least: float, root: Array, start: int, stop: int) -> None:
-    nodes = np.empty((_NODES, BLOCK), np.float32)
-    for at in range(start, stop, BLOCK):
-        n = min(BLOCK, stop - at)
-        _load(found, at, n, nodes)
-        v1, v2, v3, v4 = nodes[0], nodes[1], nodes[2], nodes[3]
-        g5, g6, g7, g8 = nodes[4], nodes[5], nodes[6], nodes[7]
-        out = root[at : at + n]
-        for i in range(n):
-            left, right = v2[i] + g5[i] * (v1[i] - v2[i]), v4[i] + g6[i] * (v3[i] - v4[i])
-            out[i] = right + g7[i] * (left - right)
-        if leaf.shape[0]:
-            y = leaf[at : at + n]
-            for i in range(n):
-                out[i] += g8[i] * (y[i] - out[i])
-        for i in range(n):
-            out[i] = out[i] + offset
-        if least >= np.float32(0):
-            for i in range(n):
-                out[i] = max(out[i], np.float32(0)) + least
+def _load(gradient: Array, first: int, rows: int, pitch: int, size: int, slopes: Array) -> None:
+    """Copy lines of every node `[K, H, W]`, with zeros up to `pitch` behind each; nodes lie `size` apart."""
+    width = gradient.shape[2]
+    for k in range(gradient.shape[0]):
+        for row in range(rows):
+            line, out = gradient[k, first + row], slopes[k * size + row * pitch : k * size + (row + 1) * pitch]
+            for i in range(width):
+                out[i] = line[i]
+            out[width:] = 0
 
 
 @compiled
-def _mix_gradient(
-    gradient: Array, found: Array, leaf: Array, offset: float, least: float, rates: Array, of_leaf: Array,
-    start: int, stop: int,
-) -> None:  # fmt: skip
-    nodes, one = np.empty((_NODES, BLOCK), np.float32), np.float32(1)
-    for at in range(start, stop, BLOCK):
-        n = min(BLOCK, stop - at)
-        _load(found, at, n, nodes)
-        v1, v2, v3, v4 = nodes[0], nodes[1], nodes[2], nodes[3]
-        g5, g6, g7, g8 = nodes[4], nodes[5], nodes[6], nodes[7]
-        for i in range(n):
-            left, right = v2[i] + g5[i] * (v1[i] - v2[i]), v4[i] + g6[i] * (v3[i] - v4[i])
-            value = right + g7[i] * (left - right)
-            slope = gradient[at + i]
-            root = value
-            if leaf.shape[0]:
-                root = value + g8[i] * (leaf[at + i] - value)
-            if least >= np.float32(0) and root + offset <= np.float32(0):
-                slope = np.float32(0)
-            if leaf.shape[0]:
-                rates[7, at + i] = slope * (leaf[at + i] - value) * g8[i] * (one - g8[i])
-                of_leaf[at + i] = slope * g8[i]
-                slope = slope * (one - g8[i])
-            of_left, of_right = slope * g7[i], slope * (one - g7[i])
-            rates[0, at + i] = of_left * g5[i]
-            rates[1, at + i] = of_left * (one - g5[i])
-            rates[2, at + i] = of_right * g6[i]
-            rates[3, at + i] = of_right * (one - g6[i])
-            rates[4, at + i] = of_left * (v1[i] - v2[i]) * g5[i] * (one - g5[i])
-            rates[5, at + i] = of_right * (v3[i] - v4[i]) * g6[i] * (one - g6[i])
-            rates[6, at + i] = slope * (left - right) * g7[i] * (one - g7[i])
-
-
-def mixed(found: Tensor, leaf: Tensor | None, offset: float, least: float | None) -> Tensor:
-    """Twin of `segcal.functional.tree_training.mixed`, in float32."""
-    if not _ready(found, leaf):
-        return DECLINED
-    result = np.empty((len(found), found[0, 0].numel()), np.float32)
-    for k in range(len(found)):
-        numbers = np.float32(offset), np.float32(-1 if least is None else least)
-        over_pixels(_mix, result.shape[1], _pixels(found[k]), _leaf(leaf, k), *numbers, result[k])
-    return torch.from_numpy(result).view(len(found), 1, *found.shape[2:])
-
-
-def mixed_gradient(
-    gradient: Tensor, found: Tensor, leaf: Tensor | None, offset: float, least: float | None
-) -> tuple[Tensor, Tensor]:
-    """Twin of `segcal.functional.tree_training.mixed_gradient`, in float32."""
-    if not _ready(found, leaf) or gradient.dtype != torch.float32:
-        return DECLINED  # type: ignore[return-value]
-    count, nodes = found[0, 0].numel(), found.shape[1]
-    rates, of_leaf = np.empty((len(found), nodes, count), np.float32), np.zeros((len(found), count), np.float32)
-    slope = as_numpy(gradient).reshape(len(found), -1)
-    for k in range(len(found)):
-        numbers = np.float32(offset), np.float32(-1 if least is None else least)
-        arrays = (slope[k], _pixels(found[k]), _leaf(leaf, k))
-        over_pixels(_mix_gradient, count, *arrays, *numbers, rates[k], of_leaf[k])
-    size = found.shape[2:]
-    return torch.from_numpy(rates).view(len(found), nodes, *size), torch.from_numpy(of_leaf).view(len(found), 1, *size)
+def _correlate(padded: Array, gradient: Array, rows: int, total: Array, start: int, stop: int) -> None:
+    """Add the products of blocks `start` to `stop` of lines of `[B, C, Z, Y, X]` and `[B, K, D, H, W]`."""
+    nodes, depth, height, width = gradient.shape[1:]
+    channels, across, pitch = padded.shape[1], total.shape[1], padded.shape[4]
+    size, each = rows * pitch, (height + rows - 1) // rows
+    slopes = np.empty(nodes * size, np.float32)
+    for block in range(start, stop):
+        image, rest = block // (depth * each), block % (depth * each)
+        z, y = rest // each, rest % each * rows
+        many = min(rows, height - y)
+        _load(gradient[image, :, z], y, many, pitch, size, slopes)
+        n = (many - 1) * pitch + width
+        for c in range(channels):
+            for a in range(across):
+                plane = padded[image, c, z + _DILATION * a].ravel()
+                for b in range(_TAPS):
+                    values, own = plane[(y + _DILATION * b) * pitch :], total[c, a, b]
+                    for k in range(0, nodes - 3, 4):
+                        _add_four(values, slopes, size, k, n, own)
+                    for k in range(nodes // 4 * 4, nodes):
+                        _add_one(values, slopes[k * size :], n, own[k])
 
 
 def weight_gradient(padded: Tensor, gradient: Tensor) -> Tensor:
     """Twin of `segcal.functional.tree_training.weight_gradient`, in float32."""
     if padded.dtype != torch.float32 or gradient.dtype != torch.float32 or not gradient.numel():
         return DECLINED
-    return torch.from_numpy(filter_gradient(as_numpy(padded), as_numpy(gradient)))
+    return torch.from_numpy(_filter_gradient(as_numpy(padded), as_numpy(gradient)))
 
 
-def _ready(found: Tensor, leaf: Tensor | None) -> bool:
-    single = found.dtype == torch.float32 and (leaf is None or leaf.dtype == torch.float32)
-    return single and found.numel() > 0 and found.shape[1] == (7 if leaf is None else 8)
-
-
-def _pixels(found: Tensor) -> Array:
-    """Return the nodes of one image as `[N, K]`, without a copy if they lie so."""
-    return as_numpy(found.movedim(0, -1).flatten(0, -2))
-
-
-def _leaf(leaf: Tensor | None, k: int) -> Array:
-    return np.empty(0, np.float32) if leaf is None else as_numpy(leaf[k]).reshape(-1)
+def _filter_gradient(padded: Array, gradient: Array) -> Array:
+    """Return the gradient `[K, C, *W]` of filters from padded values `[B, C, *P]` and the gradient `[B, K, *S]`."""
+    dims = padded.ndim - 2
+    if dims == 2:
+        padded, gradient = padded[:, :, np.newaxis], gradient[:, :, np.newaxis]
+    rows = min(max(1, _BLOCK // padded.shape[4]), gradient.shape[3])
+    blocks = gradient.shape[0] * gradient.shape[2] * -(-gradient.shape[3] // rows)
+    shape = (padded.shape[1], _TAPS if dims == 3 else 1, _TAPS, gradient.shape[1], _TAPS)
+    totals = np.zeros((_CHUNKS, *shape))
+    edges = [blocks * k // _CHUNKS for k in range(_CHUNKS + 1)]
+    run_all([partial(_correlate, padded, gradient, rows, totals[k], edges[k], edges[k + 1]) for k in range(_CHUNKS)])
+    found: Array = totals.sum(axis=0).transpose(3, 0, 1, 2, 4).astype(np.float32)
+    return found.reshape(*found.shape[:2], *(_TAPS,) * dims)

@@ -18,7 +18,6 @@ from segcal.kernels.triton.softmax import (
     WARPS,
     flat,
     guarded,
-    laid_flat,
     largest_of,
     possible,
     possible_classes,
@@ -138,67 +137,3 @@ def _run(logits: Tensor, temperature: Tensor, *, probabilities: bool) -> Tensor:
 
 
 _LIMITS = {dtype: torch.finfo(dtype).max * (1 - torch.finfo(dtype).eps) for dtype in PRECISIONS}
-
-
-@triton.jit
-def _confidence(z_ptr, t_ptr, confidence_ptr, label_ptr, L, N, zb, zl, zn, tb, tn, BL: tl.constexpr, BN: tl.constexpr):
-    image = tl.program_id(1).to(tl.int64)
-    n = tl.program_id(0) * BN + tl.arange(0, BN)
-    heat = tl.load(t_ptr + image * tb + n.to(tl.int64) * tn, mask=n < N, other=1.0).to(tl.float32)
-    cold = 1.0 / heat
-    top = tl.full([BN], float("-inf"), tl.float32)
-    total, label = tl.zeros([BN], tl.float32), tl.zeros([BN], tl.int32)
-    for start in range(0, L, BL):
-        z = read(z_ptr + image * zb, start + tl.arange(0, BL), n, L, N, zl, zn)
-        here, place = tl.max(z, axis=0, return_indices=True, return_indices_tie_break_left=True)
-        higher = tl.maximum(top, here)
-        old = tl.where(top == higher, 1.0, tl.exp((top - higher) * cold))
-        origin = tl.where(higher == float("-inf"), 0.0, higher)  # -infinity minus -infinity would be NaN
-        total = total * old + tl.sum(tl.exp((z - origin[None, :]) * cold[None, :]), axis=0)
-        label = tl.where(here > top, start + place, label)
-        top = higher
-    at = image * N + n
-    tl.store(confidence_ptr + at, (1.0 / total).to(confidence_ptr.dtype.element_ty), mask=n < N)
-    tl.store(label_ptr + at, label.to(tl.int64), mask=n < N)
-
-
-def confidence_and_label(logits: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
-    """Twin of `segcal.functional.division.confidence_and_label`, computed in float32."""
-    if logits.dtype not in PRECISIONS or temperature.dtype not in PRECISIONS or not logits.numel():
-        return DECLINED  # type: ignore[return-value]
-    z, heat = laid_flat(logits), laid_flat(temperature)
-    images, classes, pixels = z.shape
-    rows, columns = tile_shape(classes)
-    confidence = torch.empty((images, pixels), dtype=logits.dtype, device=logits.device)
-    label = torch.empty((images, pixels), dtype=torch.int64, device=logits.device)
-    launch(
-        _confidence, (pieces(pixels, columns), images),
-        z, heat, confidence, label, classes, pixels, *z.stride(), heat.stride(0), heat.stride(2),
-        BL=rows, BN=columns, num_warps=WARPS,
-    )  # fmt: skip
-    shape = (images, *logits.shape[2:])
-    return confidence.view(shape), label.view(shape)
-
-
-_KEEP = tl.constexpr(tl.PropagateNan.ALL)
-
-
-@triton.jit
-def _within(values_ptr, factor_ptr, floor_ptr, out_ptr, N, low, high, BN: tl.constexpr):
-    n = tl.program_id(0).to(tl.int64) * BN + tl.arange(0, BN)
-    factor, floor = tl.load(factor_ptr).to(tl.float32), tl.load(floor_ptr).to(tl.float32)
-    found = tl.load(values_ptr + n, mask=n < N, other=0.0) * factor
-    found = tl.maximum(tl.minimum(tl.maximum(found, low, _KEEP), high, _KEEP), floor, _KEEP)
-    tl.store(out_ptr + n, found, mask=n < N)
-
-
-def scaled_within(values: Tensor, factor: Tensor, floor: Tensor, bounds: tuple[float, float]) -> Tensor:
-    """Twin of `segcal.functional.division.scaled_within`, for float32."""
-    if values.dtype != torch.float32 or not values.numel() or not values.is_contiguous():
-        return DECLINED
-    found, block = torch.empty_like(values), 1024
-    launch(
-        _within, (pieces(values.numel(), block),),
-        values, factor, floor, found, values.numel(), *map(float, bounds), BN=block, num_warps=4,
-    )  # fmt: skip
-    return found

@@ -1,8 +1,6 @@
-"""Statistics of each pixel and relabelling on CUDA, in one read; statistics are computed in float64."""
+"""Statistics of each pixel on CUDA, in one read and in float64."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import torch
 import triton
@@ -106,35 +104,3 @@ def pixel_statistics(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Te
         labels.stride(0), WHOLE=classes <= TILE, BL=rows, BN=columns, num_warps=4,
     )  # fmt: skip
     return confidence, predicted, nll, brier, entropy
-
-
-@triton.jit
-def _relabel(label_ptr, ignored_ptr, result_ptr, wrong_ptr, N, L, IGNORED: tl.constexpr, BN: tl.constexpr):
-    n = tl.program_id(0).to(tl.int64) * BN + tl.arange(0, BN)
-    inside = n < N
-    label = tl.load(label_ptr + n, mask=inside, other=0).to(tl.int64)
-    skip = n < 0
-    for k in tl.static_range(IGNORED):
-        skip = skip | (label == tl.load(ignored_ptr + k))
-    tl.store(result_ptr + n, tl.where(skip, -1, label), mask=inside)
-    wrong = inside & ((label < 0) | (label >= L)) & (skip == 0)
-    first = tl.min(tl.where(wrong, n, N), axis=0)
-    if first < N:  # rare, so that the programs do not wait for each other
-        tl.atomic_min(wrong_ptr, first)
-
-
-def relabel(labels: Tensor, ignored: Sequence[int], num_classes: int) -> tuple[Tensor, int]:
-    """Twin of `segcal.functional.pixels.relabel`."""
-    pixels, block = labels.numel(), 1024
-    if not pixels or labels.dtype == torch.bool or labels.is_floating_point():
-        return DECLINED  # type: ignore[return-value]
-    flat = labels.contiguous()
-    values = torch.tensor([*ignored, 0][: max(len(ignored), 1)], dtype=torch.int64).to(labels.device)
-    result = torch.empty(labels.shape, dtype=torch.int64, device=labels.device)
-    wrong = torch.full((1,), pixels, dtype=torch.int64, device=labels.device)
-    launch(
-        _relabel, (pieces(pixels, block),),
-        flat, values, result, wrong, pixels, num_classes, IGNORED=len(ignored), BN=block, num_warps=4,
-    )  # fmt: skip
-    first = int(wrong)
-    return result, first if first < pixels else -1

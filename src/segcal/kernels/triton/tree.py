@@ -19,7 +19,6 @@ from torch import Tensor
 
 from segcal.kernels.constants import SMALLEST_LOG_PROBABILITY
 from segcal.kernels.dispatch import DECLINED
-from segcal.kernels.remembered import Remembered
 from segcal.kernels.triton.launching import PRECISIONS, flag, launch, note, pieces
 from segcal.kernels.triton.rows import RowProducts
 from segcal.kernels.triton.softmax import (
@@ -251,23 +250,6 @@ class _Weights(NamedTuple):
         return cls(taps, leaf, biases)
 
 
-_kept: dict[int, Remembered] = {}
-_MOST_KEPT = 16  # trees
-
-
-def _weights(convolutions: list[tuple[Tensor, Tensor]], planes: int) -> _Weights:
-    """Return the weights in order, kept until they change: to arrange them takes longer than to calibrate an image."""
-    sources = tuple(each for both in convolutions for each in both)
-    if any(source.requires_grad for source in sources):  # in training, recorded steps change them without a trace
-        return _Weights.of(convolutions, planes)
-    if id(sources[0]) not in _kept:
-        while len(_kept) >= _MOST_KEPT:
-            _kept.pop(next(iter(_kept)), None)
-        _kept[id(sources[0])] = Remembered()
-    where = (planes, *(source.data_ptr() for source in sources))  # `Module.to` moves them without counting a change
-    return _kept[id(sources[0])].value(sources, where, lambda: _Weights.of(convolutions, planes))
-
-
 def root_of_scores(
     logits: Tensor,
     standardisation: tuple[Tensor, Tensor, Tensor] | None,
@@ -291,7 +273,7 @@ def root_of_scores(
     own = inputs = _prepared(logits, standardisation, frame, scores=True)  # first, so that the device has work
     if with_image:
         own = _prepared(image, None, frame, scores=False)  # type: ignore[arg-type]
-    weights = _weights([of_logits, of_image] if with_image else [of_logits], planes)  # type: ignore[list-item]
+    weights = _Weights.of([of_logits, of_image] if with_image else [of_logits], planes)  # type: ignore[list-item]
     found = torch.empty((images, 1, *size), dtype=torch.float32, device=logits.device)
     launch(
         _root, (pieces(frame.places, _COLUMNS), 2 * frame.size[0], images),
