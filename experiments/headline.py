@@ -1,0 +1,91 @@
+"""The table of real data in the README, from the archived measurements: `python -m experiments.headline`.
+
+Each row is one task with its first split or seed: the NLL over all pixels (2D) or as a mean over volumes (3D), and ECE as
+a mean over images, both in the region *All*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import pandas as pd
+
+from experiments.beyond import archive as beyond
+from experiments.lpba40 import gathered as volumes
+
+_TASKS_2D = {
+    "camvid, Seq05VD": "CamVid, another video (FC-DenseNet103)",
+    "camvid-Seq05VD": "CamVid, the same video",
+    "voc": "VOC (ESPNetv2, third party)",
+}
+_TASKS_3D = {
+    "hippocampus": "hippocampus, 10 volumes to fit on (3D U-Net)",
+    "hippocampus-200": "hippocampus, 50 volumes to fit on",
+    "mouse": "mouse brain, 37 structures, 4 to fit on",
+}
+_KEEP_LABELS = (
+    "TS",
+    "TS by class",
+    "ETS",
+    "IBTS",
+    "LTS",
+    "CTS",
+    "CTS with classes",
+    "CTS with pairs",
+    "IsoReg",
+    "CMSap",
+    "CMSop",
+)
+_SHOWN = ("UC", "TS", "LTS", "auto")
+
+
+class Score(NamedTuple):
+    """NLL and ECE of a method."""
+
+    nll: float
+    ece: float
+
+    def __str__(self) -> str:
+        return f"{self.nll:.3f} / {100 * self.ece:.1f}"
+
+
+def headline() -> str:
+    """Return the table as Markdown."""
+    head = ["data", *_SHOWN, "lowest NLL that keeps labels"]
+    lines = [" | ".join(head), "|".join(["---"] * len(head))]
+    for title, scores in [*_pictures(), *_volumes()]:
+        best = min((name for name in _KEEP_LABELS if name in scores), key=lambda name: scores[name].nll)
+        cells = [title, *(str(scores[name]) for name in _SHOWN), f"{best}, {scores[best].nll:.3f}"]
+        lines.append(" | ".join(cells))
+    return "\n".join(f"| {line} |" if " | " in line else f"|{line}|" for line in lines)
+
+
+def _pictures() -> Iterator[tuple[str, Mapping[str, Score]]]:
+    rows = beyond.unpack(beyond.MEASURED)
+    first = rows[(rows["split"] == 0) & (rows["region"] == "all")]
+    for part, title in _TASKS_2D.items():
+        own = first[first["part"] == part]
+        nll = own[own["metric"] == "nll"].assign(total=lambda table: table["value"] * table["pixels"])
+        sums = nll.groupby("method")[["total", "pixels"]].sum()
+        yield title, _scores(sums["total"] / sums["pixels"], _mean_ece(own))
+
+
+def _volumes() -> Iterator[tuple[str, Mapping[str, Score]]]:
+    for measured in volumes.unpack(volumes.MEASURED):
+        if measured.job.seed == 0:
+            own = measured.rows[measured.rows["region"] == "all"]
+            nll = own[own["metric"] == "nll"].groupby("method")["value"].mean()
+            yield _TASKS_3D[measured.job.preset], _scores(nll, _mean_ece(own))
+
+
+def _mean_ece(rows: pd.DataFrame) -> pd.Series:
+    return rows[rows["metric"] == "ece"].groupby("method")["value"].mean()
+
+
+def _scores(nll: pd.Series, ece: pd.Series) -> dict[str, Score]:
+    return {str(name): Score(float(nll[name]), float(ece[name])) for name in nll.dropna().index}
+
+
+if __name__ == "__main__":
+    print(headline())
