@@ -17,35 +17,20 @@ import segcal
 from segcal.apply import CalibratedFiles
 from segcal.data.folders.folder import open_folder
 from segcal.data.folders.writer import write_folder
-from segcal.data.sample.scenes import simulate
 from segcal.engines import Engine, Run, engine_of
 from segcal.engines.finished import FinishedCases
 from segcal.evaluation.run import Measuring
 from segcal.types import Case, InputError
 from support.commands import refuse, run, succeed
+from support.runs import COMMANDS, contents, five_cases
+from support.scenes import overlapping
 
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+SOURCE = Path(segcal.__file__).parents[1]
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """Five cases of different sizes, one of them large enough for two threads."""
-    sizes = [(16, 14), (90, 70), (20, 15), (16, 14), (18, 33)]
-    scenes = [simulate(1, num_classes=3, size=size, contrast=2.0, seed=k)[0].case for k, size in enumerate(sizes)]
-    cases = [Case(f"case-{k}", scene.logits, scene.labels) for k, scene in enumerate(scenes)]
-    write_folder(tmp_path / "data", {"test": cases})
-    succeed("fit", tmp_path / "data", "--out", tmp_path / "ts")
-    return tmp_path / "data"
-
-
-SOURCE = Path(segcal.__file__).parents[1]
-COMMANDS = {
-    "apply": ("apply", "ts", "data", "--temperature"),
-    "evaluate": ("evaluate", "data", "--calibrators", "ts", "--patch-size", "8", "--cases", "case-1"),
-    "diagnose": ("diagnose", "data"),
-}
+    return five_cases(tmp_path)
 
 
 def test_bits_do_not_depend_on_threads(data: Path, set_threads: object, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,15 +235,28 @@ def test_processes_of_torchrun_share_the_cases(data: Path, monkeypatch: pytest.M
 
 
 @pytest.fixture
-def channels(tmp_path: Path, rng: np.random.Generator) -> Path:
+def channels(tmp_path: Path) -> Path:
     """Three cases of two sigmoid channels that overlap."""
-    cases = []
-    for k in range(3):
-        scores = rng.normal(scale=3, size=(2, 5, 4)).repeat(4, 1).repeat(5, 2).astype(np.float32)
-        cases.append(Case(f"case-{k}", scores, (scores + rng.logistic(size=scores.shape) > 0).astype(np.uint8)))
+    cases = overlapping(3, 2, (20, 20))
     write_folder(tmp_path / "data", {"test": cases[:2], "fit": cases[2:]}, activation="sigmoid")
     succeed("fit", tmp_path / "data", "--split", "fit", "--out", tmp_path / "ts")
     return tmp_path / "data"
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ("evaluate", "data", "--split", "test", "--calibrators", "ts", "--patch-size", "8", "--floor", "--surfaces"),
+        ("diagnose", "data"),
+    ],
+    ids=lambda asked: asked[0],
+)
+def test_kept_evidence_gives_the_same_numbers(
+    asked: tuple[str, ...], channels: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without --out nothing is kept, and evidence is not divided by cases."""
+    monkeypatch.chdir(channels.parent)
+    assert succeed(*asked, "--json") == succeed(*asked, "--json", "--out", "out")
 
 
 def test_compare_is_continued_with_its_fits(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,13 +16,13 @@ EngineName = Annotated[
     typer.Option(
         "--engine",
         metavar="ray",
-        help="Divide the cases between the workers of a Ray cluster; under torchrun, between its processes.",
+        help="Map the cases on a Ray cluster.",
         rich_help_panel=DATA,
     ),
 ]
 EngineAddress = Annotated[
     str | None,
-    typer.Option("--address", help="Address of the Ray cluster; one on this machine by default.", rich_help_panel=DATA),
+    typer.Option("--address", help="Address of the cluster; found or started here.", rich_help_panel=DATA),
 ]
 
 

@@ -6,6 +6,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,6 +28,7 @@ class RayEngine(Engine):
             import ray  # noqa: PLC0415  (an extra)
         except ImportError as error:
             raise InputError("--engine ray needs Ray, which is not installed; pip install segcal[ray]") from error
+        os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")  # of tasks ahead of the first that failed
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         if not ray.is_initialized():
             try:
@@ -43,7 +45,7 @@ class RayEngine(Engine):
         ray, gpus = self.ray, int(torch.cuda.is_available())
         task = ray.remote(num_cpus=1, num_gpus=gpus)(_call)
         shared, ahead = ray.put(function), 2 * int(ray.cluster_resources().get("CPU", 1)) + 1
-        waiting = (task.remote(shared, item) for item in items)
+        waiting = (task.remote(shared, item, Path.cwd()) for item in items)
         started = deque(islice(waiting, ahead))
         try:
             for item in track(items) if items else ():
@@ -64,7 +66,9 @@ class RayEngine(Engine):
             raise InputError(f"Ray could not finish case '{item}' ({reason}); run the command again") from error
 
 
-def _call(function: Callable[[Any], Any], item: Any) -> Any:
+def _call(function: Callable[[Any], Any], item: Any, folder: Path) -> Any:
+    """Call a function in the working folder of the command, on which relative paths depend."""
+    os.chdir(folder)
     return function(item)
 
 
