@@ -59,7 +59,7 @@ def test_fit_saves_a_calibrator_of_the_split(data: Path, tmp_path: Path) -> None
     assert re.search(r"ts: NLL \d\.\d{4} -> \d\.\d{4} on 1 case \(224 pixels\)", shown)
     report = segcal.load(tmp_path / "new" / "ts").fit_report_
     assert report.names == ("scene-000",)
-    assert f"temperature: {report.details['temperature']:.5g}" in shown
+    assert f"  temperature {report.details['temperature']:.4g}\n" in shown
 
 
 def test_fit_json(data: Path, tmp_path: Path) -> None:
@@ -187,7 +187,13 @@ def test_evaluate_prints_the_table_and_saves_results(data: Path, calibrator: Pat
         cell = results.table(reference="TS").cells[(method, "ece", "all")]
         assert f"{100 * cell.mean:.2f}({100 * cell.std:.2f})" in shown
     assert "TS is significantly better" in " ".join(shown.split())
-    assert "95 % bootstrap intervals" in shown
+    assert "NLL↓" in shown
+    assert "Brier" not in shown
+    assert f"all metrics: segcal table {out}" in shown
+    whole = succeed("table", out)
+    assert "95 % bootstrap intervals" in whole
+    assert "Brier" in whole
+    assert "save them with --out" in " ".join(succeed("evaluate", data).split())
 
 
 def test_evaluate_json_is_the_results(data: Path, calibrator: Path) -> None:
@@ -226,23 +232,29 @@ def test_table_shows_and_writes_saved_results(data: Path, calibrator: Path, name
     if name.endswith(".parquet"):
         pytest.importorskip("pyarrow")
     results, out = data.parent / "results", data.parent / "new" / name
-    before = succeed("evaluate", data, "--calibrators", calibrator, "--patch-size", 6, "--out", results)
+    succeed("evaluate", data, "--calibrators", calibrator, "--patch-size", 6, "--out", results)
     shown = succeed("table", results, "--out", out)
-    assert shown.partition("saved in")[0] == before.partition("saved in")[0]
+    assert shown.partition("saved in")[0] == succeed("table", results)
     assert f"saved in {out}" in "".join(shown.splitlines())
     assert out.stat().st_size > 100
     if name == "all.json":
         assert json.loads(out.read_text()) == succeed_json("table", results)
 
 
-@pytest.mark.parametrize("width", [45, 60, 80])
-def test_narrow_tables_lose_no_digit(data: Path, calibrator: Path, width: int) -> None:
-    """Entries are folded where a terminal, or a file, is narrower than the table; '0.1…' would be another number."""
-    compared = ["compare", data, "--methods", "ts,isotonic", "--surfaces", "--out", data.parent / "results"]
-    for asked in (compared, ["table", data.parent / "results"]):
-        result = run(*asked, width=width)
-        assert result.exit_code == 0
-        assert "\u2026" not in result.stdout.partition("all pixels together")[2]
+@pytest.mark.parametrize("width", [20, 45, 80, 120])
+def test_tables_of_any_width_lose_no_digit(data: Path, calibrator: Path, width: int) -> None:
+    """Every number of a wide terminal is whole in a narrow one."""
+    out = data.parent / "results"
+    succeed("compare", data, "--methods", "ts,isotonic", "--surfaces", "--patch-size", 6, "--out", out)
+    for average in ("images", "pixels"):
+        wide, narrow = (run("table", out, "--average", average, width=each).stdout for each in (400, width))
+        assert sorted(numbers_in(narrow)) == sorted(numbers_in(wide))
+        assert max(map(len, narrow.splitlines())) <= width
+
+
+def numbers_in(text: str) -> list[str]:
+    """Decimal numbers with what is written against them, such as a standard deviation."""
+    return re.findall(r"[-+\d(),.\[\]]*\d\.\d[-+\d(),.\[\]]*", text)
 
 
 def test_table_against_another_reference(data: Path, calibrator: Path) -> None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from segcal.cli.console import OUT, Tracked, progress_of, say, say_json, say_where, warn
+from segcal.cli.console import OUT, Tracked, progress_of, say_json, warn
 from segcal.cli.engine import EngineAddress, EngineName
 from segcal.cli.options import (
     DATA,
@@ -26,10 +26,8 @@ from segcal.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from segcal.evaluation.compare import Comparison
-    from segcal.tables import Presentation
+    from segcal.tables import Presentation, TerminalTable
 
 
 def compare(
@@ -104,47 +102,46 @@ def _presented(comparison: Comparison, shown: Presentation, compared: Collection
 
 
 def _print_comparison(comparison: Comparison, floor: bool, out: Path | None, as_json: bool, page: Path | None) -> None:
-    """Print the paper's table and, below it, what each method costs and does to labels; or everything as JSON."""
-    from segcal.cli.further_tables import print_further
+    """Print ECE and NLL by region and, below, what each method costs and does to labels; or everything as JSON."""
+    from segcal.cli.results_view import print_summary, say_rest, warn_of
 
     results = comparison.results
+    warn_of(results)
     warnings = [f"{name}: {text}" for name, c in comparison.calibrators.items() for text in c.fit_report_.warnings]
     failures = [f"{name} could not be fitted: {fit.failure}" for name, fit in comparison.fits.items() if fit.failure]
-    for warning in (*results.settings["warnings"], *warnings, *failures):
+    for warning in (*warnings, *failures):
         warn(warning)
     if as_json:
         say_json({**results.to_dict(), "methods": comparison.records()})
         return
-    OUT.print(results.table(floor=floor))
+    print_summary(results, floor=floor)
     OUT.print(_cost_table(comparison))
-    print_further(results)
-    say(
-        "memory: growth of this process's resident memory while fitting; kept: no label can change; "
-        "accuracy, mIoU: change against UC in points, mean over images of All",
-        style="dim",
+    say_rest(out, page)
+
+
+def _cost_table(comparison: Comparison) -> TerminalTable:
+    from segcal.tables import TerminalTable
+
+    rows = [_cost_row(row) for row in comparison.records()]
+    return TerminalTable(
+        ("method", "parameters", "fit, s", "memory, MB", "labels\nchanged", "accuracy,\npoints", "mIoU,\npoints"),
+        rows,
+        title="cost, and effect on labels",
+        note="memory: growth of the resident memory of this process during the fit; kept: no label can change; "
+        "accuracy, mIoU: change against UC, mean over images of All",
     )
-    say_where(out, page)
 
 
-def _cost_table(comparison: Comparison) -> Table:
-    from rich.table import Table
-
-    table = Table(title="cost, and effect on labels", title_justify="left", box=None, pad_edge=False)
-    headings = ("method", "parameters", "fit, s", "memory, MB", "labels changed", "accuracy", "mIoU")
-    for k, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if k == 0 else "right", overflow="fold")
-    for row in comparison.records():
-        if row["failure"] is not None:
-            table.add_row(row["method"], "could not be fitted")
-            continue
-        moves = not row["keeps_labels"]
-        table.add_row(
-            row["method"],
-            f"{row['parameters']:,}",
-            f"{row['seconds']:.1f}",
-            "-" if row["memory"] is None else f"{row['memory'] / 1e6:.0f}",
-            f"{row['changed']:.2%}" if moves else "kept",
-            f"{100 * row['accuracy']:+.2f}" if moves else "",
-            f"{100 * row['miou']:+.2f}" if moves else "",
-        )
-    return table
+def _cost_row(row: Mapping[str, Any]) -> tuple[str, ...]:
+    if row["failure"] is not None:
+        return (row["method"], "could not be fitted", "", "", "", "", "")
+    moves = not row["keeps_labels"]
+    return (
+        row["method"],
+        f"{row['parameters']:,}",
+        f"{row['seconds']:.1f}",
+        "-" if row["memory"] is None else f"{row['memory'] / 1e6:.0f}",
+        f"{row['changed']:.2%}" if moves else "kept",
+        f"{100 * row['accuracy']:+.2f}" if moves else "",
+        f"{100 * row['miou']:+.2f}" if moves else "",
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,11 +12,11 @@ from segcal.cli.options import OUTPUT, AsJson, Data, FolderOptions, SavedCalibra
 
 if TYPE_CHECKING:
     import pandas as pd
-    from rich.table import Table
 
     from segcal.calibrators import Calibrator
     from segcal.data.folders.folder import Folder
     from segcal.evaluation.decisions import Decisions
+    from segcal.tables import TerminalTable
 
 _RULES = "Rules"
 
@@ -122,66 +123,68 @@ def _new(
     say_where(out)
 
 
-def _table(title: str, headings: str, texts: int) -> Table:
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    for k, heading in enumerate(headings.split("|")):
-        table.add_column(heading, justify="left" if k < texts else "right")
-    return table
-
-
-def _thresholds(found: Decisions) -> Table:
+def _thresholds(found: Decisions) -> TerminalTable:
     from segcal.tables.numbers import threshold_number
 
-    risk = found.settings["risk"]
-    title = f"thresholds that miss at most {risk:.0%} of each class, on average over new images that contain it"
-    table = _table(title, "method|class|threshold|missed|left out|by label|precision|size|images", 2)
+    rows = []
     for row in _rows(found.thresholds):
         shown = threshold_number(row["threshold"]) if row["groups"] >= row["needed"] else f"0 (needs {row['needed']})"
         shares = [_percent(row[name]) for name in ("missed", "left_out", "by_label", "precision")]
         times = "-" if math.isnan(row["size"]) else f"{row['size']:.2f}"
-        table.add_row(row["method"], row["label"], shown, *shares, times, str(row["images"]))
-    return table
+        rows.append((row["method"], row["label"], shown, *shares, times, str(row["images"])))
+    title = (
+        f"thresholds that miss at most {found.settings['risk']:.0%} of each class, on average over new images that "
+        "contain it"
+    )
+    return _table(title, "method|class|threshold|missed|left out|by label|precision|size|images", rows, keys=2)
 
 
-def _selective(found: Decisions) -> Table:
-    title = "risk (share of wrong pixels) of the most confident part"
+def _selective(found: Decisions) -> TerminalTable:
     keys = ("method", "unit") if found.channels == ("",) else ("method", "channel", "unit")
-    headings = "|".join(keys).replace("unit", "reject")
-    table = _table(title, f"{headings}|50 %|80 %|90 %|95 %|all|AURC|excess", len(keys))
     risks = {(*(row[key] for key in keys), row["coverage"]): row["risk"] for row in _rows(found.curves)}
+    rows = []
     for row in _rows(found.selective):
         own = [row[key] for key in keys]
         shares = [_percent(risks[*own, at]) for at in (0.5, 0.8, 0.9, 0.95, 1.0)]
-        table.add_row(*own, *shares, f"{row['aurc']:.4f}", f"{row['excess']:.4f}")
-    return table
+        rows.append((*own, *shares, f"{row['aurc']:.4f}", f"{row['excess']:.4f}"))
+    headings = "|".join(keys).replace("unit", "reject")
+    title = "risk (fraction of wrong pixels) of the most confident part"
+    return _table(title, f"{headings}|50 %|80 %|90 %|95 %|all|AURC|excess", rows, keys=len(keys))
 
 
-def _intervals(found: Decisions) -> Table:
+def _intervals(found: Decisions) -> TerminalTable:
     from segcal.tables.numbers import volume_number
 
-    level = found.settings["level"]
-    unit = f" in {found.volume_unit}" if found.volume_unit else ""
-    title = f"volume = sum of probabilities{unit}, with intervals for {level:.0%} of new images"
-    table = _table(title, "method|class|expected|true|half interval|inside, left out|images", 2)
     means = {(row["method"], row["label"]): row for row in _rows(found.mean_volumes())}
+    rows = []
     for row in _rows(found.intervals):
         own = means[row["method"], row["label"]]
         reach = volume_number(own["reach"]) if row["groups"] >= row["needed"] else f"needs {row['needed']}"
         numbers = volume_number(own["expected"]), volume_number(own["true"]), reach
-        table.add_row(row["method"], row["label"], *numbers, _percent(row["left_out"]), str(row["images"]))
-    return table
+        rows.append((row["method"], row["label"], *numbers, _percent(row["left_out"]), str(row["images"])))
+    unit = f" in {found.volume_unit}" if found.volume_unit else ""
+    title = f"volume = sum of probabilities{unit}, with intervals for {found.settings['level']:.0%} of new images"
+    return _table(title, "method|class|expected|true|half interval|inside, left out|images", rows, keys=2)
 
 
-def _volumes(found: pd.DataFrame, level: float) -> Table:
+def _volumes(found: pd.DataFrame, level: float) -> TerminalTable:
     from segcal.tables.numbers import volume_number
 
-    table = _table(f"volumes with {level:.0%} intervals", "case|method|class|expected|low|high|unit", 3)
-    for row in _rows(found):
-        numbers = (volume_number(row[name]) for name in ("expected", "low", "high"))
-        table.add_row(row["case"], row["method"], row["label"], *numbers, row["unit"])
-    return table
+    rows = [
+        (
+            *(row["case"], row["method"], row["label"]),
+            *(volume_number(row[name]) for name in ("expected", "low", "high")),
+            row["unit"],
+        )
+        for row in _rows(found)
+    ]
+    return _table(f"volumes with {level:.0%} intervals", "case|method|class|expected|low|high|unit", rows, keys=3)
+
+
+def _table(title: str, headings: str, rows: Sequence[Sequence[str]], keys: int) -> TerminalTable:
+    from segcal.tables import TerminalTable
+
+    return TerminalTable(headings.split("|"), rows, keys=keys, title=title)
 
 
 def _rows(table: pd.DataFrame) -> list[dict[Any, Any]]:

@@ -7,16 +7,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from segcal.cli.console import OUT, Tracked, progress_of, say, say_json, say_where
 from segcal.cli.engine import EngineAddress, EngineName
-from segcal.cli.options import OUTPUT, AsJson, Data, Device, FolderOptions, Split
+from segcal.cli.options import OUTPUT, AsJson, Data, Device, FolderOptions, Split, option
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from segcal.evaluation.diagnosis import Diagnosis
+    from segcal.tables import TerminalTable
 
 _SHOWN = 20
 """Images in the table; --json has all."""
@@ -30,21 +27,12 @@ def diagnose(
     data: Data,
     folder_options: FolderOptions,
     split: Split = None,
-    maps: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder for a map of each case: NLL minus entropy, above 0 where overconfident.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None,
+    maps: Annotated[Path | None, option(OUTPUT, "Folder for maps of NLL minus entropy, in nats.")] = None,
     limits: Annotated[
-        bool,
-        typer.Option("--limits", help="Also show what temperatures chosen with the labels would reach, and the floor."),
+        bool, option(OUTPUT, "Add the scores of oracle temperatures, and the floor.", "--limits")
     ] = False,
     device: Device = "auto",
-    out: Annotated[
-        Path | None, typer.Option(help="Folder to save the diagnosis in, as JSON.", rich_help_panel=OUTPUT)
-    ] = None,
+    out: Annotated[Path | None, option(OUTPUT, "Folder to save the diagnosis in, as JSON.")] = None,
     engine: EngineName = None,
     address: EngineAddress = None,
     as_json: AsJson = False,
@@ -53,7 +41,7 @@ def diagnose(
 
     Example: segcal diagnose DATA --maps maps/
     """
-    from segcal.cli.further_tables import print_limits
+    from segcal.cli.results_view import print_limits
     from segcal.cli.steps import open_at
     from segcal.engines import Run, engine_of, write_cases
     from segcal.evaluation.excess_maps import ExcessMaps, plain_diagnosis, save_diagnosis
@@ -107,31 +95,27 @@ def diagnose(
     say_where(out)
 
 
-def _table(found: Diagnosis) -> Table:
+def _table(found: Diagnosis) -> TerminalTable:
     """Return the state of the data set and of the images that are furthest from balance."""
-    from rich.table import Table
+    from segcal.tables import TerminalTable
 
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    headings = ("image", "state", "NLL", "entropy", "best T", "T varies", "pixels over", "under")
-    for k, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if k < 2 else "right", no_wrap=k > 0, overflow="fold")
     shown = sorted(found.images, key=lambda image: -_imbalance(image.nll - image.entropy))
-    for finding in (found.dataset, *shown[:_SHOWN]):
-        table.add_row(
+    rows = [
+        (
             finding.name,
             finding.state if finding.pixels else "no pixels",
             f"{finding.nll:.4f}",
             f"{finding.entropy:.4f}",
             f"{finding.temperature:.3f}",
             "-" if finding.spread is None else f"{math.expm1(finding.spread):.0%}",
-            f"{finding.overconfident_share:.1%}",
-            f"{finding.underconfident_share:.1%}",
         )
+        for finding in (found.dataset, *shown[:_SHOWN])
+    ]
     notes = [f"... and {len(shown) - _SHOWN} more (--json shows all)"] if len(shown) > _SHOWN else []
     if any(finding.spread is None for finding in (found.dataset, *shown)):
         notes.append(_UNJUDGED)
-    table.caption, table.caption_justify = "\n".join(notes) or None, "left"
-    return table
+    headings = ("image", "state", "NLL,\nnats", "entropy,\nnats", "best T", "T varies")
+    return TerminalTable(headings, rows, keys=2, note="\n".join(notes))
 
 
 def _imbalance(gap: float) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from segcal.cli.console import Tracked, progress_of
+from segcal.cli.console import Tracked, progress_of, say_json
 from segcal.cli.engine import EngineAddress, EngineName
 from segcal.cli.options import (
     AsJson,
@@ -38,7 +38,7 @@ def evaluate(
 
     Example: segcal evaluate DATA --calibrators ts/ --reference TS --out results/ --page page.html
     """
-    from segcal.cli.results_view import print_results
+    from segcal.cli.results_view import print_summary, say_rest, warn_of
     from segcal.cli.steps import check_outputs, keep, load_all, open_at, protocol_of
     from segcal.engines import Run, engine_of
     from segcal.evaluation.compare import UNCALIBRATED
@@ -62,4 +62,9 @@ def evaluate(
             return
         results = results.presented(shown, dataset=folder.path.resolve().name)
         keep(results, folder, compared, page_options)
-    print_results(results, results.table(floor=measure_options.floor), page_options.out, as_json, page_options.page)
+    warn_of(results)
+    if as_json:
+        say_json(results.to_dict())
+        return
+    print_summary(results, floor=measure_options.floor)
+    say_rest(page_options.out, page_options.page)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from string import Formatter
 from typing import TYPE_CHECKING, Annotated, Any
 
 from segcal.cli.console import OUT, say, say_json, warn
@@ -11,8 +12,6 @@ from segcal.cli.options import OUTPUT, AsJson, Data, FitOptions, FolderOptions, 
 from segcal.text import counted
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from segcal.calibrators import FitReport
 
 
@@ -64,42 +63,64 @@ def print_report(method: str, report: FitReport, out: Path, as_json: bool) -> No
     say(f"saved in {out}")
 
 
+_SENTENCES = (
+    "temperature {temperature:.4g}",
+    "temperatures from {temperature_low:.4g} to {temperature_high:.4g}; that of ts: {ts_temperature:.4g}",
+    "weights from epoch {best_epoch}; {share:.0%} of their change from ts is kept",
+    "NLL of the validation images: {validation_nll:.4f}; that of ts: {validation_nll_ts:.4f}",
+    "temperatures of the confidence bins: {temperatures}",
+    "weights: {weights[scaled]:.3g} scaled, {weights[raw]:.3g} uncalibrated, {weights[uniform]:.3g} uniform",
+    "scale factors of the classes: {scales}",
+    "diagonal of the matrix: {diagonal}; largest other entry: {largest_off_diagonal:.3g}",
+    "deviations of the classes: {deviations}",
+    "offsets of the classes: {biases}",
+    "steps of the fitted function: {knots}",
+    "bins without pixels: {empty_bins}",
+    "attended pixels: {attended:,}",
+    "weights that are 0: {zero_share:.0%}",
+)
+"""Details of a fit in words; a sentence is printed if all that it names is known. JSON has every detail."""
+
+
 def _print_details(details: Mapping[str, Any]) -> None:
-    """Print one line for each detail; where the fit has words for its lists, those instead."""
-    words = details.get("words", ())
+    """Print what a fit learned: in its own words if it has any, otherwise those details that have a sentence here."""
+    for sentence in details.get("words") or _in_words(details):
+        say(f"  {sentence}", soft_wrap=True)
     for name, value in details.items():
         if isinstance(value, Mapping) and name.startswith("channel "):
             say(f"  {name}")
             _print_details(value.get("chosen_details", value))
-        elif value is not None and not (words and isinstance(value, list)):
-            say(f"  {name}: {value:.5g}" if isinstance(value, float) else f"  {name}: {value}")
-    for sentence in words:
-        say(f"  {sentence}", soft_wrap=True)
+
+
+def _in_words(details: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the sentences of which every value is known; lists of numbers are given as their range."""
+    known = {
+        name: f"{min(value):.4g} to {max(value):.4g}" if isinstance(value, list) and value else value
+        for name, value in details.items()
+        if value not in (None, 0)
+    }
+    for sentence in _SENTENCES:
+        names = {name.partition("[")[0] for _, name, _, _ in Formatter().parse(sentence) if name}
+        if names <= known.keys():
+            yield sentence.format_map(known)
 
 
 def _print_choice(details: Mapping[str, Any]) -> None:
     """Print how each candidate did on groups of images left out, and why one was chosen."""
-    if details["scores"]:
-        OUT.print(_score_table(details["scores"], details["chosen"]))
-    for name, score in details["scores"].items():
-        if score["note"]:
-            say(f"{name}: {score['note']}", style="dim")
-    say(details["why"])
+    from segcal.tables import TerminalTable
 
-
-def _score_table(scores: Mapping[str, Mapping[str, Any]], chosen: str) -> Table:
-    from rich.table import Table
-
-    table = Table(title="on images left out", title_justify="left", box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    for k, heading in enumerate(("method", "NLL", "difference to ts", "learned numbers", "seconds")):
-        table.add_column(heading, justify="left" if k == 0 else "right", overflow="fold")
-    for name, score in scores.items():
-        table.add_row(
+    rows = [
+        (
             name,
             "-" if score["nll"] is None else f"{score['nll']:.4f} ± {score['error']:.4f}",
             "-" if score["nll"] is None else f"{score['difference']:+.4f} ± {score['difference_error']:.4f}",
             "-" if score["numbers"] is None else f"{score['numbers']:,}",
             f"{score['seconds']:.1f}",
-            style="bold" if name == chosen else None,
         )
-    return table
+        for name, score in details["scores"].items()
+    ]
+    notes = [f"{name}: {score['note']}" for name, score in details["scores"].items() if score["note"]]
+    if rows:
+        headings = ("method", "NLL, nats", "difference to ts", "parameters", "time, s")
+        OUT.print(TerminalTable(headings, rows, title="on images left out", note="\n".join(notes)))
+    say(details["why"])

@@ -1,4 +1,4 @@
-"""Results on the screen: the paper's table, figures over all pixels, warnings."""
+"""Results on the screen: the paper's table, metrics over all pixels, segmentation quality, limits, warnings."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
-from rich.table import Table
 
-from segcal.cli.console import OUT, say, say_json, say_where, warn
-from segcal.cli.further_tables import print_further
+from segcal.cli.console import OUT, say, say_where, warn
 from segcal.cli.options import ReferenceOptions
+from segcal.evaluation.limits import limits_table
 from segcal.evaluation.results import Results
 from segcal.functional.catalogue import CATALOGUE
 from segcal.regions import region_title
-from segcal.tables import PaperTable
+from segcal.tables import FurtherTable, PaperTable, TerminalTable
 from segcal.tables.numbers import with_interval
 from segcal.text import counted
 
-_SHOWN = ("ece", "nll", "brier")
+_SHOWN = ("ece", "nll")
+_POOLED = ("ece", "nll", "brier")
 
 
 def load_presented(folder: Path, options: ReferenceOptions) -> Results:
@@ -27,26 +27,59 @@ def load_presented(folder: Path, options: ReferenceOptions) -> Results:
     return found.presented(found.presentation.with_changes(options.reference, options.test, options.average))
 
 
-def print_results(
-    results: Results, table: PaperTable, out: Path | None, as_json: bool, page: Path | None = None
-) -> None:
-    """Print the paper's table and the pooled figures, or everything as JSON; warnings go to standard error."""
+def warn_of(results: Results) -> None:
+    """Print the warnings of an evaluation on standard error."""
     for warning in results.settings["warnings"]:
         warn(warning)
-    if as_json:
-        say_json(results.to_dict())
-        return
-    OUT.print(replace(table, warnings=()))  # they are on standard error
-    if results.channels:
-        say(f"mean over {len(results.channels)} channels: {', '.join(results.channels)}", style="dim")
+
+
+def print_summary(results: Results, *, floor: bool) -> None:
+    """Print ECE and NLL by region, and what was measured because it was asked for."""
+    _print_paper(results, results.table(floor=floor).only(*_SHOWN))
+    _print_further(results)
+
+
+def print_all(results: Results, table: PaperTable) -> None:
+    """Print every metric, also over all pixels together and for each channel."""
+    _print_paper(results, table)
     OUT.print(_pooled_table(results))
     if results.channels:
         OUT.print(_channel_table(results))
-    print_further(results)
+    _print_further(results)
+
+
+def say_rest(out: Path | None, page: Path | None) -> None:
+    """Report where results were written, and how to see all of them."""
+    say_where(out, page)
+    if out is not None:
+        say(f"all metrics: segcal table {out}", style="dim", soft_wrap=True)
+    elif page is None:
+        say(
+            "all metrics: save them with --out FOLDER, show them with --page FILE, or print them with --json",
+            style="dim",
+        )
+
+
+def print_limits(frame: pd.DataFrame) -> None:
+    """Print ECE and NLL of every level of an oracle, which pixels share a temperature at each, and what it means."""
+    found = limits_table(frame)
+    OUT.print(_further_table(replace(found, note=f"{found.note}.")))
+
+
+def _print_paper(results: Results, table: PaperTable) -> None:
+    OUT.print(replace(table, warnings=()))  # they are on standard error
+    if results.channels:
+        say(f"mean over {len(results.channels)} channels: {', '.join(results.channels)}", style="dim")
+
+
+def _print_further(results: Results) -> None:
+    if results.surface_frame is not None:
+        OUT.print(_further_table(results.surface_table()))
+    if results.limits_frame is not None:
+        print_limits(results.limits_frame)
     if skipped := {name: count for name, count in results.skipped().items() if count}:
         counts = ", ".join(_skipped(name, count) for name, count in skipped.items())
         say(f"skipped (no pixels, or too few): {counts}", style="dim")
-    say_where(out, page)
 
 
 def _skipped(name: str, count: int) -> str:
@@ -56,31 +89,37 @@ def _skipped(name: str, count: int) -> str:
     return f"{region_title(name)} of {counted(count, 'image')}"
 
 
-def _pooled_table(results: Results) -> Table:
+def _further_table(found: FurtherTable) -> TerminalTable:
+    rows = [(name, *entries) for name, entries in found.rows.items()]
+    return TerminalTable((found.first.lower(), *found.headings), rows, title=found.title, note=found.note)
+
+
+def _pooled_table(results: Results) -> TerminalTable:
     over = "groups of images" if results.cases().group.any() else "images"
-    table = _empty_table(f"all pixels together, with 95 % bootstrap intervals over {over}", ("method", "region"))
-    for (method, region), rows in results.pooled().groupby(["method", "region"], sort=False):
-        table.add_row(str(method), region_title(str(region)), *_numbers(rows))
-    return table
+    rows = [
+        (str(method), region_title(str(region)), *_numbers(rows))
+        for (method, region), rows in results.pooled().groupby(["method", "region"], sort=False)
+    ]
+    title = f"all pixels together, with 95 % bootstrap intervals over {over}"
+    return TerminalTable(("method", "region", *_headings()), rows, keys=2, title=title)
 
 
-def _channel_table(results: Results) -> Table:
-    """Return the figures of each sigmoid channel in *All*."""
-    table = _empty_table("each channel in All, all pixels together", ("channel", "method"))
-    for channel, own in results.channels.items():
-        pooled = own.pooled()
-        for method, rows in pooled[pooled.region == "all"].groupby("method", sort=False):
-            table.add_row(channel, str(method), *_numbers(rows))
-    return table
+def _channel_table(results: Results) -> TerminalTable:
+    """Return the metrics of each sigmoid channel in *All*."""
+    pooled = {channel: own.pooled().query("region == 'all'") for channel, own in results.channels.items()}
+    rows = [
+        (channel, str(method), *_numbers(rows))
+        for channel, own in pooled.items()
+        for method, rows in own.groupby("method", sort=False)
+    ]
+    title = "each channel in All, all pixels together"
+    return TerminalTable(("channel", "method", *_headings()), rows, keys=2, title=title)
 
 
-def _empty_table(title: str, keys: tuple[str, ...]) -> Table:
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    for column in (*keys, *(CATALOGUE[metric].heading for metric in _SHOWN)):
-        table.add_column(column, justify="left" if column in keys else "right", overflow="fold")
-    return table
+def _headings() -> list[str]:
+    return [CATALOGUE[metric].heading for metric in _POOLED]
 
 
 def _numbers(rows: pd.DataFrame) -> list[str]:
     values = {row.metric: (row.value, row.low, row.high) for row in rows.itertuples()}
-    return [with_interval(metric, *values[metric]) for metric in _SHOWN]  # type: ignore[arg-type]
+    return [with_interval(metric, *values[metric]) for metric in _POOLED]  # type: ignore[arg-type]

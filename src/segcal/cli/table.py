@@ -5,29 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from segcal.cli.options import OUTPUT, AsJson, ReferenceOptions, ResultsFolder
+from segcal.cli.console import say_json, say_where
+from segcal.cli.options import OUTPUT, AsJson, ReferenceOptions, ResultsFolder, option
 
 
 def table(
     results: ResultsFolder,
     reference_options: ReferenceOptions,
     out: Annotated[
-        Path | None,
-        typer.Option(
-            help="File to write: .tex or .md for the tables, .csv or .parquet for the rows of images, .json for all.",
-            rich_help_panel=OUTPUT,
-        ),
+        Path | None, option(OUTPUT, "File: .tex or .md (tables), .csv or .parquet (images), .json (all).")
     ] = None,
-    floor: Annotated[bool, typer.Option("--floor", help="Show the floors, if they were measured.")] = False,
+    floor: Annotated[bool, option(OUTPUT, "Show the floors, if they were measured.", "--floor")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show all metrics of saved results, or write them as one file.
 
     Example: segcal table results/ --reference LTS --out table.tex
     """
-    from segcal.cli.results_view import load_presented, print_results
+    from segcal.cli.results_view import load_presented, print_all, warn_of
     from segcal.files import check_output_file
 
     check_output_file(out, (), results)
@@ -35,4 +30,9 @@ def table(
     shown = found.table(floor=floor)
     if out is not None:
         found.export(out, floor=floor)
-    print_results(found, shown, out, as_json)
+    warn_of(found)
+    if as_json:
+        say_json(found.to_dict())
+        return
+    print_all(found, shown)
+    say_where(out)

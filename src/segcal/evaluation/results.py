@@ -376,7 +376,7 @@ class Results:
     def _samples(self) -> dict[tuple[str, str, str], Array]:
         """Return the values that each mean(std) of the paper's table is taken over."""
         columns = [(metric, region) for metric in CALIBRATION for region in self.regions]
-        columns += [(metric, "all") for metric in QUALITY]
+        columns += [(metric, region) for metric in QUALITY for region in (self.regions if metric == "nll" else ["all"])]
         return {
             (method, *column): values
             for method in self.methods

@@ -9,6 +9,7 @@ from segcal.tables.paper import Cell, PaperTable, paper_table
 from segcal.tables.presentation import Average, Presentation, named_method
 from segcal.tables.summaries import Drawing, image_means, summary, volume_bias
 from segcal.tables.surfaces import surface_dice_in_words, surface_headings, surface_table
+from segcal.tables.terminal import TerminalTable
 
 __all__ = [
     "CALIBRATION",
@@ -20,6 +21,7 @@ __all__ = [
     "FurtherTable",
     "PaperTable",
     "Presentation",
+    "TerminalTable",
     "image_means",
     "latex_table",
     "markdown_table",

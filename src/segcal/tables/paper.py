@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from textwrap import wrap
 
 import numpy as np
-from rich import box
 from rich.console import Console, ConsoleOptions, RenderResult
-from rich.table import Table
 from rich.text import Text
 
 from segcal.functional.catalogue import CALIBRATION, CATALOGUE, HIGHER_IS_BETTER, QUALITY
@@ -16,9 +15,11 @@ from segcal.regions import in_table_order, region_notes, region_title
 from segcal.statistics import mean_std, significantly_better
 from segcal.tables.numbers import MISSING, number, with_interval
 from segcal.tables.presentation import Presentation
+from segcal.tables.terminal import GAP, TerminalTable, blocks
 from segcal.types import Array
 
-_COLUMN_WIDTH = 15
+_WIDTH = 100
+"""Characters in a line of `str(table)`."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,8 @@ class PaperTable:
     Bold (`**`) is the best of a column; `*` (green) marks where the reference is significantly better. The floor of a
     method, what it would score if it were perfectly calibrated, is shown below it if it was measured. `titles` spells
     out the methods whose names are abbreviations, and `warnings` are printed below everything else. `whole` says that
-    there is no background, so that *All* holds every labelled pixel.
+    there is no background, so that *All* holds every labelled pixel. Metrics `by_region` are shown in every region, the
+    others in *All* only.
     """
 
     methods: tuple[str, ...]
@@ -76,6 +78,7 @@ class PaperTable:
     titles: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     whole: bool = False
+    by_region: tuple[str, ...] = CALIBRATION
 
     @property
     def reference(self) -> str | None:
@@ -83,12 +86,28 @@ class PaperTable:
         return self.presentation.reference
 
     def __str__(self) -> str:
-        return "\n\n".join([*(self._text(part) for part in self._parts(None)), self.legend()])
+        return "\n\n".join([*self._blocks(), "\n".join(wrap(self.legend(), _WIDTH))])
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for columns in self._parts(options.max_width):
-            yield self._rich(columns)
-        yield Text(" ".join(self.notes("bold", "*")), style="dim")
+        columns, groups = self._grouped()
+        rows = [
+            [
+                Text("  floor") if floor else Text(method, style="bold" if method == self.reference else ""),
+                *(Text(cell.__rich__().plain, style="dim") if floor else cell.__rich__() for cell in cells),
+            ]
+            for method, floor, cells in self.rows(columns)
+        ]
+        headings = [self._title(*column).replace(" ", "\n") for column in columns]
+        yield TerminalTable(["method", *headings], rows, groups=groups, note=" ".join(self.notes("bold", "*")))
+
+    def only(self, *metrics: str) -> PaperTable:
+        """Return the table of some of the metrics, in every region."""
+        return replace(
+            self,
+            cells={key: cell for key, cell in self.cells.items() if key[1] in metrics},
+            floors={key: cell for key, cell in self.floors.items() if key[1] in metrics},
+            by_region=metrics,
+        )
 
     def legend(self) -> str:
         """Return what the marks mean."""
@@ -102,29 +121,30 @@ class PaperTable:
             notes.append(f"{mark}: the reference {self.reference} is significantly better ({test}).")
         if self.floors:
             notes.append("floor: what the method would score if it were perfectly calibrated.")
-        shown = in_table_order([*dict.fromkeys(region for _, region in self.columns(CALIBRATION))])
+        shown = in_table_order([*dict.fromkeys(region for _, region in self.columns(self.by_region))])
         if explained := region_notes(shown, whole=self.whole):
             notes.append(f"{'; '.join(explained)}.")
         if named := [f"{method}: {self.titles[method]}" for method in self.methods if method in self.titles]:
             notes.append(f"{'; '.join(named)}.")
         return [*notes, *(f"Warning: {text}." for text in self.warnings)]
 
-    def _parts(self, width: int | None) -> list[list[tuple[str, str]]]:
-        """Columns shown side by side: all calibration metrics if the terminal is wide enough, else fewer at a time."""
-        calibration = [own for metric in CALIBRATION if (own := self.columns([metric]))]
-        widest = max((len(own) for own in calibration), default=1) * _COLUMN_WIDTH
-        together = len(calibration) if width is None else max(1, width // widest)
-        parts = [
-            [column for own in calibration[start : start + together] for column in own]
-            for start in range(0, len(calibration), together or 1)
-        ]
-        return [part for part in (*parts, self.columns(QUALITY)) if part]
+    def _grouped(self) -> tuple[list[tuple[str, str]], list[int]]:
+        """Return all columns, and how many belong together: those of a metric, and those of the quality."""
+        apart = [metric for metric in (*CALIBRATION, *QUALITY) if metric in self.by_region]
+        others = [metric for metric in QUALITY if metric not in self.by_region]
+        groups = [own for metrics in (*([metric] for metric in apart), others) if (own := self.columns(metrics))]
+        return [column for own in groups for column in own], [len(own) for own in groups]
 
     def columns(self, metrics: Sequence[str]) -> list[tuple[str, str]]:
         """Return the columns (metric, region) of these metrics, in the order of the table."""
         present = dict.fromkeys((metric, region) for _, metric, region in self.cells)
         regions = in_table_order([*dict.fromkeys(region for _, region in present)])
-        return [(metric, region) for metric in metrics for region in regions if (metric, region) in present]
+        return [
+            (metric, region)
+            for metric in metrics
+            for region in regions
+            if (metric, region) in present and (metric in self.by_region or region == "all")
+        ]
 
     def rows(self, columns: Sequence[tuple[str, str]]) -> list[tuple[str, bool, list[Cell]]]:
         """Return the method of each line, whether the line is its floor, and the entries."""
@@ -135,31 +155,31 @@ class PaperTable:
                 lines.append((method, True, [self.floors[(method, *column)] for column in columns]))
         return lines
 
-    def _text(self, columns: Sequence[tuple[str, str]]) -> str:
-        header = ["Method", *(title(*column) for column in columns)]
-        body = [
-            [
-                "  floor" if floor else method,
-                *(_bracketed(str(cell), column) for cell, column in zip(row, columns, strict=True)),
-            ]
-            for method, floor, row in self.rows(columns)
-        ]
-        widths = [max(len(line[k]) for line in [header, *body]) for k in range(len(header))]
-        lines = [
-            "  ".join(entry.ljust(width) for entry, width in zip(line, widths, strict=True)) for line in [header, *body]
-        ]
-        rule = "  ".join("-" * width for width in widths)
-        return "\n".join(line.rstrip() for line in [lines[0], rule, *lines[1:]])
+    def _title(self, metric: str, region: str) -> str:
+        return title(metric, region, everywhere=metric in self.by_region)
 
-    def _rich(self, columns: Sequence[tuple[str, str]]) -> Table:
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
-        table.add_column("Method", no_wrap=True)
-        for column in columns:
-            table.add_column(title(*column).replace(" ", "\n"), justify="right", no_wrap=True)
-        for method, floor, row in self.rows(columns):
-            name = Text("  floor") if floor else Text(method, style="bold" if method == self.reference else "")
-            table.add_row(name, *row, style="dim" if floor else "")
-        return table
+    def _blocks(self) -> list[str]:
+        """Return the lines of each block of columns."""
+        columns, groups = self._grouped()
+        names = ["Method", *("  floor" if floor else method for method, floor, _ in self.rows(()))]
+        entries = [
+            [self._title(*column), *(_bracketed(str(cells[k]), column) for _, _, cells in self.rows(columns))]
+            for k, column in enumerate(columns)
+        ]
+        first, *widths = (max(map(len, own)) for own in [names, *entries])
+        return [
+            _lines([names, *(entries[k] for k in block)], [first, *(widths[k] for k in block)])
+            for block in blocks(widths, _WIDTH - first - GAP, groups)
+        ]
+
+
+def _lines(columns: Sequence[Sequence[str]], widths: Sequence[int]) -> str:
+    rows = [list(row) for row in zip(*columns, strict=True)]
+    rows.insert(1, ["-" * width for width in widths])
+    gap = " " * GAP
+    return "\n".join(
+        gap.join(entry.ljust(width) for entry, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
 
 
 def paper_table(
@@ -240,10 +260,10 @@ def _beaten(
     return {key for key, mark in zip(compared, marks, strict=True) if mark}
 
 
-def title(metric: str, region: str) -> str:
-    """Return the heading of a column; metrics of quality are shown in *All* only, which goes without saying."""
-    heading = CATALOGUE[metric].heading
-    return heading if metric in QUALITY else f"{heading} {region_title(region)}"
+def title(metric: str, region: str, *, everywhere: bool | None = None) -> str:
+    """Return the heading of a column, without the region for metrics that are shown in *All* only."""
+    everywhere = metric not in QUALITY if everywhere is None else everywhere
+    return f"{CATALOGUE[metric].heading} {region_title(region)}" if everywhere else CATALOGUE[metric].heading
 
 
 def _bracketed(text: str, column: tuple[str, str]) -> str:

@@ -1,0 +1,37 @@
+"""What `segcal fit` prints about a fit: words, not the keys of its report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import segcal
+from segcal.calibrators import FitReport
+from segcal.cli.fit import print_report
+from segcal.data.sample.scenes import simulate
+
+
+@pytest.mark.parametrize("method", [name for name in segcal.methods() if name != "auto"])
+def test_details_are_in_words(method: str, capsys: pytest.CaptureFixture[str]) -> None:
+    cases = [scene.case for scene in simulate(3, num_classes=3, size=(16, 14), contrast=2.0)]
+    calibrator = segcal.create(method, num_classes=3)
+    calibrator.fit(cases, **({"epochs": 1} if "epochs" in calibrator.fit_settings else {}))
+    print_report(method, calibrator.fit_report_, Path("out"), as_json=False)
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"{method}: NLL ")
+    assert "_" not in shown, "a key"
+    assert "{" not in shown
+    assert "None" not in shown
+
+
+def test_details_of_training(capsys: pytest.CaptureFixture[str]) -> None:
+    details = {"temperature_low": 1.0, "temperature_high": 2.5, "ts_temperature": 1.75, "best_epoch": 3, "share": 0.5}
+    details |= {"dead_share": 0.2, "validation_nll": 0.61, "validation_nll_ts": 0.65}
+    print_report("lts", FitReport(2, 10, 1.0, 0.5, 3, 1.0, True, details=details), Path("out"), as_json=False)
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "  temperatures from 1 to 2.5; that of ts: 1.75",
+        "  weights from epoch 3; 50% of their change from ts is kept",
+        "  NLL of the validation images: 0.6100; that of ts: 0.6500",
+        "saved in out",
+    ]
