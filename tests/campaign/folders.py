@@ -12,6 +12,7 @@ import nibabel
 import numpy as np
 from PIL import Image
 
+from support.scenes import softmax
 from tests.campaign.trees import Tree
 
 CLASSES = 3
@@ -27,13 +28,6 @@ def scores(rng: np.random.Generator, shape: tuple[int, ...], names: tuple[str, .
         labels = rng.integers(0, CLASSES, shape).astype(np.uint8)
         right = np.arange(CLASSES).reshape(-1, *[1] * len(shape)) == labels
         found[name] = ((rng.normal(0, 2, (CLASSES, *shape)) + 2.5 * right).astype(np.float32), labels)
-    return found
-
-
-def softmax(logits: np.ndarray) -> np.ndarray:
-    """Return probabilities over the first axis, in float64."""
-    powers = np.exp(logits.astype(np.float64) - logits.max(axis=0))
-    found: np.ndarray = powers / powers.sum(axis=0)
     return found
 
 

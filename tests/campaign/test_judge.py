@@ -13,10 +13,9 @@ pytest.importorskip("nibabel")
 
 from tests.campaign import folders, judge
 from tests.campaign.artefacts import Artefact, Command
-from tests.campaign.checks import Done, check_fit, check_table
+from tests.campaign.checks import Done, check_fit, check_table, measured
 from tests.campaign.damage import Damaged, damaged
 from tests.campaign.judge import Arena, Attack, DefectError, judged
-from tests.campaign.numbers import measures, pixels_of
 from tests.campaign.reader import UnreadableError, read_data
 from tests.campaign.running import Ran
 from tests.campaign.trees import Tree, become, read_tree, write_tree
@@ -48,7 +47,7 @@ def test_the_independent_reader_reads_every_folder(name: str) -> None:
     tree = folders.FOLDERS[name](np.random.default_rng(1))
     data = read_data(tree, labels=True)
     assert [case.logits.shape[0] for case in data.cases] == [folders.CLASSES] * len(data.cases)
-    assert 0.1 < measures(*pixels_of(data.cases, data.background))["nll"] < 3
+    assert 0.1 < measured(data)["nll"] < 3
     with pytest.raises(UnreadableError):
         read_data(
             {path: content for path, content in tree.items() if "label" not in path and "gt" not in path}, labels=True
