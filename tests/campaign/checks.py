@@ -16,10 +16,10 @@ from typing import Any
 import nibabel
 import numpy as np
 
-from support.references import boundary, readings
-from support.scenes import softmax
 from tests.campaign.reader import Data, Read, UnreadableError, read_data
 from tests.campaign.trees import Tree, below, read_tree
+from tests.support.references import boundary, readings
+from tests.support.scenes import softmax
 
 CLOSE = 2e-5
 """Relative difference allowed between float32 scores summed by segcal and float64 sums here."""

@@ -12,8 +12,8 @@ import nibabel
 import numpy as np
 from PIL import Image
 
-from support.scenes import softmax
 from tests.campaign.trees import Tree
+from tests.support.scenes import softmax
 
 CLASSES = 3
 NAMES = ("a1", "a2", "b1")

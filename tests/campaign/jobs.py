@@ -51,7 +51,7 @@ JOBS = (
     ),
     Job("diagnose", ("diagnose", "data", "--maps", "out"), ("diagnose", "small", "--maps", "out"), "out"),
     Job("report", ("report", "results", "--out", "out.html"), ("report", "others", "--out", "out.html"), "out.html"),
-    Job("table", ("table", "results", "--out", "out.csv"), ("table", "others", "--out", "out.csv"), "out.csv"),
+    Job("table", ("table", "results", "--out", "out.tex"), ("table", "others", "--out", "out.tex"), "out.tex"),
     Job(
         "fuse",
         ("fuse", "atlases", "--method", "plurality", "--out", "out"),
