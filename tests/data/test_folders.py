@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import struct
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from PIL import Image
 
 from segcal.data.folders.folder import open_folder, write_map, write_scores
 from segcal.data.io import npz
+from segcal.text import CalibrationWarning
 from segcal.types import InputError
 from support.scenes import (
     SHAPES,
@@ -95,6 +98,49 @@ def test_label_pictures_with_palette_sixteen_bits_and_one_bit(tmp_path: Path) ->
     np.testing.assert_array_equal(wide_case.labels, wide)  # the ignored label stays as it is
     np.testing.assert_array_equal(bit_case.labels, labels_of() > 2)
     assert all(case.labels.dtype.kind in "iu" for case in (palette_case, wide_case, bit_case))
+
+
+def grey_png(values: np.ndarray, bits: int) -> bytes:
+    """A greyscale PNG of few bits per pixel, written by hand: Pillow writes 1, 8 and 16."""
+    height, width = values.shape
+    places = np.arange(bits - 1, -1, -1)
+    rows = ((values[..., None] >> places) & 1).reshape(height, -1).astype(np.uint8)
+    packed = b"".join(b"\0" + np.packbits(row).tobytes() for row in rows)
+    parts = ((b"IHDR", struct.pack(">IIBBBBB", width, height, bits, 0, 0, 0, 0)), (b"IDAT", zlib.compress(packed)))
+    chunks = [
+        struct.pack(">I", len(content)) + tag + content + struct.pack(">I", zlib.crc32(tag + content))
+        for tag, content in (*parts, (b"IEND", b""))
+    ]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
+
+
+@pytest.mark.parametrize("bits", [1, 2, 4, 8])
+def test_label_pictures_of_few_bits_keep_their_numbers(tmp_path: Path, bits: int) -> None:
+    write_arrays(tmp_path, "a")
+    (tmp_path / "labels/a.npy").unlink()
+    labels = labels_of() % min(5, 2**bits)
+    (tmp_path / "labels/a.png").write_bytes(grey_png(labels, bits))
+    np.testing.assert_array_equal(open_folder(tmp_path)[0].labels, labels)
+
+
+def test_unsigned_labels_of_64_bits(tmp_path: Path) -> None:
+    write_arrays(tmp_path, "a")
+    labels = labels_of().astype(np.uint64)
+    save(tmp_path / "labels/a.npy", labels)
+    np.testing.assert_array_equal(open_folder(tmp_path)[0].labels, labels_of())
+    labels[1, 2] = 2**64 - 1
+    save(tmp_path / "labels/a.npy", labels)
+    assert "labels must be below 2^63, got 18446744073709551615 in" in complaint(tmp_path, ignore_index=-1)
+
+
+def test_scaling_noise_of_labels_is_rounded_and_reported(tmp_path: Path) -> None:
+    write_arrays(tmp_path, "a")
+    save(tmp_path / "labels/a.npy", labels_of() * np.float32(1.0000152))
+    with pytest.warns(CalibrationWarning, match=r"labels in .* not exactly whole numbers.*rounded, by at most 0.001"):
+        case = open_folder(tmp_path)[0]
+    np.testing.assert_array_equal(case.labels, labels_of())
+    save(tmp_path / "labels/a.npy", labels_of() + np.float32(0.002))
+    assert "labels must be whole numbers, got" in complaint(tmp_path)
 
 
 @pytest.mark.parametrize("extension", [".npy", ".nii.gz"])
@@ -222,7 +268,8 @@ def test_missing_and_double_files(tmp_path: Path) -> None:
     save(tmp_path / "labels/unused.npy", labels_of())
     (tmp_path / "logits/.hidden.npy").write_bytes(b"")
     (tmp_path / "logits/notes.txt").write_text("")
-    assert open_folder(tmp_path).names == ("a", "b")
+    with pytest.warns(CalibrationWarning, match=r"1 label file \('unused'\) in .* without scores: left out"):
+        assert open_folder(tmp_path).names == ("a", "b")
     save(tmp_path / "labels/b.png", labels_of())
     assert f"label file, got '{tmp_path}/labels/b.npy' and '{tmp_path}/labels/b.png'" in complaint(tmp_path)
     (tmp_path / "labels/b.png").unlink()

@@ -14,6 +14,7 @@ from segcal.types import InputError
 from support.scenes import (
     AFFINE,
     complaint,
+    labels_of,
     logits_of,
     read_all,
     save,
@@ -201,3 +202,17 @@ def test_scores_and_image_in_different_places_without_labels(tmp_path: Path) -> 
     assert open_folder(tmp_path, require_labels=False)[0].image is not None
     moved(tmp_path / "images/a.nii.gz", 2)
     assert "of case 'a' lie in different places" in complaint(tmp_path, require_labels=False)
+
+
+def test_vector_images_of_itk_stay_vector_images(tmp_path: Path) -> None:
+    """ITK reads a fifth axis as channels of a vector image if the header says so."""
+    vector = nibabel.Nifti1Image(logits_of(3).T[:, :, :, None, :], AFFINE)
+    vector.header.set_intent("vector")
+    (tmp_path / "logits").mkdir()
+    nibabel.save(vector, tmp_path / "logits/a.nii.gz")
+    save(tmp_path / "labels/a.nii.gz", labels_of(3))
+    folder = open_folder(tmp_path)
+    written = nibabel.load(write_scores(tmp_path / "out", "a", folder[0].logits, folder))
+    assert written.shape == vector.shape
+    assert written.header.get_intent()[0] == "vector"
+    assert nibabel.load(write_map(tmp_path / "maps", "a", labels_of(3), folder)).header.get_intent()[0] == "none"

@@ -16,6 +16,7 @@ from segcal.apply import apply_to_folder
 from segcal.data.folders.crop import Crop, crop_of
 from segcal.data.folders.folder import open_folder, write_map, write_scores
 from segcal.data.folders.probabilities import LazyLogits
+from segcal.text import CalibrationWarning
 from segcal.types import InputError
 from support.commands import succeed
 from support.scenes import read_all
@@ -490,3 +491,31 @@ def test_what_nnunet_writes_is_read_and_what_is_written_nnunet_reads(package: An
     np.testing.assert_array_equal(
         nibabel.load(tmp_path / "merged" / "a.nii.gz").get_fdata(), nibabel.load(pred / "a.nii.gz").get_fdata()
     )
+
+
+# ---- what is missing ----------------------------------------------------------------------------------
+
+
+def test_missing_folds_are_counted(model: Path) -> None:
+    for path in (model / "fold_1" / "validation").iterdir():
+        path.unlink()
+    with pytest.warns(
+        CalibrationWarning, match=r"1 fold \('fold_1'\) without probabilities of validation cases.*--npz"
+    ):
+        assert open_folder(model).names == ("a", "b")
+
+
+def test_predictions_without_archives_are_counted(tmp_path: Path) -> None:
+    for seed, name in enumerate("abcd"):
+        save_prediction(tmp_path / "predictions", name, seed)
+        save_nifti(tmp_path / "labels" / f"{name}.nii.gz", truth(seed) % 3)
+    (tmp_path / "predictions" / "dataset.json").write_text(json.dumps({"labels": LABELS}))
+    for name in "bcd":
+        (tmp_path / "predictions" / f"{name}.npz").unlink()
+    with pytest.warns(CalibrationWarning) as caught:
+        assert open_folder(tmp_path / "predictions", labels=tmp_path / "labels").names == ("a",)
+    messages = [str(warning.message) for warning in caught]
+    assert (
+        "3 predictions ('b', 'c', 'd') without .npz: left out; predict again with --save_probabilities" in messages[0]
+    )
+    assert "3 label files ('b', 'c', 'd')" in messages[1]

@@ -186,7 +186,8 @@ def test_labels_must_cover_the_space_of_the_logits(axis: int, fits: tuple[int, .
 
 
 OVERLAP = (
-    ", or activation='sigmoid' if they overlap; shares of several raters become label maps with segcal.rater_cases"
+    ", or activation='sigmoid' if they overlap (--activation sigmoid); "
+    "shares of several raters become label maps with segcal.rater_cases"
 )
 
 
@@ -224,7 +225,7 @@ def test_each_mistake_of_shape_has_its_own_remedy(
         ((1, 3), 0, "the classes are on the last axis: give np.moveaxis(logits, -1, 0)"),
         ((3, 7), 1, "set num_classes or fix the logits"),  # three pixels of seven classes
         ((4, 5), 0, "set num_classes or fix the logits"),
-        ((2, 1, 4, 5), 1, "set num_classes=1 and activation='sigmoid'"),
+        ((2, 1, 4, 5), 1, "set num_classes=1 and activation='sigmoid' (--activation sigmoid)"),
     ],
 )
 def test_classes_on_another_axis_are_found(shape: tuple[int, ...], axis: int, remedy: str) -> None:

@@ -150,7 +150,7 @@ def check_probabilities(probs: Tensor, *, exclusive: bool, origin: tuple[int, ..
     if exclusive:
         total = probs.sum(dim=0, dtype=torch.float64)
         remedy = (
-            f'{hint}, if channels overlap, activation = "sigmoid"; '
+            f'{hint}, if channels overlap, activation = "sigmoid" (--activation sigmoid); '
             "segcal.functional.probability.logits_from_scores converts other scores"
         )
         off = ~((total - 1).abs() <= 1e-2)
@@ -281,7 +281,7 @@ def class_axis_remedy(shape: Sequence[int], num_classes: int, class_axis: int) -
     if class_axis == 1 and spatial > 0 and shape[0] == num_classes:
         return "add a batch axis: give logits[None] and labels[None]"
     if len(shape) > class_axis and shape[class_axis] == 1:
-        return "set num_classes=1 and activation='sigmoid'"
+        return "set num_classes=1 and activation='sigmoid' (--activation sigmoid)"
     return "set num_classes or fix the logits"
 
 
@@ -295,8 +295,8 @@ def _space_remedy(logits: tuple[int, ...], other: tuple[int, ...], class_axis: i
         (other == logits[:-1], f"the classes are last in the logits: give np.moveaxis(logits, -1, {class_axis})"),
         (
             other == logits,
-            f"if the {what} are one-hot, give {what}.argmax({class_axis}), or activation='sigmoid' if they overlap; "
-            "shares of several raters become label maps with segcal.rater_cases",
+            f"if the {what} are one-hot, give {what}.argmax({class_axis}), or activation='sigmoid' if they "
+            "overlap (--activation sigmoid); shares of several raters become label maps with segcal.rater_cases",
         ),
         (batched and other == logits[2:], "a case has no batch axis: give logits[0]"),
         (batched and other == (1, *logits[2:]), f"a case has no batch axis: give logits[0] and {what}[0]"),

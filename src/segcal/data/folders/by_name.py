@@ -1,10 +1,14 @@
-"""Files of a case, found by name: one of each kind."""
+"""Files of a case, found by name: one of each kind.
+
+Files of different kinds have the same name, or names of the Brain Imaging Data Structure (BIDS) with the same entities:
+`sub-01_ses-1_probseg.nii.gz` and `sub-01_ses-1_desc-manual_dseg.nii.gz`. Folders `sub-*/` are searched to any depth.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, cast
@@ -76,7 +80,7 @@ def _first_line(error: Exception) -> str:
 def by_name(folder: Path, extensions: Sequence[str]) -> dict[str, list[Path]]:
     """Return files with one of `extensions` by their name without it; hidden ones are left out."""
     found: dict[str, list[Path]] = {}
-    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+    for path in _files(folder) if folder.is_dir() else ():
         extension = extension_of(path, extensions)
         if extension and path.is_dir() == format_of(path).is_folder and not path.name.startswith("."):
             if path.exists() and not hasattr(path, "fs"):
@@ -85,6 +89,33 @@ def by_name(folder: Path, extensions: Sequence[str]) -> dict[str, list[Path]]:
                 raise InputError(f"names of files must be UTF-8, got '{path}'; rename it")
             found.setdefault(path.name[: -len(extension)], []).append(path)
     return found
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Yield the content of a folder, and that of the folders of its subjects."""
+    for path in sorted(folder.iterdir()):
+        yield path
+        if path.name.startswith("sub-") and path.is_dir() and not path.suffix:
+            yield from sorted(inner for inner in path.rglob("*") if "." not in inner.parent.name)
+
+
+def bids_entities(name: str) -> tuple[str, ...]:
+    """Return the entities in a BIDS name, except for the description; none for other names.
+
+    >>> bids_entities("sub-01_ses-1_desc-manual_dseg"), bids_entities("scan_01")
+    (('sub-01', 'ses-1'), ())
+    """
+    parts = name.split("_")
+    if not re.fullmatch(r"sub-[a-zA-Z0-9]+(_[a-zA-Z0-9]+-[a-zA-Z0-9+]+)*(_[a-zA-Z0-9]+)?", name):
+        return ()
+    return tuple(part for part in parts if "-" in part and not part.startswith("desc-"))
+
+
+def files_of(name: str, found: Mapping[str, list[Path]]) -> list[Path]:
+    """Return the files of a case: those of its name, else those with its BIDS entities."""
+    if name in found or not (entities := bids_entities(name)):
+        return found.get(name, [])
+    return [path for other, paths in found.items() if bids_entities(other) == entities for path in paths]
 
 
 def only(
@@ -99,7 +130,7 @@ def only(
 
     Files of the other `cases` are not proposed in its place: a renamed one would be the truth of the wrong image.
     """
-    paths = found.get(name, [])
+    paths = files_of(name, found)
     if not paths:
         free = [other for other in found if other not in cases]
         near = _longer(name, free) or get_close_matches(name, free, n=1)

@@ -7,6 +7,7 @@ everything else is read when its case is asked for. The case stream checks the v
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import overload
 import numpy as np
 from torch import Tensor
 
-from segcal.data.folders import nnunet, ours, totalsegmentator
+from segcal.data.folders import bids, nnunet, ours, totalsegmentator
 from segcal.data.folders.by_name import existing, place_of
 from segcal.data.folders.case_files import CaseFiles, CaseSpec, as_numpy
 from segcal.data.folders.classes import DeclaredClasses
@@ -24,9 +25,10 @@ from segcal.data.folders.layouts import FolderRequest
 from segcal.data.folders.settings import Scores, Splits, check_background, check_scores, read_settings, read_splits
 from segcal.files import refuse_unfinished
 from segcal.functional.checks import IGNORED
+from segcal.text import CalibrationWarning
 from segcal.types import Activation, Array, Case, IgnoreIndex, InputError
 
-_LAYOUTS = (ours, nnunet, totalsegmentator)
+_LAYOUTS = (ours, bids, nnunet, totalsegmentator)
 """The first that matches a folder reads it."""
 
 
@@ -161,6 +163,8 @@ def open_folder(
     layout = next((layout for layout in _LAYOUTS if layout.matches(root)), ours)
     label_folder = None if labels is None else place_of(labels)
     found = layout.find(FolderRequest(root, label_folder, scores, settings, require_labels))
+    for remark in found.remarks:
+        warnings.warn(f"'{root}': {remark}", CalibrationWarning, stacklevel=2)
     splits = read_splits(root / "splits.json", tuple(found.files)) or found.splits
     classes = DeclaredClasses.of(
         settings, found, activation=activation, num_classes=num_classes, ignore_index=ignore_index, root=root

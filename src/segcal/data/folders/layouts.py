@@ -6,14 +6,15 @@ returns its cases. `segcal.data.folders.folder` lists the layouts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from segcal.data.folders.by_name import by_name, only
+from segcal.data.folders.by_name import bids_entities, by_name, files_of, only
 from segcal.data.folders.case_files import CaseFiles
 from segcal.data.folders.settings import Channels, FolderSettings, Scores, Splits
 from segcal.data.io.formats import IMAGES, LABELS
+from segcal.text import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,7 @@ class FoundCases:
         splits: Splits that follow from the folder itself.
         channels: The labels of each sigmoid channel, if the folder declares such channels.
         descriptions: The files that say all this, if there are any; outputs get copies, so that they are read alike.
+        remarks: Files and folders that were expected and are not there, one sentence each.
     """
 
     files: dict[str, CaseFiles]
@@ -60,6 +62,7 @@ class FoundCases:
     splits: Splits = field(default_factory=dict)
     channels: Channels | None = None
     descriptions: tuple[Path, ...] = ()
+    remarks: tuple[str, ...] = ()
 
 
 def cases_by_name(
@@ -68,6 +71,7 @@ def cases_by_name(
     label_folder: Path,
     kind: Scores,
     *,
+    labels: Mapping[str, list[Path]] | None = None,
     predictions: Mapping[str, Path | None] | None = None,
 ) -> dict[str, CaseFiles]:
     """Return the files of each case: scores, the label file of the same name, and an image for all cases or for none.
@@ -77,24 +81,45 @@ def cases_by_name(
         scores: Score file of each case.
         label_folder: Folder of the true labels.
         kind: What the score files hold.
+        labels: Label files by name; by default those of the folder.
         predictions: The network's own segmentation of each case, if the scores are archives of nnU-Net.
     """
     root, settings = request.root, request.settings
     settings.check_names(scores)
-    labels, images = by_name(label_folder, LABELS), by_name(root / "images", IMAGES)
+    labels = by_name(label_folder, LABELS) if labels is None else labels
+    images = by_name(root / "images", IMAGES)
     return {
         name: CaseFiles(
             name=name,
             scores=scores[name],
             labels=only(name, labels, "label", label_folder, LABELS, scores)
-            if request.require_labels or name in labels
+            if request.require_labels or files_of(name, labels)
             else None,
             image=only(name, images, "image", root / "images", IMAGES, scores) if images else None,
             kind=kind,
-            group=settings.group_of(name),
+            group=next(iter(bids_entities(name)), None) if settings.group is None else settings.group_of(name),
             spacing=settings.spacing_of(name),
             prediction=None if predictions is None else predictions[name],
             archived=predictions is not None,
         )
         for name in sorted(scores)
     }
+
+
+def labels_without_scores(
+    files: Mapping[str, CaseFiles], folder: Path, labels: Mapping[str, list[Path]] | None = None
+) -> tuple[str, ...]:
+    """Return a remark on label files that belong to no case; by default all those of the folder are looked at."""
+    used, found = {case.labels for case in files.values()}, by_name(folder, LABELS) if labels is None else labels
+    unused = [name for name, paths in found.items() if used.isdisjoint(paths)]
+    return (f"{some_of(unused, 'label file')} in '{folder}' without scores: left out",) if unused else ()
+
+
+def some_of(names: Sequence[str], what: str) -> str:
+    """Return a number of names with the first three of them.
+
+    >>> some_of(["a", "b", "c", "d"], "label file")
+    "4 label files ('a', 'b', 'c', ...)"
+    """
+    shown = ", ".join([*(f"'{name}'" for name in names[:3]), *(["..."] if len(names) > 3 else [])])
+    return f"{counted(len(names), what)} ({shown})"

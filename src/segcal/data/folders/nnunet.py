@@ -11,12 +11,13 @@ for each; their probabilities do not sum to 1. The pickles beside the archives a
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from segcal.data.folders.by_name import by_name, existing
 from segcal.data.folders.case_files import CaseFiles
-from segcal.data.folders.layouts import FolderRequest, FoundCases, cases_by_name
+from segcal.data.folders.layouts import FolderRequest, FoundCases, cases_by_name, labels_without_scores, some_of
 from segcal.data.folders.settings import Channels, Splits
 from segcal.data.io.formats import LABELS
 from segcal.data.io.nifti import is_nifti
@@ -25,6 +26,7 @@ from segcal.types import InputError
 
 _ARCHIVES = (".npz",)
 _LARGEST_LABEL = 2**31
+_FOLDS = 5  # of nnU-Net's cross-validation, unless a file says otherwise
 _MARKS = ("dataset.json", "plans.json", "predict_from_raw_data_args.json")
 
 
@@ -41,11 +43,24 @@ def find(request: FolderRequest) -> FoundCases:
     folds = _folds(root)
     splits = _checked_folds(root, folds, request.labels) if folds else {}
     labels = request.labels or (None if folds else _inside(root)) or _truth(_model(root))
-    files = archived_cases(request, list(folds.values()) if folds else [root], labels)
+    places = list(folds.values()) if folds else [root]
+    files = archived_cases(request, places, labels)
     classes, ignored, channels = _read_dataset(_dataset_json(root))
     marks = [place / name for place in (root, _model(root)) for name in _MARKS]
     kept = {path.name: path for path in reversed(marks) if path.is_file()}
-    return FoundCases(files, request.kind("probabilities"), classes, ignored, splits, channels, tuple(kept.values()))
+    return FoundCases(
+        files=files,
+        scores=request.kind("probabilities"),
+        classes=classes,
+        ignore_index=ignored,
+        splits=splits,
+        channels=channels,
+        descriptions=tuple(kept.values()),
+        remarks=(
+            *_missing_folds(root, folds, request.labels),
+            *_missing_files(files, places, request.labels or _inside(root)),
+        ),
+    )
 
 
 def archived_cases(request: FolderRequest, places: list[Path], labels: Path | None) -> dict[str, CaseFiles]:
@@ -60,7 +75,7 @@ def archived_cases(request: FolderRequest, places: list[Path], labels: Path | No
                 f"labels must be the folder of the true labels, got '{labels}', where nnU-Net wrote its own "
                 "predictions; give the one that holds the truth"
             )
-    archives = {name: path for place in places for name, (path,) in by_name(place, _ARCHIVES).items()}
+    found = {name: (place, path) for place in places for name, (path,) in by_name(place, _ARCHIVES).items()}
     label_folder = labels or root / "labels"
     if request.labels is not None:
         existing(label_folder, "labels")
@@ -71,10 +86,29 @@ def archived_cases(request: FolderRequest, places: list[Path], labels: Path | No
         )
     named = request.settings.geometry_folder(root)
     beside = {place: by_name(place, LABELS) for place in ([named] if named else places)}
-    predictions = {
-        name: _prediction(beside[named or archive.parent].get(name, [])) for name, archive in archives.items()
-    }
+    predictions = {name: _prediction(beside[named or place].get(name, [])) for name, (place, _) in found.items()}
+    archives = {name: path for name, (_, path) in found.items()}
     return cases_by_name(request, archives, label_folder, request.kind("probabilities"), predictions=predictions)
+
+
+def _missing_folds(root: Path, folds: Mapping[str, Path], labels: Path | None) -> tuple[str, ...]:
+    """Return a remark on folds of a trained model whose validation cases have no probabilities."""
+    declared = _splits_final(root, labels) if folds else None
+    content = read_json(declared) if declared is not None else None
+    count = len(content) if isinstance(content, list) else _FOLDS
+    missing = [fold for k in range(count) if (fold := f"fold_{k}") not in folds] if folds else []
+    remedy = "left out; write them with 'nnUNetv2_train ... --val --npz'"
+    return (f"{some_of(missing, 'fold')} without probabilities of validation cases: {remedy}",) if missing else ()
+
+
+def _missing_files(files: Mapping[str, CaseFiles], places: Sequence[Path], labels: Path | None) -> tuple[str, ...]:
+    """Return remarks on predictions without probabilities, and on labels without either."""
+    remarks = () if labels is None else labels_without_scores(files, labels)
+    names = [name for place in places for name, paths in by_name(place, LABELS).items() if _prediction(paths)]
+    if bare := [name for name in names if name not in files]:
+        remedy = "left out; predict again with --save_probabilities (training: --npz)"
+        return (f"{some_of(bare, 'prediction')} without .npz: {remedy}", *remarks)
+    return remarks
 
 
 def _prediction(paths: list[Path]) -> Path | None:

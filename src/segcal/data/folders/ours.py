@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from segcal.data.folders.by_name import by_name, existing, only, unreadable
-from segcal.data.folders.layouts import FolderRequest, FoundCases, cases_by_name
+from segcal.data.folders.layouts import FolderRequest, FoundCases, cases_by_name, labels_without_scores
 from segcal.data.io.formats import SCORES
 from segcal.types import InputError
 
@@ -30,4 +30,5 @@ def find(request: FolderRequest) -> FoundCases:
         existing(labels, "labels")
     kind = request.kind("logits")
     one = {name: only(name, scores, "score", folder, SCORES) for name in scores}
-    return FoundCases(cases_by_name(request, one, labels, kind), kind)
+    files = cases_by_name(request, one, labels, kind)
+    return FoundCases(files, kind, remarks=labels_without_scores(files, labels))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import tempfile
+import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import IO, Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
+from segcal.text import CalibrationWarning
 from segcal.types import Array, InputError
 
 Content: TypeAlias = Literal["scores", "labels", "image"]
@@ -29,6 +31,9 @@ PIECE = 1 << 20
 
 LARGEST = 1 << 37
 """Bytes of the largest array that is decompressed (128 GiB): 57 classes in float32 of a volume of 800 voxels a side."""
+
+_NOISE = 1e-3
+"""Distance from a whole number that scaling may leave in a label of a floating point file."""
 
 _DEFLATE = 1032
 _TOO_LONG = "it holds more than its header declares"
@@ -161,11 +166,19 @@ def plain(array: Array, path: Path) -> Array:
 
 
 def whole_numbers(array: Array, path: Path) -> Array:
-    """Return labels as signed integers or uint8; floats are accepted where every value is a whole number."""
+    """Return labels as signed integers or uint8; floats are accepted where every value is nearly a whole number.
+
+    Files that store labels as scaled integers hold values such as 1.0000152: these are rounded, with a warning.
+    """
     if array.dtype.kind != "f":
         small = array.dtype.kind == "i" or array.dtype.itemsize == 1
+        if array.dtype == np.uint64 and array.size and array.max() >= 2**63:
+            raise InputError(f"labels must be below 2^63, got {array.max()} in '{path}'; correct them")
         return (array.astype(np.uint8) if array.dtype.kind == "b" else array) if small else array.astype(np.int64)
-    fractional = ~((array == np.trunc(array)) & (np.abs(array) < np.float64(2**53)))  # beyond half precision
+    rounded = np.round(array)
+    with np.errstate(invalid="ignore"):  # NaN and infinity are refused
+        near = np.abs(array - rounded) <= _NOISE
+    fractional = ~(near & (np.abs(array) < np.float64(2**53)))  # beyond half precision
     if fractional.any():
         at = tuple(int(i) for i in np.argwhere(fractional)[0])
         raise InputError(
@@ -173,7 +186,14 @@ def whole_numbers(array: Array, path: Path) -> Array:
             "write the labels as integers (and resample labels with nearest neighbours); shares of several raters "
             "become one case per rater with segcal.rater_cases"
         )
-    return array.astype(np.int64)
+    if (array != rounded).any():
+        warnings.warn(
+            f"labels in '{path.parent}' are not exactly whole numbers, as after scaling; they are rounded, by at most "
+            f"{_NOISE}",
+            CalibrationWarning,
+            stacklevel=2,
+        )
+    return rounded.astype(np.int64)
 
 
 def declared_bytes(shape: Shape, dtype: np.dtype[Any], path: Path, *, compressed: bool) -> int:

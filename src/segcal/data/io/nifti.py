@@ -300,7 +300,8 @@ def _new_header(source: Any, shape: Shape, classes: bool, like: Path) -> tuple[A
         _class_axis(source.shape, shape, like)  # raises where `like` covers another space
         stored, header = tuple(shape[::-1]), None
     if header is not None:
-        header.set_intent("none")  # labels may be marked as labels, and these are not
+        if not (classes and header.get_intent()[0] == "vector"):  # by which ITK knows scores of several classes
+            header.set_intent("none")  # labels may be marked as labels, and these are not
         header["cal_min"] = header["cal_max"] = 0  # the display range was that of the other values
     image = type(source)(np.broadcast_to(np.float32(0), stored), source.affine, header)
     if header is None:

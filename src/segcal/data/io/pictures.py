@@ -50,7 +50,16 @@ def read_label_picture(path: Path) -> Array:
             return _labels_from_webp(path, np.asarray(picture.convert("RGB")))
         if picture.mode not in _LABEL_MODES:
             raise _not_labels(path, f"mode {picture.mode}")
-        return plain(np.asarray(picture), path)
+        return plain(np.asarray(picture) // _grey_step(path, picture), path)
+
+
+def _grey_step(path: Path, picture: Image.Image) -> int:
+    """Return the factor by which Pillow scales grey values of 2 and 4 bits to 0..255; 1 for other pictures."""
+    if picture.format != "PNG" or picture.mode != "L":
+        return 1
+    with path.open("rb") as file:
+        depth = file.read(25)[24]  # signature, length, IHDR, width and height come before the bit depth
+    return 255 // (2**depth - 1) if depth < 8 else 1
 
 
 def read_image_picture(path: Path) -> Array:
