@@ -14,9 +14,8 @@ from functools import partial
 import numpy as np
 import torch
 
-from segcal.functional import binning
-from segcal.functional.binning import Histogram
-from segcal.functional.decomposition import debiased_ece
+from segcal.evidence import Histogram, errors
+from segcal.evidence.decomposition import debiased_ece
 from segcal.statistics import IntervalKind, bootstrap_intervals
 from segcal.types import Array
 
@@ -42,7 +41,7 @@ def statistics_of(weights: Array, images: Array) -> Array:
     pooled = Histogram(count.long(), hit.long(), confidence)
     each = np.abs(images[1] - images[2]).sum(axis=1) / images[0].sum(axis=1)
     mean = torch.from_numpy(weights @ each / weights.sum(axis=1))
-    numbers = (binning.ece(pooled), debiased_ece(pooled), binning.accuracy(pooled), mean)
+    numbers = (errors.ece(pooled), debiased_ece(pooled), errors.accuracy(pooled), mean)
     return torch.stack(numbers, dim=-1).numpy()
 
 

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from benchmarks.timing import console, milliseconds, scene, table
 from segcal import CalibrationSuite
-from segcal.functional import binning
-from segcal.functional.catalogue import readings
+from segcal.evidence import Evidence, describe, read
 from segcal.functional.checks import IGNORED, check_labels, check_logits
 from segcal.functional.geometry import boundary, foreground
+from segcal.functional.masks import positions
 from segcal.regions import box_index, local_patches
 
 CLASSES = 11
@@ -30,9 +30,9 @@ def suite_of_one_image(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
     near = boundary(truth, IGNORED)
     inside = foreground(truth, IGNORED, near=near)
     boxes = local_patches(truth.shape[1:], name="image")
-    regions = [binning.index_of(inside), binning.index_of(near), *(box_index(box, inside[0]) for box in boxes)]
-    pixels = binning.describe(logits[0], truth[0])
-    return readings(binning.region_evidence(pixels, regions, num_classes=CLASSES))
+    regions = [positions(inside), positions(near), *(box_index(box, inside[0]) for box in boxes)]
+    pixels = describe(logits[0], truth[0])
+    return read(Evidence.of(pixels, regions, num_classes=CLASSES))
 
 
 def against_peers() -> None:
@@ -58,7 +58,7 @@ def against_peers() -> None:
         "a copy of the logits": (logits.clone, "the limit"),
         "softmax + max": (lambda: torch.softmax(logits, dim=1).max(dim=1), "the unit"),
         "segcal, 12 regions x 9 metrics": (lambda: suite_of_one_image(logits, labels), "108"),
-        "  of it: describe every pixel": (lambda: binning.describe(logits[0], labels[0]), ""),
+        "  of it: describe every pixel": (lambda: describe(logits[0], labels[0]), ""),
         "segcal CalibrationSuite.update": (lambda: streamed.update(logits, labels), "9, pooled"),
         "torchmetrics ECE": (torchmetrics_ece, "1"),
         "netcal ECE": (netcal_ece, "1"),

@@ -18,8 +18,8 @@ FLOORS = (
     ("files", "progress"),
     ("kernels",),
     ("functional", "networks"),
-    ("cases", "evidence", "metrics", "regions", "losses", "oracle", "data", "statistics", "training"),
-    ("engines", "calibrators", "fusion", "tables", "measures"),
+    ("cases", "evidence", "regions", "losses", "oracle", "data", "statistics", "training"),
+    ("engines", "calibrators", "fusion", "tables"),
     ("evaluation", "apply"),
     ("report",),
     ("integrations",),
@@ -42,7 +42,7 @@ def floor_of(unit: str) -> int:
 
 
 def modules(root: Path = ROOT) -> dict[str, Path]:
-    """Every module by its name inside segcal: `metrics`, `data.io`, `data` for `data/__init__.py`."""
+    """Every module by its name inside segcal: `losses`, `data.io`, `data` for `data/__init__.py`."""
     found = {}
     for path in sorted(root.rglob("*.py")):
         parts = path.relative_to(root).with_suffix("").parts
@@ -151,9 +151,9 @@ def build(root: Path, texts: dict[str, str]) -> dict[str, Path]:
 )
 def test_the_test_sees_imports_that_do_not_go_down(tmp_path: Path, line: str) -> None:
     others = {"evaluation.py": "", "regions.py": "", "cli.py": "", "types.py": "", "data/__init__.py": ""}
-    known = build(tmp_path, {**others, "metrics.py": line})
+    known = build(tmp_path, {**others, "statistics.py": line})
     assert len(sideways(known)) == 1
-    assert sideways(build(tmp_path, {"metrics.py": "from segcal.types import Case\nimport torch"})) == []
+    assert sideways(build(tmp_path, {"statistics.py": "from segcal.types import Case\nimport torch"})) == []
 
 
 def test_the_test_sees_circles_and_unknown_units(tmp_path: Path) -> None:

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from segcal.evaluation.protocol import Protocol
     from segcal.evaluation.results import Results
     from segcal.evaluation.run import evaluate
+    from segcal.evidence.one_line import ace, brier, ece, mce, nll, reliability_curve, sce
+    from segcal.evidence.suite import CalibrationSuite
     from segcal.integrations.calibrate import calibrate
     from segcal.integrations.calibrated_model import CalibratedModel
     from segcal.integrations.predict import predict_cases
     from segcal.kernels.deferred_checks import deferred_checks
-    from segcal.measures import ace, brier, ece, mce, nll, reliability_curve, sce
-    from segcal.metrics import CalibrationSuite
     from segcal.oracle import oracle_temperature
     from segcal.report.figures.arrays import reliability_diagram
     from segcal.text import CalibrationWarning
@@ -62,33 +62,33 @@ __all__ = [
 
 _HOMES = {
     "CalibratedModel": "integrations.calibrated_model",
-    "CalibrationSuite": "metrics",
+    "CalibrationSuite": "evidence.suite",
     "CalibrationWarning": "text",
     "Calibrator": "calibrators",
     "Case": "types",
     "InputError": "types",
     "Protocol": "evaluation.protocol",
     "Results": "evaluation.results",
-    "ace": "measures",
-    "brier": "measures",
+    "ace": "evidence.one_line",
+    "brier": "evidence.one_line",
     "calibrate": "integrations.calibrate",
     "compare": "evaluation.compare",
     "create": "calibrators",
     "deferred_checks": "kernels.deferred_checks",
-    "ece": "measures",
+    "ece": "evidence.one_line",
     "evaluate": "evaluation.run",
     "load": "calibrators",
     "load_sample": "data.sample",
-    "mce": "measures",
+    "mce": "evidence.one_line",
     "methods": "calibrators",
-    "nll": "measures",
+    "nll": "evidence.one_line",
     "oracle_temperature": "oracle",
     "predict_cases": "integrations.predict",
     "rater_cases": "cases",
     "register": "calibrators",
-    "reliability_curve": "measures",
+    "reliability_curve": "evidence.one_line",
     "reliability_diagram": "report.figures.arrays",
-    "sce": "measures",
+    "sce": "evidence.one_line",
 }
 """Module of each public name; its definition there is marked with `segcal.types.public`."""
 

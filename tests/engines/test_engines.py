@@ -19,7 +19,9 @@ from segcal.data.folders.folder import open_folder
 from segcal.data.folders.writer import write_folder
 from segcal.engines import Engine, Run, engine_of
 from segcal.engines.finished import FinishedCases
-from segcal.evaluation.run import Measuring
+from segcal.evaluation.builder import ResultsBuilder
+from segcal.evaluation.case_evidence import CaseEvidence
+from segcal.evaluation.measure import Evaluation
 from segcal.types import Case, InputError
 from support.commands import refuse, run, succeed
 from support.runs import COMMANDS, contents, five_cases
@@ -43,17 +45,15 @@ def test_bits_do_not_depend_on_threads(data: Path, set_threads: object, monkeypa
         assert contents(Path(f"{name}-1")) == contents(Path(f"{name}-2"))
 
 
-def test_order_of_findings_does_not_matter(data: Path, rng: np.random.Generator) -> None:
+def test_evidence_survives_bytes(data: Path) -> None:
     folder = open_folder(data)
-    measuring = Measuring.of_cases(folder, {"UC": None, "TS": segcal.load(data.parent / "ts")}, segcal.Protocol(3))
-    whole, shuffled = measuring.nothing(), measuring.nothing()
+    evaluation = Evaluation.of(folder[0], {"UC": None, "TS": segcal.load(data.parent / "ts")}, segcal.Protocol(3))
+    whole, sent = ResultsBuilder(evaluation), ResultsBuilder(evaluation)
     for case in folder:
-        measuring.add(case, whole)
-    for k in rng.permutation(len(folder)):
-        single = measuring.nothing()
-        measuring.add(folder[int(k)], single)
-        shuffled.merge_bytes(single.to_bytes())
-    one, other = (measuring.results(found, folder.names) for found in (whole, shuffled))
+        found = evaluation.measure(case)
+        whole.add(found)
+        sent.add(CaseEvidence.from_bytes(found.to_bytes()))
+    one, other = whole.results(), sent.results()
     for table in ("frame", "pooled_frame", "curve_frame", "sensitivity_frame", "volume_frame"):
         assert getattr(one, table).equals(getattr(other, table)), table
 
@@ -112,15 +112,15 @@ def test_a_bad_case_costs_nothing_that_comes_before_it(data: Path, monkeypatch: 
 
 def test_interrupted_evaluation_is_continued(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(data.parent)
-    asked, add, seen = COMMANDS["evaluate"], Measuring.add, list[str]()
+    asked, measure, seen = COMMANDS["evaluate"], Evaluation.measure, list[str]()
 
-    def failing(self: Measuring, case: Case, found: object) -> None:
+    def failing(self: Evaluation, case: Case) -> CaseEvidence:
         if case.name == "case-3" and len(seen) == 3:
             raise KeyboardInterrupt
         seen.append(case.name)
-        add(self, case, found)
+        return measure(self, case)
 
-    monkeypatch.setattr(Measuring, "add", failing)
+    monkeypatch.setattr(Evaluation, "measure", failing)
     assert run(*asked, "--out", "results").exit_code != 0
     assert not Path("results").exists()
     seen.append("interrupted")
@@ -263,15 +263,15 @@ def test_compare_is_continued_with_its_fits(data: Path, monkeypatch: pytest.Monk
     """Fits that are finished are not done again, and the comparison is that of one run."""
     monkeypatch.chdir(data.parent)
     asked = ("compare", "data", "--methods", "ts,vector", "--fit-split", "test", "--patch-size", "8")
-    add = Measuring.add
+    measure = Evaluation.measure
 
-    def failing(self: Measuring, case: Case, found: object) -> None:
+    def failing(self: Evaluation, case: Case) -> CaseEvidence:
         if case.name == "case-1":
             raise KeyboardInterrupt
-        add(self, case, found)
+        return measure(self, case)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Measuring, "add", failing)
+        patch.setattr(Evaluation, "measure", failing)
         assert run(*asked, "--out", "results").exit_code == 130
     with monkeypatch.context() as patch:
         patch.setattr("segcal.evaluation.folders.measured_fit", None)

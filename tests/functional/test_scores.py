@@ -31,7 +31,7 @@ from segcal.functional.scores import (
     mean_distances,
 )
 from segcal.kernels.constants import CELLS
-from segcal.kernels.cpu import scores as score_kernels
+from segcal.kernels.cpu import compiling
 from segcal.kernels.dispatch import plain_only
 
 CLASSES = 3
@@ -116,7 +116,7 @@ def test_volumes_are_counted_like_the_same_pixels_in_a_row() -> None:
 @given(st.floats(0, 1) | st.sampled_from([0.5, 0.25, 2.0**-53, 1 - 2.0**-53]))
 def test_cells_of_kernel_and_plain_form_agree_and_hold_what_they_say(p: float) -> None:
     cell = int(cell_of(torch.tensor(p, dtype=torch.float64)))
-    assert score_kernels.score_cell(p) == cell
+    assert compiling.cell_of(p) == cell
     ends = largest_of_cells()
     assert p <= ends[cell]
     assert cell == 0 or p > ends[cell - 1]

@@ -8,8 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segcal.functional import binning
-from segcal.functional.binning import empty_cells
+from segcal.evidence import Histogram
+from segcal.evidence.cells import empty_cells
+from segcal.functional import counting
 from segcal.functional.selective import (
     Blocks,
     aurc,
@@ -31,13 +32,12 @@ def draw(random: np.random.Generator, count: int) -> tuple[np.ndarray, np.ndarra
     return confidence, random.random(count) < confidence**3
 
 
-def cells_of(confidence: np.ndarray, right: np.ndarray) -> binning.Histogram:
+def cells_of(confidence: np.ndarray, right: np.ndarray) -> Histogram:
     """The fine histogram of pixels that are all predicted as class 0."""
-    table, unused = empty_cells(2), torch.zeros(confidence.size, dtype=torch.float64)
+    table = empty_cells(2)
     predicted = torch.zeros(confidence.size, dtype=torch.int32)
     labels = torch.from_numpy(np.where(right, 0, 1))
-    pixels = binning.Pixels(torch.from_numpy(confidence), predicted, labels, unused, unused, unused)
-    binning.count_cells(pixels, torch.arange(confidence.size), table)
+    counting.count_cells(torch.arange(confidence.size), torch.from_numpy(confidence), predicted, labels, *table)
     return table
 
 

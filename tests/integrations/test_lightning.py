@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from segcal import predict_cases
 from segcal.calibrators import create
-from segcal.metrics import CalibrationSuite
+from segcal.evidence.suite import CalibrationSuite
 from segcal.types import Case, InputError
 from support.networks import CLASSES, Convolution, batch_of
 

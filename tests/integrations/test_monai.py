@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from segcal.calibrators import create
-from segcal.metrics import CalibrationSuite
+from segcal.evidence.suite import CalibrationSuite
 from segcal.text import CalibrationWarning
 from segcal.types import Case, InputError
 from support.networks import CLASSES, Convolution, batch_of, fitted

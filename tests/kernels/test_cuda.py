@@ -11,7 +11,8 @@ from torch import Tensor
 from experiments.camvid.fc_densenet import FCDenseNet
 from segcal import CalibratedModel, CalibrationSuite, create, oracle_temperature
 from segcal.data.sample.scenes import simulate
-from segcal.functional import binning, geometry, temperature
+from segcal.evidence import describe
+from segcal.functional import geometry, temperature
 from segcal.functional.pixels import likelihood_sums, pixel_statistics
 from segcal.training.loop import train
 from segcal.training.recording import Recorder
@@ -140,7 +141,7 @@ def test_calibrators_refuse_nan_and_accept_impossible_classes(method: str) -> No
 
 def test_describe_ties_like_the_cpu() -> None:
     equal = torch.zeros(10, 33)
-    pixels = binning.describe(equal.cuda(), torch.zeros(33, dtype=torch.int64, device="cuda"))
+    pixels = describe(equal.cuda(), torch.zeros(33, dtype=torch.int64, device="cuda"))
     assert bool((pixels.confidence == 0.1).all())
     assert bool((pixels.predicted == 0).all())
 

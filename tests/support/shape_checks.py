@@ -12,7 +12,7 @@ import jaxtyping
 from beartype import BeartypeConf, beartype
 from jaxtyping import AbstractArray, TypeCheckError, install_import_hook, jaxtyped
 
-CHECKED = ("segcal.functional", "segcal.calibrators", "segcal.metrics", "segcal.regions")
+CHECKED = ("segcal.functional", "segcal.calibrators", "segcal.evidence", "segcal.regions")
 as_type_errors = beartype(conf=BeartypeConf(violation_type=TypeCheckError))  # which segcal may catch, as it does others
 
 

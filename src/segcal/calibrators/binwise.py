@@ -13,7 +13,7 @@ from torch import Tensor
 from segcal.calibrators.base import FitReport, TemperatureCalibrator
 from segcal.calibrators.shared.streaming import pixels_of, survey
 from segcal.cases import reread
-from segcal.functional.binning import describe
+from segcal.evidence import describe
 from segcal.functional.probability import probabilities
 from segcal.functional.scaling import binned_likelihood
 from segcal.functional.temperature import optimal_inverse_temperatures

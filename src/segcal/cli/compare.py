@@ -55,7 +55,7 @@ def compare(
     """
     from segcal.cli.steps import check_outputs, create_for, fit_shown, keep, open_at, protocol_of, validation_of
     from segcal.engines import Run, engine_of
-    from segcal.evaluation.compare import PAPER, UNCALIBRATED, check_names, look_through
+    from segcal.evaluation.compare import PAPER, UNCALIBRATED, check_cases, check_names
     from segcal.evaluation.folders import compare_folder
     from segcal.tables import Presentation
     from segcal.training.processes import choose_device
@@ -74,7 +74,7 @@ def compare(
     shown = shown.checked((UNCALIBRATED, *calibrators))
     protocol = protocol_of(folder, measure_options)
     with progress_of("checking") as progress:
-        look_through(Tracked(tested, progress), protocol)
+        check_cases(Tracked(tested, progress), protocol)
     training = {name.upper(): fit_settings for name, (_, fit_settings) in arguments.items()}
     fit = {
         name: partial(fit_shown, calibrator, folder, checked, training[name])

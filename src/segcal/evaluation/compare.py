@@ -13,13 +13,13 @@ import pandas as pd
 import torch
 
 from segcal.calibrators import Calibrator
-from segcal.cases import reread, slabs_of
-from segcal.evaluation.findings import Findings
+from segcal.cases import reread
+from segcal.evaluation.builder import ResultsBuilder
 from segcal.evaluation.heads import heads_of
 from segcal.evaluation.memory import memory_growth
 from segcal.evaluation.protocol import Protocol, ProtocolSettings
 from segcal.evaluation.results import Results
-from segcal.evaluation.run import Measuring, measure_all, with_limits
+from segcal.evaluation.run import measure_all, with_limits
 from segcal.files import staged_folder, write_json
 from segcal.functional.probability import predicted_labels
 from segcal.regions import RegionFunction, chosen_regions
@@ -146,15 +146,14 @@ def compare(
     check_fit_settings(calibrators.values(), training)
     kept, tested = reread(fit_cases), reread(test_cases)
     checked = None if validation is None else reread(validation)
-    look_through(tested, chosen)
+    check_cases(tested, chosen)
     fits = {
         name: measured_fit(
             calibrator, partial(calibrator.fit, kept, validation=checked, **known_settings(calibrator, training))
         )
         for name, calibrator in calibrators.items()
     }
-    measuring, found = measure_all(tested, compared(fits), chosen, chosen_regions(regions))
-    return comparison_of(fits, measuring, found, list(found.cases), tested)
+    return comparison_of(fits, measure_all(tested, compared(fits), chosen, chosen_regions(regions)), tested)
 
 
 def measured_fit(calibrator: Calibrator, fit: Callable[[], object]) -> Fit:
@@ -177,13 +176,11 @@ def compared(fits: Mapping[str, Fit]) -> dict[str, Calibrator | None]:
     return {UNCALIBRATED: None, **calibrators}
 
 
-def comparison_of(
-    fits: Mapping[str, Fit], measuring: Measuring, found: Findings, names: Sequence[str], cases: Iterable[Case]
-) -> Comparison:
-    """Return the comparison of what was measured on the cases called `names`."""
-    results = with_limits(measuring.results(found, names), cases, measuring.protocol)
-    pixels = sum(int(seen.pixels[measuring.masked.index("all")]) for seen in found.of(UNCALIBRATED))
-    changed = {name: found.moved(name) / pixels if pixels else float("nan") for name in _fitted(fits)}
+def comparison_of(fits: Mapping[str, Fit], builder: ResultsBuilder, cases: Iterable[Case]) -> Comparison:
+    """Return the comparison of what was measured on the cases."""
+    results = with_limits(builder.results(), cases, builder.evaluation.protocol)
+    pixels = builder.pixels(UNCALIBRATED)
+    changed = {name: builder.moved(name) / pixels if pixels else float("nan") for name in _fitted(fits)}
     return Comparison(results, fits, changed)
 
 
@@ -226,14 +223,11 @@ def check_names(names: Collection[str]) -> None:
         raise InputError(f"methods must have different names, got {', '.join(names)}; rename one")
 
 
-def look_through(cases: Iterable[Case], protocol: Protocol) -> None:
+def check_cases(cases: Iterable[Case], protocol: Protocol) -> None:
     """Read every case once, so that a bad one is found before hours of fitting."""
-    heads = heads_of(protocol)
     for case in cases:
-        for head in heads:
-            view = head.case(case)
-            head.protocol.labelled(view)
-            for _ in slabs_of(view, head.protocol.num_classes):
+        for head in heads_of(protocol):
+            for _ in head.protocol.stream([head.case(case)]).slabs():
                 pass
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,15 @@ import torch
 from segcal.calibrators import Calibrator, load
 from segcal.data.folders.folder import Folder
 from segcal.engines import Run
+from segcal.evaluation.builder import ResultsBuilder
+from segcal.evaluation.case_evidence import CaseEvidence
 from segcal.evaluation.compare import UNCALIBRATED, Comparison, Fit, compared, comparison_of, measured_fit
 from segcal.evaluation.diagnosis import Diagnosis, Finding, diagnose_image, diagnosis_of
-from segcal.evaluation.findings import Findings
 from segcal.evaluation.heads import heads_of_folder
+from segcal.evaluation.measure import Evaluation
 from segcal.evaluation.protocol import Protocol
 from segcal.evaluation.results import Results
-from segcal.evaluation.run import Measuring, with_limits
+from segcal.evaluation.run import with_limits
 from segcal.functional.checks import ignored_labels
 
 
@@ -38,12 +40,10 @@ def evaluate_folder(
         protocol: How calibration is measured.
         run: How the work is divided and kept.
     """
-    measuring = Measuring.of_cases(folder, calibrators, protocol)
-    run.begin(*_identity(measuring, folder))
-    found = _measured(measuring, folder, run)
-    if found is None:
-        return None
-    return with_limits(measuring.results(found, folder.names), folder, measuring.protocol)
+    evaluation = Evaluation.of(next(iter(folder)), calibrators, protocol)
+    run.begin(*_identity(evaluation, folder))
+    builder = _measured(evaluation, folder, run)
+    return None if builder is None else with_limits(builder.results(), folder, evaluation.protocol)
 
 
 def compare_folder(
@@ -68,14 +68,13 @@ def compare_folder(
         device: Where the fitted methods are measured.
     """
     configs = {name: [calibrator.method, calibrator.config()] for name, calibrator in calibrators.items()}
-    plain = Measuring.of_cases(folder, {UNCALIBRATED: None}, protocol)
+    plain = Evaluation.of(next(iter(folder)), {UNCALIBRATED: None}, protocol)
     run.begin(*about, configs, *_identity(plain, folder))
     fits = {name: _fitted(run, name, calibrators[name], fit[name]) for name in calibrators}
     for calibrator in (done.calibrator for done in fits.values() if done.calibrator is not None):
         calibrator.to(device)
-    measuring = Measuring.of_cases(folder, compared(fits), protocol)
-    found = _measured(measuring, folder, run)
-    return None if found is None else comparison_of(fits, measuring, found, folder.names, folder)
+    builder = _measured(replace(plain, calibrators=compared(fits)), folder, run)
+    return None if builder is None else comparison_of(fits, builder, folder)
 
 
 def diagnose_folder(folder: Folder, run: Run, *, device: torch.device) -> dict[str, Diagnosis] | None:
@@ -104,14 +103,12 @@ def diagnose_folder(folder: Folder, run: Run, *, device: torch.device) -> dict[s
 class _MeasureCase:
     """Measures the case with a name."""
 
-    measuring: Measuring
+    evaluation: Evaluation
     folder: Folder
 
     def __call__(self, name: str, _: Path | None) -> bytes:
         (case,) = self.folder.subset([name])
-        found = self.measuring.nothing()
-        self.measuring.add(case, found)
-        return found.to_bytes()
+        return self.evaluation.measure(case).to_bytes()
 
 
 @dataclass(frozen=True)
@@ -130,24 +127,24 @@ class _DiagnoseCase:
         return json.dumps([asdict(image) for image in found]).encode()
 
 
-def _measured(measuring: Measuring, folder: Folder, run: Run) -> Findings | None:
+def _measured(evaluation: Evaluation, folder: Folder, run: Run) -> ResultsBuilder | None:
     """Return the evidence of all cases, or None where another process has it."""
-    found = measuring.nothing()
+    builder = ResultsBuilder(evaluation)
     if run.engine.is_alone and run.finished is None:  # nothing needs the evidence of single cases
         for case in run.track(folder):
-            measuring.add(case, found)
-        return found
-    for result in run.map(_MeasureCase(measuring, folder), folder.identities()):
-        found.merge_bytes(result)
-    return found if run.engine.is_first else None
+            builder.add(evaluation.measure(case))
+        return builder
+    for result in run.map(_MeasureCase(evaluation, folder), folder.identities()):
+        builder.add(CaseEvidence.from_bytes(result))
+    return builder if run.engine.is_first else None
 
 
-def _identity(measuring: Measuring, folder: Folder) -> list[Any]:
+def _identity(evaluation: Evaluation, folder: Folder) -> list[Any]:
     """Return everything that decides the numbers except the files of the cases, in values that JSON can hold."""
-    settings = {**vars(measuring.protocol), "ignore_index": ignored_labels(measuring.protocol.ignore_index)}
-    kept = {name: method for name, method in measuring.calibrators.items() if isinstance(method, Calibrator)}
-    methods = {name: kept[name].identity() if name in kept else None for name in measuring.calibrators}
-    return [settings, methods, list(measuring.regions), list(folder.names)]
+    settings = {**vars(evaluation.protocol), "ignore_index": ignored_labels(evaluation.protocol.ignore_index)}
+    kept = {name: method for name, method in evaluation.calibrators.items() if isinstance(method, Calibrator)}
+    methods = {name: kept[name].identity() if name in kept else None for name in evaluation.calibrators}
+    return [settings, methods, list(evaluation.regions), list(folder.names)]
 
 
 def _fitted(run: Run, name: str, calibrator: Calibrator, fit: Callable[[], object]) -> Fit:

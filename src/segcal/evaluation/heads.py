@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from segcal.calibrators import Calibrator, MultiLabel, OneLogit
-from segcal.cases import reread
+from segcal.cases import CaseStream, reread
 from segcal.cases.channels import ChannelCases, channel_case
-from segcal.evaluation.measure import Method, calibrated_slabs
+from segcal.evaluation.mapping import Method, calibrated_slabs
 from segcal.evaluation.protocol import Protocol
 from segcal.functional.probability import two_class_logits
 from segcal.types import Case, InputError, Logits
@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # readers of pictures are not needed to measure
 
 
 @dataclass(frozen=True)
-class Head:
+class ExclusiveHead:
     """A problem of exclusive classes: a softmax as it is, or one channel of a sigmoid head.
 
     Attributes:
@@ -67,25 +67,26 @@ class Head:
 
     def _channel_of(self, function: Callable[[Logits], Logits], case: Case) -> Callable[[Logits], Logits]:
         def calibrated(_view: Logits) -> Logits:
-            ((_rows, whole),) = calibrated_slabs(case, function, self.channels)
+            stream = CaseStream([case], self.channels, labelled=False)
+            ((_rows, whole),) = calibrated_slabs(stream[0], function)
             return two_class_logits(whole[:, self.channel : self.channel + 1])
 
         return calibrated
 
 
-def heads_of(protocol: Protocol) -> list[Head]:
+def heads_of(protocol: Protocol) -> list[ExclusiveHead]:
     """Return the heads that a protocol measures: one for a softmax, one per channel of a sigmoid head."""
     if protocol.activation != "sigmoid":
-        return [Head("", protocol)]
+        return [ExclusiveHead("", protocol)]
     count = protocol.num_classes
     pairs = [protocol.names] if count == 1 else [(f"not {name}", name) for name in protocol.names]
     return [
-        Head(pair[1], replace(protocol, num_classes=2, activation="softmax", class_names=pair), k, count)
+        ExclusiveHead(pair[1], replace(protocol, num_classes=2, activation="softmax", class_names=pair), k, count)
         for k, pair in enumerate(pairs)
     ]
 
 
-def heads_of_folder(folder: Folder) -> list[Head]:
+def heads_of_folder(folder: Folder) -> list[ExclusiveHead]:
     """Return the heads that the scores of a folder hold."""
     return heads_of(
         Protocol(

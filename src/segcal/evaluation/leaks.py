@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from segcal.evaluation.measure import Method
+from segcal.evaluation.mapping import Method
 
 
 def leaks(methods: Mapping[str, Method], content: Mapping[str, str], consequence: str) -> list[str]:

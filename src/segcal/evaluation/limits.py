@@ -8,8 +8,8 @@ calibrated network would score on as many pixels: labels are drawn from the prob
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
 
 import pandas as pd
 import torch
@@ -18,8 +18,7 @@ from torch import Tensor
 
 from segcal.cases import labels_of, reread, slabs_of
 from segcal.cases.channels import ChannelCases
-from segcal.functional import binning
-from segcal.functional.binning import Histogram
+from segcal.evidence import Evidence, describe, read
 from segcal.functional.checks import IGNORED
 from segcal.functional.context import REACH, changes, distance
 from segcal.functional.geometry import foreground
@@ -74,19 +73,20 @@ def limits(
     kept = reread(cases)
     data = _Data(num_classes, ignore_index, background)
     pooled = data.temperatures(kept, _POOLED)
-    scores = {level: _Score(num_classes, bins) for level in LEVELS}
+    evidence = {level: Evidence.zeros(1, num_classes, bins) for level in LEVELS}
     for case in kept:
         random = generator_of(seed, case.name)
         inverse = {**pooled, **data.temperatures([case], _OWN)}
         for logits, labels, groups in data.slabs([case], (*_POOLED, *_OWN)):
-            scores["uncalibrated"].add(logits, labels)
-            for level, group in groups.items():
-                scores[level].add(logits * inverse[level].to(logits.dtype)[group], labels)
             shared = logits * inverse["dataset"].to(logits.dtype)
-            scores["floor"].add(shared, draw_labels(shared, labels, random))
-    if not scores["dataset"].pixels:
+            scaled = {level: logits * inverse[level].to(logits.dtype)[group] for level, group in groups.items()}
+            for level, scores in {"uncalibrated": logits, **scaled}.items():
+                evidence[level] += _pooled(scores, labels, bins)
+            evidence["floor"] += _pooled(shared, draw_labels(shared, labels, random), bins)
+    found = {level: read(own[0], ("ece", "nll")) for level, own in evidence.items()}
+    if not found["dataset"]["pixels"]:
         raise InputError("no labelled pixel to measure; check ignore_index, background and the labels")
-    rows = [(level, metric, value) for level, score in scores.items() for metric, value in score.readings().items()]
+    rows = [(level, name, float(own[name])) for level, own in found.items() for name in ("ece", "nll")]
     return pd.DataFrame(rows, columns=["level", "metric", "value"])
 
 
@@ -157,28 +157,10 @@ def _sums(logits: Tensor, labels: Tensor, group: Tensor, alphas: Tensor) -> Floa
     return result
 
 
-@dataclass
-class _Score:
-    """Pooled evidence of one level."""
-
-    num_classes: int
-    bins: int
-    pixels: int = 0
-    nll: float = 0.0
-    histogram: Histogram | None = field(default=None)
-
-    def add(self, logits: Float[Tensor, "L N"], labels: Int64[Tensor, " N"]) -> None:
-        """Add labelled pixels."""
-        found = binning.describe(logits, labels)
-        every = torch.arange(len(labels))
-        top = binning.region_evidence(found, [every], num_classes=self.num_classes, bins=self.bins).top
-        self.histogram = top if self.histogram is None else Histogram(*map(torch.add, self.histogram, top))
-        self.nll, self.pixels = self.nll + float(found.nll.sum()), self.pixels + len(labels)
-
-    def readings(self) -> Mapping[str, float]:
-        """Return ECE and NLL."""
-        assert self.histogram is not None
-        return {"ece": float(binning.ece(self.histogram)[0]), "nll": self.nll / self.pixels}
+def _pooled(logits: Float[Tensor, "L N"], labels: Int64[Tensor, " N"], bins: int) -> Evidence:
+    """Return the evidence of labelled pixels."""
+    pixels, every = describe(logits, labels), torch.arange(len(labels))
+    return Evidence.of(pixels, [every], num_classes=len(logits), bins=bins, equal_mass=False)
 
 
 def verdict(table: pd.DataFrame) -> str:

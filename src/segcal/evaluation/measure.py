@@ -1,133 +1,211 @@
-"""One case measured with one method: evidence of every region and patch, fine histograms and volumes."""
+"""One case measured with every method: describe each pixel, then count every region and patch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import partial
-from typing import TypeAlias
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from segcal.calibrators import Calibrator
-from segcal.cases import slabs_of
-from segcal.evaluation.places import Places
+from segcal.cases import StreamedCase
+from segcal.evaluation.case_evidence import CaseEvidence, Key, MethodEvidence
+from segcal.evaluation.heads import ExclusiveHead, check_methods, heads_of
+from segcal.evaluation.mapping import Method, calibrated_slabs
 from segcal.evaluation.protocol import Protocol
-from segcal.functional import binning
-from segcal.functional.binning import Evidence, Pixels, PixelStore
-from segcal.functional.checks import check_logits
-from segcal.functional.counting import count_cells_exactly
+from segcal.evaluation.quality import CaseQuality, distance_unit
+from segcal.evaluation.region_indices import RegionIndices
+from segcal.evidence import Evidence, Histogram, Pixels, PixelStore, describe, read
+from segcal.evidence.cells import OccupiedCells, empty_cells, take_cells
+from segcal.evidence.statistic import count_class_cells
+from segcal.functional import counting
+from segcal.functional.catalogue import METRICS
+from segcal.functional.masks import positions
 from segcal.functional.probability import probabilities
 from segcal.functional.random_labels import class_mass, draw_labels, generator_of
-from segcal.types import Array, Case, InputError, Logits
+from segcal.regions import PATCH_SIZE, Region, chosen_regions, local_patch_size
+from segcal.types import Array, Case, InputError
 
-Method: TypeAlias = Calibrator | Callable[[Logits], Logits] | None
-"""A fitted calibrator, a function from logits `[1, L, *S]` to calibrated logits, or None for the scores as they are."""
+
+class Described(NamedTuple):
+    """The pixels of a case with one method, the same with drawn labels, class probabilities and class masses."""
+
+    pixels: Pixels
+    redrawn: Pixels | None
+    class_probs: Tensor | None
+    mass: Tensor
 
 
 @dataclass(frozen=True)
-class Measured:
-    """The findings for one case, one method and one set of labels.
+class Evaluation:
+    """An evaluation that is ready to measure cases.
 
     Attributes:
-        evidence: Of the regions, then of the patches, as in `Places.all_positions`.
-        pixels: What the metrics need to know about each pixel.
-        class_probs: Probabilities of all classes `[L, N]`; None unless the form is marginal.
-        mass: Sum of the probability of each class, its expected volume in pixels.
-        support: Pixels of each true class.
+        calibrators: Fitted calibrators by their name in the tables.
+        protocol: How it is measured, with the side of the patches.
+        regions: The regions by name.
+        notes: Warnings known before anything is measured.
     """
 
-    evidence: Evidence
-    pixels: Pixels
-    class_probs: Tensor | None
-    mass: Tensor
-    support: list[int]
+    calibrators: Mapping[str, Method]
+    protocol: Protocol
+    regions: Mapping[str, Region]
+    notes: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        if not self.calibrators:
+            raise InputError('at least one method is needed, got none; {"UC": None} measures the uncalibrated scores')
+        check_methods(self.calibrators, self.protocol)
 
     @classmethod
     def of(
-        cls, pixels: Pixels, class_probs: Tensor | None, mass: Tensor, places: Places, protocol: Protocol
-    ) -> Measured:
-        """Collect the evidence of every region and patch from the pixels."""
-        adaptive_edges = None
-        if protocol.ace_edges == "image":
-            adaptive_edges = binning.quantile_edges(pixels, binning.index_of(places.labels >= 0), bins=protocol.bins)
-        evidence = binning.region_evidence(
-            pixels,
-            places.all_positions,
-            num_classes=protocol.num_classes,
-            bins=protocol.bins,
-            form=protocol.form,
-            class_probs=class_probs,
-            adaptive_edges=adaptive_edges,
+        cls,
+        first: Case,
+        calibrators: Mapping[str, Method],
+        protocol: Protocol,
+        regions: Mapping[str, Region] | None = None,
+    ) -> Evaluation:
+        """Return an evaluation of all regions by default, and of patches whose side suits the first case."""
+        chosen = chosen_regions(None) if regions is None else regions
+        if protocol.patch_size is not None:
+            return cls(calibrators, protocol, chosen)
+        size = local_patch_size([first.logits.shape[1:]])
+        note = (
+            f"Local patches have a side of {size} pixels, since the paper's {PATCH_SIZE} would cover more than a "
+            f"quarter of '{first.name}'; set patch_size for another side"
         )
-        # numpy, because small operations wake PyTorch's threads; ignored pixels are counted first and dropped
-        support = np.bincount(pixels.labels.numpy() + 1, minlength=protocol.num_classes + 1)[1:]
-        return cls(evidence, pixels, class_probs, mass, support.tolist())
+        notes = [note] if size != PATCH_SIZE and protocol.patches else []
+        return cls(calibrators, replace(protocol, patch_size=size), chosen, notes)
 
-    def add_cells(self, region: Tensor, top: Array, marginal: Array | None) -> None:
-        """Add a region's pixels to fixed-point fine histograms: of top confidences and, if given, of every class."""
-        confidence, predicted, labels = self.pixels[:3]
-        count_cells_exactly(region, confidence, predicted, labels, *torch.from_numpy(top))
-        if self.class_probs is not None and marginal is not None:
-            tables = torch.from_numpy(marginal).unbind()
-            binning.count_marginal_cells(self.class_probs, labels, region, tables, count_cells_exactly)
+    @cached_property
+    def heads(self) -> list[ExclusiveHead]:
+        """One head for a softmax, or one for each sigmoid channel."""
+        return heads_of(self.protocol)
+
+    @property
+    def masked(self) -> tuple[str, ...]:
+        """Names of the regions that are masks, in order."""
+        return tuple(name for name, region in self.regions.items() if region.mask is not None)
+
+    @property
+    def local(self) -> tuple[str, ...]:
+        """Names of the regions that summarise the patches of an image."""
+        return tuple(name for name, region in self.regions.items() if region.mask is None)
+
+    @property
+    def device(self) -> torch.device | None:
+        """Where the calibrators are; the uncalibrated scores are measured there too."""
+        return next((one.fitted.device for one in self.calibrators.values() if isinstance(one, Calibrator)), None)
+
+    def measure(self, case: Case) -> CaseEvidence:
+        """Return the evidence of every method on a case: with its labels and, for the floor, with drawn labels."""
+        methods = dict[Key, MethodEvidence]()
+        for head in self.heads:
+            stream = head.protocol.stream([head.case(case)], self.device)
+            view = stream[0]
+            indices = RegionIndices.of(view, head.protocol, self.regions.values())
+            methods |= self._measured(head, case, view, indices)
+            if head.channel == 0:  # patches are at the same positions in every channel
+                first, about = indices, stream
+        return CaseEvidence(
+            case.name,
+            case.group or "",
+            about.facts[0].fingerprint,
+            about.facts[0].doubt or "",
+            distance_unit(case),
+            tuple(tuple(interval.start for interval in box) for box in first.boxes),
+            {size: len(patches) for size, patches in first.studied.items()},
+            methods,
+        )
+
+    def _measured(
+        self, head: ExclusiveHead, case: Case, view: StreamedCase, indices: RegionIndices
+    ) -> dict[Key, MethodEvidence]:
+        """Return the evidence of every method on one channel of a case."""
+        protocol, found, plain = head.protocol, dict[Key, MethodEvidence](), None
+        inside = indices.regions[self.masked.index("all")]
+        counter = _Counter(indices, protocol)
+        quality = None
+        if protocol.surfaces:
+            quality = CaseQuality(view.case, indices.labels, head.structures, protocol.surface_tolerance)
+        for name, whole in self.calibrators.items():
+            method = head.method(whole, case)
+            seen = _described(view, method, indices.labels, protocol)
+            plain = seen.pixels.predicted if method is None else plain
+            moved = 0
+            if plain is not None and method is not None and not getattr(method, "preserves_labels", False):
+                moved = int(torch.ne(seen.pixels.predicted, plain)[inside].sum())
+            surfaces = np.zeros((0, 6)) if quality is None else quality.of(seen.pixels.predicted)
+            key = Key(name, channel=head.channel)
+            found[key] = counter.evidence(seen.pixels, seen, surfaces, moved)
+            if seen.redrawn is not None:
+                found[key._replace(redrawn=True)] = counter.evidence(seen.redrawn, seen, np.zeros((0, 6)))
+            del seen  # a volume's pixels take hundreds of megabytes, and the next method needs as much
+        return found
 
 
-def measure(
-    case: Case,
-    calibrator: Method,
-    places: Places,
-    protocol: Protocol,
-    *,
-    device: torch.device | None = None,
-) -> tuple[Measured, Measured | None]:
-    """Measure a case with its labels and, for the floor, with labels drawn from the probabilities.
-
-    Pixels are described where the calibrator is, or on `device` without one, and counted on the CPU.
-    """
-    described, redrawn, probs = PixelStore(places.labels.numel()), PixelStore(places.labels.numel()), []
+def _described(case: StreamedCase, method: Method, labels: Tensor, protocol: Protocol) -> Described:
+    """Describe the pixels of a case, where the calibrator is, and keep them on the CPU."""
+    described, redrawn, probs = PixelStore(labels.numel()), PixelStore(labels.numel()), []
     mass = torch.zeros(protocol.num_classes, dtype=torch.float64)
     random = generator_of(protocol.seed, case.name)
-    for rows, slab in calibrated_slabs(case, calibrator, protocol.num_classes, device=device):
-        logits, labels = slab[0], places.labels[rows].to(slab.device)
-        described.add(binning.described_on_cpu(logits, labels))
-        mass += class_mass(logits, labels).cpu()
+    for rows, slab in calibrated_slabs(case, method):
+        logits, truth = slab[0], labels[rows].to(slab.device)
+        described.add(describe(logits, truth))
+        mass += class_mass(logits, truth).cpu()
         if protocol.floor:
-            redrawn.add(binning.described_on_cpu(logits, draw_labels(logits, labels, random)))
+            redrawn.add(describe(logits, draw_labels(logits, truth, random)))
         if protocol.form == "marginal":
-            probs.append(probabilities(slab.double())[0].reshape(protocol.num_classes, -1).cpu())
+            probs.append(probabilities(slab.double())[0].flatten(1).cpu())
     class_probs = torch.cat(probs, dim=1) if probs else None
-    measured = partial(Measured.of, class_probs=class_probs, mass=mass, places=places, protocol=protocol)
-    return measured(described.pixels()), measured(redrawn.pixels()) if protocol.floor else None
+    return Described(described.pixels(), redrawn.pixels() if protocol.floor else None, class_probs, mass)
 
 
-def calibrated_slabs(
-    case: Case, method: Method, num_classes: int, *, device: torch.device | None = None
-) -> Iterator[tuple[slice, Tensor]]:
-    """Yield the logits of a case slab by slab with their position, calibrated if there is a method.
+class _Counter:
+    """Counts the pixels of one case into its regions, patches and cells."""
 
-    A function that is not a calibrator may look at any distance, so it is given the whole case.
-    """
-    if isinstance(method, Calibrator):
-        for slab, logits in method.calibrate_case(case):
-            rows = slab.inner_rows
-            del slab  # as read, with its context, before the next is read
-            yield rows, logits
-        return
-    if method is None:
-        for slab in slabs_of(case, num_classes, device=device):
-            yield slab.rows, slab.logits
-        return
-    whole = torch.cat([slab.logits for slab in slabs_of(case, num_classes)], dim=2)
-    with torch.no_grad():
-        found = method(whole)
-    if not isinstance(found, Tensor) or found.shape != whole.shape:
-        got = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
-        raise InputError(
-            f"a method must return calibrated logits of shape {tuple(whole.shape)}, as it is given, got {got} for "
-            f"case '{case.name}'; return log-probabilities where it computes probabilities"
+    def __init__(self, indices: RegionIndices, protocol: Protocol) -> None:
+        self.indices, self.protocol = indices, protocol
+        self._table = empty_cells(protocol.num_classes)  # used again for every region and method
+
+    def evidence(self, pixels: Pixels, seen: Described, surfaces: Array, moved: int = 0) -> MethodEvidence:
+        """Return the evidence of one method."""
+        protocol, regions = self.protocol, self.indices.regions
+        edges = None
+        if protocol.ace_edges == "image":
+            edges = counting.percentile_edges(pixels.confidence, positions(self.indices.labels >= 0), protocol.bins)
+        counted = Evidence.of(
+            pixels,
+            self.indices.every,
+            num_classes=protocol.num_classes,
+            bins=protocol.bins,
+            class_probs=seen.class_probs,
+            mass_edges=edges,
         )
-    found = check_logits(found, num_classes, class_axis=1, of=f"a method on case '{case.name}'")
-    yield slice(0, found.shape[2]), found
+        found = read(counted, form=protocol.form)
+        own = counted[: len(regions)]
+        # numpy, because small operations wake PyTorch's threads; ignored pixels are counted first and dropped
+        support = np.bincount(pixels.labels.numpy() + 1, minlength=protocol.num_classes + 1)[1:]
+        return MethodEvidence(
+            np.stack([found[name].double().numpy() for name in METRICS]),
+            found["pixels"].numpy(),
+            own.to_vectors().numpy(),
+            np.array([seen.mass.tolist(), support.tolist()], np.float64),
+            surfaces,
+            moved,
+            tuple(self._cells(pixels, index, own[k].top) for k, index in enumerate(regions)),
+            () if seen.class_probs is None else tuple(self._class_cells(pixels, seen, index) for index in regions),
+        )
+
+    def _cells(self, pixels: Pixels, index: Tensor, top: Histogram) -> OccupiedCells:
+        counting.count_cells(index, pixels.confidence, pixels.predicted, pixels.labels, *self._table)
+        return take_cells(self._table, top.pixels.sum(dim=-1).nonzero().flatten().tolist())
+
+    def _class_cells(self, pixels: Pixels, seen: Described, index: Tensor) -> OccupiedCells:
+        assert seen.class_probs is not None
+        count_class_cells(seen.class_probs, pixels.labels, index, self._table)
+        return take_cells(self._table, range(self.protocol.num_classes))

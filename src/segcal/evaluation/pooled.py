@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
-from segcal.evaluation.findings import evidence_of
-from segcal.functional import binning
-from segcal.functional.binning import Form, Histogram
-from segcal.functional.catalogue import POOLED_METRICS, WITHOUT_INTERVAL, pooled_readings
-from segcal.functional.fine import ece_by_bins, smooth_ece
+from segcal.evidence import Evidence, Form, Histogram, read
+from segcal.evidence.cells import ece_by_bins, smooth_ece
+from segcal.functional.catalogue import POOLED_METRICS, WITHOUT_INTERVAL
 from segcal.statistics import weighted_sums
 from segcal.types import Array
 
@@ -24,7 +22,7 @@ BINS = range(5, 101)
 
 
 @dataclass(frozen=True)
-class Figures:
+class PooledMetrics:
     """Metrics over all pixels of a region.
 
     Attributes:
@@ -42,7 +40,7 @@ class Figures:
     resample: Callable[[Array], Array]
 
     @classmethod
-    def mean(cls, each: Sequence[Figures]) -> Figures:
+    def mean(cls, each: Sequence[PooledMetrics]) -> PooledMetrics:
         """Return the mean over the channels of a sigmoid head, of those that have pixels; pixels are added up."""
         held = [own for own in each if own.pixels] or each[:1]
         return cls(
@@ -53,37 +51,40 @@ class Figures:
             lambda weights: _known_mean(np.stack([own.resample(weights) for own in held])),
         )
 
-    def rows(self, draw: Draw) -> Iterator[tuple[str, float, float, float, int]]:
-        """Yield each metric with its value, the ends of its interval and the number of pixels."""
+    def rows(self, draw: Draw) -> Iterator[tuple[str, float, float, float, int, int]]:
+        """Yield each metric with its value, the ends of its interval, and the number of cases and of pixels."""
         ends = draw(self.resample, self.images) if self.pixels else (np.full(len(self.drawn), np.nan),) * 2
         interval = dict(zip(self.drawn, zip(*ends, strict=True), strict=True))
         for name in POOLED_METRICS:
             low, high = interval.get(name, (np.nan, np.nan))
-            yield name, self.values[name], float(low), float(high), self.pixels
+            yield name, self.values[name], float(low), float(high), self.images, self.pixels
 
 
-def pooled_figures(table: Array, cells: Histogram, top_cells: Histogram, *, bins: int, form: Form) -> Figures:
+def pooled_metrics(table: Array, cells: Histogram, class_cells: Histogram | None, form: Form) -> PooledMetrics:
     """Return the metrics of a region over all cases.
 
     Args:
-        table: Evidence of one region of each case, laid flat: `[cases, E]`.
-        cells: Fine histogram that pooled ACE is read from.
-        top_cells: Fine histogram of top confidences, which is the same unless the form is marginal.
-        bins: Number of bins R.
+        table: Evidence of one region of each case: `[cases, E]` (`Evidence.to_vectors`).
+        cells: Fine histogram of top confidences.
+        class_cells: Fine histogram of the probability of every class, in the form `marginal`.
         form: Form of SCE and ACE.
     """
-    classes = len(top_cells.pixels)
-    total = evidence_of(table.sum(axis=0), classes)
-    values = pooled_readings(total._replace(adaptive=binning.adaptive_from_cells(cells, bins=bins, form=form)), form)
+    classes, marginal = len(cells.pixels), class_cells is not None
+
+    def evidence(vectors: Array) -> Evidence:
+        return Evidence.from_vectors(torch.from_numpy(vectors), classes, marginal=marginal)
+
+    total = replace(evidence(table.sum(axis=0)), cells=cells, static_cells=class_cells)
+    values = read(total, [name for name in POOLED_METRICS if name != "ece-smooth"], form)
     pixels = int(values.pop("pixels"))
-    numbers = {**{name: float(value) for name, value in values.items()}, "ece-smooth": smooth_ece(top_cells)}
+    numbers = {**{name: float(value) for name, value in values.items()}, "ece-smooth": smooth_ece(cells)}
     drawn = [name for name in numbers if name not in WITHOUT_INTERVAL]
 
     def resample(weights: Array) -> Array:
-        found = pooled_readings(evidence_of(weighted_sums(weights, table), classes), form)
+        found = read(evidence(weighted_sums(weights, table)), drawn, form)
         return torch.stack([found[name] for name in drawn], dim=-1).numpy()
 
-    return Figures(numbers, len(table), pixels, drawn, resample)
+    return PooledMetrics(numbers, len(table), pixels, drawn, resample)
 
 
 def _known_mean(values: Array) -> Array:
@@ -123,6 +124,6 @@ def pooled_curves(
             yield (name, j, j / bins, (j + 1) / bins, *numbers)
 
 
-def ece_of_bins(top_cells: Histogram) -> Iterator[tuple[int, float]]:
+def sensitivity(cells: Histogram) -> Iterator[tuple[int, float]]:
     """Yield ECE for each number of bins in `BINS`."""
-    yield from zip(BINS, ece_by_bins(top_cells, BINS).tolist(), strict=True)
+    yield from zip(BINS, ece_by_bins(cells, BINS).tolist(), strict=True)

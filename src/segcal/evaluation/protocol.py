@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, Self, TypedDict, get_args
 
-from segcal.cases import labels_of
-from segcal.functional.binning import Form
+import torch
+
+from segcal.cases import CaseStream, StreamedCase
+from segcal.evidence import Form
 from segcal.functional.checks import activation_of
 from segcal.regions import PATCH_SIZE, Box, LabelledCase, local_patches
 from segcal.statistics import IntervalKind
@@ -81,7 +83,7 @@ class Protocol:
         ignore_index: Label, or labels, that belong to no region.
         background: Class outside the region *All*; None if there is none.
         bins: Number of confidence bins R.
-        form: Form of SCE and ACE: "tables", "equations" or "marginal" (see `segcal.functional.binning`).
+        form: Form of SCE and ACE: "tables", "equations" or "marginal" (see `segcal.evidence.errors`).
         ace_edges: Pixels that the equal-mass bins of ACE divide equally: those of the "region" or of the "image".
         boundary_width: Width of *Boundary* on each side of a boundary, in pixels.
         boundary_ball: Measure that width in every direction instead of along the axes.
@@ -176,10 +178,14 @@ class Protocol:
         names = self.class_names or tuple(str(k) for k in range(max(2, self.num_classes)))
         return (f"not {names[0]}", names[0]) if len(names) == 1 else tuple(names)
 
-    def labelled(self, case: Case) -> LabelledCase:
-        """Return a case with its checked labels, from which its regions are computed."""
-        labels = labels_of(case, self.num_classes, self.ignore_index)
-        return LabelledCase(case, labels, self.background, self.boundary_width, self.boundary_ball)
+    def stream(self, cases: Iterable[Case], device: torch.device | None = None) -> CaseStream:
+        """Return cases as a stream of all labelled pixels."""
+        return CaseStream(cases, self.num_classes, ignore_index=self.ignore_index, device=device)
+
+    def labelled(self, case: StreamedCase) -> LabelledCase:
+        """Return a case with its checked labels on the CPU, from which its regions are computed."""
+        assert case.labels is not None  # or the stream would have raised
+        return LabelledCase(case.case, case.labels.cpu(), self.background, self.boundary_width, self.boundary_ball)
 
     @property
     def patch_side(self) -> int:

@@ -1,55 +1,22 @@
-"""The catalogue of metrics: name, title, unit, direction and digits of each, and how it is read from the evidence.
+"""The catalogue of metrics: name, title, unit, direction and digits of each.
 
-Tables, pages and figures take everything they show about a metric from here. A new metric is one line in `_METRICS`
-and the function that reads it from `Readable`; it then appears in the results of every case, patch and region.
+Tables, pages and figures take everything they show about a metric from here. `segcal.evidence.readings` has the
+function that reads it from the evidence.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal
-
-from jaxtyping import Float64
-from torch import Tensor
-
-from segcal.functional import binning
-from segcal.functional.binning import Evidence, Form, Histogram
-from segcal.functional.decomposition import PARTS, SCORES, further_readings
 
 Unit = Literal["%", "nats", "mm", ""]
 Better = Literal["lower", "higher", "near zero", "neither"]
 Section = Literal["calibration", "quality"]
-Reading = Float64[Tensor, "*G"]
 
-
-@dataclass(frozen=True)
-class Readable:
-    """The evidence of any number of regions, with the quantities that several metrics share computed once."""
-
-    evidence: Evidence
-    form: Form = "tables"
-
-    @cached_property
-    def merged(self) -> Histogram:
-        """The reliability histogram with all predicted classes merged into one."""
-        return binning.merge_classes(self.evidence.top)
-
-    @cached_property
-    def pixels(self) -> Reading:
-        """The number of pixels."""
-        return self.merged.pixels.sum(dim=(-2, -1)).double()
-
-    @cached_property
-    def means(self) -> Float64[Tensor, "*G 3"]:
-        """Mean NLL, Brier score and entropy."""
-        return self.evidence.sums / self.pixels.unsqueeze(-1)
-
-    @cached_property
-    def further(self) -> dict[str, Reading]:
-        """Debiased errors and the decompositions of NLL and Brier score."""
-        return further_readings(self.evidence)
+SCORES = ("nll", "brier")
+PARTS = ("calibration", "refinement", "resolution", "uncertainty")
+"""Parts that NLL and Brier score are decomposed into (`segcal.evidence.decomposition`)."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +27,6 @@ class Metric:
         name: Name in results, such as "ece".
         title: Name in tables and figures.
         unit: "%" for fractions that are shown in percent.
-        read: Function that reads it from the evidence; None for a metric that is computed elsewhere.
         better: Which values are better.
         section: Part of the paper's table in which it is shown: "calibration" in every region, "quality" in *All* only.
         pooled_only: Whether it is computed only over all pixels of all cases, because it is too noisy for one image.
@@ -71,7 +37,6 @@ class Metric:
     name: str
     title: str
     unit: Unit
-    read: Callable[[Readable], Reading] | None = None
     better: Better = "lower"
     section: Section | None = None
     pooled_only: bool = False
@@ -121,31 +86,23 @@ def _part(score: str, part: str) -> Metric:
         name,
         f"{title} {part}",
         "nats" if score == "nll" else "",
-        lambda seen: seen.further[name],
         better.get(part, "lower"),
         pooled_only=True,
     )
 
 
 _METRICS = (
-    Metric("ece", "ECE", "%", lambda seen: binning.ece(seen.merged), section="calibration"),
-    Metric("mce", "MCE", "%", lambda seen: binning.mce(seen.merged), section="calibration"),
-    Metric("sce", "SCE", "%", lambda seen: binning.sce(seen.evidence.static, seen.form), section="calibration"),
-    Metric(
-        "ace",
-        "ACE",
-        "%",
-        lambda seen: binning.ace(seen.evidence.adaptive, seen.form),
-        section="calibration",
-        interval=False,
-    ),
-    Metric("accuracy", "Accuracy", "%", lambda seen: binning.accuracy(seen.merged), "higher", "quality"),
-    Metric("miou", "mIoU", "%", lambda seen: binning.mean_iou(seen.evidence), "higher", "quality"),
-    Metric("nll", "NLL", "nats", lambda seen: seen.means[..., 0], section="quality"),
-    Metric("brier", "Brier", "", lambda seen: seen.means[..., 1], section="quality"),
-    Metric("entropy", "Entropy", "nats", lambda seen: seen.means[..., 2], "neither"),
-    Metric("ece-debiased", "debiased ECE", "%", lambda seen: seen.further["ece-debiased"], pooled_only=True),
-    Metric("rms-debiased", "debiased RMS error", "%", lambda seen: seen.further["rms-debiased"], pooled_only=True),
+    Metric("ece", "ECE", "%", section="calibration"),
+    Metric("mce", "MCE", "%", section="calibration"),
+    Metric("sce", "SCE", "%", section="calibration"),
+    Metric("ace", "ACE", "%", section="calibration", interval=False),
+    Metric("accuracy", "Accuracy", "%", "higher", "quality"),
+    Metric("miou", "mIoU", "%", "higher", "quality"),
+    Metric("nll", "NLL", "nats", section="quality"),
+    Metric("brier", "Brier", "", section="quality"),
+    Metric("entropy", "Entropy", "nats", "neither"),
+    Metric("ece-debiased", "debiased ECE", "%", pooled_only=True),
+    Metric("rms-debiased", "debiased RMS error", "%", pooled_only=True),
     *(_part(score, part) for score in SCORES for part in PARTS),
     Metric("ece-smooth", "smooth ECE", "%", pooled_only=True, interval=False),  # from the fine histogram
     Metric("volume-bias", "Volume bias", "%", better="near zero", pooled_only=True),  # from the volumes of the cases
@@ -177,19 +134,3 @@ HIGHER_IS_BETTER = frozenset(metric.name for metric in _METRICS if metric.better
 CALIBRATION = tuple(metric.name for metric in _METRICS if metric.section == "calibration")
 QUALITY = tuple(metric.name for metric in _METRICS if metric.section == "quality")
 WITHOUT_INTERVAL = frozenset(metric.name for metric in _METRICS if not metric.interval)
-
-
-def readings(evidence: Evidence, form: Form = "tables") -> dict[str, Reading]:
-    """Return every metric of `METRICS`, and `pixels`; NaN for a region without pixels."""
-    seen = Readable(evidence, form)
-    return {**_read(seen, METRICS), "pixels": seen.pixels.long()}
-
-
-def pooled_readings(evidence: Evidence, form: Form = "tables") -> dict[str, Reading]:
-    """Return every metric of `POOLED_METRICS` that is read from the evidence, and `pixels`."""
-    seen = Readable(evidence, form)
-    return {**_read(seen, POOLED_METRICS), "pixels": seen.pixels.long()}
-
-
-def _read(seen: Readable, names: Sequence[str]) -> dict[str, Reading]:
-    return {name: read(seen) for name in names if (read := CATALOGUE[name].read) is not None}

@@ -17,7 +17,8 @@ from torch import Tensor
 from segcal.functional.masks import positions
 from segcal.functional.pixels import pixel_statistics
 from segcal.functional.probability import possible_logits
-from segcal.kernels.constants import CELL_BASES, CELL_UNIT, CELLS, LOW_OCTAVES
+from segcal.functional.scores import cell_of
+from segcal.kernels.constants import CELLS
 from segcal.kernels.dispatch import accelerated
 
 Tables = tuple[Int64[Tensor, "G L R"], Int64[Tensor, "G L R"], Float64[Tensor, "G L R"]]
@@ -130,11 +131,9 @@ def measure_batch(
     labels: Int64[Tensor, "B *S"],
     masks: Bool[Tensor, "G B *S"],
     edges: Float64[Tensor, " R1"],
-    cell_count: Int64[Tensor, "G L cells"],
-    cell_hit: Int64[Tensor, "G L cells"],
-    cell_total: Float64[Tensor, "G L cells"],
+    *cells: Num[Tensor, "G L cells"],
 ) -> Batch:
-    """Return what is kept of G regions of a batch, and add their pixels to `[G, L, 65536]` tables, in place.
+    """Return what is kept of G regions of a batch, and add their pixels to `[G, L, 65536]` tables if given, in place.
 
     Pixels with a negative label are skipped.
 
@@ -146,8 +145,8 @@ def measure_batch(
     size = math.prod(labels.shape[1:])
     z, truth = logits.reshape(images, classes, size), labels.reshape(images, size)
     inside = (truth >= 0) & masks.reshape(regions, images, size)
-    tables = [cell_count.new_zeros(regions, classes, bins) for _ in range(2)]
-    confidence, support = edges.new_zeros(regions, classes, bins), cell_count.new_zeros(regions, classes)
+    tables = [truth.new_zeros(regions, classes, bins) for _ in range(2)]
+    confidence, support = edges.new_zeros(regions, classes, bins), truth.new_zeros(regions, classes)
     sums = edges.new_zeros(regions, 3)
     for image in range(images):
         for start in range(0, size, _PART):
@@ -161,8 +160,8 @@ def measure_batch(
                 total.add_(values[:, 0])
             support += found[3]
             sums += found[4]
-            for g, chosen in enumerate(index):
-                count_cells(chosen, *pixels[:3], cell_count[g], cell_hit[g], cell_total[g])
+            for g, chosen in enumerate(index if cells else ()):
+                count_cells(chosen, *pixels[:3], *(table[g] for table in cells))
     return tables[0], tables[1], confidence, support, sums
 
 
@@ -233,18 +232,6 @@ def place_of_problem(problem: int) -> tuple[int, int]:
     return divmod(_FIRST - problem, _POSITIONS)
 
 
-def cell_of(confidence: Float64[Tensor, "*A"]) -> Int64[Tensor, "*A"]:
-    """Return the index of each confidence among 65,536 cells that grow finer towards 1.
-
-    Cells have equal width within an octave of `1 - confidence` (from 1/2 down to 2**-53) or, below 1/2, of the
-    confidence (down to 2**-13), 1,024 to the octave. So a cell is at most 2**-11 wide, and 0.1 % of `1 - confidence`
-    near 1, where the pixels of a confident network are.
-    """
-    low = (confidence.view(torch.int64) >> 42) - ((1022 - LOW_OCTAVES) << 10)
-    high = CELLS - 1 - ((1.0 - confidence).view(torch.int64) >> 42) + ((958 + LOW_OCTAVES) << 10)
-    return torch.where(confidence < 0.5, low, high).clamp(0, CELLS - 1)
-
-
 @accelerated
 def count_cells(
     index: Int64[Tensor, " K"],
@@ -260,33 +247,6 @@ def count_cells(
     parts = _count(winner * CELLS + cell_of(value), value, winner == labels[index], count.numel())
     for table, part in zip((count, hit, total), parts, strict=True):
         table.add_(part.view(table.shape))
-
-
-def count_cells_exactly(
-    index: Int64[Tensor, " K"],
-    confidence: Float64[Tensor, " N"],
-    predicted: Int32[Tensor, " N"],
-    labels: Int64[Tensor, " N"],
-    count: Int64[Tensor, "L cells"],
-    hit: Int64[Tensor, "L cells"],
-    excess: Int64[Tensor, "L cells"],
-) -> None:
-    """Do what `count_cells` does with sums in fixed point, which no order of pixels, cases and processes changes.
-
-    `excess` sums the confidences above the base of their cell in units of `CELL_UNIT`; see `cell_confidence`.
-    """
-    value, winner = confidence[index], predicted[index].long()
-    cell = cell_of(value)
-    bases = torch.from_numpy(CELL_BASES).to(value.device)
-    units = ((value - bases[cell]) / CELL_UNIT).round().long()
-    key, correct = winner * CELLS + cell, (winner == labels[index]).long()
-    for table, part in ((count, torch.ones_like(key)), (hit, correct), (excess, units)):
-        table.view(-1).index_add_(0, key, part)
-
-
-def cell_confidence(count: Int64[Tensor, "*G cells"], excess: Int64[Tensor, "*G cells"]) -> Float64[Tensor, "*G cells"]:
-    """Return the summed confidence of each cell from what `count_cells_exactly` counts."""
-    return count.double() * torch.from_numpy(CELL_BASES).to(count.device) + excess.double() * CELL_UNIT
 
 
 def _count(

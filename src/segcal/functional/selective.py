@@ -7,13 +7,13 @@ expectation over these orders is computed exactly.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Float64, Int64
 from scipy.special import digamma
-
-from segcal.functional.binning import Histogram
+from torch import Tensor
 
 
 class Blocks(NamedTuple):
@@ -24,8 +24,11 @@ class Blocks(NamedTuple):
     loss: Float64[np.ndarray, " K"]
 
 
-def blocks_of_cells(cells: Histogram) -> Blocks:
-    """Return the blocks of a fine histogram `[L, 65536]`: the loss of a pixel is 1 where its label is wrong."""
+def blocks_of_cells(cells: Sequence[Tensor]) -> Blocks:
+    """Return the blocks of the pixels, correct pixels and summed confidence `[L, 65536]` of a fine histogram.
+
+    The loss of a pixel is 1 where its label is wrong.
+    """
     count, hit, total = (field.numpy().sum(axis=0)[::-1] for field in cells)
     held = np.flatnonzero(count)
     return Blocks(total[held] / count[held], count[held], (count - hit)[held].astype(np.float64))

@@ -18,7 +18,6 @@ import torch
 from jaxtyping import Float, Float64, Int, Int64
 from torch import Tensor
 
-from segcal.functional.binning import Histogram
 from segcal.functional.checks import IGNORED, check_shares
 from segcal.functional.pixels import pixel_statistics
 from segcal.types import Activation, InputError
@@ -92,17 +91,3 @@ def _passed(shares: Float[Tensor, "L *S"], raters: int) -> Int[Tensor, "raters *
         for k in range(raters):
             labels[k] += total <= (k + 0.5) / raters
     return labels
-
-
-def soft_histogram(
-    edges: Float64[Tensor, " R1"],
-    value: Float64[Tensor, " N"],
-    group: Int64[Tensor, " N"],
-    hit: Float64[Tensor, " N"],
-    groups: int,
-) -> Histogram:
-    """Return pixels, summed `hit` and summed `value` by group and right-closed bin of the value: `[groups, R]`."""
-    bins = len(edges) - 1
-    key = group * bins + torch.bucketize(value, edges[1:-1].contiguous())
-    sums = [value.new_zeros(groups * bins).index_add_(0, key, terms) for terms in (hit, value)]
-    return Histogram(*(part.view(groups, bins) for part in (torch.bincount(key, minlength=groups * bins), *sums)))

@@ -14,13 +14,13 @@ from torch import nn
 
 from segcal.calibrators import Calibrator, create, load
 from segcal.cases import Part, to_tensor
+from segcal.evidence.suite import CalibrationSuite
 from segcal.functional.checks import activation_of
 from segcal.integrations.calibrated_model import CalibratedModel
 from segcal.integrations.extras import needs_extra
 from segcal.integrations.outputs import read_output
 from segcal.integrations.predict import CaseMaker
 from segcal.integrations.spill import IN_MEMORY, SpilledCases
-from segcal.metrics import CalibrationSuite
 from segcal.statistics.folds import folds_of
 from segcal.types import Activation, Case, IgnoreIndex, InputError
 

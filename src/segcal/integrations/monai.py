@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from segcal.calibrators import Calibrator, load
-from segcal.functional import binning
-from segcal.functional.binning import Evidence, Histogram
-from segcal.functional.catalogue import readings
+from segcal.evidence import Evidence, describe, read
+from segcal.functional.catalogue import METRICS
 from segcal.functional.channels import exclusive_problems
 from segcal.functional.checks import (
     activation_of,
@@ -25,6 +24,7 @@ from segcal.functional.checks import (
     check_probabilities,
     probability_doubt,
 )
+from segcal.functional.masks import positions
 from segcal.functional.probability import logits_from_probabilities, logits_from_sigmoid
 from segcal.integrations.extras import needs_extra
 from segcal.integrations.loaders import whole_labels
@@ -118,8 +118,8 @@ class CalibrationMetric(CumulativeIterationMetric):
         self._problems, self._classes = (num_classes, 2) if self.activation == "sigmoid" else (1, num_classes)
         self.aggregate(metric)  # raises now if there is no such metric
 
-    def _compute_tensor(self, y_pred: Tensor, y: Tensor | None = None, **_: Any) -> list[Tensor]:
-        """Return counts `[B, K]` and sums `[B, M]` of a batch: scores `[B, L, *S]`, labels `[B, 1, *S]` or one-hot."""
+    def _compute_tensor(self, y_pred: Tensor, y: Tensor | None = None, **_: Any) -> Tensor:
+        """Return evidence `[B, problems, E]` of a batch: scores `[B, L, *S]`, labels `[B, 1, *S]` or one-hot."""
         if y is None:
             raise InputError("the metric needs labels, got y=None")
         logits, labels = self._logits(_plain(y_pred)), self._labels(_plain(y))
@@ -129,9 +129,7 @@ class CalibrationMetric(CumulativeIterationMetric):
                 self._checked, exclusive_problems(logits, labels, self.num_classes, self.activation)
             )
         ]
-        images = zip(*rows, strict=True)  # the rows of the channels of each image, one after the other
-        joined = [[torch.cat(field) for field in zip(*own, strict=True)] for own in images]
-        return [torch.stack(field) for field in zip(*joined, strict=True)]
+        return torch.stack([torch.stack(own) for own in rows], dim=1)
 
     def aggregate(self, metric: str | None = None) -> Tensor:
         """Return a metric over all pixels of all images: the chosen one, or another by name."""
@@ -143,14 +141,11 @@ class CalibrationMetric(CumulativeIterationMetric):
     def aggregate_all(self) -> dict[str, Tensor]:
         """Return every metric by name."""
         kept = self.get_buffer()
-        nothing = _nothing(self._problems, self._classes, self.bins)
-        counts, sums = (part.sum(dim=0) for part in kept) if kept else nothing
-        each = [
-            _read(*own, self._classes, self.bins)
-            for own in zip(counts.chunk(self._problems), sums.chunk(self._problems), strict=True)
-        ]
-        means = {name: torch.stack([own[name] for own in each]).double().nanmean() for name in each[0]}
-        return {**means, "pixels": torch.stack([own["pixels"] for own in each]).sum()}
+        nothing = Evidence.zeros(self._problems, self._classes, self.bins)
+        pooled = nothing if kept is None else Evidence.from_vectors(kept.sum(dim=0), self._classes)
+        each = read(pooled, [name for name in METRICS if name not in _NOT_POOLED])
+        pixels = each.pop("pixels").sum()
+        return {**{name: values.double().nanmean() for name, values in each.items()}, "pixels": pixels}
 
     def _logits(self, scores: Tensor) -> Tensor:
         if self.scores == "logits":
@@ -175,15 +170,12 @@ class CalibrationMetric(CumulativeIterationMetric):
             raise InputError(f"y must have 1 channel or one for each of {self.num_classes} classes, got {y.shape[1]}")
         return y.argmax(dim=1)
 
-    def _row(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        pixels = binning.describe(logits, labels)
-        inside = binning.index_of(labels.reshape(-1) >= 0)
-        edges = binning.equal_edges(self.bins, pixels.confidence)  # equal bins twice: adaptive ones cannot be pooled
-        found = binning.region_evidence(
-            pixels, [inside], num_classes=self._classes, bins=self.bins, adaptive_edges=edges
+    def _row(self, logits: Tensor, labels: Tensor) -> Tensor:
+        inside = positions(labels >= 0)
+        found = Evidence.of(
+            describe(logits, labels), [inside], num_classes=self._classes, bins=self.bins, equal_mass=False
         )
-        counts = torch.cat([found.top.pixels.flatten(), found.top.hit.flatten(), found.support.flatten()])
-        return counts, torch.cat([found.top.confidence.flatten(), found.sums.flatten()])
+        return found.to_vectors()[0]
 
 
 class CalibrationHandler(IgniteMetricHandler):
@@ -205,23 +197,6 @@ class CalibrationHandler(IgniteMetricHandler):
     ) -> None:
         metric_fn = CalibrationMetric(*settings, **named)
         super().__init__(metric_fn=metric_fn, output_transform=output_transform, save_details=save_details)
-
-
-def _read(counts: Tensor, sums: Tensor, num_classes: int, bins: int) -> dict[str, Tensor]:
-    """Return the metrics of summed counts and sums."""
-    cells = num_classes * bins
-    pixels, hit, support = counts[:cells], counts[cells : 2 * cells], counts[2 * cells :]
-    shape = (num_classes, bins)
-    top = Histogram(pixels.view(shape), hit.view(shape), sums[:cells].view(shape))
-    found = readings(Evidence(top, top, top, support, sums[cells:]))
-    return {name: value for name, value in found.items() if name not in _NOT_POOLED}
-
-
-def _nothing(problems: int, num_classes: int, bins: int) -> tuple[Tensor, Tensor]:
-    """Return the counts and sums of no pixels."""
-    cells = num_classes * bins
-    counts = torch.zeros(problems * (2 * cells + num_classes), dtype=torch.int64)
-    return counts, torch.zeros(problems * (cells + 3), dtype=torch.float64)
 
 
 def _plain(values: Any) -> Tensor:

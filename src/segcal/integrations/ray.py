@@ -22,9 +22,11 @@ import numpy as np
 import torch
 
 from segcal.calibrators import Calibrator, load
+from segcal.evaluation.builder import ResultsBuilder
+from segcal.evaluation.case_evidence import CaseEvidence
+from segcal.evaluation.measure import Evaluation
 from segcal.evaluation.protocol import Protocol
 from segcal.evaluation.results import Results
-from segcal.evaluation.run import Measuring
 from segcal.regions import chosen_regions
 from segcal.types import Array, Case
 
@@ -72,7 +74,7 @@ class CalibrateBatches:
 
 
 class MeasureBatches:
-    """Turn batches of cases into findings, which `measured_results` merges to the results of one process.
+    """Turn batches of cases into evidence, which `measured_results` merges to the results of one process.
 
     Rows have the columns `name`, `logits` `[L, *S]`, `labels` `[*S]` and, where they are needed, `image` and `group`.
 
@@ -83,19 +85,17 @@ class MeasureBatches:
     """
 
     def __init__(self, calibrators: Calibrators, protocol: Mapping[str, Any]) -> None:
-        self.measuring = _measuring(calibrators, protocol)
+        self.evaluation = _evaluation(calibrators, protocol)
 
     def __call__(self, batch: Batch) -> Batch:
-        """Measure a batch; the result is one row."""
-        found = self.measuring.nothing()
+        """Measure a batch; the result is one row per case."""
+        found = np.empty(len(batch["name"]), object)
         for k, name in enumerate(batch["name"]):
             image = np.array(batch["image"][k]) if "image" in batch else None
             group = str(batch["group"][k]) if "group" in batch else None
             case = Case(str(name), np.array(batch["logits"][k]), np.array(batch["labels"][k]), image, group=group)
-            self.measuring.add(case, found)
-        content = np.empty(1, object)
-        content[0] = found.to_bytes()
-        return {"found": content}
+            found[k] = self.evaluation.measure(case).to_bytes()
+        return {"found": found}
 
 
 def measured_results(
@@ -105,17 +105,16 @@ def measured_results(
 
     Calibrators and protocol must be those that were measured with.
     """
-    measuring = _measuring(calibrators, protocol)
-    found = measuring.nothing()
-    for row in rows:
-        found.merge_bytes(row["found"])
-    return measuring.results(found, sorted(found.cases))
+    builder = ResultsBuilder(_evaluation(calibrators, protocol))
+    for case in sorted((CaseEvidence.from_bytes(row["found"]) for row in rows), key=lambda case: case.name):
+        builder.add(case)
+    return builder.results()
 
 
-def _measuring(calibrators: Calibrators, protocol: Mapping[str, Any]) -> Measuring:
+def _evaluation(calibrators: Calibrators, protocol: Mapping[str, Any]) -> Evaluation:
     fitted = {name: None if given is None else _loaded(given) for name, given in calibrators.items()}
     chosen = Protocol(**{"patch_size": 72, **protocol})
-    return Measuring.of(fitted, chosen, chosen_regions(None))
+    return Evaluation(fitted, chosen, chosen_regions(None))
 
 
 def _loaded(calibrator: Calibrator | str | Path) -> Calibrator:

@@ -4,32 +4,12 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import torch
-
-from segcal.types import Array
 
 CELLS = 1 << 16
 """Cells of a fine histogram of confidences or probabilities."""
-LOW_OCTAVES = 12
-"""Of 1,024 cells, for confidences below 1/2; the other 52 are for 1 - confidence."""
-CELL_UNIT = 2.0**-44
-"""Unit of the fixed-point sums of confidence in a cell. A cell is at most 2**-11 wide, so int64 has room for 2**30
-pixels in the widest cell, and the rounding error of a mean confidence is below 3e-14."""
-
-
-def _cell_bases() -> Array:
-    """Return a confidence on the edge of each cell, the inverse of `segcal.functional.counting.cell_of`."""
-    cell = np.arange(CELLS, dtype=np.int64)
-    low = (cell + ((1022 - LOW_OCTAVES) << 10)) << 42
-    rest = (CELLS - 1 - cell + ((958 + LOW_OCTAVES) << 10)) << 42
-    bases = np.where(cell < LOW_OCTAVES << 10, low.view(np.float64), 1.0 - rest.view(np.float64))
-    bases[0] = 0.0  # also holds all that is smaller
-    return bases
-
-
-CELL_BASES = _cell_bases()
-"""The confidence from which fixed-point sums in a cell are counted."""
+OCTAVES = 64
+"""Of 512 cells, for probabilities below 1/2, and as many for 1 - probability."""
 
 WINDOWS = (9, 25)
 """Sides of the boxes of the context features, in pixels."""
@@ -59,8 +39,6 @@ LARGEST_OFFSET = 80.0
 LEAST_POWER = 1e-300
 """The least `exp(-margin)`, so that its logarithm is finite."""
 
-OCTAVES = 64
-"""Of 512 cells, for class probabilities below 1/2, and as many for 1 - probability."""
 TIE_BREAK = 1e-9
 """Share of a probability that is added to its mapped value, so that equal values keep their order."""
 SMALLEST = float(torch.finfo(torch.float64).tiny)

@@ -14,13 +14,13 @@ import torch
 from jaxtyping import Float64, Int64, Shaped
 from torch import Tensor
 
-from segcal.cases import labels_of
-from segcal.evaluation.heads import Head
-from segcal.evaluation.measure import Method, calibrated_slabs
-from segcal.functional import binning
-from segcal.functional.binning import Histogram
-from segcal.functional.checks import IGNORED
-from segcal.functional.geometry import foreground
+from segcal.cases import CaseStream
+from segcal.evaluation.heads import ExclusiveHead
+from segcal.evaluation.mapping import Method, calibrated_slabs
+from segcal.evidence import Evidence, Histogram, describe
+from segcal.evidence.cells import empty_cells
+from segcal.functional import counting
+from segcal.functional.masks import positions
 from segcal.functional.scores import ScoreHistogram, count_scores, largest_of_cells
 from segcal.kernels.constants import CELLS
 from segcal.types import Array, Case
@@ -82,32 +82,31 @@ class Counts:
         cells: Fine histogram of the confidence in the region *All*.
     """
 
-    head: Head
+    head: ExclusiveHead
     cases: list[CaseCounts] = field(default_factory=list)
     above: Array = field(init=False)
     cells: Histogram = field(init=False)
 
     def __post_init__(self) -> None:
         classes = self.head.protocol.num_classes
-        self.above, self.cells = np.zeros((classes, STEPS), np.int64), binning.empty_cells(classes)
+        self.above, self.cells = np.zeros((classes, STEPS), np.int64), empty_cells(classes)
 
     def add(self, whole: Case, method: Method) -> None:
         """Count one case, slab by slab."""
         case, protocol = self.head.case(whole), self.head.protocol
         classes = protocol.num_classes
-        labels = labels_of(case, classes, protocol.ignore_index)
-        inside = foreground(labels, IGNORED, background=protocol.background)[0]
-        table, found, parts = _empty_table(classes), np.zeros(classes, np.int64), []
-        for rows, slab in calibrated_slabs(case, self.head.method(method, whole), classes):
-            logits, truth = slab[0].cpu(), labels[0, rows]
+        view = protocol.stream([case])[0]
+        labelled = protocol.labelled(view)
+        labels, inside = labelled.labels[0], labelled.all[0]
+        table, evidence = _empty_table(classes), Evidence.zeros(2, classes, 1)
+        for rows, slab in calibrated_slabs(view, self.head.method(method, whole)):
+            logits, truth = slab[0].cpu(), labels[rows]
             count_scores(logits, truth, table)
-            pixels = binning.describe(logits, truth)
-            own = binning.index_of(inside[rows])
-            binning.count_cells(pixels, own, self.cells)
-            found += _found(pixels, classes)
-            parts.append(_confidence_and_error(pixels, own))
+            pixels, regions = describe(logits, truth), [positions(inside[rows]), positions(truth >= 0)]
+            evidence += Evidence.of(pixels, regions, num_classes=classes, bins=1, equal_mass=False)
+            counting.count_cells(regions[0], *pixels[:3], *self.cells)
         self.above += _steps(table.total)
-        self.cases.append(_counts_of(case, table, found, np.sum(parts, axis=0)))
+        self.cases.append(_counts_of(case, table, evidence))
 
     def true_below(self, label: int) -> tuple[Array, Array]:
         """Return the cases with pixels of a class, and the share of these below each of the thresholds `[n, STEPS]`."""
@@ -130,18 +129,19 @@ def thresholds() -> Float64[np.ndarray, " STEPS"]:
 
 
 def expected_volumes(
-    head: Head, case: Case, method: Method
+    head: ExclusiveHead, case: Case, method: Method
 ) -> tuple[Float64[np.ndarray, " L"], Float64[np.ndarray, " L"]]:
     """Return the expected volume of each class in all pixels of a case, labelled or not, and its uncertain part."""
     classes = head.protocol.num_classes
     table = _empty_table(classes)
-    for _, slab in calibrated_slabs(head.case(case), head.method(method, case), classes):
+    view = CaseStream([head.case(case)], classes, labelled=False)[0]
+    for _, slab in calibrated_slabs(view, head.method(method, case)):
         logits = slab[0].cpu()
         count_scores(logits, torch.zeros(logits.shape[1:], dtype=torch.int64), table)
     return _volumes(table)
 
 
-def decided_classes(head: Head) -> dict[int, str]:
+def decided_classes(head: ExclusiveHead) -> dict[int, str]:
     """Return the classes that rules are learned for, by number: every class of a softmax, or the channel itself."""
     return {1: head.name} if head.channels else dict(enumerate(head.protocol.names))
 
@@ -166,11 +166,13 @@ def _empty_table(num_classes: int) -> ScoreHistogram:
     return ScoreHistogram(torch.from_numpy(count), torch.from_numpy(hits), torch.from_numpy(distance))
 
 
-def _counts_of(case: Case, table: ScoreHistogram, found: Array, sums: Array) -> CaseCounts:
+def _counts_of(case: Case, table: ScoreHistogram, evidence: Evidence) -> CaseCounts:
+    """Return the counts of a case from its evidence in *All* and in all labelled pixels."""
     true = _steps(table.hits)
     sparse = tuple(Sparse(place := np.flatnonzero(row), row[place]) for row in true)
-    pixels, confidence, wrong = sums
-    mean = (confidence / pixels, wrong / pixels) if pixels else (np.nan, np.nan)
+    pixels, hit, confidence = (field.sum().item() for field in evidence[0].top)
+    mean = (confidence / pixels, (pixels - hit) / pixels) if pixels else (np.nan, np.nan)
+    found = evidence[1].top.hit.sum(dim=-1).numpy()
     expected, uncertain = _volumes(table)
     shared = (case.name, case.group or "", voxel_size(case), volume_unit(case), sparse, true.sum(axis=1), found)
     return CaseCounts(*shared, expected, uncertain, int(pixels), *mean)
@@ -185,15 +187,3 @@ def _volumes(table: ScoreHistogram) -> tuple[Array, Array]:
 
 def _steps(table: Shaped[Tensor, "L cells"]) -> Array:
     return np.asarray(table.numpy().reshape(len(table), STEPS, _MERGED).sum(axis=2))
-
-
-def _found(pixels: binning.Pixels, num_classes: int) -> Array:
-    truth, predicted = pixels.labels.numpy(), pixels.predicted.numpy()
-    return np.bincount(truth[truth == predicted], minlength=num_classes)
-
-
-def _confidence_and_error(pixels: binning.Pixels, index: Tensor) -> Array:
-    """Return pixels, summed confidence and wrong pixels at some positions."""
-    at = index.numpy()
-    wrong = pixels.predicted.numpy()[at] != pixels.labels.numpy()[at]
-    return np.array([len(at), pixels.confidence.numpy()[at].sum(), wrong.sum()], dtype=np.float64)

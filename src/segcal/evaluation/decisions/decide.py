@@ -14,9 +14,9 @@ from segcal.cases import no_cases
 from segcal.evaluation.decisions.counts import Counts, decided_classes, thresholds
 from segcal.evaluation.decisions.model import COLUMNS, Decisions
 from segcal.evaluation.decisions.volumes import volume_tables
-from segcal.evaluation.heads import Head, check_methods, heads_of
+from segcal.evaluation.heads import ExclusiveHead, check_methods, heads_of
 from segcal.evaluation.leaks import leaks
-from segcal.evaluation.measure import Method
+from segcal.evaluation.mapping import Method
 from segcal.evaluation.protocol import Protocol
 from segcal.functional.checks import ignored_labels, probability_doubt
 from segcal.functional.conformal import controlled_index, fewest_units, group_means, left_out_indices
@@ -101,7 +101,7 @@ def decide(
 
 
 def _count(
-    cases: Iterable[Case], methods: Mapping[str, Method], heads: Sequence[Head]
+    cases: Iterable[Case], methods: Mapping[str, Method], heads: Sequence[ExclusiveHead]
 ) -> tuple[dict[str, list[Counts]], list[str]]:
     """Return the counts of each method and head, and warnings about the cases."""
     counts = {method: [Counts(head) for head in heads] for method in methods}

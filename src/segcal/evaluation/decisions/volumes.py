@@ -24,7 +24,7 @@ from segcal.evaluation.decisions.counts import (
 )
 from segcal.evaluation.decisions.model import COLUMNS, VOLUME_COLUMNS, Decisions
 from segcal.evaluation.heads import check_methods, heads_of
-from segcal.evaluation.measure import Method
+from segcal.evaluation.mapping import Method
 from segcal.functional.conformal import conformal_radius, fewest_units, left_out_radii
 from segcal.statistics import clusters_of
 from segcal.types import Array, Case, InputError

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from segcal.calibrators import Calibrator, TemperatureCalibrator
-from segcal.evaluation.heads import Head
-from segcal.evaluation.measure import calibrated_slabs
+from segcal.cases import StreamedCase
+from segcal.evaluation.heads import ExclusiveHead
+from segcal.evaluation.mapping import calibrated_slabs
 from segcal.evaluation.portraits.choice import choose_cases, choose_patches
 from segcal.evaluation.portraits.maps import (
     bin_accuracy,
@@ -26,8 +27,8 @@ from segcal.evaluation.portraits.optimum import local_optimum
 from segcal.evaluation.portraits.thinning import Thinning
 from segcal.evaluation.protocol import Protocol
 from segcal.evaluation.results import Results
-from segcal.functional import binning
-from segcal.functional.binning import Pixels, PixelStore
+from segcal.evidence import Evidence, Pixels, PixelStore, describe
+from segcal.functional.masks import positions
 from segcal.regions import Box, box_index
 from segcal.types import Array, Case
 
@@ -55,7 +56,7 @@ def _portraits(
     if not channels:
         yield _portrait(case, why, calibrators, results)
     for k, name in enumerate(channels):
-        head = Head(name, Protocol.of(results.settings), k, len(channels))
+        head = ExclusiveHead(name, Protocol.of(results.settings), k, len(channels))
         own = results.channels.get(name, results)
         fitted = {method: head.calibrator(calibrator) for method, calibrator in calibrators.items()}
         portrait = _portrait(head.case(case), why, fitted, own)
@@ -65,11 +66,12 @@ def _portraits(
 def _portrait(case: Case, why: str, calibrators: Mapping[str, Calibrator | None], results: Results) -> Portrait:
     settings = results.settings
     protocol = Protocol.of(settings)
-    labelled = protocol.labelled(case)
+    view = protocol.stream([case])[0]
+    labelled = protocol.labelled(view)
     labels, near, inside, boxes = labelled.labels, labelled.boundary, labelled.all[0], protocol.boxes(labelled)
     shape = tuple(int(length) for length in labels.shape[1:])
     shown = choose_patches(results, case.name) if boxes else []
-    regions = [binning.index_of(inside), *(box_index(boxes[k], inside) for k in shown)]
+    regions = [positions(inside), *(box_index(boxes[k], inside) for k in shown)]
     thinned = Thinning.of(shape)
     window = max(5, settings["patch_size"] // 3) | 1
     truth, inner = labels[0].numpy(), inside.numpy()
@@ -77,7 +79,7 @@ def _portrait(case: Case, why: str, calibrators: Mapping[str, Calibrator | None]
     predictions: dict[str, Array] = {}
     curves: dict[str, list[Curve]] = {}
     for method, calibrator in calibrators.items():
-        pixels, temperature = _described(case, calibrator, labels[0], settings["num_classes"])
+        pixels, temperature = _described(view, calibrator, labels[0])
         curves[method] = _curves(pixels, regions, settings)
         confidence = pixels.confidence.numpy().reshape(shape)
         predicted = pixels.predicted.numpy().reshape(shape)
@@ -88,7 +90,7 @@ def _portrait(case: Case, why: str, calibrators: Mapping[str, Calibrator | None]
             maps.append(("temperature", method, thinned(temperature)))
         maps.append(("gap", method, thinned(local_gap(confidence, predicted == truth, inner, window))))
         if method == results.baseline:
-            slabs = calibrated_slabs(case, calibrator, settings["num_classes"])
+            slabs = calibrated_slabs(view, calibrator)
             maps.append(("accuracy", method, thinned(bin_accuracy(confidence, inner, curves[method][0]))))
             maps.append(("optimum", method, local_optimum(slabs, labels[0], thinned=thinned)))
         del pixels, temperature, confidence, predicted  # of a volume, before those of the next method are there too
@@ -118,34 +120,32 @@ def _portrait(case: Case, why: str, calibrators: Mapping[str, Calibrator | None]
     )
 
 
-def _described(
-    case: Case, calibrator: Calibrator | None, labels: Tensor, num_classes: int
-) -> tuple[Pixels, Array | None]:
+def _described(case: StreamedCase, calibrator: Calibrator | None, labels: Tensor) -> tuple[Pixels, Array | None]:
     """What the metrics know of each pixel, and the temperatures where the method has them."""
     described, heats = PixelStore(labels.numel()), []
-    for rows, logits, temperature in _slabs(case, calibrator, num_classes):
-        described.add(binning.describe(logits[0].cpu(), labels[rows]))
+    for rows, logits, temperature in _slabs(case, calibrator):
+        described.add(describe(logits[0].cpu(), labels[rows]))
         if temperature is not None:
             heats.append(temperature[0, 0].float().cpu())
     return described.pixels(), torch.cat(heats).numpy() if heats else None
 
 
-def _slabs(
-    case: Case, calibrator: Calibrator | None, num_classes: int
-) -> Iterator[tuple[slice, Tensor, Tensor | None]]:
+def _slabs(case: StreamedCase, calibrator: Calibrator | None) -> Iterator[tuple[slice, Tensor, Tensor | None]]:
     calibrator = None if calibrator is None else calibrator.applied
     if isinstance(calibrator, TemperatureCalibrator):
-        for slab, temperature in calibrator.temperature_case(case):
+        for slab, temperature in calibrator.temperature_case(case.case):
             rows, logits = slab.inner_rows, calibrator.scale(slab.logits[:, :, slab.inner], temperature)
             del slab  # as read, with its context, before the next is read
             yield rows, logits, temperature
     else:
-        for rows, logits in calibrated_slabs(case, calibrator, num_classes):
+        for rows, logits in calibrated_slabs(case, calibrator):
             yield rows, logits, None
 
 
 def _curves(pixels: Pixels, regions: Sequence[Tensor], settings: Mapping[str, Any]) -> list[Curve]:
-    evidence = binning.region_evidence(pixels, regions, num_classes=settings["num_classes"], bins=settings["bins"])
+    evidence = Evidence.of(
+        pixels, regions, num_classes=settings["num_classes"], bins=settings["bins"], equal_mass=False
+    )
     merged = [part.sum(dim=-2).tolist() for part in evidence.top]
     return [Curve(*(tuple(part[k]) for part in merged)) for k in range(len(regions))]
 

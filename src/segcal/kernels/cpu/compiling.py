@@ -1,4 +1,4 @@
-"""Tools that the compiled kernels share: the compiler, vectorizable exp and log, the cells of confidence, ranges.
+"""Tools that the compiled kernels share: the compiler, vectorizable exp and log, the cells of probability, ranges.
 
 Machine code is kept on disk by numba, next to the source or in a folder of the user. numba stores pickle files, and to
 read one is to run it: a folder that another user owns, or that everybody may write to, is not used.
@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from segcal.kernels.constants import CELLS, LOW_OCTAVES
+from segcal.kernels.constants import CELLS, OCTAVES
 from segcal.kernels.cpu.parallel import run_all
 from segcal.types import Array
 
@@ -138,12 +138,12 @@ def log_above_one(x: float) -> float:
 
 
 @compiled
-def cell_of(confidence: float) -> int:
-    """Return the cell of a confidence; see `segcal.functional.counting.cell_of`. Without branches, to vectorize."""
-    rest = 1.0 - confidence
-    low = (np.float64(confidence).view(np.int64) >> 42) - ((1022 - LOW_OCTAVES) << 10)
-    high = CELLS - 1 - (np.float64(rest).view(np.int64) >> 42) + ((958 + LOW_OCTAVES) << 10)
-    return max(low, 0) if confidence < 0.5 else min(high, CELLS - 1)  # type: ignore[return-value]
+def cell_of(score: float) -> int:
+    """Return the cell of a probability; see `segcal.functional.scores.cell_of`. Without branches, to vectorize."""
+    rest = 1.0 - score
+    near = (np.float64(min(score, rest)).view(np.int64) >> 43) - ((1022 - OCTAVES) << 9)
+    inside = min(max(near, np.int64(0)), np.int64(CELLS // 2 - 1))
+    return inside if score < 0.5 else CELLS - 1 - inside  # type: ignore[return-value]
 
 
 def over_pixels(kernel: Callable[..., None], n: int, *arguments: Any, unit: int = BLOCK) -> None:

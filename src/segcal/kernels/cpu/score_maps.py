@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from segcal.kernels.constants import CELLS, NEAREST, SMALLEST, TIE_BREAK
-from segcal.kernels.cpu.compiling import BLOCK, as_numpy, compiled, exp_below_zero, log_above_one, over_pixels
-from segcal.kernels.cpu.scores import normalised, score_cell
+from segcal.kernels.cpu.compiling import BLOCK, as_numpy, cell_of, compiled, exp_below_zero, log_above_one, over_pixels
+from segcal.kernels.cpu.scores import normalised
 from segcal.kernels.dispatch import DECLINED
 from segcal.types import Array
 
@@ -22,7 +22,7 @@ def _first_breaks(breaks: Array, first: Array) -> None:
     for g in range(breaks.shape[0]):
         at = 0
         for k in range(breaks.shape[1] + 1):
-            stop = CELLS if k == breaks.shape[1] else score_cell(min(breaks[g, k], 1.0)) + 1
+            stop = CELLS if k == breaks.shape[1] else cell_of(min(breaks[g, k], 1.0)) + 1
             while at < stop:
                 first[g, at] = k
                 at += 1
@@ -30,7 +30,7 @@ def _first_breaks(breaks: Array, first: Array) -> None:
 
 @compiled
 def _look_up(score: float, first: Array, breaks: Array, left: Array, right: Array) -> float:
-    at = first[score_cell(score)]
+    at = first[cell_of(score)]
     last = breaks.shape[0] - 1
     while at <= last and breaks[at] < score:
         at += 1

@@ -13,19 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from segcal.kernels.constants import CELLS, OCTAVES
-from segcal.kernels.cpu.compiling import BLOCK, as_numpy, compiled, exp_below_zero, log_above_one, over_pixels
+from segcal.kernels.cpu.compiling import BLOCK, as_numpy, cell_of, compiled, exp_below_zero, log_above_one, over_pixels
 from segcal.kernels.cpu.parallel import run_all
 from segcal.types import Array
-
-
-@compiled
-def score_cell(score: float) -> int:
-    """Return the cell of a probability; see `segcal.functional.scores.cell_of`."""
-    rest = 1.0 - score
-    near = (np.float64(min(score, rest)).view(np.int64) >> 43) - ((1022 - OCTAVES) << 9)
-    inside = min(max(near, np.int64(0)), np.int64(CELLS // 2 - 1))
-    return inside if score < 0.5 else CELLS - 1 - inside  # type: ignore[return-value]
 
 
 @compiled
@@ -79,7 +69,7 @@ def _count_class(
             score[i] = exp_below_zero(np.float64(values[i]) - peak[i]) * share[i]
         if fine:
             for i in range(n):
-                key[i] = score_cell(score[i])
+                key[i] = cell_of(score[i])
         else:
             key[:] = 0
             for edge in edges:

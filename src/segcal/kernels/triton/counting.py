@@ -20,7 +20,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from segcal.kernels.constants import CELLS, LOW_OCTAVES
+from segcal.kernels.constants import CELLS, OCTAVES
 from segcal.kernels.dispatch import DECLINED, has_values
 from segcal.kernels.triton.launching import PRECISIONS, current_stream, launch, pieces
 from segcal.kernels.triton.softmax import impossible_logit, laid_flat
@@ -32,27 +32,25 @@ _CHUNKS = 64  # of cells, each for a program of the second pass
 _MOST_KEPT = 8
 
 _CELLS = tl.constexpr(CELLS)
-_LOW = tl.constexpr((1022 - LOW_OCTAVES) << 10)
-_HIGH = tl.constexpr(CELLS - 1 + ((958 + LOW_OCTAVES) << 10))
-_SPLIT = tl.constexpr(LOW_OCTAVES << 10)  # the first cell above 1/2
+_HALF = tl.constexpr(CELLS // 2)  # the first cell above 1/2
+_FIRST = tl.constexpr((1022 - OCTAVES) << 9)
 _UNIT = tl.constexpr(2.0**43)  # in a unit of which distances are at most 32 bits long
 
 
 @triton.jit
 def _cell_of(confidence):
-    """See `segcal.functional.counting.cell_of`."""
-    low = (confidence.to(tl.int64, bitcast=True) >> 42) - _LOW
-    high = _HIGH - ((1.0 - confidence).to(tl.int64, bitcast=True) >> 42)
-    cell = tl.where(confidence < 0.5, low, high)
-    return tl.minimum(tl.maximum(cell, 0), _CELLS - 1)
+    """See `segcal.functional.scores.cell_of`."""
+    near = (tl.minimum(confidence, 1.0 - confidence).to(tl.int64, bitcast=True) >> 43) - _FIRST
+    near = tl.minimum(tl.maximum(near, 0), _HALF - 1)
+    return tl.where(confidence < 0.5, near, _CELLS - 1 - near)
 
 
 @triton.jit
 def _reference(cell):
     """Return the confidence that a cell stands for: its lower edge below 1/2, its upper edge above."""
-    low = ((cell + _LOW) << 42).to(tl.float64, bitcast=True)
-    high = 1.0 - ((-cell + _HIGH) << 42).to(tl.float64, bitcast=True)
-    return tl.where(cell < _SPLIT, low, high)
+    near = tl.where(cell < _HALF, cell, _CELLS - 1 - cell)
+    distance = ((near + _FIRST) << 43).to(tl.float64, bitcast=True)
+    return tl.where(cell < _HALF, distance, 1.0 - distance)
 
 
 @triton.jit

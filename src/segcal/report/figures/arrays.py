@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from segcal.measures import ReliabilityCurve, Values, reliability_curve
+from segcal.evidence.one_line import ReliabilityCurve, Values, reliability_curve
 from segcal.report.figures.diagram import Bins
 from segcal.report.figures.notebook import drawn
 from segcal.report.figures.reliability import side_by_side

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from segcal import CalibrationSuite
-from segcal.functional.binning import Form
+from segcal.evidence import Evidence, Form
 from segcal.functional.catalogue import METRICS
 from segcal.kernels.constants import SMALLEST_LOG_PROBABILITY
 from segcal.types import InputError
@@ -193,7 +193,8 @@ def test_parts_masks_chunks_and_order_do_not_matter(monkeypatch: pytest.MonkeyPa
     half = torch.rand(labels.shape, generator=torch.Generator().manual_seed(0)) < 0.5
     masked = shown(logits, labels, half, form=form)
     masked.update(logits, labels, ~half)
-    monkeypatch.setattr("segcal.metrics._CHUNK", 5)
+    monkeypatch.setattr("segcal.functional.counting._PART", 5)
+    monkeypatch.setattr("segcal.evidence.statistic._PART", 5)
     chunked = shown(logits, labels, form=form)
     for suite in (one_by_one, masked, chunked):
         assert_close(suite.compute(), whole.compute())
@@ -304,7 +305,7 @@ def test_a_cast_of_the_model_does_not_touch_the_sums(cast: Callable[[nn.Module],
     assert_close(everything(model["suite"]), before, tolerance=0)
     suite.reset()
     suite.update(*batch(1))
-    assert {suite.sums.dtype, suite.confidence.dtype, suite.cell_confidence.dtype} == {torch.float64}
+    assert {suite.sums.dtype, suite.top_confidence.dtype, suite.cells_confidence.dtype} == {torch.float64}
     assert_close(everything(suite), before, tolerance=0)
 
 
@@ -331,8 +332,8 @@ def test_50_million_pixels_in_one_bin(set_threads: Callable[[int], None], update
     assert total > 2**24  # where a float32 counter stops
     suite = CalibrationSuite(2)
     uniform_updates(suite, updates, pixels)
-    assert (suite.count.sum(), suite.hit.sum()) == (total, total // 4 * 3)
-    assert (suite.cell_count.sum(), suite.cell_hit.sum()) == (total, total // 4 * 3)
+    assert (suite.top_pixels.sum(), suite.top_hit.sum()) == (total, total // 4 * 3)
+    assert (suite.cells_pixels.sum(), suite.cells_hit.sum()) == (total, total // 4 * 3)
     assert suite.support.tolist() == [[total // 4, total // 4 * 3]]
     assert suite.compute_curves()["all"]["pixels"].tolist() == [0, 0, 0, 0, 0, 0, 0, total, 0, 0]
     assert_uniform(suite.compute()["all"], total)
@@ -406,7 +407,7 @@ def test_images_are_given_only_if_they_were_kept() -> None:
 
 def deferring(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let suites add batches as they do on a GPU; without one, the plain form does it."""
-    monkeypatch.setattr("segcal.metrics.engine_for", lambda *_: "triton")
+    monkeypatch.setattr("segcal.evidence.suite.engine_for", lambda *_: "triton")
 
 
 def test_a_pass_that_does_not_wait_gives_the_same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -429,9 +430,9 @@ def test_what_is_invalid_is_left_out_and_reported_with_the_numbers(monkeypatch: 
     strange[:, :, 0] = torch.nan
     first, second = (CalibrationSuite(4, (9, 255)) for _ in range(2))
     first.update(logits, labels)
-    counted = int(first.count.sum())
+    counted = int(first.top_pixels.sum())
     first.update(logits, wrong)
-    assert int(first.count.sum()) in (2 * counted, 2 * counted - 1)
+    assert int(first.top_pixels.sum()) in (2 * counted, 2 * counted - 1)
     with pytest.raises(InputError, match=r"labels must be in 0..3 or .*, got one .* at position 7 .* update 2"):
         first.compute()
     first.reset()
@@ -509,7 +510,7 @@ def test_several_channels_are_a_loop_and_their_mean(options: dict[str, Any]) -> 
     bounds = np.mean([own.ace_error_bound()["left"] for own in alone])
     assert suite.ace_error_bound()["left"] == pytest.approx(bounds)
     suite.reset()
-    assert int(suite.count.sum()) == 0
+    assert int(suite.top_pixels.sum()) == 0
 
 
 def test_the_value_of_a_step_is_that_of_its_batch() -> None:
@@ -572,6 +573,6 @@ def test_what_torchmetrics_asks_about_a_suite() -> None:
 
 
 def test_a_suite_has_at_most_65536_classes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(CalibrationSuite, "_add_histogram")  # so that no memory is asked for
+    monkeypatch.delattr(Evidence, "zeros")  # so that no memory is asked for
     with pytest.raises(InputError, match="num_classes must be at most 65536, got 65537"):
         CalibrationSuite((1 << 16) + 1)

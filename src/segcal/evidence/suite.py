@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -11,9 +11,12 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from segcal.functional import binning
-from segcal.functional.binning import Evidence, Form, Histogram, Pixels
-from segcal.functional.catalogue import METRICS, readings
+from segcal.evidence import errors
+from segcal.evidence.cells import equal_mass_error
+from segcal.evidence.errors import Form, Histogram
+from segcal.evidence.readings import read
+from segcal.evidence.statistic import Evidence, describe
+from segcal.functional.catalogue import METRICS
 from segcal.functional.channels import exclusive_problems
 from segcal.functional.checks import (
     activation_of,
@@ -24,9 +27,9 @@ from segcal.functional.checks import (
     ignored_labels,
     probability_doubt,
 )
-from segcal.functional.counting import Totals, add_unchecked_batch, measure_batch
+from segcal.functional.counting import Totals, add_unchecked_batch
+from segcal.functional.masks import positions
 from segcal.functional.probability import probabilities
-from segcal.kernels.constants import CELLS
 from segcal.kernels.dispatch import engine_for
 from segcal.text import CalibrationWarning
 from segcal.types import (
@@ -41,9 +44,6 @@ from segcal.types import (
     check_whole,
     public,
 )
-
-_CHUNK = 1 << 22  # pixels described at a time
-_FIELDS = ("count", "hit", "confidence")
 
 
 @public
@@ -66,7 +66,7 @@ class CalibrationSuite(Metric):
         ignore_index: Label, or labels, to ignore.
         regions: Names of the regions that are measured separately; `update` takes a mask for each.
         bins: Number of confidence bins R.
-        form: Form of SCE and ACE: "tables", "equations" or "marginal" (see `segcal.functional.binning`).
+        form: Form of SCE and ACE: "tables", "equations" or "marginal" (see `segcal.evidence.errors`).
         per_image: Whether to keep the metrics of every image too, with exact equal-mass bins, for `compute_images`.
         activation: "softmax" for exclusive classes, "sigmoid" for channels that may overlap; by default a softmax, or a
             sigmoid if `num_classes` is 1.
@@ -77,11 +77,6 @@ class CalibrationSuite(Metric):
     higher_is_better = None
     is_differentiable = False
 
-    count: Tensor
-    hit: Tensor
-    confidence: Tensor
-    support: Tensor
-    sums: Tensor
     problems: Tensor
     """See `add_unchecked_batch`."""
     _edges: Tensor
@@ -111,16 +106,14 @@ class CalibrationSuite(Metric):
         self.channels = num_classes if self.activation == "sigmoid" else 1
         classes = 2 if self.activation == "sigmoid" else num_classes
         many = self.channels * len(self.regions)  # rows of the state: all regions of a channel, then of the next
-        self._add_histogram("", (many, classes, bins))
-        self._add_histogram("cell_", (many, classes, CELLS))
-        if form == "marginal":
-            self._add_histogram("static_", (many, classes, bins))
-        self.add_state("support", torch.zeros(many, classes, dtype=torch.int64), "sum")
-        self.add_state("sums", torch.zeros(many, 3, dtype=torch.float64), "sum")
+        nothing = Evidence.zeros(many, classes, bins, cells=True, marginal=form == "marginal")
+        self._names = tuple(nothing.tensors())
+        for name, value in nothing.tensors().items():
+            self.add_state(name, value, "sum")
         self.add_state("images", [], "cat")
         self.add_state("problems", torch.zeros(2, dtype=torch.int64), "max")
         # kept here, since to copy them to a GPU with every batch would wait for it
-        edges, ignored = binning.equal_edges(bins, self.sums), torch.tensor(ignored_labels(ignore_index)).long()
+        edges, ignored = errors.equal_edges(bins), torch.tensor(ignored_labels(ignore_index)).long()
         self.register_buffer("_edges", edges, persistent=False)
         self.register_buffer("_ignored", ignored, persistent=False)
 
@@ -135,25 +128,19 @@ class CalibrationSuite(Metric):
             labels: True classes `[B, *S]`, or masks of 0 and 1 `[B, C, *S]` of sigmoid channels.
             mask: Pixels to measure, or those of each region; by default every pixel that is not ignored.
         """
-        one_pass = not self.per_image and self.form != "marginal"
         problems = exclusive_problems(logits, labels, self.num_classes, self.activation)
-        if one_pass and engine_for(logits, labels) == "triton":
+        if not self.per_image and self.form != "marginal" and engine_for(logits, labels) == "triton":
             for k, (scores, truth) in enumerate(problems):
                 self._add_unchecked(scores, truth, mask, self._rows(k))
             return
         checked = [self._checked(scores, truth, mask) for scores, truth in problems]
         if len(logits) and (doubt := probability_doubt(checked[0][0][0])):
             warnings.warn(doubt, CalibrationWarning, stacklevel=2)
-        if one_pass:
-            for k, (scores, valid, masks) in enumerate(checked):
-                self._add_batch(scores, valid, masks, self._rows(k))
-            return
-        for image in range(len(logits)):
-            rows = [
-                self._add_image(scores[image], valid[image], masks[:, image], self._rows(k))
-                for k, (scores, valid, masks) in enumerate(checked)
-            ]
-            if self.per_image:
+        for k, batch in enumerate(checked):
+            self._evidence(self._rows(k)).add(*batch)
+        if self.per_image:
+            for image in range(len(logits)):
+                rows = [self._image_metrics(z[image], y[image], masks[:, image]) for z, y, masks in checked]
                 self.images.append(torch.cat(rows).unsqueeze(0))  # type: ignore[union-attr]
 
     def compute(self) -> dict[str, dict[str, Tensor]]:
@@ -161,13 +148,13 @@ class CalibrationSuite(Metric):
 
         Of several sigmoid channels it is the mean over the channels that have pixels; pixels are added up.
         """
-        found = readings(self._evidence(), self.form)
+        found = read(self._checked_evidence(), form=self.form)
         return self._by_region({name: self._over_channels(name, values, 0) for name, values in found.items()})
 
     def compute_channels(self) -> list[dict[str, dict[str, Tensor]]]:
         """Return what `compute` returns for each sigmoid channel: `compute_channels()[0]["all"]["ece"]`."""
         with self.sync_context(should_sync=self._to_sync, should_unsync=self._should_unsync):
-            found = readings(self._evidence(), self.form)
+            found = read(self._checked_evidence(), form=self.form)
         return [
             self._by_region({name: values[self._rows(k)] for name, values in found.items()})
             for k in range(self.channels)
@@ -191,15 +178,15 @@ class CalibrationSuite(Metric):
         Sigmoid channels have two classes each: outside and inside the channel, one channel after the other.
         """
         with self.sync_context(should_sync=self._to_sync, should_unsync=self._should_unsync):
-            table = binning.class_table(self._evidence())
+            evidence = self._checked_evidence()
+            table = errors.class_table(evidence.top, evidence.support)
         return self._by_region({name: self._joined(values) for name, values in table.items()})
 
     def compute_curves(self) -> dict[str, dict[str, Tensor]]:
         """Return the reliability diagram of each region, over all channels: confidence, accuracy and pixels by bin."""
         with self.sync_context(should_sync=self._to_sync, should_unsync=self._should_unsync):
-            self._check_batches()
-            histogram = self._histogram("")
-            curve = binning.reliability_curve(Histogram(*(self._joined(field) for field in histogram)))
+            top = self._checked_evidence().top
+            curve = errors.reliability_curve(Histogram(*(self._joined(field) for field in top)))
         return self._by_region(curve)
 
     def plot(self, val: object = None, ax: object = None) -> Any:
@@ -214,8 +201,9 @@ class CalibrationSuite(Metric):
     def ace_error_bound(self) -> dict[str, float]:
         """Return, for each region, a bound of the error of ACE (form `tables`) against exact equal-mass bins."""
         with self.sync_context(should_sync=self._to_sync, should_unsync=self._should_unsync):
-            self._check_batches()
-            bounds = [float(binning.cells_error_bound(cells, bins=self.bins)) for cells in self._cells()]
+            evidence = self._checked_evidence()
+            cells = evidence.cells or evidence.static_cells or ()
+            bounds = [float(equal_mass_error(Histogram(*own), bins=self.bins)) for own in zip(*cells, strict=True)]
         return self._by_one(torch.tensor(bounds, dtype=torch.float64).view(self.channels, -1).mean(dim=0))
 
     def _sync_dist(self, *args: Any, **kwargs: Any) -> None:
@@ -268,74 +256,27 @@ class CalibrationSuite(Metric):
         shape = (0, self.channels * len(self.regions), len(METRICS) + 1)
         return torch.cat(list(rows)) if len(rows) else torch.empty(shape, dtype=torch.float64)
 
-    def _accumulate(self, name: str, rows: slice, values: Tensor) -> None:
-        state = getattr(self, name).clone()
-        state[rows] += values
-        setattr(self, name, state)
-
     def _add_unchecked(
         self, logits: Tensor, labels: Tensor, mask: Mask | Mapping[str, Mask] | None, rows: slice
     ) -> None:
         """Add a batch in one pass that also checks it."""
         check_integers(labels)
         masks = self._given_masks(mask, labels)
-        states = (*self._histogram(""), self.support, self.sums, *self._histogram("cell_"))
-        # added to in place, also through views
-        totals = Totals(*states) if self.channels == 1 else Totals(*(state[rows] for state in states))
+        evidence = self._evidence(slice(None) if self.channels == 1 else rows)
+        totals = Totals(*evidence.top, evidence.support, evidence.sums, *(evidence.cells or ()))
         add_unchecked_batch(
             logits, labels, masks, self._ignored, self._edges, totals, self.problems, self._update_count
         )
 
-    def _add_batch(self, logits: Tensor, labels: Tensor, masks: Tensor, rows: slice) -> None:
-        """Add a batch in one pass where there is a kernel for it."""
-        cells = [field[rows] for field in self._histogram("cell_")]
-        found = measure_batch(logits, labels, masks, self._edges.to(labels.device), *cells)
-        for name, value in zip((*_FIELDS, "support", "sums"), found, strict=True):
-            self._accumulate(name, rows, value)
-
-    def _add_image(self, logits: Tensor, labels: Tensor, masks: Tensor, rows: slice) -> Tensor:
-        """Add one image, and return its metrics `[regions, metrics]`, those of its last part if it has several."""
-        flat, truth = logits.reshape(len(logits), -1), labels.reshape(-1)
-        inside = masks.reshape(len(self.regions), -1)
-        step = flat.shape[1] if self.per_image else _CHUNK
-        read = torch.empty(0)
-        for start in range(0, max(flat.shape[1], 1), max(step, 1)):
-            part = slice(start, start + step)
-            probs = probabilities(flat[:, part].double().unsqueeze(0))[0] if self.form == "marginal" else None
-            pixels = binning.describe(flat[:, part], truth[part])
-            index = [binning.index_of(region[part]) for region in inside]
-            evidence = binning.region_evidence(
-                pixels,
-                index,
-                num_classes=len(logits),
-                bins=self.bins,
-                form=self.form,
-                class_probs=probs,
-                # pooled ACE is read from the cells, so percentiles are needed only for the metrics of single images
-                adaptive_edges=None if self.per_image else binning.equal_edges(self.bins, pixels.confidence),
-            )
-            self._add_evidence(evidence, rows)
-            self._add_cells(pixels, probs, index, rows)
-            if self.per_image:
-                found = readings(evidence, self.form)
-                read = torch.stack([found[name].double() for name in (*METRICS, "pixels")], dim=-1)
-        return read
-
-    def _add_evidence(self, evidence: Evidence, rows: slice) -> None:
-        for name, value in zip(_FIELDS, evidence.top, strict=True):
-            self._accumulate(name, rows, value)
-        if self.form == "marginal":
-            for name, value in zip(_FIELDS, evidence.static, strict=True):
-                self._accumulate("static_" + name, rows, value)
-        self._accumulate("support", rows, evidence.support)
-        self._accumulate("sums", rows, evidence.sums)
-
-    def _add_cells(self, pixels: Pixels, probs: Tensor | None, index: Sequence[Tensor], rows: slice) -> None:
-        for cells, region in zip(list(self._cells())[rows], index, strict=True):
-            if probs is None:
-                binning.count_cells(pixels, region, cells)
-            else:
-                binning.count_marginal_cells(probs, pixels.labels, region, cells)
+    def _image_metrics(self, logits: Tensor, labels: Tensor, masks: Tensor) -> Tensor:
+        """Return the metrics `[regions, metrics]` of one image."""
+        probs = probabilities(logits.double().reshape(1, len(logits), -1))[0] if self.form == "marginal" else None
+        regions = [positions(mask) for mask in masks]
+        evidence = Evidence.of(
+            describe(logits, labels), regions, num_classes=len(logits), bins=self.bins, class_probs=probs
+        )
+        found = read(evidence, form=self.form)
+        return torch.stack([found[name].double() for name in (*METRICS, "pixels")], dim=-1)
 
     def _masks(self, mask: Mask | Mapping[str, Mask] | None, labels: Tensor) -> Tensor:
         """Return the labelled pixels of each region."""
@@ -359,28 +300,15 @@ class CalibrationSuite(Metric):
         whole = torch.ones_like(labels, dtype=torch.bool)
         return torch.stack([whole if given is None else given.to(labels.device) for given in ordered])
 
-    def _check_batches(self) -> None:
+    def _checked_evidence(self) -> Evidence:
+        """Return the evidence of all regions; raise if a batch that was not checked at first was invalid."""
         classes = 2 if self.activation == "sigmoid" else self.num_classes
         check_batches(self.problems.tolist(), classes, self.ignore_index)
+        return self._evidence(slice(None))
 
-    def _evidence(self) -> Evidence:
-        self._check_batches()
-        top = self._histogram("")
-        static = self._histogram("static_") if self.form == "marginal" else top
-        each = [binning.adaptive_from_cells(cells, bins=self.bins, form=self.form) for cells in self._cells()]
-        adaptive = Histogram(*(torch.stack(fields) for fields in zip(*each, strict=True)))
-        return Evidence(top, static, adaptive, self.support, self.sums)
-
-    def _cells(self) -> Iterator[Histogram]:
-        return (Histogram(*fields) for fields in zip(*self._histogram("cell_"), strict=True))
-
-    def _histogram(self, prefix: str) -> Histogram:
-        return Histogram(*(getattr(self, prefix + name) for name in _FIELDS))
-
-    def _add_histogram(self, prefix: str, shape: tuple[int, ...]) -> None:
-        for name in _FIELDS:
-            dtype = torch.float64 if name == "confidence" else torch.int64
-            self.add_state(prefix + name, torch.zeros(shape, dtype=dtype), "sum")
+    def _evidence(self, rows: slice) -> Evidence:
+        """Return views of the state: what is added to them is added to the state."""
+        return Evidence.from_tensors({name: getattr(self, name)[rows] for name in self._names})
 
 
 def _reliability_figure(curves: Mapping[str, Mapping[str, Tensor]]) -> Any:

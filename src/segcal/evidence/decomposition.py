@@ -21,10 +21,10 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from segcal.functional.binning import Evidence, Histogram
+from segcal.evidence.errors import Histogram
+from segcal.evidence.statistic import Evidence
+from segcal.functional.catalogue import PARTS, SCORES
 
-SCORES = ("nll", "brier")
-PARTS = ("calibration", "refinement", "resolution", "uncertainty")
 FURTHER = ("ece-debiased", "rms-debiased", *(f"{score}-{part}" for score in SCORES for part in PARTS))
 """The names of the further readings."""
 

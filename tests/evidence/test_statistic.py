@@ -13,8 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from segcal.functional import binning, catalogue, counting
-from segcal.functional.binning import Evidence, Form, Histogram, Pixels
+from segcal.evidence import Evidence, Form, Histogram, Pixels, PixelStore, describe, errors, read
+from segcal.evidence.cells import CELLS, _edge_cells, empty_cells, equal_mass_bins, equal_mass_error
+from segcal.evidence.statistic import count_class_cells
+from segcal.functional import counting
+from segcal.functional.catalogue import METRICS
 from support import references
 
 FORMS: tuple[Form, ...] = get_args(Form)
@@ -55,13 +58,12 @@ SCENES: dict[str, Scene] = {
 
 def measure(scene: Scene, *regions: Tensor, bins: int = 10, form: Form = "tables") -> Evidence:
     logits, labels = scene
-    return binning.region_evidence(
-        binning.describe(logits, labels),
+    return Evidence.of(
+        describe(logits, labels),
         regions or [torch.arange(len(labels))],
         num_classes=len(logits),
         bins=bins,
-        form=form,
-        class_probs=torch.softmax(logits, 0),
+        class_probs=torch.softmax(logits, 0) if form == "marginal" else None,
     )
 
 
@@ -76,7 +78,7 @@ def assert_readings(found: dict[str, Tensor], scene: Scene, *, at: int = 0, **op
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES)
 def test_readings_agree_with_loops(scene: Scene, form: Form, bins: int) -> None:
-    found = catalogue.readings(measure(scene, bins=bins, form=form), form)
+    found = read(measure(scene, bins=bins, form=form), form=form)
     assert all(value.dtype == (torch.int64 if name == "pixels" else torch.float64) for name, value in found.items())
     assert_readings(found, scene, bins=bins, form=form)
 
@@ -93,18 +95,18 @@ def test_readings_agree_with_loops_on_anything(
     classes: int, n: int, seed: int, bins: int, form: Form, make: object
 ) -> None:
     scene = make(classes, n, seed)
-    assert_readings(catalogue.readings(measure(scene, bins=bins, form=form), form), scene, bins=bins, form=form)
+    assert_readings(read(measure(scene, bins=bins, form=form), form=form), scene, bins=bins, form=form)
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_regions_are_measured_apart_and_an_empty_one_is_nan(form: Form) -> None:
     logits, labels = scene = SCENES["random"]
     regions = [torch.arange(0, 200, 3), torch.arange(0), torch.arange(5, 6), torch.arange(200).flip(0)]
-    found = catalogue.readings(measure(scene, *regions, form=form), form)
+    found = read(measure(scene, *regions, form=form), form=form)
     for k, index in enumerate(regions):
         assert_readings(found, (logits[:, index], labels[index]), at=k, form=form)
     assert found["pixels"].tolist() == [67, 0, 1, 200]
-    assert all(found[name][1].isnan() for name in catalogue.METRICS)
+    assert all(found[name][1].isnan() for name in METRICS)
 
 
 def test_every_reading_by_hand() -> None:
@@ -134,7 +136,7 @@ def test_every_reading_by_hand() -> None:
         "pixels": 4,
     }
     for form in FORMS:
-        found = catalogue.readings(measure(scene, form=form), form)
+        found = read(measure(scene, form=form), form=form)
         for name, value in {**everywhere, **expected[form]}.items():
             assert found[name].item() == pytest.approx(value, abs=1e-14), (form, name)
 
@@ -150,11 +152,13 @@ def test_equal_mass_bins_by_hand() -> None:
         entropy=torch.zeros(4).double(),
     )
     index = torch.arange(4)
-    torch.testing.assert_close(binning.quantile_edges(pixels, index, bins=2), torch.tensor([0.6, 0.75, 0.9]).double())
-    found = binning.region_evidence(pixels, [index], num_classes=2, bins=2).adaptive
+    torch.testing.assert_close(
+        counting.percentile_edges(pixels.confidence, index, 2), torch.tensor([0.6, 0.75, 0.9]).double()
+    )
+    found = Evidence.of(pixels, [index], num_classes=2, bins=2).adaptive()
     # gaps |1/2 - 0.65| and |1/2 - 0.85|
-    assert binning.ace(found).item() == pytest.approx((0.15 + 0.35) / 2)
-    assert binning.ace(found, "equations").item() == pytest.approx((0.15 + 0.35) / 4)
+    assert errors.ace(found).item() == pytest.approx((0.15 + 0.35) / 2)
+    assert errors.ace(found, "equations").item() == pytest.approx((0.15 + 0.35) / 4)
 
 
 @pytest.mark.parametrize(("classes", "cell"), [(1, 9), (2, 4), (5, 1), (10, 0)])
@@ -174,43 +178,69 @@ def test_the_order_of_pixels_does_not_matter(form: Form, seed: int) -> None:
     logits, labels = random_scene(4, 50, seed)
     order = torch.from_numpy(np.random.default_rng(seed).permutation(50))
     one, other = measure((logits, labels), form=form), measure((logits[:, order], labels[order]), form=form)
-    for a, b in zip(catalogue.readings(one, form).values(), catalogue.readings(other, form).values(), strict=True):
+    for a, b in zip(read(one, form=form).values(), read(other, form=form).values(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-13, atol=1e-14)
 
 
 @given(seed=st.integers(0, 10**6), cut=st.integers(0, 50))
 def test_the_evidence_of_parts_adds_up(seed: int, cut: int) -> None:
     logits, labels = random_scene(4, 50, seed)
-    pixels = binning.describe(logits, labels)
-    edges = binning.quantile_edges(pixels, torch.arange(50), bins=10)
+    pixels = describe(logits, labels)
+    edges = counting.percentile_edges(pixels.confidence, torch.arange(50), 10)
 
     def evidence(index: Tensor) -> list[Tensor]:
-        found = binning.region_evidence(pixels, [index], num_classes=4, adaptive_edges=edges)
-        return [*found.top, *found.adaptive, found.support, found.sums]
+        found = Evidence.of(pixels, [index], num_classes=4, mass_edges=edges)
+        return [*found.top, *found.adaptive(), found.support, found.sums]
 
     parts = zip(evidence(torch.arange(cut)), evidence(torch.arange(cut, 50)), strict=True)
     for whole, (one, other) in zip(evidence(torch.arange(50)), parts, strict=True):
         torch.testing.assert_close(one + other, whole, rtol=1e-14, atol=1e-14)
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_evidence_adds_and_survives_bytes_and_vectors(rng: np.random.Generator, form: Form) -> None:
+    """A batch added at once, image by image, through bytes, and as vectors: the same counts, sums and metrics."""
+    logits, labels = torch.from_numpy(rng.normal(size=(3, 4, 6, 7))), torch.from_numpy(rng.integers(-1, 4, (3, 6, 7)))
+    masks, marginal = torch.from_numpy(rng.random((2, 3, 6, 7)) < 0.7), form == "marginal"
+    whole = Evidence.zeros(2, 4, 10, cells=True, marginal=marginal)
+    whole.add(logits, labels, masks)
+    parts = []
+    for k in range(3):
+        parts.append(Evidence.zeros(2, 4, 10, cells=True, marginal=marginal))
+        parts[-1].add(logits[k : k + 1], labels[k : k + 1], masks[:, k : k + 1])
+    for other in (parts[0] + parts[1] + parts[2], Evidence.from_bytes(whole.to_bytes())):
+        for name, tensor in whole.tensors().items():
+            torch.testing.assert_close(other.tensors()[name], tensor, rtol=1e-14, atol=1e-14)
+    again = Evidence.from_vectors(whole.to_vectors(), 4, marginal=marginal)
+    metrics = [name for name in METRICS if name != "ace"]
+    for name, values in read(whole, metrics, form).items():
+        torch.testing.assert_close(read(again, metrics, form)[name], values, rtol=0, atol=0)
+        torch.testing.assert_close(read(whole[1], metrics, form)[name], values[1], rtol=0, atol=0)
+
+
+def test_equal_mass_bins_need_cells_or_the_pixels() -> None:
+    with pytest.raises(TypeError, match="need fine histograms"):
+        (measure(SCENES["random"]) + measure(SCENES["random"])).adaptive()
+
+
 def test_joined_parts_are_the_whole() -> None:
     logits, labels = SCENES["random"]
-    whole = binning.describe(logits, labels)
-    parts = [binning.describe(logits[:, part], labels[part]) for part in (slice(0, 70), slice(70, 71), slice(71, 200))]
-    store = binning.PixelStore(200)
+    whole = describe(logits, labels)
+    parts = [describe(logits[:, part], labels[part]) for part in (slice(0, 70), slice(70, 71), slice(71, 200))]
+    store = PixelStore(200)
     for part in parts:
         with pytest.raises(ValueError, match="200 pixels are needed"):
             store.pixels()
         store.add(part)
     assert all(torch.equal(a, b) for a, b in zip(store.pixels(), whole, strict=True))
-    single = binning.PixelStore(200)
+    single = PixelStore(200)
     single.add(whole)
     assert all(a is b for a, b in zip(single.pixels(), whole, strict=True)), "not copied"
 
 
 def test_the_curve_agrees_with_loops() -> None:
     logits, labels = SCENES["random"]
-    curve = binning.reliability_curve(measure((logits, labels)).top)
+    curve = errors.reliability_curve(measure((logits, labels)).top)
     _, predicted, confidence = references.confidences(logits.numpy())
     cells = references.fill(confidence, predicted == labels.numpy(), np.zeros(200), references.equal_edges(10))
     for j in range(10):
@@ -223,23 +253,11 @@ def test_the_curve_agrees_with_loops() -> None:
 
 @pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES)
 def test_the_class_table_agrees_with_loops(scene: Scene) -> None:
-    table = binning.class_table(measure(scene))
+    table = errors.class_table(measure(scene).top, measure(scene).support)
     for c, row in enumerate(references.class_table(*(part.numpy() for part in scene))):
         assert set(table) == set(row)
         for name, value in row.items():
             assert table[name][0, c].item() == pytest.approx(value, abs=1e-12, nan_ok=True), name
-
-
-def test_the_marginal_form_asks_for_all_probabilities() -> None:
-    pixels = binning.describe(*SCENES["random"])
-    with pytest.raises(TypeError, match="needs class_probs"):
-        binning.region_evidence(pixels, [torch.arange(3)], num_classes=4, form="marginal")
-
-
-def test_positions_of_a_mask() -> None:
-    mask = torch.tensor([[False, True], [True, False]])
-    assert binning.index_of(mask).tolist() == [1, 2]
-    assert binning.index_of(mask.T[:0]).tolist() == []
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -247,9 +265,8 @@ def test_positions_of_a_mask() -> None:
 
 
 def cells_of(pixels: Pixels, classes: int) -> Histogram:
-    shape = (classes, binning.CELLS)
-    table = Histogram(*(torch.zeros(shape, dtype=dtype) for dtype in (torch.int64, torch.int64, torch.float64)))
-    binning.count_cells(pixels, torch.arange(len(pixels.labels)), table)
+    table = empty_cells(classes)
+    counting.count_cells(torch.arange(len(pixels.labels)), *pixels[:3], *table)
     return table
 
 
@@ -269,8 +286,8 @@ def error_and_bound(pixels: Pixels, classes: int, bins: int) -> tuple[float, flo
         references.fill(values, predicted == pixels.labels.numpy(), predicted, edges), len(values)
     )
     cells = cells_of(pixels, classes)
-    found = binning.ace(binning.adaptive_from_cells(cells, bins=bins, form="tables")).item()
-    return abs(found - exact), binning.cells_error_bound(cells, bins=bins).item()
+    found = errors.ace(equal_mass_bins(cells, bins=bins, form="tables")).item()
+    return abs(found - exact), equal_mass_error(cells, bins=bins).item()
 
 
 @settings(max_examples=20)
@@ -326,14 +343,14 @@ def test_the_error_bound_holds_where_a_position_is_rounded() -> None:
 def test_values_in_cells_of_their_own_give_the_exact_error(form: Form, bins: int) -> None:
     """Ties at 1/k: every percentile falls onto a value or between two, never through a cell."""
     logits, labels = scene = tied_scene(5, 421)
-    table = Histogram(*(torch.zeros(5, binning.CELLS, dtype=t) for t in (torch.int64, torch.int64, torch.float64)))
-    pixels, index = binning.describe(logits, labels), torch.arange(421)
+    table = empty_cells(5)
+    pixels, index = describe(logits, labels), torch.arange(421)
     if form == "marginal":
-        binning.count_marginal_cells(torch.softmax(logits, 0), labels, index, table)
+        count_class_cells(torch.softmax(logits, 0), labels, index, table)
     else:
-        binning.count_cells(pixels, index, table)
-    exact = measure(scene, bins=bins, form=form).adaptive
-    found = binning.adaptive_from_cells(table, bins=bins, form=form)
+        counting.count_cells(index, *pixels[:3], *table)
+    exact = measure(scene, bins=bins, form=form).adaptive(form)
+    found = equal_mass_bins(table, bins=bins, form=form)
     assert torch.equal(found.pixels, exact.pixels[0])
     assert torch.equal(found.hit, exact.hit[0])
     torch.testing.assert_close(found.confidence, exact.confidence[0], rtol=1e-13, atol=1e-14)
@@ -341,26 +358,26 @@ def test_values_in_cells_of_their_own_give_the_exact_error(form: Form, bins: int
 
 def test_no_pixels_leave_no_error_and_no_bound() -> None:
     cells = cells_of(pixels_of([], 3), 3)
-    adaptive = binning.adaptive_from_cells(cells, bins=10, form="tables")
+    adaptive = equal_mass_bins(cells, bins=10, form="tables")
     assert adaptive.pixels.sum() == 0
-    assert binning.ace(adaptive).isnan()
-    assert binning.cells_error_bound(cells, bins=10).isnan()
+    assert errors.ace(adaptive).isnan()
+    assert equal_mass_error(cells, bins=10).isnan()
 
 
 @pytest.mark.parametrize("bins", [2, 3, 10])
 def test_edge_cells_hold_the_pixels_of_the_percentiles(rng: np.random.Generator, bins: int) -> None:
     """The pixel of rank (n - 1) k / R, as np.percentile counts, in a table whose pixels are laid out one by one."""
     for n in (1, 2, 7, 40):
-        cells = np.sort(rng.integers(0, binning.CELLS, n))
-        counts = torch.from_numpy(np.bincount(cells, minlength=binning.CELLS))[None]
+        cells = np.sort(rng.integers(0, CELLS, n))
+        counts = torch.from_numpy(np.bincount(cells, minlength=CELLS))[None]
         expected = [cells[(n - 1) * k // bins] for k in range(1, bins)]
-        assert binning._edge_cells(counts, bins, nudge=1e-9).tolist() == [expected]
+        assert _edge_cells(counts, bins, nudge=1e-9).tolist() == [expected]
 
 
 def test_the_median_of_two_pixels_falls_into_the_cell_of_the_first() -> None:
-    counts = torch.zeros(1, binning.CELLS, dtype=torch.int64)
+    counts = torch.zeros(1, CELLS, dtype=torch.int64)
     counts[0, [5, 9]] = 1
-    assert binning._edge_cells(counts, 2).tolist() == [[5]]
+    assert _edge_cells(counts, 2).tolist() == [[5]]
 
 
 @pytest.mark.parametrize("part", [7, 1000])
@@ -372,7 +389,7 @@ def test_a_batch_is_measured_pixel_by_pixel(
     classes, bins, space = 3, 5, (5, 4)
     logits, labels = rng.normal(scale=3, size=(2, classes, *space)), rng.integers(-1, classes, (2, *space))
     masks = rng.random((2, 2, *space)) < 0.6
-    cells = [torch.zeros(2, classes, binning.CELLS, dtype=dtype) for dtype in (torch.int64, torch.int64, torch.float64)]
+    cells = [torch.zeros(2, classes, CELLS, dtype=dtype) for dtype in (torch.int64, torch.int64, torch.float64)]
     edges = torch.from_numpy(references.equal_edges(bins))
     tensors = (torch.from_numpy(array) for array in (logits, labels, masks))
     count, hit, total, support, sums = counting.measure_batch(*tensors, edges, *cells)
@@ -406,6 +423,6 @@ def test_reliability_curves_of_several_regions_by_hand() -> None:
         "pixels": [[2, 2], [0, 4]],
     }
     for region in (slice(None), 0, 1):
-        found = binning.reliability_curve(Histogram(pixels[region], hit[region], confidence[region]))
+        found = errors.reliability_curve(Histogram(pixels[region], hit[region], confidence[region]))
         for name, values in expected.items():
             np.testing.assert_allclose(found[name], np.array(values)[region])

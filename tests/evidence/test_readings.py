@@ -7,36 +7,36 @@ from typing import get_args
 import pytest
 import torch
 
+from segcal.evidence import Evidence, describe, read
+from segcal.evidence.decomposition import FURTHER
+from segcal.evidence.readings import READINGS, Readable
 from segcal.functional import catalogue
-from segcal.functional.binning import describe, region_evidence
 from segcal.functional.catalogue import CATALOGUE, METRICS, POOLED_METRICS, Better, Metric, Unit
-from segcal.functional.decomposition import FURTHER
 
 
 @pytest.fixture(scope="module")
-def evidence() -> catalogue.Evidence:
+def evidence() -> Evidence:
     random = torch.Generator().manual_seed(0)
     logits, labels = torch.randn(3, 40, generator=random), torch.randint(0, 3, (40,), generator=random)
-    return region_evidence(describe(logits, labels), [torch.arange(40), torch.arange(0)], num_classes=3)
+    return Evidence.of(describe(logits, labels), [torch.arange(40), torch.arange(0)], num_classes=3)
 
 
-def test_every_metric_is_read(evidence: catalogue.Evidence) -> None:
-    assert set(catalogue.readings(evidence)) == {*METRICS, "pixels"}
-    found = catalogue.pooled_readings(evidence)
-    assert {*POOLED_METRICS} - {*found} == {"ece-smooth"}  # read from the fine histogram
+def test_every_metric_is_read(evidence: Evidence) -> None:
+    assert set(read(evidence)) == {*METRICS, "pixels"}
+    assert {*POOLED_METRICS} - {*READINGS} == {"ece-smooth"}  # read from the fine histogram
+    found = read(evidence, tuple(READINGS))
     assert {*FURTHER} <= {*found}
     for name, values in found.items():
         assert values.shape == (2,), name
         assert name == "pixels" or bool(values[1].isnan()), name  # a region without pixels has no value
 
 
-def test_shared_quantities_do_not_change_the_readings(evidence: catalogue.Evidence) -> None:
+def test_shared_quantities_do_not_change_the_readings(evidence: Evidence) -> None:
     """Read all at once or one at a time."""
-    for name, values in catalogue.pooled_readings(evidence).items():
+    for name, values in read(evidence, tuple(READINGS)).items():
         if name != "pixels":
-            read = CATALOGUE[name].read
-            assert read is not None
-            torch.testing.assert_close(read(catalogue.Readable(evidence)), values, equal_nan=True, rtol=0, atol=0)
+            alone = READINGS[name](Readable(evidence))
+            torch.testing.assert_close(alone, values, equal_nan=True, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("metric", CATALOGUE.values(), ids=CATALOGUE)

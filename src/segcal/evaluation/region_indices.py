@@ -8,22 +8,22 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from segcal.cases import StreamedCase
 from segcal.evaluation.protocol import Protocol
-from segcal.functional.binning import index_of
+from segcal.functional.masks import positions
 from segcal.regions import Box, Region, box_index
-from segcal.types import Case
 
 LEAST_SHARE = 0.05
-"""Share of a Local patch that must be labelled, and lie in *All*, for the patch to count: the ECE of a few pixels is
+"""Fraction of a Local patch that must be labelled, and lie in *All*, for the patch to count: the ECE of a few pixels is
 mostly noise, and Local-Max would report the patch with the fewest. Such a patch is left out like an empty one."""
 
 
 @dataclass(frozen=True)
-class Places:
-    """Flat positions of the pixels of every region and patch of one case.
+class RegionIndices:
+    """Positions of the pixels of every region and patch of one case, laid flat.
 
     Attributes:
-        labels: The labels `[*S]` of the case, -1 where ignored.
+        labels: The labels `[*S]` of the case on the CPU, -1 where ignored.
         regions: Positions of each region's pixels, in the order of the regions.
         boxes: The Local patches.
         patches: Positions of each patch's pixels that lie in *All*; none where they are less than a twentieth of it.
@@ -37,7 +37,7 @@ class Places:
     studied: Mapping[int, Sequence[Tensor]]
 
     @classmethod
-    def of(cls, case: Case, protocol: Protocol, regions: Iterable[Region]) -> Places:
+    def of(cls, case: StreamedCase, protocol: Protocol, regions: Iterable[Region]) -> RegionIndices:
         """Compute them; there are patches only if a region summarises them."""
         labelled, chosen = protocol.labelled(case), list(regions)
         masks = [region.mask(labelled) for region in chosen if region.mask is not None]
@@ -48,14 +48,14 @@ class Places:
         patches = {size: [_enough(box_index(box, inside), box) for box in own] for size, own in boxes.items()}
         return cls(
             labelled.labels[0],
-            [index_of(mask) for mask in masks],
+            [positions(mask) for mask in masks],
             boxes.get(protocol.patch_side, []),
             patches.get(protocol.patch_side, []),
             {size: patches[size] for size in sizes[1:]},
         )
 
     @property
-    def all_positions(self) -> list[Tensor]:
+    def every(self) -> list[Tensor]:
         """Positions of the regions, then of the patches, then of the patches of each further size."""
         return [*self.regions, *self.patches, *(patch for patches in self.studied.values() for patch in patches)]
 

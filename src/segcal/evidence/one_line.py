@@ -2,7 +2,7 @@
 
 Each pools all pixels of the arrays. They are read part by part in float64, so that memory-mapped arrays stay on disk;
 the results equal those of `segcal.CalibrationSuite` and, unlike there, the equal-mass bins of ACE are exact. The
-definitions are those of `segcal.functional.binning` and, for soft labels, `segcal.functional.soft`.
+definitions are those of `segcal.evidence.errors` and, for soft labels, `segcal.functional.soft`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from segcal.cases import to_tensor
-from segcal.functional import binning, counting
-from segcal.functional.binning import Form, Histogram
+from segcal.evidence import errors
+from segcal.evidence.errors import Form, Histogram
+from segcal.functional import counting
+from segcal.functional.arrays import to_tensor
 from segcal.functional.checks import (
     activation_of,
     check_labels,
@@ -28,7 +29,7 @@ from segcal.functional.checks import (
     probability_doubt,
 )
 from segcal.functional.probability import probabilities, two_class_logits
-from segcal.functional.soft import SoftPixels, describe_hard, describe_soft, soft_histogram
+from segcal.functional.soft import SoftPixels, describe_hard, describe_soft
 from segcal.text import CalibrationWarning
 from segcal.types import Activation, Array, IgnoreIndex, InputError, public
 
@@ -68,7 +69,7 @@ def ece(
         A fraction, 0 for perfect calibration of infinitely many pixels; NaN if there is no pixel.
     """
     pools = _pools(logits, labels, ignore_index, mask, class_axis, activation)
-    return _over(binning.ece(_top(pool, bins)) for pool in pools)
+    return _over(errors.ece(_top(pool, bins)) for pool in pools)
 
 
 @public
@@ -84,7 +85,7 @@ def mce(
 ) -> float:
     """Return the maximum calibration error: the largest gap of all bins that contain pixels; arguments as in `ece`."""
     pools = _pools(logits, labels, ignore_index, mask, class_axis, activation)
-    return _over(binning.mce(_top(pool, bins)) for pool in pools)
+    return _over(errors.mce(_top(pool, bins)) for pool in pools)
 
 
 @public
@@ -101,11 +102,11 @@ def sce(
 ) -> float:
     """Return the static calibration error: gaps by class and bin; arguments as in `ece`.
 
-    `form` is "tables", "equations" or "marginal", as in `segcal.functional.binning`.
+    `form` is "tables", "equations" or "marginal", as in `segcal.evidence.errors`.
     """
     table = _marginal if _checked(form) == "marginal" else _top
     pools = _pools(logits, labels, ignore_index, mask, class_axis, activation)
-    return _over(binning.sce(table(pool, bins, adaptive=False), form) for pool in pools)
+    return _over(errors.sce(table(pool, bins, adaptive=False), form) for pool in pools)
 
 
 @public
@@ -123,7 +124,7 @@ def ace(
     """Return the adaptive calibration error: gaps by class and equal-mass bin, exactly; arguments as in `sce`."""
     table = _marginal if _checked(form) == "marginal" else _top
     pools = _pools(logits, labels, ignore_index, mask, class_axis, activation)
-    return _over(binning.ace(table(pool, bins, adaptive=True), form) for pool in pools)
+    return _over(errors.ace(table(pool, bins, adaptive=True), form) for pool in pools)
 
 
 @public
@@ -182,7 +183,7 @@ def reliability_curve(
     (array([0.5, nan]), array([0.66666667,        nan]), array([3, 0]))
     """
     tables = [_top(pool, bins) for pool in _pools(logits, labels, ignore_index, mask, class_axis, activation)]
-    found = binning.reliability_curve(Histogram(*(sum(fields) for fields in zip(*tables, strict=True))))
+    found = errors.reliability_curve(Histogram(*(sum(fields) for fields in zip(*tables, strict=True))))
     return ReliabilityCurve(*(found[name].cpu().numpy() for name in ReliabilityCurve._fields))
 
 
@@ -311,7 +312,7 @@ def _top(pool: _Pool, bins: int, *, adaptive: bool = False) -> Histogram:
         edges = _equal_edges(bins)
     total = _zeros(pool.num_classes, bins)
     for part in parts:
-        own = soft_histogram(edges.to(part.hit.device), part.confidence, part.predicted, part.hit, pool.num_classes)
+        own = _histogram(edges.to(part.hit.device), part.confidence, part.predicted, part.hit, pool.num_classes)
         total = Histogram(*(a + b.cpu() for a, b in zip(total, own, strict=True)))
     return total
 
@@ -326,8 +327,16 @@ def _marginal(pool: _Pool, bins: int, *, adaptive: bool) -> Histogram:
     for c in range(pool.num_classes):
         value, hit = (torch.cat([part[c] for part in parts]).cpu() for parts in (probs, truths))
         edges = _quantiles([value], bins) if adaptive else _equal_edges(bins)
-        tables.append(soft_histogram(edges, value, torch.zeros_like(value, dtype=torch.int64), hit, 1))
+        tables.append(_histogram(edges, value, torch.zeros_like(value, dtype=torch.int64), hit, 1))
     return Histogram(*(torch.cat(fields) for fields in zip(*tables, strict=True)))
+
+
+def _histogram(edges: Tensor, value: Tensor, group: Tensor, hit: Tensor, groups: int) -> Histogram:
+    """Return pixels, summed `hit` and summed `value` by group and right-closed bin of the value: `[groups, R]`."""
+    bins = len(edges) - 1
+    key = group * bins + torch.bucketize(value, edges[1:-1].contiguous())
+    sums = [value.new_zeros(groups * bins).index_add_(0, key, terms) for terms in (hit, value)]
+    return Histogram(*(part.view(groups, bins) for part in (torch.bincount(key, minlength=groups * bins), *sums)))
 
 
 def _quantiles(parts: list[Tensor], bins: int) -> Tensor:
@@ -338,7 +347,7 @@ def _quantiles(parts: list[Tensor], bins: int) -> Tensor:
 def _equal_edges(bins: int) -> Tensor:
     if bins < 1:
         raise InputError(f"bins must be at least 1, got {bins}")
-    return binning.equal_edges(bins, torch.empty(0))
+    return errors.equal_edges(bins)
 
 
 def _zeros(classes: int, bins: int) -> Histogram:

@@ -8,15 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from segcal.functional import binning
-from segcal.functional.binning import Histogram
-from segcal.functional.fine import _on_grid, ece_by_bins, smooth_ece
+from segcal.evidence import Histogram
+from segcal.evidence.cells import _on_grid, add_cells, ece_by_bins, empty_cells, smooth_ece, take_cells
+from segcal.functional import counting
 from segcal.kernels.constants import CELLS
-
-
-def empty_cells(classes: int) -> Histogram:
-    zeros = torch.zeros(classes, CELLS, dtype=torch.int64)
-    return Histogram(zeros, zeros.clone(), zeros.double())
 
 
 def cells_of(confidence: np.ndarray, right: np.ndarray) -> Histogram:
@@ -24,12 +19,8 @@ def cells_of(confidence: np.ndarray, right: np.ndarray) -> Histogram:
     table = empty_cells(2)
     predicted = np.arange(confidence.size) % 2
     labels = np.where(right, predicted, 1 - predicted)
-    unused = torch.zeros(confidence.size, dtype=torch.float64)
-    pixels = binning.Pixels(
-        torch.from_numpy(confidence), torch.from_numpy(predicted.astype(np.int32)), torch.from_numpy(labels),
-        unused, unused, unused,
-    )  # fmt: skip
-    binning.count_cells(pixels, torch.arange(confidence.size), table)
+    pixels = (confidence, predicted.astype(np.int32), labels)
+    counting.count_cells(torch.arange(confidence.size), *map(torch.from_numpy, pixels), *table)
     return table
 
 
@@ -120,3 +111,14 @@ def test_the_grid_shares_weights_between_two_neighbours(place: float) -> None:
     assert grid.sum() == pytest.approx(2.0)
     centres = (np.arange(grid.size) + 0.5) / grid.size
     assert grid @ centres / 2 == pytest.approx(np.clip(place, centres[0], centres[-1]))
+
+
+def test_occupied_cells_are_taken_and_added(rng: np.random.Generator) -> None:
+    table, again = cells_of(*draw(rng, 500, 1.0)), empty_cells(2)
+    whole = [field.clone() for field in table]
+    occupied = take_cells(table, [1, 0])
+    assert not any(field.any() for field in table)
+    assert len(occupied.position) == int((whole[0] > 0).sum())
+    add_cells(occupied, again)
+    assert all(torch.equal(one, other) for one, other in zip(again, whole, strict=True))
+    assert len(take_cells(again, []).position) == 0

@@ -11,9 +11,8 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from segcal.functional import binning, catalogue
-from segcal.functional.binning import Evidence, Histogram
-from segcal.functional.decomposition import FURTHER, debiased_ece, debiased_rms, further_readings
+from segcal.evidence import Evidence, Histogram, describe, errors, read
+from segcal.evidence.decomposition import FURTHER, debiased_ece, debiased_rms, further_readings
 
 NORMAL = NormalDist()
 
@@ -51,7 +50,7 @@ def test_debiased_errors_against_loops(bins: list[tuple[int, int, float]]) -> No
 @given(TABLES)
 def test_debiasing_never_adds(bins: list[tuple[int, int, float]]) -> None:
     table = histogram(bins)
-    assert float(debiased_ece(table)) <= float(binning.ece(table)) + 1e-12
+    assert float(debiased_ece(table)) <= float(errors.ece(table)) + 1e-12
 
 
 def test_debiased_squares_are_unbiased_to_the_last_digit() -> None:
@@ -77,7 +76,7 @@ def simulate(random: np.random.Generator, shift: float, many: int = 400, n: int 
 
 def test_debiased_ece_of_a_calibrated_network_is_zero_on_average(rng: np.random.Generator) -> None:
     table = simulate(rng, 0.0)
-    raw, debiased = binning.ece(table), debiased_ece(table)
+    raw, debiased = errors.ece(table), debiased_ece(table)
     assert raw.mean() > 0.02
     assert abs(debiased.mean()) < 4 * float(debiased.std()) / math.sqrt(400) + 1e-4
     assert abs(debiased.mean()) < raw.mean() / 20
@@ -91,14 +90,14 @@ def test_debiased_errors_keep_gaps_that_are_real(rng: np.random.Generator, shift
 
 
 def evidence_of(logits: np.ndarray, labels: np.ndarray) -> Evidence:
-    pixels = binning.describe(torch.from_numpy(logits), torch.from_numpy(labels))
-    return binning.region_evidence(pixels, [torch.arange(labels.size)], num_classes=len(logits))
+    pixels = describe(torch.from_numpy(logits), torch.from_numpy(labels))
+    return Evidence.of(pixels, [torch.arange(labels.size)], num_classes=len(logits))
 
 
 def test_parts_add_up_to_the_scores(rng: np.random.Generator) -> None:
     logits, labels = rng.normal(size=(4, 500)), rng.integers(0, 4, 500)
     evidence = evidence_of(logits, labels)
-    found, scores = further_readings(evidence), catalogue.readings(evidence)
+    found, scores = further_readings(evidence), read(evidence)
     assert set(found) == set(FURTHER)
     share = np.bincount(labels, minlength=4) / 500
     assert float(found["nll-uncertainty"]) == pytest.approx(-(share * np.log(share)).sum())
@@ -154,8 +153,8 @@ def test_certain_and_wrong_stays_finite() -> None:
 
 
 def test_a_region_without_pixels_is_unknown() -> None:
-    empty = binning.region_evidence(
-        binning.describe(torch.zeros(2, 1), torch.zeros(1, dtype=torch.int64)), [torch.empty(0, dtype=torch.int64)],
+    empty = Evidence.of(
+        describe(torch.zeros(2, 1), torch.zeros(1, dtype=torch.int64)), [torch.empty(0, dtype=torch.int64)],
         num_classes=2,
     )  # fmt: skip
     assert all(math.isnan(value) for value in further_readings(empty).values())
@@ -168,9 +167,10 @@ def test_regions_in_several_axes_are_read_one_by_one(rng: np.random.Generator) -
     def stacked(values: list[torch.Tensor]) -> torch.Tensor:
         return torch.cat(values).unflatten(0, (2, 3))
 
-    tables = [Histogram(*map(stacked, map(list, zip(*(part[k] for part in parts), strict=True)))) for k in range(3)]
-    support, sums = (stacked([getattr(part, name) for part in parts]) for name in ("support", "sums"))
-    together = further_readings(Evidence(*tables, support, sums))
+    tensors = [part.tensors() for part in parts]
+    together = further_readings(
+        Evidence.from_tensors({name: stacked([own[name] for own in tensors]) for name in tensors[0]})
+    )
     for k, part in enumerate(parts):
         for name, value in further_readings(part).items():
             torch.testing.assert_close(together[name][divmod(k, 3)], value[0])

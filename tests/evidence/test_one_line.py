@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import segcal
-from segcal import measures
+from segcal.evidence import one_line
 from segcal.text import CalibrationWarning
 from segcal.types import InputError
 from support import references
@@ -78,7 +78,7 @@ def forms_of(logits: np.ndarray, labels: np.ndarray, folder: Path) -> dict[str, 
 
 @pytest.mark.parametrize("chunk", [1 << 20, 7])
 def test_the_form_of_the_arrays_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
-    monkeypatch.setattr(measures, "_CHUNK", chunk)
+    monkeypatch.setattr(one_line, "_CHUNK", chunk)
     logits, labels = arrays()
     for name, function in {**BINNED, **PROPER}.items():
         expected = function(logits, labels, ignore_index=255)
@@ -235,4 +235,4 @@ def test_sigmoid_channels_are_those_of_the_suite() -> None:
 
 def test_labels_of_channels_need_their_axis() -> None:
     with pytest.raises(InputError, match=r"labels of sigmoid channels must have the shape \(2, 3, 4, 5\)"):
-        measures.ece(np.zeros((2, 3, 4, 5)), np.zeros((2, 4, 5), int), activation="sigmoid")
+        one_line.ece(np.zeros((2, 3, 4, 5)), np.zeros((2, 4, 5), int), activation="sigmoid")

@@ -1,0 +1,342 @@
+"""The evidence of all cases, added up in their order, as the tables of `Results`."""
+
+from __future__ import annotations
+
+import platform
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from segcal.evaluation.case_evidence import CaseEvidence, Key, MethodEvidence
+from segcal.evaluation.heads import ExclusiveHead
+from segcal.evaluation.leaks import leaks
+from segcal.evaluation.measure import Evaluation
+from segcal.evaluation.pooled import Draw, PooledMetrics, pooled_curves, pooled_metrics, sensitivity
+from segcal.evaluation.quality import COLUMNS, quality_rows
+from segcal.evaluation.results import Results
+from segcal.evidence import Evidence, Histogram
+from segcal.evidence.cells import add_cells, empty_cells
+from segcal.functional.catalogue import HIGHER_IS_BETTER, METRICS
+from segcal.functional.checks import ignored_labels
+from segcal.statistics import bootstrap_doubts, bootstrap_intervals, clusters_of
+from segcal.text import CalibrationWarning
+from segcal.types import Array, InputError
+from segcal.version import __version__
+
+Row = tuple[Any, ...]
+
+FRAME = ["case", "method", "region", "metric", "value", "pixels"]
+PATCHES = ["case", "method", "patch", "origin", "metric", "value", "pixels"]
+SIZES = ["case", "method", "size", "region", "metric", "value", "pixels"]
+POOLED = ["method", "region", "metric", "value", "low", "high", "images", "pixels"]
+CURVES = ["method", "region", "label", "bin", "low_edge", "high_edge", "count", "hit", "confidence", "low", "high"]
+
+
+class ResultsBuilder:
+    """Adds the evidence of cases, which must come in the order of the tables, and turns it into `Results`.
+
+    Args:
+        evaluation: What was measured.
+    """
+
+    def __init__(self, evaluation: Evaluation) -> None:
+        self.evaluation = evaluation
+        self.cases: dict[str, CaseEvidence] = {}
+        self._cells: dict[tuple[Key, int, bool], Histogram] = {}
+
+    def add(self, case: CaseEvidence) -> None:
+        """Add the evidence of one case; its fine histograms are summed at once, and not kept."""
+        if case.name in self.cases:
+            raise InputError(f"case names must be unique, got '{case.name}' twice; rename one")
+        for key, own in case.methods.items():
+            for marginal, regions in ((False, own.cells), (True, own.class_cells)):
+                for k, cells in enumerate(regions):
+                    add_cells(cells, self.fine(key, k, marginal=marginal))
+        self.cases[case.name] = case.without_cells()
+
+    def fine(self, key: Key, region: int, *, marginal: bool = False) -> Histogram:
+        """Return the fine histogram of a region `[L, 65536]` over all cases."""
+        place = (key, region, marginal)
+        if place not in self._cells:
+            self._cells[place] = empty_cells(self.evaluation.heads[0].protocol.num_classes)
+        return self._cells[place]
+
+    def moved(self, method: str) -> int:
+        """Return how many predicted labels of *All* a method changed, in all channels together."""
+        return sum(own.moved for own in self._of(method))
+
+    def pixels(self, method: str) -> int:
+        """Return the number of pixels of *All*, in all channels together."""
+        place = self.evaluation.masked.index("all")
+        return sum(int(own.pixels[place]) for own in self._of(method))
+
+    def results(self) -> Results:
+        """Return the tables, and give the warnings about the cases and methods."""
+        evaluation = self.evaluation
+        doubts = dict.fromkeys(case.doubt for case in self.cases.values() if case.doubt)
+        content = {name: case.fingerprint for name, case in self.cases.items()}
+        leaked = leaks(evaluation.calibrators, content, "its scores are optimistic; evaluate on other images")
+        serious = [*doubts, *leaked]
+        for text in serious:
+            warnings.warn(text, CalibrationWarning, stacklevel=3)
+        uncalibrated = [name for name, calibrator in evaluation.calibrators.items() if calibrator is None]
+        about = {
+            "baseline": [*uncalibrated, *evaluation.calibrators][0],
+            "fits": _fits(evaluation.calibrators),
+            "warnings": [*serious, *evaluation.notes, *bootstrap_doubts([case.group for case in self.cases.values()])],
+        }
+        results = self._joined(about)
+        if not evaluation.protocol.floor:
+            return results
+        return _with_floor(results, self._joined({"warnings": []}, redrawn=True))
+
+    def _of(self, method: str) -> Iterator[MethodEvidence]:
+        """Yield the evidence of a method with true labels, of every case and channel."""
+        for case in self.cases.values():
+            yield from (own for key, own in case.methods.items() if key.method == method and not key.redrawn)
+
+    def _joined(self, about: Mapping[str, Any], *, redrawn: bool = False) -> Results:
+        """Return the results of the one head, or the mean over several channels with the results of each."""
+        heads = self.evaluation.heads
+        names = [head.name for head in heads if head.channels]
+        tables = [_HeadTables(self, head, redrawn) for head in heads]
+        each = [own.results({**about, "channels": names}) for own in tables]
+        if len(each) == 1:
+            return each[0]
+        channels = {
+            head.name: replace(own, settings={**own.settings, "channels": [], **_fits_of_channel(about, head)})
+            for head, own in zip(heads, each, strict=True)
+        }
+        whole = {"num_classes": len(names), "activation": self.evaluation.protocol.activation, "class_names": names}
+        return _mean_over_channels(channels, tables, {**each[0].settings, **whole})
+
+
+@dataclass(frozen=True)
+class _HeadTables:
+    """The tables of a softmax or of one sigmoid channel, with true labels or with those drawn for the floor."""
+
+    builder: ResultsBuilder
+    head: ExclusiveHead
+    redrawn: bool
+
+    def results(self, about: Mapping[str, Any]) -> Results:
+        """Return the tables."""
+        evaluation, protocol = self.builder.evaluation, self.head.protocol
+        if self.redrawn:
+            protocol = replace(protocol, floor=False, surfaces=False, limits=False)
+        rows, patches, sizes, volumes, surfaces = (list[Row]() for _ in range(5))
+        for name, case in self.builder.cases.items():
+            for method in self.methods:
+                own = case.methods[self.key(method)]
+                for k, metric in enumerate(METRICS):
+                    self._add_rows((name, method), case, own, metric, own.values[k].tolist(), rows, patches, sizes)
+                labels = zip(protocol.names, *own.volumes.tolist(), strict=True)
+                volumes += [(name, method, label, mass, int(count)) for label, mass, count in labels]
+                surfaces += quality_rows(name, method, own.surfaces, protocol.names)
+        settings = {
+            **asdict(protocol),
+            "ignore_index": list(ignored_labels(protocol.ignore_index)),
+            "class_names": list(protocol.names),
+            "patch_sizes": sorted({row[2] for row in sizes}),
+            "methods": list(self.methods),
+            "regions": list(evaluation.masked),
+            "segcal": __version__,
+            "date": datetime.now(UTC).date().isoformat(),
+            "versions": {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__},
+            **about,
+        }
+        if protocol.surfaces:
+            settings["surface_unit"] = " or ".join(dict.fromkeys(case.unit for case in self.builder.cases.values()))
+        pooled, curves, bins = self._pooled()
+        return Results(
+            pd.DataFrame(rows, columns=FRAME),
+            pd.DataFrame(patches, columns=PATCHES),
+            pooled,
+            settings,
+            case_frame=pd.DataFrame({"case": list(self.builder.cases), "group": self._groups}),
+            curve_frame=curves,
+            sensitivity_frame=bins,
+            volume_frame=pd.DataFrame(volumes, columns=["case", "method", "label", "predicted", "true"]),
+            size_frame=pd.DataFrame(sizes, columns=SIZES) if sizes else None,
+            surface_frame=pd.DataFrame(surfaces, columns=list(COLUMNS)) if protocol.surfaces else None,
+        )
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """Names of the methods."""
+        return tuple(self.builder.evaluation.calibrators)
+
+    def key(self, method: str) -> Key:
+        """Return the key of a method on this head."""
+        return Key(method, self.redrawn, self.head.channel)
+
+    def metrics(self, method: str, region: int) -> PooledMetrics:
+        """Return the metrics of a method in a region over all pixels of all cases."""
+        protocol, key = self.head.protocol, self.key(method)
+        cells, marginal = self.builder.fine(key, region), protocol.form == "marginal"
+        class_cells = self.builder.fine(key, region, marginal=True) if marginal else None
+        return pooled_metrics(self._vectors(method, region), cells, class_cells, protocol.form)
+
+    def top(self, method: str, region: int) -> Histogram:
+        """Return the top confidences of a region in each case, by predicted class: `[cases, L, R]`."""
+        protocol = self.head.protocol
+        vectors = torch.from_numpy(self._vectors(method, region))
+        return Evidence.from_vectors(vectors, protocol.num_classes, marginal=protocol.form == "marginal").top
+
+    def draw(self) -> Draw:
+        """Return the bootstrap over cases or groups."""
+        protocol = self.head.protocol
+        return partial(
+            bootstrap_intervals,
+            kind=protocol.interval,
+            repetitions=protocol.repetitions,
+            seed=protocol.seed,
+            clusters=clusters_of(self._groups),
+        )
+
+    @property
+    def _groups(self) -> list[str]:
+        return [case.group for case in self.builder.cases.values()]
+
+    def _vectors(self, method: str, region: int) -> Array:
+        key = self.key(method)
+        return np.stack([case.methods[key].vectors[region] for case in self.builder.cases.values()])
+
+    def _add_rows(
+        self,
+        about: tuple[str, str],
+        case: CaseEvidence,
+        own: MethodEvidence,
+        metric: str,
+        values: list[float],
+        rows: list[Row],
+        patches: list[Row],
+        sizes: list[Row],
+    ) -> None:
+        """Add the rows of one metric of one case and method."""
+        masked, pixels = self.builder.evaluation.masked, own.pixels.tolist()
+        first, end = len(masked), len(masked) + len(case.origins)
+        rows += [(*about, region, metric, values[k], pixels[k]) for k, region in enumerate(masked)]
+        for k, place in enumerate(case.origins):
+            origin = " ".join(map(str, place))
+            patches.append((*about, k, origin, metric, values[first + k], pixels[first + k]))
+        if not case.origins:
+            return
+        rows += [(*about, *row) for row in self._summarised(metric, values[first:end], pixels[first:end])]
+        for side, count in case.studied.items():
+            start, end = end, end + count
+            summary = self._summarised(metric, values[start:end], pixels[start:end])
+            sizes += [(*about, side, *row) for row in summary]
+
+    def _summarised(
+        self, metric: str, values: Sequence[float], pixels: Sequence[int]
+    ) -> Iterator[tuple[str, str, float, int]]:
+        """Yield Local-Avg and Local-Max of one image: the mean patch and the worst, among those that hold pixels."""
+        held = [(value, size) for value, size in zip(values, pixels, strict=True) if size]
+        found: dict[str, tuple[float, int]] = dict.fromkeys(("local-avg", "local-max"), (np.nan, 0))
+        if held:
+            worst = min if metric in HIGHER_IS_BETTER else max
+            mean = float(np.mean([value for value, _ in held]))
+            found = {"local-avg": (mean, sum(size for _, size in held)), "local-max": worst(held)}
+        yield from ((region, metric, *found[region]) for region in self.builder.evaluation.local)
+
+    def _pooled(self) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+        """Return metrics over all pixels of all cases, reliability diagrams, and ECE for other numbers of bins."""
+        names, draw = self.head.protocol.names, self.draw()
+        pooled, curves, bins = list[Row](), list[Row](), list[Row]()
+        for method in self.methods:
+            for k, region in enumerate(self.builder.evaluation.masked):
+                about = (method, region)
+                pooled += [(*about, *row) for row in self.metrics(method, k).rows(draw)]
+                curves += [(*about, *row) for row in pooled_curves(self.top(method, k), names, draw=draw)]
+                bins += [(*about, *row) for row in sensitivity(self.builder.fine(self.key(method), k))]
+        return (
+            pd.DataFrame(pooled, columns=POOLED),
+            pd.DataFrame(curves, columns=CURVES),
+            pd.DataFrame(bins, columns=["method", "region", "bins", "ece"]),
+        )
+
+
+def _mean_over_channels(
+    channels: Mapping[str, Results], tables: Sequence[_HeadTables], settings: Mapping[str, Any]
+) -> Results:
+    """Return results whose every value is the mean over the channels that have pixels there; pixels are added up.
+
+    Reliability diagrams are not averaged: that of the label "" holds the pixels of all channels, and that of each
+    channel all of its pixels. Volumes and surfaces are those of the channels.
+
+    Args:
+        channels: Results of each channel, by name, with two classes of which the second is the channel.
+        tables: Tables they were made of, for the intervals of the means.
+        settings: Settings of the whole.
+    """
+    names, whole = list(channels), list(channels.values())
+    first, draw = tables[0], tables[0].draw()
+    pooled, curves = list[Row](), list[Row]()
+    for method in first.methods:
+        for k, region in enumerate(first.builder.evaluation.masked):
+            mean = PooledMetrics.mean([own.metrics(method, k) for own in tables])
+            pooled += [(method, region, *row) for row in mean.rows(draw)]
+            by_channel = _side_by_side([own.top(method, k) for own in tables])
+            curves += [(method, region, *row) for row in pooled_curves(by_channel, names, draw=draw)]
+    volumes = [results.volumes().query("label == @name") for name, results in channels.items()]
+    sizes = [results.size_frame for results in whole if results.size_frame is not None]
+    surfaces = [results.surface_frame for results in whole if results.surface_frame is not None]
+    return Results(
+        mean_tables([results.frame for results in whole], FRAME[:4]),
+        mean_tables([results.patch_frame for results in whole], PATCHES[:5]),
+        pd.DataFrame(pooled, columns=POOLED),
+        settings,
+        case_frame=whole[0].case_frame,
+        curve_frame=pd.DataFrame(curves, columns=CURVES),
+        sensitivity_frame=mean_tables([own.sensitivity() for own in whole], ["method", "region", "bins"], "ece"),
+        volume_frame=pd.concat(volumes, ignore_index=True),
+        size_frame=mean_tables(sizes, SIZES[:5]) if sizes else None,
+        surface_frame=pd.concat(surfaces, ignore_index=True) if surfaces else None,
+        channels=channels,
+    )
+
+
+def mean_tables(frames: Sequence[pd.DataFrame], keys: list[str], value: str = "value") -> pd.DataFrame:
+    """Return the mean of tables with the same rows, without NaN; pixels are added up."""
+    columns = list(frames[0].columns)
+    wanted = {value: "mean", **({"pixels": "sum"} if "pixels" in columns else {})}
+    return pd.concat(frames).groupby(keys, sort=False, as_index=False).agg(wanted)[columns]
+
+
+def _side_by_side(channels: Sequence[Histogram]) -> Histogram:
+    """Return the histograms of all pixels of each channel `[cases, C, R]`, in place of those of predicted classes."""
+    fields = ([field.sum(dim=-2) for field in own] for own in zip(*channels, strict=True))
+    return Histogram(*(torch.stack(parts, dim=-2) for parts in fields))
+
+
+def _with_floor(results: Results, redrawn: Results) -> Results:
+    """Return results with those of the labels drawn at random, also in each channel."""
+    channels = {name: replace(own, redrawn=redrawn.channels[name]) for name, own in results.channels.items()}
+    mean = replace(redrawn, settings={**redrawn.settings, "channels": []}, channels={})
+    return replace(results, redrawn=mean, channels=channels)
+
+
+def _fits(calibrators: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fit report of each calibrator without the names and content of the cases, as JSON can hold it."""
+    reports = {name: getattr(calibrator, "fit_report_", None) for name, calibrator in calibrators.items()}
+    plain = {name: asdict(report) for name, report in reports.items() if report is not None}
+    return {
+        name: {key: value for key, value in report.items() if key not in ("names", "fingerprints")}
+        for name, report in plain.items()
+    }
+
+
+def _fits_of_channel(about: Mapping[str, Any], head: ExclusiveHead) -> dict[str, Any]:
+    """Return the fit reports of a sigmoid head with the details of one of its channels."""
+    if "fits" not in about:
+        return {}
+    details = f"channel {head.channel}"
+    return {"fits": {name: {**fit, "details": fit["details"].get(details, {})} for name, fit in about["fits"].items()}}

@@ -1,0 +1,121 @@
+"""The evidence of one case: everything that its tables and those of the whole data set are made of.
+
+It depends on nothing but the case, and evidence is added up in the order of the cases, so that results are the same
+bits however the cases are divided between processes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from safetensors.numpy import load, save
+
+from segcal.evidence.cells import OccupiedCells
+from segcal.types import Array
+
+
+class Key(NamedTuple):
+    """A method, whether its labels were drawn for the floor, and the sigmoid channel."""
+
+    method: str
+    redrawn: bool = False
+    channel: int = 0
+
+
+@dataclass(frozen=True)
+class MethodEvidence:
+    """The evidence of one method on one case.
+
+    Attributes:
+        values: Every metric of every region and patch, Float64 `[K, G]`.
+        pixels: Pixels of every region and patch, Int64 `[G]`.
+        vectors: Evidence of the regions, without the patches: Float64 `[M, E]` (`Evidence.to_vectors`).
+        volumes: Expected and true pixels of each class, Float64 `[2, L]`.
+        surfaces: Class and surface metrics of each structure, Float64 `[S, 6]`; no rows where they are not measured.
+        moved: Number of pixels of *All* whose predicted label differs from that of the uncalibrated scores.
+        cells: Fine histogram of each region.
+        class_cells: The same for the probability of every class, in the form `marginal`.
+    """
+
+    values: Array
+    pixels: Array
+    vectors: Array
+    volumes: Array
+    surfaces: Array
+    moved: int = 0
+    cells: tuple[OccupiedCells, ...] = ()
+    class_cells: tuple[OccupiedCells, ...] = ()
+
+
+_ARRAYS = ("values", "pixels", "vectors", "volumes", "surfaces")
+_CELLS = ("cells", "class_cells")
+
+
+@dataclass(frozen=True)
+class CaseEvidence:
+    """The evidence of every method on one case.
+
+    Attributes:
+        name: The case.
+        group: Its group, "" for none.
+        fingerprint: Hash of its content.
+        doubt: Warning about its logits, "" for none.
+        unit: Unit of its surface distances.
+        origins: Origins of its Local patches.
+        studied: Number of patches of each further size.
+        methods: The evidence of each method.
+    """
+
+    name: str
+    group: str
+    fingerprint: str
+    doubt: str
+    unit: str
+    origins: tuple[tuple[int, ...], ...]
+    studied: Mapping[int, int]
+    methods: Mapping[Key, MethodEvidence]
+
+    def without_cells(self) -> CaseEvidence:
+        """Return it without fine histograms, which take far more memory than the rest."""
+        methods = {key: replace(own, cells=(), class_cells=()) for key, own in self.methods.items()}
+        return replace(self, methods=methods)
+
+    def to_bytes(self) -> bytes:
+        """Return the content of a safetensors file."""
+        arrays = dict[str, Array]()
+        for k, own in enumerate(self.methods.values()):
+            arrays |= {f"{k}.{name}": getattr(own, name) for name in _ARRAYS}
+            for kind in _CELLS:
+                for r, cells in enumerate(getattr(own, kind)):
+                    arrays |= {f"{k}.{kind}.{r}.{part}": values for part, values in cells._asdict().items()}
+        about = {
+            **{name: getattr(self, name) for name in ("name", "group", "fingerprint", "doubt", "unit")},
+            "origins": self.origins,
+            "studied": list(self.studied.items()),
+            "methods": [[*key, own.moved, len(own.cells), len(own.class_cells)] for key, own in self.methods.items()],
+        }
+        arrays = {name: np.ascontiguousarray(values) for name, values in arrays.items()}  # `save` ignores strides
+        return save(arrays, {"about": json.dumps(about)})
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> CaseEvidence:
+        """Read what `to_bytes` wrote; the metadata begin the file: 8 bytes of length, then JSON."""
+        length = int.from_bytes(content[:8], "little")
+        about = json.loads(json.loads(content[8 : 8 + length])["__metadata__"]["about"])
+        arrays, methods = load(content), dict[Key, MethodEvidence]()
+        for k, (method, redrawn, channel, moved, *counts) in enumerate(about.pop("methods")):
+            cells = {
+                kind: tuple(
+                    OccupiedCells(*(arrays[f"{k}.{kind}.{r}.{part}"] for part in OccupiedCells._fields))
+                    for r in range(many)
+                )
+                for kind, many in zip(_CELLS, counts, strict=True)
+            }
+            own = {name: arrays[f"{k}.{name}"] for name in _ARRAYS}
+            methods[Key(method, redrawn, channel)] = MethodEvidence(**own, **cells, moved=moved)  # type: ignore[arg-type]
+        origins = tuple(tuple(origin) for origin in about.pop("origins"))
+        return cls(**about | {"origins": origins, "studied": dict(about["studied"]), "methods": methods})

@@ -1,0 +1,7 @@
+"""Evidence: the only thing that counts pixels. Metrics, curves, tables and thresholds are readings of it."""
+
+from segcal.evidence.errors import Form, Histogram
+from segcal.evidence.readings import read
+from segcal.evidence.statistic import Evidence, Pixels, PixelStore, describe
+
+__all__ = ["Evidence", "Form", "Histogram", "PixelStore", "Pixels", "describe", "read"]

@@ -1,0 +1,275 @@
+"""The evidence of regions: the small sufficient statistic that every metric is read from.
+
+Counts are int64 and sums float64. The evidence of two sets of pixels together is the sum of theirs, so slabs, cases,
+processes and machines are joined by addition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple, Self
+
+import torch
+from jaxtyping import Bool, Float, Float64, Int32, Int64
+from safetensors.torch import load, save
+from torch import Tensor
+
+from segcal.evidence.cells import equal_mass_bins
+from segcal.evidence.errors import Form, Histogram, equal_edges, stack
+from segcal.functional import counting
+from segcal.functional.masks import positions
+from segcal.functional.pixels import pixel_statistics
+from segcal.functional.probability import probabilities
+from segcal.kernels.constants import CELLS
+
+_PART = 1 << 22  # pixels described at a time
+
+
+class Pixels(NamedTuple):
+    """What the metrics need from each pixel of one image."""
+
+    confidence: Float64[Tensor, " N"]
+    predicted: Int32[Tensor, " N"]
+    labels: Int64[Tensor, " N"]
+    nll: Float64[Tensor, " N"]
+    brier: Float64[Tensor, " N"]
+    entropy: Float64[Tensor, " N"]
+
+
+def describe(logits: Float[Tensor, "L *S"], labels: Int64[Tensor, "*S"]) -> Pixels:
+    """Return confidence, prediction, NLL, Brier score and entropy of each pixel of one image."""
+    flat = labels.reshape(-1)
+    confidence, predicted, nll, brier, entropy = pixel_statistics(logits.reshape(logits.shape[0], -1), flat)
+    return Pixels(confidence, predicted, flat, nll, brier, entropy)
+
+
+class PixelStore:
+    """The pixels of one image on the CPU, added slab by slab; each slab is copied to its position."""
+
+    def __init__(self, count: int) -> None:
+        """Prepare for `count` pixels."""
+        self._count, self._filled = count, 0
+        self._columns: tuple[Tensor, ...] = ()
+
+    def add(self, slab: Pixels) -> None:
+        """Add the pixels that follow those added before."""
+        own, slab = slab.labels.numel(), Pixels(*(values.cpu() for values in slab))
+        if own == self._count:
+            self._columns = slab
+        else:
+            self._columns = self._columns or tuple(values.new_empty(self._count) for values in slab)
+            for column, values in zip(self._columns, slab, strict=True):
+                column[self._filled : self._filled + own] = values
+        self._filled += own
+
+    def pixels(self) -> Pixels:
+        """Return all of them."""
+        if self._filled != self._count:
+            raise ValueError(f"{self._count} pixels are needed, got {self._filled}")
+        return Pixels(*self._columns)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The counts and sums of any number of regions.
+
+    Attributes:
+        top: Equal bins of the confidence by predicted class.
+        support: Pixels by true class.
+        sums: Summed NLL, Brier score and entropy.
+        cells: Fine histogram of the confidence by predicted class, from which equal-mass bins are read; None if they
+            are not wanted.
+        static: Equal bins of the probability of every class against the truth of that class (form `marginal`); None
+            in the other forms, which use `top`.
+        static_cells: Fine histogram of the same.
+        equal_mass: Equal-mass bins of one set of pixels, exact; a sum of evidence has none and reads them from cells.
+    """
+
+    top: Histogram
+    support: Int64[Tensor, "*G L"]
+    sums: Float64[Tensor, "*G 3"]
+    cells: Histogram | None = None
+    static: Histogram | None = None
+    static_cells: Histogram | None = None
+    equal_mass: Histogram | None = None
+
+    @classmethod
+    def zeros(cls, regions: int, num_classes: int, bins: int, *, cells: bool = False, marginal: bool = False) -> Self:
+        """Return the evidence of regions without pixels; cells are those that ACE is read from."""
+
+        def histogram(columns: int) -> Histogram:
+            counts = torch.zeros(2, regions, num_classes, columns, dtype=torch.int64)
+            return Histogram(*counts.unbind(), torch.zeros(regions, num_classes, columns, dtype=torch.float64))
+
+        return cls(
+            histogram(bins),
+            torch.zeros(regions, num_classes, dtype=torch.int64),
+            torch.zeros(regions, 3, dtype=torch.float64),
+            histogram(CELLS) if cells and not marginal else None,
+            histogram(bins) if marginal else None,
+            histogram(CELLS) if cells and marginal else None,
+        )
+
+    @classmethod
+    def of(
+        cls,
+        pixels: Pixels,
+        regions: Sequence[Int64[Tensor, " _"]],
+        *,
+        num_classes: int,
+        bins: int = 10,
+        class_probs: Float[Tensor, "L N"] | None = None,
+        mass_edges: Float64[Tensor, " R1"] | None = None,
+        equal_mass: bool = True,
+    ) -> Self:
+        """Return the evidence of several regions of one image, without fine histograms.
+
+        Args:
+            pixels: Result of `describe`.
+            regions: Positions of each region's pixels, none of which may be ignored.
+            num_classes: L.
+            bins: R.
+            class_probs: Probabilities of all classes, for the form `marginal`.
+            mass_edges: Edges of the equal-mass bins; by default the percentiles within each region.
+            equal_mass: Whether equal-mass bins are wanted.
+        """
+        fixed = equal_edges(bins, pixels.confidence.device)
+        edges = mass_edges if equal_mass else fixed
+        count, hit, confidence, support, sums = counting.measure(regions, pixels, fixed, edges, num_classes)
+        top, mass = (Histogram(count[:, k], hit[:, k], confidence[:, k]) for k in (0, 1))
+        static = None
+        if class_probs is not None:
+            each = [_class_histograms(class_probs, pixels.labels, index, bins) for index in regions]
+            static, mass = (stack([pair[k] for pair in each]) for k in (0, 1))
+        return cls(top, support, sums, static=static, equal_mass=mass if equal_mass else None)
+
+    def add(
+        self, logits: Float[Tensor, "B L *S"], labels: Int64[Tensor, "B *S"], masks: Bool[Tensor, "G B *S"]
+    ) -> None:
+        """Add the labelled pixels of a batch inside the mask of each region, in place; negative labels are skipped."""
+        edges = equal_edges(self.bins, logits.device)
+        found = counting.measure_batch(logits, labels, masks, edges, *(self.cells or ()))
+        for mine, theirs in zip((*self.top, self.support, self.sums), found, strict=True):
+            mine.add_(theirs)
+        if self.static is not None:
+            for image, truth, inside in zip(logits, labels.reshape(len(labels), -1), masks.unbind(1), strict=True):
+                self._add_classes(image.reshape(len(image), -1), truth, inside.reshape(len(inside), -1) & (truth >= 0))
+
+    def _add_classes(self, logits: Tensor, labels: Tensor, inside: Tensor) -> None:
+        """Add the probability of every class of one image, a part at a time."""
+        for at in (slice(start, start + _PART) for start in range(0, len(labels), _PART)):
+            probs = probabilities(logits[:, at].double().unsqueeze(0))[0]
+            for k, mask in enumerate(inside):
+                index = positions(mask[at])
+                equal, _ = _class_histograms(probs, labels[at], index, self.bins)
+                for mine, theirs in zip(self.static.of(k) if self.static else (), equal, strict=True):
+                    mine.add_(theirs)
+                if self.static_cells is not None:
+                    count_class_cells(probs, labels[at], index, self.static_cells.of(k))
+
+    def __add__(self, other: Self) -> Self:
+        """Return the evidence of both sets of pixels; exact equal-mass bins do not add, and are dropped."""
+        mine, theirs = self.tensors(), other.tensors()
+        shared = [name for name in mine if name in theirs and not name.startswith("equal_mass")]
+        return self.from_tensors({name: mine[name] + theirs[name] for name in shared})
+
+    def __getitem__(self, region: int | slice) -> Self:
+        """Return the evidence of one region, or of some, as views."""
+        return self.from_tensors({name: tensor[region] for name, tensor in self.tensors().items()})
+
+    @property
+    def bins(self) -> int:
+        """R."""
+        return int(self.top.pixels.shape[-1])
+
+    def adaptive(self, form: Form = "tables") -> Histogram:
+        """Return equal-mass bins: exact ones where they are known, else those of the fine histograms."""
+        if self.equal_mass is not None:
+            return self.equal_mass
+        cells = self.static_cells if form == "marginal" else self.cells
+        if cells is None:
+            raise TypeError("equal-mass bins need fine histograms or the pixels themselves")
+        if cells.pixels.ndim == 2:
+            return equal_mass_bins(cells, bins=self.bins, form=form)
+        each = (cells.of(k) for k in range(len(cells.pixels)))
+        return stack([equal_mass_bins(own, bins=self.bins, form=form) for own in each])
+
+    def to_vectors(self) -> Float64[Tensor, "*G E"]:
+        """Return one vector for each region that adds like the evidence, without cells; counts are exact to 2**53."""
+        shape = self.support.shape[:-1]
+        return torch.cat([part.double().reshape(*shape, -1) for part in self._additive()], dim=-1)
+
+    @classmethod
+    def from_vectors(cls, vectors: Float64[Tensor, "*G E"], num_classes: int, *, marginal: bool = False) -> Self:
+        """Invert `to_vectors`."""
+        shape, many = vectors.shape[:-1], 2 if marginal else 1
+        size = (vectors.shape[-1] - num_classes - 3) // (3 * many)
+        *tables, support, sums = torch.split(vectors, [*[size] * (3 * many), num_classes, 3], dim=-1)
+        parts = [table.reshape(*shape, num_classes, -1) for table in tables]
+        top, *static = (Histogram(parts[k].long(), parts[k + 1].long(), parts[k + 2]) for k in range(0, 3 * many, 3))
+        return cls(top, support.long(), sums, static=static[0] if static else None)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return every tensor by name, such as "top_pixels"."""
+        found = dict[str, Tensor]()
+        for name in (field.name for field in fields(self)):
+            value = getattr(self, name)
+            if isinstance(value, Histogram):
+                found |= {f"{name}_{part}": tensor for part, tensor in value._asdict().items()}
+            elif value is not None:
+                found[name] = value
+        return found
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Self:
+        """Invert `tensors`."""
+        found = dict[str, Any]()
+        for name in (field.name for field in fields(cls)):
+            if name in tensors:
+                found[name] = tensors[name]
+            elif f"{name}_pixels" in tensors:
+                found[name] = Histogram(*(tensors[f"{name}_{part}"] for part in Histogram._fields))
+        return cls(**found)
+
+    def to_bytes(self) -> bytes:
+        """Return the content of a safetensors file."""
+        return save({name: tensor.contiguous() for name, tensor in self.tensors().items()})
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> Self:
+        """Read what `to_bytes` wrote."""
+        return cls.from_tensors(load(content))
+
+    def _additive(self) -> Iterator[Tensor]:
+        """Yield the tensors of the vectors."""
+        yield from self.top
+        if self.static is not None:
+            yield from self.static
+        yield self.support
+        yield self.sums
+
+
+def count_class_cells(
+    class_probs: Float[Tensor, "L N"], labels: Int64[Tensor, " N"], index: Int64[Tensor, " K"], table: Histogram
+) -> None:
+    """Add the probability of every class to a fine histogram `[L, 65536]`, in place."""
+    for c, probability in enumerate(class_probs.double()):
+        counting.count_cells(index, probability, *_one_class(labels, c), *(field[c : c + 1] for field in table))
+
+
+def _class_histograms(
+    class_probs: Float[Tensor, "L N"], labels: Int64[Tensor, " N"], index: Int64[Tensor, " K"], bins: int
+) -> tuple[Histogram, Histogram]:
+    """Bin the probability of each class against the truth of that class, in equal and equal-mass bins."""
+    fixed, tables = equal_edges(bins, class_probs.device), []
+    for c, probability in enumerate(class_probs.double()):
+        edges = torch.stack([fixed, counting.percentile_edges(probability, index, bins)])
+        tables.append(Histogram(*counting.count_between(edges, index, probability, *_one_class(labels, c), 1)))
+    equal, mass = (Histogram(*(torch.cat([t[f][k] for t in tables]) for f in range(3))) for k in (0, 1))
+    return equal, mass
+
+
+def _one_class(labels: Int64[Tensor, " N"], c: int) -> tuple[Int32[Tensor, " N"], Int64[Tensor, " N"]]:
+    """Return predictions and labels for "is this pixel of class c?": 0 means yes, and is predicted everywhere."""
+    return torch.zeros_like(labels, dtype=torch.int32), (labels != c).long()
