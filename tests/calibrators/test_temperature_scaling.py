@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -204,3 +205,24 @@ def test_one_temperature_everywhere(sample: list[Case]) -> None:
         pytest.approx(calibrator.fit_report_.details["temperature"])
     ]
     torch.testing.assert_close(calibrator(logits), logits * calibrator.inverse_temperature.float())
+
+
+def test_the_temperature_follows_every_change_of_the_learned_value(sample: list[Case]) -> None:
+    ts, logits = fitted(sample), torch.randn(1, 5, 4, 4)
+    first = ts.predict_proba(logits)
+    learned = float(ts.inverse_temperature)
+    ts.inverse_temperature.data.fill_(0.25)  # which PyTorch does not count as a change
+    assert torch.allclose(ts.predict_proba(logits), torch.softmax(logits / 4, dim=1), atol=1e-6)
+    ts.load_state_dict({**ts.state_dict(), "inverse_temperature": torch.tensor(learned).double()})
+    assert torch.equal(ts.predict_proba(logits), first)
+
+
+def test_threads_of_different_precision_do_not_disturb_each_other(sample: list[Case]) -> None:
+    ts, logits = fitted(sample), torch.randn(1, 5, 4, 4)
+    dtypes = [torch.float32, torch.float64] * 2
+
+    def found(dtype: torch.dtype) -> set[torch.dtype]:
+        return {ts.temperature(logits.to(dtype)).dtype for _ in range(300)}
+
+    with ThreadPoolExecutor(len(dtypes)) as pool:
+        assert list(pool.map(found, dtypes)) == [{dtype} for dtype in dtypes]

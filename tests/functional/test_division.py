@@ -7,14 +7,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from segcal.functional.division import kernels_refuse, scaled_probabilities, was_noted
+from segcal.functional.division import found_nonfinite, kernels_check_finite, scaled_probabilities
 
 LOGITS = torch.zeros(1, 2, 3)
 
 
 def test_no_kernel_of_the_cpu_notes_anything() -> None:
-    assert kernels_refuse(LOGITS, LOGITS) is False
-    assert was_noted(LOGITS) is False
+    assert kernels_check_finite(LOGITS, LOGITS) is False
+    assert found_nonfinite(LOGITS) is False
 
 
 @pytest.mark.parametrize("noted", [False, True])
@@ -25,11 +25,11 @@ def test_kernels_that_note_are_asked(noted: bool, monkeypatch: pytest.MonkeyPatc
         asked.append(tensors)
         return int(noted)
 
-    notes = SimpleNamespace(can_note=answer, was_noted=answer)
-    monkeypatch.setattr("segcal.functional.division.noting_kernels", lambda *_: notes)
+    notes = SimpleNamespace(checks_finite=answer, found_nonfinite=answer)
+    monkeypatch.setattr("segcal.functional.division.checking_kernels", lambda *_: notes)
     image = torch.ones(1, 1, 3)
-    assert kernels_refuse(LOGITS, image) is noted
-    assert was_noted(LOGITS) is noted
+    assert kernels_check_finite(LOGITS, image) is noted
+    assert found_nonfinite(LOGITS) is noted
     assert [[id(tensor) for tensor in tensors] for tensors in asked] == [[id(LOGITS), id(image)], [id(LOGITS)]]
 
 

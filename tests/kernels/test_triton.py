@@ -24,8 +24,8 @@ pytestmark = [
         not (torch.cuda.is_available() or INTERPRETED), reason="needs a CUDA device or TRITON_INTERPRET=1"
     ),
 ]
-launching = pytest.importorskip("segcal.kernels.triton.launching", reason="needs Triton")
-was_noted = launching.was_noted
+nonfinite = pytest.importorskip("segcal.kernels.triton.nonfinite", reason="needs Triton")
+found_nonfinite = nonfinite.found_nonfinite
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 WITH_KERNEL = [name for name in NAMES if OPERATIONS[name].kernel("triton") is not None]
 MORE = [
@@ -162,19 +162,19 @@ def test_minus_infinity_is_an_impossible_class(name: str, scene: Scene) -> None:
     tolerance = {key: max(value, half) for key, value in tolerance.items()}
     possible = possible_logits(logits, logits.amax(dim=1, keepdim=True))
     same(kernel(logits, *args, **kwargs), operation.plain(possible, *args, **kwargs), tolerance)
-    assert not was_noted(logits)
+    assert not found_nonfinite(logits)
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 @pytest.mark.parametrize("classes", [3, 70])
 @pytest.mark.parametrize("name", ["context.context_temperature", "tree.root_of_scores", "tree.tree_root"])
-def test_temperatures_note_logits_that_are_not_finite(name: str, classes: int, value: float) -> None:
+def test_temperatures_flag_logits_that_are_not_finite(name: str, classes: int, value: float) -> None:
     kernel, calls = OPERATIONS[name].kernel("triton"), INPUTS[name][0](Scene((2, 9), classes=classes))
     assert kernel is not None
     (logits, *args), kwargs = moved(calls[0])
     logits[1, -1, 1, 8] = value
     kernel(logits, *args, **kwargs)
-    assert [was_noted(logits), was_noted(logits)] == [True, False]
+    assert [found_nonfinite(logits), found_nonfinite(logits)] == [True, False]
 
 
 def test_a_block_asks_once_at_its_end_about_the_calls_inside() -> None:
@@ -184,14 +184,14 @@ def test_a_block_asks_once_at_its_end_about_the_calls_inside() -> None:
     bad = good.clone()
     bad[0, 2, 1, 4] = torch.nan
     assert kernel(bad, heat) is DECLINED
-    with launching.asked_at_end() as noted:
+    with nonfinite.deferred_finite_checks() as found:
         assert kernel(bad, heat)[0, :, 1, 4].isnan().all()
-        with launching.asked_at_end() as inner:
+        with nonfinite.deferred_finite_checks() as inner:
             kernel(good, heat)
-    assert (noted, inner) == ([True], [])
-    with launching.asked_at_end() as noted:
+    assert (found, inner) == ([True], [])
+    with nonfinite.deferred_finite_checks() as found:
         kernel(good, heat)
-    assert noted == [False]
+    assert found == [False]
     assert kernel(good, heat) is not DECLINED
 
 

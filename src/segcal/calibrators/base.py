@@ -33,14 +33,15 @@ from segcal.functional.division import (
     NotFiniteError,
     divided,
     finite_in,
+    found_nonfinite,
     scaled_logits,
     scaled_probabilities,
-    was_noted,
 )
 from segcal.functional.fingerprint import fingerprint
 from segcal.functional.geometry import foreground
 from segcal.functional.probability import at_least_float32, keep_labels, probabilities
 from segcal.kernels.constants import LARGEST_TEMPERATURE, LEAST_TEMPERATURE
+from segcal.kernels.denormals import with_denormals
 from segcal.kernels.dispatch import engine_for
 from segcal.text import CalibrationWarning
 from segcal.types import (
@@ -134,12 +135,14 @@ class Calibrator(nn.Module, ABC):
     def calibrate(self, logits: Logits, image: Image | None = None) -> Logits:
         """Return calibrated logits in the precision that suits the method; `forward` does the rest."""
 
+    @with_denormals
     def forward(self, logits: Logits, image: Image | None = None) -> Logits:
         """Return calibrated logits of the same shape and dtype; they are finite, also where a class is impossible."""
         finite = self._checked(logits)
         calibrated = finite_in(self.calibrate(finite, image), logits.dtype)
         return keep_labels(calibrated, logits) if self.preserves_labels else calibrated
 
+    @with_denormals
     def predict_proba(self, logits: Logits, image: Image | None = None) -> Probs:
         """Return calibrated probabilities of the same shape and dtype as the logits."""
         calibrated = self.calibrate(self._checked(logits), image)
@@ -343,7 +346,7 @@ class TemperatureCalibrator(Calibrator):
         """Return what `temperature` returns, for callers that themselves refuse logits that are not finite.
 
         Methods that compute it from the logits override it, and leave the check to kernels that look for NaN as they
-        read (`functional.division.kernels_refuse`): a pass for the check alone takes as long as the calibration.
+        read (`functional.division.kernels_check_finite`): a pass for the check alone takes as long as the calibration.
         """
         return self.temperature(logits, image)
 
@@ -351,7 +354,7 @@ class TemperatureCalibrator(Calibrator):
         """Return `temperature_of`; raise for logits that it has found not to be finite."""
         self._check(logits)
         found = self.temperature_of(logits, image)
-        if was_noted(logits):
+        if found_nonfinite(logits):
             self._checked(logits)  # raises, and says where
         return found
 

@@ -27,7 +27,7 @@ from segcal.calibrators.shared.explanation import account, account_of_pairs
 from segcal.calibrators.temperature import TemperatureScaling
 from segcal.cases import reread
 from segcal.functional.context import FEATURES, context_temperature
-from segcal.functional.division import finite_in, kernels_refuse, require_finite
+from segcal.functional.division import finite_in, kernels_check_finite, require_finite
 from segcal.functional.floor import NO_FLOOR, Floor, soft_floor
 from segcal.functional.pairs import PairChoice, pair_margins
 from segcal.functional.probability import at_least_float32, keep_labels
@@ -135,8 +135,8 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
         return self._refusing_temperature(logits, image)
 
     def temperature_of(self, logits: Logits, image: Image | None = None) -> Temperature:
-        """Return the same; logits that are not finite are only noted where kernels read them."""
-        if not (self.features and kernels_refuse(logits)):
+        """Return the same; logits that are not finite are only flagged where kernels read them."""
+        if not (self.features and kernels_check_finite(logits)):
             logits = self._checked(logits)
         if not self.features:
             exponent = self.intercept + self.class_offsets

@@ -30,7 +30,7 @@ from segcal.calibrators.shared.tree import CONTEXT, Condition, Init, Positivity,
 from segcal.calibrators.shared.verdict import TemperatureRange, Verdict
 from segcal.calibrators.temperature import TemperatureScaling
 from segcal.cases import Slab, reread, slabs_of
-from segcal.functional.division import kernels_refuse, scaled_within
+from segcal.functional.division import kernels_check_finite, scaled_within
 from segcal.functional.standardise import Standardisation
 from segcal.training.loop import train
 from segcal.training.processes import choose_device
@@ -204,9 +204,9 @@ class LocalTemperatureScaling(TemperatureCalibrator):
         return self._refusing_temperature(logits, image)
 
     def temperature_of(self, logits: Logits, image: Image | None = None) -> Temperature:
-        """Return the same; logits that are not finite are only noted where kernels read them."""
+        """Return the same; logits that are not finite are only flagged where kernels read them."""
         own = self._image(logits, image)
-        if not kernels_refuse(logits, self.tree.of_logits.weight, *(() if own is None else (own,))):
+        if not kernels_check_finite(logits, self.tree.of_logits.weight, *(() if own is None else (own,))):
             logits = self._checked(logits)
         return self.unchecked_temperature(logits, own)
 

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from segcal.functional.pixels import all_finite, moved_labels
 from segcal.functional.probability import at_least_float32, keep_labels, probabilities
-from segcal.kernels.dispatch import accelerated, has_values, noting_kernels
+from segcal.kernels.denormals import with_denormals
+from segcal.kernels.dispatch import accelerated, checking_kernels, has_values
 from segcal.types import InputError
 
 
@@ -22,24 +23,26 @@ def require_finite(logits: Float[Tensor, "*A"]) -> None:
         raise NotFiniteError("logits must be finite, got NaN or infinity; correct them")
 
 
-def kernels_refuse(logits: Float[Tensor, "B L *S"], *others: Float[Tensor, "..."]) -> bool:
+def kernels_check_finite(logits: Float[Tensor, "B L *S"], *others: Float[Tensor, "..."]) -> bool:
     """Return whether kernels that compute temperatures from these tensors check the logits as they read them.
 
-    They then replace minus infinity, which marks an impossible class, and note NaN and plus infinity (`was_noted`).
+    They then replace minus infinity, which marks an impossible class, and flag NaN and plus infinity
+    (`found_nonfinite`).
     """
-    notes = noting_kernels(logits, *others)
-    return notes is not None and bool(notes.can_note(logits, *others))
+    module = checking_kernels(logits, *others)
+    return module is not None and bool(module.checks_finite(logits, *others))
 
 
-def was_noted(logits: Float[Tensor, "B L *S"]) -> bool:
-    """Return whether a kernel has noted logits that are not finite since this was last asked.
+def found_nonfinite(logits: Float[Tensor, "B L *S"]) -> bool:
+    """Return whether a kernel has flagged logits that are not finite since this was last asked.
 
-    It may have been for other logits, so that these have to be looked at before they are refused.
+    They may have been other logits, so that these have to be looked at before they are refused.
     """
-    notes = noting_kernels(logits)
-    return notes is not None and bool(notes.was_noted(logits))
+    module = checking_kernels(logits)
+    return module is not None and bool(module.found_nonfinite(logits))
 
 
+@with_denormals
 @accelerated
 def scaled_probabilities(
     logits: Float[Tensor, "B L *S"], temperature: Float[Tensor, "B 1 *S"]
@@ -62,6 +65,7 @@ def counted_probabilities(
     return probs, sum(moved)
 
 
+@with_denormals
 @accelerated
 def scaled_logits(logits: Float[Tensor, "B L *S"], temperature: Float[Tensor, "B 1 *S"]) -> Float[Tensor, "B L *S"]:
     """Return `logits / temperature` in the precision of the logits, with the argmax of the logits.

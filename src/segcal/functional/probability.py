@@ -11,6 +11,7 @@ from jaxtyping import Float, Integer
 from torch import Tensor
 
 from segcal.kernels.constants import SMALLEST_LOG_PROBABILITY
+from segcal.kernels.denormals import least_gap, with_denormals
 from segcal.types import InputError, Labels
 
 _SMALLEST = torch.finfo(torch.float32).tiny
@@ -147,6 +148,7 @@ def predicted_labels(scores: Float[Tensor, "B L *S"]) -> Labels:
     return scores.max(dim=1).indices
 
 
+@with_denormals
 def keep_labels(scores: Float[Tensor, "B L *S"], logits: Float[Tensor, "B L *S"]) -> Float[Tensor, "B L *S"]:
     """Scores whose argmax is that of `logits`, in the scores' own precision.
 
@@ -162,7 +164,8 @@ def keep_labels(scores: Float[Tensor, "B L *S"], logits: Float[Tensor, "B L *S"]
     """
     lower = logits < logits.amax(dim=1, keepdim=True)
     graph = torch.compiler.is_compiling()  # an exported graph knows neither branches on data nor the bits of a number
-    if not graph and not ((scores >= scores.amax(dim=1, keepdim=True)) & lower).any():
+    tied = 2 * least_gap(scores.dtype)  # two denormal numbers may compare as equal
+    if not graph and not ((scores.amax(dim=1, keepdim=True) - scores < tied) & lower).any():
         return scores
     own, limits = scores.masked_fill(lower, -torch.inf).amax(dim=1, keepdim=True), torch.finfo(scores.dtype)
     below = own - (4 * limits.eps * own.abs() + limits.tiny) if graph else next_below(own)
@@ -185,12 +188,14 @@ def keep_sides(probs: Float[Tensor, "*A"], logits: Float[Tensor, "*A"]) -> Float
 
 
 def next_below(values: Float[Tensor, "*A"]) -> Float[Tensor, "*A"]:
-    """The largest number below each finite value in its own precision (`torch.nextafter` lacks half precision)."""
+    """The largest number below each finite value in its own precision that a comparison tells from it.
+
+    `torch.nextafter` lacks half precision, and its denormal numbers may compare as 0.
+    """
     width = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[values.element_size()]
-    bits = (values + 0.0).view(width)  # + 0.0 turns -0 into 0
-    below = torch.where(bits > 0, bits - 1, bits + 1)
-    smallest_negative = torch.full_like(bits, torch.iinfo(width).min + 1)
-    return torch.where(bits == 0, smallest_negative, below).view(values.dtype)
+    bits, gap = values.view(width), least_gap(values.dtype)
+    below = torch.where(bits > 0, bits - 1, bits + 1).view(values.dtype)
+    return torch.where(values.abs() < gap, -gap, below)
 
 
 def _of_label(values: Float[Tensor, "B L *S"], labels: Integer[Tensor, "B *S"]) -> Float[Tensor, "B *S"]:

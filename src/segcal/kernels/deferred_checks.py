@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from segcal.kernels.dispatch import asking_at_end
+from segcal.kernels.dispatch import deferred_finite_checks
 from segcal.types import InputError, public
 
 
@@ -27,9 +27,9 @@ def deferred_checks() -> Iterator[None]:
     >>> with segcal.deferred_checks():
     ...     results = [calibrator.predict_proba(batch) for batch in batches]
     """
-    with asking_at_end() as noted:
+    with deferred_finite_checks() as found:
         yield
-    if any(noted):
+    if any(found):
         raise InputError(
             "logits must be finite, got NaN or infinity in a call of this block; make the calls outside of "
             "segcal.deferred_checks() to see in which one and where"

@@ -107,15 +107,15 @@ def engine_for(*values: object, gradients: bool = False) -> Engine | None:
     return None if device is None else _ENGINES.get(device.type)
 
 
-def noting_kernels(*tensors: Tensor) -> Any:
-    """Return the module of the flag that kernels for these tensors raise, if any: `kernels.triton.launching`."""
-    return _module("triton", "launching") if engine_for(*tensors) == "triton" else None
+def checking_kernels(*tensors: Tensor) -> Any:
+    """Return the module in which kernels for these tensors flag logits that are not finite; None if they do not."""
+    return _module("triton", "nonfinite") if engine_for(*tensors) == "triton" else None
 
 
-def asking_at_end() -> AbstractContextManager[Sequence[bool]]:
-    """Return `kernels.triton.launching.asked_at_end()`, or a block of no effect where no kernel raises a flag."""
-    notes = _module("triton", "launching") if torch.cuda.is_available() else None
-    return nullcontext(()) if notes is None else notes.asked_at_end()
+def deferred_finite_checks() -> AbstractContextManager[Sequence[bool]]:
+    """Return `kernels.triton.nonfinite.deferred_finite_checks()`, or a block of no effect without a GPU."""
+    module = _module("triton", "nonfinite") if torch.cuda.is_available() else None
+    return nullcontext(()) if module is None else module.deferred_finite_checks()
 
 
 def has_values(tensor: Tensor) -> bool:

@@ -13,10 +13,13 @@ from torch import Tensor
 
 from segcal.kernels.cpu.compiling import BLOCK, as_numpy, compiled, exp_float32, over_pixels
 from segcal.kernels.cpu.half import HALVES, LARGEST, flat_scores, narrow_scores, widen_block
+from segcal.kernels.denormals import least_gap
 from segcal.kernels.dispatch import DECLINED
 from segcal.types import Array
 
 _LARGEST = np.float32(torch.finfo(torch.float32).max * (1 - torch.finfo(torch.float32).eps))
+_GAP = np.float32(least_gap(torch.float32))
+_TIED = np.float32(2) * _GAP  # the difference of two denormal numbers is smaller
 
 
 @compiled
@@ -89,10 +92,10 @@ def _note_odd(probe: Array, n: int, odd: Array) -> None:
 
 @compiled
 def _next_below(x: float) -> float:
-    bits = np.float32(x + np.float32(0)).view(np.int32)
-    below = bits - np.int32(1) if bits > 0 else bits + np.int32(1)
-    below = np.int32(-2147483647) if bits == 0 else below
-    return np.int32(below).view(np.float32)  # type: ignore[return-value]
+    """Return the number below; see `segcal.functional.probability.next_below`."""
+    bits = np.float32(x).view(np.int32)
+    below = np.int32(bits - np.int32(1) if bits > 0 else bits + np.int32(1)).view(np.float32)
+    return -_GAP if abs(x) < _GAP else below  # type: ignore[return-value]
 
 
 @compiled
@@ -112,7 +115,7 @@ def _quotients(
                 probe[i] += row[i] * zero
                 x = min(max(row[i] / heat[i], -_LARGEST), _LARGEST)
                 largest = min(max(top[i] / heat[i], -_LARGEST), _LARGEST)
-                out[i] = _next_below(x) if (x >= largest) & (row[i] < top[i]) else x
+                out[i] = _next_below(x) if (largest - x < _TIED) & (row[i] < top[i]) else x
         _note_odd(probe, n, odd)
 
 

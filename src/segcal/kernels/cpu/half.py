@@ -61,10 +61,11 @@ def narrow(value: float, brain: bool) -> np.int32:
 
 
 @compiled
-def _below(bits: np.int32) -> np.int32:
-    """Return the bits of the next number below in half precision; see `segcal.functional.probability.next_below`."""
+def _below(bits: np.int32, brain: bool) -> np.int32:
+    """Return the bits of the number below; see `segcal.functional.probability.next_below`."""
     below = bits + np.int32(1) if bits & np.int32(0x8000) else bits - np.int32(1)
-    return below if bits & np.int32(0x7FFF) else np.int32(0x8001)
+    gap = np.int32(0x80) if brain else np.int32(1)
+    return below if bits & np.int32(0x7FFF) >= gap else np.int32(0x8000) | gap
 
 
 @compiled
@@ -78,12 +79,12 @@ def narrow_scores(scores: Array, logits: Array, n: int, largest: float, brain: b
         row, found = logits[c], scores[c]
         for i in range(n):
             top[i], best[i] = max(top[i], row[i]), max(best[i], found[i])
-    winner = np.empty(n, np.int32)
+    winner, gap = np.empty(n, np.int32), np.int32(0x80) if brain else np.int32(1)
     for i in range(n):
         winner[i] = narrow(min(max(best[i], -largest), largest), brain)
     for c in range(scores.shape[0]):
         row, found, out = logits[c], scores[c], result[c, at : at + n]
         for i in range(n):
             bits = np.int32(narrow(min(max(found[i], -largest), largest), brain))
-            equal = (bits == winner[i]) | (((bits | winner[i]) & np.int32(0x7FFF)) == 0)
-            out[i] = _below(bits) if equal & (row[i] < top[i]) else bits
+            equal = (bits == winner[i]) | (((bits | winner[i]) & np.int32(0x7FFF)) < gap)
+            out[i] = _below(bits, brain) if equal & (row[i] < top[i]) else bits

@@ -45,5 +45,10 @@ def run_all(tasks: Sequence[Callable[[], Any]]) -> list[Any]:
 
 @lru_cache(maxsize=1)
 def _pool(process: int, threads: int) -> ThreadPoolExecutor:
-    """Return the pool of a process; a forked one does not inherit threads."""
-    return ThreadPoolExecutor(threads, thread_name_prefix="segcal")
+    """Return the pool of a process; a forked one does not inherit threads.
+
+    Threads inherit the setting of denormal numbers; kernels that compare labels need them.
+    """
+    return ThreadPoolExecutor(
+        threads, thread_name_prefix="segcal", initializer=torch.set_flush_denormal, initargs=(False,)
+    )

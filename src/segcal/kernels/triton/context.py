@@ -15,7 +15,8 @@ from torch import Tensor
 
 from segcal.kernels.constants import DOUBLINGS, LEAST_TEMPERATURE, LOWEST, MARGIN_CAP, WINDOWS
 from segcal.kernels.dispatch import DECLINED
-from segcal.kernels.triton.launching import PRECISIONS, flag, launch, note, pieces
+from segcal.kernels.triton.launching import PRECISIONS, launch, pieces
+from segcal.kernels.triton.nonfinite import flag, flag_nonfinite
 from segcal.kernels.triton.softmax import (
     HELD,
     HELD_WARPS,
@@ -53,7 +54,7 @@ def _describe(
     else:
         top, second, winner, total, weighted = _described_in_chunks(z_ptr + image * zb, n, L, N, zl, zn, BL, BN)
     at, inside = image * N + n, n < N
-    note(flag_ptr, ((total < float("inf")) == 0) & inside)  # NaN
+    flag_nonfinite(flag_ptr, ((total < float("inf")) == 0) & inside)  # NaN
     tl.store(entropy_ptr + at, tl.log(total) - weighted / total, mask=inside)
     tl.store(margin_ptr + at, tl.minimum(top - second, _CAP), mask=inside)
     tl.store(predicted_ptr + at, winner, mask=inside)

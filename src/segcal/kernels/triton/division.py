@@ -10,7 +10,8 @@ import triton.language as tl
 from torch import Tensor
 
 from segcal.kernels.dispatch import DECLINED
-from segcal.kernels.triton.launching import PRECISIONS, flag, launch, note, pieces, was_noted
+from segcal.kernels.triton.launching import PRECISIONS, launch, pieces
+from segcal.kernels.triton.nonfinite import flag, flag_nonfinite, found_nonfinite
 from segcal.kernels.triton.softmax import (
     HELD,
     HELD_WARPS,
@@ -52,14 +53,14 @@ def _scaled(
         for c in tl.static_range(L):
             found = guarded((powers[c] * share).to(dtype), share.to(dtype), z[c], top)  # the winner's power is 1
             tl.store(out_ptr + c * step, found, mask=n < N)
-        note(flag_ptr, ((total < float("inf")) == 0) & (n < N))  # also where it is NaN
+        flag_nonfinite(flag_ptr, ((total < float("inf")) == 0) & (n < N))  # also where it is NaN
     else:
         zeros = tl.zeros([BN], tl.float32)
         for c in tl.static_range(L):
             zeros += z[c] * 0.0  # NaN if a logit is NaN or infinite
             found, largest = _quotients(z[c], top, heat, heat, limit, dtype)
             tl.store(out_ptr + c * step, guarded(found, largest, z[c], top), mask=n < N)
-        note(flag_ptr, ((zeros != 0.0) | (top == float("-inf"))) & (n < N))
+        flag_nonfinite(flag_ptr, ((zeros != 0.0) | (top == float("-inf"))) & (n < N))
 
 
 @triton.jit
@@ -73,7 +74,7 @@ def _scaled_in_chunks(
     heat = tl.load(t_ptr + image * tb + n.to(tl.int64) * tn, mask=n < N, other=1.0).to(tl.float32)
     cold = 1.0 / heat
     top, total = summarised(z_ptr + image * zb, n, cold, L, N, zl, zn, BL, BN)
-    note(flag_ptr, ((total < float("inf")) == 0) & (n < N))
+    flag_nonfinite(flag_ptr, ((total < float("inf")) == 0) & (n < N))
     share = 1.0 / total
     for start in range(0, L, BL):
         c = start + tl.arange(0, BL)
@@ -133,7 +134,7 @@ def _run(logits: Tensor, temperature: Tensor, *, probabilities: bool) -> Tensor:
             _scaled_in_chunks, (pieces(pixels, columns), images), z, heat, found, flag(), classes, pixels, *strides,
             PROBABILITIES=probabilities, BL=rows, BN=columns, num_warps=WARPS,
         )  # fmt: skip
-    return DECLINED if was_noted(logits) else found  # the plain form refuses them
+    return DECLINED if found_nonfinite(logits) else found  # the plain form refuses them
 
 
 _LIMITS = {dtype: torch.finfo(dtype).max * (1 - torch.finfo(dtype).eps) for dtype in PRECISIONS}

@@ -19,7 +19,8 @@ from torch import Tensor
 
 from segcal.kernels.constants import SMALLEST_LOG_PROBABILITY
 from segcal.kernels.dispatch import DECLINED
-from segcal.kernels.triton.launching import PRECISIONS, flag, launch, note, pieces
+from segcal.kernels.triton.launching import PRECISIONS, launch, pieces
+from segcal.kernels.triton.nonfinite import flag, flag_nonfinite
 from segcal.kernels.triton.rows import RowProducts
 from segcal.kernels.triton.softmax import (
     HELD,
@@ -134,7 +135,7 @@ def _prepare(
                 value = _standardised(value, top, rest, scale, mean_ptr, deviation_ptr, c)
             tl.store(out_ptr + c * tl.cast(channel, tl.int64), value, mask=inside)
     if SCORES:
-        note(flag_ptr, ((total < float("inf")) == 0) & inside)  # also where it is NaN
+        flag_nonfinite(flag_ptr, ((total < float("inf")) == 0) & inside)  # also where it is NaN
 
 
 @triton.jit
