@@ -23,8 +23,10 @@ from segcal.integrations.predict import device_of
 from segcal.types import Image, Labels, Logits, Probs
 
 with needs_extra("hf"):
-    import transformers
     from huggingface_hub import ModelCard, PyTorchModelHubMixin, snapshot_download
+
+with needs_extra("hf"):
+    import transformers
     from transformers.modeling_outputs import SemanticSegmenterOutput
     from transformers.models.auto.modeling_auto import MODEL_FOR_SEMANTIC_SEGMENTATION_MAPPING_NAMES
 
