@@ -11,8 +11,8 @@ import pytest
 
 from segcal import Results, create, evaluate
 from segcal.report import page_content
-from segcal.report.sections.choice import choices
-from segcal.report.sections.influence import influences
+from segcal.report.sections.fits import choices, influences
+from segcal.report.view import View
 from support.scenes import simulated
 
 DETAILS: dict[str, Any] = {
@@ -47,7 +47,7 @@ def results_of(**details: Any) -> Results:
 
 
 def test_factors_are_exponentials_and_the_largest_comes_first() -> None:
-    (found,) = influences(results_of(CTS=DETAILS), ("sky", "tree"))
+    (found,) = influences(View(results_of(CTS=DETAILS)))
     assert (found["method"], found["words"]) == ("CTS", DETAILS["words"])
     assert [row["name"] for row in found["features"]] == ["entropy", "border share", "margin"]
     first = found["features"][0]
@@ -61,16 +61,16 @@ def test_what_was_not_learned_is_not_shown() -> None:
     classwise = {**DETAILS, "features": [], "coefficients": [], "coefficient_intervals": []}
     plain = {**DETAILS, "class_offsets": [0.0, 0.0], "coefficient_intervals": None, "words": ["class 1, class 2: more"]}
     results = results_of(CLASSES=classwise, FEATURES=plain, TS={"temperature": 2.0})
-    one, other = influences(results, ("sky", "tree"))
+    one, other = influences(View(results))
     assert (one["features"], len(one["classes"])) == ([], 2)
     assert (len(other["features"]), other["classes"]) == (3, [])
     assert {row["low"] for row in other["features"]} == {None}
     assert other["words"] == ["Tree, class 2: more."]
-    assert choices(results) == []
+    assert choices(View(results)) is None
 
 
 def test_a_class_that_was_never_seen_has_no_factor() -> None:
-    (found,) = influences(results_of(CTS={**DETAILS, "class_shares": [0.0, 1.0]}), ("sky", "tree"))
+    (found,) = influences(View(results_of(CTS={**DETAILS, "class_shares": [0.0, 1.0]})))
     assert [row["name"] for row in found["classes"]] == ["tree"]
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segcal import Results
-from segcal.report.findings import Findings, Value, severity_of
+from segcal.report.scores import MethodScores, Value, severity_of
 from segcal.report.words import headline
 from segcal.tables import Presentation
 
@@ -58,7 +58,7 @@ def made(
 
 
 def said(results: Results) -> list[str]:
-    return headline(Findings(results))
+    return headline(MethodScores(results))
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_images_that_err_in_different_directions_are_not_hidden_by_the_average()
 def test_the_floor_counts_in_the_networks_favour() -> None:
     sentences = said(made({"UC": 0.5}, {"UC": 0.05}, floor=0.045))
     assert sentences[0].startswith("The network is well calibrated")
-    assert sentences[1].endswith("(mean over 12 images). Its floor is 4.50\u00a0%.")
+    assert sentences[2].endswith("(mean over 12 images). Its floor is 4.50\u00a0%.")
 
 
 @given(ece=st.floats(0.001, 0.9), floor=st.floats(0, 0.2), half=st.floats(0, 0.1))
@@ -118,14 +118,14 @@ def test_the_best_method_is_that_of_least_nll_and_a_low_ece_alone_is_not_praised
     """The hippocampus: isotonic regression has the least ECE, and an NLL above that of the network."""
     nll = {"UC": 0.338, "TS": 0.336, "ISOTONIC": 0.340, "LTS": 0.327}
     results = made(nll, {"UC": 0.02, "TS": 0.018, "ISOTONIC": 0.005, "LTS": 0.012}, bins=[(100, 96, 97.0)])
-    assert Findings(results).best == "LTS"
+    assert MethodScores(results).best == "LTS"
     sentences = said(results)
     assert sentences[0].startswith("The network is only slightly overconfident")
-    assert sentences[2].startswith(
+    assert sentences[1].startswith(
         "LTS (local temperature scaling) helps most: it lowers the negative log-likelihood (NLL) from 0.3380 to 0.3270 "
         "(difference \u22120.0110 ["
     )
-    assert sentences[2].endswith("and changes the ECE from 2.00\u00a0% to 1.20\u00a0%.")
+    assert sentences[1].endswith("and changes the ECE from 2.00\u00a0% to 1.20\u00a0%.")
     assert (
         "ISOTONIC (isotonic regression) has the lowest ECE, 0.50\u00a0%, but its NLL is 0.3400, "
         "above 0.3270 of LTS and even above 0.3380 of UC."
@@ -156,7 +156,7 @@ def test_methods_close_to_the_best_are_named() -> None:
 
 def test_calibration_that_does_not_help_is_said_not_to() -> None:
     sentences = said(made({"UC": 0.3, "TS": 0.31, "LTS": 0.32}, {"UC": 0.01, "TS": 0.02, "LTS": 0.02}))
-    assert sentences[2] == "Calibration does not help: no method has a lower NLL than UC (uncalibrated), 0.3000."
+    assert sentences[1] == "Calibration does not help: no method has a lower NLL than UC (uncalibrated), 0.3000."
     assert "TS and LTS make the NLL worse than UC." in sentences
 
 
@@ -181,14 +181,14 @@ def test_the_chosen_reference_is_tested_by_the_chosen_test() -> None:
 
 def test_the_average_is_the_one_chosen_and_is_named() -> None:
     nll, ece = {"UC": 0.5, "TS": 0.4}, {"UC": 0.1, "TS": 0.02}
-    assert said(made(nll, ece))[1].endswith("(mean over 12 images).")
+    assert said(made(nll, ece))[2].endswith("(mean over 12 images).")
     pooled = made(nll, ece, shown=Presentation(average="pixels"))
-    assert "[9.90, 10.10] (all pixels of 12 images)" in said(pooled)[1]
+    assert "[9.90, 10.10] (all pixels of 12 images)" in said(pooled)[2]
 
 
 def test_differences_are_paired_by_image_and_weighted_by_pixels() -> None:
     results = made({"UC": 0.5, "TS": 0.4}, {"UC": 0.1, "TS": 0.02})
-    gap = Findings(results).difference("TS", "UC")
+    gap = MethodScores(results).difference("TS", "UC")
     assert (gap.value, gap.low, gap.high) == pytest.approx((-0.1, -0.1, -0.1))  # what images share cancels
     frame = results.frame.copy()
     heavy = (frame["case"] == "case-0") & (frame.method == "TS") & (frame.metric == "nll")
@@ -196,7 +196,7 @@ def test_differences_are_paired_by_image_and_weighted_by_pixels() -> None:
     frame.loc[frame["case"] == "case-0", "pixels"] = 1100  # half of all pixels
     for average, expected in (("images", -0.1 - 0.1 / 12), ("pixels", -0.15)):
         shown = Results(frame, results.patch_frame, results.pooled_frame, results.settings)
-        found = Findings(shown.presented(Presentation(average=average))).difference("TS", "UC")  # type: ignore[arg-type]
+        found = MethodScores(shown.presented(Presentation(average=average))).difference("TS", "UC")  # type: ignore[arg-type]
         assert found.value == pytest.approx(expected)
 
 

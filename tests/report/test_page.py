@@ -177,7 +177,7 @@ def test_the_choice_of_reference_test_and_average_is_shown(found: tuple[Results,
         assert results.settings["date"] in summary["facts"]
         assert f"segcal {results.settings['segcal']}" in summary["facts"]
         card = next(card for card in summary["cards"] if (card["metric"], card["region"]) == ("ece", "all"))
-        value = next(row["value"] for row in card["rows"] if row["method"] == "TS")
+        value = next(row["value"] for row in card["rows"] if row["name"] == "TS")
         own = results.table(average=shown.average).cells[("TS", "ece", "all")]
         assert number("ece", value) == number("ece", own.mean)
 
@@ -188,7 +188,7 @@ def test_page_and_table_have_the_same_numbers(
     results, _, _ = found
     for average in ("images", "pixels"):
         shown = results.presented(Presentation(average=average))
-        sentence = page_content(shown)["sections"]["summary"]["headline"][1]
+        sentence = page_content(shown)["sections"]["summary"]["more"][0]
         cell = shown.table().cells[("UC", "ece", "all")]
         assert f"{number('ece', cell.mean)}\u00a0%" in sentence
         assert ("mean over 4 images" if average == "images" else "all pixels of 4 images") in sentence

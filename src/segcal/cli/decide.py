@@ -46,7 +46,7 @@ def decide(
     from segcal.evaluation.compare import UNCALIBRATED
     from segcal.evaluation.decisions import decide as learn
     from segcal.files import check_output_file, refuse_foreign, refuse_overwriting
-    from segcal.report.decisions import write_decisions_page
+    from segcal.report import write_decisions_page
     from segcal.types import InputError
 
     if rules is not None:

@@ -15,7 +15,8 @@ from segcal.evaluation.portraits import Portrait
 from segcal.evaluation.results import Results
 from segcal.functional.catalogue import CATALOGUE
 from segcal.regions import region_title
-from segcal.report.findings import Findings
+from segcal.report.colours import REGIONS, method_colours
+from segcal.report.scores import MethodScores
 from segcal.tables import CALIBRATION, QUALITY, Presentation
 
 _DIGITS = 8
@@ -59,9 +60,9 @@ class View:
         return list(dict.fromkeys(self.frame["region"]))
 
     @cached_property
-    def findings(self) -> Findings:
+    def scores(self) -> MethodScores:
         """Readings that several sections share; their bootstrap runs once."""
-        return Findings(self.results)
+        return MethodScores(self.results)
 
     @property
     def units(self) -> str:
@@ -70,7 +71,7 @@ class View:
 
 
 def shared_content(view: View) -> dict[str, Any]:
-    """The values that several sections read; numbers are shortened, and missing ones are None."""
+    """Return the values that several sections read; numbers are shortened, and missing ones are None."""
     results, metrics = view.results, list(dict.fromkeys(view.frame["metric"]))
     return {
         "methods": list(results.methods),
@@ -80,6 +81,8 @@ def shared_content(view: View) -> dict[str, Any]:
             "test": view.presentation.test_sentence(),
             "average": view.presentation.average,
         },
+        "colours": method_colours(results.methods, results.baseline),
+        "region_colours": REGIONS,
         "units": view.units,
         "cases": view.cases,
         "classes": view.class_names,
@@ -125,7 +128,7 @@ def _metric(name: str) -> dict[str, Any]:
 
 
 def _values(frame: pd.DataFrame, cases: Sequence[str]) -> Nested:
-    """A value for each case, in their order."""
+    """Return a value for each case, in their order."""
     found: Nested = {}
     place = {case: k for k, case in enumerate(cases)}
     for (method, region, metric), rows in frame.groupby(["method", "region", "metric"], sort=False):
@@ -137,7 +140,7 @@ def _values(frame: pd.DataFrame, cases: Sequence[str]) -> Nested:
 
 
 def pooled_values(results: Results) -> Nested:
-    """Value and interval over all pixels together."""
+    """Return value and interval over all pixels together."""
     found: Nested = {}
     for row in results.pooled().itertuples():
         entry = found.setdefault(str(row.method), {}).setdefault(str(row.region), {})
@@ -153,7 +156,7 @@ def _pooled_ece(results: Results) -> dict[str, dict[str, float | None]]:
 
 
 def _curves(results: Results) -> Nested:
-    """Method -> region -> predicted class ("" for all pixels) -> bins."""
+    """Return method -> region -> predicted class ("" for all pixels) -> bins."""
     found: Nested = {}
     if results.curve_frame is None:
         return found

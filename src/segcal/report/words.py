@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from segcal.calibrators import method_titles
 from segcal.evaluation.results import Results
-from segcal.report.findings import SEVERITIES, Findings, State
+from segcal.report.scores import SEVERITIES, MethodScores, State
 from segcal.tables.numbers import number, with_unit
 
 _DIRECTIONS = {-1: "underconfident", 0: "miscalibrated", 1: "overconfident"}
@@ -38,10 +38,11 @@ DEFINITIONS = (
 )
 
 
-def headline(findings: Findings) -> list[str]:
-    """Return sentences, the most important first."""
-    parts = (_state, _best, _ece, _harm, _test, _local, _floor)
-    return [sentence for part in parts for sentence in part(findings)]
+def headline(scores: MethodScores) -> list[str]:
+    """Return sentences: how the network is calibrated, what helps ("" if nothing was compared), and further ones."""
+    (state, *error), (best, *close) = _state(scores), _best(scores) or [""]
+    further = [sentence for part in (_ece, _harm, _test, _local, _floor) for sentence in part(scores)]
+    return [state, best, *error, *close, *further]
 
 
 def spelled(method: str) -> str:
@@ -60,13 +61,13 @@ def average_in_words(results: Results) -> str:
     )
 
 
-def _state(findings: Findings) -> list[str]:
-    results = findings.results
+def _state(scores: MethodScores) -> list[str]:
+    results = scores.results
     baseline = results.baseline
-    state, ece = findings.state(baseline), findings.value(baseline, "ece")
+    state, ece = scores.state(baseline), scores.value(baseline, "ece")
     if state is None or ece is None:
         return [f"{spelled(baseline)} was measured on {results.settings['num_classes']} classes."]
-    floor = findings.floor(baseline)
+    floor = scores.floor(baseline)
     above = "" if floor is None else f" Its floor is {with_unit('ece', floor)}."
     return [
         f"The network is {_calibration(state)}",
@@ -90,15 +91,15 @@ def _calibration(state: State) -> str:
     return f"{words}: {numbers}."
 
 
-def _best(findings: Findings) -> list[str]:
-    results = findings.results
-    baseline, best = results.baseline, findings.best
-    before, after = findings.value(baseline, "nll"), findings.value(best, "nll")
+def _best(scores: MethodScores) -> list[str]:
+    results = scores.results
+    baseline, best = results.baseline, scores.best
+    before, after = scores.value(baseline, "nll"), scores.value(best, "nll")
     if len(results.methods) == 1 or before is None or after is None:
         return []
     if best == baseline:
         return [f"Calibration does not help: no method has a lower NLL than {spelled(baseline)}, {before.short}."]
-    gain = findings.difference(best, baseline)
+    gain = scores.difference(best, baseline)
     change = f"difference {_signed(gain.value)}{_ends(gain.low, gain.high)}"
     if gain.is_noise:
         return [
@@ -106,9 +107,9 @@ def _best(findings: Findings) -> list[str]:
             f"{spelled(best)}, and that of {spelled(baseline)}, {before.short}, differ within noise ({change})."
         ]
     others = [method for method in results.methods if method not in (best, baseline)]
-    close = [method for method in others if findings.difference(method, best).is_noise]
+    close = [method for method in others if scores.difference(method, best).is_noise]
     most = "helps most" if others else "helps"
-    errors = findings.value(baseline, "ece"), findings.value(best, "ece")
+    errors = scores.value(baseline, "ece"), scores.value(best, "ece")
     ece = f", and changes the ECE from {errors[0].short} to {errors[1].short}" if errors[0] and errors[1] else ""
     sentences = [
         f"{spelled(best)} {most}: it lowers the negative log-likelihood (NLL) from {before.short} to {after.short} "
@@ -121,22 +122,22 @@ def _best(findings: Findings) -> list[str]:
     )
 
 
-def _ece(findings: Findings) -> list[str]:
+def _ece(scores: MethodScores) -> list[str]:
     """Name the method of least ECE where it is not the best one, and what speaks against it.
 
     An NLL that differs in digits that are not shown is not called higher: the sentence would contradict itself.
     """
-    results = findings.results
-    best = findings.best
-    errors = {method: findings.value(method, "ece") for method in results.methods}
+    results = scores.results
+    best = scores.best
+    errors = {method: scores.value(method, "ece") for method in results.methods}
     known = {method: value for method, value in errors.items() if value is not None}
     if len(results.methods) == 1 or not known:
         return []
     least = min(known, key=lambda method: known[method].value)
-    own, nll = findings.value(best, "nll"), findings.value(least, "nll")
-    if least == best or own is None or nll is None or findings.difference(least, best).is_noise:
+    own, nll = scores.value(best, "nll"), scores.value(least, "nll")
+    if least == best or own is None or nll is None or scores.difference(least, best).is_noise:
         return []
-    baseline = findings.value(results.baseline, "nll")
+    baseline = scores.value(results.baseline, "nll")
     if nll.short == own.short:
         return []
     against = f"{own.short} of {best}"
@@ -145,27 +146,27 @@ def _ece(findings: Findings) -> list[str]:
     return [f"{spelled(least)} has the lowest ECE, {known[least].short}, but its NLL is {nll.short}, above {against}."]
 
 
-def _harm(findings: Findings) -> list[str]:
+def _harm(scores: MethodScores) -> list[str]:
     """Name methods that make probabilities worse or lose accuracy."""
-    results = findings.results
+    results = scores.results
     baseline = results.baseline
     others = [method for method in results.methods if method != baseline]
-    worse = [method for method in others if findings.difference(method, baseline).low > 0]
+    worse = [method for method in others if scores.difference(method, baseline).low > 0]
     sentences = []
     if worse:
         verb = "makes" if len(worse) == 1 else "make"
         sentences.append(f"{_listed(worse)} {verb} the NLL worse than {baseline}.")
-    before = findings.value(baseline, "accuracy")
+    before = scores.value(baseline, "accuracy")
     for method in others:
-        after = findings.value(method, "accuracy")
+        after = scores.value(method, "accuracy")
         if before is not None and after is not None and after.value < before.value - _LOST:
             sentences.append(f"{method} changes predicted labels: accuracy falls from {before.short} to {after.short}.")
     return sentences
 
 
-def _test(findings: Findings) -> list[str]:
+def _test(scores: MethodScores) -> list[str]:
     """Say whom the chosen reference beats in ECE, by the chosen test."""
-    results = findings.results
+    results = scores.results
     reference = results.presentation.reference
     if reference is None or len(results.methods) == 1:
         return []
@@ -180,10 +181,10 @@ def _test(findings: Findings) -> list[str]:
     return [f"The reference {reference} {verb} a significantly lower ECE in All {than}{also} ({test})."]
 
 
-def _local(findings: Findings) -> list[str]:
-    results = findings.results
-    best = findings.best
-    before, after = (findings.value(method, "ece", "local-max") for method in (results.baseline, best))
+def _local(scores: MethodScores) -> list[str]:
+    results = scores.results
+    best = scores.best
+    before, after = (scores.value(method, "ece", "local-max") for method in (results.baseline, best))
     if before is None:
         return []
     sentence = f"In the worst patch of an image, the ECE of {results.baseline} is {before.short}"
@@ -192,10 +193,10 @@ def _local(findings: Findings) -> list[str]:
     return [f"{sentence} and that of {best} {after.short} (mean over images)."]
 
 
-def _floor(findings: Findings) -> list[str]:
-    best = findings.best
-    floor = findings.floor(best)
-    if floor is None or best == findings.results.baseline:
+def _floor(scores: MethodScores) -> list[str]:
+    best = scores.best
+    floor = scores.floor(best)
+    if floor is None or best == scores.results.baseline:
         return []
     return [f"If the probabilities of {best} were exactly right, its ECE in All would be {with_unit('ece', floor)}."]
 

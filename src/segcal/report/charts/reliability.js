@@ -19,7 +19,6 @@ function reliability(curve, title, small = false) {
   const width = left + size + 6, base = top + size, floor = base + gap + tall, height = floor + (small ? 4 : 32);
   const x = scale(0, 1, left, left + size), y = scale(0, 1, base, top);
   const peak = Math.max(...curve.map(bin => bin[0])) / (read.total || 1) || 1;
-  const rows = [['pixels', whole(read.total)], ['ECE', `${percent(read.ece)} %`]];
   const chart = draw('svg', { viewBox: `0 0 ${width} ${height}`, role: 'img', class: 'reliability',
     'aria-label': `${title}: ECE ${percent(read.ece)} %, mean confidence ${fixed(read.confidence, 3)}, accuracy ${fixed(read.accuracy, 3)}` });
   for (const value of small ? [] : [0, .25, .5, .75, 1]) {
@@ -53,6 +52,5 @@ function reliability(curve, title, small = false) {
     chart.append(draw('text', { transform: `translate(${9} ${y(.5)}) rotate(-90)`, 'text-anchor': 'middle' }, 'accuracy'));
   }
   if (!read.total) chart.append(text(x(.5), y(.5), 'no pixels'));
-  explain(chart, small && !marks.length ? [] : marks.map(mark => small ? { ...mark, rows: [...mark.rows, ...rows.slice(1)] } : mark));
-  return chart;
+  return explain(chart, marks);
 }

@@ -8,7 +8,7 @@ from typing import Any
 from segcal.report.figures.diagram import Bins, diagram, histogram
 from segcal.report.figures.request import Request
 from segcal.report.figures.style import literal
-from segcal.report.findings import curve_of
+from segcal.report.scores import curve_of
 from segcal.tables.numbers import with_unit
 from segcal.types import InputError
 

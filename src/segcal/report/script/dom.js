@@ -23,14 +23,12 @@ const unitOf = metric => DATA.metrics[metric].percent ? ' %' : '';
 const sum = values => values.reduce((total, value) => total + value, 0);
 const whole = value => value.toLocaleString('en-US');
 
-// The colours of Okabe and Ito, which stay distinct in every form of colour blindness; the baseline is grey.
-const OKABE_ITO = ['#D55E00', '#0072B2', '#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#8A7A00'];
+// Colours come with the data, so that page and figures agree; dashes and shapes tell apart those that repeat.
 const DASHES = ['', '5 3', '2 2', '8 3 2 3'];
 const SHAPES = ['circle', 'square', 'diamond', 'triangle'];
 function styleOf(method) {
-  if (method === DATA.baseline) return { colour: '#80868C', dash: '', shape: 'circle' };
-  const k = DATA.methods.filter(name => name !== DATA.baseline).indexOf(method), n = OKABE_ITO.length;
-  return { colour: OKABE_ITO[k % n], dash: DASHES[Math.floor(k / n) % 4], shape: SHAPES[(k + 1) % 4] };
+  const k = method === DATA.baseline ? -1 : DATA.methods.filter(name => name !== DATA.baseline).indexOf(method);
+  return { colour: DATA.colours[method], dash: DASHES[Math.floor(Math.max(k, 0) / 7) % 4], shape: SHAPES[(k + 1) % 4] };
 }
 const key = method => node('span', { class: 'key', style: `background:${styleOf(method).colour}` });
 
@@ -46,7 +44,8 @@ function showTip(x, y, title, rows) {
 const hideTip = () => { tip.hidden = true; };
 addEventListener('scroll', hideTip, { passive: true });
 
-// Values for the mouse, and for the keyboard: a chart is one stop, and the arrow keys go from mark to mark.
+// A chart with its downloads, and values for the mouse and the keyboard: a chart is one stop, and the arrow keys go from
+// mark to mark. A mark is {element, title, rows: [[name, value]]}.
 function explain(chart, marks) {
   let lit = -1;
   const light = (k, x, y) => {
@@ -60,7 +59,7 @@ function explain(chart, marks) {
     mark.element.addEventListener('pointermove', event => light(k, event.clientX, event.clientY));
     mark.element.addEventListener('pointerleave', dim);
   });
-  if (!marks.length) return;
+  if (!marks.length) return figure(chart, marks);
   chart.setAttribute('tabindex', '0');
   const at = k => { const box = marks[k].element.getBoundingClientRect(); light(k, box.left + box.width / 2, box.top + box.height / 2); };
   chart.addEventListener('focus', () => { if (chart.matches(':focus-visible')) at(0); });
@@ -72,6 +71,7 @@ function explain(chart, marks) {
     event.preventDefault();
     at((Math.max(lit, 0) + (lit < 0 ? 0 : step) + marks.length) % marks.length);
   });
+  return figure(chart, marks);
 }
 
 // A row of buttons of which one is pressed.
@@ -87,11 +87,16 @@ function selection(label, options, changed, chosen = null) {
     options.map(([value, text]) => node('option', { value, selected: value === chosen }, text)));
   return node('label', null, label, box);
 }
+// Opens a section that is folded, before the page goes there.
+function reveal(id) {
+  const folded = document.getElementById(id)?.querySelector(':scope > details.folded');
+  if (folded) folded.open = true;
+}
 const section = (id, title, lead, ...children) =>
   node('section', { id }, node('h2', null, title), lead ? node('p', { class: 'lead' }, lead) : null, ...children);
 
 // What several sections read.
-const { methods, baseline, metrics, regions } = DATA;
+const { methods, baseline, metrics = {}, regions } = DATA;
 const regionName = region => DATA.region_names[region] || region;
 const curveRegions = regions.filter(region => DATA.curves[baseline] && DATA.curves[baseline][region]);
 const legend = () => node('ul', { class: 'legend' }, methods.map(method => node('li', null, key(method), method)));

@@ -1,10 +1,19 @@
 // Puts the page together: sections in their order, navigation, colour scheme.
 
 const main = document.getElementById('main'), nav = document.getElementById('nav'), menu = document.getElementById('menu');
-for (const [name, content] of Object.entries(DATA.sections)) {
-  const { title, build } = SECTIONS[name];
-  main.append(build(content));
-  nav.append(node('a', { href: `#${name}`, onclick: () => openMenu(false) }, title));
+const OPEN = 3;
+Object.entries(DATA.sections).forEach(([name, content], k) => {
+  const { title, build } = SECTIONS[name], built = build(content);
+  main.append(built);
+  if (k >= OPEN) collapse(built);
+  nav.append(node('a', { href: `#${name}`, onclick: () => { reveal(name); openMenu(false); } }, title));
+});
+reveal(location.hash.slice(1));
+
+// Everything below the heading of a section, behind its heading.
+function collapse(built) {
+  const [heading, ...rest] = built.children;
+  built.append(node('details', { class: 'folded' }, node('summary', null, heading), rest));
 }
 main.append(node('footer', null, 'Made with segcal. One file, nothing is loaded from elsewhere.'));
 

@@ -20,16 +20,10 @@ function rampTable(kind) {
   table[NOTHING] = EMPTY;
   return table;
 }
-const CLASS_COLOURS = ['#0072B2', '#E69F00', '#009E73', '#CC79A7', '#56B4E9', '#D55E00', '#F0E442', '#666666'];
-function classColour(k) {
-  if (k < CLASS_COLOURS.length) return channels(CLASS_COLOURS[k]);
-  const hue = (k * 137.508) % 360, light = [0.42, 0.6, 0.75][k % 3], spread = 0.55 * Math.min(light, 1 - light);
-  return [0, 8, 4].map(n => { const at = (n + hue / 30) % 12; return Math.round(255 * (light - spread * Math.max(-1, Math.min(at - 3, 9 - at, 1)))); });
-}
-const classTable = classes => { const table = classes.map((_, k) => classColour(k)); table[NOTHING] = EMPTY; table[OTHER] = EMPTY; return table; };
-const errorTable = () => { const table = [[228, 229, 224], [213, 94, 0]]; table[NOTHING] = EMPTY; return table; };
-const REGIONS = [['outside All', [228, 229, 224]], ['All', [86, 180, 233]], ['Boundary (part of All)', [230, 159, 0]]];
-const regionTable = () => { const table = REGIONS.map(([, colour]) => colour); table[NOTHING] = EMPTY; return table; };
+// Colours by position, grey for ignored pixels and classes that are not shown.
+const tableOf = colours => Object.assign(colours.map(channels), { [NOTHING]: EMPTY, [OTHER]: EMPTY });
+const ERROR = ['#E4E5E0', '#1B1F24'], REGIONS = ['outside All', 'All', 'Boundary (part of All)'];
+const swatch = (colour, words) => node('li', null, node('span', { class: 'swatch', style: `background:${colour}` }), words);
 const greyTable = () => Array.from({ length: 256 }, (_, k) => [k, k, k]);
 
 // The bytes of a layer; slices of a volume lie one below the other in its picture.
@@ -58,7 +52,7 @@ const signed = value => `${value > 0 ? '+' : ''}${value.toFixed(2)}`;
 function ramp(title, layer) {
   const ends = { gap: [`${signed(layer.low)} under`, '0', `${signed(layer.high)} over`], confidence: [layer.low.toFixed(2), '1'], accuracy: [layer.low.toFixed(2), '1'],
     temperature: [layer.low.toFixed(2), '1', layer.high.toFixed(2)], optimum: [`≤ ${layer.low}`, '1', `≥ ${layer.high}`] }[layer.kind];
-  const canvas = node('canvas', { width: LEVELS + 1, height: 1 }), table = rampTable(layer.kind), context = canvas.getContext('2d');
+  const canvas = node('canvas', { width: LEVELS + 1, height: 1, 'aria-hidden': 'true' }), table = rampTable(layer.kind), context = canvas.getContext('2d');
   const out = context.createImageData(LEVELS + 1, 1);
   for (let k = 0; k <= LEVELS; k++) out.data.set([...table[k], 255], 4 * k);
   context.putImageData(out, 0, 0);

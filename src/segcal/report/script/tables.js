@@ -1,7 +1,7 @@
 // Tables that sort when a heading is pressed: numbers from the least, then from the most; text by its letters.
 
-// columns: [{title, of: row => number or text to sort by, show: row => nodes, kind}]
-function sortable(columns, rows, { caption = null, sorted = null, descending = false, pinned = [] } = {}) {
+// columns: [{title, of: row => number or text to sort by, show: row => nodes}]; `name` is that of the downloaded file
+function sortable(name, columns, rows, { sorted = null, descending = false, pinned = [] } = {}) {
   const body = node('tbody');
   const heads = columns.map((column, k) => node('th', { scope: 'col' }, node('button', { type: 'button', onclick: () => press(k) }, column.title)));
   let current = sorted, down = descending;
@@ -28,8 +28,12 @@ function sortable(columns, rows, { caption = null, sorted = null, descending = f
     return shown instanceof HTMLTableCellElement ? shown : node('td', null, shown);
   }));
   render();
-  return node('div', { class: 'scroll' }, node('table', null, caption ? node('caption', null, caption) : null,
-    node('thead', null, node('tr', null, heads)), body));
+  const titles = columns.map(column => column.title.replaceAll('\n', ' '));
+  const content = () => csv([titles, ...[...rows, ...pinned].map(row => columns.map(column => column.of(row)))]);
+  return node('div', { class: 'scroll' }, node('table', { 'aria-label': name }, node('thead', null, node('tr', null, heads)), body),
+    node('div', { class: 'downloads' }, download('CSV', name, 'text/csv', content)));
 }
 
+const number = (title, of, format) => ({ title, of, show: row => format(of(row)) });
+const nameColumn = (title, of = row => row.name) => ({ title, of, show: of });
 const methodColumn = { title: 'Method', of: row => row.method, show: row => node('td', null, row.key === false ? null : key(row.method), row.method) };

@@ -13,7 +13,7 @@ addSection('cases', 'Cases', ({ portraits, optimum_window: near }) => {
   open(0);
   openCase = name => {
     const k = portraits.findIndex(portrait => portrait.name === name);
-    if (k >= 0) { open(k); document.getElementById('cases').scrollIntoView(); }
+    if (k >= 0) { open(k); reveal('cases'); document.getElementById('cases').scrollIntoView(); }
   };
   const chosen = portraits.some(portrait => portrait.why === 'named') ? 'The cases asked for.' : `Chosen by the ECE of ${baseline} in the worst patch.`;
   return section('cases', 'Where it goes wrong', `${chosen} Point at a picture to read every map at that pixel.`, chips, holder);
@@ -22,15 +22,21 @@ addSection('cases', 'Cases', ({ portraits, optimum_window: near }) => {
 function caseParts(portrait, bytes, near) {
   const view = new CaseView(portrait), maps = mapsOf(portrait, bytes), parts = [];
   const map = (kind, method = '') => maps.find(one => one.kind === kind && one.method === method);
-  const frame = (one, title, options) => view.frame(title, one.bytes, one.table, one.tell, options);
+  const frame = (one, title, options) => view.frame(title, one.bytes, one.table, one.tell, { name: one.name, ...options });
+  const image = map('image'), controls = [];
   if (view.volume) {
     parts.push(volumeViewer(view, maps));
-    parts.push(node('div', { class: 'controls below' }, choice('Maps below: slices along axis', [0, 1, 2].map(axis => [String(axis), String(axis + 1)]), '0', axis => { view.axis = Number(axis); view.show(); })));
+    controls.push(choice('Maps below:', [0, 1, 2].map(axis => [String(axis), view.planeName(axis)]), '0', axis => { view.axis = Number(axis); view.show(); }));
   }
+  if (image) {
+    view.image = image.bytes;
+    controls.push(node('label', null, 'Maps over the image', node('input', { type: 'range', min: 0, max: 100, value: 100, 'aria-label': 'Opacity of the maps over the image, in percent',
+      oninput: event => { view.opacity = event.target.value / 100; view.show(); } })));
+  }
+  parts.push(node('div', { class: 'controls below' }, controls));
   const top = [map('image'), map('truth'), ...maps.filter(one => one.kind === 'prediction' || one.kind === 'error')].filter(known)
     .map((one, k) => frame(one, one.name, { boxes: k === 0 ? 'shown' : null }));
-  const names = portrait.classes.length <= 24 ? node('ul', { class: 'legend below' }, portrait.classes.map((name, k) =>
-    node('li', null, node('span', { class: 'swatch', style: `background:rgb(${classColour(k)})` }), name))) : null;
+  const names = portrait.classes.length <= 24 ? node('ul', { class: 'legend below' }, portrait.classes.map((name, k) => swatch(portrait.colours[k], name))) : null;
   parts.push(node('div', { class: 'card' }, node('div', { class: 'maps four' }, top), names));
   parts.push(...locationParts(portrait, map, frame, near));
   const kinds = ['confidence', 'temperature', 'gap'], titles = ['confidence', 'temperature', 'local gap'];
@@ -48,7 +54,7 @@ function caseParts(portrait, bytes, near) {
 
 // Every map of the case with its colours and the words for its values.
 function mapsOf(portrait, bytes) {
-  const className = k => k === NOTHING ? 'ignored' : portrait.classes[k] ?? 'other', table = classTable(portrait.classes);
+  const className = k => k === NOTHING ? 'ignored' : portrait.classes[k] ?? 'other', table = tableOf(portrait.colours);
   const truth = portrait.layers.findIndex(layer => layer.kind === 'truth');
   const suffix = layer => layer.method ? `, ${layer.method}` : '';
   const titles = { gap: 'local gap', accuracy: 'accuracy of the bin', optimum: 'best temperature nearby', region: 'regions' };
@@ -56,10 +62,10 @@ function mapsOf(portrait, bytes) {
     const own = { ...layer, bytes: bytes[k], name: `${titles[layer.kind] || layer.kind}${suffix(layer)}` };
     if (layer.kind === 'image') return [{ ...own, table: greyTable(), tell: null }];
     if (layer.kind === 'truth') return [{ ...own, table, tell: className }];
-    if (layer.kind === 'region') return [{ ...own, table: regionTable(), tell: value => value === NOTHING ? 'ignored' : REGIONS[value][0] }];
+    if (layer.kind === 'region') return [{ ...own, table: tableOf(DATA.region_colours), tell: value => value === NOTHING ? 'ignored' : REGIONS[value] }];
     if (layer.kind !== 'prediction') return [{ ...own, table: rampTable(layer.kind), tell: level => shownValue(layer.kind, valueOf(layer, level)) }];
     const wrong = bytes[k].values.map((c, j) => bytes[truth].values[j] === NOTHING ? NOTHING : Number(c !== bytes[truth].values[j]));
-    return [{ ...own, table, tell: className }, { kind: 'error', method: layer.method, name: `error${suffix(layer)}`, bytes: { values: wrong }, table: errorTable(),
+    return [{ ...own, table, tell: className }, { kind: 'error', method: layer.method, name: `error${suffix(layer)}`, bytes: { values: wrong }, table: tableOf(ERROR),
       tell: value => value === NOTHING ? 'ignored' : value ? 'wrong' : 'right' }];
   });
 }
@@ -69,7 +75,7 @@ function locationParts(portrait, map, frame, near) {
   const shown = [['confidence', 'confidence', null], ['accuracy', 'accuracy of its bin', null], ['optimum', 'best temperature nearby', null], ['region', 'regions, patches', 'all']]
     .map(([kind, title, boxes]) => [map(kind, kind === 'region' ? '' : baseline), title, boxes]).filter(([one]) => one);
   if (shown.length < 4) return [];
-  const legendOf = one => one.kind === 'region' ? node('ul', { class: 'legend below' }, REGIONS.map(([name, colour]) => node('li', null, node('span', { class: 'swatch', style: `background:rgb(${colour})` }), name))) : ramp(null, one);
+  const legendOf = one => one.kind === 'region' ? node('ul', { class: 'legend below' }, REGIONS.map((name, k) => swatch(DATA.region_colours[k], name))) : ramp(null, one);
   return [node('h3', null, `What ${baseline} says, and what would be right`), node('div', { class: 'card' }, node('div', { class: 'maps four' }, shown.map(([one, title, boxes]) => node('div', null, frame(one, title, { boxes }), legendOf(one)))),
     node('p', { class: 'note' }, `Accuracy of its bin: how often ${baseline} is right in this case at the confidence of the pixel. Best temperature nearby: the temperature of least NLL in a window of ${near} pixels per side, found with the labels; a single temperature cannot be right everywhere. Thin boxes are the Local patches, numbered ones are shown below.`))];
 }

@@ -13,8 +13,8 @@ addSection('channels', 'Channels', content => {
   });
   function render() {
     const rows = Object.entries(content).map(([name, pooled]) => ({ name, pooled }));
-    const columns = [{ title: 'Channel', of: row => row.name, show: row => row.name }, ...methods.map(column)];
-    holder.replaceChildren(sortable(columns, rows, { pinned: [{ name: 'mean', pooled: DATA.pooled }] }));
+    const columns = [nameColumn('Channel'), ...methods.map(column)];
+    holder.replaceChildren(sortable(`${metrics[state.metric].title} by channel`, columns, rows, { pinned: [{ name: 'mean', pooled: DATA.pooled }] }));
   }
   const names = [...DATA.calibration, ...DATA.quality].map(metric => [metric, `${metrics[metric].title}${unitOf(metric)}`]);
   const controls = node('div', { class: 'controls' },

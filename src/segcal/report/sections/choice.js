@@ -3,7 +3,7 @@ addSection('choice', 'Choice', content => {
   const difference = row => known(row.difference) ? node('td', null, `${row.difference > 0 ? '+' : ''}${fixed(row.difference, 4)}`.replace('-', '−'),
     node('span', { class: 'side' }, row.difference_error ? `± ${fixed(row.difference_error, 4)}` : '')) : '–';
   const card = found => node('div', { class: 'card' }, node('h3', { class: 'head' }, key(found.method), found.method, node('span', null, `chose ${found.chosen}`)),
-    node('p', null, `${found.why}.`), !found.rows.length ? null : sortable([
+    node('p', null, `${found.why}.`), !found.rows.length ? null : sortable(`Candidates of ${found.method}`, [
       { title: 'Candidate', of: row => row.name, show: row => node('td', { class: row.name === found.chosen ? 'best' : null }, row.name) },
       { title: 'Held-out NLL', of: row => row.nll, show: row => known(row.nll) ? node('td', null, fixed(row.nll, 4), node('span', { class: 'side' }, `± ${fixed(row.error, 4)}`)) : '–' },
       { title: 'Difference to ts', of: row => row.difference, show: difference },

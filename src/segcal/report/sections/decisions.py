@@ -11,13 +11,13 @@ from segcal.tables.numbers import threshold_number, volume_number
 _SHOWN = ("threshold", "missed", "left_out", "by_label", "precision", "size")
 
 
-def content(view: View) -> dict[str, Any] | None:
-    """The decisions given with the results; None without any."""
+def decisions(view: View) -> dict[str, Any] | None:
+    """Return the decisions given with the results; None without any."""
     return None if view.decisions is None else decisions_content(view.decisions)
 
 
 def decisions_content(decisions: Decisions) -> dict[str, Any]:
-    """Rows of thresholds and intervals, and curves of risk against coverage."""
+    """Return rows of thresholds and intervals, and curves of risk against coverage."""
     return {
         "risk": decisions.settings["risk"],
         "level": decisions.settings["level"],
@@ -51,7 +51,7 @@ def decisions_content(decisions: Decisions) -> dict[str, Any]:
 
 
 def _curves(decisions: Decisions) -> dict[str, dict[str, dict[str, list[list[float | None]]]]]:
-    """Channel -> unit -> method -> [coverage, risk, confidence]."""
+    """Return channel -> unit -> method -> [coverage, risk, confidence]."""
     found: dict[str, dict[str, dict[str, list[list[float | None]]]]] = {}
     for row in decisions.curves.to_dict(orient="records"):
         points = found.setdefault(row["channel"], {}).setdefault(row["unit"], {}).setdefault(row["method"], [])
@@ -60,7 +60,7 @@ def _curves(decisions: Decisions) -> dict[str, dict[str, dict[str, list[list[flo
 
 
 def _intervals(decisions: Decisions) -> list[dict[str, Any]]:
-    """Mean volumes and half intervals of each method and class."""
+    """Return mean volumes and half intervals of each method and class."""
     means = {(row["method"], row["label"]): row for row in decisions.mean_volumes().to_dict(orient="records")}
     names = ("expected", "true", "reach")
     return [

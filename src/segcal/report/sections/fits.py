@@ -1,14 +1,79 @@
-"""What the fits report about themselves."""
+"""What the fits report: how a method chose among others, and what raises and lowers its temperature."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from segcal.evaluation.results import Results
+from segcal.report.view import View
 
 
-def fit_details(results: Results) -> dict[str, Mapping[str, Any]]:
-    """The details that each method's fit reported, where it has a report."""
+def choices(view: View) -> list[dict[str, Any]] | None:
+    """Return the choice of each method that chose among others, its reason and the scores of each candidate."""
+    found = []
+    for name, details in _details(view.results).items():
+        if "scores" in details and "chosen" in details:
+            rows = [{"name": candidate, **_shortened(score)} for candidate, score in details["scores"].items()]
+            found.append({"method": name, "chosen": details["chosen"], "why": details["why"], "rows": rows})
+    return found or None
+
+
+def influences(view: View) -> list[dict[str, Any]] | None:
+    """Return factors, intervals and sentences of each method whose temperature follows features or classes.
+
+    A coefficient w of a standardised feature multiplies the temperature by exp(w) for each standard deviation.
+    """
+    found, class_names = [], view.class_names
+    for name, details in _details(view.results).items():
+        own = details.get("chosen_details", details)
+        if "coefficients" in own or "class_offsets" in own:
+            features = _factors(own.get("features"), own.get("coefficients"), own.get("coefficient_intervals"))
+            shares = own.get("class_shares") or ()
+            unseen = {label for label, share in zip(class_names, shares, strict=False) if not share}
+            offsets = _factors(class_names, own.get("class_offsets"), own.get("class_offset_intervals"))
+            classes = [row for row in offsets if row["name"] not in unseen]
+            words = [_sentence(str(words), class_names) for words in own.get("words") or ()]
+            if features or classes or words:
+                found.append({"method": name, "features": features, "classes": classes, "words": words})
+    return found or None
+
+
+def _details(results: Results) -> dict[str, Mapping[str, Any]]:
+    """Return the details that each method's fit reported, where it has a report."""
     fits = results.settings.get("fits") or {}
     return {name: fits[name]["details"] for name in results.methods if name in fits}
+
+
+def _shortened(score: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: float(f"{value:.5g}") if isinstance(value, float) else value for key, value in score.items()}
+
+
+def _factors(
+    names: Sequence[str] | None, logarithms: Sequence[float] | None, intervals: Sequence[Sequence[float]] | None
+) -> list[dict[str, Any]]:
+    """Return factors on the temperature, the largest first; none where nothing was learned, which leaves all at 1."""
+    if not names or not logarithms or not any(logarithms):
+        return []
+    pairs: Sequence[Sequence[float | None]] = intervals or [(None, None)] * len(names)
+    rows = [
+        {"name": str(name), "value": _exp(value), "low": _exp(low), "high": _exp(high)}
+        for name, value, (low, high) in zip(names, logarithms, pairs, strict=True)
+    ]
+    return sorted((row for row in rows if row["value"] is not None), key=lambda row: -(row["value"] or 0))
+
+
+def _sentence(words: str, class_names: Sequence[str]) -> str:
+    """Return words as a sentence; a fit knows classes by their numbers, the page by their names."""
+
+    def name(found: re.Match[str]) -> str:
+        return class_names[int(found[1])] if int(found[1]) < len(class_names) else found[0]
+
+    named = re.sub(r"\bclass (\d+)\b", name, words.removesuffix("."))
+    return f"{named[:1].upper()}{named[1:]}."
+
+
+def _exp(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else float(f"{math.exp(value):.5g}")

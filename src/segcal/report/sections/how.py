@@ -9,8 +9,8 @@ from segcal.report.view import View
 from segcal.report.words import DEFINITIONS
 
 
-def content(view: View) -> dict[str, Any]:
-    """Pairs of names and values."""
+def how(view: View) -> dict[str, Any]:
+    """Return pairs of names and values."""
     return {"definitions": DEFINITIONS, "settings": _settings(view)}
 
 
@@ -29,7 +29,7 @@ def _settings(view: View) -> list[tuple[str, str]]:
         ("Bin edges of ACE from", settings.get("ace_edges")),
         ("Sigmoid channels", ", ".join(settings.get("channels") or []) or None),
         ("Ignored labels", ", ".join(map(str, settings.get("ignore_index") or [])) or "none"),
-        ("Background", "none" if settings.get("background") is None else settings["background"]),
+        ("Background", _named(view, settings.get("background"))),
         ("Boundary width", settings.get("boundary_width")),
         ("Patches", f"{settings.get('patches')} of {settings.get('patch_size')} pixels per side in each image"),
         ("Seed", settings.get("seed")),
@@ -39,3 +39,9 @@ def _settings(view: View) -> list[tuple[str, str]]:
         *settings.get("versions", {}).items(),
     ]
     return [(name, str(value)) for name, value in entries if value is not None]
+
+
+def _named(view: View, label: int | None) -> str:
+    if label is None:
+        return "none"
+    return view.class_names[label] if label < len(view.class_names) else str(label)

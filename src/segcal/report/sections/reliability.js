@@ -10,7 +10,6 @@ addSection('reliability', 'Reliability', () => {
     }));
   }
   render();
-  const swatch = (kind, words) => node('li', null, node('span', { class: 'swatch', style: `background:${kind}` }), words);
   return section('reliability', 'Reliability diagrams', 'When the network says 0.9, is it right nine times in ten? Bars show the accuracy at each confidence; calibrated bars end on the dashed line. Below, the share of pixels with that confidence. All pixels of all images together.',
     node('div', { class: 'controls' }, choice('Region', curveRegions.map(region => [region, regionName(region)]), state.region, value => { state.region = value; render(); }),
       selection('Class', [['', 'all pixels'], ...DATA.classes.map(label => [label, label])], value => { state.label = value; render(); })),

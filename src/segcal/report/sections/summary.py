@@ -6,43 +6,48 @@ from typing import Any
 
 from segcal.calibrators import method_titles
 from segcal.regions import region_notes
-from segcal.report.findings import Findings
+from segcal.report.scores import MethodScores
 from segcal.report.view import View, short
 from segcal.report.words import average_in_words, headline
 
 _CARDS = (("nll", "all"), ("ece", "all"), ("ece", "boundary"), ("ece", "local-max"))
 
 
-def content(view: View) -> dict[str, Any]:
-    """Headline, facts, warnings and a chart of the main figures of each method."""
-    results, findings = view.results, view.findings
+def summary(view: View) -> dict[str, Any]:
+    """Return two sentences, facts, warnings, a chart of the main figures of each method, and what to do."""
+    results, scores = view.results, view.scores
+    state, best, *more = headline(scores)
     return {
         "dataset": results.settings.get("dataset"),
-        "headline": headline(findings),
-        "severity": None if (state := findings.state(results.baseline)) is None else state.severity,
+        "state": state,
+        "best": best,
+        "more": more,
+        "recommended": scores.best,
+        "advice": None,
+        "severity": None if (found := scores.state(results.baseline)) is None else found.severity,
         "facts": _facts(view),
         "warnings": list(results.settings["warnings"]),
         "titles": method_titles(results.methods),
-        "cards": [card for metric, region in _CARDS if (card := _card(findings, metric, region))],
+        "cards": [card for metric, region in _CARDS if (card := _card(scores, metric, region))],
         "regions": region_notes(view.regions, whole=results.is_whole),
     }
 
 
-def _card(findings: Findings, metric: str, region: str) -> dict[str, Any] | None:
+def _card(scores: MethodScores, metric: str, region: str) -> dict[str, Any] | None:
     rows = []
-    for method in findings.results.methods:
-        if (value := findings.value(method, metric, region)) is not None:
-            floor = findings.floor(method, region) if metric == "ece" else None
+    for method in scores.results.methods:
+        if (value := scores.value(method, metric, region)) is not None:
+            floor = scores.floor(method, region) if metric == "ece" else None
             numbers = (short(value.value), short(value.low), short(value.high), None if floor is None else short(floor))
-            rows.append(dict(zip(("value", "low", "high", "floor"), numbers, strict=True), method=method))
+            rows.append(dict(zip(("value", "low", "high", "floor"), numbers, strict=True), name=method))
     if not rows:
         return None
-    over = "mean over images" if region == "local-max" else average_in_words(findings.results)
+    over = "mean over images" if region == "local-max" else average_in_words(scores.results)
     return {"metric": metric, "region": region, "over": over, "rows": rows}
 
 
 def _facts(view: View) -> list[str]:
-    """Date, images, pixels, classes and version."""
+    """Return date, images, pixels, classes and version."""
     results, settings = view.results, view.results.settings
     pooled = results.pooled()
     rows = pooled[(pooled.region == "all") & (pooled.method == results.baseline)]

@@ -30,7 +30,7 @@ addSection('table', 'Table', content => {
     });
     const pinned = DATA.floor && state.metric !== 'quality' ? [{ method: `floor of ${content.best}`, key: false, cell: (_, region, metric) => ({
       value: state.over === 'images' ? floorAt(content.best, region, metric) : metric === 'ece' ? (DATA.pooled_floor[content.best] || {})[region] : null }) }] : [];
-    holder.replaceChildren(sortable([methodColumn, ...made], methods.map(method => ({ method })), { pinned }));
+    holder.replaceChildren(sortable(`${state.metric === 'quality' ? 'Quality' : 'Calibration'} by method`, [methodColumn, ...made], methods.map(method => ({ method })), { pinned }));
     const { reference, test } = DATA.presentation;
     const marks = `Bold: best. ${reference ? `* The reference ${reference} is significantly better (${test}).` : 'No reference was chosen, so no test is shown (--reference).'}`;
     note.textContent = (state.over === 'images' ? 'Mean (standard deviation) over images, Local-Avg over patches. '
@@ -51,16 +51,16 @@ function classTableCard() {
     const total = readCurve(DATA.curves[baseline][region]['']).total || 1;
     const rows = DATA.classes.map(label => ({ label, share: readCurve(DATA.curves[baseline][region][label] || []).total / total }));
     const columns = [
-      { title: DATA.channels ? 'Channel' : 'Predicted class', of: row => row.label, show: row => row.label },
-      { title: 'Share of pixels %', of: row => row.share, show: row => percent(row.share, 1) },
+      nameColumn(DATA.channels ? 'Channel' : 'Predicted class', row => row.label),
+      number('Share of pixels %', row => row.share, value => percent(value, 1)),
       ...methods.map(method => {
         const read = row => readCurve(DATA.curves[method][region][row.label] || []);
         return { title: method, of: row => read(row).ece, show: row => {
           const { ece, confidence, accuracy } = read(row), side = known(ece) ? `${confidence > accuracy ? '+' : '−'}` : '';
-          return node('td', null, percent(ece), node('span', { class: 'side', style: `color:var(--${confidence > accuracy ? 'over' : 'under'})`, title: confidence > accuracy ? 'overconfident' : 'underconfident' }, side));
+          return node('td', null, percent(ece), node('span', { class: 'side', style: `color:var(--${confidence > accuracy ? 'over' : 'under'}-words)`, title: confidence > accuracy ? 'overconfident' : 'underconfident' }, side));
         } };
       })];
-    holder.replaceChildren(node('div', { class: 'tall' }, sortable(columns, rows)));
+    holder.replaceChildren(node('div', { class: 'tall' }, sortable(`ECE by ${DATA.channels ? 'channel' : 'predicted class'}, ${regionName(region)}`, columns, rows)));
   }
   render(curveRegions[0]);
   return node('div', { id: 'classes' }, node('h3', null, DATA.channels ? 'By channel: ECE % of all pixels of this channel' : 'By class: ECE % of the pixels predicted as this class'),

@@ -7,19 +7,19 @@ from typing import Any
 from segcal.report.view import Nested, View, short
 
 
-def content(view: View) -> dict[str, Any]:
-    """Cells [value, spread or low, high, best, beaten] for both averages; the note says what they are."""
+def table(view: View) -> dict[str, Any]:
+    """Return cells [value, spread or low, high, best, beaten] for both averages; the note says what they are."""
     return {
         "images": _images(view),
         "pixels": _pixels(view),
-        "best": view.findings.best,
+        "best": view.scores.best,
     }
 
 
 def _images(view: View) -> Nested:
-    """Mean and standard deviation; marks in the paper's regions."""
+    """Return mean and standard deviation; marks in the paper's regions."""
     found: Nested = {}
-    for row in view.findings.means.itertuples():
+    for row in view.scores.means.itertuples():
         entry = found.setdefault(str(row.method), {}).setdefault(str(row.region), {})
         entry[str(row.metric)] = [short(row.value), short(row.std), None, False, False]
     for (method, metric, region), cell in view.results.table(average="images").cells.items():
@@ -28,7 +28,7 @@ def _images(view: View) -> Nested:
 
 
 def _pixels(view: View) -> Nested:
-    """Value and interval over all pixels together; patches are not pooled."""
+    """Return value and interval over all pixels together; patches are not pooled."""
     found: Nested = {}
     cells = view.results.table(average="pixels").cells
     for row in view.results.pooled().itertuples():

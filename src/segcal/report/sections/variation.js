@@ -3,7 +3,7 @@ addSection('variation', 'Variation', () => {
   const holder = node('div', { class: 'card' }), state = { region: 'all', metric: 'ece' };
   function render() {
     const title = `${metrics[state.metric].title}${unitOf(state.metric)}, ${regionName(state.region)}, one dot per image`;
-    holder.replaceChildren(strip(methods.map(method => ({ method, values: samples(method, state.region, state.metric) })), state.metric, title));
+    holder.replaceChildren(strip(methods.map(method => ({ name: method, values: samples(method, state.region, state.metric) })), state.metric, title));
   }
   render();
   const shown = regions.filter(region => methods.some(method => samples(method, region, 'ece').some(known)));
@@ -21,7 +21,7 @@ async function galleryEntry(portrait, place) {
   const view = new CaseView(portrait), ece = samples(baseline, 'all', 'ece')[DATA.cases.indexOf(portrait.name)];
   const loaded = await Promise.all(wanted.map(layer => bytesOf(layer, portrait)));
   const frames = wanted.map((layer, k) => view.frame(`${layer.kind === 'image' ? 'image' : 'labels'} of ${portrait.name}`, loaded[k],
-    layer.kind === 'image' ? greyTable() : classTable(portrait.classes), null, { caption: false }));
+    layer.kind === 'image' ? greyTable() : tableOf(portrait.colours), null, { caption: false }));
   view.show();
   return node('div', { style: `order:${place}` }, frames, node('p', { class: 'note' }, node('b', null, portrait.name), ` ${portrait.why}`, node('br'), `${baseline}: ECE ${percent(ece)} %`));
 }

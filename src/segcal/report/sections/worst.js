@@ -9,12 +9,12 @@ addSection('worst', 'Worst', content => {
     const at = methods.indexOf(baseline);
     const columns = [{ title: 'Image', of: row => row.name, show: row => node('td', null, named(row.name)) },
       ...methods.map((method, k) => ({ title: method, of: row => row.values[k], show: row => inUnit(state.metric, row.values[k]) }))];
-    images.replaceChildren(node('div', { class: 'tall' }, sortable(columns, rows, { sorted: 1 + at, descending: !metrics[state.metric].higher })));
+    images.replaceChildren(node('div', { class: 'tall' }, sortable('Worst images', columns, rows, { sorted: 1 + at, descending: !metrics[state.metric].higher })));
   }
   render();
-  const patches = !content.patches.length ? null : node('div', null, node('h3', null, 'Worst patches, ECE %'), node('div', { class: 'card' }, node('div', { class: 'tall' }, sortable([
+  const patches = !content.patches.length ? null : node('div', null, node('h3', null, 'Worst patches, ECE %'), node('div', { class: 'card' }, node('div', { class: 'tall' }, sortable('Worst patches', [
     { title: 'Image', of: row => row.case, show: row => node('td', null, named(row.case)) }, { title: 'Patch', of: row => row.patch, show: row => String(row.patch) },
-    { title: 'Corner', of: row => row.origin, show: row => row.origin },
+    nameColumn('Corner', row => row.origin),
     ...methods.map((method, k) => ({ title: method, of: row => row.values[k], show: row => percent(row.values[k]) }))], content.patches, { sorted: 3 + methods.indexOf(baseline), descending: true }))));
   return section('worst', 'Worst images and patches', 'Where to look first. Underlined images are shown above.',
     node('div', { class: 'controls' }, choice('Region', regions.map(region => [region, regionName(region)]), state.region, value => { state.region = value; render(); }),

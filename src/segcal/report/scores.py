@@ -94,7 +94,7 @@ def severity_of(ece: Value, floor: float = 0.0) -> Severity:
 
 
 @dataclass(frozen=True)
-class Findings:
+class MethodScores:
     """Readings of results, averaged as their presentation says."""
 
     results: Results
