@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from segcal.integrations.predict import predict_cases
     from segcal.kernels.deferred_checks import deferred_checks
     from segcal.oracle import oracle_temperature
-    from segcal.report.figures.arrays import reliability_diagram
+    from segcal.report.figures.reliability import reliability_diagram
     from segcal.text import CalibrationWarning
     from segcal.types import Case, InputError
 
@@ -87,7 +87,7 @@ _HOMES = {
     "rater_cases": "cases",
     "register": "calibrators",
     "reliability_curve": "evidence.one_line",
-    "reliability_diagram": "report.figures.arrays",
+    "reliability_diagram": "report.figures.reliability",
     "sce": "evidence.one_line",
 }
 """Module of each public name; its definition there is marked with `segcal.types.public`."""

@@ -14,9 +14,11 @@ from PIL import Image
 from segcal import InputError, Results, create, evaluate
 from segcal.data.sample.scenes import simulate
 from segcal.evaluation.portraits import NOTHING, Curve, Portrait, portray
+from segcal.report import colours
+from segcal.report.colours import channels, class_colours
 from segcal.report.figures import FIGURES, KINDS, draw_figure, write_figure
-from segcal.report.figures.diagram import Bins
-from segcal.report.figures.panels import class_picture
+from segcal.report.figures.panels import coloured
+from segcal.report.figures.reliability import Bins
 from support.scenes import simulated
 
 HEADS = {"pdf": b"%PDF", "png": b"\x89PNG", "svg": b"<?xml"}
@@ -78,15 +80,10 @@ def test_a_temperature_map_has_the_aspect_of_its_image(volume: Any) -> None:
     assert extents == [[0, 20 * 1.5, 16 * 1.0, 0]] * 2
 
 
-def test_portraits_of_version_1_are_refused_where_they_lack_a_map(found: Any, tmp_path: Path) -> None:
+def test_a_case_without_patches_is_refused(found: Any, tmp_path: Path) -> None:
     results, (portrait, *_) = found
-    new = ("region", "accuracy", "optimum")
-    old = replace(portrait, boxes=(), layers=tuple(layer for layer in portrait.layers if layer.kind not in new))
-    for kind in ("locations", "illustration"):
-        with pytest.raises(InputError, match=r"saved by segcal 0\.1"):
-            write_figure(kind, results, tmp_path / "a.pdf", portraits=[old])
     with pytest.raises(InputError, match="no Local patches"):
-        write_figure("local", results, tmp_path / "a.pdf", portraits=[replace(old, patches=())])
+        write_figure("local", results, tmp_path / "a.pdf", portraits=[replace(portrait, patches=())])
     assert list(tmp_path.iterdir()) == []
 
 
@@ -100,12 +97,20 @@ def test_bins_of_a_case_have_its_ece(found: Any) -> None:
     assert np.isnan(Bins.of_curve(Curve((0, 0), (0, 0), (0.0, 0.0))).ece)
 
 
-def test_labels_have_the_colours_of_the_page() -> None:
-    picture = class_picture(np.array([[0, 1, 8, NOTHING]], np.uint8))
-    assert picture[0, 0].tolist() == [0, 0x72, 0xB2]
-    assert picture[0, 1].tolist() == [0xE6, 0x9F, 0]
-    assert picture[0, 2].tolist() == [0, 85, 133]  # the first colour again, darker
-    assert picture[0, 3].tolist() == [128, 128, 128]
+def test_labels_have_the_colours_of_their_classes() -> None:
+    picture = coloured(np.array([[0, 1, 2, NOTHING]], np.uint8), ["#0072B2", "#E69F00"])
+    assert picture.tolist() == [[[0, 0x72, 0xB2], [0xE6, 0x9F, 0], [128, 128, 128], [128, 128, 128]]]
+
+
+def test_no_colour_means_two_things() -> None:
+    """Methods, classes, regions and the direction of errors are told apart wherever they are drawn."""
+    palettes = [colours.METHODS, (colours.BASELINE,), (colours.OVER, colours.UNDER), colours.REGIONS]
+    every = [*palettes, class_colours(8)]
+    for k, one in enumerate(every):
+        for other in every[:k]:
+            gaps = [np.linalg.norm(np.subtract(channels(a), channels(b))) for a in one for b in other]
+            assert min(gaps) > 40
+    assert len(set(class_colours(60))) == 60
 
 
 def test_what_is_asked_for_is_what_is_drawn(found: Any, tmp_path: Path) -> None:

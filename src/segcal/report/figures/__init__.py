@@ -1,30 +1,19 @@
 """Static figures for papers, in matplotlib.
 
-A figure is a module here with `draw(request)`. To add one, write the module and add a line to `FIGURES`, from which
-`segcal figure` takes the name and the help.
+A figure is a function of a `Request`. To add one, write it and add a line to `FIGURES`, from which `segcal figure`
+takes the name and the help.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
-from segcal.evaluation.portraits import Portrait
 from segcal.evaluation.results import Results
 from segcal.files import signed_file
-from segcal.report.figures import (
-    by_region,
-    illustration,
-    local,
-    locations,
-    patch_size,
-    reliability,
-    temperature,
-    variation,
-)
-from segcal.report.figures.notebook import drawn, import_pyplot
-from segcal.report.figures.request import Request
+from segcal.report.figures import cases, metrics, reliability
+from segcal.report.figures.request import Request, Selection, drawn, import_pyplot
 from segcal.report.figures.style import FORMATS, STYLE
 from segcal.tables import named_method
 from segcal.text import suggestion
@@ -40,72 +29,45 @@ class Figure(NamedTuple):
 
 
 FIGURES: dict[str, Figure] = {
-    "reliability": Figure(reliability.draw, "reliability diagrams over all images"),
-    "local": Figure(local.draw, "global and local reliability diagrams of a case", portraits=True),
-    "locations": Figure(locations.draw, "confidence, accuracy and best temperature by location", portraits=True),
-    "temperature": Figure(temperature.draw, "temperature maps of a case", portraits=True),
-    "illustration": Figure(illustration.draw, "the regions All, Boundary and Local of a case", portraits=True),
-    "variation": Figure(variation.draw, "image and labels of several cases", portraits=True),
-    "regions": Figure(by_region.draw, "a metric by region"),
-    "patch-size": Figure(patch_size.draw, "a metric against the size of the patches"),
+    "reliability": Figure(reliability.draw_reliability, "reliability diagrams over all images"),
+    "local": Figure(cases.draw_local, "global and local reliability diagrams of a case", portraits=True),
+    "locations": Figure(cases.draw_locations, "confidence, accuracy and best temperature by location", portraits=True),
+    "temperature": Figure(cases.draw_temperature, "temperature maps of a case", portraits=True),
+    "illustration": Figure(cases.draw_illustration, "the regions All, Boundary and Local of a case", portraits=True),
+    "variation": Figure(cases.draw_variation, "image and labels of several cases", portraits=True),
+    "regions": Figure(metrics.draw_regions, "a metric by region"),
+    "patch-size": Figure(metrics.draw_patch_sizes, "a metric against the size of the patches"),
 }
 KINDS = tuple(FIGURES)
 
 
-def write_figure(
-    kind: str,
-    results: Results,
-    path: str | Path,
-    *,
-    portraits: Sequence[Portrait] = (),
-    methods: Sequence[str] = (),
-    metric: str = "ece",
-    region: str | None = None,
-    label: str = "",
-    case: str | None = None,
-) -> None:
+def write_figure(kind: str, results: Results, path: str | Path, **selection: Unpack[Selection]) -> None:
     """Draw one figure of an evaluation into a PDF, PNG or SVG file, which appears whole or not at all.
 
     Args:
         kind: One of `KINDS`.
         results: Of the evaluation.
         path: The file; its suffix decides the format.
-        portraits: Of the cases, for figures that show them.
-        methods: Only these, in this order.
-        metric: For figures of one metric.
-        region: Of the reliability diagrams (All) and of the patch sizes (Local-Avg).
-        label: Predicted class; "" for all pixels.
-        case: Which portrait to show; by default the first.
+        selection: What to draw: `portraits` of the cases, for figures that show them; `methods`, only these, in this
+            order; `metric`; `region` of the reliability diagrams (All) and of the patch sizes (Local-Avg); `label`, the
+            predicted class, "" for all pixels; `case`, which portrait to show, by default the first.
     """
     target = Path(path)
     if target.suffix.lower() not in FORMATS:
         raise InputError(f"the name of a figure ends in {', '.join(FORMATS)}, got '{target.name}'")
     check_kind(kind)
     import_pyplot().switch_backend("Agg")  # files need no screen
-    figure = draw_figure(
-        kind, results, portraits=portraits, methods=methods, metric=metric, region=region, label=label, case=case
-    )
+    figure = draw_figure(kind, results, **selection)
     with signed_file(target) as staging, import_pyplot().rc_context(STYLE):
         figure.savefig(staging, format=target.suffix[1:].lower())
 
 
-def draw_figure(
-    kind: str,
-    results: Results,
-    *,
-    portraits: Sequence[Portrait] = (),
-    methods: Sequence[str] = (),
-    metric: str = "ece",
-    region: str | None = None,
-    label: str = "",
-    case: str | None = None,
-) -> Any:
+def draw_figure(kind: str, results: Results, **selection: Unpack[Selection]) -> Any:
     """Return one figure of an evaluation as a matplotlib Figure; arguments as in `write_figure`."""
     check_kind(kind)
-    chosen = tuple(named_method(method, results.methods, "each method") for method in methods) or results.methods
-    return drawn(
-        lambda pyplot: FIGURES[kind].draw(Request(pyplot, results, portraits, chosen, metric, region, label, case))
-    )
+    named = (named_method(method, results.methods, "each method") for method in selection.get("methods", ()))
+    chosen: Selection = {**selection, "methods": tuple(named) or results.methods}
+    return drawn(lambda pyplot: FIGURES[kind].draw(Request(pyplot, results, **chosen)))
 
 
 def check_kind(kind: str) -> None:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from segcal.evaluation.portraits import NOTHING, Kind, Layer, Portrait
-from segcal.report.figures.style import CLASSES, REGION_COLOURS, bare
+from segcal.report.colours import REGIONS, channels, class_colours
+from segcal.report.figures.style import bare
 from segcal.types import Array
 
 _WIDTH = 1.7
 
 
 def picture_axes(pyplot: Any, portrait: Portrait, down: int, across: int, extra: float = 0.3) -> tuple[Any, Any]:
-    """A grid of axes with the aspect of the case, for pictures only."""
+    """Return a grid of axes with the aspect of the case, for pictures only."""
     height, width = plane_extent(portrait)
     size = (_WIDTH * across + 0.4, (_WIDTH * height / width + extra) * down)
     figure, axes = pyplot.subplots(down, across, figsize=size, squeeze=False, layout="constrained")
@@ -23,18 +25,18 @@ def picture_axes(pyplot: Any, portrait: Portrait, down: int, across: int, extra:
 
 
 def plane_extent(portrait: Portrait) -> tuple[float, float]:
-    """Height and width of a slice, in the unit of the spacing."""
+    """Return height and width of a slice, in the unit of the spacing."""
     height, width = (n * step for n, step in zip(portrait.shape[-2:], portrait.spacing[-2:], strict=True))
     return height, width
 
 
 def slice_index(portrait: Portrait) -> int:
-    """Which of the kept slices is the middle one."""
+    """Return the index of the middle one of the kept slices."""
     return len(portrait.kept[0]) // 2
 
 
 def slice_of(values: Array, portrait: Portrait) -> Array:
-    """The picture itself, or the middle slice of a volume."""
+    """Return the picture itself, or the middle slice of a volume."""
     return values if len(portrait.shape) == 2 else values[slice_index(portrait)]
 
 
@@ -49,7 +51,11 @@ def show_image(axis: Any, portrait: Portrait) -> Any:
 def show_labels(axis: Any, portrait: Portrait, kind: Kind = "truth") -> Any:
     """Draw true or predicted classes in colour; ignored pixels are grey."""
     layer = portrait.layer(kind)
-    return None if layer is None else _show(axis, portrait, class_picture(slice_of(layer.values, portrait)))
+    if layer is None:
+        return None
+    palette = class_colours(max(portrait.classes, default=0) + 1)
+    picture = coloured(slice_of(layer.values, portrait), [palette[c] for c in portrait.classes])
+    return _show(axis, portrait, picture)
 
 
 def show_regions(axis: Any, portrait: Portrait, shown: tuple[int, ...]) -> None:
@@ -58,7 +64,7 @@ def show_regions(axis: Any, portrait: Portrait, shown: tuple[int, ...]) -> None:
     if layer is not None:
         values = slice_of(layer.values, portrait)
         kept = np.where(np.isin(values, shown), values, np.where(values == NOTHING, NOTHING, 0))
-        _show(axis, portrait, _coloured(kept, REGION_COLOURS))
+        _show(axis, portrait, coloured(kept, REGIONS))
 
 
 def show_map(axis: Any, portrait: Portrait, layer: Layer, **options: Any) -> Any:
@@ -89,20 +95,15 @@ def draw_boxes(axis: Any, portrait: Portrait, *, numbered: bool = True) -> None:
 
 
 def log_norm(pyplot: Any, layer: Layer) -> Any:
-    """Colours in equal steps of the logarithm."""
+    """Return colours in equal steps of the logarithm."""
     return pyplot.matplotlib.colors.LogNorm(layer.low, layer.high)
 
 
-def class_picture(values: Array) -> Array:
-    """Classes as colours; further classes repeat the palette darker."""
-    return _coloured(values, CLASSES)
-
-
-def _coloured(values: Array, palette: tuple[str, ...]) -> Array:
-    colours = np.array([[int(colour[k : k + 2], 16) for k in (1, 3, 5)] for colour in palette])
-    turn, place = np.divmod(values.astype(int), len(palette))
-    found = colours[place] * (0.75 ** np.minimum(turn, 3))[..., np.newaxis]
-    return np.where((values == NOTHING)[..., np.newaxis], 128, found).astype(np.uint8)
+def coloured(values: Array, palette: Sequence[str]) -> Array:
+    """Return positions in a palette as colours; those without one, as ignored pixels, are grey."""
+    colours = np.full((NOTHING + 1, 3), 128, np.uint8)
+    colours[: len(palette)] = [channels(colour) for colour in palette]
+    return colours[values]
 
 
 def _show(axis: Any, portrait: Portrait, values: Array, **options: Any) -> Any:

@@ -1,20 +1,112 @@
-"""Reliability diagrams over all images, one per method."""
+"""Reliability diagrams: of an evaluation, of arrays and of a `CalibrationSuite`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeAlias
 
-from segcal.report.figures.diagram import Bins, diagram, histogram
-from segcal.report.figures.request import Request
+import numpy as np
+import pandas as pd
+
+from segcal.evaluation.portraits import Curve
+from segcal.evidence.one_line import Values, reliability_curve
+from segcal.report.colours import BAR, OVER, UNDER
+from segcal.report.figures.request import Request, drawn
 from segcal.report.figures.style import literal
 from segcal.report.scores import curve_of
 from segcal.tables.numbers import with_unit
-from segcal.types import InputError
+from segcal.types import Activation, Array, IgnoreIndex, InputError, public
+
+Named: TypeAlias = Mapping[str, Values]
+
+_FEW = 0.01
+"""Share of the pixels below which a bin is drawn pale: it adds next to nothing to the ECE."""
 
 
-def draw(request: Request) -> Any:
-    """Accuracy against confidence with the gaps shaded and intervals drawn, above the histogram of confidence."""
+@dataclass(frozen=True)
+class Bins:
+    """Bins with pixels: left edge, width, pixels, accuracy, mean confidence, interval of the accuracy (NaN if none)."""
+
+    left: Array
+    width: Array
+    count: Array
+    accuracy: Array
+    confidence: Array
+    low: Array
+    high: Array
+
+    @classmethod
+    def of_frame(cls, curve: pd.DataFrame) -> Bins:
+        """Return the bins of rows of `Results.curves`."""
+        rows = curve[curve["count"] > 0]
+        count, left = rows["count"].to_numpy(float), rows["low_edge"].to_numpy(float)
+        width = rows["high_edge"].to_numpy(float) - left
+        accuracy, confidence = rows["hit"].to_numpy() / count, rows["confidence"].to_numpy() / count
+        return cls(left, width, count, accuracy, confidence, rows["low"].to_numpy(float), rows["high"].to_numpy(float))
+
+    @classmethod
+    def of_curve(cls, curve: Curve) -> Bins:
+        """Return the bins of the histogram of a portrait."""
+        count = np.array(curve.count, float)
+        divisor = np.maximum(count, 1)
+        return cls.of_equal_width(count, np.array(curve.hit) / divisor, np.array(curve.confidence) / divisor)
+
+    @classmethod
+    def of_equal_width(cls, count: Array, accuracy: Array, confidence: Array) -> Bins:
+        """Return bins of equal width, without intervals."""
+        kept, bins = count > 0, len(count)
+        left, none = np.flatnonzero(kept) / bins, np.full(int(kept.sum()), np.nan)
+        many, right, sure = (values[kept].astype(float) for values in (count, accuracy, confidence))
+        return cls(left, np.full(left.shape, 1 / bins), many, right, sure, none, none)
+
+    @property
+    def share(self) -> Array:
+        """Share of the pixels in each bin."""
+        return self.count / max(float(self.count.sum()), 1.0)
+
+    @property
+    def ece(self) -> float:
+        """Expected calibration error; NaN without pixels."""
+        return float((self.share * np.abs(self.confidence - self.accuracy)).sum()) if self.count.size else float("nan")
+
+
+def diagram(axis: Any, bins: Bins, dot: float = 2.5) -> None:
+    """Draw accuracy by confidence, with the gap to the mean confidence shaded; bins with few pixels are pale."""
+    alphas = np.where(bins.share < _FEW, 0.3, 1.0)
+    axis.bar(bins.left, bins.accuracy, bins.width, align="edge", color=_faded(BAR, alphas), edgecolor="white", lw=0.5)
+    gaps = bins.confidence - bins.accuracy
+    over = gaps > 0
+    for kind, colour in ((over, OVER), (~over, UNDER)):
+        faded = _faded(colour, 0.4 * alphas[kind])
+        axis.bar(
+            bins.left[kind],
+            gaps[kind],
+            bins.width[kind],
+            bins.accuracy[kind],
+            align="edge",
+            color=faded,
+            edgecolor="white",
+        )
+    ends = np.abs(np.stack([bins.accuracy - bins.low, bins.high - bins.accuracy]))
+    axis.errorbar(bins.confidence, bins.accuracy, np.nan_to_num(ends), fmt="o", ms=dot, color="black", lw=0.8)
+    axis.plot([0, 1], [0, 1], color="0.5", lw=0.7, ls=(0, (4, 3)))
+    axis.set(xlim=(0, 1), ylim=(0, 1), xticks=[0, 0.5, 1], box_aspect=1)
+
+
+def histogram(axis: Any, bins: Bins) -> None:
+    """Draw the share of pixels of each bin in percent."""
+    axis.bar(bins.left, 100 * bins.share, bins.width, align="edge", color="0.7", edgecolor="white")
+    axis.set(xlim=(0, 1), xticks=[0, 0.5, 1])
+
+
+def _faded(colour: str, alphas: Array) -> list[tuple[str, float]]:
+    return [(colour, float(alpha)) for alpha in alphas]
+
+
+def draw_reliability(request: Request) -> Any:
+    """Draw accuracy against confidence with the gaps shaded and intervals drawn, above the histogram of confidence."""
     region, label = request.region or "all", request.label
     found = {}
     for method in request.methods:
@@ -53,3 +145,34 @@ def side_by_side(pyplot: Any, found: Mapping[str, Bins]) -> Any:
         upper.set_ylabel("accuracy")
         lower.set_ylabel("pixels (%)")
     return figure
+
+
+@public
+def reliability_diagram(
+    logits: Values | Named,
+    labels: Values,
+    *,
+    bins: int = 10,
+    ignore_index: IgnoreIndex = None,
+    mask: Values | None = None,
+    class_axis: int = 1,
+    activation: Activation | None = None,
+) -> Any:
+    """Return a matplotlib Figure: accuracy against confidence of all pixels, above the histogram of confidence.
+
+    Args:
+        logits: Scores `[B, L, *S]`, or several of them by name, drawn side by side: `{"before": a, "after": b}`.
+        labels: True classes `[B, *S]`, or the share of raters that chose each class.
+        bins: Number of confidence bins R.
+        ignore_index: Label, or labels, to ignore.
+        mask: Pixels to measure; by default all.
+        class_axis: Axis of the classes: 1 with a batch axis before it, 0 without one, -1 if it is the last.
+        activation: "sigmoid" for channels that may overlap, with labels `[B, C, *S]`; all their pixels are shown.
+    """
+    several = logits if isinstance(logits, Mapping) else {"": logits}
+    measured = partial(reliability_curve, bins=bins, ignore_index=ignore_index, mask=mask)
+    found = {}
+    for name, scores in several.items():
+        curve = measured(scores, labels, class_axis=class_axis, activation=activation)
+        found[name] = Bins.of_equal_width(curve.pixels, curve.accuracy, curve.confidence)
+    return drawn(lambda pyplot: side_by_side(pyplot, found))

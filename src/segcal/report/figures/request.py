@@ -1,14 +1,29 @@
-"""What a figure is asked to show."""
+"""What a figure is asked to show, and matplotlib to draw it with.
+
+Figures are returned: shown once by a notebook, saved with `savefig` anywhere else.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 from segcal.evaluation.portraits import Portrait
 from segcal.evaluation.results import Results
+from segcal.report.figures.style import STYLE
 from segcal.types import InputError
+
+
+class Selection(TypedDict, total=False):
+    """Choice of what to draw; see `Request`."""
+
+    portraits: Sequence[Portrait]
+    methods: Sequence[str]
+    metric: str
+    region: str | None
+    label: str
+    case: str | None
 
 
 @dataclass(frozen=True)
@@ -28,15 +43,15 @@ class Request:
 
     pyplot: Any
     results: Results
-    portraits: Sequence[Portrait]
-    methods: Sequence[str]
-    metric: str
-    region: str | None
-    label: str
-    case: str | None
+    portraits: Sequence[Portrait] = ()
+    methods: Sequence[str] = ()
+    metric: str = "ece"
+    region: str | None = None
+    label: str = ""
+    case: str | None = None
 
     def portrait(self) -> Portrait:
-        """The portrait to draw."""
+        """Return the portrait to draw."""
         found = [portrait for portrait in self.some_portraits() if self.case in (None, portrait.name, portrait.title)]
         if not found:
             known = ", ".join(portrait.title for portrait in self.portraits)
@@ -44,10 +59,31 @@ class Request:
         return found[0]
 
     def some_portraits(self) -> Sequence[Portrait]:
-        """All portraits, of which there must be some."""
+        """Return all portraits, of which there must be some."""
         if not self.portraits:
             raise InputError(
                 "this figure shows cases, and there are no portraits of them; 'segcal evaluate --out' saves them, and "
                 "in Python give portraits=segcal.evaluation.portraits.portray(cases, calibrators, results)"
             )
         return self.portraits
+
+
+def import_pyplot() -> Any:
+    """Return matplotlib.pyplot; raise if it is not installed."""
+    try:
+        from matplotlib import pyplot  # noqa: PLC0415
+    except ImportError as error:
+        raise InputError("figures need matplotlib; pip install segcal[figures]") from error
+    return pyplot
+
+
+def drawn(draw: Callable[[Any], Any]) -> Any:
+    """Return the figure that `draw(pyplot)` makes, in segcal's style.
+
+    pyplot forgets it, because a notebook would show a figure that pyplot holds a second time.
+    """
+    pyplot = import_pyplot()
+    with pyplot.rc_context(STYLE):
+        figure = draw(pyplot)
+        pyplot.close(figure)
+    return figure

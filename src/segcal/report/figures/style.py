@@ -7,14 +7,12 @@ from typing import Any
 
 from segcal.evaluation.results import Results
 from segcal.functional.catalogue import CATALOGUE
+from segcal.report.colours import METHODS, method_colours
 
 FORMATS = (".pdf", ".png", ".svg")
 COLUMN = 3.35
 """Width in inches of one column of a two-column page."""
 
-BASELINE, OVER, UNDER, BAR = "#80868C", "#D55E00", "#0072B2", "#DFE3E6"
-CLASSES = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#666666")
-REGION_COLOURS = ("#E4E5E0", "#56B4E9", "#E69F00")
 STYLE = {
     "font.family": "sans-serif",
     "font.size": 8,
@@ -30,30 +28,26 @@ STYLE = {
     "savefig.dpi": 300,
 }
 
-_OKABE_ITO = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8A7A00")
 _MARKERS, _DASHES = "osD^", ("-", "--", ":", "-.")
 
 
 def style_of(results: Results, method: str) -> dict[str, Any]:
-    """Colour, marker and dash of a method, as on the page."""
-    if method == results.baseline:
-        return {"color": BASELINE, "marker": "o", "linestyle": "-"}
-    k = [name for name in results.methods if name != results.baseline].index(method)
-    colours = len(_OKABE_ITO)
+    """Return colour, marker and dash of a method, as on the page."""
+    k = [results.baseline, *(name for name in results.methods if name != results.baseline)].index(method)
     return {
-        "color": _OKABE_ITO[k % colours],
-        "marker": _MARKERS[(k + 1) % len(_MARKERS)],
-        "linestyle": _DASHES[k // colours % len(_DASHES)],
+        "color": method_colours(results.methods, results.baseline)[method],
+        "marker": _MARKERS[k % len(_MARKERS)],
+        "linestyle": _DASHES[max(k - 1, 0) // len(METHODS) % len(_DASHES)],
     }
 
 
 def literal(name: str) -> str:
-    """A name in which matplotlib sees no formula."""
+    """Return a name in which matplotlib sees no formula."""
     return name.replace("$", r"\$")
 
 
 def axis_title(metric: str) -> str:
-    """Title of a metric with its unit."""
+    """Return the title of a metric with its unit."""
     shown = CATALOGUE[metric]
     return f"{shown.title}{' (%)' if shown.percent else ''}"
 
@@ -65,7 +59,7 @@ def name_above(figure: Any, methods: int) -> None:
 
 
 def bare(axes: Sequence[Any]) -> None:
-    """Axes that hold pictures: no ticks and no frame."""
+    """Remove ticks and frames of axes that hold pictures."""
     for axis in axes:
         axis.set(xticks=[], yticks=[])
         axis.spines[:].set_visible(False)

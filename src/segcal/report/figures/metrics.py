@@ -1,4 +1,4 @@
-"""A metric by region."""
+"""A metric by region, and against the size of the patches."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from segcal.report.figures.style import COLUMN, axis_title, literal, name_above,
 from segcal.types import Array, InputError
 
 
-def draw(request: Request) -> Any:
-    """Mean of a metric by region, a bar for each method; whiskers bound the middle half of the images."""
+def draw_regions(request: Request) -> Any:
+    """Draw the mean of a metric by region, a bar for each method; whiskers bound the middle half of the images."""
     results, methods, metric = request.results, request.methods, request.metric
     frame = results.to_frame()
     rows = frame[frame.metric == metric]
@@ -42,3 +42,29 @@ def draw(request: Request) -> Any:
 def _values(rows: pd.DataFrame, method: str, region: str) -> Array:
     values = rows[(rows.method == method) & (rows.region == region)]["value"].to_numpy(float)
     return np.asarray(values[~np.isnan(values)])
+
+
+def draw_patch_sizes(request: Request) -> Any:
+    """Draw Local-Avg or Local-Max against the size of the patches, mean over images."""
+    results, methods, metric = request.results, request.methods, request.metric
+    region = request.region or "local-avg"
+    frame = results.patch_sizes()
+    rows = frame[(frame.metric == metric) & (frame.region == region)]
+    if not len(rows):
+        raise InputError(f"no patch sizes of metric '{metric}' and region '{region}'; see results.patch_sizes()")
+    figure, axis = request.pyplot.subplots(figsize=(COLUMN, 2.3), layout="constrained")
+    for method in methods:
+        means = rows[rows.method == method].groupby("size")["value"].mean()
+        axis.plot(
+            means.index,
+            CATALOGUE[metric].scale * means.to_numpy(),
+            ms=3.5,
+            lw=1.2,
+            label=literal(method),
+            **style_of(results, method),
+        )
+    axis.set(xlabel="patch size (pixels)", ylabel=f"{axis_title(metric)}, {region_title(region)}")
+    axis.set_xticks(sorted(set(rows["size"])))
+    axis.set_ylim(bottom=0)
+    name_above(figure, len(methods))
+    return figure
