@@ -12,13 +12,13 @@ from torch import Tensor
 
 from benchmarks.timing import console, scene, table
 from segcal import CalibrationSuite, create, deferred_checks
-from segcal.calibrators.base import TemperatureCalibrator
+from segcal.calibrators import TemperatureCalibrator
 from segcal.calibrators.local import LocalTemperatureScaling
 from segcal.calibrators.shared.local_training import Objective
 from segcal.kernels.dispatch import plain_only
 from segcal.training.loop import train
 from segcal.training.progress import Epoch
-from segcal.training.settings import Settings
+from segcal.training.settings import Training
 
 SHAPES = {
     "21 x 512 x 512, batch 8": (8, 21, (512, 512)),
@@ -180,8 +180,8 @@ def step_milliseconds(classes: int, dims: int, samples: list[Any], epochs: int =
     def watch(epoch: Epoch) -> None:
         seen.append(epoch.seconds)
 
-    settings = Settings(epochs=epochs, batch_size=4, device="cuda", spatial_dims=dims)
-    train(Objective(lts), samples, settings, watch=watch, record=True)
+    settings = Training(epochs=epochs, batch_size=4, device="cuda", spatial_dims=dims, watch=watch)
+    train(Objective(lts), samples, settings, record=True)
     return 1e3 * sum(seen[2:]) / len(seen[2:]) / math.ceil(len(samples) / 4)
 
 

@@ -10,10 +10,9 @@ from typing import Any
 
 import torch
 
-from segcal.calibrators import Calibrator, LocalTemperatureScaling, TemperatureScaling, create
-from segcal.calibrators.base import FitReport
+from segcal.calibrators import Calibrator, FitReport, LocalTemperatureScaling, TemperatureScaling, create
 from segcal.calibrators.local import Preset
-from segcal.calibrators.shared.streaming import summed_nll
+from segcal.calibrators.shared.survey import summed_nll
 from segcal.evaluation.compare import moved_labels
 from segcal.types import Case
 
@@ -93,7 +92,7 @@ def floored(local: LocalTemperatureScaling, one: TemperatureScaling, cases: Sequ
 
 def report_of(calibrator: Calibrator, cases: Sequence[Case]) -> FitReport:
     """The report of a calibrator that was made of a fitted one: what it does to the cases that one was fitted on."""
-    nll, pixels = summed_nll(calibrator, cases)
+    nll, pixels = summed_nll(calibrator, calibrator.stream(cases))
     return replace(calibrator.fit_report_, nll_after=nll / pixels, warnings=())
 
 

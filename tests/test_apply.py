@@ -15,7 +15,7 @@ import torch
 
 import segcal
 from segcal.apply import apply_to_folder
-from segcal.calibrators import Calibrator
+from segcal.calibrators import Calibrator, Learned
 from segcal.data.folders.folder import open_folder
 from segcal.data.folders.writer import write_folder
 from segcal.types import Case, InputError
@@ -59,9 +59,10 @@ def data(tmp_path: Path, dims: int) -> Path:
 def test_nothing_is_written_if_a_label_would_change(
     tmp_path: Path, data: Path, dims: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Which no kernel does; each counts the labels of what it writes."""
-    monkeypatch.setattr("segcal.apply.counted_probabilities", lambda logits, _: (logits.flip(1).softmax(1), 7))
-    with pytest.raises(RuntimeError, match="7 labels of case 'huge' would change"):
+    """Which no kernel does; the labels of what is written are counted."""
+    wrong = lambda logits, _: logits.flip(1).softmax(1)  # noqa: E731
+    monkeypatch.setattr("segcal.calibrators.tempered.scaled_probabilities", wrong)
+    with pytest.raises(RuntimeError, match=r"\d+ labels of case 'huge' would change"):
         apply_to_folder(scaling(1.5), open_folder(data), out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -178,11 +179,14 @@ class Shift(Calibrator):
     method = "shift"
     preserves_labels = False
 
-    def fit(self, cases: Any, *, validation: Any = None) -> Any:
+    def __init__(self, num_classes: int) -> None:
+        super().__init__(num_classes)
         self.fitted.fill_(True)
-        return self
 
-    def calibrate(self, logits: torch.Tensor, image: torch.Tensor | None = None) -> torch.Tensor:
+    def _learn(self, stream: Any, *, validation: Any, settings: Any) -> Learned:
+        return Learned(1, 1.0, 1.0)
+
+    def _map(self, logits: torch.Tensor, image: torch.Tensor | None = None) -> torch.Tensor:
         return logits.roll(1, dims=1)
 
 
@@ -192,7 +196,7 @@ class Liar(Shift):
 
 def test_changed_labels_are_counted(tmp_path: Path, data: Path, dims: int) -> None:
     folder = open_folder(data)
-    summary = apply_to_folder(Shift(CLASSES).fit([]), folder, out=tmp_path / "out")
+    summary = apply_to_folder(Shift(CLASSES), folder, out=tmp_path / "out")
     assert summary["changed"] == 4 * int(np.prod(SIZES[dims]))  # all but those of the case of equal scores
 
 
@@ -207,9 +211,9 @@ def spoil_last(data: Path) -> None:
     ("options", "spoil", "error", "message"),
     [
         ({"dtype": "float8"}, None, InputError, "dtype must be one of float32, float16, got 'float8'"),
-        ({"calibrator": Shift(CLASSES).fit([]), "maps": True}, None, InputError, "'shift' has no temperature"),
+        ({"calibrator": Shift(CLASSES), "maps": True}, None, InputError, "'shift' has no temperature"),
         ({"calibrator": segcal.create("ts", CLASSES)}, None, InputError, "not been fitted"),
-        ({"calibrator": Liar(CLASSES).fit([])}, None, RuntimeError, "labels of case 'huge' would change"),
+        ({"calibrator": Liar(CLASSES)}, None, RuntimeError, "labels of case 'huge' would change"),
         ({}, spoil_last, InputError, "logits must be finite.* got nan .* case 'tied'"),
     ],
 )

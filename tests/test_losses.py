@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from segcal.losses import FocalLoss, MMCELoss, PixelLoss, focal, mmce
 from segcal.training.loop import train
-from segcal.training.settings import Settings
+from segcal.training.settings import Training
 from segcal.types import InputError
 
 SIZES = {2: (6, 5), 3: (4, 3, 5)}
@@ -247,7 +247,7 @@ def test_a_network_learns_from_it_in_the_training_loop(loss: PixelLoss) -> None:
 
     data = [((5 * logits[k]).float(), drawn[k]) for k in range(2)]
     objective = Objective()
-    history = train(objective, data, Settings(epochs=40, learning_rate=0.05, batch_size=2))
+    history = train(objective, data, Training(epochs=40, learning_rate=0.05, batch_size=2))
     assert history.epochs[-1].loss < history.epochs[0].loss
     assert 0 < float(objective.scale.detach()) < 0.5
     assert history.epochs[0].loss == pytest.approx(float(loss((5 * logits).float(), drawn)), rel=1e-5)

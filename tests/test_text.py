@@ -6,12 +6,14 @@ import csv
 import io
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.table import Table
 
+import segcal
 from segcal.cli.console import PlainConsole
 from segcal.evaluation.saved import write_table
 from segcal.files import read_json, write_json
@@ -94,3 +96,10 @@ def test_names_that_are_not_utf8_are_written_to_json(tmp_path: Path) -> None:
     write_json(tmp_path / "a.json", {"name": "\udcff\u2193"})
     assert read_json(tmp_path / "a.json") == {"name": "\udcff\u2193"}
     assert "\u2193".encode() in (tmp_path / "a.json").read_bytes()
+
+
+def test_a_warning_points_at_the_line_outside_of_segcal() -> None:
+    case = segcal.Case("a", np.zeros((2, 4, 4), np.float32), np.zeros((4, 4), np.uint8))
+    with pytest.warns(segcal.CalibrationWarning, match="no better than chance") as caught:
+        segcal.create("ts", 2).fit([case])
+    assert [warning.filename for warning in caught] == [__file__]

@@ -29,7 +29,7 @@ from segcal.regions import local_patch_size
 from segcal.training.batches import Batch
 from segcal.training.loop import train
 from segcal.training.progress import Epoch
-from segcal.training.settings import Settings
+from segcal.training.settings import Training
 
 _PATCH = 24  # side of the patches
 _PATCHES = 4  # of each subject
@@ -84,15 +84,16 @@ def _train(options: argparse.Namespace) -> None:
     torch.manual_seed(0)
     objective = _Objective()
     samples = [patch for each in _read(options.subjects, BRAIN_TRAINING) for patch in _patches(each)]
-    settings = Settings(
+    settings = Training(
         epochs=options.epochs,
         learning_rate=3e-3,
         cosine=True,
         batch_size=4,
         spatial_dims=3,
         device=options.device,
+        watch=_watch,
     )
-    train(objective, samples, settings, watch=_watch)
+    train(objective, samples, settings)
     network = objective.network.cpu().eval()
     with staged_file(options.out) as file:
         save_file({name: value.contiguous() for name, value in network.state_dict().items()}, file)

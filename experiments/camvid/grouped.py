@@ -15,8 +15,9 @@ import numpy as np
 import torch
 
 from experiments.datasets.camvid import CLASSES, VOID, time_blocks
-from segcal.calibrators import LocalTemperatureScaling, TemperatureCalibrator, TemperatureScaling, create
-from segcal.calibrators.shared.streaming import summed_nll
+from segcal.calibrators import Learned, LocalTemperatureScaling, TemperatureCalibrator, TemperatureScaling, create
+from segcal.calibrators.shared.survey import summed_nll
+from segcal.cases import CaseStream
 from segcal.types import Case, Image, Logits, Temperature
 
 SHARES = tuple(float(share) for share in np.linspace(0, 1, 11))
@@ -32,17 +33,17 @@ class ShrunkTemperature(TemperatureCalibrator):
     def __init__(self, one: TemperatureScaling, local: LocalTemperatureScaling, share: float) -> None:
         super().__init__(local.num_classes, ignore_index=local.ignore_index)
         self.one, self.local, self.share = one, local, share
+        self.image_channels = local.image_channels
         self.to(local.fitted.device)
         self.fit_report_ = local.fit_report_
         self.fitted.fill_(True)
 
-    def fit(self, cases: Any, *, validation: Any = None) -> ShrunkTemperature:
-        """Its parts are fitted, and there is nothing else to."""
-        return self
+    def _learn(self, stream: CaseStream, *, validation: CaseStream | None, settings: Any) -> Learned:
+        raise NotImplementedError("its parts are fitted")
 
-    def temperature(self, logits: Logits, image: Image | None = None) -> Temperature:
-        """Between the one temperature and the local ones, on the scale of logarithms."""
-        near, far = self.local.temperature(logits, image), self.one.temperature(logits, image)
+    def _temperature(self, logits: Logits, image: Image | None = None) -> Temperature:
+        """Return temperatures between the one and the local ones, on the scale of logarithms."""
+        near, far = self.local._temperature(logits, image), self.one._temperature(logits, image)
         return torch.exp(torch.lerp(far.log().to(near.dtype), near.log(), self.share)).clamp(*self.bounds)
 
 
@@ -68,7 +69,8 @@ def choose(cases: Sequence[Case], *, epochs: int, folds: int, seed: int, device:
         )
         best.append(int(local.fit_report_.details["best_epoch"]))
         for share in SHARES:
-            nll, count = summed_nll(ShrunkTemperature(one, local, share), held)
+            shrunk = ShrunkTemperature(one, local, share)
+            nll, count = summed_nll(shrunk, shrunk.stream(held))
             totals[share] += nll
         pixels += count
     share = min(totals, key=lambda share: totals[share])

@@ -39,7 +39,7 @@ class Recipe:
         batch_size: Frames in a step.
         learning_rate: Largest learning rate of AdamW.
         weight_decay: Weight decay of AdamW.
-        average: Decay of the averaged weights (see `segcal.training.settings.Settings`).
+        average: Decay of the averaged weights (see `segcal.training.settings.Training`).
         precision: Precision in which the network is trained.
         frames: How many frames of each split are used; None for all.
         calibrator_epochs: Epochs of LTS and IBTS.

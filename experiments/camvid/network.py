@@ -42,7 +42,7 @@ from segcal.training.loop import train
 from segcal.training.processes import choose_device
 from segcal.training.progress import Epoch, Inspect, Watch
 from segcal.training.recording import Recorder
-from segcal.training.settings import Settings
+from segcal.training.settings import Training
 from segcal.types import Array, InputError
 
 WEIGHTS, RECIPE, LOG, LOGITS = "network.safetensors", "recipe.json", "training.json", "logits"
@@ -87,7 +87,7 @@ def train_network(
     objective = _Objective(job, compiled).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if place.type == "cuda":
         torch.backends.cudnn.benchmark_limit = _KERNELS
-    settings = Settings(
+    settings = Training(
         epochs=recipe.epochs,
         batch_size=recipe.batch_size,
         whole_batches=True,  # so that there is one shape to find the fastest kernels for
@@ -102,6 +102,7 @@ def train_network(
         device=device,
         checkpoint=folder / "checkpoints",
         checkpoint_every=max(1, recipe.epochs // 12),
+        watch=_watch(max(1, recipe.epochs // 12), minutes),
     )
     with staged_file(folder / RECIPE) as target:
         write_json(target, asdict(recipe))
@@ -111,7 +112,6 @@ def train_network(
             frames,
             settings,
             augment=Augmentation(recipe),
-            watch=_watch(settings, minutes),
             inspect=_teller(recipe, frames, others),
         )
     seconds, network = sum(epoch.seconds for epoch in history.epochs), objective.network
@@ -214,7 +214,7 @@ def _plain(network: nn.Module) -> dict[str, Tensor]:
     return {name: value.cpu().contiguous() for name, value in network.state_dict().items()}
 
 
-def _watch(settings: Settings, minutes: float | None) -> Watch:
+def _watch(checkpoint_every: int, minutes: float | None) -> Watch:
     """Print 25 times or so; stop after a checkpoint once the time is over."""
     started = perf_counter()
 
@@ -222,7 +222,7 @@ def _watch(settings: Settings, minutes: float | None) -> Watch:
         if epoch.number % max(1, epoch.of // 25) == 0 or epoch.number == epoch.of:
             print(f"epoch {epoch.number}/{epoch.of}: loss {epoch.loss:.4f}, {epoch.seconds:.1f} s", flush=True)
         over = minutes is not None and perf_counter() - started > 60 * minutes
-        if over and epoch.number % settings.checkpoint_every == 0 and epoch.number < epoch.of:
+        if over and epoch.number % checkpoint_every == 0 and epoch.number < epoch.of:
             raise OutOfTimeError(f"{minutes} minutes are over after epoch {epoch.number}; run again to go on")
 
     return watch

@@ -25,7 +25,7 @@ from segcal.training.batches import Batch
 from segcal.training.loop import train
 from segcal.training.processes import choose_device
 from segcal.training.progress import Epoch, Watch
-from segcal.training.settings import Settings
+from segcal.training.settings import Training
 from segcal.types import Array
 
 LOG, WEIGHTS, LOGITS = "training.json", "network.safetensors", "logits"
@@ -57,7 +57,7 @@ def train_network(
     objective = _Objective(recipe, len(data.classes))
     if place.type == "cuda":
         objective.to(memory_format=torch.channels_last_3d)  # type: ignore[call-overload]
-    settings = Settings(
+    settings = Training(
         epochs=recipe.epochs,
         batch_size=recipe.batch_size,
         learning_rate=recipe.learning_rate,
@@ -66,6 +66,7 @@ def train_network(
         spatial_dims=3,
         seed=job.seed,
         device=device,
+        watch=_watch(f"{job.name}, fold {fold}"),
         checkpoint=kept / "checkpoints",
         checkpoint_every=max(1, recipe.epochs // 5),
     )
@@ -73,9 +74,7 @@ def train_network(
     title = f"{job.name}, fold {fold}"
     started = perf_counter()
     with torch.backends.cudnn.flags(enabled=True, benchmark=True, benchmark_limit=_KERNELS):
-        history = train(
-            objective, source, settings, validation=held[count:], augment=_Patches(recipe), watch=_watch(title)
-        )
+        history = train(objective, source, settings, validation=held[count:], augment=_Patches(recipe))
     kept.mkdir(parents=True, exist_ok=True)
     weights = objective.network.state_dict()
     save_file({name: value.cpu().contiguous() for name, value in weights.items()}, kept / WEIGHTS)

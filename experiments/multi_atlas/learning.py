@@ -23,7 +23,7 @@ from segcal.training.batches import Sample
 from segcal.training.loop import train
 from segcal.training.processes import choose_device
 from segcal.training.progress import Epoch
-from segcal.training.settings import Settings
+from segcal.training.settings import Training
 from segcal.types import Array, InputError
 
 WEIGHTS, LOG, LOGITS = "network.safetensors", "training.json", "logits"
@@ -71,7 +71,7 @@ def train_network(out: Path, fold: Fold, preset: Preset, *, device: str, seed: i
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = VoteNet(preset.features, preset.depth)
-    settings = Settings(
+    settings = Training(
         epochs=preset.epochs,
         batch_size=preset.batch_size,
         learning_rate=1e-3,
@@ -85,9 +85,10 @@ def train_network(out: Path, fold: Fold, preset: Preset, *, device: str, seed: i
         device=device,
         checkpoint=folder / "checkpoints",
         checkpoint_every=max(1, preset.epochs // 4),
+        watch=_watch,
     )
     with torch.backends.cudnn.flags(enabled=True, benchmark=True):  # batches have one shape
-        history = train(VoteLoss(network), learn, settings, validation=check, watch=_watch)
+        history = train(VoteLoss(network), learn, settings, validation=check)
     seconds = perf_counter() - started
     with staged_file(folder / WEIGHTS) as file:
         save_file({name: value.cpu().contiguous() for name, value in network.state_dict().items()}, file)

@@ -7,22 +7,20 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from segcal.calibrators import Calibrator, MultiLabel, TemperatureCalibrator
-from segcal.cases import Slab
+from segcal.calibrators import Calibrator
 from segcal.data.folders.crop import Crop
 from segcal.data.folders.folder import Folder
 from segcal.data.io.base import Shape
 from segcal.engines import Run, engine_of, write_cases
 from segcal.files.prefetch import prefetch
-from segcal.functional.division import counted_probabilities, scaled_probabilities
 from segcal.functional.pixels import moved_labels
-from segcal.functional.probability import at_least_float32, keep_labels, keep_sides, two_class_logits
-from segcal.types import Activation, Array, Case, InputError, Logits, Probs, Temperature
+from segcal.functional.probability import keep_labels, keep_sides
+from segcal.types import Activation, Array, Case, InputError, Logits, Probs
 
 _AT_ONCE = 1 << 23
 """Probabilities outside of a crop that are written at a time."""
@@ -102,8 +100,7 @@ class CalibratedFiles:
     def __post_init__(self) -> None:
         if self.dtype not in _PRECISIONS:
             raise InputError(f"dtype must be one of {', '.join(_PRECISIONS)}, got '{self.dtype}'")
-        tempered = isinstance(self.calibrator, TemperatureCalibrator) or _has_temperatures(self.calibrator)
-        if self.maps and not tempered:
+        if self.maps and not self.calibrator.has_temperature:
             raise InputError(f"'{self.calibrator.method}' has no temperature; leave out --temperature")
 
     def identity(self) -> list[Any]:
@@ -123,14 +120,15 @@ class CalibratedFiles:
 
     def _slabs(self, case: Case) -> Iterator[CalibratedSlab]:
         calibrator, rows = self.calibrator, int(case.logits.shape[1])
-        for slab, exact, known, temperature in _probabilities(calibrator, case):
-            raw = slab.logits[:, :, slab.inner]
-            probs, moved = _rounded(calibrator, exact, raw, _PRECISIONS[self.dtype], known)
+        for slab in calibrator.calibrate_case(case):
+            exact = slab.probabilities()
+            probs, moved = _rounded(calibrator, exact, slab.raw, _PRECISIONS[self.dtype])
             if moved and calibrator.preserves_labels:
                 raise RuntimeError(f"{moved} labels of case '{case.name}' would change, which must never happen")
-            heat = temperature[0].float().cpu().numpy() if self.maps and temperature is not None else None
-            own = slab.inner_rows
-            del slab, raw, exact, temperature  # before the next slab is read
+            map_ = slab.temperature
+            heat = map_[0].float().cpu().numpy() if self.maps and map_ is not None else None
+            own = slab.rows
+            del slab, exact, map_  # before the next slab is read
             yield CalibratedSlab(own.start, probs[0].cpu().numpy(), heat, moved, own.stop == rows)
             del probs, heat
 
@@ -157,10 +155,6 @@ class CalibratedFiles:
 
     def _map_folders(self, folder: Path) -> list[Path]:
         return self.like.map_folders(folder / "temperature") if self.maps else []
-
-
-def _has_temperatures(calibrator: Calibrator) -> TypeGuard[MultiLabel]:
-    return isinstance(calibrator, MultiLabel) and calibrator.has_temperature
 
 
 def _put_back(slabs: Iterator[CalibratedSlab], crop: Crop, activation: Activation) -> Iterator[CalibratedSlab]:
@@ -195,58 +189,13 @@ def _outside(like: CalibratedSlab, rows: range, space: Shape, activation: Activa
         yield CalibratedSlab(start, probs, hot, 0, last=rows.start > 0 and start + count == rows.stop)
 
 
-def _rounded(
-    calibrator: Calibrator, exact: Probs, raw: Logits, dtype: torch.dtype, known: int | None
-) -> tuple[Probs, int]:
-    """Return probabilities in a precision, with the labels of methods that keep them, and how many pixels changed.
-
-    `known` is how many have changed before they are rounded, where that has been counted.
-    """
+def _rounded(calibrator: Calibrator, exact: Probs, raw: Logits, dtype: torch.dtype) -> tuple[Probs, int]:
+    """Return probabilities in a precision, with the labels of methods that keep them, and how many pixels changed."""
     rounded, keeps = exact.to(dtype), calibrator.preserves_labels
     if calibrator.activation == "sigmoid":
         probs = keep_sides(rounded, raw) if keeps else rounded
         return probs, int(((probs > 0.5) != (raw > 0)).any(dim=1).sum())
     # `scaled_probabilities` guards the labels; only rounding afterwards or before may have moved one
     guarded = rounded.dtype == exact.dtype and raw.dtype != torch.float64
-    if guarded and known is not None:
-        return rounded, known
     probs = keep_labels(rounded, raw) if keeps and not guarded else rounded
     return probs, moved_labels(probs[0].flatten(1), raw[0].flatten(1))
-
-
-def _probabilities(calibrator: Calibrator, case: Case) -> Iterator[tuple[Slab, Probs, int | None, Temperature | None]]:
-    """Yield calibrated probabilities slab by slab, with the temperatures of methods that have them.
-
-    Before the temperatures comes how many labels of the slab changed, where this is counted on the way. Probabilities
-    are those of `scaled_probabilities`, whose kernel gives the same bits for any number of threads.
-    """
-    activated = _sigmoid if calibrator.activation == "sigmoid" else _softmax
-    if isinstance(calibrator, TemperatureCalibrator) or _has_temperatures(calibrator):
-        for slab, temperature in calibrator.temperature_case(case):
-            raw = slab.logits[:, :, slab.inner]
-            if calibrator.activation == "softmax" and calibrator.only_divides:
-                yield slab, *counted_probabilities(_single(raw), temperature.float()), temperature
-            else:
-                yield slab, activated(calibrator.scale(at_least_float32(raw), temperature)), None, temperature
-            del slab, raw
-    else:
-        for slab, logits in calibrator.calibrate_case(case):
-            yield slab, activated(logits), None, None
-
-
-def _softmax(logits: Logits) -> Probs:
-    one = torch.ones((), device=logits.device)
-    return scaled_probabilities(_single(logits), one.expand(len(logits), 1, *logits.shape[2:]))
-
-
-def _sigmoid(logits: Logits) -> Probs:
-    """Return the probability of each channel: of the second of the two classes `[0, z]`."""
-    return torch.cat([_softmax(two_class_logits(z))[:, 1:] for z in torch.split(logits, 1, dim=1)], dim=1)
-
-
-def _single(logits: Logits) -> Logits:
-    """Return finite logits in float32; those in float64 relative to the largest, so that no precision is lost."""
-    if logits.dtype != torch.float64:
-        return logits.float()
-    below = logits - logits.amax(dim=1, keepdim=True)
-    return below.clamp(min=torch.finfo(torch.float32).min).float()

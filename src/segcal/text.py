@@ -6,6 +6,8 @@ Nothing heavy is imported here, so that the commands can handle warnings from th
 from __future__ import annotations
 
 import re
+import sys
+import warnings
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -20,6 +22,15 @@ class CalibrationWarning(UserWarning):
     """Data or settings that give an answer, but perhaps not to the question that was meant; says what to do."""
 
     __module__ = "segcal"  # as `segcal.types.public` does for other names
+
+
+def warn_caller(message: str) -> None:
+    """Issue a `CalibrationWarning` at the line outside of segcal from which it was called."""
+    level = 3
+    frame = sys._getframe(1)
+    while (frame := frame.f_back) is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "segcal":
+        level += 1
+    warnings.warn(message, CalibrationWarning, stacklevel=level)
 
 
 def printable(text: str, *, lines: bool = False) -> str:

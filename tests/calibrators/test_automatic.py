@@ -19,9 +19,10 @@ from segcal.calibrators import AutomaticChoice, Calibrator, create
 from segcal.calibrators import automatic as module
 from segcal.calibrators.shared import plan
 from segcal.calibrators.shared.context_sample import ContextSample
+from segcal.calibrators.shared.cross_validation import CrossValidation, Score
 from segcal.calibrators.shared.plan import Plan
-from segcal.calibrators.shared.streaming import summed_nll
-from segcal.calibrators.shared.trial import Score, Trial
+from segcal.calibrators.shared.survey import summed_nll
+from segcal.cases import CaseStream
 from segcal.data.sample.scenes import simulate
 from segcal.integrations.export import export_onnx
 from segcal.types import Case, InputError
@@ -123,14 +124,17 @@ def test_one_temperature_for_all_is_ts_among_all_that_take_seconds(monkeypatch: 
     assert auto(scenes(8), candidates=SECONDS).fit_report_.details["chosen"] == "ts"
 
 
+def nll_without(name: str, cases: list[Case], left: Case) -> float:
+    fitted = create(name, 5).fit([case for case in cases if case is not left])
+    return summed_nll(fitted, fitted.stream([left]))[0]
+
+
 def test_scores_are_the_nll_of_what_was_left_out() -> None:
     """With as many folds as cases, leaving out by hand is one loop."""
     cases = heavy_tailed(5)
     scores = auto(cases).fit_report_.details["scores"]
     for name in QUICK:
-        sums = np.array(
-            [summed_nll(create(name, 5).fit([c for c in cases if c is not left]), [left])[0] for left in cases]
-        )
+        sums = np.array([nll_without(name, cases, left) for left in cases])
         assert scores[name]["nll"] == pytest.approx(sums.sum() / (5 * 1024), rel=1e-9)
         assert scores[name]["error"] == pytest.approx((sums / 1024).std(ddof=1) / np.sqrt(5), rel=1e-9)
     assert scores["ts"]["difference"] == scores["ts"]["difference_error"] == 0
@@ -156,19 +160,19 @@ def test_groups_are_never_split(monkeypatch: pytest.MonkeyPatch) -> None:
     cases = grouped(heavy_tailed(12), 2)
     group_of, seen = {case.name: case.group for case in cases}, []
 
-    def spy(calibrator: Calibrator, held_out: list[Case]) -> tuple[float, int]:
+    def spy(calibrator: Calibrator, held_out: CaseStream) -> tuple[float, int]:
         seen.extend((calibrator.method, calibrator.fit_report_.names, case) for case in held_out)
         return summed_nll(calibrator, held_out)
 
-    def named(auto: AutomaticChoice, name: str, sample: ContextSample) -> Calibrator:
-        fitted = fit_sample(auto, name, sample)
+    def named(search: Any, name: str, sample: ContextSample) -> Calibrator:
+        fitted = fit_sample(search, name, sample)
         names = tuple(cases[k].name for k in sorted(set(sample.case.tolist())))
         fitted.fit_report_ = replace(fitted.fit_report_, names=names)
         return fitted
 
-    fit_sample = AutomaticChoice._fit_sample
-    monkeypatch.setattr(AutomaticChoice, "_fit_sample", named)
-    monkeypatch.setattr(AutomaticChoice, "_plan", lambda *_: Plan({"ts": 1.0, "lts": 1.0}, {}, None))
+    fit_sample = module._Search._fitted
+    monkeypatch.setattr(module._Search, "_fitted", named)
+    monkeypatch.setattr(module._Search, "_plan", lambda *_: Plan({"ts": 1.0, "lts": 1.0}, {}, None))
     monkeypatch.setattr(module, "summed_nll", spy)
     ours = auto(cases, validation=cases, candidates=("ts", "lts"), epochs=1)
     assert ours.fit_report_.details["groups"] == 6
@@ -320,9 +324,9 @@ def test_wrong_options_are_no_failure_of_a_candidate(options: dict[str, Any], me
         assert not calibrator.fitted
 
 
-def trial_of(**sums: list[float]) -> Trial:
+def scores_of(**sums: list[float]) -> CrossValidation:
     cases = np.arange(4)
-    return Trial(cases, cases, np.full(4, 10.0), {name: Score(np.array(row)) for name, row in sums.items()})
+    return CrossValidation(cases, cases, np.full(4, 10.0), {name: Score(np.array(row)) for name, row in sums.items()})
 
 
 @pytest.mark.parametrize(
@@ -342,15 +346,15 @@ def trial_of(**sums: list[float]) -> Trial:
     ],
 )
 def test_why_says_what_decided(sums: dict[str, list[float]], chosen: str, why: str) -> None:
-    name, told = trial_of(**sums).verdict()
+    name, told = scores_of(**sums).choose()
     assert name == chosen
     assert re.search(why, told), told
 
 
 def test_a_candidate_of_no_finite_score_is_given_up_or_out() -> None:
-    trial = trial_of(ts=[5.0] * 4, lts=[float("inf")] * 4)
-    assert trial.is_far_behind("lts")
-    assert trial.verdict()[0] == "ts"
+    scores = scores_of(ts=[5.0] * 4, lts=[float("inf")] * 4)
+    assert scores.is_far_behind("lts")
+    assert scores.choose()[0] == "ts"
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -360,9 +364,9 @@ def test_a_candidate_of_no_finite_score_is_given_up_or_out() -> None:
 def taking(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every trial end with this candidate, untried."""
     monkeypatch.setattr(module, "_FEWEST_GROUPS", 1)
-    monkeypatch.setattr(AutomaticChoice, "_plan", lambda *_: Plan({}, {}, None))
-    monkeypatch.setattr(AutomaticChoice, "_try", lambda *_: None)
-    monkeypatch.setattr(module.Trial, "verdict", lambda _: (name, "told so"))
+    monkeypatch.setattr(module._Search, "_plan", lambda *_: Plan({}, {}, None))
+    monkeypatch.setattr(module._Search, "_score", lambda *_: None)
+    monkeypatch.setattr(module.CrossValidation, "choose", lambda _: (name, "told so"))
     choose_among_few(monkeypatch)
 
 

@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from segcal.calibrators import ContextualTemperatureScaling, TemperatureScaling, create
-from segcal.calibrators.shared.streaming import summed_nll
+from segcal.calibrators import ContextualTemperatureScaling, Learned, TemperatureScaling, create
+from segcal.calibrators.shared.context_sample import draw_sample
+from segcal.calibrators.shared.survey import summed_nll
 from segcal.data.sample.scenes import simulate
 from segcal.functional.context import FEATURES, context_features
 from segcal.functional.floor import NO_FLOOR, Floor
@@ -343,7 +344,7 @@ def test_narrow_bounds_are_put_around_what_was_found() -> None:
     assert narrow.fit_report_.converged
     assert narrow.fit_report_.nll_after == pytest.approx(plain.fit_report_.nll_after, rel=1e-12)
     free = ContextualTemperatureScaling(2, bounds=(1, 2), sharpen=True).fit(cases)
-    measured = summed_nll(free, cases)
+    measured = summed_nll(free, free.stream(cases))
     assert free.fit_report_.nll_after == pytest.approx(measured[0] / measured[1], rel=1e-6)
     assert any("are cut off at 1 or 2" in warning for warning in free.fit_report_.warnings)
     low = ContextualTemperatureScaling(2, bounds=(0.05, 0.5)).fit(cases)
@@ -375,19 +376,24 @@ def test_temperatures_at_the_bounds_are_reported(monkeypatch: pytest.MonkeyPatch
     assert 1.0 <= report.details["temperature"] <= 1.3
 
 
+def fitted_on_sample(cases: list[Case]) -> tuple[ContextualTemperatureScaling, Learned]:
+    cts = ContextualTemperatureScaling(CLASSES)
+    learned = cts._learn_from(draw_sample(cts.stream(cases), spatial_dims=2, features=True), None)
+    cts.fitted.fill_(True)
+    return cts, learned
+
+
 @pytest.mark.usefixtures("few_strengths")
-def test_a_rough_fit_is_that_of_the_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fit_of_the_sample_is_near_that_of_all_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
     cases = heated(12)
-    rough = ContextualTemperatureScaling(CLASSES).fit_roughly(cases)
+    rough, found = fitted_on_sample(cases)
     fine = ContextualTemperatureScaling(CLASSES).fit(cases)  # 27,648 pixels: the sample is all of them
-    assert rough.fit_report_.nll_after == pytest.approx(fine.fit_report_.nll_after, rel=1e-6)
+    assert found.nll_after == pytest.approx(fine.fit_report_.nll_after, rel=1e-6)
     assert torch.allclose(rough.coefficients, fine.coefficients, atol=1e-3)
-    assert rough.fit_report_.details["raised_share"] == pytest.approx(
-        fine.fit_report_.details["raised_share"], abs=1e-3
-    )
+    assert found.details["raised_share"] == pytest.approx(fine.fit_report_.details["raised_share"], abs=1e-3)
     monkeypatch.setattr("segcal.calibrators.shared.context_sample._SAMPLE", 4096)
-    fewer = ContextualTemperatureScaling(CLASSES).fit_roughly(cases)
-    measured = [summed_nll(cts, heated(4, seed=5)) for cts in (fewer, fine)]
+    fewer, _ = fitted_on_sample(cases)
+    measured = [summed_nll(cts, cts.stream(heated(4, seed=5))) for cts in (fewer, fine)]
     assert measured[0][0] == pytest.approx(measured[1][0], rel=0.02)
     assert measured[0][0] != measured[1][0]
 
@@ -421,7 +427,7 @@ def test_no_pixel_becomes_surer_than_the_network_made_it() -> None:
     assert (held.predict_proba(logits).amax(1) <= torch.softmax(logits, 1).amax(1) + 1e-6).all()
     assert "no temperature is below 1; " in held.fit_report_.details["words"][-1]
     for cts in (held, free):
-        measured = summed_nll(cts, cases)
+        measured = summed_nll(cts, cts.stream(cases))
         assert cts.fit_report_.nll_after == pytest.approx(measured[0] / measured[1], rel=1e-6), "as it is applied"
 
 
@@ -490,9 +496,9 @@ def test_pairs_learn_what_is_confused_and_lower_the_nll_of_other_scenes() -> Non
     assert paired.pair_offsets[0, 1] < min(-0.3, float(paired.pair_offsets[0, 2:].min()))
     assert float(paired.pair_offsets.diagonal().abs().max()) == 0
     assert any(words.startswith("where class 0 is predicted, class 1 is more likely") for words in details["words"])
-    before, after = (summed_nll(cts, others)[0] for cts in (plain, paired))
+    before, after = (summed_nll(cts, cts.stream(others))[0] for cts in (plain, paired))
     assert after < 0.98 * before
-    nll, count = summed_nll(paired, cases)
+    nll, count = summed_nll(paired, paired.stream(cases))
     assert paired.fit_report_.nll_after == pytest.approx(nll / count, rel=1e-5), "as it is applied"
     assert paired.learned == plain.learned + CLASSES * (CLASSES - 1)
     logits = torch.stack([torch.as_tensor(case.logits) for case in others])

@@ -122,7 +122,7 @@ def test_a_one_logit_head_is_a_two_class_head(heads: tuple[Calibrator, Calibrato
     for name in ("cases", "pixels", "nll_before", "nll_after", "converged", "warnings"):
         assert getattr(one.fit_report_, name) == getattr(two.fit_report_, name)
     if isinstance(two, TemperatureCalibrator):
-        assert isinstance(one, TemperatureCalibrator)
+        assert one.has_temperature
         assert torch.equal(one.temperature(logits, image), two.temperature(both, image))
 
 
@@ -153,8 +153,8 @@ def test_a_one_logit_head_is_saved_and_read_in_slabs(heads: tuple[Calibrator, Ca
     with mock.patch("segcal.cases.reading.SLAB", 2 * 11):
         parts = list(again.calibrate_case(case))
     assert len(parts) == 2
-    assert all(slab.logits.shape[1] == 1 for slab, _ in parts)
-    torch.testing.assert_close(torch.cat([part for _, part in parts], dim=2), one(logits, image))
+    assert all(slab.raw.shape[1] == 1 for slab in parts)
+    torch.testing.assert_close(torch.cat([slab.logits() for slab in parts], dim=2), one(logits, image))
 
 
 def test_a_one_logit_head_refuses_other_data() -> None:
@@ -248,16 +248,3 @@ def test_load_refuses_damaged_values(saved: Path, damage: Any) -> None:
     damage(saved / "weights.safetensors")
     with pytest.raises(InputError, match=r"the learned values of .* cannot be read|got another checksum"):
         segcal.load(saved)
-
-
-def test_a_calibrator_of_whole_images_must_say_how_it_goes_by_slabs() -> None:
-    class WholeImage(Calibrator):
-        context = None
-        preserves_labels = False
-
-        def fit(self, cases: Any, *, validation: Any = None) -> Any: ...
-
-        def calibrate(self, logits: Any, image: Any = None) -> Any: ...
-
-    with pytest.raises(NotImplementedError, match="WholeImage"):
-        next(iter(WholeImage(3).calibrate_case(subject("ts", 2).cases[0])))

@@ -13,13 +13,12 @@ import torch
 from scipy.stats import spearmanr
 
 from segcal import Case, InputError, create, evaluate
-from segcal import cases as cases_module
 from segcal.calibrators.local import SHARPEN, UNCHECKED_SHARE, LocalTemperatureScaling
 from segcal.calibrators.shared import local_training
+from segcal.calibrators.shared.training_report import TemperatureRange
 from segcal.calibrators.shared.tree import TemperatureTree
-from segcal.calibrators.shared.verdict import TemperatureRange
+from segcal.cases import reading
 from segcal.data.sample.scenes import Scene, simulate
-from segcal.training import batches
 from support.nine_convolutions import NineConvolutions
 
 SIZES = {2: (11, 14), 3: (6, 7, 9)}
@@ -206,14 +205,15 @@ def test_slabs_give_what_the_whole_gives(method: str, dims: int, monkeypatch: py
     with torch.no_grad():
         whole = calibrator(*tensors(case))
     for rows, cut in ((1, 8), (13, 8), (17, 16)):  # slabs are cut at multiples of 8, where tiles are
-        monkeypatch.setattr(cases_module, "_SLAB", rows * 5 * int(np.prod(size[1:])))
-        parts = [logits for _, logits in calibrator.calibrate_case(case)]
+        monkeypatch.setattr(reading, "SLAB", rows * 5 * int(np.prod(size[1:])))
+        slabs = list(calibrator.calibrate_case(case))
+        parts = [slab.logits() for slab in slabs]
         assert len(parts) == -(-size[0] // cut)
         if method == "lts":
             assert torch.equal(torch.cat(parts, dim=2), whole)
         else:
             assert torch.allclose(torch.cat(parts, dim=2), whole, atol=2e-5)
-        heats = torch.cat([heat for _, heat in calibrator.temperature_case(case)], dim=2)
+        heats = torch.cat([slab.temperature for slab in slabs], dim=2)
         assert heats.shape == (1, 1, *size)
 
 
@@ -327,7 +327,7 @@ def test_no_temperature_is_below_the_floor_unless_sharpening_is_allowed(method: 
         calibrator.tree.of_logits.bias.data[:4] = -0.9  # the tree is 0.1 everywhere
         found = calibrator.temperature(logits)
         torch.testing.assert_close(found, torch.full_like(found, max(0.1 * one, floor, 0.05)), rtol=1e-5, atol=0)
-        parts = torch.cat([part for _, part in calibrator.temperature_case(cases[0])], dim=2)
+        parts = torch.cat([slab.temperature for slab in calibrator.calibrate_case(cases[0])], dim=2)
         torch.testing.assert_close(parts, found)
 
 
@@ -358,7 +358,7 @@ def test_the_preset_of_the_paper_is_what_the_paper_does() -> None:
     cases = small_scenes(3)
     lts = create("lts", 3, image_channels=1, preset="paper")
     assert (lts.inputs, lts.sharpen) == ("logits", True)
-    assert lts.settings().milestones == (50,)
+    assert lts._settings(None, {}).milestones == (50,)
     lts.fit(cases, epochs=4, learning_rate=3e-3, device="cpu")
     start = create("lts", 3, image_channels=1, preset="paper").tree
     start.reset(torch.Generator().manual_seed(0))
@@ -379,18 +379,6 @@ def test_the_preset_of_the_paper_is_what_the_paper_does() -> None:
     torch.testing.assert_close(
         lts.temperature(logits, image), model(logits, image).detach().clamp(0.05, 100.0), rtol=1e-3, atol=1e-3
     )
-
-
-def test_weights_of_0_1_0_are_those_of_a_tree_of_raw_logits() -> None:
-    new = create("lts", 3, image_channels=1, preset="paper").fit(small_scenes(2), epochs=1, learning_rate=1e-2)
-    old = {name: value for name, value in new.state_dict().items() if name == "fitted" or name.startswith("tree.")}
-    read = create("lts", 3, image_channels=1)
-    read.load_state_dict(old)
-    assert (read.inputs, read.sharpen) == ("logits", True)
-    inputs = tensors(small_scenes(1)[0])
-    assert torch.equal(read(*inputs), new(*inputs))
-    with pytest.raises(RuntimeError, match="Missing key"):
-        create("lts", 3, image_channels=1).load_state_dict({**old, "floor": torch.tensor(0.0)})
 
 
 def test_the_report_says_what_happened() -> None:
@@ -429,8 +417,7 @@ def test_volumes_are_trained_on_in_crops_and_never_read_whole(tmp_path: Path, mo
     volume = Case("v", np.load(tmp_path / "v.npy", mmap_mode="r"), labels)
     monkeypatch.setattr(local_training, "LARGEST_SAMPLE", scores.size - 1)
     monkeypatch.setattr(local_training, "_CROP", 3 * 16**3)
-    monkeypatch.setattr(batches, "_LARGE", 1)
-    monkeypatch.setattr(cases_module, "_SLAB", 1)
+    monkeypatch.setattr(reading, "SLAB", 1)
     read: list[int] = []
 
     def counting(original: Any) -> Any:
@@ -441,17 +428,14 @@ def test_volumes_are_trained_on_in_crops_and_never_read_whole(tmp_path: Path, mo
 
         return call
 
-    monkeypatch.setattr(batches, "_tensor", counting(batches._tensor))
-    monkeypatch.setattr(cases_module, "to_tensor", counting(cases_module.to_tensor))
-    copied: list[Any] = []
-    monkeypatch.setattr(batches.Cache, "_copy", lambda _, part: copied.append(part) or part)
+    monkeypatch.setattr(reading, "to_tensor", counting(reading.to_tensor))
     for method in ("lts", "ibts"):
-        settings: dict[str, Any] = {"epochs": 2, "learning_rate": 1e-2, "device": "cpu"}  # a GPU would hold all of it
+        # a GPU would hold all of it
+        settings: dict[str, Any] = {"epochs": 2, "learning_rate": 1e-2, "device": "cpu", "cache_bytes": 0}
         fitted = create(method, 3, spatial_dims=3).fit([volume], validation=[volume], **settings)
         assert fitted.fit_report_.details["crop"] == 16
         assert 3 * 16**3 in read, "crops"
         assert max(read) == scores.size // 40 * 24, "slabs of 8 slices with 8 on either side"
-        assert all(part.dtype != np.float16 for part in copied)
         found = fitted(torch.as_tensor(scores)[None].float())
         nll = float(torch.nn.functional.cross_entropy(found, torch.as_tensor(labels).long()[None]))
         assert fitted.fit_report_.details["validation_nll"] == pytest.approx(nll, rel=1e-4)

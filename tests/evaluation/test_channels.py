@@ -260,9 +260,9 @@ def test_compare_counts_moved_labels_of_all_channels() -> None:
     vector = found.calibrators["VECTOR"]
     moved = kept = 0
     for case in cases:
-        ((_, logits),) = vector.calibrate_case(case)
+        (slab,) = vector.calibrate_case(case)
         inside = np.asarray(case.labels) != 9
-        moved += int((((logits[0].numpy() > 0) != (np.asarray(case.logits) > 0)) & inside).sum())
+        moved += int((((slab.logits()[0].numpy() > 0) != (np.asarray(case.logits) > 0)) & inside).sum())
         kept += int(inside.sum())
     assert moved
     assert found.changed == {"TS": 0.0, "VECTOR": pytest.approx(moved / kept)}

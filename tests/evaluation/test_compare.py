@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 import segcal
-from segcal.calibrators import Calibrator, EnsembleTemperatureScaling, FitReport, TemperatureScaling
+from segcal.calibrators import Calibrator, EnsembleTemperatureScaling, Learned, TemperatureScaling
 from segcal.data.folders.folder import open_folder
 from segcal.data.folders.writer import write_folder
 from segcal.data.sample.scenes import simulate
@@ -42,11 +41,11 @@ class Biased(Calibrator):
         super().__init__(num_classes, **settings)
         self.register_buffer("bias", torch.zeros(num_classes))
 
-    def fit(self, cases: Iterable[Case], *, validation: Iterable[Case] | None = None) -> Self:
+    def _learn(self, stream: Any, *, validation: Any, settings: Any) -> Learned:
         self.bias[0] = 1.0
-        return self._finish(FitReport(1, 1, 1.0, 1.0, 1, 0.25, True, ("it is biased",), ("x",)))
+        return Learned(1, 1.0, 1.0, warnings=("it is biased",))
 
-    def calibrate(self, logits: Any, image: Any = None) -> Any:
+    def _map(self, logits: Any, image: Any = None) -> Any:
         return logits + self.bias.view(-1, *[1] * (logits.ndim - 2))
 
 
@@ -55,7 +54,7 @@ class Failing(TemperatureScaling):
 
     error: Exception = InputError("these data are not to my taste; bring others")
 
-    def fit(self, cases: Iterable[Case], *, validation: Iterable[Case] | None = None) -> Self:
+    def _learn(self, stream: Any, *, validation: Any = None, settings: Any = None) -> Learned:
         raise self.error
 
 

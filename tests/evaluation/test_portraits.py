@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from segcal import Case, InputError, create, evaluate
-from segcal.calibrators import Calibrator
+from segcal.calibrators import Calibrator, Learned
 from segcal.data.sample.scenes import simulate
 from segcal.evaluation.portraits import (
     LEVELS,
@@ -240,11 +240,10 @@ class Shuffle(Calibrator):
 
     method, preserves_labels = "shuffle", False
 
-    def fit(self, cases: Any, *, validation: Any = None) -> Any:
-        self.fitted.fill_(True)
-        return self
+    def _learn(self, stream: Any, *, validation: Any, settings: Any) -> Learned:
+        return Learned(1, 1.0, 1.0)
 
-    def calibrate(self, logits: Float[Tensor, "B L *S"], image: Tensor | None = None) -> Float[Tensor, "B L *S"]:
+    def _map(self, logits: Float[Tensor, "B L *S"], image: Tensor | None = None) -> Float[Tensor, "B L *S"]:
         return torch.roll(logits, 1, dims=1)
 
 

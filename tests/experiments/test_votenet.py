@@ -7,7 +7,7 @@ import torch
 
 from experiments.multi_atlas.votenet import VoteLoss, VoteNet
 from segcal.training.loop import train
-from segcal.training.settings import Settings
+from segcal.training.settings import Training
 from segcal.types import InputError
 
 
@@ -48,7 +48,7 @@ def test_it_learns_where_images_agree(set_threads: Callable[[int], None]) -> Non
         target = torch.rand(1, 8, 8, 8)
         right = torch.rand(1, 8, 8, 8) < 0.5
         pairs.append((target, torch.where(right, target, 1 - target), right, torch.ones_like(right)))
-    history = train(VoteLoss(VoteNet(4, 1)), pairs, Settings(epochs=20, learning_rate=2e-2, batch_size=2, device="cpu"))
+    history = train(VoteLoss(VoteNet(4, 1)), pairs, Training(epochs=20, learning_rate=2e-2, batch_size=2, device="cpu"))
     assert history.epochs[-1].loss < 0.5 * history.epochs[0].loss
 
 

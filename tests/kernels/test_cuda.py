@@ -16,7 +16,7 @@ from segcal.functional import geometry, temperature
 from segcal.functional.pixels import likelihood_sums, pixel_statistics
 from segcal.training.loop import train
 from segcal.training.recording import Recorder
-from segcal.training.settings import Settings
+from segcal.training.settings import Training
 from segcal.types import InputError
 
 pytestmark = [
@@ -96,7 +96,7 @@ def test_a_run_resumes(tmp_path: object) -> None:
     data = [(torch.arange(8.0)[None],)]
     settings = {"learning_rate": 0.1, "spatial_dims": 1, "device": "cuda", "checkpoint": f"{tmp_path}/run"}
     whole, halves = Mean(), Mean()
-    train(whole, data, Settings(epochs=6, **{**settings, "checkpoint": None}))  # type: ignore[arg-type]
+    train(whole, data, Training(epochs=6, **{**settings, "checkpoint": None}))  # type: ignore[arg-type]
 
     class StopError(Exception):
         pass
@@ -106,9 +106,9 @@ def test_a_run_resumes(tmp_path: object) -> None:
             raise StopError
 
     with pytest.raises(StopError):
-        train(halves, data, Settings(epochs=6, **settings), watch=stop)  # type: ignore[arg-type]
+        train(halves, data, Training(epochs=6, watch=stop, **settings))  # type: ignore[arg-type]
     resumed = Mean()
-    train(resumed, data, Settings(epochs=6, **settings))  # type: ignore[arg-type]
+    train(resumed, data, Training(epochs=6, **settings))  # type: ignore[arg-type]
     assert torch.equal(resumed.value, whole.value)
 
 

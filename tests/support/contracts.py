@@ -237,7 +237,7 @@ def slabs_give_what_the_whole_gives(s: Subject, _: Path) -> None:
     case = s.cases[0]
     slice_size = int(np.prod(case.logits.shape)) // case.logits.shape[1]
     with mock.patch("segcal.cases.reading.SLAB", 3 * slice_size):
-        parts = [logits for _, logits in s.fitted.calibrate_case(case)]
+        parts = [slab.logits() for slab in s.fitted.calibrate_case(case)]
     assert len(parts) == -(-case.logits.shape[1] // 8)  # slabs begin at multiples of 8 slices
     logits, image = s.batch()
     torch.testing.assert_close(torch.cat(parts, dim=2), s.fitted(logits[:1], image[:1]).detach())
@@ -261,7 +261,7 @@ def calibrating_a_case_leaves_the_mode_of_gradients_alone(s: Subject, _: Path) -
     """Also while generators wait, and when two are gone through side by side and so end in the order they began."""
     with torch.enable_grad():
         pairs = zip(s.fitted.calibrate_case(s.cases[0]), s.fitted.calibrate_case(s.cases[1]), strict=True)
-        for (_, one), (_, other) in pairs:
+        for one, other in ((one.logits(), other.logits()) for one, other in pairs):
             assert torch.is_grad_enabled()
             assert not one.requires_grad
             assert not other.requires_grad
@@ -295,9 +295,9 @@ def a_generator_of_cases_is_enough(s: Subject, _: Path) -> None:
 def memory_mapped_cases_work(s: Subject, folder: Path) -> None:
     mapped = [_mapped(case, folder) for case in s.cases]
     assert_same_state(s.fit(mapped), s.fitted)
-    (_, from_disk), *_rest = s.fitted.calibrate_case(mapped[0])
-    (_, from_memory), *_rest = s.fitted.calibrate_case(s.cases[0])
-    assert torch.equal(from_disk, from_memory)
+    from_disk, *_rest = s.fitted.calibrate_case(mapped[0])
+    from_memory, *_rest = s.fitted.calibrate_case(s.cases[0])
+    assert torch.equal(from_disk.logits(), from_memory.logits())
 
 
 @_contract
@@ -346,7 +346,9 @@ def half_precision_is_calibrated_as_the_same_numbers_in_float32(s: Subject, _: P
     """What is measured and written must not be rounded to the precision that scores are stored in."""
     half = replace(s.cases[0], logits=np.asarray(s.cases[0].logits).astype(np.float16))
     wide = replace(half, logits=np.asarray(half.logits).astype(np.float32))
-    found, expected = (torch.cat([z for _, z in s.fitted.calibrate_case(case)], dim=2) for case in (half, wide))
+    found, expected = (
+        torch.cat([slab.logits() for slab in s.fitted.calibrate_case(case)], dim=2) for case in (half, wide)
+    )
     assert found.dtype == torch.float32
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
@@ -758,7 +760,7 @@ def _impossible(logits: Tensor) -> Tensor:
 
 def _by_slabs(calibrator: Calibrator, logits: Tensor, image: Tensor) -> Tensor:
     """The first image of a batch, as a case is calibrated."""
-    return torch.cat([part for _, part in calibrator.calibrate_case(Case("a", logits[0], None, image[0]))], dim=2)
+    return torch.cat([slab.logits() for slab in calibrator.calibrate_case(Case("a", logits[0], None, image[0]))], dim=2)
 
 
 def _mapped(case: Case, folder: Path) -> Case:

@@ -9,35 +9,38 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
 
 from segcal.calibrators.local import LocalTemperatureScaling
+from segcal.cases import StreamedCase, stream
 from segcal.data.sample.scenes import simulate
 from segcal.training.processes import is_first_process
 from segcal.training.progress import Epoch
-from segcal.types import Case
+from segcal.types import Slab
 
 
-class Deadly(list[Case]):
-    """Cases of which the second one kills when the time has come."""
+class Deadly(StreamedCase):
+    """A case that kills the process, when the time has come, if it is the second one."""
 
     armed = False
 
-    def __getitem__(self, index: int) -> Case:  # type: ignore[override]
-        if self.armed and index == 1:
+    def crop(self, box: Sequence[slice]) -> Slab:
+        if self.armed and self.name == "1":
             os.kill(os.getpid(), signal.SIGKILL)
-        return super().__getitem__(index)
+        return super().crop(box)
 
 
 def main(out: str, checkpoint: str, kill_after: int) -> None:
     """Fit, and save what was learned."""
     torch.set_num_threads(1)
     sizes = [(24, 24), (24, 24), (20, 28), (24, 24), (24, 24)]
-    cases = Deadly(simulate(1, size=size, seed=k)[0].case for k, size in enumerate(sizes))
-    cases = Deadly(Case(f"{k}", case.logits, case.labels, case.image) for k, case in enumerate(cases))
+    cases = [replace(simulate(1, size=size, seed=k)[0].case, name=f"{k}") for k, size in enumerate(sizes)]
+    stream.StreamedCase = Deadly  # type: ignore[misc]
 
     def watch(epoch: Epoch) -> None:
         Deadly.armed = kill_after > 0 and epoch.number >= kill_after
@@ -46,7 +49,7 @@ def main(out: str, checkpoint: str, kill_after: int) -> None:
     options = {"checkpoint": checkpoint} if checkpoint else {}
     lts.fit(
         cases,
-        validation=list(cases)[:3],
+        validation=cases[:3],
         epochs=6,
         learning_rate=1e-3,
         batch_size=2,

@@ -15,7 +15,7 @@ from segcal.data.sample.scenes import simulate
 from segcal.training import batches
 from segcal.training.loop import train
 from segcal.training.recording import Recorder
-from segcal.training.settings import Settings
+from segcal.training.settings import Training
 
 pytestmark = [
     pytest.mark.cuda,
@@ -45,7 +45,7 @@ def samples(count: int = 7) -> list[tuple[np.ndarray, np.ndarray]]:
 def trained(**options: Any) -> dict[str, Tensor]:
     torch.manual_seed(0)
     objective = Net()
-    settings = Settings(epochs=5, learning_rate=1e-2, batch_size=3, crop=8, flips=True, device="cuda")
+    settings = Training(epochs=5, learning_rate=1e-2, batch_size=3, crop=8, flips=True, device="cuda")
     train(objective, samples(), settings, validation=samples(2), **options)
     return {name: value.cpu() for name, value in objective.state_dict().items()}
 
@@ -118,5 +118,5 @@ def test_a_step_asks_the_device_for_nothing(monkeypatch: pytest.MonkeyPatch) -> 
         counts.append(len(waits))
 
     objective = Net()
-    train(objective, samples(12), Settings(epochs=4, batch_size=3, device="cuda"), watch=watch, record=True)
+    train(objective, samples(12), Training(epochs=4, batch_size=3, device="cuda", watch=watch), record=True)
     assert counts[3] - counts[2] == counts[2] - counts[1] <= 2

@@ -24,7 +24,7 @@ from segcal import InputError
 from segcal.training.loop import _Run, hash_seed, train
 from segcal.training.processes import choose_device
 from segcal.training.progress import Epoch
-from segcal.training.settings import Settings
+from segcal.training.settings import Training
 
 SCRIPT = Path(__file__).parents[1] / "support" / "fit_in_process.py"
 
@@ -49,14 +49,14 @@ def line_data(sizes: list[int], slope: float = 2.0) -> list[tuple[np.ndarray, np
 @pytest.mark.parametrize("sizes", [[8] * 6, [3, 9, 9, 4, 30]])
 def test_a_known_answer_is_found(sizes: list[int]) -> None:
     objective = Line()
-    history = train(objective, line_data(sizes), Settings(epochs=150, learning_rate=0.1, batch_size=4, spatial_dims=1))
+    history = train(objective, line_data(sizes), Training(epochs=150, learning_rate=0.1, batch_size=4, spatial_dims=1))
     assert objective.slope.item() == pytest.approx(2.0, abs=1e-3)
     assert [epoch.number for epoch in history.epochs] == list(range(1, 151))
 
 
 def test_training_in_a_block_without_gradients() -> None:
     """Callers that predict and fit in one `no_grad` block get the same weights; inference mode is refused."""
-    settings, found = Settings(epochs=3, learning_rate=0.1, spatial_dims=1), [Line(), Line()]
+    settings, found = Training(epochs=3, learning_rate=0.1, spatial_dims=1), [Line(), Line()]
     train(found[0], line_data([8] * 2), settings)
     with torch.no_grad():
         train(found[1], line_data([8] * 2), settings)
@@ -68,7 +68,7 @@ def test_training_in_a_block_without_gradients() -> None:
 
 def test_epochs_take_no_longer_than_all_of_them() -> None:
     started = perf_counter()
-    history = train(Line(), line_data([8] * 2), Settings(epochs=3, spatial_dims=1))
+    history = train(Line(), line_data([8] * 2), Training(epochs=3, spatial_dims=1))
     seconds = [epoch.seconds for epoch in history.epochs]
     assert min(seconds) > 0
     assert sum(seconds) <= perf_counter() - started
@@ -83,14 +83,14 @@ def test_a_step_is_on_the_mean_over_the_batch_however_it_is_shaped() -> None:
     results = []
     for data in (ragged, flat):
         objective = Line()
-        train(objective, data, Settings(epochs=5, learning_rate=0.1, batch_size=3, spatial_dims=1))
+        train(objective, data, Training(epochs=5, learning_rate=0.1, batch_size=3, spatial_dims=1))
         results.append(objective.slope.item())
     assert results[0] == pytest.approx(results[1], abs=1e-6)
 
 
 def test_the_weights_of_least_validation_loss_are_kept() -> None:
     objective = Line()
-    settings = Settings(epochs=40, learning_rate=0.2, batch_size=8, spatial_dims=1)
+    settings = Training(epochs=40, learning_rate=0.2, batch_size=8, spatial_dims=1)
     history = train(objective, line_data([8] * 4, 3.0), settings, validation=line_data([8] * 4, 1.0))
     losses = [epoch.validation for epoch in history.epochs]
     assert history.best_epoch == 1 + int(np.argmin(losses)) < 40
@@ -98,15 +98,15 @@ def test_the_weights_of_least_validation_loss_are_kept() -> None:
 
 
 def test_early_stopping_waits_for_its_patience() -> None:
-    settings = Settings(epochs=40, learning_rate=0.2, batch_size=8, spatial_dims=1, patience=3)
+    settings = Training(epochs=40, learning_rate=0.2, batch_size=8, spatial_dims=1, patience=3)
     history = train(Line(), line_data([8] * 4, 3.0), settings, validation=line_data([8] * 4, 1.0))
     assert len(history.epochs) == history.best_epoch + 3
 
 
 def test_schedules() -> None:
-    assert [Settings(milestones=(2, 4), gamma=0.1).rate(e) for e in (0, 2, 4)] == pytest.approx([1e-4, 1e-5, 1e-6])
-    assert Settings(decay=0.5).rate(3) == pytest.approx(1e-4 / 8)
-    assert Settings(cosine=True, epochs=10).rate(5) == pytest.approx(0.5e-4)
+    assert [Training(milestones=(2, 4), gamma=0.1).rate(e) for e in (0, 2, 4)] == pytest.approx([1e-4, 1e-5, 1e-6])
+    assert Training(decay=0.5).rate(3) == pytest.approx(1e-4 / 8)
+    assert Training(cosine=True, epochs=10).rate(5) == pytest.approx(0.5e-4)
 
 
 def test_crops_and_flips_stay_together() -> None:
@@ -118,7 +118,7 @@ def test_crops_and_flips_stay_together() -> None:
             return super().forward(x.float(), y.float())
 
     image = np.arange(12 * 10).reshape(1, 12, 10)
-    train(Spy(), [(image, image[0])], Settings(epochs=20, crop=5, flips=True))
+    train(Spy(), [(image, image[0])], Training(epochs=20, crop=5, flips=True))
     assert all(torch.equal(x[:, 0], y) and x.shape == (1, 1, 5, 5) for x, y in seen)
     assert len({tuple(x.flatten().tolist()) for x, _ in seen}) > 10
     steps = {(int(x[0, 0, 0, 1] - x[0, 0, 0, 0]), int(x[0, 0, 1, 0] - x[0, 0, 0, 0])) for x, _ in seen}
@@ -138,13 +138,6 @@ def test_seeds_are_the_same_in_every_version() -> None:
     assert (hash_seed(0, 1), hash_seed(3, 7, 2)) == (2918264622725855778, 1016266665476324714)
 
 
-@pytest.mark.parametrize(("budget", "reads"), [(0, 12), (1 << 20, 4), (2 * 8 * 4 * 2, 2 + 2 * 3)])
-def test_the_cache_keeps_to_its_budget(budget: int, reads: int) -> None:
-    data = Counting(line_data([8] * 4))
-    train(Line(), data, Settings(epochs=3, spatial_dims=1, cache_bytes=budget, device="cpu"))
-    assert data.reads == reads
-
-
 def test_mixed_precision_learns_too() -> None:
     class Layer(nn.Module):
         def __init__(self) -> None:
@@ -157,7 +150,7 @@ def test_mixed_precision_learns_too() -> None:
             return (out.float()[:, 0] - y.flatten()).square().sum(), torch.tensor(y.numel())
 
     objective = Layer()
-    settings = Settings(epochs=80, learning_rate=0.1, spatial_dims=1, precision="bfloat16")
+    settings = Training(epochs=80, learning_rate=0.1, spatial_dims=1, precision="bfloat16")
     train(objective, line_data([16] * 4), settings)
     assert objective.layer.weight.item() == pytest.approx(2.0, abs=0.05)
 
@@ -172,7 +165,7 @@ def test_mixed_precision_learns_too() -> None:
 )
 def test_settings_are_checked(settings: dict[str, object], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        Settings(**settings)  # type: ignore[arg-type]
+        Training(**settings)  # type: ignore[arg-type]
 
 
 def test_devices_are_checked() -> None:
@@ -233,7 +226,7 @@ def test_a_damaged_checkpoint_is_passed_over(uninterrupted: dict[str, Tensor], k
 
 @pytest.mark.parametrize("damage", ["truncated", "flipped", "empty"])
 def test_damage_is_reported_and_the_one_before_is_used(damage: str, tmp_path: Path) -> None:
-    settings = Settings(epochs=3, learning_rate=0.1, spatial_dims=1, checkpoint=tmp_path / "run")
+    settings = Training(epochs=3, learning_rate=0.1, spatial_dims=1, checkpoint=tmp_path / "run")
     train(Line(), line_data([8] * 4), settings)
     newest = max((tmp_path / "run").glob("epoch-*.safetensors"))
     content = newest.read_bytes()
@@ -244,7 +237,7 @@ def test_damage_is_reported_and_the_one_before_is_used(damage: str, tmp_path: Pa
     }
     newest.write_bytes(broken[damage])
     epochs: list[Epoch] = []
-    history = train(Line(), line_data([8] * 4), settings, watch=epochs.append)
+    history = train(Line(), line_data([8] * 4), replace(settings, watch=epochs.append))
     assert len(history.warnings) == 1
     assert "is damaged" in history.warnings[0]
     assert [epoch.number for epoch in epochs] == [3], "epoch 3 was done again, from the checkpoint of epoch 2"
@@ -252,15 +245,15 @@ def test_damage_is_reported_and_the_one_before_is_used(damage: str, tmp_path: Pa
 
 def test_checkpoints_of_another_run_are_refused(tmp_path: Path) -> None:
     data, place = line_data([8] * 4), {"spatial_dims": 1, "checkpoint": tmp_path / "run"}
-    train(Line(), data, Settings(epochs=2, **place))
+    train(Line(), data, Training(epochs=2, **place))
     with pytest.raises(InputError, match=r"of a run with learning_rate=0\.0001, and this one has 0\.1"):
-        train(Line(), data, Settings(epochs=2, learning_rate=0.1, **place))
+        train(Line(), data, Training(epochs=2, learning_rate=0.1, **place))
 
 
 def test_a_folder_of_other_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("precious")
     with pytest.raises(InputError, match="did not write"):
-        train(Line(), line_data([8]), Settings(epochs=1, spatial_dims=1, checkpoint=tmp_path))
+        train(Line(), line_data([8]), Training(epochs=1, spatial_dims=1, checkpoint=tmp_path))
 
 
 def test_two_processes_learn_what_one_does(uninterrupted: dict[str, Tensor], tmp_path: Path) -> None:
@@ -292,14 +285,14 @@ def test_averaged_weights_are_those_of_the_recursion() -> None:
             return super().forward(x, y)
 
     data = line_data([8] * 6)
-    settings = Settings(epochs=3, learning_rate=0.1, batch_size=2, spatial_dims=1)
+    settings = Training(epochs=3, learning_rate=0.1, batch_size=2, spatial_dims=1)
     train(last := Spy(), data, settings)
     steps = [*seen[1:], last.state_dict()]
     assert len(steps) == 9
     average = {name: value.double() for name, value in steps[0].items()}
     for state in steps[1:]:
         average = {name: 0.7 * value + 0.3 * state[name].double() for name, value in average.items()}
-    train(found := Norm(), data, Settings(epochs=3, learning_rate=0.1, batch_size=2, spatial_dims=1, average=0.7))
+    train(found := Norm(), data, Training(epochs=3, learning_rate=0.1, batch_size=2, spatial_dims=1, average=0.7))
     for name in ("slope", "norm.weight", "norm.running_mean", "norm.running_var"):
         torch.testing.assert_close(found.state_dict()[name].double(), average[name], rtol=1e-5, atol=1e-6)
 
@@ -312,12 +305,12 @@ def test_averages_survive_an_interruption(tmp_path: Path) -> None:
         if epoch.number == 2:
             raise StopError
 
-    data, plain = line_data([8] * 6), Settings(epochs=4, learning_rate=0.1, batch_size=2, spatial_dims=1, average=0.9)
+    data, plain = line_data([8] * 6), Training(epochs=4, learning_rate=0.1, batch_size=2, spatial_dims=1, average=0.9)
     resumable = replace(plain, checkpoint=tmp_path / "c")
     validation = line_data([8] * 2, 1.0)
     train(straight := Norm(), data, plain, validation=validation)
     with pytest.raises(StopError):
-        train(Norm(), data, resumable, validation=validation, watch=stop)
+        train(Norm(), data, replace(resumable, watch=stop), validation=validation)
     train(resumed := Norm(), data, resumable, validation=validation)
     for name, value in straight.state_dict().items():
         assert torch.equal(value, resumed.state_dict()[name]), name
@@ -334,9 +327,9 @@ def test_the_best_loss_survives_an_interruption(tmp_path: Path) -> None:
             raise StopError
 
     data, validation = line_data([8] * 4), line_data([8] * 2, 0.0)
-    settings = Settings(epochs=4, learning_rate=0.1, batch_size=4, spatial_dims=1, checkpoint=tmp_path / "c")
+    settings = Training(epochs=4, learning_rate=0.1, batch_size=4, spatial_dims=1, checkpoint=tmp_path / "c")
     with pytest.raises(StopError):
-        train(Line(), data, settings, validation=validation, watch=stop)
+        train(Line(), data, replace(settings, watch=stop), validation=validation)
     history = train(Line(), data, settings, validation=validation)
     assert [epoch.number for epoch in history.epochs] == [1, 2, 3, 4]
     assert (history.best_epoch, history.best_loss) == (1, history.epochs[0].validation)
@@ -350,7 +343,7 @@ def test_augmentation_is_told_sample_and_epoch_and_leaves_validation_alone() -> 
         assert len(randoms) == len(batch[0])
         return batch[0], batch[1] * 0 + 5 * batch[0]
 
-    data, settings = line_data([8, 8, 4, 8]), Settings(epochs=60, learning_rate=0.2, batch_size=3, spatial_dims=1)
+    data, settings = line_data([8, 8, 4, 8]), Training(epochs=60, learning_rate=0.2, batch_size=3, spatial_dims=1)
     history = train(line := Line(), data, settings, augment=augment, validation=line_data([8], 5.0))
     assert line.slope.item() == pytest.approx(5.0, abs=0.05)
     assert history.best_loss < 0.01
@@ -368,7 +361,7 @@ def test_whole_batches_leave_others_out_each_time() -> None:
             return super().forward(x, y)
 
     samples = [(np.full(3, float(k), np.float32), np.zeros(3, np.float32)) for k in range(7)]
-    settings = Settings(epochs=12, batch_size=3, whole_batches=True, spatial_dims=1)
+    settings = Training(epochs=12, batch_size=3, whole_batches=True, spatial_dims=1)
     train(Spy(), samples, settings)
     assert [len(batch) for batch in seen] == [3] * 24
     assert {value for batch in seen for value in batch} == set(range(7))
@@ -385,7 +378,7 @@ def test_the_outcome_is_shown_after_each_epoch() -> None:
     def inspect(number: int, objective: nn.Module) -> None:
         shown.append((number, objective.get_parameter("slope").detach().clone()))
 
-    data, settings = line_data([8] * 6), Settings(epochs=3, learning_rate=0.1, spatial_dims=1, average=0.9)
+    data, settings = line_data([8] * 6), Training(epochs=3, learning_rate=0.1, spatial_dims=1, average=0.9)
     train(line := Line(), data, settings, inspect=inspect)
     assert [number for number, _ in shown] == [1, 2, 3]
     assert torch.equal(shown[-1][1], line.slope), "the averaged one, as the end gives it"
@@ -400,7 +393,7 @@ def test_the_gradient_of_a_step_is_that_of_the_mean_loss_over_all_processes(
     """Adam hides the size of the gradient, so look at the gradient. Here all processes have the same batch, of whose
     gradients DistributedDataParallel leaves the mean, while losses and weights are summed."""
     monkeypatch.setattr("segcal.training.loop.sum_over_processes", lambda sums: world * sums)
-    settings = Settings(epochs=1, learning_rate=0.1, spatial_dims=1)
+    settings = Training(epochs=1, learning_rate=0.1, spatial_dims=1)
     data = line_data([pixels])
     run = _Run(Line(), data, None, settings, torch.device("cpu"), None, False)
     run.world = world
@@ -415,27 +408,27 @@ def test_a_batch_without_weight_has_no_gradient() -> None:
             loss, weight = super().forward(x, y)
             return 0.0 * loss, 0 * weight
 
-    train(line := Empty(), line_data([8] * 2), Settings(epochs=2, spatial_dims=1))
+    train(line := Empty(), line_data([8] * 2), Training(epochs=2, spatial_dims=1))
     assert line.slope.item() == 0.0
 
 
 def test_adamw_warmup_and_bad_settings() -> None:
-    assert [Settings(warmup=3).rate(k) for k in (0, 1, 3, 9)] == pytest.approx([0.25e-4, 0.5e-4, 1e-4, 1e-4])
+    assert [Training(warmup=3).rate(k) for k in (0, 1, 3, 9)] == pytest.approx([0.25e-4, 0.5e-4, 1e-4, 1e-4])
     objective = Line()
     with torch.no_grad():
         objective.slope.fill_(1.0)
-    settings = Settings(epochs=1, learning_rate=0.1, weight_decay=0.5, optimiser="adamw", spatial_dims=1)
+    settings = Training(epochs=1, learning_rate=0.1, weight_decay=0.5, optimiser="adamw", spatial_dims=1)
     train(objective, line_data([8], 1.0), settings)  # no gradient, so that only the decay is left
     assert objective.slope.item() == pytest.approx(0.95)
     with pytest.raises(InputError, match="adam, adamw, got 'sgd'"):
-        Settings(optimiser="sgd")  # type: ignore[arg-type]
+        Training(optimiser="sgd")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="average must be between 0 and 1"):
-        Settings(average=1.0)
+        Training(average=1.0)
 
 
 def test_of_equal_validation_losses_the_first_is_kept() -> None:
     """Without a learning rate to speak of nothing changes, and every epoch has the same loss."""
-    settings = Settings(epochs=3, learning_rate=1e-30, batch_size=2, spatial_dims=1)
+    settings = Training(epochs=3, learning_rate=1e-30, batch_size=2, spatial_dims=1)
     history = train(Line(), line_data([8] * 2), settings, validation=line_data([8] * 2))
     assert len({epoch.validation for epoch in history.epochs}) == 1
     assert history.best_epoch == 1
@@ -456,7 +449,7 @@ def test_processes_exchange_gradients_with_the_last_part_of_a_step(monkeypatch: 
         yield
         waiting[0] = False
 
-    run = _Run(Spy(), line_data([5]), None, Settings(epochs=1, spatial_dims=1), torch.device("cpu"), None, False)
+    run = _Run(Spy(), line_data([5]), None, Training(epochs=1, spatial_dims=1), torch.device("cpu"), None, False)
     monkeypatch.setattr(run, "_without_sync", without_sync)
     run._step([tuple(torch.from_numpy(part) for part in sample) for sample in line_data([3, 5, 4])], share=1.0)
     assert seen == [True, True, False]
@@ -470,7 +463,7 @@ def test_steps_are_recorded_only_if_asked_for(monkeypatch: pytest.MonkeyPatch) -
         return module
 
     monkeypatch.setattr("segcal.training.loop.Recorder", recorder)
-    data, settings = line_data([8] * 2), Settings(epochs=1, spatial_dims=1)
+    data, settings = line_data([8] * 2), Training(epochs=1, spatial_dims=1)
     train(plain := Line(), data, settings)
     assert not made
     train(recorded := Line(), data, settings, record=True)
@@ -486,5 +479,5 @@ def test_nothing_is_prepared_ahead_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -
         return map(prepare, items)
 
     monkeypatch.setattr("segcal.training.loop.prefetched", watched)
-    train(Line(), line_data([8] * 2), Settings(epochs=2, spatial_dims=1, device="cpu"))
+    train(Line(), line_data([8] * 2), Training(epochs=2, spatial_dims=1, device="cpu"))
     assert asked == [False, False]

@@ -14,9 +14,8 @@ from torch import Tensor
 
 from segcal.calibrators.attended import AttendedTemperatureScaling
 from segcal.calibrators.automatic import AutomaticChoice
-from segcal.calibrators.base import Calibrator, FitReport, TemperatureCalibrator
+from segcal.calibrators.base import CalibratedSlab, Calibrator
 from segcal.calibrators.beta import BetaCalibration
-from segcal.calibrators.binary import OneLogit, OneLogitTemperature, one_logit
 from segcal.calibrators.binwise import BinwiseTemperatureScaling
 from segcal.calibrators.class_conditional import ArgmaxPreservingScaling, OrderPreservingScaling
 from segcal.calibrators.contextual import ContextualTemperatureScaling
@@ -28,10 +27,12 @@ from segcal.calibrators.invariant import TranslationInvariantMatrixScaling
 from segcal.calibrators.isotonic import IsotonicRegression
 from segcal.calibrators.local import LocalTemperatureScaling
 from segcal.calibrators.matrix import MatrixScaling
-from segcal.calibrators.multilabel import MultiLabel
+from segcal.calibrators.report import FitReport, Learned
 from segcal.calibrators.saving import check_values, fill, foreign, read_content, read_values
+from segcal.calibrators.sigmoid import SigmoidHead
 from segcal.calibrators.structured import StructuredVectorScaling
 from segcal.calibrators.temperature import TemperatureScaling
+from segcal.calibrators.tempered import TemperatureCalibrator
 from segcal.calibrators.vector import VectorScaling
 from segcal.functional.checks import activation_of
 from segcal.text import suggestion
@@ -43,6 +44,7 @@ __all__ = [
     "AutomaticChoice",
     "BetaCalibration",
     "BinwiseTemperatureScaling",
+    "CalibratedSlab",
     "Calibrator",
     "ContextualTemperatureScaling",
     "DirichletCalibration",
@@ -51,12 +53,11 @@ __all__ = [
     "HistogramBinning",
     "ImageTemperatureScaling",
     "IsotonicRegression",
+    "Learned",
     "LocalTemperatureScaling",
     "MatrixScaling",
-    "MultiLabel",
-    "OneLogit",
-    "OneLogitTemperature",
     "OrderPreservingScaling",
+    "SigmoidHead",
     "StructuredVectorScaling",
     "TemperatureCalibrator",
     "TemperatureScaling",
@@ -164,14 +165,13 @@ def create(method: str, num_classes: int, *, activation: Activation | None = Non
     """
     check_method(method)
     if num_classes > 0 and activation_of(activation, num_classes) == "sigmoid":
-        channels = [create(method, 2, **settings) for _ in range(num_classes)]
-        return one_logit(channels[0]) if num_classes == 1 else MultiLabel(channels)
+        return SigmoidHead([create(method, 2, **settings) for _ in range(num_classes)])
     kind = _METHODS[method]
     known = set(inspect.signature(kind).parameters)
     wanted = {name: value for name, value in settings.items() if name in known or name not in _DATA_SETTINGS}
     if unknown := sorted(set(wanted) - known):
         hint = suggestion(unknown[0], known)
-        if unknown[0] in inspect.signature(kind.fit).parameters:
+        if unknown[0] in kind.fit_settings:
             hint = f"; it is a setting of fit (with segcal.calibrate, give fit_settings={{'{unknown[0]}': ...}})"
         raise InputError(f"'{method}' has no setting '{unknown[0]}'; it has {', '.join(sorted(known))}{hint}")
     return kind(num_classes, **wanted)

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
 from functools import cache
-from time import perf_counter
-from typing import Self
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from segcal.calibrators.base import FitReport
-from segcal.calibrators.shared.streaming import pixels_of, survey
+from segcal.calibrators.report import Learned
+from segcal.calibrators.shared.survey import pixels_of, summed_likelihood, survey
 from segcal.calibrators.temperature import TemperatureScaling
-from segcal.cases import reread
+from segcal.cases import CaseStream
 from segcal.functional.scaling import attended_likelihood
-from segcal.functional.temperature import Likelihood, likelihood, optimal_inverse_temperature
-from segcal.types import Case, IgnoreIndex, InputError
+from segcal.functional.temperature import Likelihood, optimal_inverse_temperature
+from segcal.types import IgnoreIndex, InputError
 
 
 class AttendedTemperatureScaling(TemperatureScaling):
@@ -32,12 +30,12 @@ class AttendedTemperatureScaling(TemperatureScaling):
     A class that attends to a pixel has its own binary, proper score there, so that wrong pixels, which are few where a
     network is accurate, count more than once. A class that does not attend has only the half of one, which draws the
     temperature up: on calibrated pixels of 3 classes T is 1.00 with a threshold of 0.01, 1.07 with 0.05 and 1.44 with
-    0.3. The loss is not convex for every data set: the root finder then gives a local minimum. The NLL that the report
-    tells may have risen.
+    0.3. The loss is not convex for every data set: the root finder then finds a local minimum. The NLL in the report
+    may have risen.
 
     Args:
         num_classes: L.
-        threshold: Posterior from which on a class attends to a pixel of another.
+        threshold: Lowest probability at which a class also counts pixels of another class.
         ignore_index: Label, or labels, left out of the fit.
         background: Class left out of the fit except near boundaries; None fits on every labelled pixel.
         bounds: Smallest and largest temperature that is applied.
@@ -59,30 +57,22 @@ class AttendedTemperatureScaling(TemperatureScaling):
             raise InputError(f"threshold must be above 0 and at most 1, got {threshold}")
         self.threshold = float(threshold)
 
-    def fit(self, cases: Iterable[Case], *, validation: Iterable[Case] | None = None) -> Self:
-        """Find the temperature of least attended loss on the cases; with one number there is nothing to validate."""
-        started = perf_counter()
-        kept = reread(cases)
-        seen = survey(self, kept)
-        sums = cache(lambda alpha: self._attended(kept, alpha))
+    def _learn(self, stream: CaseStream, *, validation: CaseStream | None = None, settings: Any = None) -> Learned:
+        """Find the temperature of least attended loss; one number cannot overfit, so nothing is validated."""
+        seen = survey(stream)
+        sums = cache(lambda alpha: self._attended(stream, alpha))
         root = optimal_inverse_temperature(lambda alpha: Likelihood(*sums(alpha)[:6].tolist()))
         self.inverse_temperature.fill_(root.inverse_temperature)
-        applied = 1 / self._bounded()
-        after = sum(likelihood(logits, labels, applied).nll for _, logits, labels in pixels_of(self, kept))
-        report = FitReport(
-            cases=seen.cases,
+        return Learned(
             pixels=seen.pixels,
             nll_before=seen.nll,
-            nll_after=after / seen.pixels,
+            nll_after=summed_likelihood(stream, 1 / self._bounded()).nll / seen.pixels,
             steps=root.steps,
-            seconds=perf_counter() - started,
             converged=root.converged,
-            warnings=(*seen.doubts(1), *self._warnings(root.converged)),
-            names=seen.names,
+            warnings=(*seen.doubts(1), *self._doubts(root.converged)),
             details={"temperature": self._bounded(), "attended": int(sums(1.0)[6])},
         )
-        return self._finish(report)
 
-    def _attended(self, cases: Collection[Case], alpha: float) -> Tensor:
-        parts = (attended_likelihood(z, labels, self.threshold, alpha) for _, z, labels in pixels_of(self, cases))
+    def _attended(self, stream: CaseStream, alpha: float) -> Tensor:
+        parts = (attended_likelihood(z, labels, self.threshold, alpha) for z, labels in pixels_of(stream))
         return sum(parts, torch.zeros(7, dtype=torch.float64))

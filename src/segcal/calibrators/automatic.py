@@ -12,29 +12,32 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from time import perf_counter
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, NamedTuple, cast
 
+import numpy as np
 import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from segcal.calibrators.base import Calibrator, TemperatureCalibrator
+from segcal.calibrators.base import CalibratedSlab, Calibrator
 from segcal.calibrators.class_conditional import ArgmaxPreservingScaling, OrderPreservingScaling
 from segcal.calibrators.contextual import ContextualTemperatureScaling
 from segcal.calibrators.ensemble import EnsembleTemperatureScaling
 from segcal.calibrators.local import LocalTemperatureScaling
+from segcal.calibrators.report import Learned
 from segcal.calibrators.shared.context_sample import ContextSample, draw_sample
+from segcal.calibrators.shared.cross_validation import FALLBACK, CrossValidation
 from segcal.calibrators.shared.plan import Plan, agreed, extrapolated, seconds_of
-from segcal.calibrators.shared.streaming import summed_nll
-from segcal.calibrators.shared.trial import FALLBACK, Trial
+from segcal.calibrators.shared.survey import summed_nll
 from segcal.calibrators.temperature import TemperatureScaling
-from segcal.cases import Part, Slab, reread
+from segcal.calibrators.tempered import TemperatureCalibrator
+from segcal.cases import CaseStream, StreamedCase
 from segcal.training.processes import choose_device
-from segcal.training.progress import Watch
+from segcal.training.settings import Training, override
 from segcal.types import Case, IgnoreIndex, Image, InputError, Logits, Probs, Temperature
 
 _FEWEST_GROUPS = 4
@@ -87,8 +90,10 @@ class AutomaticChoice(Calibrator):
             the chosen one is fitted on all cases afterwards. None tries all.
     """
 
+    spatial_dims: int
     method = "auto"
     preserves_labels = True
+    fit_settings = LocalTemperatureScaling.fit_settings - {"checkpoint"}
 
     choice: Int64[Tensor, ""]
     """Number of the chosen method, -1 until fitted; a saved state says with it what to build."""
@@ -121,81 +126,48 @@ class AutomaticChoice(Calibrator):
         self.register_buffer("choice", torch.tensor(-1))
         self.register_module("chosen", None)
 
-    def fit(
-        self,
-        cases: Iterable[Case],
-        *,
-        validation: Iterable[Case] | None = None,
-        epochs: int | None = None,
-        learning_rate: float | None = None,
-        batch_size: int | None = None,
-        seed: int = 0,
-        device: str = "auto",
-        patience: int | None = None,
-        cosine: bool = False,
-        crop: int | None = None,
-        flips: bool = False,
-        precision: Literal["float32", "bfloat16"] = "float32",
-        cache_bytes: int = 2 << 30,
-        watch: Watch | None = None,
-    ) -> Self:
+    def _settings(self, given: Training | None, changes: Mapping[str, Any]) -> Training | Mapping[str, Any]:
+        """Return the settings of trained candidates; a wrong one is an error of the caller, not of a candidate."""
+        wanted = self._new("lts")._settings(given, changes)
+        choose_device(wanted.device)
+        return cast(Training, wanted)
+
+    def _stream_options(self, settings: Training) -> dict[str, Any]:
+        return self._new("lts")._stream_options(settings)
+
+    def _learn(self, stream: CaseStream, *, validation: CaseStream | None = None, settings: Training) -> Learned:
         """Announce the plan, score every candidate on groups left out, choose, and fit the chosen one on all cases.
 
-        All arguments except the cases are for candidates that are trained, as in `LocalTemperatureScaling.fit`. The
-        plan is logged by the logger "segcal" (level INFO) before candidates are fitted, and kept in the report.
+        The settings are for candidates that are trained. The plan is logged by the logger "segcal" (level INFO) before
+        candidates are fitted, and kept in the report.
         """
-        started = perf_counter()
-        training: dict[str, Any] = {
-            "epochs": epochs,
-            "learning_rate": learning_rate,
-            "batch_size": batch_size,
-            "seed": seed,
-            "device": device,
-            "patience": patience,
-            "cosine": cosine,
-            "crop": crop,
-            "flips": flips,
-            "precision": precision,
-            "cache_bytes": cache_bytes,
-        }
-        for name in self.candidates:  # a wrong option is an error of the caller, not of a candidate
-            if isinstance(trained := self._new(name), LocalTemperatureScaling):
-                choose_device(trained.settings(**training).device)
-        training["watch"] = watch
-        kept = _in_order(cases)
-        checked = None if validation is None else _in_order(validation)
-        simplest = self._new(FALLBACK).fit(kept)  # goes through all cases, so that bad ones are refused by name
+        simplest = self._new(FALLBACK)
+        simplest._fit_stream(stream, None, None)  # goes through all cases, so that bad ones are refused by name
         context = any(isinstance(self._new(name), ContextualTemperatureScaling) for name in self.candidates)
-        sample = draw_sample(self, kept, spatial_dims=self.spatial_dims, features=context)
-        trial, plan = Trial.of(sample), Plan({}, {}, self.time_limit)
-        if trial.groups < _FEWEST_GROUPS or len(self.candidates) == 1:
-            name, why = FALLBACK, _untried(trial, len(self.candidates))
-        else:
-            plan = self._plan(trial, sample, kept, training)
-            _log.info(plan.announcement())
-            for name in plan.tried:
-                self._try(name, trial, sample, kept, checked, training)
-            name, why = trial.verdict()
-        found = simplest if name == FALLBACK else self._fit(name, kept, checked, training)
-        self._adopt(name, found)
-        seconds = perf_counter() - started
-        return self._finish(
-            replace(
-                found.fit_report_,
-                seconds=seconds,
-                warnings=tuple(
-                    dict.fromkeys((*sample.grouping.warnings, *found.fit_report_.warnings, *trial.failures))
-                ),
-                details={
-                    "chosen": name,
-                    "why": why,
-                    "groups": trial.groups,
-                    "grouping": sample.grouping.to_dict(),
-                    "plan": plan.to_dict(),
-                    "scores": trial.scores(),
-                    "chosen_details": found.fit_report_.details,
-                },
-            )
+        sample = draw_sample(stream, spatial_dims=self.spatial_dims, features=context)
+        search = _Search(self, CrossValidation.of(sample), sample, stream, validation, settings)
+        chosen, why, plan = search.run()
+        found = simplest if chosen == FALLBACK else self._new(chosen).to(stream.device)
+        if chosen != FALLBACK:
+            found._fit_stream(stream, validation, settings)
+        self._adopt(chosen, found.to(self.fitted.device))
+        report = found.fit_report_
+        return Learned(
+            pixels=report.pixels,
+            nll_before=report.nll_before,
+            nll_after=report.nll_after,
+            steps=report.steps,
+            converged=report.converged,
+            warnings=tuple(dict.fromkeys((*sample.grouping.warnings, *report.warnings, *search.scores.failures))),
+            details={
+                "chosen": chosen,
+                "why": why,
+                "groups": search.scores.groups,
+                "grouping": sample.grouping.to_dict(),
+                "plan": plan.to_dict(),
+                "scores": search.scores.scores(),
+                "chosen_details": report.details,
+            },
         )
 
     @property
@@ -206,133 +178,57 @@ class AutomaticChoice(Calibrator):
         return self.chosen
 
     @property
+    def has_temperature(self) -> bool:  # type: ignore[override]
+        """Whether the chosen method has a temperature."""
+        return self.applied.has_temperature
+
+    @property
     def learned(self) -> int:
-        """How many numbers the chosen calibrator has learned."""
+        """Number of values that the chosen calibrator has learned."""
         return self.applied.learned
 
     def forward(self, logits: Logits, image: Image | None = None) -> Logits:
-        """Calibrated logits of the same shape and dtype."""
-        self._check(logits)
+        """Return calibrated logits of the same shape and dtype."""
+        self._check(logits, image)
         return self.applied.forward(logits, image)
 
     def predict_proba(self, logits: Logits, image: Image | None = None) -> Probs:
-        """Calibrated probabilities, of the same shape and dtype as the logits."""
-        self._check(logits)
+        """Return calibrated probabilities of the same shape and dtype as the logits."""
+        self._check(logits, image)
         return self.applied.predict_proba(logits, image)
 
-    def calibrate(self, logits: Logits, image: Image | None = None) -> Logits:
-        """Calibrated logits, in the precision that suits the chosen method."""
-        return self.applied.calibrate(logits, image)
-
-    def calibrate_case(self, case: Case) -> Iterator[tuple[Slab, Logits]]:
-        """Calibrated logits of a case, slab by slab: the slab as read, and the result for its inner slices."""
+    def calibrate_case(self, case: Case | StreamedCase) -> Iterator[CalibratedSlab]:
+        """Yield a case slab by slab."""
         return self.applied.calibrate_case(case)
 
     def temperature(self, logits: Logits, image: Image | None = None) -> Temperature:
-        """The temperature of each pixel, where the chosen method has one."""
+        """Return the temperature of each pixel, where the chosen method has one."""
         applied = self.applied
         if not isinstance(applied, TemperatureCalibrator):
             raise InputError(f"'{applied.method}' was chosen, which has no temperature; use forward or predict_proba")
         return applied.temperature(logits, image)
 
-    def _main_numbers(self) -> dict[str, object]:
+    def _map(self, logits: Logits, image: Image | None = None) -> Logits:
+        return self.applied._map(logits, image)
+
+    def _summary(self) -> dict[str, object]:
         return {"chosen": self.applied}
 
     def _new(self, name: str) -> Calibrator:
-        """An unfitted candidate with the settings of this calibrator."""
+        """Return an unfitted candidate with the settings of this calibrator."""
         candidate = _CANDIDATES[name]
         shared = {**self.config(), **candidate.settings}
         known = inspect.signature(candidate.kind).parameters
         settings = {setting: value for setting, value in shared.items() if setting in known}
-        return candidate.kind(**settings).to(self.fitted.device)
-
-    def _fit(
-        self, name: str, cases: Sequence[Case], validation: Sequence[Case] | None, training: Mapping[str, Any]
-    ) -> Calibrator:
-        settings = training if _CANDIDATES[name].trained else {}
-        return self._new(name).fit(cases, validation=validation, **settings)
-
-    def _fit_sample(self, name: str, sample: ContextSample) -> Calibrator:
-        """Fit a candidate that is not trained on a sample."""
-        new = self._new(name)
-        if isinstance(new, ContextualTemperatureScaling):
-            return new.fit_sample(sample)
-        # labels of the sample are classes, and pixels that do not count are not in it
-        new.ignore_index = new.background = None
-        fitted = new.fit([sample.as_case()])
-        new.ignore_index, new.background = self.ignore_index, self.background
-        return fitted
-
-    def _plan(self, trial: Trial, sample: ContextSample, cases: Sequence[Case], training: Mapping[str, Any]) -> Plan:
-        """Return what will be tried, and roughly how long it takes."""
-        costs, failures = dict[str, float](), dict[str, str]()
-        for name in self.candidates:
-            try:
-                costs[name] = self._seconds(name, trial, sample, cases, training)
-            except InputError as error:
-                if name == FALLBACK:
-                    raise
-                failures[name] = f"could not be fitted: {error}"
-                trial.begin(name).failure = failures[name]
-        return Plan(agreed(costs, choose_device(training["device"])), failures, self.time_limit)
-
-    def _seconds(
-        self, name: str, trial: Trial, sample: ContextSample, cases: Sequence[Case], training: Mapping[str, Any]
-    ) -> float:
-        """Return roughly how long a candidate takes, from fits on a few pixels, or of a few epochs on one image."""
-        used, fitted = [k for k in range(len(cases)) if trial.fold[k] >= 0], list[Calibrator]()
-        first, new = Part(cases, used[:1]), self._new(name)
-        if isinstance(new, LocalTemperatureScaling):
-            options = {key: value for key, value in training.items() if key != "watch"}
-            epochs = new.settings(**options).epochs * len(used) * (trial.folds - 1)  # of one image
-            fit = extrapolated(
-                lambda n: fitted.append(self._fit(name, first, None, {**options, "epochs": n})), _EPOCHS, epochs
-            )
-        else:
-            fit = trial.folds * extrapolated(
-                lambda n: fitted.append(self._fit_sample(name, sample.thinned(n))), _PIXELS, len(sample.case)
-            )
-        return fit + seconds_of(lambda: summed_nll(fitted[-1], first)) * len(used)
-
-    def _try(
-        self,
-        name: str,
-        trial: Trial,
-        sample: ContextSample,
-        cases: Sequence[Case],
-        validation: Sequence[Case] | None,
-        training: Mapping[str, Any],
-    ) -> None:
-        """Score a candidate on each fold, fitted on the others."""
-        started, score = perf_counter(), trial.begin(name)
-        for fold in range(trial.folds):
-            rest, held_out = trial.parts(fold)
-            try:
-                if _CANDIDATES[name].trained:
-                    apart = None if validation is None else _apart(validation, Part(cases, held_out))
-                    fitted = self._fit(name, Part(cases, rest), apart, training)
-                else:
-                    fitted = self._fit_sample(name, sample.without(fold))
-            except InputError as error:
-                if name == FALLBACK:
-                    raise
-                score.failure = f"could not be fitted: {error}"
-                break
-            score.numbers = fitted.learned
-            for place in held_out:
-                score.sums[trial.group[place]] += summed_nll(fitted, [cases[place]])[0]
-            if fold == 0 and _CANDIDATES[name].trained and trial.is_far_behind(name):
-                break
-        score.seconds = perf_counter() - started
+        return candidate.kind(**settings)
 
     def _adopt(self, name: str, calibrator: Calibrator) -> None:
         self.choice.fill_(_CANDIDATES[name].number)
         self.chosen = calibrator
         self.context = calibrator.context
 
-    def wrong_values(self) -> str | None:
-        """Return what makes learned values unusable, if anything does."""
-        return "'choice' must be one of the candidates" if self.chosen is None else self.chosen.wrong_values()
+    def _problem(self) -> str | None:
+        return "'choice' must be one of the candidates" if self.chosen is None else self.chosen._problem()
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         """Build what was chosen; its own state is looked at after this."""
@@ -342,24 +238,111 @@ class AutomaticChoice(Calibrator):
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
 
-def _untried(trial: Trial, candidates: int) -> str:
+@dataclass(frozen=True)
+class _Search:
+    """Everything that candidates are compared with: the folds, the sample, all cases, and settings of training."""
+
+    owner: AutomaticChoice
+    scores: CrossValidation
+    sample: ContextSample
+    stream: CaseStream
+    validation: CaseStream | None
+    settings: Training
+
+    def run(self) -> tuple[str, str, Plan]:
+        """Return the chosen candidate, the reason in a sentence, and the plan."""
+        plan, candidates = Plan({}, {}, self.owner.time_limit), self.owner.candidates
+        if self.scores.groups < _FEWEST_GROUPS or len(candidates) == 1:
+            return FALLBACK, _unscored(self.scores, len(candidates)), plan
+        plan = self._plan(candidates)
+        _log.info(plan.announcement())
+        for name in plan.tried:
+            self._score(name)
+        return *self.scores.choose(), plan
+
+    def _plan(self, candidates: Sequence[str]) -> Plan:
+        """Return what will be tried, and roughly how long it takes."""
+        costs, failures = dict[str, float](), dict[str, str]()
+        for name in candidates:
+            try:
+                costs[name] = self._seconds(name)
+            except InputError as error:
+                if name == FALLBACK:
+                    raise
+                failures[name] = f"could not be fitted: {error}"
+                self.scores.begin(name).failure = failures[name]
+        return Plan(agreed(costs, self.stream.device), failures, self.owner.time_limit)
+
+    def _seconds(self, name: str) -> float:
+        """Return roughly how long a candidate takes, from fits on a few pixels, or of a few epochs on one image."""
+        used = np.flatnonzero(self.scores.fold >= 0).tolist()
+        first, fitted = self.stream.part(used[:1]), list[Calibrator]()
+        if _CANDIDATES[name].trained:
+            short = override(self.settings, watch=None)
+            epochs = short.epochs * len(used) * (self.scores.folds - 1)  # of one image
+            fit = extrapolated(
+                lambda n: fitted.append(self._trained(name, first, None, replace(short, epochs=n, watch=None))),
+                _EPOCHS,
+                epochs,
+            )
+        else:
+            fit = self.scores.folds * extrapolated(
+                lambda n: fitted.append(self._fitted(name, self.sample.thinned(n))), _PIXELS, len(self.sample.case)
+            )
+        return fit + seconds_of(lambda: summed_nll(fitted[-1], first)) * len(used)
+
+    def _score(self, name: str) -> None:
+        """Score a candidate on each fold, fitted on the others."""
+        started, score, trained = perf_counter(), self.scores.begin(name), _CANDIDATES[name].trained
+        for fold in range(self.scores.folds):
+            rest, held_out = self.scores.parts(fold)
+            try:
+                if trained:
+                    apart = None if self.validation is None else _apart(self.validation, self.stream.part(held_out))
+                    fitted = self._trained(name, self.stream.part(rest), apart, self.settings)
+                else:
+                    fitted = self._fitted(name, self.sample.without(fold))
+            except InputError as error:
+                if name == FALLBACK:
+                    raise
+                score.failure = f"could not be fitted: {error}"
+                break
+            score.numbers = fitted.learned
+            for position in held_out:
+                score.sums[self.scores.group[position]] += summed_nll(fitted, self.stream.part([position]))[0]
+            if fold == 0 and trained and self.scores.is_far_behind(name):
+                break
+        score.seconds = perf_counter() - started
+
+    def _trained(self, name: str, stream: CaseStream, validation: CaseStream | None, settings: Training) -> Calibrator:
+        new = self.owner._new(name).to(stream.device)
+        new._fit_stream(stream, validation, settings)
+        return new
+
+    def _fitted(self, name: str, sample: ContextSample) -> Calibrator:
+        """Return a candidate that is not trained, fitted on a sample."""
+        new = self.owner._new(name)
+        if isinstance(new, ContextualTemperatureScaling):
+            new._learn_from(sample, None)
+        else:
+            new._fit_stream(CaseStream([sample.as_case()], self.stream.num_classes), None, None)
+        new.fitted.fill_(True)
+        return new.to(self.stream.device)
+
+
+def _unscored(scores: CrossValidation, candidates: int) -> str:
     if candidates == 1:
         return f"{FALLBACK} is chosen: it is the only candidate"
-    if trial.groups == 1:
+    if scores.groups == 1:
         return f"{FALLBACK} is chosen: with one group of images none can be left out to see which method does better"
     return (
-        f"{FALLBACK} is chosen: {trial.units} are too few to see which method does better on others; "
+        f"{FALLBACK} is chosen: {scores.units} are too few to see which method does better on others; "
         f"give {_FEWEST_GROUPS} or more"
     )
 
 
-def _in_order(cases: Iterable[Case]) -> Sequence[Case]:
-    kept = reread(cases)
-    return kept if isinstance(kept, Sequence) else list(kept)
-
-
-def _apart(validation: Sequence[Case], held_out: Iterable[Case]) -> Part | None:
-    """The validation cases of no group that is left out; None if there are none."""
+def _apart(validation: CaseStream, held_out: CaseStream) -> CaseStream | None:
+    """Return the validation cases of no group that is left out; None if there are none."""
     groups = {case.group for case in held_out} - {None}
-    places = [place for place, case in enumerate(validation) if case.group not in groups]
-    return Part(validation, places) if places else None
+    positions = [k for k, case in enumerate(validation) if case.group not in groups]
+    return validation.part(positions) if positions else None

@@ -1,12 +1,8 @@
-"""The contract of every calibrator: fit on cases, map logits to calibrated logits, save and load without pickle.
+"""The contract of every calibrator: learn from cases, map logits to calibrated logits, save and load without pickle.
 
-One-logit heads (networks that end in a sigmoid) have logits `[B, 1, *S]` and labels 0 and 1. `segcal.create(method,
-num_classes=1)` builds a calibrator for them (`calibrators.binary`). It behaves exactly as the same method does on the
-two-class logits `[0, z]`, whose softmax is `[1 - sigmoid(z), sigmoid(z)]`: `forward` returns one calibrated logit (the
-log-odds of class 1), `predict_proba` one channel (the probability of class 1), and `temperature` is unchanged. The
-predicted label is 1 where the logit is above 0, or the probability above 0.5; methods that preserve labels preserve it.
-`segcal.create(method, num_classes=C, activation="sigmoid")` builds one such calibrator for each of C channels, whose
-labels `[C, *S]` may overlap (`calibrators.multilabel`).
+A method implements two hooks: `_learn`, which learns from a stream of cases, and `_map`, which maps logits. Methods
+that divide by a temperature implement `_temperature` instead of `_map` (`calibrators.tempered`). Everything else is
+written once, here: checks, time, the report, warnings, precision, the guard of the labels, slabs and saving.
 """
 
 from __future__ import annotations
@@ -14,36 +10,25 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from time import perf_counter
 from typing import Any, ClassVar, Self, SupportsIndex
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
+from segcal.calibrators.report import FitReport, Learned
 from segcal.calibrators.saving import write_calibrator
-from segcal.cases import Slab, labels_of, slabs_of
+from segcal.cases import CaseStream, StreamedCase
 from segcal.files import staged_folder
-from segcal.functional.checks import IGNORED, check_logits, ignored_labels, probability_doubt
-from segcal.functional.division import (
-    NotFiniteError,
-    divided,
-    finite_in,
-    found_nonfinite,
-    scaled_logits,
-    scaled_probabilities,
-)
-from segcal.functional.fingerprint import fingerprint
-from segcal.functional.geometry import foreground
+from segcal.functional.checks import check_logits, ignored_labels
+from segcal.functional.division import finite_in, scaled_probabilities
 from segcal.functional.probability import at_least_float32, keep_labels, probabilities
-from segcal.kernels.constants import LARGEST_TEMPERATURE, LEAST_TEMPERATURE
 from segcal.kernels.denormals import with_denormals
 from segcal.kernels.dispatch import engine_for
-from segcal.text import CalibrationWarning
+from segcal.text import suggestion, warn_caller
 from segcal.types import (
     MOST_CLASSES,
     Activation,
@@ -51,33 +36,67 @@ from segcal.types import (
     IgnoreIndex,
     Image,
     InputError,
+    Labels,
     Logits,
     Probs,
+    Slab,
     Temperature,
     public,
 )
 
 
-@dataclass(frozen=True)
-class FitReport:
-    """Result of a fit. NLL is the mean over the fitted pixels, in nats.
+class CalibratedSlab:
+    """The inner slices of a slab, calibrated; logits and probabilities are computed when they are asked for.
 
-    `converged` says whether an optimum was reached: the NLL was no longer falling when the fit ended.
+    Args:
+        calibrator: Calibrator of the slab.
+        slab: Slab as it was read, with its context.
     """
 
-    cases: int
-    pixels: int
-    nll_before: float
-    nll_after: float
-    steps: int
-    seconds: float
-    converged: bool
-    warnings: tuple[str, ...] = ()
-    names: tuple[str, ...] = ()
-    """Names of the fitted cases."""
-    fingerprints: tuple[str, ...] = ()
-    """Their content (`segcal.functional.fingerprint`), so that an evaluation on the same cases can be reported."""
-    details: dict[str, Any] = field(default_factory=dict)
+    temperature: Temperature | None = None
+    """Temperatures `[1, 1, *S]` of the inner slices, or one per channel; None for methods without one."""
+
+    def __init__(self, calibrator: Calibrator, slab: Slab) -> None:
+        self.calibrator, self.slab = calibrator, slab
+
+    @property
+    def rows(self) -> slice:
+        """Position of the slices in the case."""
+        return self.slab.inner_rows
+
+    @property
+    def raw(self) -> Logits:
+        """Logits before calibration."""
+        return self.slab.logits[:, :, self.slab.inner]
+
+    @property
+    def labels(self) -> Labels | None:
+        """Labels of the slices, -1 at pixels that are left out."""
+        return None if self.slab.labels is None else self.slab.labels[:, self.slab.inner]
+
+    def logits(self) -> Logits:
+        """Return calibrated logits; those of a case in half precision are float32, so that no metric is rounded."""
+        slab = self.slab
+        with torch.no_grad():
+            return self.calibrator.forward(at_least_float32(slab.logits), slab.image)[:, :, slab.inner]
+
+    def probabilities(self) -> Probs:
+        """Return float32 probabilities, the same bits for any number of threads."""
+        return softmax_of(self.logits())
+
+
+def softmax_of(logits: Logits) -> Probs:
+    """Return the softmax in float32, by the kernel that gives the same bits for any number of threads."""
+    one = torch.ones((), device=logits.device)
+    return scaled_probabilities(single(logits), one.expand(len(logits), 1, *logits.shape[2:]))
+
+
+def single(logits: Logits) -> Logits:
+    """Return finite logits in float32; those in float64 relative to the largest, so that no precision is lost."""
+    if logits.dtype != torch.float64:
+        return logits.float()
+    below = logits - logits.amax(dim=1, keepdim=True)
+    return below.clamp(min=torch.finfo(torch.float32).min).float()
 
 
 @public
@@ -85,7 +104,7 @@ class Calibrator(nn.Module, ABC):
     """A map from logits to calibrated logits.
 
     Args:
-        num_classes: L, at least 2; see the module for one-logit heads.
+        num_classes: L, at least 2; see `calibrators.sigmoid` for sigmoid heads.
         ignore_index: Label, or labels, left out of the fit.
         background: Class left out of the fit, except for its pixels near a boundary (the region *All*); None fits on
             every labelled pixel.
@@ -97,11 +116,23 @@ class Calibrator(nn.Module, ABC):
     preserves_labels: bool
     """Whether the predicted label of every pixel is preserved; for most methods a property of the class."""
 
+    has_temperature: bool = False
+    """Whether it divides logits by a temperature, which `temperature` returns."""
+
     activation: Activation = "softmax"
     """Whether its logits are of exclusive classes or of sigmoid channels."""
 
-    context: int | None = 0
-    """Reach of a pixel's result, in pixels: 0 for methods that read one pixel at a time, None for whole images."""
+    context: int = 0
+    """Reach of a pixel's result, in pixels: 0 for methods that read one pixel at a time."""
+
+    image_channels: int = 0
+    """Channels of the image that it reads besides the logits."""
+
+    spatial_dims: int | None = None
+    """Number of spatial axes that it needs; None for any."""
+
+    fit_settings: frozenset[str] = frozenset()
+    """Names of the settings that `fit` takes besides the cases."""
 
     fitted: Tensor
     fit_report_: FitReport
@@ -123,81 +154,94 @@ class Calibrator(nn.Module, ABC):
         self.background = None if background is None else int(background)
         self.register_buffer("fitted", torch.tensor(False))
 
-    @abstractmethod
-    def fit(self, cases: Iterable[Case], *, validation: Iterable[Case] | None = None) -> Self:
-        """Learn from cases, which are read one at a time."""
-
-    def fit_roughly(self, cases: Iterable[Case], **settings: Any) -> Self:
-        """Fit as `fit` does, or faster and nearly as well, to compare methods."""
-        return self.fit(cases, **settings)
+    # what a method writes
 
     @abstractmethod
-    def calibrate(self, logits: Logits, image: Image | None = None) -> Logits:
-        """Return calibrated logits in the precision that suits the method; `forward` does the rest."""
+    def _learn(self, stream: CaseStream, *, validation: CaseStream | None, settings: Any) -> Learned:
+        """Learn from a stream of labelled cases; `settings` are what `_settings` makes of the arguments of `fit`."""
+
+    @abstractmethod
+    def _map(self, logits: Logits, image: Image | None = None) -> Logits:
+        """Return calibrated logits of finite logits, in the precision that suits the method."""
+
+    def _settings(self, given: Any, changes: Mapping[str, Any]) -> Any:
+        """Return the settings of `fit` for `_learn`: by default the keywords as they are."""
+        return dict(changes) if given is None else given
+
+    def _stream_options(self, settings: Any) -> dict[str, Any]:
+        """Return where cases are kept during a fit: `device` and `memory` of the stream."""
+        return {}
+
+    def _problem(self) -> str | None:
+        """Return what makes learned values unusable, if anything does; asked after loading, when all are numbers."""
+        return None
+
+    def _summary(self) -> dict[str, object]:
+        """Return the values that the repr of a fitted calibrator shows."""
+        report = getattr(self, "fit_report_", None)
+        return {"nll_before": report.nll_before, "nll_after": report.nll_after} if report else {}
+
+    # what a user calls
+
+    def fit(
+        self, cases: Iterable[Case], *, validation: Iterable[Case] | None = None, settings: Any = None, **changes: Any
+    ) -> Self:
+        """Learn from cases, which are read one at a time.
+
+        Args:
+            cases: Cases with labels; an iterator is kept as a list.
+            validation: Cases on which trained methods choose their weights; other methods do not use them.
+            settings: All settings at once: `segcal.training.settings.Training`, for trained methods.
+            changes: Single settings, for example `epochs=50`.
+        """
+        self.check_fit_settings(changes)
+        self._fit(cases, validation, self._settings(settings, changes))
+        for text in self.fit_report_.warnings:
+            warn_caller(text)
+        return self
+
+    def check_fit_settings(self, names: Iterable[str]) -> None:
+        """Raise unless `fit` takes settings of these names."""
+        if unknown := sorted(set(names) - self.fit_settings):
+            known = sorted(self.fit_settings - {"watch"})
+            choice, hint = ", ".join(known) or "none", suggestion(unknown[0], known)
+            raise InputError(f"'{self.method}' has no fit setting '{unknown[0]}'; it has {choice}{hint}")
 
     @with_denormals
     def forward(self, logits: Logits, image: Image | None = None) -> Logits:
-        """Return calibrated logits of the same shape and dtype; they are finite, also where a class is impossible."""
-        finite = self._checked(logits)
-        calibrated = finite_in(self.calibrate(finite, image), logits.dtype)
+        """Return calibrated logits of the same shape and dtype; they are finite, even where a class is impossible."""
+        finite = self._checked(logits, image)
+        calibrated = finite_in(self._map(finite, image), logits.dtype)
         return keep_labels(calibrated, logits) if self.preserves_labels else calibrated
 
     @with_denormals
     def predict_proba(self, logits: Logits, image: Image | None = None) -> Probs:
         """Return calibrated probabilities of the same shape and dtype as the logits."""
-        calibrated = self.calibrate(self._checked(logits), image)
+        calibrated = self._map(self._checked(logits, image), image)
         probs = probabilities(finite_in(calibrated, calibrated.dtype)).to(logits.dtype)
         return keep_labels(probs, logits) if self.preserves_labels else probs
 
-    def calibrate_case(self, case: Case) -> Iterator[tuple[Slab, Logits]]:
-        """Yield the calibrated logits of a case slab by slab: the slab as read, and the result of its inner slices.
+    def calibrate_case(self, case: Case | StreamedCase) -> Iterator[CalibratedSlab]:
+        """Yield a case slab by slab; drop each slab before the next one is read.
 
-        Those of a case in half precision are float32, so that what is measured and written is not rounded to it.
+        This is the one way in which cases are calibrated: `apply`, `evaluate`, portraits and validation go through it.
         """
-        if self.context is None:
-            raise NotImplementedError(f"{type(self).__name__} reads whole images and must define how it reads slabs")
-        for slab in slabs_of(case, self.num_classes, context=self.context, device=self.fitted.device):
-            with torch.no_grad():  # never around a yield: the mode would leak to the caller
-                calibrated = self(at_least_float32(slab.logits), slab.image)[:, :, slab.inner]
-            yield slab, calibrated
-
-    @property
-    def fit_settings(self) -> frozenset[str]:
-        """Names of the arguments of `fit` besides the cases."""
-        return frozenset(inspect.signature(self.fit).parameters) - {"cases", "validation"}
+        self._check_fitted()
+        yield from self._calibrate_streamed(self._streamed(case))
 
     @property
     def applied(self) -> Calibrator:
         """The calibrator that does the work: itself, or the one that it has chosen."""
         return self
 
-    def fit_labels(self, case: Case) -> Tensor:
-        """Return labels `[1, *S]` with -1 at every pixel that the fit leaves out.
-
-        The content of the case is noted for the report of the fit: every fit reads its cases through here.
-        """
-        labels = labels_of(case, self.num_classes, self.ignore_index)
-        self._note(case)
-        if self.background is None:  # ignored pixels are -1 already
-            return labels.to(self.fitted.device)
-        inside = foreground(labels, IGNORED, background=self.background)
-        # numpy, because small operations wake PyTorch's threads, which then spin
-        kept = np.where(inside.cpu().numpy(), labels.cpu().numpy(), IGNORED)
-        return torch.from_numpy(kept).to(self.fitted.device)
-
     @property
     def learned(self) -> int:
         """Number of learned values: all that it saves."""
         return sum(values.numel() for name, values in self.state_dict().items() if name != "fitted")
 
-    def _main_numbers(self) -> dict[str, object]:
-        """What the repr of a fitted calibrator shows; methods override it."""
-        report = getattr(self, "fit_report_", None)
-        return {"nll_before": report.nll_before, "nll_after": report.nll_after} if report else {}
-
     def __repr__(self) -> str:
         """Method and main numbers instead of PyTorch's tree of modules."""
-        numbers = self._main_numbers() if self.fitted else {}
+        numbers = self._summary() if self.fitted else {}
         shown = [f"{k}={f'{v:.4g}' if isinstance(v, float) else v}" for k, v in numbers.items()]
         state = [] if self.fitted else ["not fitted"]
         return f"{type(self).__name__}({', '.join([f'num_classes={self.num_classes}', *shown, *state])})"
@@ -222,37 +266,73 @@ class Calibrator(nn.Module, ABC):
         with staged_folder(path) as folder:
             write_calibrator(self, folder)
 
-    def wrong_values(self) -> str | None:
-        """Return what makes learned values unusable, if anything does; asked after loading, when all are numbers."""
-        return None
+    # how the base does it
 
-    def _note(self, case: Case) -> None:
-        """Keep the content of a case with labels, and a doubt about its logits, until the fit is reported."""
-        prints, doubts = self._noted()
-        if case.name not in prints and (doubt := probability_doubt(case.logits)):
-            doubts[doubt] = ""
-        if case.labels is not None:
-            prints[case.name] = fingerprint(case.logits, case.labels)
+    def _fit(self, cases: Iterable[Case], validation: Iterable[Case] | None, settings: Any) -> None:
+        """Fit on cases, without Python warnings."""
+        options = self._stream_options(settings)
+        stream = self.stream(cases, **options)
+        self._fit_stream(stream, None if validation is None else self.stream(validation, **options), settings)
 
-    def _noted(self) -> tuple[dict[str, str], dict[str, str]]:
-        """The content of cases that were read since the last fit by name, and doubts about them."""
-        noted: tuple[dict[str, str], dict[str, str]] = self.__dict__.setdefault("_notes", ({}, {}))
-        return noted
+    def _fit_stream(self, stream: CaseStream, validation: CaseStream | None, settings: Any) -> None:
+        """Fit on a stream, and keep the report."""
+        started = perf_counter()
+        learned = self._learn(stream, validation=validation, settings=settings)
+        prints = {facts.name: facts.fingerprint for facts in stream.facts}
+        doubts = [doubt for doubt in stream.doubts if not any(doubt in text for text in learned.warnings)]
+        self._finish(learned, len(stream), prints, perf_counter() - started, doubts)
 
-    def _finish(self, report: FitReport) -> Self:
-        prints, doubts = self._noted()
-        if prints and not report.fingerprints:  # a report that was taken over from another calibrator has them
-            report = replace(report, fingerprints=tuple(prints.get(name, "") for name in report.names))
-        for doubt in doubts:
-            if not any(doubt in text for text in report.warnings):  # one that was taken over may be quoted
-                warnings.warn(doubt, CalibrationWarning, stacklevel=3)
-                report = replace(report, warnings=(*report.warnings, doubt))
-        prints.clear()
-        doubts.clear()
-        self.fit_report_ = report
+    def _finish(
+        self, learned: Learned, cases: int, prints: Mapping[str, str], seconds: float, doubts: Iterable[str] = ()
+    ) -> None:
+        """Store learned values and the report: the only place that makes one."""
+        for name, value in learned.values.items():
+            self.register_buffer(name, value.to(self.fitted.device))
+        self.fit_report_ = FitReport(
+            cases=cases,
+            pixels=learned.pixels,
+            nll_before=learned.nll_before,
+            nll_after=learned.nll_after,
+            steps=learned.steps,
+            seconds=seconds,
+            converged=learned.converged,
+            warnings=(*learned.warnings, *doubts),
+            names=tuple(prints),
+            fingerprints=tuple(prints.values()),
+            details=dict(learned.details),
+        )
         self.fitted.fill_(True)
         self.requires_grad_(False)
-        return self
+
+    def stream(
+        self, cases: Iterable[Case], *, device: torch.device | None = None, memory: int | None = None
+    ) -> CaseStream:
+        """Return cases as the stream that a fit learns from."""
+        return CaseStream(
+            cases,
+            self.num_classes,
+            ignore_index=self.ignore_index,
+            background=self.background,
+            device=device or self.fitted.device,
+            images=self.image_channels > 0,
+            memory=memory,
+        )
+
+    def _streamed(self, case: Case | StreamedCase) -> StreamedCase:
+        """Return a case that can be read in slabs; one of a stream on the same device stays as it is."""
+        place, images = self.fitted.device, self.image_channels > 0
+        if isinstance(case, StreamedCase):
+            if case.device == place:
+                return case
+            case = case.case
+        return CaseStream([case], self.num_classes, device=place, images=images, labelled=False, memory=0)[0]
+
+    def _calibrate_streamed(self, case: StreamedCase) -> Iterator[CalibratedSlab]:
+        """Yield the slabs of a case, whether fitted or not."""
+        for slab in case.slabs(self.context):
+            self._check_space(slab.logits, slab.image)
+            yield CalibratedSlab(self, slab)
+            del slab  # before the next is read
 
     def _check_fitted(self) -> None:
         if torch.compiler.is_compiling() or self._known_fitted:  # an exported graph cannot raise
@@ -278,17 +358,28 @@ class Calibrator(nn.Module, ABC):
         self._known_fitted = False
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
-    def _check(self, logits: Tensor) -> None:
+    def _check(self, logits: Tensor, image: Tensor | None) -> None:
+        """Raise unless it is fitted, and logits and image have the shapes that it was built for."""
         self._check_fitted()
         if logits.ndim < 2 or logits.shape[1] != self.num_classes:
             raise InputError(
                 f"logits must have shape (B, {self.num_classes}, *S), got {tuple(logits.shape)}; "
                 f"this {type(self).__name__} was built for num_classes={self.num_classes}"
             )
+        self._check_space(logits, image)
 
+    def _check_space(self, logits: Tensor, image: Tensor | None) -> None:
+        if self.image_channels:
+            expected = (logits.shape[0], self.image_channels, *logits.shape[2:])
+            if image is None or tuple(image.shape) != expected:
+                got = "none" if image is None else f"shape {tuple(image.shape)}"
+                raise InputError(
+                    f"this {type(self).__name__} needs an image of shape {expected}, got {got}; "
+                    "pass it, or build one with image_channels=0"
+                )
         if self.context == 0 or torch.compiler.is_compiling():
             return
-        dims = getattr(self, "spatial_dims", None)
+        dims = self.spatial_dims
         if dims is not None and logits.ndim != dims + 2:
             raise InputError(
                 f"logits must have shape (B, {self.num_classes}, *S) with {dims} axes in S, got {tuple(logits.shape)}; "
@@ -297,112 +388,7 @@ class Calibrator(nn.Module, ABC):
         if 0 in logits.shape[2:]:
             raise InputError(f"logits must have a pixel along each axis, got shape {tuple(logits.shape)}; crop less")
 
-    def _checked(self, logits: Tensor) -> Tensor:
+    def _checked(self, logits: Tensor, image: Tensor | None = None) -> Tensor:
         """Return logits that are all finite: minus infinity is replaced, NaN and plus infinity are refused."""
-        self._check(logits)
+        self._check(logits, image)
         return check_logits(logits, self.num_classes, class_axis=1)
-
-
-class TemperatureCalibrator(Calibrator):
-    """A calibrator that divides the logits of each pixel by one positive number, and so keeps every label.
-
-    Args:
-        num_classes: L.
-        ignore_index: Label, or labels, left out of the fit.
-        background: Class left out of the fit, except for its pixels near a boundary.
-        bounds: Smallest and largest temperature. Far outside the default, float32 cannot tell logits apart any more.
-    """
-
-    preserves_labels = True
-
-    @property
-    def only_divides(self) -> bool:
-        """Whether dividing by the temperature is all that it does to the logits."""
-        return True
-
-    def __init__(
-        self,
-        num_classes: int,
-        *,
-        ignore_index: IgnoreIndex = None,
-        background: int | None = None,
-        bounds: tuple[float, float] = (0.05, 100.0),
-    ) -> None:
-        super().__init__(num_classes, ignore_index=ignore_index, background=background)
-        if len(bounds) != 2:
-            raise InputError(f"bounds must be two numbers, got {tuple(bounds)}")
-        low, high = (float(bound) for bound in bounds)
-        if not 0 < low <= high < float("inf"):
-            raise InputError(f"bounds must be positive, finite and in order, got {tuple(bounds)}")
-        if low < LEAST_TEMPERATURE or high > LARGEST_TEMPERATURE:  # float32 can neither hold nor invert them all
-            raise InputError(f"bounds must lie in {LEAST_TEMPERATURE:g}..{LARGEST_TEMPERATURE:g}, got {tuple(bounds)}")
-        self.bounds = (low, high)
-
-    @abstractmethod
-    def temperature(self, logits: Logits, image: Image | None = None) -> Temperature:
-        """Return the temperature of each pixel, within the bounds: `[B, 1, *S]`."""
-
-    def temperature_of(self, logits: Logits, image: Image | None = None) -> Temperature:
-        """Return what `temperature` returns, for callers that themselves refuse logits that are not finite.
-
-        Methods that compute it from the logits override it, and leave the check to kernels that look for NaN as they
-        read (`functional.division.kernels_check_finite`): a pass for the check alone takes as long as the calibration.
-        """
-        return self.temperature(logits, image)
-
-    def _refusing_temperature(self, logits: Logits, image: Image | None) -> Temperature:
-        """Return `temperature_of`; raise for logits that it has found not to be finite."""
-        self._check(logits)
-        found = self.temperature_of(logits, image)
-        if found_nonfinite(logits):
-            self._checked(logits)  # raises, and says where
-        return found
-
-    def temperature_case(self, case: Case) -> Iterator[tuple[Slab, Temperature]]:
-        """Yield the temperatures of a case slab by slab: the slab as read, and those of its inner slices."""
-        if self.context is None:
-            raise NotImplementedError(f"{type(self).__name__} reads whole images and must define how it reads slabs")
-        for slab in slabs_of(case, self.num_classes, context=self.context, device=self.fitted.device):
-            self._check(slab.logits)
-            with torch.no_grad():
-                temperature = self.temperature_of(slab.logits, slab.image)[:, :, slab.inner]
-            yield slab, temperature
-            del slab  # before the next is read
-
-    def calibrate(self, logits: Logits, image: Image | None = None) -> Logits:
-        """Return the logits divided by the temperature."""
-        return divided(logits, self.temperature(logits, image))
-
-    def forward(self, logits: Logits, image: Image | None = None) -> Logits:
-        """Return calibrated logits of the same shape and dtype; they are finite, also where a class is impossible."""
-        return self._with_finite(logits, lambda finite: self.scale(finite, self.temperature_of(finite, image)))
-
-    def predict_proba(self, logits: Logits, image: Image | None = None) -> Probs:
-        """Return calibrated probabilities of the same shape and dtype as the logits."""
-        return self._with_finite(
-            logits, lambda finite: scaled_probabilities(finite, self.temperature_of(finite, image))
-        )
-
-    def calibrate_case(self, case: Case) -> Iterator[tuple[Slab, Logits]]:
-        """Yield the calibrated logits of a case slab by slab: the slab as read, and the result of its inner slices."""
-        for slab, temperature in self.temperature_case(case):
-            yield slab, self.scale(at_least_float32(slab.logits[:, :, slab.inner]), temperature)
-            del slab
-
-    def scale(self, logits: Logits, temperature: Temperature) -> Logits:
-        """Return the logits divided by known temperatures, in their own precision, with every label kept."""
-        return scaled_logits(logits, temperature)
-
-    def _with_finite(self, logits: Logits, compute: Callable[[Logits], Tensor]) -> Tensor:
-        """Return `compute(logits)`, which refuses logits that are not finite; impossible classes are then replaced.
-
-        Looking for them beforehand would take another pass over the logits. A graph that is compiled or exported cannot
-        look, and replaces them in any case.
-        """
-        self._check(logits)
-        if torch.compiler.is_compiling():
-            return compute(self._checked(logits))
-        try:
-            return compute(logits)
-        except NotFiniteError:
-            return keep_labels(compute(self._checked(logits)), logits)

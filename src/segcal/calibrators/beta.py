@@ -11,7 +11,7 @@ from jaxtyping import Float64
 from scipy.special import expit
 from torch import Tensor
 
-from segcal.calibrators.shared.scores import Lesson, ScoreCalibrator
+from segcal.calibrators.shared.scores import ScoreCalibrator, ScoreMap
 from segcal.functional.score_maps import beta_log_probabilities
 from segcal.functional.scores import ScoreHistogram, mean_distances
 from segcal.kernels.constants import NEAREST
@@ -50,12 +50,10 @@ class BetaCalibration(ScoreCalibrator):
         super().__init__(num_classes, ignore_index=ignore_index, background=background)
         self.register_buffer("coefficients", torch.full((self.num_classes, 3), torch.nan, dtype=torch.float64))
 
-    def log_probabilities(self, logits: Logits) -> Float64[Tensor, "B L *S"]:
-        """Logarithms of the mapped and normalised probabilities."""
+    def _log_probabilities(self, logits: Logits) -> Float64[Tensor, "B L *S"]:
         return beta_log_probabilities(logits, self.coefficients)
 
-    def learn(self, table: ScoreHistogram) -> Lesson:
-        """The three numbers of each class."""
+    def _fit_table(self, table: ScoreHistogram) -> ScoreMap:
         score, rest = (values.clamp(NEAREST, 1.0) for values in mean_distances(table))
         found = []
         for c in range(self.num_classes):
@@ -68,7 +66,7 @@ class BetaCalibration(ScoreCalibrator):
         flat = [str(c) for c, one in enumerate(found) if not one.coefficients[:2].any()]
         if flat:
             warned.append(f"the score says nothing of class {', '.join(flat[:10])}: it has one answer for every pixel")
-        return Lesson({"coefficients": coefficients}, sum(one.steps for one in found), converged, tuple(warned))
+        return ScoreMap({"coefficients": coefficients}, sum(one.steps for one in found), converged, tuple(warned))
 
 
 class BetaFit(NamedTuple):

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
-from time import perf_counter
-from typing import Self
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from segcal.calibrators.base import FitReport, TemperatureCalibrator
-from segcal.calibrators.shared.streaming import pixels_of, survey
-from segcal.cases import reread
+from segcal.calibrators.report import Learned
+from segcal.calibrators.shared.survey import pixels_of, survey
+from segcal.calibrators.tempered import TemperatureCalibrator
+from segcal.cases import CaseStream
 from segcal.evidence import describe
 from segcal.functional.probability import probabilities
 from segcal.functional.scaling import binned_likelihood
 from segcal.functional.temperature import optimal_inverse_temperatures
-from segcal.types import MOST_BINS, Case, IgnoreIndex, Image, Logits, Temperature, check_whole
+from segcal.types import MOST_BINS, IgnoreIndex, Image, Logits, Temperature, check_whole
 
 _TOP = 0.999
 """Confidences above have a bin of their own, as in the paper: most pixels of a network are there."""
@@ -62,42 +62,34 @@ class BinwiseTemperatureScaling(TemperatureCalibrator):
         self.register_buffer("edges", torch.full((bins - 1,), torch.nan, dtype=torch.float64))
         self.register_buffer("inverse_temperatures", torch.full((bins,), torch.nan, dtype=torch.float64))
 
-    def fit(self, cases: Iterable[Case], *, validation: Iterable[Case] | None = None) -> Self:
+    def _learn(self, stream: CaseStream, *, validation: CaseStream | None = None, settings: Any = None) -> Learned:
         """Find the edges, then the temperature of least NLL in each bin."""
-        started = perf_counter()
-        kept = reread(cases)
-        seen = survey(self, kept)
-        edges = equal_shares(self._histogram(kept), self.bins)
-        sums = self._likelihoods(kept, edges, torch.ones(self.bins, dtype=torch.float64))
+        seen = survey(stream)
+        edges = equal_shares(_histogram(stream), self.bins)
+        sums = _likelihoods(stream, edges, torch.ones(self.bins, dtype=torch.float64))
         alphas, steps, converged = optimal_inverse_temperatures(
-            lambda at: sums if (at == 1).all() else self._likelihoods(kept, edges, at), self.bins
+            lambda at: sums if (at == 1).all() else _likelihoods(stream, edges, at), self.bins
         )
         applied = 1 / self._bounded(alphas)
-        after = self._likelihoods(kept, edges, applied)
-        self.edges.copy_(edges)
-        self.inverse_temperatures.copy_(alphas)
+        after = _likelihoods(stream, edges, applied)
         unfinished = () if converged else ("the root finder stopped before it converged",)
-        report = FitReport(
-            cases=seen.cases,
+        return Learned(
             pixels=seen.pixels,
             nll_before=seen.nll,
             nll_after=float(after[:, 1].sum()) / seen.pixels,
             steps=steps,
-            seconds=perf_counter() - started,
             converged=converged,
             warnings=(*seen.doubts(self.bins), *self._doubts(alphas, sums[:, 0]), *unfinished),
-            names=seen.names,
             details={
                 "edges": edges.tolist(),
                 "temperatures": (1 / applied).tolist(),
                 "pixels": sums[:, 0].long().tolist(),
             },
+            values={"edges": edges, "inverse_temperatures": alphas},
         )
-        return self._finish(report)
 
-    def temperature(self, logits: Logits, image: Image | None = None) -> Temperature:
-        """The temperature of the bin of each pixel."""
-        confidence = probabilities(self._checked(logits)).amax(dim=1, keepdim=True)
+    def _temperature(self, logits: Logits, image: Image | None = None) -> Temperature:
+        confidence = probabilities(logits).amax(dim=1, keepdim=True)
         temperatures = self._bounded(self.inverse_temperatures).to(confidence.dtype)
         result = temperatures[0].expand(confidence.shape)
         for r in range(1, self.bins):  # comparisons, because they can be exported
@@ -107,22 +99,6 @@ class BinwiseTemperatureScaling(TemperatureCalibrator):
     def _bounded(self, alphas: Tensor) -> Tensor:
         return (1 / alphas).clamp(*self.bounds)
 
-    def _histogram(self, cases: Collection[Case]) -> Int64[Tensor, " cells"]:
-        """Pixels whose confidence is at most 0.999, by cells of equal width."""
-        total = torch.zeros(_CELLS, dtype=torch.int64)
-        for _, logits, labels in pixels_of(self, cases):
-            parts = torch.split(logits.reshape(len(logits), -1), _PART, dim=1), torch.split(labels.reshape(-1), _PART)
-            for z, y in zip(*parts, strict=True):
-                confidence = describe(z, y).confidence
-                chosen = confidence[(y >= 0) & (confidence <= _TOP)]
-                cell = (chosen * _CELLS).ceil().long() - 1
-                total += torch.bincount(cell.clamp(min=0), minlength=_CELLS).cpu()
-        return total
-
-    def _likelihoods(self, cases: Collection[Case], edges: Tensor, alphas: Tensor) -> Float64[Tensor, "R 6"]:
-        parts = (binned_likelihood(logits, labels, edges, alphas) for _, logits, labels in pixels_of(self, cases))
-        return sum(parts, torch.zeros(self.bins, 6, dtype=torch.float64))
-
     def _doubts(self, alphas: Tensor, pixels: Tensor) -> Iterator[str]:
         low, high = self.bounds
         if empty := (pixels == 0).nonzero().squeeze(1).tolist():
@@ -130,6 +106,24 @@ class BinwiseTemperatureScaling(TemperatureCalibrator):
         outside = (1 / alphas < low) | (1 / alphas > high)
         if at := outside.nonzero().squeeze(1).tolist():
             yield f"bins whose optimum is out of bounds, {low} or {high} is used: {', '.join(map(str, at))}"
+
+
+def _histogram(stream: CaseStream) -> Int64[Tensor, " cells"]:
+    """Count pixels whose confidence is at most 0.999 in cells of equal width."""
+    total = torch.zeros(_CELLS, dtype=torch.int64)
+    for logits, labels in pixels_of(stream):
+        parts = torch.split(logits.reshape(len(logits), -1), _PART, dim=1), torch.split(labels.reshape(-1), _PART)
+        for z, y in zip(*parts, strict=True):
+            confidence = describe(z, y).confidence
+            chosen = confidence[(y >= 0) & (confidence <= _TOP)]
+            cell = (chosen * _CELLS).ceil().long() - 1
+            total += torch.bincount(cell.clamp(min=0), minlength=_CELLS).cpu()
+    return total
+
+
+def _likelihoods(stream: CaseStream, edges: Tensor, alphas: Tensor) -> Float64[Tensor, "R 6"]:
+    parts = (binned_likelihood(logits, labels, edges, alphas) for logits, labels in pixels_of(stream))
+    return sum(parts, torch.zeros(len(alphas), 6, dtype=torch.float64))
 
 
 def equal_shares(histogram: Int64[Tensor, " cells"], bins: int) -> Float64[Tensor, " inner"]:

@@ -7,19 +7,19 @@ a sample first and then in passes over all pixels.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
-from time import perf_counter
-from typing import Any, ClassVar, Self
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from segcal.calibrators.base import Calibrator, FitReport
+from segcal.calibrators.base import Calibrator
+from segcal.calibrators.report import Learned
 from segcal.calibrators.shared.sampler import Sampler, refusing_large
-from segcal.calibrators.shared.streaming import Survey, pixels_of, survey
-from segcal.cases import reread
+from segcal.calibrators.shared.survey import pixels_of, survey
+from segcal.cases import CaseStream
 from segcal.functional.class_conditional import (
     Expert,
     conditional_map,
@@ -30,9 +30,9 @@ from segcal.functional.class_conditional import (
     penalty_of,
 )
 from segcal.functional.lbfgs import Block
-from segcal.functional.nonnegative import NonnegativeMinimum, minimise_nonnegative
+from segcal.functional.nonnegative import minimise_nonnegative
 from segcal.functional.probability import at_least_float32
-from segcal.types import Array, Case, IgnoreIndex, Image, InputError, Logits
+from segcal.types import Array, IgnoreIndex, Image, InputError, Logits
 
 _SAMPLE = 1 << 16
 _ROUNDS = 6  # of computing the curvature of the sample again
@@ -82,29 +82,41 @@ class ClassConditionalScaling(Calibrator):
         unknown = torch.full((num_classes, num_classes - 1, num_classes), torch.nan, dtype=torch.float64)
         self.register_buffer("matrices", unknown)
 
-    def fit(self, cases: Iterable[Case], *, validation: Iterable[Case] | None = None) -> Self:
-        """Find the maps of least NLL plus penalties on the cases; a convex problem needs no validation."""
-        started = perf_counter()
-        if self.num_classes < 2:
-            raise InputError(f"'{self.method}' needs at least 2 classes, got 1; one class is always certain")
-        kept, sampler = reread(cases), Sampler(self.num_classes, _SAMPLE)
-        seen = survey(self, kept, sampler)
+    def _learn(self, stream: CaseStream, *, validation: CaseStream | None = None, settings: Any = None) -> Learned:
+        """Find the maps of least NLL plus penalties; a convex problem needs no validation."""
+        sampler = Sampler(self.num_classes, _SAMPLE)
+        seen = survey(stream, sampler)
         drawn = sampler.sample()
         experts = experts_of(drawn.logits, drawn.labels, drawn.importance, ordered=self.ordered)
-        at = self._objective(lambda: self._all_experts(kept), seen.pixels)
+        at = self._objective(lambda: self._all_experts(stream), seen.pixels)
         with refusing_large(drawn, self.method):
             point, blocks = self._solve_sample(experts, seen.pixels)
             found = minimise_nonnegative(at, point, blocks, evaluations=_PASSES, tolerance=_TOLERANCE)
-        self.matrices.copy_(torch.from_numpy(found.point).view(self.matrices.shape))
-        return self._finish(self._report(seen, found, perf_counter() - started))
+        matrices = torch.from_numpy(found.point).view(self.matrices.shape)
+        penalty = sum(self._penalty(matrix)[0] for matrix in matrices.numpy())
+        unfinished = () if found.converged else (
+            f"the search stopped after {found.evaluations} passes before it converged",
+        )  # fmt: skip
+        return Learned(
+            pixels=seen.pixels,
+            nll_before=seen.nll,
+            nll_after=found.value - penalty,
+            steps=found.evaluations,
+            converged=found.converged,
+            warnings=(*seen.doubts(self.matrices.numel()), *unfinished),
+            details={
+                "penalty": penalty,
+                "zero_share": float((matrices == 0).double().mean()) if matrices.numel() else 0.0,
+            },
+            values={"matrices": matrices},
+        )
 
-    def calibrate(self, logits: Logits, image: Image | None = None) -> Logits:
-        """Return the scores by the map of the predicted class of each pixel."""
+    def _map(self, logits: Logits, image: Image | None = None) -> Logits:
         return conditional_map(at_least_float32(logits), self.matrices, ordered=self.ordered)
 
-    def _all_experts(self, cases: Collection[Case]) -> Iterator[dict[int, Expert]]:
+    def _all_experts(self, stream: CaseStream) -> Iterator[dict[int, Expert]]:
         everyone = torch.ones(self.num_classes, dtype=torch.float64)
-        for _, logits, labels in pixels_of(self, cases):
+        for logits, labels in pixels_of(stream):
             parts = zip(
                 torch.split(logits.reshape(len(logits), -1), _SAMPLE, dim=1),
                 torch.split(labels.reshape(-1), _SAMPLE),
@@ -171,29 +183,6 @@ class ClassConditionalScaling(Calibrator):
                 blocks.append(Block(block.index, block.curvature / pixels + fixed[key]))
             result.append(blocks)
         return result
-
-    def _report(self, seen: Survey, found: NonnegativeMinimum, seconds: float) -> FitReport:
-        matrices = self.matrices.numpy(force=True)
-        penalty = sum(self._penalty(matrix)[0] for matrix in matrices)
-        unfinished = () if found.converged else (
-            f"the search stopped after {found.evaluations} passes before it converged",
-        )  # fmt: skip
-        details: dict[str, Any] = {
-            "penalty": penalty,
-            "zero_share": float((matrices == 0).mean()) if matrices.size else 0.0,
-        }
-        return FitReport(
-            cases=seen.cases,
-            pixels=seen.pixels,
-            nll_before=seen.nll,
-            nll_after=found.value - penalty,
-            steps=found.evaluations,
-            seconds=seconds,
-            converged=found.converged,
-            warnings=(*seen.doubts(self.matrices.numel()), *unfinished),
-            names=seen.names,
-            details=details,
-        )
 
 
 class ArgmaxPreservingScaling(ClassConditionalScaling):

@@ -10,29 +10,29 @@ that numbers are fitted as they are applied.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
 from dataclasses import replace
-from time import perf_counter
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from segcal.calibrators.base import Calibrator, FitReport, TemperatureCalibrator
+from segcal.calibrators.base import softmax_of
+from segcal.calibrators.report import Learned
 from segcal.calibrators.shared.context_fit import ContextFit, Outcome
 from segcal.calibrators.shared.context_sample import CONTEXT, ContextSample, draw_sample
 from segcal.calibrators.shared.explanation import account, account_of_pairs
 from segcal.calibrators.temperature import TemperatureScaling
-from segcal.cases import reread
+from segcal.calibrators.tempered import TemperatureCalibrator
+from segcal.cases import CaseStream
 from segcal.functional.context import FEATURES, context_temperature
 from segcal.functional.division import finite_in, kernels_check_finite, require_finite
 from segcal.functional.floor import NO_FLOOR, Floor, soft_floor
 from segcal.functional.pairs import PairChoice, pair_margins
-from segcal.functional.probability import at_least_float32, keep_labels
+from segcal.functional.probability import at_least_float32, at_least_float32_dtype, keep_labels
 from segcal.functional.ridge import TEMPERATURE_SCALING, Choice
-from segcal.types import Case, IgnoreIndex, Image, InputError, Logits, Probs, Temperature
+from segcal.types import IgnoreIndex, Image, InputError, Logits, Probs, Temperature
 
 ContextLoss = Literal["nll", "nll+brier"]
 
@@ -69,6 +69,7 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
         bounds: Smallest and largest temperature that is applied.
     """
 
+    spatial_dims: int
     method = "cts"
     intercept: Float64[Tensor, ""]
     """u where every feature is at its mean, of a class without offset; NaN until fitted."""
@@ -116,65 +117,40 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
         if self.pairs:
             self.register_buffer("pair_offsets", nan.repeat(num_classes, num_classes))
 
-    def fit(self, cases: Iterable[Case], *, validation: Iterable[Case] | None = None) -> Self:
+    def _learn(self, stream: CaseStream, *, validation: CaseStream | None = None, settings: Any = None) -> Learned:
         """Choose penalties by cross-validation among the cases, then fit all pixels; `validation` is not used."""
-        started, kept = perf_counter(), reread(cases)
-        return self._learn(self._draw(kept), kept, started)
+        sample = draw_sample(stream, spatial_dims=self.spatial_dims, features=self.features)
+        return self._learn_from(sample, stream)
 
-    def fit_roughly(self, cases: Iterable[Case], **_: Any) -> Self:
-        """Fit on the sample only, which takes one pass over the cases."""
-        started = perf_counter()
-        return self._learn(self._draw(reread(cases)), None, started)
-
-    def fit_sample(self, sample: ContextSample) -> Self:
-        """Fit on a sample that was drawn before, for instance for several methods."""
-        return self._learn(sample, None, perf_counter())
-
-    def temperature(self, logits: Logits, image: Image | None = None) -> Temperature:
-        """Return the temperature of each pixel, within the bounds."""
-        return self._refusing_temperature(logits, image)
-
-    def temperature_of(self, logits: Logits, image: Image | None = None) -> Temperature:
-        """Return the same; logits that are not finite are only flagged where kernels read them."""
-        if not (self.features and kernels_check_finite(logits)):
-            logits = self._checked(logits)
+    def _temperature(self, logits: Logits, image: Image | None = None) -> Temperature:
         if not self.features:
             exponent = self.intercept + self.class_offsets
             least = self.floor.clamp(min=self.bounds[0])
             of_class = soft_floor(exponent, least, self.softness).exp().clamp(*self.bounds)
-            return of_class.to(at_least_float32(logits[:0]).dtype)[logits.argmax(dim=1, keepdim=True)]
-        weights, intercept = self._destandardised()
+            return of_class.to(at_least_float32_dtype(logits.dtype))[logits.argmax(dim=1, keepdim=True)]
+        weights = self.coefficients / self.feature_scale  # of the features as they are computed
+        intercept = self.intercept - (weights * self.feature_mean).sum()
         settings = (self.class_offsets, self.bounds, self.floor, self.softness)
         return context_temperature(logits, weights, intercept, *settings)
 
-    def _destandardised(self) -> tuple[Tensor, Tensor]:
-        """Return the weights of the features as they are computed, and the intercept that goes with them."""
-        weights = self.coefficients / self.feature_scale
-        return weights, self.intercept - (weights * self.feature_mean).sum()
+    def _refuses(self, logits: Logits, image: Image | None) -> bool:
+        return self.features and kernels_check_finite(logits)
 
-    @property
-    def only_divides(self) -> bool:
-        """Whether there are no pairs, which change margins beyond the temperature."""
-        return not self.pairs
-
-    def calibrate(self, logits: Logits, image: Image | None = None) -> Logits:
-        """Return logits divided by the temperature, with calibrated margins where there are pairs."""
+    def _divide(self, logits: Logits, temperature: Temperature) -> Logits:
         if not self.pairs:
-            return super().calibrate(logits, image)
-        return self._margins(logits, self.temperature(logits, image))
-
-    def predict_proba(self, logits: Logits, image: Image | None = None) -> Probs:
-        """Return calibrated probabilities, of the same shape and dtype as the logits."""
-        if not self.pairs:
-            return super().predict_proba(logits, image)
-        return Calibrator.predict_proba(self, logits, image)
-
-    def scale(self, logits: Logits, temperature: Temperature) -> Logits:
-        """Return calibrated logits for known temperatures, in their own precision and with every label kept."""
-        if not self.pairs:
-            return super().scale(logits, temperature)
-        require_finite(logits)
+            return super()._divide(logits, temperature)
         return keep_labels(finite_in(self._margins(logits, temperature), logits.dtype), logits)
+
+    def _softmax(self, logits: Logits, temperature: Temperature) -> Probs:
+        if not self.pairs:
+            return super()._softmax(logits, temperature)
+        return keep_labels(softmax_of(self._divide(logits, temperature)).to(logits.dtype), logits)
+
+    def _margins(self, logits: Logits, temperature: Temperature) -> Logits:
+        """Return logits with calibrated margins over every rival."""
+        require_finite(logits)
+        wide = at_least_float32(logits)
+        return pair_margins(wide, temperature.to(wide.dtype), self.pair_offsets.to(wide.dtype))
 
     @property
     def learned(self) -> int:
@@ -187,19 +163,12 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
     def _many(self) -> int:
         return len(FEATURES) if self.features else 0
 
-    def _margins(self, logits: Logits, temperature: Temperature) -> Logits:
-        wide = at_least_float32(logits)
-        return pair_margins(wide, temperature.to(wide.dtype), self.pair_offsets.to(wide.dtype))
-
-    def _draw(self, cases: Collection[Case]) -> ContextSample:
-        return draw_sample(self, cases, spatial_dims=self.spatial_dims, features=self.features)
-
-    def _learn(self, sample: ContextSample, cases: Collection[Case] | None, started: float) -> Self:
-        """Fit on the sample, then, where cases are given, on all pixels."""
+    def _learn_from(self, sample: ContextSample, stream: CaseStream | None) -> Learned:
+        """Fit on a sample, then, where a stream is given, on all pixels."""
         seen, one = sample if self.features else sample.without_features(), sample.temperature
         floor = NO_FLOOR if self.sharpen else Floor(min(1.0, one, self.bounds[1]), _SOFTNESS)
         brier = 1.0 if self.loss == "nll+brier" else 0.0
-        fit = ContextFit(self, seen, cases, floor, self.bounds, self.spatial_dims, brier)
+        fit = ContextFit(self.num_classes, seen, stream, floor, self.bounds, brier)
         choice, doubts = self._choose(fit, one)
         if choice is None or choice.strengths == TEMPERATURE_SCALING:
             outcome = self._fit_one(fit)
@@ -213,19 +182,15 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
         if self.pairs:
             outcome, pairs = self._fit_pairs(fit, choice, outcome)
             details = {**details, **pairs, "words": [*details["words"], *pairs["words"]]}
-        report = FitReport(
-            cases=len(seen.sizes),
+        return Learned(
             pixels=seen.pixels,
             nll_before=seen.nll / seen.pixels,
             nll_after=outcome.nll,
             steps=outcome.steps,
-            seconds=perf_counter() - started,
             converged=outcome.converged,
             warnings=(*seen.grouping.warnings, *doubts, *outcome.warnings),
-            names=seen.names,
             details=details,
         )
-        return self._finish(report)
 
     def _choose(self, fit: ContextFit, one: float) -> tuple[Choice | None, list[str]]:
         """Return the strengths of the ridges, or None where only one temperature can be fitted, and why."""
@@ -243,14 +208,11 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
 
     def _fit_one(self, fit: ContextFit) -> Outcome:
         """Fit one temperature for all pixels: temperature scaling itself."""
-        settings: dict[str, Any] = {"bounds": self.bounds}
-        if fit.cases is not None:
-            settings |= {"ignore_index": self.ignore_index, "background": self.background}
-        plain = TemperatureScaling(self.num_classes, **settings).to(self.fitted.device)
-        report = plain.fit([fit.sample.as_case()] if fit.cases is None else fit.cases).fit_report_
+        stream = CaseStream([fit.sample.as_case()], self.num_classes) if fit.stream is None else fit.stream
+        found = TemperatureScaling(self.num_classes, bounds=self.bounds)._learn(stream)
         point = np.zeros(1 + self._many + self.num_classes)
-        point[0] = np.log(report.details["temperature"])
-        return Outcome(point, report.nll_after, report.steps, report.converged, report.warnings)
+        point[0] = np.log(found.details["temperature"])
+        return Outcome(point, found.nll_after, found.steps, found.converged, found.warnings)
 
     def _fit_pairs(self, fit: ContextFit, choice: Choice | None, outcome: Outcome) -> tuple[Outcome, dict[str, Any]]:
         """Choose the ridge on pairs at the temperatures that were found, then fit their offsets."""
@@ -261,7 +223,7 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
         return replace(
             outcome,
             nll=found.nll,
-            steps=outcome.steps + (found.steps if fit.cases is not None else 0),
+            steps=outcome.steps + (found.steps if fit.stream is not None else 0),
             converged=outcome.converged and found.converged,
             warnings=(*outcome.warnings, *unfinished),
         ), account_of_pairs(found.offsets.numpy(), picked)
@@ -276,8 +238,7 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
         self.feature_mean.copy_(torch.from_numpy(fit.sample.mean))
         self.feature_scale.copy_(torch.from_numpy(fit.sample.scale))
 
-    def wrong_values(self) -> str | None:
-        """Return what makes learned values unusable, if anything does."""
+    def _problem(self) -> str | None:
         if not bool((self.feature_scale > 0).all()):
             return "'feature_scale' must be above 0"
         return None if float(self.softness) >= 0 else "'softness' must be at least 0"

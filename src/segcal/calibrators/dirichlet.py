@@ -8,7 +8,7 @@ from itertools import product
 from typing import Any
 
 from segcal.calibrators.matrix import MatrixScaling
-from segcal.cases import reread
+from segcal.cases.collections import as_collection
 from segcal.types import Case, InputError
 
 _GRID = (0.0001, 0.001, 0.01, 0.1, 1.0)
@@ -46,7 +46,7 @@ def search_dirichlet(
 
     All pairs and their NLL are told in `fit_report_.details["search"]`.
     """
-    fitting, held_out = reread(cases), reread(validation)
+    fitting, held_out = as_collection(cases), as_collection(validation)
     if not off_diagonal_penalties or not bias_penalties:
         raise InputError("at least one off_diagonal_penalty and one bias_penalty are needed, got none")
     tried = []

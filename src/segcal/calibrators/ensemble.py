@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
-from time import perf_counter
-from typing import Literal, Self, get_args
+from collections.abc import Callable
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from segcal.calibrators.base import Calibrator, FitReport
+from segcal.calibrators.base import Calibrator
+from segcal.calibrators.report import Learned
 from segcal.calibrators.shared.sampler import Sampler
-from segcal.calibrators.shared.streaming import pixels_of, survey
+from segcal.calibrators.shared.survey import pixels_of, survey
 from segcal.calibrators.temperature import TemperatureScaling
-from segcal.cases import reread
+from segcal.cases import CaseStream
 from segcal.functional.pixel_sample import Sample
 from segcal.functional.scaling import Mixture, least_on_simplex, mixed_logits, mixture, read_mixture
-from segcal.types import Array, Case, IgnoreIndex, Image, InputError, Logits
+from segcal.types import Array, IgnoreIndex, Image, InputError, Logits
 
 Loss = Literal["cross_entropy", "squared_error"]
 
@@ -64,46 +64,40 @@ class EnsembleTemperatureScaling(Calibrator):
         self.register_buffer("temperature", torch.tensor(torch.nan, dtype=torch.float64))
         self.register_buffer("weights", torch.full((3,), torch.nan, dtype=torch.float64))
 
-    def fit(self, cases: Iterable[Case], *, validation: Iterable[Case] | None = None) -> Self:
-        """Find temperature and weights on the cases; with three numbers there is nothing to validate."""
-        started = perf_counter()
-        kept, sampler = reread(cases), Sampler(self.num_classes)
-        seen = survey(self, kept, sampler)
-        scaling = TemperatureScaling(self.num_classes, ignore_index=self.ignore_index, background=self.background)
-        scaling.to(self.fitted.device).fit(kept)
-        temperature = scaling.fit_report_.details["temperature"]
-        at = self._sums_over(kept, 1 / temperature)
+    def _learn(self, stream: CaseStream, *, validation: CaseStream | None = None, settings: Any = None) -> Learned:
+        """Find temperature and weights; three numbers hardly overfit, so nothing is validated."""
+        sampler = Sampler(self.num_classes)
+        seen = survey(stream, sampler)
+        scaling = TemperatureScaling(self.num_classes)._learn(stream)
+        temperature = scaling.details["temperature"]
+        at = self._sums_over(stream, 1 / temperature)
         weights, steps, converged = self._solve(at, sampler.sample(), 1 / temperature)
-        after = at(weights).nll / seen.pixels
-        self.temperature.fill_(temperature)
-        self.weights.copy_(torch.from_numpy(weights))
         unfinished = () if converged else ("the search for the weights stopped before it converged",)
-        report = FitReport(
-            cases=seen.cases,
+        return Learned(
             pixels=seen.pixels,
             nll_before=seen.nll,
-            nll_after=after,
-            steps=scaling.fit_report_.steps + steps,
-            seconds=perf_counter() - started,
-            converged=converged and scaling.fit_report_.converged,
-            warnings=(*seen.doubts(3), *scaling.fit_report_.warnings, *unfinished),
-            names=seen.names,
+            nll_after=at(weights).nll / seen.pixels,
+            steps=scaling.steps + steps,
+            converged=converged and scaling.converged,
+            warnings=(*seen.doubts(3), *scaling.warnings, *unfinished),
             details={
                 "temperature": temperature,
                 "weights": dict(zip(("scaled", "raw", "uniform"), weights.tolist(), strict=True)),
             },
+            values={
+                "temperature": torch.tensor(temperature, dtype=torch.float64),
+                "weights": torch.from_numpy(weights),
+            },
         )
-        return self._finish(report)
 
-    def calibrate(self, logits: Logits, image: Image | None = None) -> Logits:
-        """Logarithms of the mixed probabilities."""
+    def _map(self, logits: Logits, image: Image | None = None) -> Logits:
         return mixed_logits(logits, self.temperature, self.weights)
 
-    def _main_numbers(self) -> dict[str, object]:
+    def _summary(self) -> dict[str, object]:
         return {"temperature": float(self.temperature), "weights": [round(w, 4) for w in self.weights.tolist()]}
 
     def _solve(self, at: Callable[[Array], Mixture], sample: Sample, alpha: float) -> tuple[Array, int, bool]:
-        """Weights of least loss, the passes over the cases that they took, and whether they are final."""
+        """Return the weights of least loss, the passes over the cases, and whether they converged."""
         thirds = np.full(3, 1 / 3)
         if self.loss == "squared_error":
             sums = at(thirds)
@@ -116,8 +110,8 @@ class EnsembleTemperatureScaling(Calibrator):
         start, _, _ = _least_nll(of_sample, thirds)
         return _least_nll(at, start)
 
-    def _sums_over(self, cases: Collection[Case], alpha: float) -> Callable[[Array], Mixture]:
-        """The sums over all cases for any weights; the latest are kept."""
+    def _sums_over(self, stream: CaseStream, alpha: float) -> Callable[[Array], Mixture]:
+        """Return the function that sums up all pixels for any weights; its latest results are kept."""
         everyone = torch.ones(self.num_classes, dtype=torch.float64)
         latest: dict[bytes, Mixture] = {}
 
@@ -126,7 +120,7 @@ class EnsembleTemperatureScaling(Calibrator):
             if key not in latest:
                 parts = (
                     mixture(logits, labels, everyone, alpha, torch.from_numpy(weights))
-                    for _, logits, labels in pixels_of(self, cases)
+                    for logits, labels in pixels_of(stream)
                 )
                 latest[key] = read_mixture(sum(parts, np.zeros(19)), self.num_classes)
             return latest[key]
@@ -135,7 +129,7 @@ class EnsembleTemperatureScaling(Calibrator):
 
 
 def _least_nll(at: Callable[[Array], Mixture], start: Array) -> tuple[Array, int, bool]:
-    """Newton steps on the simplex, halved until the NLL falls: weights, evaluations and whether they converged."""
+    """Take Newton steps on the simplex, halved until the NLL falls; return weights, evaluations, convergence."""
     here, found, evaluations = start, at(start), 1
     pixels = -float(found.gradient @ here)  # the NLL of a multiple of the weights is less by the logarithm of it
     while evaluations < _STEPS:

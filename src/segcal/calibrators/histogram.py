@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from segcal.calibrators.shared.scores import Lesson, PiecewiseCalibrator
+from segcal.calibrators.shared.scores import PiecewiseCalibrator, ScoreMap
 from segcal.functional.score_maps import PiecewiseMap, joined_maps
 from segcal.functional.scores import ScoreHistogram, largest_of_cells
 from segcal.types import MOST_BINS, IgnoreIndex, InputError, check_whole
@@ -53,21 +53,19 @@ class HistogramBinning(PiecewiseCalibrator):
             raise InputError(f"equal must be one of {', '.join(_SPACINGS)}, got '{equal}'")
         self.bins, self.equal = int(bins), equal
 
-    def score_edges(self) -> Float64[Tensor, " inner"] | None:
-        """The edges 1/R, ..., 1 - 1/R, or None for equal mass."""
+    def _score_edges(self) -> Float64[Tensor, " inner"] | None:
         return None if self.equal == "mass" else torch.arange(1, self.bins, dtype=torch.float64) / self.bins
 
-    def learn(self, table: ScoreHistogram) -> Lesson:
-        """The shares of each class and bin."""
+    def _fit_table(self, table: ScoreHistogram) -> ScoreMap:
         maps, empty = [], 0
         for count, hits in zip(table.total, table.hits, strict=True):
-            edges = self.score_edges()
+            edges = self._score_edges()
             if edges is None:
                 edges, count, hits = equal_mass(count, hits, self.bins)  # noqa: PLW2901
             maps.append(step_map(edges, count, hits))
             empty += int((count == 0).sum())
         warned = (f"{empty} bins without a score answer with their middle",) if empty else ()
-        return Lesson(joined_maps(maps)._asdict(), warnings=warned, details={"empty_bins": empty})
+        return ScoreMap(joined_maps(maps)._asdict(), warnings=warned, details={"empty_bins": empty})
 
 
 def step_map(edges: Float64[Tensor, " inner"], count: Int64[Tensor, " R"], hits: Int64[Tensor, " R"]) -> PiecewiseMap:

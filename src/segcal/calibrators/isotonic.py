@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from scipy.optimize import isotonic_regression
 
-from segcal.calibrators.shared.scores import Lesson, PiecewiseCalibrator
+from segcal.calibrators.shared.scores import PiecewiseCalibrator, ScoreMap
 from segcal.functional.score_maps import PiecewiseMap, joined_maps
 from segcal.functional.scores import ScoreHistogram, mean_distances
 from segcal.types import Array, IgnoreIndex, InputError
@@ -55,8 +55,7 @@ class IsotonicRegression(PiecewiseCalibrator):
         self.scope = scope
         self.preserves_labels = scope == "pooled"
 
-    def learn(self, table: ScoreHistogram) -> Lesson:
-        """The function of all classes, or of each."""
+    def _fit_table(self, table: ScoreHistogram) -> ScoreMap:
         if self.scope == "pooled":
             table = ScoreHistogram(*(field.sum(dim=0, keepdim=True) for field in table))
         scores, _ = mean_distances(table)
@@ -65,7 +64,7 @@ class IsotonicRegression(PiecewiseCalibrator):
         knots = [line.breaks.shape[1] for line in lines]
         bound = max(error_bound(*line) for line in zip(*fields[1:], strict=True))
         details = {"knots": knots[0] if self.scope == "pooled" else knots, "error_bound": bound}
-        return Lesson(joined_maps(lines)._asdict(), details=details)
+        return ScoreMap(joined_maps(lines)._asdict(), details=details)
 
 
 def increasing_map(score: Array, count: Array, hits: Array) -> PiecewiseMap:

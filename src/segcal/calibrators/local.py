@@ -7,36 +7,35 @@ that neither a shift nor a scale of the logits matters and training starts at TS
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import replace
-from time import perf_counter
-from typing import Any, Literal, Self
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from segcal.calibrators.base import FitReport, TemperatureCalibrator
+from segcal.calibrators.report import Learned
 from segcal.calibrators.shared.local_training import (
     CaseSource,
     CaseValidation,
     Objective,
+    TrainedTemperature,
     bounded_crop,
     input_statistics,
 )
 from segcal.calibrators.shared.shrinking import shrink_to_best
-from segcal.calibrators.shared.streaming import summed_nll, uncalibrated_nll
+from segcal.calibrators.shared.survey import summed_likelihood, summed_nll
+from segcal.calibrators.shared.training_report import TemperatureRange, TrainingOutcome
 from segcal.calibrators.shared.tree import CONTEXT, Condition, Init, Positivity, TemperatureTree
-from segcal.calibrators.shared.verdict import TemperatureRange, Verdict
 from segcal.calibrators.temperature import TemperatureScaling
-from segcal.cases import Slab, reread, slabs_of
+from segcal.cases import CaseStream
 from segcal.functional.division import kernels_check_finite, scaled_within
 from segcal.functional.standardise import Standardisation
 from segcal.training.loop import train
 from segcal.training.processes import choose_device
-from segcal.training.progress import History, Watch
-from segcal.training.settings import Settings, override
-from segcal.types import Case, IgnoreIndex, Image, InputError, Logits, Temperature
+from segcal.training.progress import History
+from segcal.training.settings import Training, override
+from segcal.types import IgnoreIndex, Image, InputError, Logits, Temperature
 
 Preset = Literal["default", "paper"]
 Inputs = Literal["log_softmax", "logits"]
@@ -45,10 +44,26 @@ SHARPEN = False
 """Default of `sharpen` outside `preset="paper"`."""
 UNCHECKED_SHARE = 0.25
 """Share of the distance between TS and the tree that is kept where no validation images say how much of it to trust."""
+SETTINGS = (
+    "epochs",
+    "learning_rate",
+    "batch_size",
+    "seed",
+    "device",
+    "patience",
+    "cosine",
+    "crop",
+    "flips",
+    "precision",
+    "checkpoint",
+    "cache_bytes",
+    "watch",
+)
+"""Settings of training that `fit` takes as keywords; `settings` takes all of them."""
 _SHARES = (1.0, 0.75, 0.5, 0.25)
 
 
-class LocalTemperatureScaling(TemperatureCalibrator):
+class LocalTemperatureScaling(TrainedTemperature):
     """Divide the logits of each pixel by a temperature that a small tree of convolutions reads from around it.
 
     The temperature is `T_TS * tree(x)` with T_TS the temperature of temperature scaling and
@@ -74,8 +89,12 @@ class LocalTemperatureScaling(TemperatureCalibrator):
             for each confidence bin, as the paper suggests for future work.
     """
 
+    spatial_dims: int
     method = "lts"
-    context: int | None = CONTEXT
+    context = CONTEXT
+    fit_settings = frozenset(SETTINGS)
+    is_local: ClassVar[bool] = True
+    """Whether pixels of an image have different temperatures."""
 
     base_temperature: Float64[Tensor, ""]
     """Multiplies the tree: T_TS, or 1 with `preset="paper"`."""
@@ -112,7 +131,7 @@ class LocalTemperatureScaling(TemperatureCalibrator):
         _check_choice("condition", condition, (None, "class", "confidence"))
         if not math.isfinite(root_offset):
             raise InputError(f"root_offset must be finite, got {root_offset}")
-        if condition is not None and self.context is None:
+        if condition is not None and not self.is_local:
             raise InputError(f"condition is for 'lts': '{self.method}' has one temperature for the whole image")
         self.spatial_dims, self.image_channels = spatial_dims, image_channels
         self.positivity, self.root_offset, self.init, self.preset = positivity, root_offset, init, preset
@@ -132,26 +151,16 @@ class LocalTemperatureScaling(TemperatureCalibrator):
             self.register_buffer(name, value)
         self.requires_grad_(False)  # applying needs no gradient; fit turns it on
 
-    def fit(
-        self,
-        cases: Iterable[Case],
-        *,
-        validation: Iterable[Case] | None = None,
-        epochs: int | None = None,
-        learning_rate: float | None = None,
-        batch_size: int | None = None,
-        seed: int = 0,
-        device: str = "auto",
-        patience: int | None = None,
-        cosine: bool = False,
-        crop: int | None = None,
-        flips: bool = False,
-        precision: Literal["float32", "bfloat16"] = "float32",
-        checkpoint: str | None = None,
-        cache_bytes: int = 2 << 30,
-        watch: Watch | None = None,
-    ) -> Self:
-        """Train the tree to least NLL; see `segcal.training.settings.Settings` for the arguments.
+    def _settings(self, given: Training | None, changes: Mapping[str, Any]) -> Training:
+        """Return the settings of training: those of the preset, or the given ones, with changes that are not None."""
+        return override(given or _preset(self.preset, self.spatial_dims), **changes, spatial_dims=self.spatial_dims)
+
+    def _stream_options(self, settings: Training) -> dict[str, Any]:
+        place = choose_device(settings.device)
+        return {"device": place, "memory": settings.cache_bytes if place.type == "cpu" else None}
+
+    def _learn(self, stream: CaseStream, *, validation: CaseStream | None = None, settings: Training) -> Learned:
+        """Train the tree to least NLL; see `segcal.training.settings.Training`.
 
         The weights of the epoch of least NLL on the validation cases are kept; without `validation`, those of the last
         epoch. Then the tree is shrunk towards TS, fitted on the same cases (not with `preset="paper"`): to the share of
@@ -162,74 +171,56 @@ class LocalTemperatureScaling(TemperatureCalibrator):
         Cases of more than 8 million scores are trained on in random crops of up to 4 million scores unless `crop` is
         given or `preset="paper"` is set, and measured in slabs, so that memory does not grow with their size.
         """
-        started = perf_counter()
-        kept = CaseSource(reread(cases), self)
-        checked = None if validation is None else CaseSource(reread(validation), self)
-        changes = {
-            "epochs": epochs,
-            "learning_rate": learning_rate,
-            "batch_size": batch_size,
-            "seed": seed,
-            "device": device,
-            "patience": patience,
-            "cosine": cosine,
-            "crop": crop,
-            "flips": flips,
-            "precision": precision,
-            "checkpoint": checkpoint,
-            "cache_bytes": cache_bytes,
-        }
-        settings, home = self.settings(**changes), self.fitted.device
-        place = choose_device(settings.device)
+        home = self.fitted.device
         # reads every case, so that bad ones are found before hours of training and before the old weights are lost
-        start = self._new_start(kept.cases)
-        settings = override(settings, crop=self._start_from(start, kept.cases, settings.crop))
-        self.to(place).requires_grad_(True)
-        self.tree.reset(torch.Generator().manual_seed(seed))
-        held_out = None if checked is None else CaseValidation(checked)
-        history = train(Objective(self), kept, settings, validation=held_out, watch=watch, record=True)
+        start = TemperatureScaling(self.num_classes, bounds=self.bounds)
+        before = start._learn(stream)
+        start.fitted.fill_(True)
+        if settings.crop is None and self.preset != "paper":
+            settings = override(settings, crop=bounded_crop(max((case.shape for case in stream), key=math.prod)))
+        self.to(stream.device).requires_grad_(True)
+        self._start_from(start, stream)
+        self.tree.reset(torch.Generator().manual_seed(settings.seed))
+        samples, held_out = CaseSource(stream, self.image_channels), None
+        if validation is not None:
+            held_out = CaseValidation(validation, self.image_channels)
+        history = train(Objective(self), samples, settings, validation=held_out, record=True)
         self.requires_grad_(False).fitted.fill_(True)
-        judged = kept.cases if checked is None else checked.cases
-        verdict = self._judge(start.to(place), judged, history, checked is not None)
-        report = self._report(start.fit_report_, verdict, kept.cases, history, settings)
+        outcome = self._judge(start.to(stream.device), validation or stream, history, validation is not None)
+        seen = self._range(stream)
+        after = outcome.nll if validation is None else _mean(summed_nll(self, stream))
         self.to(home)
-        return self._finish(replace(report, seconds=perf_counter() - started))
+        return Learned(
+            pixels=before.pixels,
+            nll_before=before.nll_before,
+            nll_after=after,
+            steps=len(history.epochs),
+            converged=math.isfinite(outcome.nll) and not outcome.falling,
+            warnings=(
+                *history.warnings,
+                *(f"temperature scaling: {warning}" for warning in before.warnings),
+                *outcome.warnings(),
+                *seen.warnings(),
+            ),
+            details={
+                "best_epoch": history.best_epoch if outcome.share else 0,
+                **outcome.details(),
+                **seen.details(),
+                "crop": settings.crop,
+                "parameters": sum(parameter.numel() for parameter in self.parameters()),
+            },
+        )
 
-    def settings(self, **changes: Any) -> Settings:
-        """Return how it is trained: as its preset says, with every change that is not None applied."""
-        return override(_preset(self.preset, self.spatial_dims), **changes, spatial_dims=self.spatial_dims)
-
-    def temperature(self, logits: Logits, image: Image | None = None) -> Temperature:
-        """Return the temperature of each pixel, within the bounds."""
-        return self._refusing_temperature(logits, image)
-
-    def temperature_of(self, logits: Logits, image: Image | None = None) -> Temperature:
-        """Return the same; logits that are not finite are only flagged where kernels read them."""
-        own = self._image(logits, image)
-        if not kernels_check_finite(logits, self.tree.of_logits.weight, *(() if own is None else (own,))):
-            logits = self._checked(logits)
-        return self.unchecked_temperature(logits, own)
-
-    def _main_numbers(self) -> dict[str, object]:
-        details = self.fit_report_.details if hasattr(self, "fit_report_") else {}
-        return {name: details[name] for name in ("temperature_low", "temperature_high") if name in details}
-
-    def temperature_case(self, case: Case) -> Iterator[tuple[Slab, Temperature]]:
-        """Yield the temperatures of a case slab by slab: the slab as read, and those of its inner slices."""
-        self._check_fitted()
-        yield from self.unchecked_slabs(case)
-
-    def unchecked_temperature(self, logits: Logits, image: Image | None) -> Temperature:
-        """Return the temperature of each pixel, whether fitted or not."""
+    def _temperature(self, logits: Logits, image: Image | None = None) -> Temperature:
         return self._applied(self._factor(logits, image))
 
-    def unchecked_slabs(self, case: Case) -> Iterator[tuple[Slab, Temperature]]:
-        """Yield the temperatures of a case slab by slab, whether fitted or not."""
-        for slab in slabs_of(case, self.num_classes, context=CONTEXT, device=self.fitted.device):
-            with torch.no_grad():
-                found = self.unchecked_temperature(slab.logits, self._image(slab.logits, slab.image))[:, :, slab.inner]
-            yield slab, found
-            del slab  # before the next is read
+    def _refuses(self, logits: Logits, image: Image | None) -> bool:
+        images = () if not self.image_channels or image is None else (image,)
+        return kernels_check_finite(logits, self.tree.of_logits.weight, *images)
+
+    def _summary(self) -> dict[str, object]:
+        details = self.fit_report_.details if hasattr(self, "fit_report_") else {}
+        return {name: details[name] for name in ("temperature_low", "temperature_high") if name in details}
 
     @property
     def learned(self) -> int:
@@ -249,108 +240,60 @@ class LocalTemperatureScaling(TemperatureCalibrator):
     def _applied(self, factor: Temperature) -> Temperature:
         return scaled_within(factor, self.base_temperature, self.floor, self.bounds)
 
-    def _image(self, logits: Logits, image: Image | None) -> Image | None:
-        if not self.image_channels:
-            return None
-        expected = (logits.shape[0], self.image_channels, *logits.shape[2:])
-        if image is None or tuple(image.shape) != expected:
-            got = "none" if image is None else f"shape {tuple(image.shape)}"
-            raise InputError(
-                f"this {type(self).__name__} needs an image of shape {expected}, got {got}; "
-                "pass it, or build one with image_channels=0"
-            )
-        return image
-
-    def _new_start(self, cases: Collection[Case]) -> TemperatureScaling:
-        """Return temperature scaling fitted on the cases."""
-        settings: dict[str, Any] = {
-            "ignore_index": self.ignore_index,
-            "background": self.background,
-            "bounds": self.bounds,
-        }
-        return TemperatureScaling(self.num_classes, **settings).to(self.fitted.device).fit(cases)
-
-    def _start_from(self, start: TemperatureScaling, cases: Collection[Case], crop: int | None) -> int | None:
-        """Set base temperature, floor and standardisation; return the side of the crops to train on."""
-        temperature = start.fit_report_.details["temperature"]
-        exact = start.inverse_temperature
+    def _start_from(self, start: TemperatureScaling, stream: CaseStream) -> None:
+        """Set base temperature, floor and standardisation from temperature scaling."""
+        temperature, exact = start._bounded(), start.inverse_temperature
         # an optimum of 0 or infinity says nothing about the scale of the logits
         scale = torch.where((exact > 0) & exact.isfinite(), exact, 1.0)
-        neutral = _neutral(self.num_classes)
-        self.base_temperature.fill_(1.0 if self.preset == "paper" else temperature)
-        self.floor.fill_(0.0 if self.sharpen else min(1.0, temperature))
+        for name, value in _neutral(self.num_classes).items():
+            getattr(self, name).copy_(value)
+        if self.preset != "paper":
+            self.base_temperature.fill_(temperature)
+        if not self.sharpen:
+            self.floor.fill_(min(1.0, temperature))
         if self.inputs == "log_softmax":
-            found = input_statistics(self, cases, scale)
+            found = input_statistics(stream, scale)
             self.input_scale.copy_(scale)
             self.input_mean.copy_(found.mean)
             self.input_deviation.copy_(found.deviation)
-            largest = found.largest
-        else:
-            for name in ("input_scale", "input_mean", "input_deviation"):
-                getattr(self, name).copy_(neutral[name])
-            largest = max((tuple(case.logits.shape) for case in cases), key=math.prod)
-        return bounded_crop(largest) if crop is None and self.preset != "paper" else crop
 
-    def _judge(self, start: TemperatureScaling, cases: Collection[Case], history: History, validated: bool) -> Verdict:
+    def _judge(
+        self, start: TemperatureScaling, stream: CaseStream, history: History, validated: bool
+    ) -> TrainingOutcome:
         """Choose how far to go from TS to the tree, by the NLL of the given cases; not at all if TS is better."""
-        reference = _mean(summed_nll(start, cases))
+        reference = _mean(summed_nll(start, stream))
         # without validation cases there is no choice
         shares = (1.0,) if self.preset == "paper" else _SHARES if validated else (UNCHECKED_SHARE,)
-        share, found = shrink_to_best(self.tree, shares, lambda: _mean(summed_nll(self, cases)))
+        share, found = shrink_to_best(self.tree, shares, lambda: _mean(summed_nll(self, stream)))
         keeps_start = self.preset != "paper" and not found < reference  # nor is NaN better
         if keeps_start:
             self.tree.make_constant()
-        return Verdict(
+        raw = summed_likelihood(stream, 1.0)
+        return TrainingOutcome(
             validated=validated,
             nll=reference if keeps_start else found,
             ts=reference,
-            uncalibrated=_mean(uncalibrated_nll(self, cases)),
+            uncalibrated=raw.nll / raw.pixels,
             share=0.0 if keeps_start else share,
             falling=history.late_decrease() > 0,
-            temperature=start.fit_report_.details["temperature"],
+            temperature=start._bounded(),
         )
 
-    def _report(
-        self, before: FitReport, verdict: Verdict, cases: Collection[Case], history: History, settings: Settings
-    ) -> FitReport:
-        seen = self._range(cases)
-        return replace(
-            before,
-            nll_after=_mean(summed_nll(self, cases)) if verdict.validated else verdict.nll,
-            steps=len(history.epochs),
-            converged=math.isfinite(verdict.nll) and not verdict.falling,
-            warnings=(
-                *history.warnings,
-                *(f"temperature scaling: {warning}" for warning in before.warnings),
-                *verdict.warnings(),
-                *seen.warnings(),
-            ),
-            details={
-                "best_epoch": history.best_epoch if verdict.share else 0,
-                **verdict.details(),
-                **seen.details(),
-                "crop": settings.crop,
-                "parameters": sum(parameter.numel() for parameter in self.parameters()),
-            },
-        )
-
-    def _range(self, cases: Collection[Case]) -> TemperatureRange:
+    def _range(self, stream: CaseStream) -> TemperatureRange:
         """Return the smallest and largest temperature before the bounds, and the share of pixels with a dead ReLU."""
         low, high, seen, dead = math.inf, 0.0, 0, 0
-        for case in cases:
-            for slab in slabs_of(case, self.num_classes, context=CONTEXT, device=self.fitted.device):
-                with torch.no_grad():
-                    image = self._image(slab.logits, slab.image)
-                    root = self.tree.root(slab.logits, image, standardisation=self._standardisation)[:, :, slab.inner]
-                    factor = self.tree.conditioned(self.tree.positive(root), slab.logits[:, :, slab.inner])
-                low, high = min(low, float(factor.min())), max(high, float(factor.max()))
-                seen, dead = seen + root.numel(), dead + int((root <= 0).sum())
+        for slab in stream.slabs(CONTEXT):
+            with torch.no_grad():
+                root = self.tree.root(slab.logits, slab.image, standardisation=self._standardisation)
+                root = root[:, :, slab.inner]
+                factor = self.tree.conditioned(self.tree.positive(root), slab.logits[:, :, slab.inner])
+            low, high = min(low, float(factor.min())), max(high, float(factor.max()))
+            seen, dead = seen + root.numel(), dead + int((root <= 0).sum())
         base = float(self.base_temperature)
         share = dead / seen if self.positivity == "relu" else 0.0
         return TemperatureRange(base * low, base * high, share, self.bounds, float(self.floor))
 
-    def wrong_values(self) -> str | None:
-        """Return what makes learned values unusable, if anything does."""
+    def _problem(self) -> str | None:
         positive = {"base_temperature": self.base_temperature, "input_deviation": self.input_deviation}
         wrong = [name for name, value in positive.items() if not bool((value > 0).all())]
         return f"'{wrong[0]}' must be above 0" if wrong else None
@@ -373,11 +316,11 @@ def _mean(sums: tuple[float, int]) -> float:
     return nll / pixels if pixels else 0.0
 
 
-def _preset(name: Preset, spatial_dims: int) -> Settings:
+def _preset(name: Preset, spatial_dims: int) -> Training:
     if name == "default":
-        return Settings(epochs=200, learning_rate=1e-4, batch_size=4)
+        return Training(epochs=200, learning_rate=1e-4, batch_size=4)
     rate = 1e-5 if spatial_dims == 2 else 1e-4
-    return Settings(epochs=100, learning_rate=rate, batch_size=4, milestones=(50,))
+    return Training(epochs=100, learning_rate=rate, batch_size=4, milestones=(50,))
 
 
 def _check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:

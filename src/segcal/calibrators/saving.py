@@ -47,8 +47,8 @@ _REPORT: dict[str, Any] = {
     "converged": bool,
     "warnings": list,
     "names": list,
-    "details": dict,
     "fingerprints": list,
+    "details": dict,
 }
 _MAY_BE_INFINITE = ("inverse_temperature", "inverse_temperatures")
 """Learned values that are infinite where every pixel is predicted right."""
@@ -69,7 +69,7 @@ class Saved(Protocol):
     def load_state_dict(self, values: Mapping[str, Tensor]) -> object:
         """Take learned values over."""
 
-    def wrong_values(self) -> str | None:
+    def _problem(self) -> str | None:
         """Return what makes learned values unusable, if anything does."""
 
 
@@ -96,7 +96,7 @@ def read_content(folder: Path) -> dict[str, Any]:
     if not isinstance(content, dict) or not _has(content, _SAVED) or set(content) - {LISTED} != set(_SAVED):
         raise InputError(foreign(folder))
     if content["format"] > FORMAT:
-        raise InputError(f"'{folder}' was saved by segcal {content.get('segcal')}, newer than this one; update segcal")
+        raise InputError(f"'{folder}' was saved by segcal {content['segcal']}, newer than this one; update segcal")
     report = content["report"]
     if report is not None and not (set(report) == set(_REPORT) and _has(report, _REPORT)):
         raise InputError(foreign(folder))
@@ -137,8 +137,8 @@ def check_values(calibrator: Saved, folder: Path) -> None:
             )
     if not calibrator.fitted:
         raise InputError(f"the calibrator in '{folder}' must be fitted, got one that is not; fit it, and save it again")
-    if wrong := calibrator.wrong_values():
-        raise InputError(f"the learned values of '{folder}' cannot be used: {wrong}; fit and save it again")
+    if problem := calibrator._problem():
+        raise InputError(f"the learned values of '{folder}' cannot be used: {problem}; fit and save it again")
 
 
 def foreign(folder: Path) -> str:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float64
 from torch import Tensor
 
+from segcal.calibrators.report import Learned
 from segcal.calibrators.shared.affine import AffineCalibrator
 from segcal.calibrators.temperature import TemperatureScaling
-from segcal.cases import reread
-from segcal.types import Array, Case, IgnoreIndex, InputError
+from segcal.cases import CaseStream
+from segcal.types import Array, IgnoreIndex, InputError
 
 
 class StructuredVectorScaling(AffineCalibrator):
@@ -25,7 +25,7 @@ class StructuredVectorScaling(AffineCalibrator):
 
     Args:
         num_classes: L.
-        penalty: Of the deviations, as published; it fades with the number of pixels.
+        penalty: Strength of the penalty on the class deviations, as published; its effect shrinks as pixels are added.
         ignore_index: Label, or labels, left out of the fit.
         background: Class left out of the fit except near boundaries; None fits on every labelled pixel.
     """
@@ -51,14 +51,12 @@ class StructuredVectorScaling(AffineCalibrator):
         self.register_buffer("inverse_temperature", torch.tensor(torch.nan, dtype=torch.float64))
         self._pixels = 1
 
-    def fit(self, cases: Iterable[Case], *, validation: Iterable[Case] | None = None) -> Self:
+    def _learn(self, stream: CaseStream, *, validation: CaseStream | None = None, settings: Any = None) -> Learned:
         """Find the temperature, then the deviations of least NLL plus penalty."""
-        kept = reread(cases)
-        scaling = TemperatureScaling(self.num_classes, ignore_index=self.ignore_index, background=self.background)
-        report = scaling.to(self.fitted.device).fit(kept).fit_report_
-        self.inverse_temperature.fill_(1 / report.details["temperature"])
-        self._pixels = report.pixels
-        return super().fit(kept)
+        scaling = TemperatureScaling(self.num_classes)._learn(stream)
+        self.inverse_temperature.fill_(1 / scaling.details["temperature"])
+        self._pixels = scaling.pixels
+        return super()._learn(stream)
 
     def _identity(self) -> Array:
         alpha = float(self.inverse_temperature)

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterator
 from functools import cache
-from time import perf_counter
-from typing import Self
+from typing import Any
 
 import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from segcal.calibrators.base import FitReport, TemperatureCalibrator
-from segcal.cases import reread, slabs_of
+from segcal.calibrators.report import Learned
+from segcal.calibrators.shared.survey import summed_likelihood
+from segcal.calibrators.tempered import TemperatureCalibrator
+from segcal.cases import CaseStream
 from segcal.functional.probability import at_least_float32_dtype
-from segcal.functional.temperature import Likelihood, likelihood, optimal_inverse_temperature
-from segcal.types import Case, IgnoreIndex, Image, InputError, Logits, Temperature
+from segcal.functional.temperature import optimal_inverse_temperature
+from segcal.types import IgnoreIndex, Image, Logits, Temperature
 
 
 class TemperatureScaling(TemperatureCalibrator):
@@ -47,39 +48,30 @@ class TemperatureScaling(TemperatureCalibrator):
         super().__init__(num_classes, ignore_index=ignore_index, background=background, bounds=bounds)
         self.register_buffer("inverse_temperature", torch.tensor(torch.nan, dtype=torch.float64))
 
-    def fit(self, cases: Iterable[Case], *, validation: Iterable[Case] | None = None) -> Self:
-        """Find the temperature of least NLL on the cases; `validation` is not used, since one number cannot overfit."""
-        started = perf_counter()
-        kept, names = reread(cases), dict[str, None]()
-        at = cache(lambda alpha: self._likelihood(kept, alpha, names))
+    def _learn(self, stream: CaseStream, *, validation: CaseStream | None = None, settings: Any = None) -> Learned:
+        """Find the temperature of least NLL; one number cannot overfit, so nothing is validated."""
+        at = cache(lambda alpha: summed_likelihood(stream, alpha))
         root = optimal_inverse_temperature(at)
         self.inverse_temperature.fill_(root.inverse_temperature)
         before, after = at(1.0), at(1 / self._bounded())
-        report = FitReport(
-            cases=len(kept),
+        return Learned(
             pixels=int(before.pixels),
             nll_before=before.nll / before.pixels,
             nll_after=after.nll / after.pixels,
             steps=root.steps,
-            seconds=perf_counter() - started,
             converged=root.converged,
-            warnings=tuple(self._warnings(root.converged)),
-            names=tuple(names),
+            warnings=tuple(self._doubts(root.converged)),
             details={"temperature": self._bounded()},
         )
-        return self._finish(report)
 
-    def temperature(self, logits: Logits, image: Image | None = None) -> Temperature:
-        """Return the one temperature, for every pixel."""
-        self._check(logits)
-        return self.temperature_of(logits)
+    def _temperature(self, logits: Logits, image: Image | None = None) -> Temperature:
+        found = self._within_bounds().to(at_least_float32_dtype(logits.dtype))
+        return found.expand(logits.shape[0], 1, *logits.shape[2:])
 
-    def temperature_of(self, logits: Logits, image: Image | None = None) -> Temperature:
-        """Return the same for logits whose shape has been checked."""
-        shape = (logits.shape[0], 1, *logits.shape[2:])
-        return self._within_bounds().to(at_least_float32_dtype(logits.dtype)).expand(shape)
+    def _refuses(self, logits: Logits, image: Image | None) -> bool:
+        return True  # the logits are not read
 
-    def _main_numbers(self) -> dict[str, object]:
+    def _summary(self) -> dict[str, object]:
         return {"temperature": self._bounded()}
 
     def _bounded(self) -> float:
@@ -88,20 +80,7 @@ class TemperatureScaling(TemperatureCalibrator):
     def _within_bounds(self) -> Float64[Tensor, ""]:
         return (1 / self.inverse_temperature).clamp(*self.bounds)
 
-    def _likelihood(self, cases: Collection[Case], alpha: float, names: dict[str, None]) -> Likelihood:
-        """Return the sums over all cases, and note their names."""
-        total = [0.0] * len(Likelihood._fields)
-        for case in cases:
-            names[case.name] = None
-            labels = self.fit_labels(case)[0]
-            for slab in slabs_of(case, self.num_classes, device=labels.device):
-                part = likelihood(slab.logits[0], labels[slab.rows], alpha)
-                total = [a + b for a, b in zip(total, part, strict=True)]
-        if total[0] == 0:
-            raise InputError("no labelled pixel to fit on; check ignore_index, background and the labels")
-        return Likelihood(*total)
-
-    def _warnings(self, converged: bool) -> Iterable[str]:
+    def _doubts(self, converged: bool) -> Iterator[str]:
         alpha, (low, high) = float(self.inverse_temperature), self.bounds
         if alpha == 0:
             yield f"the scores are no better than chance: the optimum is an infinite temperature, {high} is used"

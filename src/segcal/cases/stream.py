@@ -158,9 +158,9 @@ class CaseStream:
         if facts is not None and facts.case is not None:
             return StreamedCase(self, facts.case, facts)
         case = self._store.cases[position]
+        check_shape(case, self.num_classes)
         if not self.images:
             case = replace(case, image=None)
-        check_shape(case, self.num_classes)
         if facts is None:
             content = "" if case.labels is None else fingerprint(case.logits, case.labels)
             facts = CaseFacts(case.name, content, probability_doubt(case.logits))
@@ -180,6 +180,11 @@ class StreamedCase:
         self._stream, self._facts, self.case = stream, facts, case
         self.name, self.group, self.spacing = case.name, case.group, case.spacing
         self.shape: tuple[int, ...] = tuple(int(length) for length in case.logits.shape)
+
+    @property
+    def device(self) -> torch.device:
+        """Device of its slabs."""
+        return self._stream.device
 
     @property
     def fingerprint(self) -> str:

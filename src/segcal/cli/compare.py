@@ -53,7 +53,7 @@ def compare(
 
     Example: segcal compare DATA --methods ts,lts,isotonic --reference lts --out results/
     """
-    from segcal.cli.steps import check_outputs, create_for, fit_shown, keep, open_at, protocol_of, validation_of
+    from segcal.cli.steps import check_outputs, create_for, fit_with_progress, keep, open_at, protocol_of, validation_of
     from segcal.engines import Run, engine_of
     from segcal.evaluation.compare import PAPER, UNCALIBRATED, check_cases, check_names
     from segcal.evaluation.folders import compare_folder
@@ -77,7 +77,7 @@ def compare(
         check_cases(Tracked(tested, progress), protocol)
     training = {name.upper(): fit_settings for name, (_, fit_settings) in arguments.items()}
     fit = {
-        name: partial(fit_shown, calibrator, folder, checked, training[name])
+        name: partial(fit_with_progress, calibrator, folder, checked, training[name])
         for name, calibrator in calibrators.items()
     }
     about = [folder.identities(), None if checked is None else checked.identities(), training]

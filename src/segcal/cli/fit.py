@@ -30,7 +30,7 @@ def fit(
 
     Example: segcal fit DATA --method lts --out lts/
     """
-    from segcal.cli.steps import create_for, fit_shown, open_at, validation_of
+    from segcal.cli.steps import create_for, fit_with_progress, open_at, validation_of
     from segcal.files import refuse_foreign, refuse_overwriting
     from segcal.training.processes import is_first_process
 
@@ -39,7 +39,7 @@ def fit(
     constructor, training = fit_options.arguments([method])[method]
     folder = open_at(data, folder_options, split, "fit")
     calibrator = create_for(method, folder, fit_options, constructor)
-    fit_shown(calibrator, folder, validation_of(data, folder_options, fit_options.validation, folder), training)
+    fit_with_progress(calibrator, folder, validation_of(data, folder_options, fit_options.validation, folder), training)
     if is_first_process():
         calibrator.save(out)
         print_report(method, calibrator.fit_report_, out, as_json)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, Unpack, get_args, get_origin, get_type_hints
 
 from segcal.calibrators import create
 from segcal.text import suggestion
-from segcal.training.settings import Settings
+from segcal.training.settings import Training
 from segcal.types import InputError
 
 _DATA = ("self", "num_classes", "spatial_dims", "image_channels", "ignore_index", "background")
-_CASES = ("self", "cases", "validation", "watch")
+_PRESET = ("epochs", "learning_rate", "batch_size")  # settings of training that a method decides
 _SWITCH = {"true": True, "false": False}
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number"}
 
@@ -71,12 +71,15 @@ class Setting:
 def settings_of(method: str) -> dict[str, Setting]:
     """Return the settings of a method by name: those of its constructor, then those of `fit`."""
     kind = type(create(method, num_classes=2))
-    described = _descriptions([Settings, *reversed(kind.__mro__), kind.fit])
-    found = {}
-    for function, omitted in ((kind.__init__, _DATA), (kind.fit, _CASES)):
-        for name, hint, default in _parameters(function):
-            if name not in omitted:
-                found[name] = Setting(name, hint, default, described.get(name, ""), function is kind.fit)
+    described, hints = _descriptions([Training, *reversed(kind.__mro__)]), get_type_hints(Training)
+    found = {
+        name: Setting(name, hint, default, described.get(name, ""), False)
+        for name, hint, default in _parameters(kind.__init__)
+        if name not in _DATA
+    }
+    for name in (field.name for field in fields(Training) if field.name in kind.fit_settings - {"watch"}):
+        default = None if name in _PRESET else getattr(Training, name)
+        found[name] = Setting(name, hints[name], default, described.get(name, ""), True)
     return found
 
 

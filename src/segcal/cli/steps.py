@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from segcal.calibrators import Calibrator, create, load
-from segcal.calibrators.shown import fit_shown
+from segcal.calibrators.progress import fit_with_progress
 from segcal.cli.console import Tracked, progress_of
 from segcal.cli.options import FitOptions, FolderOptions, MeasureOptions, PageOptions
 from segcal.data.folders.folder import Folder, open_folder
@@ -24,7 +24,7 @@ __all__ = [
     "activation_named",
     "check_outputs",
     "create_for",
-    "fit_shown",
+    "fit_with_progress",
     "keep",
     "load_all",
     "open_at",

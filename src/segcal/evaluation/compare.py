@@ -237,10 +237,7 @@ def _fitted(fits: Mapping[str, Fit]) -> dict[str, Calibrator]:
 
 def moved_labels(calibrator: Calibrator, case: Case) -> Mask:
     """Return the mask `[1, *S]` of pixels whose predicted label a calibrator changes, on the CPU."""
-    parts = [
-        predicted_labels(logits) != predicted_labels(slab.logits[:, :, slab.inner])
-        for slab, logits in calibrator.calibrate_case(case)
-    ]
+    parts = [predicted_labels(slab.logits()) != predicted_labels(slab.raw) for slab in calibrator.calibrate_case(case)]
     return torch.cat([part.cpu() for part in parts], dim=1)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from segcal.calibrators import Calibrator, MultiLabel, OneLogit
+from segcal.calibrators import Calibrator, SigmoidHead
 from segcal.cases import CaseStream, reread
 from segcal.cases.channels import ChannelCases, channel_case
 from segcal.evaluation.mapping import Method, calibrated_slabs
@@ -55,7 +55,7 @@ class ExclusiveHead:
 
     def method(self, method: Method, case: Case) -> Method:
         """Return a method as this head sees it on a case: a function is given the scores of all channels."""
-        if isinstance(method, OneLogit | MultiLabel):
+        if isinstance(method, SigmoidHead):
             return method.channel(self.channel)
         if method is None or isinstance(method, Calibrator) or not self.channels:
             return method
@@ -63,7 +63,7 @@ class ExclusiveHead:
 
     def calibrator(self, calibrator: Calibrator | None) -> Calibrator | None:
         """Return the calibrator of this head."""
-        return calibrator.channel(self.channel) if isinstance(calibrator, OneLogit | MultiLabel) else calibrator
+        return calibrator.channel(self.channel) if isinstance(calibrator, SigmoidHead) else calibrator
 
     def _channel_of(self, function: Callable[[Logits], Logits], case: Case) -> Callable[[Logits], Logits]:
         def calibrated(_view: Logits) -> Logits:

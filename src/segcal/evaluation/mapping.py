@@ -23,9 +23,9 @@ def calibrated_slabs(case: StreamedCase, method: Method) -> Iterator[tuple[slice
     A function that is not a calibrator may look at any distance, so it is given the whole case.
     """
     if isinstance(method, Calibrator):
-        for slab, logits in method.calibrate_case(case.case):
-            rows = slab.inner_rows
-            del slab  # as read, with its context, before the next is read
+        for part in method.calibrate_case(case):
+            rows, logits = part.rows, part.logits()
+            del part  # as read, with its context, before the next is read
             yield rows, logits
         return
     if method is None:

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from segcal.functional.pixels import all_finite, moved_labels
+from segcal.functional.pixels import all_finite
 from segcal.functional.probability import at_least_float32, keep_labels, probabilities
 from segcal.kernels.denormals import with_denormals
 from segcal.kernels.dispatch import accelerated, checking_kernels, has_values
@@ -54,15 +54,6 @@ def scaled_probabilities(
     """
     require_finite(logits)
     return keep_labels(_divided_softmax(logits, temperature).to(logits.dtype), logits)
-
-
-def counted_probabilities(
-    logits: Float[Tensor, "B L *S"], temperature: Float[Tensor, "B 1 *S"]
-) -> tuple[Float[Tensor, "B L *S"], int]:
-    """Return `scaled_probabilities`, and the number of pixels whose label differs from that of the logits: 0."""
-    probs = scaled_probabilities(logits, temperature)
-    moved = (moved_labels(ours.flatten(1), raw.flatten(1)) for ours, raw in zip(probs, logits, strict=True))
-    return probs, sum(moved)
 
 
 @with_denormals

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sized
 from contextlib import contextmanager
@@ -14,15 +13,15 @@ from typing import Any
 from torch import nn
 
 from segcal.calibrators import Calibrator, check_method, create
-from segcal.calibrators.shown import fit_shown
+from segcal.calibrators.progress import fit_with_progress
 from segcal.cases import no_cases
 from segcal.integrations.calibrated_model import CalibratedModel
 from segcal.integrations.predict import check_network, device_of, predict_cases
 from segcal.integrations.spill import IN_MEMORY, SpilledCases
 from segcal.progress import progress_of
-from segcal.text import CalibrationWarning, suggestion
+from segcal.text import CalibrationWarning
 from segcal.training.processes import rank_and_world
-from segcal.types import Case, InputError, public
+from segcal.types import Case, public
 
 
 @public
@@ -97,7 +96,7 @@ def calibrate(
             if (first := next(predicted, None)) is None:
                 raise no_cases(loader, "batch", "loader")
             calibrator = _created(method, first, 0 if logits_only else _channels(first), settings)
-            _check_settings(calibrator, fit_settings or {})
+            calibrator.check_fit_settings(fit_settings or {})
             reads_images = bool(getattr(calibrator, "image_channels", 0))
             cases.extend(_kept(chain([first], predicted), reads_images))
         cases.share()
@@ -111,7 +110,7 @@ def calibrate(
             calibrator = _created(method, first, 0, settings)  # methods can look at the logits only
         with warnings.catch_warnings():  # of which the report has a copy
             warnings.simplefilter("ignore", CalibrationWarning)
-            fit_shown(calibrator, cases, held_out or None, fit_settings or {}, hidden=not progress)
+            fit_with_progress(calibrator, cases, held_out or None, fit_settings or {}, hidden=not progress)
     report = calibrator.fit_report_
     calibrator.fit_report_ = replace(report, warnings=(*remarks, *report.warnings))
     for warning in calibrator.fit_report_.warnings:
@@ -151,13 +150,3 @@ def _created(method: str, case: Case, image_channels: int, settings: Mapping[str
     classes, *space = case.logits.shape
     seen = {"num_classes": classes, "spatial_dims": len(space), "image_channels": image_channels}
     return create(method, **{**seen, **settings})
-
-
-def _check_settings(calibrator: Calibrator, settings: Mapping[str, Any]) -> None:
-    known = inspect.signature(calibrator.fit).parameters
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values()):
-        return
-    if unknown := [name for name in settings if name not in known or name in ("cases", "validation")]:
-        names = sorted({*known} - {"cases", "validation", "watch"})
-        choice, hint = ", ".join(names) or "none", suggestion(unknown[0], names)
-        raise InputError(f"'{calibrator.method}' has no fit setting '{unknown[0]}'; it has {choice}{hint}")

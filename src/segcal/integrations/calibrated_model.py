@@ -8,8 +8,7 @@ from pathlib import Path
 
 from torch import nn
 
-from segcal.calibrators import Calibrator
-from segcal.calibrators.base import FitReport
+from segcal.calibrators import Calibrator, FitReport
 from segcal.integrations.outputs import logits_of
 from segcal.types import Image, InputError, Logits, Probs, public
 

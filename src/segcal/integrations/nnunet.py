@@ -67,12 +67,12 @@ class CalibratedLabelManager:
         else:
             known = logits_from_probabilities(torch.softmax(scores[None], dim=1))[0]
         probs = torch.empty_like(scores)
-        for slab, calibrated in self._calibrator.calibrate_case(Case("prediction", known, None)):
-            raw = scores[None, :, slab.inner_rows]
+        for slab in self._calibrator.calibrate_case(Case("prediction", known, None)):
+            raw, calibrated = scores[None, :, slab.rows], slab.logits()
             own = (torch.sigmoid(calibrated) if sigmoid else probabilities(calibrated)).to(scores)
             if keeps:
                 own = keep_sides(own, raw) if sigmoid else keep_labels(own, raw)
-            probs[:, slab.inner_rows] = own[0]
+            probs[:, slab.rows] = own[0]
         if not keeps:
             plain = self._manager.apply_inference_nonlin(scores)
             self._own_segmentation = self._manager.convert_probabilities_to_segmentation(plain)

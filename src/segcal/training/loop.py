@@ -19,12 +19,12 @@ from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from segcal.training.averaging import Average
-from segcal.training.batches import Batch, Cache, Source, augmented, by_shape, prefetched, to_device
+from segcal.training.batches import Batch, SampleList, Source, as_source, augmented, by_shape, prefetched, to_device
 from segcal.training.checkpoints import Checkpoints, State
 from segcal.training.processes import choose_device, process_group, rank_and_world, sum_over_processes
-from segcal.training.progress import Epoch, History, Inspect, Watch
+from segcal.training.progress import Epoch, History, Inspect
 from segcal.training.recording import Recorder
-from segcal.training.settings import OPTIMISERS, Settings
+from segcal.training.settings import OPTIMISERS, Training
 from segcal.training.validation import Validation
 from segcal.types import InputError
 
@@ -36,12 +36,11 @@ _AVERAGED = "averaged/"
 
 def train(
     objective: nn.Module,
-    source: Source,
-    settings: Settings,
+    source: Source | SampleList,
+    settings: Training,
     *,
-    validation: Source | Validation | None = None,
+    validation: Source | SampleList | Validation | None = None,
     augment: Augment | None = None,
-    watch: Watch | None = None,
     inspect: Inspect | None = None,
     record: bool = False,
 ) -> History:
@@ -53,8 +52,7 @@ def train(
         settings: How to train.
         validation: Samples on which the best weights are chosen.
         augment: Applied to the batches of `source` on the device, after crops and flips.
-        watch: Called after every epoch, in the first process only.
-        inspect: Called before `watch`; it must not change the weights.
+        inspect: Called after every epoch, before `settings.watch`; it must not change the weights.
         record: Replay each step as a CUDA graph on a GPU. The objective must not branch on the values of tensors.
     """
     if len(source) == 0:
@@ -64,7 +62,7 @@ def train(
     device = choose_device(settings.device)
     with process_group(device), torch.enable_grad():  # callers often predict and fit in one block without gradients
         # without a name, so that its DistributedDataParallel is gone before the process group is: later it hangs
-        return _Run(objective.to(device), source, validation, settings, device, augment, record).go(watch, inspect)
+        return _Run(objective.to(device), source, validation, settings, device, augment, record).go(inspect)
 
 
 class _Sums(nn.Module):
@@ -85,21 +83,18 @@ class _Run:
     def __init__(
         self,
         objective: nn.Module,
-        source: Source,
-        validation: Source | Validation | None,
-        settings: Settings,
+        source: Source | SampleList,
+        validation: Source | SampleList | Validation | None,
+        settings: Training,
         device: torch.device,
         augment: Augment | None,
         record: bool,
     ) -> None:
         self.objective, self.settings, self.device, self.augment = objective, settings, device, augment
-        cache = Cache(settings.cache_bytes, device)
-        self.source = cache.wrap(source)
+        self.source = as_source(source)
         self.validation = (
             validation if validation is None or isinstance(validation, Validation) else Validation(validation)
         )
-        if self.validation is not None:
-            self.validation.keep_in(cache)
         self.rank, self.world = rank_and_world()
         self.sums = _Sums(objective)
         self.parallel = DistributedDataParallel(self.sums) if self.world > 1 else self.sums
@@ -115,7 +110,7 @@ class _Run:
         self.history = History()
         self.checkpoints = None if settings.checkpoint is None else Checkpoints(settings.checkpoint)
 
-    def go(self, watch: Watch | None, inspect: Inspect | None) -> History:
+    def go(self, inspect: Inspect | None) -> History:
         for number in range(self._resume() + 1, self.settings.epochs + 1):
             started = perf_counter()
             loss = self._learn(number)
@@ -127,8 +122,8 @@ class _Run:
                 self._save(number)
             if inspect is not None and self.rank == 0:
                 inspect(number, self._outcome())
-            if watch is not None and self.rank == 0:
-                watch(epoch)
+            if self.settings.watch is not None and self.rank == 0:
+                self.settings.watch(epoch)
             patience = self.settings.patience
             if patience is not None and number - self.history.best_epoch >= patience:
                 break
@@ -203,7 +198,7 @@ class _Run:
         randoms = [np.random.default_rng([self.settings.seed, number, index]) for index in mine]
         pairs = list(zip(mine, randoms, strict=True))
         dims, crop, flips = self.settings.spatial_dims, self.settings.crop, self.settings.flips
-        samples = [augmented(self.source[k], random, dims=dims, crop=crop, flips=flips) for k, random in pairs]
+        samples = [augmented(self.source, k, random, dims=dims, crop=crop, flips=flips) for k, random in pairs]
         return [
             (to_device([samples[k] for k in group], self.device), [randoms[k] for k in group])
             for group in by_shape(samples)

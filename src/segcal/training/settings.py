@@ -1,4 +1,4 @@
-"""How to train: one frozen record of settings, checked when it is built."""
+"""Settings of training: one frozen dataclass, checked when it is built."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from segcal.training.progress import Watch
 from segcal.types import LARGEST_SEED, InputError, check_whole
 
 OPTIMISERS = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 
 
 @dataclass(frozen=True)
-class Settings:
-    """How to train.
+class Training:
+    """Settings of training.
 
     Args:
         epochs: Passes over the data.
@@ -39,10 +40,10 @@ class Settings:
         precision: "float32", or "bfloat16" for mixed precision.
         seed: Random seed.
         device: "auto", "cpu", "cuda", ...
-        cache_bytes: Host memory in which samples may be kept. Large memory-mapped arrays are never copied: their crops
-            are read from the map.
+        cache_bytes: Host memory in which cases from files may be kept; of all others, crops are read from the files.
         checkpoint: Folder of checkpoints from which an interrupted run resumes.
         checkpoint_every: Epochs between checkpoints.
+        watch: Called after every epoch, in the first process only.
     """
 
     epochs: int = 200
@@ -67,6 +68,7 @@ class Settings:
     cache_bytes: int = 2 << 30
     checkpoint: str | Path | None = None
     checkpoint_every: int = 1
+    watch: Watch | None = None
 
     def __post_init__(self) -> None:
         if self.epochs < 1 or self.batch_size < 1 or not self.learning_rate > 0:
@@ -93,14 +95,14 @@ class Settings:
 
     def fingerprint(self) -> dict[str, Any]:
         """Return the settings that must be equal for a checkpoint to belong to the same run."""
-        places = ("device", "cache_bytes", "checkpoint", "checkpoint_every")
+        elsewhere = ("device", "cache_bytes", "checkpoint", "checkpoint_every", "watch")
         return {
             name: list(value) if isinstance(value, tuple) else value
             for name, value in vars(self).items()
-            if name not in places
+            if name not in elsewhere
         }
 
 
-def override(settings: Settings, **changes: Any) -> Settings:
+def override(settings: Training, **changes: Any) -> Training:
     """Return the settings with every change that is not None applied."""
     return replace(settings, **{name: value for name, value in changes.items() if value is not None})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from segcal.training.batches import Cache, Source, to_device, whole
+from segcal.training.batches import SampleList, Source, as_source, to_device, whole
 
 
 class Validation:
@@ -14,18 +14,14 @@ class Validation:
     A subclass may measure a sample in parts, for samples that should not be read into memory as a whole.
     """
 
-    def __init__(self, source: Source) -> None:
-        self.source = source
+    def __init__(self, source: Source | SampleList) -> None:
+        self.source = as_source(source)
 
     def __len__(self) -> int:
         """Return the number of samples."""
         return len(self.source)
 
-    def keep_in(self, cache: Cache) -> None:
-        """Keep samples in the cache as far as its budget goes."""
-        self.source = cache.wrap(self.source)
-
     def losses(self, objective: nn.Module, index: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """Return the sum of the losses of one sample and their number."""
-        loss, weight = objective(*to_device([whole(self.source[index])], device))
+        loss, weight = objective(*to_device([self.source.read(index, whole(1))], device))
         return loss, weight

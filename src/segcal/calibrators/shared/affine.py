@@ -11,18 +11,18 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import pairwise
-from time import perf_counter
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from segcal.calibrators.base import Calibrator, FitReport
+from segcal.calibrators.base import Calibrator
+from segcal.calibrators.report import Learned
 from segcal.calibrators.shared.sampler import Sampler, refusing_large
-from segcal.calibrators.shared.streaming import Survey, pixels_of, survey
-from segcal.cases import reread
+from segcal.calibrators.shared.survey import pixels_of, survey
+from segcal.cases import CaseStream
 from segcal.functional.affine import affine_curvature, affine_map, affine_nll
 from segcal.functional.lbfgs import Block, Metric, Minimum, Objective, minimise
 from segcal.functional.pixel_sample import Sample
@@ -75,32 +75,39 @@ class AffineCalibrator(Calibrator):
     def _details(self) -> dict[str, Any]:
         """Return what the report says about the learned map."""
 
-    def fit(self, cases: Iterable[Case], *, validation: Iterable[Case] | None = None) -> Self:
-        """Find the map of least NLL plus penalties on the cases; a convex problem needs no validation."""
-        started = perf_counter()
-        kept, sampler = reread(cases), Sampler(self.num_classes)
-        seen = survey(self, kept, sampler)
+    def _learn(self, stream: CaseStream, *, validation: CaseStream | None = None, settings: Any = None) -> Learned:
+        """Find the map of least NLL plus penalties; a convex problem needs no validation."""
+        sampler = Sampler(self.num_classes)
+        seen = survey(stream, sampler)
         drawn = sampler.sample()
         with refusing_large(drawn, self.method):
             start, metric = self._solve_sample(drawn, seen.pixels)
         everyone = torch.ones(self.num_classes, dtype=torch.float64)
-        objective = self._objective(lambda: pixels_of(self, kept), everyone, seen.pixels)
+        objective = self._objective(lambda: pixels_of(stream), everyone, seen.pixels)
         found = minimise(objective, start, metric, evaluations=_PASSES)
         found = replace(found, point=self._constrained(found.point))
         weights, bias = self._split(found.point)
         self.weights.copy_(weights)
         self.bias.copy_(bias)
-        return self._finish(self._report(seen, found, perf_counter() - started))
+        penalty = float((self._costs() * (found.point - self._identity()) ** 2).sum())
+        return Learned(
+            pixels=seen.pixels,
+            nll_before=seen.nll,
+            nll_after=found.value - penalty,
+            steps=found.evaluations,
+            converged=found.converged,
+            warnings=(*seen.doubts(found.point.size), *_unfinished(found)),
+            details={**self._details(), "penalty": penalty, "gradient": found.gradient},
+        )
 
-    def calibrate(self, logits: Logits, image: Image | None = None) -> Logits:
-        """The affine map of the scores."""
+    def _map(self, logits: Logits, image: Image | None = None) -> Logits:
         return affine_map(logits, self.weights, self.bias, of_log=self.of_log)
 
     def mean_nll(self, cases: Iterable[Case]) -> float:
-        """Of the calibrated pixels of these cases, in nats."""
+        """Return the mean NLL of calibrated cases, in nats."""
         self._check_fitted()
         nll, pixels, everyone = 0.0, 0, torch.ones(self.num_classes, dtype=torch.float64)
-        for _, logits, labels in pixels_of(self, reread(cases)):
+        for logits, labels in pixels_of(self.stream(cases)):
             nll += float(affine_nll(logits, labels, everyone, self.weights, self.bias, of_log=self.of_log)[0])
             pixels += int((labels >= 0).sum())
         if pixels == 0:
@@ -109,7 +116,7 @@ class AffineCalibrator(Calibrator):
 
     def _solve_sample(self, sample: Sample, pixels: int) -> tuple[Array, Metric]:
         """The solution of a sample that stands for `pixels`, from the best temperature on, and the metric there."""
-        objective = self._objective(lambda: iter([("", sample.logits, sample.labels)]), sample.importance, pixels)
+        objective = self._objective(lambda: iter([(sample.logits, sample.labels)]), sample.importance, pixels)
         alpha = float(np.clip(_inverse_temperature(sample), *_STARTS))
         point = self._start(alpha)
         for _ in range(_ROUNDS):
@@ -120,7 +127,7 @@ class AffineCalibrator(Calibrator):
         return point, self._metric(sample, point)
 
     def _objective(
-        self, slabs: Callable[[], Iterator[tuple[str, Tensor, Tensor]]], importance: Tensor, pixels: int
+        self, slabs: Callable[[], Iterator[tuple[Tensor, Tensor]]], importance: Tensor, pixels: int
     ) -> Objective:
         """Mean NLL plus penalties of what each call of `slabs` goes through."""
         penalty, identity = self._costs(), self._identity()
@@ -129,7 +136,7 @@ class AffineCalibrator(Calibrator):
             inside = self._constrained(point)
             weights, bias = self._split(inside)
             total = np.zeros(1 + point.size)
-            for _, logits, labels in slabs():
+            for logits, labels in slabs():
                 total += affine_nll(logits, labels, importance, weights, bias, of_log=self.of_log).numpy()
             mean, off, astray = total / pixels, inside - identity, point - inside
             slope = self._constrained(mean[1:] + 2 * penalty * off) + 2 * _ANCHOR * astray
@@ -166,21 +173,6 @@ class AffineCalibrator(Calibrator):
         values = torch.from_numpy(np.array(point))
         size = self.weights.numel()
         return values[:size].view(self.weights.shape), values[size:]
-
-    def _report(self, seen: Survey, found: Minimum, seconds: float) -> FitReport:
-        penalty = float((self._costs() * (found.point - self._identity()) ** 2).sum())
-        return FitReport(
-            cases=seen.cases,
-            pixels=seen.pixels,
-            nll_before=seen.nll,
-            nll_after=found.value - penalty,
-            steps=found.evaluations,
-            seconds=seconds,
-            converged=found.converged,
-            warnings=(*seen.doubts(found.point.size), *_unfinished(found)),
-            names=seen.names,
-            details={**self._details(), "penalty": penalty, "gradient": found.gradient},
-        )
 
 
 def _unfinished(found: Minimum) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from itertools import product
@@ -12,15 +12,15 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from segcal.calibrators.base import Calibrator
 from segcal.calibrators.shared.context_sample import ContextSample, context_slabs
+from segcal.cases import CaseStream
 from segcal.functional.floor import Floor, soft_floor
 from segcal.functional.lbfgs import Block, Metric, Minimum, minimise
 from segcal.functional.log_linear import Loss, Pixels, fit_in_memory, loss_sums, read_loss
 from segcal.functional.pairs import PairChoice, PairFit, PairPixels, PairSums, choose_pair_ridge, fit_pairs
 from segcal.functional.ridge import Choice, Strengths, choose_ridge
 from segcal.statistics.grouping import FEW_GROUPS
-from segcal.types import Array, Case
+from segcal.types import Array
 
 Bounds = tuple[float, float]
 
@@ -51,14 +51,13 @@ class Outcome:
 
 @dataclass(frozen=True)
 class ContextFit:
-    """A problem to solve: the sample, all cases (None where the sample is enough), the floor and the settings."""
+    """A problem to solve: the sample, the stream of all cases (None where the sample is enough), floor and settings."""
 
-    calibrator: Calibrator
+    num_classes: int
     sample: ContextSample
-    cases: Collection[Case] | None
+    stream: CaseStream | None
     floor: Floor
     bounds: Bounds
-    spatial_dims: int
     brier: float = 0.0
 
     @cached_property
@@ -84,7 +83,7 @@ class ContextFit:
 
     def choose(self, one: float, *, classes: bool) -> Choice:
         """Return the strengths of least loss on the folds left out, from the one temperature of all pixels."""
-        start = np.zeros(1 + self.many + self.calibrator.num_classes)
+        start = np.zeros(1 + self.many + self.num_classes)
         start[0] = self.floor.inverse(float(np.log(one)))
         both = product(FEATURE_RIDGES if self.many else (np.inf,), CLASS_RIDGES if classes else (np.inf,))
         return choose_ridge(
@@ -100,11 +99,11 @@ class ContextFit:
 
     def solve(self, choice: Choice) -> Outcome:
         """Return the numbers of least loss on all cases, or on the sample where there are none."""
-        return self._fit_sample(choice) if self.cases is None else self._fit_all(choice)
+        return self._fit_sample(choice) if self.stream is None else self._fit_all(choice)
 
     def _solve_sample(self, choice: Choice) -> tuple[Array, Array, Array]:
         """Return the solution of the sample, the curvature there, and the penalties."""
-        penalty = choice.strengths.penalty(self.many, self.calibrator.num_classes)
+        penalty = choice.strengths.penalty(self.many, self.num_classes)
         # not from T = 1, which may lie outside the bounds, where nothing has a slope
         middle = np.mean(choice.refits, axis=0)
         found = fit_in_memory([self.data], middle, penalty, self.searched, floor=self.floor, brier=self.brier)
@@ -157,11 +156,8 @@ class ContextFit:
 
     def _slabs(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Yield logits, labels and features of all pixels."""
-        assert self.cases is not None
-        slabs = context_slabs(
-            self.calibrator, self.cases, spatial_dims=self.spatial_dims, features=self.many > 0, layouts=False
-        )
-        return ((logits, labels, known) for _, logits, labels, known, _ in slabs)
+        assert self.stream is not None
+        return context_slabs(self.stream, features=self.many > 0)
 
     def _loss(self, point: Array, bounds: Bounds) -> Loss:
         """Return the loss of all pixels at a point for standardised features."""
@@ -192,12 +188,12 @@ class ContextFit:
 
     def solve_pairs(self, ridge: float, outcome: Outcome) -> PairFit:
         """Return the pair offsets of least NLL at the temperatures that were found."""
-        classes = self.calibrator.num_classes
+        classes = self.num_classes
         zero = torch.zeros(classes, classes, dtype=torch.float64)
         if not np.isfinite(ridge):
             return PairFit(zero, outcome.nll, 0, True)
         fit = fit_pairs(self._pairs_of(self.data, outcome.point).sums, zero, ridge, upper=self._upper)
-        if self.cases is None:
+        if self.stream is None:
             return fit
         all_pixels = self._pair_sums(outcome.point)
         return fit_pairs(all_pixels, fit.offsets, ridge, upper=self._upper, tolerance=_PAIR_TOLERANCE)

@@ -6,26 +6,25 @@ candidates.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from segcal.calibrators.base import Calibrator
 from segcal.calibrators.shared.sampler import Sampler
-from segcal.cases import slabs_of
+from segcal.calibrators.shared.survey import nothing_to_fit
+from segcal.cases import CaseStream
 from segcal.functional.context import FEATURES, REACH, context_features
 from segcal.functional.log_linear import Pixels
 from segcal.functional.probability import at_least_float32
 from segcal.functional.temperature import likelihood, optimal_inverse_temperature
 from segcal.statistics.folds import folds_of
 from segcal.statistics.grouping import Grouping, grouping_of
-from segcal.types import Array, Case, InputError
+from segcal.types import Array, Case, InputError, Slab
 
 CONTEXT = -(-REACH // 8) * 8
 """Slices around a slab that its features need; whole slabs of slices, so that slabs give the same bits as the whole."""
@@ -36,19 +35,10 @@ _CELLS = 4  # along each axis, in which the predictions of a case are counted to
 _PLACES = 32  # pixels along each axis that are looked at for it
 
 
-class Origin(NamedTuple):
-    """The case that a slab belongs to."""
-
-    name: str
-    number: int
-    group: str | None
-
-
 @dataclass(frozen=True)
 class ContextSample:
     """A draw of the labelled pixels of all cases, in the order of folds of whole groups, with sums over all of them."""
 
-    names: tuple[str, ...]
     pixels: int
     nll: float
     """Summed over all labelled pixels, before calibration."""
@@ -132,68 +122,68 @@ class ContextSample:
         return Case("sample", self.data.logits.unsqueeze(2), self.data.labels.unsqueeze(1))
 
 
-def draw_sample(calibrator: Calibrator, cases: Collection[Case], *, spatial_dims: int, features: bool) -> ContextSample:
+def draw_sample(stream: CaseStream, *, spatial_dims: int, features: bool) -> ContextSample:
     """Go through the cases once: sums over all pixels, the draw, and the groups."""
-    classes, many = calibrator.num_classes, len(FEATURES) if features else 0
+    classes, many = stream.num_classes, len(FEATURES) if features else 0
     sampler = Sampler(1, min(_SAMPLE, _SAMPLE_LOGITS // classes), rows=classes + many + 2, narrow=True)
-    origins, layouts, sizes = dict[int, Origin](), dict[int, Array](), dict[int, int]()
+    names, groups, layouts, sizes = list[str](), list[str | None](), list[Array](), np.zeros(len(stream), np.int64)
     nll, moments = 0.0, np.zeros((2, many))
-    for origin, logits, labels, known, layout in context_slabs(
-        calibrator, cases, spatial_dims=spatial_dims, features=features
-    ):
-        origins[origin.number] = origin
-        part = likelihood(logits, labels, 1.0)
-        sizes[origin.number] = sizes.get(origin.number, 0) + int(part.pixels)
-        layouts[origin.number] = layouts.get(origin.number, 0.0) + layout
-        if not part.pixels:
-            continue
-        nll += part.nll
-        truth = labels.cpu().numpy()
-        moments += _moments(known.cpu().numpy()[:, truth >= 0])
-        extra = torch.from_numpy(np.stack([truth, np.full_like(truth, origin.number)]))
-        sampler.add(logits, torch.from_numpy(np.minimum(truth, 0)), known, extra)
-    pixels = sum(sizes.values())
+    for number, case in enumerate(stream):
+        if features and len(case.shape) != spatial_dims + 1:
+            raise InputError(
+                f"labels must have {spatial_dims} axes, got shape {case.shape[1:]} of case '{case.name}'; "
+                f"set spatial_dims={len(case.shape) - 1}"
+            )
+        layout = np.zeros(1)
+        for slab in case.slabs(CONTEXT if features else 0):
+            layout = layout + _layout(slab.logits[0, :, slab.inner], slab.inner_rows.start, case.shape[1:])
+            logits, labels, known = _described(slab, features=features)
+            del slab  # with its context it takes hundreds of megabytes
+            found = likelihood(logits, labels, 1.0)
+            if not found.pixels:
+                continue
+            sizes[number] += int(found.pixels)
+            nll += found.nll
+            truth = labels.cpu().numpy()
+            moments += _moments(known.cpu().numpy()[:, truth >= 0])
+            extra = torch.from_numpy(np.stack([truth, np.full_like(truth, number)]))
+            sampler.add(logits, torch.from_numpy(np.minimum(truth, 0)), known, extra)
+        names.append(case.name)
+        groups.append(case.group)
+        layouts.append(layout)
+    pixels = int(sizes.sum())
     if pixels == 0:
-        raise InputError("no labelled pixel to fit on; check ignore_index, background and the labels")
-    used = [number for number, size in sizes.items() if size]
-    shares = np.stack([layouts[number] / max(layouts[number].sum(), 1) for number in used])
-    grouping = grouping_of([origins[k].name for k in used], [origins[k].group for k in used], shares)
-    planned = np.full(len(origins), -1)
-    planned[used] = folds_of(grouping.groups, sizes=[sizes[number] for number in used])
+        raise nothing_to_fit()
+    used = np.flatnonzero(sizes).tolist()
+    shares = np.stack([layouts[k] / max(layouts[k].sum(), 1) for k in used])
+    grouping = grouping_of([names[k] for k in used], [groups[k] for k in used], shares)
+    planned = np.full(len(sizes), -1)
+    planned[used] = folds_of(grouping.groups, sizes=sizes[used].tolist())
     mean = moments[0] / pixels
     scale = _positive(np.sqrt(np.maximum(moments[1] / pixels - mean**2, 0.0)))
-    data, case, fold = _by_fold(sampler.values(), classes, planned)
-    names = tuple(dict.fromkeys(origin.name for origin in origins.values()))
-    counts = np.array([sizes[number] for number in origins])
-    return ContextSample(names, pixels, nll, mean, scale, data, case, counts, fold, grouping)
+    data, case_of, fold = _by_fold(sampler.values(), classes, planned)
+    return ContextSample(pixels, nll, mean, scale, data, case_of, sizes, fold, grouping)
 
 
-def context_slabs(
-    calibrator: Calibrator, cases: Collection[Case], *, spatial_dims: int, features: bool, layouts: bool = True
-) -> Iterator[tuple[Origin, Tensor, Tensor, Tensor, Array]]:
-    """Yield origin, logits `[L, N]`, labels `[N]` (-1 where left out), features `[F, N]` and layout of every slab.
+def context_slabs(stream: CaseStream, *, features: bool) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Yield logits `[L, N]`, labels `[N]` (-1 where left out) and features `[F, N]` of every slab of a stream."""
+    for slab in stream.slabs(CONTEXT if features else 0):
+        part = _described(slab, features=features)
+        del slab  # with its context it takes hundreds of megabytes
+        yield part
+        del part
 
-    The layout counts predicted classes in a coarse grid over the image; it is empty where `layouts` are not wanted.
-    """
-    for number, case in enumerate(cases):
-        origin = Origin(case.name, number, case.group)
-        labels = calibrator.fit_labels(case)[0]
-        if labels.ndim != spatial_dims and features:
-            raise InputError(
-                f"labels must have {spatial_dims} axes, got shape {tuple(labels.shape)} "
-                f"of case '{case.name}'; set spatial_dims={labels.ndim}"
-            )
-        for slab in slabs_of(case, calibrator.num_classes, context=CONTEXT if features else 0, device=labels.device):
-            rows, truth = slab.inner_rows, labels[slab.inner_rows].reshape(-1)
-            known = torch.empty(0, truth.numel(), device=truth.device)
-            if features:
-                with torch.no_grad():
-                    known = context_features(slab.logits)[0, :, slab.inner].reshape(len(FEATURES), -1)
-            logits = at_least_float32(slab.logits[0, :, slab.inner])
-            del slab  # with its context it takes hundreds of megabytes
-            layout = _layout(logits, rows.start, labels.shape) if layouts else np.empty(0)
-            logits = logits.reshape(len(logits), -1)
-            yield origin, logits, truth, known, layout
+
+def _described(slab: Slab, *, features: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Return logits, labels and features of the inner pixels of a slab."""
+    assert slab.labels is not None
+    truth = slab.labels[0, slab.inner].reshape(-1)
+    known = torch.empty(0, truth.numel(), device=truth.device)
+    if features:
+        with torch.no_grad():
+            known = context_features(slab.logits)[0, :, slab.inner].reshape(len(FEATURES), -1)
+    logits = at_least_float32(slab.logits[0, :, slab.inner])
+    return logits.reshape(len(logits), -1), truth, known
 
 
 def _layout(logits: Tensor, first: int, size: tuple[int, ...]) -> Array:

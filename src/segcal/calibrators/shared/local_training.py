@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float64
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  (the name it has everywhere)
 
-from segcal.calibrators.base import Calibrator
 from segcal.calibrators.shared.tree import TemperatureTree
-from segcal.cases import Slab, slabs_of
+from segcal.calibrators.tempered import TemperatureCalibrator
+from segcal.cases import CaseStream
 from segcal.functional.checks import IGNORED
-from segcal.functional.probability import possible_logits
 from segcal.functional.scaled_loss import summed_nll
 from segcal.functional.standardise import standardised_log_probabilities
 from segcal.kernels.dispatch import engine_for
-from segcal.training.batches import Sample
+from segcal.training.batches import Batch, Box
 from segcal.training.validation import Validation
-from segcal.types import Case, Image, InputError, Logits, Temperature
+from segcal.types import Case, InputError
 
 LARGEST_SAMPLE = 1 << 23
 """Scores of an image up to which it is trained on, and validated, as a whole; larger ones in crops and slabs."""
@@ -29,20 +28,10 @@ _CROP = 1 << 22  # scores of a crop of larger images
 _CROP_STEP = 8  # sides of crops are multiples of it
 
 
-class TrainedTemperature(Protocol):
-    """What training needs to know of a calibrator."""
+class TrainedTemperature(TemperatureCalibrator):
+    """A calibrator whose temperatures come from a trained tree."""
 
     tree: TemperatureTree
-    image_channels: int
-
-    def fit_labels(self, case: Case) -> Tensor:
-        """Return labels with -1 at every pixel that the fit leaves out."""
-
-    def unchecked_temperature(self, logits: Logits, image: Image | None) -> Temperature:
-        """Return the temperatures, whether fitted or not."""
-
-    def unchecked_slabs(self, case: Case) -> Iterator[tuple[Slab, Temperature]]:
-        """Return the temperatures of a case slab by slab, whether fitted or not."""
 
 
 class Objective(nn.Module):
@@ -59,9 +48,7 @@ class Objective(nn.Module):
 
     def forward(self, logits: Tensor, labels: Tensor, image: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return the sum and the number of pixels."""
-        # without looking for an impossible class: a recorded step must not branch on values
-        finite = possible_logits(logits, logits.amax(dim=1, keepdim=True))
-        return summed_loss(finite, labels, self.calibrator.unchecked_temperature(finite, image))
+        return summed_loss(logits, labels, self.calibrator._temperature(logits, image))
 
 
 def summed_loss(logits: Tensor, labels: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
@@ -74,81 +61,96 @@ def summed_loss(logits: Tensor, labels: Tensor, temperature: Tensor) -> tuple[Te
 
 
 class CaseSource:
-    """Cases as training samples: logits, labels with -1 at pixels left out, and the image if it is used."""
+    """The cases of a stream as training samples: logits, labels with -1 at pixels left out, and the image if used."""
 
-    def __init__(self, cases: Any, calibrator: TrainedTemperature) -> None:
-        self.cases: Sequence[Case] = cases if isinstance(cases, Sequence) else list(cases)
-        self.calibrator = calibrator
+    def __init__(self, stream: CaseStream, image_channels: int) -> None:
+        self.stream, self.image_channels = stream, image_channels
 
     def __len__(self) -> int:
         """Return the number of cases."""
-        return len(self.cases)
+        return len(self.stream)
 
-    def __getitem__(self, index: int) -> Sample:
-        """Return the arrays of one case."""
-        case = self.cases[index]
-        labels = self.calibrator.fit_labels(case)[0].cpu()
-        if not self.calibrator.image_channels:
-            return case.logits, labels
-        if case.image is None or case.image.shape[0] != self.calibrator.image_channels:
-            got = "none" if case.image is None else f"{case.image.shape[0]} channels"
-            raise InputError(
-                f"images need {self.calibrator.image_channels} channels, got {got} of case '{case.name}'; "
-                "set image_channels, or 0 to read the logits only"
-            )
-        return case.logits, labels, case.image
+    def shape(self, index: int) -> tuple[int, ...]:
+        """Return the shape of the logits of a case."""
+        return self.stream[index].shape
+
+    def read(self, index: int, box: Box) -> Batch:
+        """Return the part of a case inside a box."""
+        case = self.stream[index]
+        slab = case.crop(box)
+        assert slab.labels is not None
+        if not self.image_channels:
+            return slab.logits[0], slab.labels[0]
+        check_image(case.case, self.image_channels)
+        assert slab.image is not None
+        return slab.logits[0], slab.labels[0], slab.image[0]
+
+    @property
+    def is_on_device(self) -> bool:
+        """Whether every case is kept in the memory of a GPU."""
+        kept = [facts.logits for facts in self.stream.facts]
+        return len(kept) == len(self) and all(logits is not None and logits.is_cuda for logits in kept)
+
+
+def check_image(case: Case, channels: int) -> None:
+    """Raise unless a case has an image with so many channels."""
+    if case.image is None or case.image.shape[0] != channels:
+        got = "none" if case.image is None else f"{case.image.shape[0]} channels"
+        raise InputError(
+            f"images need {channels} channels, got {got} of case '{case.name}'; "
+            "set image_channels, or 0 to read the logits only"
+        )
 
 
 class CaseValidation(Validation):
-    """Validation cases: small ones are measured whole, large ones in slabs that are read from disk one at a time."""
+    """Validation cases: small ones are measured whole, large ones in slabs that are read one at a time."""
+
+    def __init__(self, stream: CaseStream, image_channels: int) -> None:
+        super().__init__(CaseSource(stream, image_channels))
+        self.stream = stream
 
     def losses(self, objective: nn.Module, index: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """Return the summed NLL of one case and its number of pixels."""
         assert isinstance(objective, Objective)
-        logits, labels, *image = self.source[index]
-        if math.prod(logits.shape) <= LARGEST_SAMPLE:
+        case = self.stream[index]
+        if math.prod(case.shape) <= LARGEST_SAMPLE:
             return super().losses(objective, index, device)
         total, pixels = torch.zeros(2, dtype=torch.float64, device=device)
-        case = Case("validation", logits, None, image[0] if image else None)
-        for slab, temperature in objective.calibrator.unchecked_slabs(case):
-            start = slab.rows.start + slab.inner.start
-            truth = torch.as_tensor(labels[start : start + temperature.shape[2]]).to(device).unsqueeze(0)
-            nll, number = summed_loss(slab.logits[:, :, slab.inner], truth, temperature)
+        for slab in objective.calibrator._calibrate_streamed(case):
+            assert slab.labels is not None
+            assert slab.temperature is not None
+            nll, number = summed_loss(slab.raw, slab.labels, slab.temperature)
             total, pixels = total + nll, pixels + number
+            del slab
         return total, pixels
 
 
 class InputStatistics(NamedTuple):
-    """Mean and standard deviation of the log-probability of each class, and the shape of the largest case."""
+    """Mean and standard deviation of the log-probability of each class."""
 
     mean: Float64[Tensor, " L"]
     deviation: Float64[Tensor, " L"]
-    largest: tuple[int, ...]
 
 
-def input_statistics(
-    calibrator: Calibrator, cases: Iterable[Case], inverse_temperature: Float64[Tensor, ""]
-) -> InputStatistics:
+def input_statistics(stream: CaseStream, inverse_temperature: Float64[Tensor, ""]) -> InputStatistics:
     """Return the statistics of `log_softmax(inverse_temperature * logits)` over the pixels of the fit, in one pass.
 
     The deviation of a class whose log-probability is the same everywhere is 1.
     """
-    classes, device = calibrator.num_classes, calibrator.fitted.device
+    classes, device = stream.num_classes, stream.device
     zero, one = torch.zeros(classes, device=device), torch.ones(classes, device=device)
-    sums, pixels, largest = torch.zeros(2, classes, dtype=torch.float64, device=device), 0, (0,)
-    for case in cases:
-        largest = max(largest, tuple(case.logits.shape), key=math.prod)
-        labels = calibrator.fit_labels(case)[0]
-        for slab in slabs_of(case, classes, device=device):
-            values, kept = standardised_log_probabilities(slab.logits, inverse_temperature, zero, one)[0], labels >= 0
-            kept = kept[slab.rows]
-            pixels += int(kept.sum())
-            for k, row in enumerate(values):
-                wide = row[kept].double()
-                sums[:, k] += torch.stack([wide.sum(), wide.square().sum()])
+    sums, pixels = torch.zeros(2, classes, dtype=torch.float64, device=device), 0
+    for slab in stream.slabs():
+        assert slab.labels is not None
+        kept = slab.labels[0] >= 0
+        values = standardised_log_probabilities(slab.logits, inverse_temperature.to(device), zero, one)[0]
+        pixels += int(kept.sum())
+        for k, row in enumerate(values):
+            wide = row[kept].double()
+            sums[:, k] += torch.stack([wide.sum(), wide.square().sum()])
     mean = sums[0] / pixels
     deviation = (sums[1] / pixels - mean.square()).clamp(min=0).sqrt()
-    return InputStatistics(mean, torch.where(deviation < 1e-6, 1.0, deviation), largest)
+    return InputStatistics(mean, torch.where(deviation < 1e-6, 1.0, deviation))
 
 
 def bounded_crop(shape: Sequence[int]) -> int | None:

@@ -1,4 +1,4 @@
-"""What the methods share that learn from the class probabilities ("scores") of single pixels.
+"""Base of the methods that learn from the class probabilities ("scores") of single pixels.
 
 They go through the cases twice: once to count the scores into a table, once to measure what was learned. See
 `segcal.functional.scores` for the table.
@@ -7,27 +7,28 @@ They go through the cases twice: once to count the scores into a table, once to 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from time import perf_counter
-from typing import Any, NamedTuple, Self
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from segcal.calibrators.base import Calibrator, FitReport
-from segcal.cases import reread, slabs_of
+from segcal.calibrators.base import Calibrator
+from segcal.calibrators.report import Learned
+from segcal.calibrators.shared.survey import nothing_to_fit, pixels_of
+from segcal.cases import CaseStream
 from segcal.functional.score_maps import PiecewiseMap, mapped_log_probabilities, mapped_nll
 from segcal.functional.scores import ScoreHistogram, Totals, count_scores, empty_scores
 from segcal.kernels.constants import CELLS
-from segcal.types import Case, IgnoreIndex, Image, InputError, Logits
+from segcal.types import IgnoreIndex, Image, Logits
 
 _PART = 1 << 22
 """Scores that are calibrated at a time."""
 
 
-class Lesson(NamedTuple):
-    """What a method learned from a table of scores: values of its buffers, and what the report shall say."""
+class ScoreMap(NamedTuple):
+    """A map of scores that a method fitted to a table of counts: its buffers, and what the report shall say."""
 
     values: Mapping[str, Tensor]
     steps: int = 1
@@ -40,89 +41,73 @@ class ScoreCalibrator(Calibrator):
     """A calibrator that is learned from a table of scores."""
 
     @abstractmethod
-    def learn(self, table: ScoreHistogram) -> Lesson:
-        """What the table, on the CPU, teaches."""
+    def _fit_table(self, table: ScoreHistogram) -> ScoreMap:
+        """Fit the map to the table of counts (on the CPU)."""
 
     @abstractmethod
-    def log_probabilities(self, logits: Logits) -> Float64[Tensor, "B L *S"]:
-        """Logarithms of calibrated probabilities, computed in float64."""
+    def _log_probabilities(self, logits: Logits) -> Float64[Tensor, "B L *S"]:
+        """Return logarithms of calibrated probabilities, computed in float64."""
 
-    def calibrate(self, logits: Logits, image: Image | None = None) -> Logits:
-        """Logarithms of calibrated probabilities, in float64: near 1, float32 does not tell probabilities apart."""
-        if torch.compiler.is_compiling() or logits.numel() <= _PART:
-            return self._calibrate_part(logits)
-        # in parts, since what is needed on the way is several times as large as the logits
-        pixels = max(1, _PART // (logits.shape[0] * logits.shape[1]))
-        parts = [self._calibrate_part(part) for part in torch.split(logits.flatten(2), pixels, dim=2)]
-        return torch.cat(parts, dim=2).view(logits.shape)
-
-    def score_edges(self) -> Float64[Tensor, " inner"] | None:
-        """Inner edges of the bins that the scores are counted in; None for the fine cells."""
+    def _score_edges(self) -> Float64[Tensor, " inner"] | None:
+        """Return the inner edges of the bins that scores are counted in; None for the fine cells."""
         return None
 
-    def nll(self, logits: Tensor, labels: Tensor) -> float:
-        """Summed NLL of the calibrated scores `[L, *S]` of one image; negative labels are left out."""
-        summed = 0.0
-        pixels = max(1, _PART // len(logits))
-        both = torch.split(logits.flatten(1), pixels, dim=1), torch.split(labels.flatten(), pixels)
-        for part, truth in zip(*both, strict=True):
-            summed += self.nll_of_part(part, truth)
-        return summed
-
-    def nll_of_part(self, logits: Float[Tensor, "L N"], labels: Int64[Tensor, " N"]) -> float:
-        """Summed NLL of pixels in a row."""
-        chosen = self.log_probabilities(logits[None])[0].gather(0, labels.clamp(min=0)[None])[0]
+    def _nll_of_part(self, logits: Float[Tensor, "L N"], labels: Int64[Tensor, " N"]) -> float:
+        """Return the summed NLL of calibrated pixels in a row; negative labels are left out."""
+        chosen = self._log_probabilities(logits[None])[0].gather(0, labels.clamp(min=0)[None])[0]
         return -float(chosen[labels >= 0].sum())
 
-    def fit(self, cases: Iterable[Case], *, validation: Iterable[Case] | None = None) -> Self:
+    def _learn(self, stream: CaseStream, *, validation: CaseStream | None = None, settings: Any = None) -> Learned:
         """Learn from the scores of all labelled pixels; nothing is left to choose, so nothing is validated."""
-        started = perf_counter()
-        kept, names = reread(cases), dict[str, None]()
-        table, totals = self._count(kept, names)
-        lesson = self.learn(ScoreHistogram(*(field.cpu() for field in table)))
-        for name, value in lesson.values.items():
+        table, totals = self._count(stream)
+        found = self._fit_table(ScoreHistogram(*(field.cpu() for field in table)))
+        for name, value in found.values.items():
             self.register_buffer(name, value.to(self.fitted.device))
         with torch.no_grad():
-            after = sum(self.nll(logits, labels) for _, logits, labels in self._slabs(kept))
-        report = FitReport(
-            cases=len(kept),
+            after = sum(self._nll(logits, labels) for logits, labels in pixels_of(stream))
+        return Learned(
             pixels=totals.pixels,
             nll_before=totals.nll / totals.pixels,
             nll_after=after / totals.pixels,
-            steps=lesson.steps,
-            seconds=perf_counter() - started,
-            converged=lesson.converged,
-            warnings=(*_warnings(table, totals), *lesson.warnings),
-            names=tuple(names),
-            details=dict(lesson.details),
+            steps=found.steps,
+            converged=found.converged,
+            warnings=(*_doubts(table, totals), *found.warnings),
+            details=found.details,
         )
-        return self._finish(report)
 
-    def _calibrate_part(self, logits: Logits) -> Float64[Tensor, "B L *S"]:
-        calibrated = self.log_probabilities(logits)
+    def _map(self, logits: Logits, image: Image | None = None) -> Logits:
+        """Return log-probabilities in float64: near 1, float32 does not tell probabilities apart."""
+        if torch.compiler.is_compiling() or logits.numel() <= _PART:
+            return self._map_part(logits)
+        # in parts, since what is needed on the way is several times as large as the logits
+        pixels = max(1, _PART // (logits.shape[0] * logits.shape[1]))
+        parts = [self._map_part(part) for part in torch.split(logits.flatten(2), pixels, dim=2)]
+        return torch.cat(parts, dim=2).view(logits.shape)
+
+    def _map_part(self, logits: Logits) -> Float64[Tensor, "B L *S"]:
+        calibrated = self._log_probabilities(logits)
         if not self.preserves_labels:
             return calibrated
         # the logarithm of the largest could come out below its neighbour's by one rounding
         return torch.minimum(calibrated, calibrated.gather(1, logits.argmax(dim=1, keepdim=True)))
 
-    def _count(self, cases: Collection[Case], names: dict[str, None]) -> tuple[ScoreHistogram, Totals]:
-        edges = self.score_edges()
-        edges = None if edges is None else edges.to(self.fitted.device)
-        table = empty_scores(self.num_classes, CELLS if edges is None else len(edges) + 1, device=self.fitted.device)
+    def _nll(self, logits: Tensor, labels: Tensor) -> float:
+        """Return the summed NLL of the calibrated scores `[L, *S]` of a slab."""
+        pixels = max(1, _PART // len(logits))
+        both = torch.split(logits.flatten(1), pixels, dim=1), torch.split(labels.flatten(), pixels)
+        return sum(self._nll_of_part(part, truth) for part, truth in zip(*both, strict=True))
+
+    def _count(self, stream: CaseStream) -> tuple[ScoreHistogram, Totals]:
+        edges = self._score_edges()
+        edges = None if edges is None else edges.to(stream.device)
+        table = empty_scores(self.num_classes, CELLS if edges is None else len(edges) + 1, device=stream.device)
         pixels, right, nll = 0, 0, 0.0
-        for name, logits, labels in self._slabs(cases):
-            names[name] = None
+        for logits, labels in pixels_of(stream):
             part = count_scores(logits, labels, table, edges)
             pixels, right, nll = pixels + part.pixels, right + part.right, nll + part.nll
         if pixels == 0:
-            raise InputError("no labelled pixel to fit on; check ignore_index, background and the labels")
+            raise nothing_to_fit()
         return table, Totals(pixels, right, nll)
-
-    def _slabs(self, cases: Collection[Case]) -> Iterator[tuple[str, Tensor, Tensor]]:
-        for case in cases:
-            labels = self.fit_labels(case)[0]
-            for slab in slabs_of(case, self.num_classes, device=labels.device):
-                yield case.name, slab.logits[0], labels[slab.rows]
 
 
 class PiecewiseCalibrator(ScoreCalibrator):
@@ -137,16 +122,13 @@ class PiecewiseCalibrator(ScoreCalibrator):
         for name, size in (("breaks", 1), ("left", 2), ("right", 2)):
             self.register_buffer(name, torch.full((1, size), torch.nan, dtype=torch.float64))
 
-    def log_probabilities(self, logits: Logits) -> Float64[Tensor, "B L *S"]:
-        """Logarithms of the mapped and normalised probabilities."""
+    def _log_probabilities(self, logits: Logits) -> Float64[Tensor, "B L *S"]:
         return mapped_log_probabilities(logits, PiecewiseMap(self.breaks, self.left, self.right))
 
-    def nll_of_part(self, logits: Float[Tensor, "L N"], labels: Int64[Tensor, " N"]) -> float:
-        """Summed NLL of pixels in a row."""
+    def _nll_of_part(self, logits: Float[Tensor, "L N"], labels: Int64[Tensor, " N"]) -> float:
         return mapped_nll(logits, labels, PiecewiseMap(self.breaks, self.left, self.right))
 
-    def wrong_values(self) -> str | None:
-        """Return what makes learned values unusable, if anything does."""
+    def _problem(self) -> str | None:
         if self.breaks.ndim != 2:
             return "'breaks' must have two axes"
         rows, ends = self.breaks.shape
@@ -161,7 +143,7 @@ class PiecewiseCalibrator(ScoreCalibrator):
         super()._load_from_state_dict(state_dict, prefix, *arguments)
 
 
-def _warnings(table: ScoreHistogram, totals: Totals) -> Iterator[str]:
+def _doubts(table: ScoreHistogram, totals: Totals) -> Iterator[str]:
     if absent := (table.hits.sum(dim=1) == 0).nonzero().flatten().tolist():
         shown = ", ".join(map(str, absent[:10])) + (", ..." if len(absent) > 10 else "")
         yield f"there is no pixel of class {shown} to learn from"

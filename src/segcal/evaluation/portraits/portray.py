@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from segcal.calibrators import Calibrator, TemperatureCalibrator
+from segcal.calibrators import Calibrator
 from segcal.cases import StreamedCase
 from segcal.evaluation.heads import ExclusiveHead
 from segcal.evaluation.mapping import calibrated_slabs
@@ -131,15 +131,14 @@ def _described(case: StreamedCase, calibrator: Calibrator | None, labels: Tensor
 
 
 def _slabs(case: StreamedCase, calibrator: Calibrator | None) -> Iterator[tuple[slice, Tensor, Tensor | None]]:
-    calibrator = None if calibrator is None else calibrator.applied
-    if isinstance(calibrator, TemperatureCalibrator):
-        for slab, temperature in calibrator.temperature_case(case.case):
-            rows, logits = slab.inner_rows, calibrator.scale(slab.logits[:, :, slab.inner], temperature)
-            del slab  # as read, with its context, before the next is read
-            yield rows, logits, temperature
-    else:
-        for rows, logits in calibrated_slabs(case, calibrator):
+    if calibrator is None:
+        for rows, logits in calibrated_slabs(case, None):
             yield rows, logits, None
+        return
+    for slab in calibrator.calibrate_case(case):
+        rows, logits, temperature = slab.rows, slab.logits(), slab.temperature
+        del slab  # as read, with its context, before the next is read
+        yield rows, logits, temperature
 
 
 def _curves(pixels: Pixels, regions: Sequence[Tensor], settings: Mapping[str, Any]) -> list[Curve]:

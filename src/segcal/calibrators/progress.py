@@ -12,7 +12,7 @@ from segcal.training.progress import progress_bar
 from segcal.types import Case
 
 
-def fit_shown(
+def fit_with_progress(
     calibrator: Calibrator,
     cases: Sequence[Case],
     validation: Sequence[Case] | None,
@@ -22,20 +22,9 @@ def fit_shown(
 ) -> None:
     """Fit a calibrator; show a progress bar and what the fit announces, unless it is hidden."""
     with announcements(hidden=hidden or not is_first_process()):
-        _fit(calibrator, cases, validation, settings, hidden=hidden)
-
-
-def _fit(
-    calibrator: Calibrator,
-    cases: Sequence[Case],
-    validation: Sequence[Case] | None,
-    settings: Mapping[str, Any],
-    *,
-    hidden: bool,
-) -> None:
-    if "watch" in calibrator.fit_settings:
-        with progress_bar(description=f"training {calibrator.method}", hidden=hidden) as watch:
-            calibrator.fit(cases, validation=validation, watch=watch, **settings)  # type: ignore[call-arg]
-    else:
-        with progress_of(f"fitting {calibrator.method}", hidden=hidden) as progress:
-            calibrator.fit(Tracked(cases, progress), validation=validation, **settings)
+        if "watch" in calibrator.fit_settings:
+            with progress_bar(description=f"training {calibrator.method}", hidden=hidden) as watch:
+                calibrator.fit(cases, validation=validation, **{"watch": watch, **settings})
+        else:
+            with progress_of(f"fitting {calibrator.method}", hidden=hidden) as progress:
+                calibrator.fit(Tracked(cases, progress), validation=validation, **settings)

@@ -1,4 +1,4 @@
-"""How a trained calibrator compares with temperature scaling (TS), and what its report says about it."""
+"""Trained calibrators in comparison with temperature scaling (TS), for their report."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """Mean NLL on the cases that training is judged on.
+class TrainingOutcome:
+    """Mean NLL on the cases by which training is judged.
 
     Args:
         validated: Whether these are validation cases; otherwise they are the fitted ones.

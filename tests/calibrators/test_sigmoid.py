@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import segcal
-from segcal.calibrators import Calibrator, MultiLabel, TemperatureCalibrator
+from segcal.calibrators import Calibrator, SigmoidHead, TemperatureCalibrator
 from segcal.types import Case, InputError
 
 CHANNELS, SIZE = 2, (12, 8)
@@ -96,17 +96,17 @@ def test_saved_loaded_and_read_in_slabs(fitted: tuple[Calibrator, list[Calibrato
     together, alone = fitted
     together.save(tmp_path / "saved")
     again = segcal.load(tmp_path / "saved")
-    assert isinstance(again, MultiLabel)
+    assert isinstance(again, SigmoidHead)
     assert (again.num_classes, again.activation, again.config()) == (CHANNELS, "sigmoid", together.config())
     assert again.fit_report_ == together.fit_report_
     logits, image = batch()
     assert torch.equal(again(logits, image), together(logits, image))
     with mock.patch("segcal.cases.reading.SLAB", 2 * 8):
         parts = list(again.calibrate_case(overlapping_cases()[0]))
-    assert [slab.inner_rows for slab, _ in parts] == [slice(0, 8), slice(8, 12)]
-    raw = torch.cat([slab.logits[:, :, slab.inner] for slab, _ in parts], dim=2)
+    assert [slab.rows for slab in parts] == [slice(0, 8), slice(8, 12)]
+    raw = torch.cat([slab.raw for slab in parts], dim=2)
     assert torch.equal(raw, logits[:1])
-    torch.testing.assert_close(torch.cat([part for _, part in parts], dim=2), together(logits[:1], image[:1]))
+    torch.testing.assert_close(torch.cat([slab.logits() for slab in parts], dim=2), together(logits[:1], image[:1]))
     if all(isinstance(single.applied, TemperatureCalibrator) for single in alone):
         assert again.has_temperature
         expected = torch.cat(
@@ -118,7 +118,7 @@ def test_saved_loaded_and_read_in_slabs(fitted: tuple[Calibrator, list[Calibrato
 
 def test_a_method_without_temperatures_says_so() -> None:
     isotonic = segcal.create("isotonic", CHANNELS, activation="sigmoid").fit(overlapping_cases())
-    assert isinstance(isotonic, MultiLabel)
+    assert isinstance(isotonic, SigmoidHead)
     assert not isotonic.has_temperature
     with pytest.raises(InputError, match="'isotonic' has no temperature"):
         isotonic.temperature(*batch())
@@ -175,8 +175,7 @@ def test_create_knows_the_activation() -> None:
 
 
 def test_auto_writes_temperature_maps_of_what_it_chose() -> None:
-    """`applied` of a one-logit head is a temperature method if one was chosen."""
     auto = segcal.create("auto", 1).fit([only(case, 0) for case in overlapping_cases()])
-    assert isinstance(auto.applied, TemperatureCalibrator)
+    assert auto.has_temperature
     logits, _ = batch()
-    assert torch.equal(auto.applied(logits[:, :1]), auto(logits[:, :1]))
+    assert auto.temperature(logits[:, :1]).shape == logits[:, :1].shape

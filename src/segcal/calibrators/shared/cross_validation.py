@@ -1,4 +1,4 @@
-"""How candidates do on groups of images that they were not fitted on, which one to choose, and why, in a sentence."""
+"""Cross-validation of candidates in groups of images: their NLL on groups left out, the choice, and its reason."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BEHIND = 0.02
 
 
 def _nearness(behind: Difference) -> str:
-    """By which part of the rule a method that is so far behind the best counts as good as it."""
+    """Return the part of the rule by which a method that is so far behind the best counts as good as it."""
     return "within one standard error" if behind.mean <= behind.error else "within a thousandth"
 
 
@@ -41,17 +41,17 @@ class Score:
 
 
 @dataclass
-class Trial:
-    """Which cases are left out together, and how each candidate does on them."""
+class CrossValidation:
+    """The cases that are left out together, and the NLL of each candidate on them."""
 
     group: Int64[np.ndarray, " cases"]
-    """Of each case, -1 for those without a pixel to measure."""
+    """Group of each case, -1 for those without a pixel to measure."""
     fold: Int64[np.ndarray, " cases"]
     pixels: Float64[np.ndarray, " groups"]
-    tried: dict[str, Score] = field(default_factory=dict)
+    scored: dict[str, Score] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, sample: ContextSample) -> Trial:
+    def of(cls, sample: ContextSample) -> CrossValidation:
         """Return the groups and folds of the cases that a sample was drawn from."""
         places = np.flatnonzero(sample.sizes > 0)
         group = np.full(len(sample.sizes), -1)
@@ -60,44 +60,44 @@ class Trial:
 
     @property
     def groups(self) -> int:
-        """How many there are."""
+        """Number of groups."""
         return len(self.pixels)
 
     @property
     def units(self) -> str:
-        """The groups, in words."""
+        """Groups in words."""
         alone = self.groups == int((self.group >= 0).sum())
         return f"{self.groups} images" if alone else f"{self.groups} groups of images"
 
     @property
     def folds(self) -> int:
-        """How many there are."""
+        """Number of folds."""
         return int(self.fold.max()) + 1
 
     def parts(self, fold: int) -> tuple[list[int], list[int]]:
-        """Places of the cases to fit on, and of those left out."""
+        """Return the positions of the cases to fit on, and of those left out."""
         used = self.fold >= 0
         return np.flatnonzero(used & (self.fold != fold)).tolist(), np.flatnonzero(self.fold == fold).tolist()
 
     def begin(self, name: str) -> Score:
-        """The score of a candidate, to be filled in."""
-        self.tried[name] = Score(np.zeros(self.groups))
-        return self.tried[name]
+        """Return the score of a candidate, to be filled in."""
+        self.scored[name] = Score(np.zeros(self.groups))
+        return self.scored[name]
 
     def is_far_behind(self, name: str) -> bool:
-        """Whether the first fold says that a candidate is hopeless; that is noted."""
+        """Return whether a candidate is hopeless after the first fold, and note it."""
         inside = np.isin(np.arange(self.groups), self.group[self.fold == 0])
-        rivals = {name: self.tried[name], **self._usable()}
+        rivals = {name: self.scored[name], **self._usable()}
         mean = {other: mean_of(score.sums[inside], self.pixels[inside]) for other, score in rivals.items()}
         best = min((other for other in mean if other != name), key=lambda other: mean[other])
         if mean[name] <= (1 + _BEHIND) * mean[best]:
             return False
         words = f"NLL {mean[name]:.4f} against {mean[best]:.4f} of {best}"
-        self.tried[name].given_up = f"given up after the first of {self.folds} folds: {words}"
+        self.scored[name].given_up = f"given up after the first of {self.folds} folds: {words}"
         return True
 
-    def verdict(self) -> tuple[str, str]:
-        """The candidate to take, and why, in a sentence."""
+    def choose(self) -> tuple[str, str]:
+        """Return the candidate to take, and the reason in a sentence."""
         usable = self._usable()
         names = list(usable)
         chosen, best = (names[k] for k in simplest_good(np.stack([s.sums for s in usable.values()]), self.pixels))
@@ -111,7 +111,7 @@ class Trial:
         )
         if chosen == best:
             return chosen, f"{words}, and nothing simpler that is no worse than {FALLBACK} comes near it"
-        behind = paired_difference(self.tried[chosen].sums, self.tried[best].sums, self.pixels)
+        behind = paired_difference(self.scored[chosen].sums, self.scored[best].sums, self.pixels)
         return chosen, f"{words}, {_nearness(behind)} of the best, {best} ({self._nll(best):.4f})"
 
     def _why_not(self, best: str) -> str:
@@ -125,9 +125,9 @@ class Trial:
         )
 
     def scores(self) -> dict[str, dict[str, Any]]:
-        """NLL of each candidate on the groups left out, as plain values; None where it was not measured on all."""
+        """Return the NLL of each candidate on the groups left out as plain values; None where not measured on all."""
         rows = {}
-        for name, score in self.tried.items():
+        for name, score in self.scored.items():
             row: dict[str, Any] = {"nll": None, "error": None, "difference": None, "difference_error": None}
             if score.usable:
                 mean = paired_difference(score.sums, np.zeros(self.groups), self.pixels)
@@ -141,13 +141,13 @@ class Trial:
     @property
     def failures(self) -> Iterator[str]:
         """Candidates that could not be tried, in words."""
-        return (f"{name} {score.failure}" for name, score in self.tried.items() if score.failure)
+        return (f"{name} {score.failure}" for name, score in self.scored.items() if score.failure)
 
     def _usable(self) -> dict[str, Score]:
-        return {name: score for name, score in self.tried.items() if score.usable}
+        return {name: score for name, score in self.scored.items() if score.usable}
 
     def _nll(self, name: str) -> float:
-        return mean_of(self.tried[name].sums, self.pixels)
+        return mean_of(self.scored[name].sums, self.pixels)
 
     def _gain(self, name: str) -> Difference:
-        return paired_difference(self.tried[FALLBACK].sums, self.tried[name].sums, self.pixels)
+        return paired_difference(self.scored[FALLBACK].sums, self.scored[name].sums, self.pixels)

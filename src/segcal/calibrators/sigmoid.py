@@ -1,0 +1,178 @@
+"""Calibrators of sigmoid heads: one channel `[B, 1, *S]`, or several that may overlap `[B, C, *S]`.
+
+Each channel is calibrated by a two-class calibrator of the logits `[0, z]` (`cases.channels`), whose softmax is
+`[1 - sigmoid(z), sigmoid(z)]`. `forward` returns one calibrated logit per channel (the log-odds), `predict_proba` one
+probability, and `temperature` one temperature. The predicted label of a channel is 1 where its logit is above 0, or its
+probability above 0.5; methods that preserve labels preserve it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from time import perf_counter
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from segcal.calibrators.base import CalibratedSlab, Calibrator
+from segcal.calibrators.report import FitReport, Learned
+from segcal.cases import CaseStream, StreamedCase
+from segcal.cases.channels import ChannelCases, channel_case
+from segcal.cases.collections import as_collection
+from segcal.functional.probability import keep_sides, log_odds, two_class_logits
+from segcal.types import Case, Image, InputError, Logits, Probs, Slab
+
+
+class SigmoidHead(Calibrator):
+    """A calibrator of C sigmoid channels: the same method, fitted separately for each channel.
+
+    Args:
+        channels: One unfitted calibrator with `num_classes=2` per channel, all with the same settings.
+    """
+
+    activation = "sigmoid"
+
+    def __init__(self, channels: Sequence[Calibrator]) -> None:
+        nn.Module.__init__(self)  # its settings are those of the channels
+        first = channels[0]
+        self.channels = nn.ModuleList(channels)
+        self.method = first.method  # type: ignore[misc]
+        self.num_classes, self.preserves_labels = len(channels), first.preserves_labels
+        self.ignore_index, self.background = first.ignore_index, first.background
+        self.image_channels, self.spatial_dims = first.image_channels, first.spatial_dims
+        self.fit_settings = first.fit_settings
+        self.register_buffer("fitted", torch.tensor(False))
+
+    def channel(self, index: int) -> Calibrator:
+        """Return the two-class calibrator of a channel."""
+        return cast(Calibrator, self.channels[index])
+
+    @property
+    def context(self) -> int:  # type: ignore[override]
+        """Reach of a pixel's result, in the channel that looks furthest."""
+        return max(channel.context for channel in self._each)
+
+    @property
+    def has_temperature(self) -> bool:  # type: ignore[override]
+        """Whether every channel is calibrated by a temperature."""
+        return all(channel.has_temperature for channel in self._each)
+
+    @property
+    def learned(self) -> int:
+        """Number of learned values."""
+        return sum(channel.learned for channel in self._each)
+
+    def config(self) -> dict[str, Any]:
+        """Return the arguments that build an equal, unfitted calibrator."""
+        return {**self.channel(0).config(), "num_classes": self.num_classes, "activation": "sigmoid"}
+
+    def forward(self, logits: Logits, image: Image | None = None) -> Logits:
+        """Return calibrated logits of the same shape and dtype."""
+        self._check(logits, image)
+        return torch.cat([log_odds(channel(z, image)) for channel, z in self._split(logits)], dim=1)
+
+    def predict_proba(self, logits: Logits, image: Image | None = None) -> Probs:
+        """Return the probability of each channel, of the same shape and dtype as the logits; they need not sum to 1."""
+        self._check(logits, image)
+        probs = torch.cat([channel.predict_proba(z, image)[:, 1:] for channel, z in self._split(logits)], dim=1)
+        return keep_sides(probs, logits) if self.preserves_labels else probs
+
+    def temperature(self, logits: Logits, image: Image | None = None) -> Tensor:
+        """Return the temperature of each channel `[B, C, *S]`, within the bounds."""
+        self._check(logits, image)
+        if not self.has_temperature:
+            raise InputError(f"'{self.method}' has no temperature; use forward or predict_proba")
+        return torch.cat([cast(Any, channel).temperature(z, image) for channel, z in self._split(logits)], dim=1)
+
+    def calibrate_case(self, case: Case | StreamedCase) -> Iterator[CalibratedSlab]:
+        """Yield a case slab by slab, all channels together."""
+        self._check_fitted()
+        own = case.case if isinstance(case, StreamedCase) else case
+        views = [channel_case(own, k, self.num_classes) for k in range(self.num_classes)]
+        slabs = [channel.calibrate_case(view) for channel, view in zip(self._each, views, strict=True)]
+        for parts in zip(*slabs, strict=True):
+            yield CalibratedChannels(self, parts)
+            del parts  # before the next is read
+
+    @property
+    def _each(self) -> list[Calibrator]:
+        return [self.channel(k) for k in range(self.num_classes)]
+
+    def _split(self, logits: Logits) -> Iterator[tuple[Calibrator, Logits]]:
+        """Yield the calibrator and the two-class logits of each channel."""
+        return ((self.channel(k), two_class_logits(logits[:, k : k + 1])) for k in range(self.num_classes))
+
+    def _settings(self, given: Any, changes: Mapping[str, Any]) -> Any:
+        return self.channel(0)._settings(given, changes)
+
+    def _problem(self) -> str | None:
+        return next((problem for channel in self._each if (problem := channel._problem())), None)
+
+    def _summary(self) -> dict[str, object]:
+        return self.channel(0)._summary() if self.num_classes == 1 else super()._summary()
+
+    def _fit(self, cases: Iterable[Case], validation: Iterable[Case] | None, settings: Any) -> None:
+        started, count = perf_counter(), self.num_classes
+        kept, held_out = as_collection(cases), None if validation is None else as_collection(validation)
+        fitted = deepcopy(self._each)  # a refused fit leaves what was learned
+        for k, channel in enumerate(fitted):
+            checked = None if held_out is None else ChannelCases(held_out, k, count)
+            try:
+                channel._fit(ChannelCases(kept, k, count), checked, settings)
+            except InputError as error:
+                raise (error if count == 1 else InputError(f"channel {k}: {error}")) from error
+        self.channels = nn.ModuleList(fitted)
+        reports = [channel.fit_report_ for channel in fitted]
+        prints = dict(zip(reports[0].names, reports[0].fingerprints, strict=True))
+        self._finish(_joined(reports), reports[0].cases, prints, perf_counter() - started)
+
+    def _learn(self, stream: CaseStream, *, validation: CaseStream | None, settings: Any) -> Learned:
+        raise NotImplementedError("each channel learns from its own stream")
+
+    def _map(self, logits: Logits, image: Image | None = None) -> Logits:
+        return torch.cat([log_odds(channel._map(z, image)) for channel, z in self._split(logits)], dim=1)
+
+
+class CalibratedChannels(CalibratedSlab):
+    """The inner slices of all channels of a slab; channels may look at different distances."""
+
+    def __init__(self, calibrator: SigmoidHead, parts: Sequence[CalibratedSlab]) -> None:
+        self.parts, first = parts, parts[0].slab
+        rows = first.inner_rows
+        logits = torch.cat([part.raw[:, 1:] for part in parts], dim=1)
+        image = None if first.image is None else first.image[:, :, first.inner]
+        super().__init__(calibrator, Slab(logits, None, image, rows, slice(0, rows.stop - rows.start)))
+        heats = [part.temperature for part in parts]
+        self.temperature = None if any(heat is None for heat in heats) else torch.cat(cast(list[Tensor], heats), dim=1)
+
+    def logits(self) -> Logits:
+        """Return the calibrated logit of each channel, in at least float32."""
+        return torch.cat([log_odds(part.logits()) for part in self.parts], dim=1)
+
+    def probabilities(self) -> Probs:
+        """Return the float32 probability of each channel."""
+        return torch.cat([part.probabilities()[:, 1:] for part in self.parts], dim=1)
+
+
+def _joined(reports: Sequence[FitReport]) -> Learned:
+    """Return what all channels learned together: pixels are counted once per channel, NLL is their mean."""
+    if len(reports) == 1:
+        (only,) = reports
+        names = ("pixels", "nll_before", "nll_after", "steps", "converged", "warnings", "details")
+        return Learned(**{name: getattr(only, name) for name in names})
+    pixels = sum(report.pixels for report in reports)
+
+    def mean(nll: Callable[[FitReport], float]) -> float:
+        return sum(nll(report) * report.pixels for report in reports) / pixels
+
+    return Learned(
+        pixels=pixels,
+        nll_before=mean(lambda report: report.nll_before),
+        nll_after=mean(lambda report: report.nll_after),
+        steps=sum(report.steps for report in reports),
+        converged=all(report.converged for report in reports),
+        warnings=tuple(f"channel {k}: {text}" for k, report in enumerate(reports) for text in report.warnings),
+        details={f"channel {k}": report.details for k, report in enumerate(reports)},
+    )
