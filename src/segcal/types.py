@@ -65,6 +65,8 @@ class Case:
         image: Image `[C, *S]` that the scores were computed from, for methods that use it.
         spacing: Size of a pixel along each axis of `*S`.
         group: Cases of one group (a video, a patient) are never split between fitting and validation.
+        orientation: Directions of the patient in which the axes of `*S` count, such as "SAR" (superior, anterior,
+            right); None if they are not known.
     """
 
     name: str
@@ -73,6 +75,7 @@ class Case:
     image: Array | Tensor | None = None
     spacing: tuple[float, ...] | None = None
     group: str | None = None
+    orientation: str | None = None
 
     def __repr__(self) -> str:
         """Shapes and dtypes instead of values."""

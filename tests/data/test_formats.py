@@ -156,6 +156,13 @@ def test_different_orientations_are_refused(tmp_path: Path) -> None:
         open_folder(tmp_path)[0]
 
 
+@pytest.mark.parametrize("name", AFFINES)
+def test_orientation_is_that_of_the_array(tmp_path: Path, name: str) -> None:
+    """Arrays have the axes of the file in reverse."""
+    write_case(tmp_path, AFFINES[name], label_affine=AFFINES[name])
+    assert open_folder(tmp_path)[0].orientation == "".join(nibabel.aff2axcodes(AFFINES[name]))[::-1]
+
+
 def test_spacing_is_that_of_the_affine_in_mm(tmp_path: Path) -> None:
     labels, read = np.zeros((4, 5, 6), np.uint8), formats.format_of(Path("a.nii")).read_labels
     image = nibabel.Nifti1Image(labels, np.diag([0.7, 1.3, 2.5, 1.0]))

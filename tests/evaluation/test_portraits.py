@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -270,7 +271,7 @@ def test_methods_that_change_labels_have_their_own_prediction() -> None:
 
 
 def test_the_way_to_disk_and_back(tmp_path: Path) -> None:
-    cases = scenes(3, (4, 12, 10))
+    cases = [replace(case, orientation="SAR") for case in scenes(3, (4, 12, 10))]
     results, methods = measured(cases, patch_size=4)
     portraits = portray(cases, methods, results)
     results.save(tmp_path / "results")
@@ -286,27 +287,6 @@ def test_the_way_to_disk_and_back(tmp_path: Path) -> None:
     assert Results.load(tmp_path / "results").methods == ("UC", "TS")
 
 
-@pytest.mark.parametrize("shape", [(30, 26), (6, 12, 10)])
-def test_portraits_of_version_1_are_read(tmp_path: Path, shape: tuple[int, ...]) -> None:
-    cases = scenes(1, shape)
-    results, methods = measured(cases, {"UC": None}, patch_size=4)
-    (now,) = portray(cases, methods, results)
-    save_portraits([now], tmp_path)
-    marker, slices = tmp_path / "portraits" / "segcal.json", [1, 4]
-    content = json.loads(marker.read_text())
-    (entry,) = content["portraits"]
-    for name in ("kept", "spacing", "boxes"):
-        del entry[name]
-    entry |= {"stride": 1, "slices": slices if len(shape) == 3 else []}
-    marker.write_text(json.dumps({**content, "format": 1}))
-    old = [layer.values[slices] if len(shape) == 3 else layer.values[np.newaxis] for layer in now.layers]
-    np.savez_compressed(tmp_path / "portraits" / "000.npz", **{f"layer{k}": values for k, values in enumerate(old)})
-    (back,) = load_portraits(tmp_path)
-    assert back.kept == ((1, 4), tuple(range(12)), tuple(range(10))) if len(shape) == 3 else now.kept
-    truth = one(now, "truth").values
-    assert (one(back, "truth").values == (truth[slices] if len(shape) == 3 else truth)).all()
-
-
 def test_broken_portraits_are_refused(tmp_path: Path) -> None:
     cases = scenes(1)
     results, methods = measured(cases)
@@ -316,7 +296,7 @@ def test_broken_portraits_are_refused(tmp_path: Path) -> None:
     marker.write_text(json.dumps({**content, "format": 99}))
     with pytest.raises(InputError, match="newer segcal"):
         load_portraits(tmp_path)
-    for broken in ([], {"format": 2}, {**content, "portraits": [{"layers": []}]}):
+    for broken in ([], {"format": 1}, {**content, "portraits": [{"layers": []}]}):
         marker.write_text(json.dumps(broken))
         with pytest.raises(InputError, match="cannot be read"):
             load_portraits(tmp_path)
@@ -326,12 +306,18 @@ def test_broken_portraits_are_refused(tmp_path: Path) -> None:
         (tmp_path / "portraits" / "000.npz").write_bytes(broken)
         with pytest.raises(InputError, match=r"cannot be read|must be a readable \.npz file"):
             load_portraits(tmp_path)
+    shutil.rmtree(tmp_path / "portraits")
     save_portraits(portray(cases, methods, results), tmp_path)
     content = json.loads(marker.read_text())
     for name, wrong in (("classes", ["0"]), ("kept", [[0.5]] * 2), ("shape", [30, -26])):
         entries = [{**content["portraits"][0], name: wrong}]
         marker.write_text(json.dumps({**content, "portraits": entries}))
         with pytest.raises(InputError, match=r"cannot be read .*whole numbers"):
+            load_portraits(tmp_path)
+    for wrong in ("SAX", "SAS", ["S"], "S"):
+        entries = [{**content["portraits"][0], "orientation": wrong}]
+        marker.write_text(json.dumps({**content, "portraits": entries}))
+        with pytest.raises(InputError, match="three directions"):
             load_portraits(tmp_path)
     marker.write_text(json.dumps(content))
     with np.load(tmp_path / "portraits" / "000.npz") as archive:

@@ -61,6 +61,8 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     made = {}
     for kind, size in (("images", (40, 48)), ("volumes", (12, 20, 24))):
         cases = simulated(4, num_classes=3, size=size, temperatures=(0.5, 4.0), contrast=3.0)
+        if kind == "volumes":
+            cases[1:] = [replace(case, orientation="SPL", spacing=(40.0, 1.0, 1.0)) for case in cases[1:]]
         cases[0] = replace(cases[0], name=EVIL_CASE)
         methods = {"UC": None, EVIL_METHOD: create("ts", num_classes=3).fit(cases)}
         names = ("sky", EVIL_CLASS, "<i>&amp;</i>")
@@ -384,6 +386,7 @@ PLANE = "document.querySelector('#cases canvas[aria-label=\"axis %d slice\"]').t
 @pytest.mark.parametrize("opened", ["volumes"], indirect=True)
 def test_sliders_move_through_slices_along_three_axes(opened: Opened) -> None:
     page = opened.page
+    page.locator("#cases .chips button", has_text=EVIL_CASE).click()  # of unknown orientation
     size = page.evaluate("[...document.querySelectorAll('#cases .planes canvas')].map(c => [c.height, c.width])")
     assert size == [[20, 24], [12, 24], [12, 20]]
     labels = page.locator("#cases output.slice")
@@ -399,8 +402,30 @@ def test_sliders_move_through_slices_along_three_axes(opened: Opened) -> None:
 
 
 @pytest.mark.parametrize("opened", ["volumes"], indirect=True)
+def test_a_volume_lies_as_radiologists_read_it(opened: Opened) -> None:
+    """Axes count to superior, posterior and left: the first is flipped, the others are not."""
+    page = opened.page
+    page.locator("#cases .chips button", has_text="scene-").first.click()
+    labels = page.locator("#cases output.slice")
+    assert labels.all_inner_texts() == ["axial: 7 of 12", "coronal: 11 of 20", "sagittal: 13 of 24"]
+    letters = page.locator("#cases .planes .frame").evaluate_all(
+        "all => all.map(one => [...one.querySelectorAll('.letter')].map(letter => letter.textContent).join(''))"
+    )
+    assert letters == ["RLAP", "RLSI", "APSI"]  # left, right, top and bottom of each slice
+    coronal = page.locator("#cases .planes canvas").nth(1)
+    box = coronal.bounding_box()
+    assert 0.3 < box["width"] / box["height"] < 3.1  # however thick the slices are
+    coronal.click(position={"x": 2, "y": 2})
+    assert labels.all_inner_texts() == ["axial: 12 of 12", "coronal: 11 of 20", "sagittal: 1 of 24"]
+    coronal.focus()
+    page.keyboard.press("ArrowDown")
+    assert labels.nth(0).inner_text() == "axial: 11 of 12"
+
+
+@pytest.mark.parametrize("opened", ["volumes"], indirect=True)
 def test_keys_and_clicks_move_through_a_volume(opened: Opened) -> None:
     page, labels = opened.page, opened.page.locator("#cases output.slice")
+    page.locator("#cases .chips button", has_text=EVIL_CASE).click()  # of unknown orientation
     first = page.locator("#cases .planes canvas").first
     first.focus()
     page.keyboard.press("PageUp")

@@ -17,7 +17,7 @@ from segcal.data.folders.probabilities import logits_of
 from segcal.data.folders.settings import Scores
 from segcal.data.io.base import Shape, Spacing, Stored, Writer, whole_numbers
 from segcal.data.io.formats import format_of
-from segcal.data.io.nifti import check_same_place, read_volume, volume_spacing
+from segcal.data.io.nifti import check_same_place, read_volume, volume_orientation, volume_spacing
 from segcal.files import release_pages, staged_file, staged_store
 from segcal.functional.arrays import shared_tensor
 from segcal.functional.checks import IGNORED, check_same_space
@@ -138,7 +138,8 @@ class CaseFiles:
             The case, and its position if the network predicted a part of the volume only.
         """
         of = f"case '{self.name}'"
-        check_same_place(self._placed(), of=of)
+        placed = self._placed()
+        check_same_place(placed, of=of)
         labels, label_spacing = self._read_labels()
         space = self.space(spec.num_classes) if labels is None else labels.shape
         if labels is not None and self.masks is not None:
@@ -166,6 +167,7 @@ class CaseFiles:
             image=image,
             spacing=spacing,
             group=self.group,
+            orientation=volume_orientation(placed[0]) if placed and len(space) == 3 else None,
         )
         return case, crop
 

@@ -125,6 +125,12 @@ def volume_spacing(path: Path) -> Spacing:
     return _zooms(image, len(_space(image)))
 
 
+def volume_orientation(path: Path) -> str | None:
+    """Return the directions in which the axes `[z, y, x]` of a volume count, such as SAR; None if unknown."""
+    found = _orientation(np.asarray(_open(path).affine))[::-1]
+    return found if sorted(found.translate(str.maketrans("RPI", "LAS"))) == ["A", "L", "S"] else None
+
+
 def check_same_place(paths: Sequence[Path], *, of: str) -> None:
     """Raise unless all of these files have the affine of the first one, to a thousandth."""
     affines = [np.asarray(_open(path).affine) for path in paths]

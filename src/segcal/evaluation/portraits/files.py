@@ -15,8 +15,8 @@ from segcal.files import MARKER, read_json, staged_folder, write_json
 from segcal.types import Array, InputError
 from segcal.version import __version__
 
-FORMAT = 2
-"""Version of the saved form. Version 1 has `stride` and `slices` instead of `kept`, and no boxes and spacing."""
+FORMAT = 1
+"""Version of the saved form."""
 
 FOLDER = "portraits"
 """Where portraits lie inside a folder of results."""
@@ -64,10 +64,6 @@ def _plain(portrait: Portrait) -> dict[str, Any]:
 
 def _read(entry: Mapping[str, Any], path: Path) -> Portrait:
     pictures = [read_array(path, f"layer{j}") for j in range(len(entry["layers"]))]
-    if "kept" not in entry:
-        entry = _from_version_1(entry)
-        if len(entry["shape"]) == 2:
-            pictures = [picture[0] for picture in pictures]
     return _checked(_portrait(entry, pictures))
 
 
@@ -89,7 +85,8 @@ def _portrait(entry: Mapping[str, Any], pictures: Sequence[Array]) -> Portrait:
             for patch in entry["patches"]
         ),
         boxes=tuple((tuple(start), tuple(stop)) for start, stop in entry["boxes"]),
-        channel=entry.get("channel", ""),
+        orientation=entry["orientation"],
+        channel=entry["channel"],
     )
 
 
@@ -98,6 +95,8 @@ def _checked(portrait: Portrait) -> Portrait:
     positions = (*portrait.shape, *portrait.classes, *(place for axis in portrait.kept for place in axis))
     if not all(isinstance(number, int) and number >= 0 for number in positions):
         raise ValueError("shape, classes and positions must be whole numbers")
+    if portrait.orientation is not None and not _is_orientation(portrait.orientation, len(portrait.shape)):
+        raise ValueError(f"orientation must be three directions such as SAR, got {portrait.orientation!r}")
     size = tuple(len(axis) for axis in portrait.kept)
     for layer in portrait.layers:
         shapes = (size, (*size, 3)) if layer.kind == "image" else (size,)
@@ -106,11 +105,9 @@ def _checked(portrait: Portrait) -> Portrait:
     return portrait
 
 
-def _from_version_1(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Some slices along the first axis of a volume, and every so many pixels of a slice or an image."""
-    plane = [range(0, length, entry["stride"]) for length in entry["shape"][-2:]]
-    kept = [entry["slices"], *plane] if len(entry["shape"]) == 3 else plane
-    return {**entry, "kept": kept, "spacing": [1.0] * len(entry["shape"]), "boxes": ()}
+def _is_orientation(letters: object, axes: int) -> bool:
+    pairs = {"L": "LR", "R": "LR", "A": "AP", "P": "AP", "S": "SI", "I": "SI"}
+    return isinstance(letters, str) and axes == 3 and {pairs.get(letter) for letter in letters} == {"LR", "AP", "SI"}
 
 
 def _curves(of: Mapping[str, Any]) -> dict[str, Curve]:

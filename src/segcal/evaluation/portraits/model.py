@@ -85,7 +85,8 @@ class Portrait:
         layers: The pictures.
         curves: Reliability of the whole case in the region *All*, by method.
         patches: Up to three: the worst, the middle and the best by the ECE of the baseline.
-        boxes: First and last pixel along each axis of every Local patch; empty for portraits of segcal 0.1.
+        boxes: First and last pixel along each axis of every Local patch.
+        orientation: Directions of the patient in which the axes count, such as "SAR"; None if they are not known.
         channel: The channel shown, if there are several sigmoid channels; class 1 is this channel.
     """
 
@@ -100,6 +101,7 @@ class Portrait:
     curves: Mapping[str, Curve]
     patches: tuple[Patch, ...]
     boxes: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = ()
+    orientation: str | None = None
     channel: str = ""
 
     @property

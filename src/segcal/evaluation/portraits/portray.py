@@ -117,6 +117,7 @@ def _portrait(case: Case, why: str, calibrators: Mapping[str, Calibrator | None]
         curves={method: found[0] for method, found in curves.items()},
         patches=tuple(patches),
         boxes=tuple(_corners(box) for box in boxes),
+        orientation=case.orientation,
     )
 
 

@@ -100,7 +100,7 @@ class CaseView {
   // The directions of the patient at the edges of a slice.
   letters(axis) {
     if (!this.toward) return [];
-    const [rows, columns] = this.plane(axis), width = this.extent[columns], height = this.extent[rows], size = Math.min(width, height) / 9;
+    const [rows, columns] = this.plane(axis), width = this.extent[columns], height = this.extent[rows], size = Math.min(width, height) / 12;
     const opposite = { L: 'R', R: 'L', A: 'P', P: 'A', S: 'I', I: 'S' }, last = other => this.flipped(other) ? opposite[this.toward[other]] : this.toward[other];
     const letter = (x, y, words) => draw('text', { class: 'letter', x, y, 'text-anchor': 'middle', style: `font-size:${size}px;stroke-width:${size / 6}px` }, words);
     return [letter(size * .6, height / 2, opposite[last(columns)]), letter(width - size * .6, height / 2, last(columns)),

@@ -47,7 +47,7 @@ def _portrait(portrait: Portrait, class_names: Sequence[str]) -> dict[str, Any]:
         "shape": portrait.shape,
         "kept": portrait.kept,
         "spacing": portrait.spacing,
-        "orientation": getattr(portrait, "orientation", None),
+        "orientation": portrait.orientation,
         "window": portrait.window,
         "classes": [class_names[c] for c in portrait.classes],
         "colours": [class_colours(len(class_names))[c] for c in portrait.classes],
