@@ -22,9 +22,6 @@ MANY_PARAMETERS = {
     "calibrators/contextual.py: __init__",
     "calibrators/local.py: __init__",
     "calibrators/local.py: fit",
-    "cli/apply.py: apply",
-    "cli/compare.py: compare",
-    "cli/evaluate.py: evaluate",
 }
 """Functions that have more; none may be added."""
 

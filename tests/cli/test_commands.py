@@ -634,7 +634,7 @@ def test_a_page_that_cannot_be_written_is_refused_before_measuring(
         (("fit", "DATA", "--out", "OUT", "--method", "telepathy"), "method must be one of ts"),
         (("fit", "nowhere", "--out", "OUT"), "the data folder 'nowhere' must exist"),
         (("fit", "DATA", "--out", "OUT", "--split", "dev"), "got 'dev'; present: 'fit', 'test'"),
-        (("fit", "DATA", "--out", "OUT", "--scores", "odds"), "must be logits or probabilities, got 'odds'"),
+        (("fit", "DATA", "--out", "OUT", "--scores", "odds"), "'odds' is not one of 'logits', 'probabilities'"),
         (("fit", "DATA", "--out", "OUT", "--scores", "probabilities"), "probabilities must be in 0..1"),
         (("fit", "DATA", "--out", "OUT", "--background", "3"), "background must be a class in 0..2"),
         (("fit", "DATA", "--out", "OUT", "--ignore-index", "0", "1", "2"), "no labelled pixel to fit on"),

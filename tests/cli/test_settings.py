@@ -10,6 +10,7 @@ from typing import Any, Literal, TypedDict, Unpack
 import pytest
 
 import segcal
+from segcal.cli.options import FitOptions
 from segcal.cli.settings import Setting, _parameters, chosen_settings, settings_of
 from segcal.types import InputError
 from support.commands import refuse, run, succeed, succeed_json
@@ -28,8 +29,8 @@ def test_every_parameter_of_a_method_is_a_setting_with_a_meaning(method: str) ->
 
 
 def test_settings_reach_constructor_or_fit() -> None:
-    texts = ["positivity=exp", "bounds=1,2", "learning-rate=1e-3"]
-    found = chosen_settings(["ts", "lts"], texts, {"epochs": 3}, {"seed": 1, "device": None})
+    given = FitOptions(["positivity=exp", "bounds=1,2", "learning-rate=1e-3"], epochs=3, seed=1)
+    found = chosen_settings(["ts", "lts"], given, device=None)
     assert found["ts"] == ({"bounds": (1.0, 2.0)}, {})
     assert found["lts"] == (
         {"positivity": "exp", "bounds": (1.0, 2.0)},
@@ -85,9 +86,9 @@ def test_keywords_of_a_typed_dict_are_parameters() -> None:
 
 def test_unknown_settings_name_the_known_ones() -> None:
     with pytest.raises(InputError, match="'ts' has no setting 'bound'; the settings are bounds; did you mean 'bounds'"):
-        chosen_settings(["ts"], ["bound=1,2"], {}, {})
+        chosen_settings(["ts"], FitOptions(["bound=1,2"]))
     with pytest.raises(InputError, match="none of ts, vector has a setting 'epochs'; the settings are bounds"):
-        chosen_settings(["ts", "vector"], [], {"epochs": 3}, {})
+        chosen_settings(["ts", "vector"], FitOptions(epochs=3))
 
 
 def test_methods_are_listed_with_one_line_each() -> None:

@@ -63,7 +63,7 @@ def test_one_channel_from_the_first_error_to_the_page(tmp_path: Path) -> None:
 def test_overlapping_channels(tmp_path: Path) -> None:
     data, ts = folder_of(tmp_path / "data", 2), tmp_path / "ts"
     assert "activation='sigmoid' if they overlap" in refuse("evaluate", data)
-    assert "--activation must be softmax or sigmoid, got 'tanh'" in refuse("evaluate", data, "--activation", "tanh")
+    assert "'tanh' is not one of 'softmax', 'sigmoid'" in refuse("evaluate", data, "--activation", "tanh")
     (data / "segcal.toml").write_text('activation = "sigmoid"\nclasses = ["whole", "core"]\n')
     assert "channel 1" in succeed("fit", data, "--out", ts)
     assert succeed_json("apply", ts, data, "--out", tmp_path / "probs", "--temperature")["changed"] == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -10,9 +11,8 @@ import typer
 
 from segcal.cli import nnunet
 from segcal.cli.console import Group, ManyValues
-from segcal.cli.engine import by_first_process
 from segcal.cli.groups import flattened
-from segcal.training.environment import launched
+from segcal.training.environment import alone, launched
 from segcal.version import __version__
 
 COMMANDS = (
@@ -66,7 +66,19 @@ def _version(version: Annotated[bool, typer.Option("--version", help="Print the 
 
 def _added(group: typer.Typer, name: str, command: Callable[..., None]) -> None:
     run = flattened(command)
-    group.command(name, cls=ManyValues)(run if name in SHARED else by_first_process(run))
+    group.command(name, cls=ManyValues)(run if name in SHARED else _by_first_process(run))
+
+
+def _by_first_process(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command that cannot be shared: under torchrun the first process runs it, and the others do nothing."""
+
+    @wraps(command)
+    def run(**values: Any) -> None:
+        if launched()[0] == 0:
+            with alone():
+                command(**values)
+
+    return run
 
 
 _nnunet = typer.Typer(no_args_is_help=True, help=nnunet.__doc__)

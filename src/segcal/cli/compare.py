@@ -5,22 +5,20 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from segcal.cli.console import OUT, Tracked, progress_of, say_json, warn
-from segcal.cli.engine import EngineAddress, EngineName
 from segcal.cli.options import (
     DATA,
-    AsJson,
     Data,
     FitOptions,
     FolderOptions,
     MeasureOptions,
-    PageOptions,
+    OutputOptions,
     ReferenceOptions,
+    RunOptions,
     complete_method,
     option,
 )
@@ -32,7 +30,8 @@ if TYPE_CHECKING:
 
 def compare(
     data: Data,
-    page_options: PageOptions,
+    run_options: RunOptions,
+    output_options: OutputOptions,
     folder_options: FolderOptions,
     reference_options: ReferenceOptions,
     measure_options: MeasureOptions,
@@ -43,9 +42,6 @@ def compare(
     ] = None,
     fit_split: Annotated[str | None, option(DATA, "Split to fit on; 'fit' if there is one.")] = None,
     test_split: Annotated[str | None, option(DATA, "Split to measure on; 'test' if there is one.")] = None,
-    engine: EngineName = None,
-    address: EngineAddress = None,
-    as_json: AsJson = False,
 ) -> None:
     """Fit several methods on the same images and measure them on others, with their costs.
 
@@ -53,44 +49,52 @@ def compare(
 
     Example: segcal compare DATA --methods ts,lts,isotonic --reference lts --out results/
     """
-    from segcal.cli.steps import check_outputs, create_for, fit_with_progress, keep, open_at, protocol_of, validation_of
+    from segcal.calibrators.progress import fit_with_progress
+    from segcal.cli.settings import chosen_settings
+    from segcal.cli.steps import (
+        check_outputs,
+        create_for,
+        keep,
+        open_at,
+        presentation_of,
+        protocol_of,
+        validation_of,
+    )
     from segcal.engines import Run, engine_of
     from segcal.evaluation.compare import PAPER, UNCALIBRATED, check_cases, check_names
     from segcal.evaluation.folders import compare_folder
-    from segcal.tables import Presentation
     from segcal.training.processes import choose_device
 
-    mapper = engine_of(engine, address)
+    engine, device = engine_of(run_options.engine, run_options.address), choose_device(run_options.device)
     names = [name for part in methods or PAPER for name in part.split(",") if name]
     check_names(names)
-    arguments = fit_options.arguments(names, seed=measure_options.seed)
-    place = choose_device(fit_options.device)
+    chosen = chosen_settings(names, fit_options, seed=measure_options.seed, device=run_options.device)
     folder = open_at(data, folder_options, fit_split, "fit")
     tested = open_at(data, folder_options, test_split, "test")
-    check_outputs(tested, page_options, data, folder_options.labels)
-    checked = validation_of(data, folder_options, fit_options.validation, folder)
-    calibrators = {name.upper(): create_for(name, folder, fit_options, arguments[name][0]) for name in names}
-    shown = Presentation().with_changes(reference_options.reference, reference_options.test, reference_options.average)
-    shown = shown.checked((UNCALIBRATED, *calibrators))
+    check_outputs(tested, output_options, data, folder_options.labels)
+    held_out = validation_of(data, folder_options, fit_options.validation, folder)
+    create = partial(create_for, folder=folder, logits_only=fit_options.logits_only, device=device)
+    calibrators = {name.upper(): create(name, settings=constructor) for name, (constructor, _) in chosen.items()}
+    presentation = presentation_of(reference_options, (UNCALIBRATED, *calibrators))
     protocol = protocol_of(folder, measure_options)
     with progress_of("checking") as progress:
         check_cases(Tracked(tested, progress), protocol)
-    training = {name.upper(): fit_settings for name, (_, fit_settings) in arguments.items()}
+    training = {name.upper(): fit_settings for name, (_, fit_settings) in chosen.items()}
     fit = {
-        name: partial(fit_with_progress, calibrator, folder, checked, training[name])
+        name: partial(fit_with_progress, calibrator, folder, held_out, training[name])
         for name, calibrator in calibrators.items()
     }
-    about = [folder.identities(), None if checked is None else checked.identities(), training]
+    about = [folder.identities(), None if held_out is None else held_out.identities(), training]
     progress = progress_of("measuring")
-    with Run("compare", page_options.out, mapper, partial(Tracked, progress=progress)) as run:
+    with Run("compare", output_options.out, engine, partial(Tracked, progress=progress)) as run:
         with progress:
-            comparison = compare_folder(tested, calibrators, fit, about, protocol, run, device=place)
+            comparison = compare_folder(tested, calibrators, fit, about, protocol, run, device=device)
         if comparison is None:
             return
         compared = {UNCALIBRATED: None, **comparison.calibrators}
-        comparison = _presented(comparison, shown, compared, tested.path.resolve().name)
-        keep(comparison, tested, compared, page_options)
-    _print_comparison(comparison, measure_options.floor, page_options.out, as_json, page_options.page)
+        comparison = _presented(comparison, presentation, compared, tested.path.resolve().name)
+        keep(comparison, tested, compared, output_options)
+    _print_comparison(comparison, measure_options.floor, output_options)
 
 
 def _presented(comparison: Comparison, shown: Presentation, compared: Collection[str], dataset: str) -> Comparison:
@@ -101,7 +105,7 @@ def _presented(comparison: Comparison, shown: Presentation, compared: Collection
     return replace(comparison, results=comparison.results.presented(shown, dataset=dataset))
 
 
-def _print_comparison(comparison: Comparison, floor: bool, out: Path | None, as_json: bool, page: Path | None) -> None:
+def _print_comparison(comparison: Comparison, floor: bool, options: OutputOptions) -> None:
     """Print ECE and NLL by region and, below, what each method costs and does to labels; or everything as JSON."""
     from segcal.cli.results_view import print_summary, say_rest, warn_of
 
@@ -111,12 +115,12 @@ def _print_comparison(comparison: Comparison, floor: bool, out: Path | None, as_
     failures = [f"{name} could not be fitted: {fit.failure}" for name, fit in comparison.fits.items() if fit.failure]
     for warning in (*warnings, *failures):
         warn(warning)
-    if as_json:
+    if options.as_json:
         say_json({**results.to_dict(), "methods": comparison.records()})
         return
     print_summary(results, floor=floor)
     OUT.print(_cost_table(comparison))
-    say_rest(out, page)
+    say_rest(options)
 
 
 def _cost_table(comparison: Comparison) -> TerminalTable:

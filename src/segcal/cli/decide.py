@@ -45,7 +45,7 @@ def decide(
     from segcal.cli.steps import load_all, open_at
     from segcal.evaluation.compare import UNCALIBRATED
     from segcal.evaluation.decisions import decide as learn
-    from segcal.files import check_output_file, refuse_foreign, refuse_overwriting
+    from segcal.files import check_output_file, check_output_folder
     from segcal.report import write_decisions_page
     from segcal.types import InputError
 
@@ -54,9 +54,7 @@ def decide(
             raise InputError("a page shows rules that are learned, and --rules uses learned ones; leave out --page")
         _new(data, folder_options, split, rules, calibrators or [], out, as_json)
         return
-    if out is not None:
-        refuse_overwriting(out, data, folder_options.labels, *(calibrators or []))
-        refuse_foreign(out, "decisions")
+    check_output_folder(out, "decisions", data, folder_options.labels, *(calibrators or []))
     check_output_file(page, (".html", ".htm"), data, folder_options.labels, *(calibrators or []))
     folder = open_at(data, folder_options, split, "test")
     compared = {UNCALIBRATED: None, **load_all(calibrators or [])}
@@ -93,23 +91,15 @@ def _new(
     """Print the volumes of new cases with their intervals, and write them to a CSV file."""
     import json
 
-    from segcal.cli.steps import activation_named, load_all, scores_of
-    from segcal.data.folders.folder import open_folder
+    from segcal.cli.steps import load_all, open_at
     from segcal.evaluation.compare import UNCALIBRATED
     from segcal.evaluation.decisions import Decisions, new_volumes
     from segcal.files import check_output_file, signed_file
 
     check_output_file(out, (".csv",), data, rules, *calibrators)
     known = Decisions.load(rules)
-    folder = open_folder(
-        data,
-        labels=options.labels,
-        split=split,
-        num_classes=options.num_classes or len(known.class_names),
-        scores=scores_of(options.scores),
-        activation=activation_named(options.activation) or known.protocol.activation,
-        require_labels=False,
-    )
+    classes, activation = len(known.class_names), known.protocol.activation
+    folder = open_at(data, options, split, num_classes=classes, activation=activation, require_labels=False)
     compared: dict[str, Calibrator | None] = {**load_all(calibrators)} or {UNCALIBRATED: None}
     with progress_of("measuring volumes") as progress:
         found = new_volumes(Tracked(folder, progress), compared, known)

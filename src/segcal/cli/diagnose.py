@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from segcal.cli.console import OUT, Tracked, progress_of, say, say_json, say_where
-from segcal.cli.engine import EngineAddress, EngineName
-from segcal.cli.options import OUTPUT, AsJson, Data, Device, FolderOptions, Split, option
+from segcal.cli.options import OUTPUT, AsJson, Data, FolderOptions, RunOptions, Split, option
 
 if TYPE_CHECKING:
     from segcal.evaluation.diagnosis import Diagnosis
@@ -25,16 +24,14 @@ _UNJUDGED = (
 
 def diagnose(
     data: Data,
+    run_options: RunOptions,
     folder_options: FolderOptions,
     split: Split = None,
     maps: Annotated[Path | None, option(OUTPUT, "Folder for maps of NLL minus entropy, in nats.")] = None,
     limits: Annotated[
         bool, option(OUTPUT, "Add the scores of oracle temperatures, and the floor.", "--limits")
     ] = False,
-    device: Device = "auto",
     out: Annotated[Path | None, option(OUTPUT, "Folder to save the diagnosis in, as JSON.")] = None,
-    engine: EngineName = None,
-    address: EngineAddress = None,
     as_json: AsJson = False,
 ) -> None:
     """Report whether the network is over- or underconfident: data set, images, pixels.
@@ -48,25 +45,20 @@ def diagnose(
     from segcal.evaluation.folders import diagnose_folder
     from segcal.evaluation.heads import heads_of_folder
     from segcal.evaluation.limits import limits as limits_of
-    from segcal.files import refuse_foreign, refuse_overwriting
+    from segcal.files import check_output_folder
     from segcal.training.processes import choose_device
 
-    place = choose_device(device)
-    mapper = engine_of(engine, address)
-    if out is not None:
-        refuse_overwriting(out, data, folder_options.labels)
-        refuse_foreign(out, "diagnosis")
-    if maps is not None:
-        refuse_overwriting(maps, data, folder_options.labels)
-        refuse_foreign(maps, "maps")
+    engine, device = engine_of(run_options.engine, run_options.address), choose_device(run_options.device)
+    check_output_folder(out, "diagnosis", data, folder_options.labels)
+    check_output_folder(maps, "maps", data, folder_options.labels)
     folder = open_at(data, folder_options, split)
     progress = progress_of("diagnosing")
     track = partial(Tracked, progress=progress)
-    with Run("diagnose", out, mapper, track) as run, progress:
-        found = diagnose_folder(folder, run, device=place)
+    with Run("diagnose", out, engine, track) as run, progress:
+        found = diagnose_folder(folder, run, device=device)
         if maps is not None:
-            with Run("diagnose", maps, mapper, track) as drawing:
-                write_cases(ExcessMaps(folder, place), folder, drawing)
+            with Run("diagnose", maps, engine, track) as drawing:
+                write_cases(ExcessMaps(folder, device), folder, drawing)
         if found is None:
             return
         if out is not None:

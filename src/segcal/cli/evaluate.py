@@ -5,15 +5,13 @@ from __future__ import annotations
 from functools import partial
 
 from segcal.cli.console import Tracked, progress_of, say_json
-from segcal.cli.engine import EngineAddress, EngineName
 from segcal.cli.options import (
-    AsJson,
     Data,
-    Device,
     FolderOptions,
     MeasureOptions,
-    PageOptions,
+    OutputOptions,
     ReferenceOptions,
+    RunOptions,
     SavedCalibrators,
     Split,
 )
@@ -21,16 +19,13 @@ from segcal.cli.options import (
 
 def evaluate(
     data: Data,
-    page_options: PageOptions,
+    run_options: RunOptions,
+    output_options: OutputOptions,
     folder_options: FolderOptions,
     reference_options: ReferenceOptions,
     measure_options: MeasureOptions,
     calibrators: SavedCalibrators = None,
     split: Split = None,
-    device: Device = "auto",
-    engine: EngineName = None,
-    address: EngineAddress = None,
-    as_json: AsJson = False,
 ) -> None:
     """Measure the calibration of scores and of saved calibrators, by region.
 
@@ -39,32 +34,29 @@ def evaluate(
     Example: segcal evaluate DATA --calibrators ts/ --reference TS --out results/ --page page.html
     """
     from segcal.cli.results_view import print_summary, say_rest, warn_of
-    from segcal.cli.steps import check_outputs, keep, load_all, open_at, protocol_of
+    from segcal.cli.steps import check_outputs, keep, load_all, open_at, presentation_of, protocol_of
     from segcal.engines import Run, engine_of
     from segcal.evaluation.compare import UNCALIBRATED
     from segcal.evaluation.folders import evaluate_folder
-    from segcal.tables import Presentation
     from segcal.training.processes import choose_device
 
-    mapper = engine_of(engine, address)
+    engine, device = engine_of(run_options.engine, run_options.address), choose_device(run_options.device)
     folder = open_at(data, folder_options, split, "test")
-    check_outputs(folder, page_options, data, folder_options.labels, *(calibrators or []))
-    place = choose_device(device)
-    compared = {UNCALIBRATED: None, **{name: one.to(place) for name, one in load_all(calibrators or []).items()}}
-    shown = Presentation().with_changes(reference_options.reference, reference_options.test, reference_options.average)
-    shown = shown.checked(tuple(compared))  # now, not after an hour of measuring
+    check_outputs(folder, output_options, data, folder_options.labels, *(calibrators or []))
+    compared = {UNCALIBRATED: None, **{name: one.to(device) for name, one in load_all(calibrators or []).items()}}
+    presentation = presentation_of(reference_options, tuple(compared))
     protocol = protocol_of(folder, measure_options)
     progress = progress_of("measuring")
-    with Run("evaluate", page_options.out, mapper, partial(Tracked, progress=progress)) as run:
+    with Run("evaluate", output_options.out, engine, partial(Tracked, progress=progress)) as run:
         with progress:
             results = evaluate_folder(folder, compared, protocol, run)
         if results is None:
             return
-        results = results.presented(shown, dataset=folder.path.resolve().name)
-        keep(results, folder, compared, page_options)
+        results = results.presented(presentation, dataset=folder.path.resolve().name)
+        keep(results, folder, compared, output_options)
     warn_of(results)
-    if as_json:
+    if output_options.as_json:
         say_json(results.to_dict())
         return
     print_summary(results, floor=measure_options.floor)
-    say_rest(page_options.out, page_options.page)
+    say_rest(output_options)

@@ -8,7 +8,7 @@ from string import Formatter
 from typing import TYPE_CHECKING, Annotated, Any
 
 from segcal.cli.console import OUT, say, say_json, warn
-from segcal.cli.options import OUTPUT, AsJson, Data, FitOptions, FolderOptions, Method, Split, option
+from segcal.cli.options import OUTPUT, AsJson, Data, Device, FitOptions, FolderOptions, Method, Split, option
 from segcal.text import counted
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ def fit(
     fit_options: FitOptions,
     method: Method = "ts",
     split: Split = None,
+    device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Fit a calibrator on a folder of scores and labels, and save it.
@@ -30,15 +31,17 @@ def fit(
 
     Example: segcal fit DATA --method lts --out lts/
     """
-    from segcal.cli.steps import create_for, fit_with_progress, open_at, validation_of
-    from segcal.files import refuse_foreign, refuse_overwriting
-    from segcal.training.processes import is_first_process
+    from segcal.calibrators.progress import fit_with_progress
+    from segcal.cli.settings import chosen_settings
+    from segcal.cli.steps import create_for, open_at, validation_of
+    from segcal.files import check_output_folder
+    from segcal.training.processes import choose_device, is_first_process
 
-    refuse_overwriting(out, data, folder_options.labels)
-    refuse_foreign(out, "method")
-    constructor, training = fit_options.arguments([method])[method]
+    check_output_folder(out, "method", data, folder_options.labels)
+    constructor, training = chosen_settings([method], fit_options, device=device)[method]
     folder = open_at(data, folder_options, split, "fit")
-    calibrator = create_for(method, folder, fit_options, constructor)
+    place = choose_device(device)
+    calibrator = create_for(method, folder, constructor, logits_only=fit_options.logits_only, device=place)
     fit_with_progress(calibrator, folder, validation_of(data, folder_options, fit_options.validation, folder), training)
     if is_first_process():
         calibrator.save(out)

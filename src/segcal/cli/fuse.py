@@ -31,11 +31,10 @@ def fuse(
 
     Example: segcal fuse ATLASES --method jlf --out fused/
     """
-    from segcal.files import refuse_foreign, refuse_overwriting
+    from segcal.files import check_output_folder
     from segcal.fusion.folder import FusionSettings, fuse_folder
 
-    refuse_overwriting(out, atlases, target)
-    refuse_foreign(out, "fusion")
+    check_output_folder(out, "fusion", atlases, target)
     settings = FusionSettings(method, alpha, beta, patch, nonnegative)  # type: ignore[arg-type]
     with progress_of("fusing") as progress:
         task = progress.task_ids[0]

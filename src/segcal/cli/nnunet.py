@@ -23,6 +23,7 @@ def fit(
     fit_options: FitOptions,
     method: Method = "auto",
     split: Split = None,
+    device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Fit a calibrator on the cross-validation of a trained nnU-Net: every case as predicted by the fold without it.
@@ -46,6 +47,7 @@ def fit(
         fit_options=replace(fit_options, logits_only=True),
         method=method,
         split=split,
+        device=device,
         as_json=as_json,
     )
 
@@ -72,12 +74,11 @@ def predict(
     from contextlib import redirect_stdout
 
     from segcal.calibrators import load
-    from segcal.files import refuse_foreign, refuse_overwriting
+    from segcal.files import check_output_folder
     from segcal.integrations.nnunet import predict as run
     from segcal.training.processes import choose_device
 
-    refuse_overwriting(out, calibrator, images, model)
-    refuse_foreign(out, "probabilities")
+    check_output_folder(out, "probabilities", calibrator, images, model)
     fitted = load(calibrator)
     with redirect_stdout(sys.stderr):  # nnU-Net prints as it goes
         count = run(

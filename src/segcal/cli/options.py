@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -30,7 +29,7 @@ def complete_method() -> list[str]:
 Data = Annotated[Path, typer.Argument(help="Folder with logits/ and labels/, or predictions of nnU-Net.")]
 SavedCalibrator = Annotated[Path, typer.Argument(help="Folder of a saved calibrator.")]
 SavedCalibrators = Annotated[
-    list[Path] | None, typer.Option(help="Folders of saved calibrators, compared with the uncalibrated scores.")
+    list[Path] | None, typer.Option(help="Saved calibrators, compared with the uncalibrated scores.")
 ]
 ResultsFolder = Annotated[Path, typer.Argument(help="Folder that 'segcal evaluate' or 'segcal compare' wrote.")]
 Method = Annotated[str, typer.Option(help="Method; 'segcal methods' lists them.", autocompletion=complete_method)]
@@ -38,7 +37,7 @@ Device = Annotated[str, typer.Option(help="auto (a GPU if there is one), cpu, cu
 AsJson = Annotated[bool, option(OUTPUT, "Print JSON instead of text.", "--json")]
 
 Split = Annotated[str | None, option(DATA, "Use only the cases of this split of splits.json.")]
-Scores = Annotated[str | None, option(DATA, "Content of the score files: logits or probabilities.")]
+Scores = Annotated[Literal["logits", "probabilities"] | None, option(DATA, "Content of the score files.")]
 
 
 @dataclass(frozen=True)
@@ -46,8 +45,10 @@ class FolderOptions(OptionGroup):
     """How the data folder is read. Options override `segcal.toml`."""
 
     labels: Annotated[Path | None, option(DATA, "Folder of the true labels, if not DATA/labels.")] = None
-    num_classes: Annotated[int | None, option(DATA, "Number of classes, if segcal.toml does not name them.")] = None
-    activation: Annotated[str | None, option(DATA, "softmax (exclusive classes) or sigmoid (channels).")] = None
+    num_classes: Annotated[int | None, option(DATA, "Number of classes, if not in segcal.toml.")] = None
+    activation: Annotated[
+        Literal["softmax", "sigmoid"] | None, option(DATA, "Exclusive classes, or channels that may overlap.")
+    ] = None
     ignore_index: Annotated[list[int] | None, option(DATA, "Label(s) ignored everywhere.")] = None
     background: Annotated[int | None, option(DATA, "Class outside the region All, in fits too.")] = None
     scores: Scores = None
@@ -67,18 +68,17 @@ class FitOptions(OptionGroup):
     )
     logits_only: Annotated[bool, option(FITTING, "Do not read the images.", "--logits-only")] = False
     seed: Annotated[int | None, option(FITTING, "Random seed of training.")] = None
+
+
+@dataclass(frozen=True)
+class RunOptions(OptionGroup):
+    """Where the work is done."""
+
     device: Device = "auto"
-
-    def arguments(
-        self, methods: Sequence[str], seed: int | None = None
-    ) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
-        """Return the arguments of the constructor and of `fit` of each method."""
-        from segcal.cli.settings import chosen_settings
-
-        seed = self.seed if seed is None else seed
-        return chosen_settings(
-            methods, self.settings or (), {"epochs": self.epochs}, {"seed": seed, "device": self.device}
-        )
+    engine: Annotated[
+        str | None, typer.Option(help="Divide the cases between the workers of a Ray cluster.", metavar="ray")
+    ] = None
+    address: Annotated[str | None, typer.Option(help="Address of the Ray cluster; this machine by default.")] = None
 
 
 @dataclass(frozen=True)
@@ -108,9 +108,10 @@ class ReferenceOptions(OptionGroup):
 
 
 @dataclass(frozen=True)
-class PageOptions(OptionGroup):
+class OutputOptions(OptionGroup):
     """Where results are saved and shown."""
 
     out: Annotated[Path | None, option(OUTPUT, "Folder to save the results in.")] = None
     page: Annotated[Path | None, option(OUTPUT, "HTML file to show the results in.")] = None
     cases: Annotated[list[str] | None, option(OUTPUT, "Cases on the page; worst, typical and best by default.")] = None
+    as_json: AsJson = False

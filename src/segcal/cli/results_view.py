@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from segcal.cli.console import OUT, say, say_where, warn
-from segcal.cli.options import ReferenceOptions
+from segcal.cli.options import OutputOptions, ReferenceOptions
 from segcal.evaluation.limits import limits_table
 from segcal.evaluation.results import Results
 from segcal.functional.catalogue import CATALOGUE
@@ -48,12 +48,12 @@ def print_all(results: Results, table: PaperTable) -> None:
     _print_further(results)
 
 
-def say_rest(out: Path | None, page: Path | None) -> None:
+def say_rest(options: OutputOptions) -> None:
     """Report where results were written, and how to see all of them."""
-    say_where(out, page)
-    if out is not None:
-        say(f"all metrics: segcal table {out}", style="dim", soft_wrap=True)
-    elif page is None:
+    say_where(options.out, options.page)
+    if options.out is not None:
+        say(f"all metrics: segcal table {options.out}", style="dim", soft_wrap=True)
+    elif options.page is None:
         say(
             "all metrics: save them with --out FOLDER, show them with --page FILE, or print them with --json",
             style="dim",

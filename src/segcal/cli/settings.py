@@ -10,6 +10,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, Unpack, get_args, get_origin, get_type_hints
 
 from segcal.calibrators import create
+from segcal.cli.options import FitOptions
 from segcal.text import suggestion
 from segcal.training.settings import Training
 from segcal.types import InputError
@@ -84,22 +85,23 @@ def settings_of(method: str) -> dict[str, Setting]:
 
 
 def chosen_settings(
-    methods: Sequence[str], texts: Sequence[str], options: Mapping[str, Any], anywhere: Mapping[str, Any]
+    methods: Sequence[str], options: FitOptions, **ignorable: Any
 ) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
     """Return the arguments of the constructor and of `fit` of each method.
 
     Args:
         methods: Names of the methods; each gets the settings that it has.
-        texts: Settings as KEY=VALUE, which at least one of the methods must have.
-        options: Values by name, of which the same holds; None is not given.
-        anywhere: Values by name that methods without such a setting ignore; None is not given.
+        options: What was given; at least one of the methods must have each setting.
+        ignorable: Values by name that methods without such a setting ignore, since their result does not depend on it.
     """
     known = {method: settings_of(method) for method in methods}
-    given = {**{name: value for name, value in options.items() if value is not None}, **dict(map(_pair, texts))}
+    given: dict[str, Any] = {} if options.epochs is None else {"epochs": options.epochs}
+    given |= dict(map(_pair, options.settings or ()))
     for name in given:
         if not any(name in own for own in known.values()):
             raise InputError(_unknown(name, known))
-    given = {**{name: value for name, value in anywhere.items() if value is not None}, **given}
+    shared = {"seed": options.seed, **ignorable}
+    given = {**{name: value for name, value in shared.items() if value is not None}, **given}
     return {method: _split(own, given) for method, own in known.items()}
 
 

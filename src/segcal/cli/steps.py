@@ -4,63 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
+
+import torch
 
 from segcal.calibrators import Calibrator, create, load
-from segcal.calibrators.progress import fit_with_progress
 from segcal.cli.console import Tracked, progress_of
-from segcal.cli.options import FitOptions, FolderOptions, MeasureOptions, PageOptions
+from segcal.cli.options import FolderOptions, MeasureOptions, OutputOptions, ReferenceOptions
 from segcal.data.folders.folder import Folder, open_folder
 from segcal.evaluation.compare import Comparison
 from segcal.evaluation.portraits import choose_cases, portray, save_portraits
 from segcal.evaluation.protocol import Protocol
 from segcal.evaluation.results import Results
-from segcal.files import check_output_file, refuse_foreign, refuse_overwriting, staged_folder
+from segcal.files import check_output_file, check_output_folder, staged_folder
 from segcal.report import write_page
-from segcal.training.processes import choose_device
-from segcal.types import Activation, InputError
-
-__all__ = [
-    "activation_named",
-    "check_outputs",
-    "create_for",
-    "fit_with_progress",
-    "keep",
-    "load_all",
-    "open_at",
-    "protocol_of",
-    "scores_of",
-    "validation_of",
-]
+from segcal.tables import Presentation
+from segcal.types import InputError
 
 
-def open_at(data: Path, options: FolderOptions, split: str | None, preferred: str | None = None) -> Folder:
-    """Open a folder at the split asked for, else at the preferred one if it exists."""
-    folder = open_folder(
-        data,
-        labels=options.labels,
-        split=split,
-        num_classes=options.num_classes,
-        ignore_index=options.ignore_index or None,
-        background=options.background,
-        scores=scores_of(options.scores),
-        activation=activation_named(options.activation),
-    )
+def open_at(
+    data: Path,
+    options: FolderOptions,
+    split: str | None,
+    preferred: str | None = None,
+    **known: Any,
+) -> Folder:
+    """Open a folder at the split asked for, else at the preferred one if it exists.
+
+    Args:
+        data: The folder.
+        options: How it is read.
+        split: Name of a split, or None.
+        preferred: Split that is used if none is asked for.
+        known: Further arguments of `open_folder`, for options that were not given.
+    """
+    given = {**vars(options), "ignore_index": options.ignore_index or None}
+    folder = open_folder(data, split=split, **{**known, **{k: v for k, v in given.items() if v is not None}})
     return folder.select(preferred) if split is None and preferred in folder.splits else folder
-
-
-def scores_of(text: str | None) -> Literal["logits", "probabilities"] | None:
-    """Return the option --scores; raise if it is neither of the two kinds."""
-    if text not in (None, "logits", "probabilities"):
-        raise InputError(f"--scores must be logits or probabilities, got '{text}'")
-    return text  # type: ignore[return-value]
-
-
-def activation_named(text: str | None) -> Activation | None:
-    """Return the option --activation; raise if there is no such activation."""
-    if text not in (None, "softmax", "sigmoid"):
-        raise InputError(f"--activation must be softmax or sigmoid, got '{text}'")
-    return text  # type: ignore[return-value]
 
 
 def validation_of(data: Path, options: FolderOptions, split: str | None, folder: Folder) -> Folder | None:
@@ -70,19 +50,20 @@ def validation_of(data: Path, options: FolderOptions, split: str | None, folder:
     return open_at(data, options, split or "validation")
 
 
-def create_for(method: str, folder: Folder, options: FitOptions, settings: Mapping[str, Any]) -> Calibrator:
+def create_for(
+    method: str, folder: Folder, settings: Mapping[str, Any], *, logits_only: bool, device: torch.device
+) -> Calibrator:
     """Return an unfitted calibrator for the data of a folder, on the device where it is fitted."""
     calibrator = create(
         method,
         num_classes=folder.num_classes,
         activation=folder.activation,
         spatial_dims=folder.spatial_dims,
-        image_channels=0 if options.logits_only else folder.image_channels,
+        image_channels=0 if logits_only else folder.image_channels,
         ignore_index=folder.ignore_index,
         background=folder.background,
         **settings,
     )
-    device = choose_device(options.device)
     return calibrator if "device" in calibrator.fit_settings else calibrator.to(device)
 
 
@@ -110,18 +91,21 @@ def load_all(paths: Sequence[Path]) -> dict[str, Calibrator]:
     return {name: calibrator for name, (_, calibrator) in zip(names, loaded, strict=True)}
 
 
-def check_outputs(folder: Folder, options: PageOptions, *inputs: Path | None) -> None:
+def check_outputs(folder: Folder, options: OutputOptions, *inputs: Path | None) -> None:
     """Raise now, rather than after measuring, if folder or page must not be written or a case does not exist."""
-    if options.out is not None:
-        refuse_overwriting(options.out, *inputs)
-        refuse_foreign(options.out, "results")
-    check_output_file(options.page, (".html", ".htm"), *inputs, options.out)
+    check_output_folder(options.out, "results", *inputs)
+    check_output_file(options.page, (".html", ".htm"), *inputs)
     for name in options.cases or ():
         folder.find(name)
 
 
+def presentation_of(options: ReferenceOptions, methods: Sequence[str]) -> Presentation:
+    """Return how results are shown; raise now if the reference is none of the methods, not after an hour of work."""
+    return Presentation().with_changes(options.reference, options.test, options.average).checked(methods)
+
+
 def keep(
-    found: Results | Comparison, folder: Folder, calibrators: Mapping[str, Calibrator | None], options: PageOptions
+    found: Results | Comparison, folder: Folder, calibrators: Mapping[str, Calibrator | None], options: OutputOptions
 ) -> None:
     """Save results with portraits of the chosen cases, and write their page, where either is wanted."""
     if options.out is None and options.page is None:

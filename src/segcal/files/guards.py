@@ -112,6 +112,13 @@ def refuse_overwriting(out: Path | None, *inputs: Path | None) -> None:
                 raise InputError(f"'{out}' cannot be written to, as '{path}' is read from; choose another output")
 
 
+def check_output_folder(out: Path | None, kind: str, *inputs: Path | None) -> None:
+    """Raise unless a folder of some kind may be written at `out`: not among the inputs, and replacing nothing else."""
+    if out is not None:
+        refuse_overwriting(out, *inputs)
+        refuse_foreign(out, kind)
+
+
 def check_output_file(out: Path | None, extensions: Sequence[str], *inputs: Path | None) -> None:
     """Raise unless a file may be written at `out`: not a folder, not among the inputs, and of a known extension.
 
