@@ -238,7 +238,9 @@ def test_table_shows_and_writes_saved_results(data: Path, calibrator: Path, name
     assert f"saved in {out}" in "".join(shown.splitlines())
     assert out.stat().st_size > 100
     if name == "all.json":
-        assert json.loads(out.read_text()) == succeed_json("table", results)
+        written = json.loads(out.read_text())
+        assert written.pop("signature").startswith("written by segcal")
+        assert written == succeed_json("table", results)
 
 
 @pytest.mark.parametrize("width", [20, 45, 80, 120])
@@ -543,7 +545,7 @@ SPOILS: dict[str, tuple[Callable[[Path], None], str]] = {
     "cut npy": (truncate_npy, "must be a readable .npy file, got a damaged or incomplete one"),
     "pickled npy": (pickle_npy, "got pickled objects, which are never loaded"),
     "pickle": (plain_pickle, "must"),
-    "classes": (drop_class, r"num_classes=3 .*got shape \(2, 16, 14\)"),
+    "classes": (drop_class, r"num_classes=3.*got \(2, 16, 14\)"),
 }
 
 
@@ -553,8 +555,8 @@ def test_bad_data_in_one_sentence(
     data: Path, calibrator: Path, command: str, spoil: Callable[[Path], None], words: str
 ) -> None:
     spoil(data)
-    if command == "apply" and spoil is drop_labels:
-        pytest.skip("apply needs no labels")
+    if command == "apply" and spoil in (drop_labels, cut_labels, set_label):
+        pytest.skip("apply reads no labels")
     before, out = everything(data.parent), data.parent / "out"
     arguments = {
         "fit": ("fit", data, "--split", "test", "--out", out),
@@ -567,7 +569,7 @@ def test_bad_data_in_one_sentence(
     assert BAD in line
     kept = {path for path in everything(data.parent) if path.startswith("out.unfinished")}
     assert everything(data.parent) - kept == before
-    assert bool(kept) == (command == "apply")  # the case before the bad one, for the next run
+    assert bool(kept) == (command in ("apply", "evaluate"))  # the case before the bad one, for the next run
 
 
 @pytest.mark.parametrize("command", ["apply", "evaluate"])

@@ -82,7 +82,7 @@ def test_overlapping_channels(tmp_path: Path) -> None:
     (data / "splits.json").unlink()
     rules = ("--risk", "0.4", "--level", "0.6", "--out", tmp_path / "rules", "--page", tmp_path / "rules.html")
     said = succeed("decide", data, "--calibrators", ts, *rules)
-    assert "TS     core    pixels" in said
+    assert "TS      core     pixels" in said
     assert '"curves":{"whole":{"pixels":{"UC":' in (tmp_path / "rules.html").read_text()
     learned = succeed_json("decide", data, "--calibrators", ts, "--risk", "0.4")
     assert [row["label"] for row in learned["thresholds"]] == ["whole", "core"] * 2

@@ -54,10 +54,10 @@ def compare(
     from segcal.cli.steps import (
         check_outputs,
         create_for,
-        keep,
         open_at,
         presentation_of,
         protocol_of,
+        save_results,
         validation_of,
     )
     from segcal.engines import Run, engine_of
@@ -93,7 +93,7 @@ def compare(
             return
         compared = {UNCALIBRATED: None, **comparison.calibrators}
         comparison = _presented(comparison, presentation, compared, tested.path.resolve().name)
-        keep(comparison, tested, compared, output_options)
+        save_results(comparison, tested, compared, output_options)
     _print_comparison(comparison, measure_options.floor, output_options)
 
 

@@ -1,4 +1,4 @@
-"""What every command does on the screen: errors in one sentence, progress bars, warnings, where output was written."""
+"""The screen of every command: errors in one sentence, progress bars, warnings, where output was written."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from typing import Any
 import typer
 from rich.console import Console
 from rich.segment import Segment
-from rich.table import Table
 from typer.core import TyperCommand, TyperGroup
 
 from segcal.progress import Tracked, progress_of
@@ -48,7 +47,7 @@ class PlainConsole(Console):
 
     def print(self, *objects: Any, **options: Any) -> None:
         """Print objects, whose text is made printable before its width is measured."""
-        super().print(*(_printable(each) for each in objects), **options)
+        super().print(*(printable(each, lines=True) if isinstance(each, str) else each for each in objects), **options)
 
     def render(self, renderable: Any, options: Any = None) -> Iterator[Segment]:
         """Yield the text in segments, with control characters as escapes."""
@@ -56,18 +55,6 @@ class PlainConsole(Console):
             text = segment.text if segment.control else printable(segment.text, lines=True)
             text = text if self.encoding.startswith("utf") else text.translate(_ARROWS)
             yield segment if text == segment.text else Segment(text, segment.style)
-
-
-def _printable(shown: Any) -> Any:
-    """Return text, or a table of text, with control characters as escapes; other objects render themselves."""
-    if isinstance(shown, str):
-        return printable(shown, lines=True)
-    if isinstance(shown, Table):
-        for column in shown.columns:
-            column.header, column.footer = _printable(column.header), _printable(column.footer)
-            column._cells = [_printable(cell) for cell in column._cells]
-        shown.title, shown.caption = _printable(shown.title), _printable(shown.caption)
-    return shown
 
 
 OUT = PlainConsole()
@@ -134,7 +121,7 @@ def _complain(sentence: str, error: BaseException | None = None) -> None:
 
 
 def _reason(error: OSError) -> str:
-    """Say in words why the system refused; numpy counts the bytes that were left when a disk is full."""
+    """Return in words why the system refused; numpy counts the bytes that were left when a disk is full."""
     if error.errno is None and "requested and" in str(error):
         return "No space left on device"
     return error.strerror or str(error)

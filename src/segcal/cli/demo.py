@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shlex
+from itertools import count
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from segcal.cli.console import OUT, say, say_json
-from segcal.cli.options import OUTPUT, AsJson
+from segcal.cli.options import OUTPUT, AsJson, option
 
 _TITLES = {
     "ts": "One temperature",
@@ -20,46 +21,41 @@ _TITLES = {
 
 
 def demo(
-    out: Annotated[
-        Path, typer.Option(help="Folder for the sample data and the results.", rich_help_panel=OUTPUT)
-    ] = Path("demo"),
+    out: Annotated[Path, option(OUTPUT, "Folder for the sample data and the results.")] = Path("demo"),
     as_json: AsJson = False,
 ) -> None:
     """Run the commands one after another on sample data, offline.
 
     Example: segcal demo
     """
-    from segcal.cli.demo_story import choose_story, options_of, verdict
+    from segcal.cli.demo_story import choose_story, verdict
     from segcal.data.folders.writer import write_folder
+    from segcal.data.sample import brain
     from segcal.evaluation.results import Results
 
-    story = choose_story()
+    story, step = choose_story(), count(1)
     data, probs, results, page = (out / name for name in ("data", "probs", "results", "page.html"))
     fitted = [out / method for method in story.fits]
     OUT.quiet = as_json
     try:
-        if story.note is not None:
-            say(f"{story.note}. Until then, the demo shows simulated scenes.")
-        _title(f"1. A folder of scores, labels and images ({story.title})", f"ls {shlex.quote(str(data))}")
+        if not brain.has_template():
+            say(f"{brain.MISSING}. Until then, the demo shows simulated scenes.")
+        _title(f"{next(step)}. A folder of scores, labels and images ({story.title})", f"ls {shlex.quote(str(data))}")
         write_folder(data, story.splits, class_names=story.class_names, background=story.background)
         say("  ".join(sorted(path.name for path in data.iterdir())))
-        _run("2. Is the network over- or underconfident?", "diagnose", data, "--split", "fit")
-        for step, (method, settings) in enumerate(story.fits.items(), 3):
-            title = f"{step}. {_TITLES[method]}: {method.upper()}"
-            _run(title, "fit", data, "--method", method, *options_of(settings), "--out", out / method)
-        sizes = ("--patch-size", story.patch_size, "--patch-sizes", *story.patch_sizes)
+        _run(f"{next(step)}. Is the network over- or underconfident?", "diagnose", data, "--split", "fit")
+        for method, options in story.fits.items():
+            title = f"{next(step)}. {_TITLES[method]}: {method.upper()}"
+            _run(title, "fit", data, "--method", method, *options, "--out", out / method)
+        sizes = ("--patch-size", story.patch_sizes[0], "--patch-sizes", *sorted(story.patch_sizes))
         measuring = ("--calibrators", *fitted, "--reference", "LTS", *sizes, "--out", results)
-        last = 2 + len(story.fits)
-        _run(
-            f"{last + 1}. Measure in the whole image, near boundaries and in local patches",
-            "evaluate",
-            data,
-            *measuring,
-        )
+        title = "Measure in the whole image, near boundaries and in local patches"
+        _run(f"{next(step)}. {title}", "evaluate", data, *measuring)
         say(verdict(Results.load(results)))
         written = ("--split", "test", "--temperature", "--out", probs)
-        _run(f"{last + 2}. Write calibrated probabilities and temperature maps", "apply", out / "lts", data, *written)
-        _run(f"{last + 3}. A page that opens in any browser", "report", results, "--out", page)
+        title = "Write calibrated probabilities and temperature maps"
+        _run(f"{next(step)}. {title}", "apply", out / "lts", data, *written)
+        _run(f"{next(step)}. A page that opens in any browser", "report", results, "--out", page)
     finally:
         OUT.quiet = False
     if as_json:

@@ -1,88 +1,59 @@
-"""What `segcal demo` shows: brains where the extra `demo` is installed, simulated scenes elsewhere."""
+"""The samples of `segcal demo`: brains where the extra `demo` is installed, simulated scenes elsewhere."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 from segcal.data.sample import brain, load_sample
 from segcal.evaluation.results import Results
 from segcal.regions import local_patch_size
 from segcal.types import Case
 
-_TRAINING = {"epochs": 60, "learning_rate": 3e-3, "flips": True}
 
-
-@dataclass(frozen=True)
-class Story:
-    """A sample, and how the demo fits and measures on it.
-
-    Attributes:
-        title: What the sample is.
-        note: What to tell the user first; None if nothing.
-        splits: Its cases.
-        class_names: Names of its classes.
-        background: The class that the *All* region leaves out.
-        fits: The methods, and the options of `segcal fit` for each.
-        patch_size: Side of the Local patches.
-        patch_sizes: Further sides to show.
-    """
+class Story(NamedTuple):
+    """A sample, and how the demo fits and measures on it."""
 
     title: str
-    note: str | None
     splits: Mapping[str, Sequence[Case]]
     class_names: tuple[str, ...]
     background: int | None
-    fits: Mapping[str, Mapping[str, Any]]
-    patch_size: int
+    fits: Mapping[str, tuple[str, ...]]
+    """Options of `segcal fit` for each method."""
     patch_sizes: tuple[int, ...]
+    """Sides of the Local patches; the first is that of the tables."""
 
 
 def choose_story() -> Story:
-    """Return the story of the brains, or that of the scenes with a note on how to get the brains."""
-    return brain_story() if brain.has_template() else scene_story(brain.MISSING)
+    """Return the story of the brains, or that of the scenes where the brains are not installed."""
+    return brain_story() if brain.has_template() else scene_story()
 
 
 def brain_story() -> Story:
     """Return the story of a 3D U-Net on brains."""
     splits = load_sample("brain")
-    training = {"epochs": 15, "learning_rate": 3e-3, "crop": 32}
     size = local_patch_size([case.logits.shape[1:] for case in splits["test"]])
+    training = ("--epochs", "15", "--set", "learning_rate=0.003")
     return Story(
         title="brains made from the MNI152 template, scores of a 3D U-Net",
-        note=None,
         splits=splits,
         class_names=brain.CLASSES,
         background=0,
-        fits={"ts": {}, "ibts": {**training, "crop": None}, "lts": training, "cts": {}},
-        patch_size=size,
-        patch_sizes=(size // 2, size),
+        fits={"ts": (), "ibts": training, "lts": (*training, "crop=32"), "cts": ()},
+        patch_sizes=(size, size // 2),
     )
 
 
-def scene_story(note: str | None = None) -> Story:
+def scene_story() -> Story:
     """Return the story of simulated scenes."""
     return Story(
         title="simulated scenes",
-        note=note,
         splits=load_sample("scenes"),
         class_names=("field", "road", "water", "forest", "town"),
         background=None,
-        fits={"ts": {}, "lts": _TRAINING},
-        patch_size=48,
-        patch_sizes=(12, 24, 48, 96),
+        fits={"ts": (), "lts": ("--epochs", "60", "--set", "learning_rate=0.003", "flips=true")},
+        patch_sizes=(48, 12, 24, 96),
     )
-
-
-def options_of(settings: Mapping[str, Any]) -> list[str]:
-    """Return settings as words of the command line.
-
-    >>> options_of({"learning_rate": 0.003, "flips": True, "crop": None})
-    ['--set', 'learning_rate=0.003', '--set', 'flips=True']
-    """
-    given = {name: value for name, value in settings.items() if value is not None}
-    return [word for name, value in given.items() for word in ("--set", f"{name}={value}")]
 
 
 def verdict(results: Results) -> str:

@@ -34,7 +34,7 @@ def evaluate(
     Example: segcal evaluate DATA --calibrators ts/ --reference TS --out results/ --page page.html
     """
     from segcal.cli.results_view import print_summary, say_rest, warn_of
-    from segcal.cli.steps import check_outputs, keep, load_all, open_at, presentation_of, protocol_of
+    from segcal.cli.steps import check_outputs, load_all, open_at, presentation_of, protocol_of, save_results
     from segcal.engines import Run, engine_of
     from segcal.evaluation.compare import UNCALIBRATED
     from segcal.evaluation.folders import evaluate_folder
@@ -53,7 +53,7 @@ def evaluate(
         if results is None:
             return
         results = results.presented(presentation, dataset=folder.path.resolve().name)
-        keep(results, folder, compared, output_options)
+        save_results(results, folder, compared, output_options)
     warn_of(results)
     if output_options.as_json:
         say_json(results.to_dict())

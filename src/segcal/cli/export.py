@@ -8,14 +8,12 @@ from typing import Annotated
 import typer
 
 from segcal.cli.console import say, say_json
-from segcal.cli.options import OUTPUT, AsJson, SavedCalibrator
+from segcal.cli.options import OUTPUT, AsJson, SavedCalibrator, option
 
 
 def export(
     calibrator: SavedCalibrator,
-    out: Annotated[
-        Path, typer.Option(help="The file to write: .onnx, or .pt2 for torch.export.", rich_help_panel=OUTPUT)
-    ],
+    out: Annotated[Path, option(OUTPUT, "File to write: .onnx, or .pt2 for torch.export.")],
     network: Annotated[
         str | None, typer.Option(help="Put this network first: MODULE:FUNCTION that returns an nn.Module.")
     ] = None,

@@ -8,13 +8,13 @@ from typing import Annotated
 import typer
 
 from segcal.cli.console import say_file
-from segcal.cli.options import OUTPUT, AsJson, ResultsFolder
+from segcal.cli.options import OUTPUT, AsJson, ResultsFolder, option
 
 
 def figure(
-    kind: Annotated[str, typer.Argument(help="The figure, such as reliability; another name is answered with a list.")],
+    kind: Annotated[str, typer.Argument(help="Figure, such as reliability; any other name shows the list.")],
     results: ResultsFolder,
-    out: Annotated[Path, typer.Option(help="The file to write: .pdf, .png or .svg.", rich_help_panel=OUTPUT)],
+    out: Annotated[Path, option(OUTPUT, "File to write: .pdf, .png or .svg.")],
     methods: Annotated[list[str] | None, typer.Option(help="Only these methods, in this order.")] = None,
     metric: Annotated[str, typer.Option(help="regions, patch-size: the metric.")] = "ece",
     region: Annotated[str | None, typer.Option(help="reliability: all, boundary; patch-size: local-avg.")] = None,

@@ -15,12 +15,12 @@ def fuse(
     atlases: Annotated[Path, typer.Argument(help="Folder with labels/ and probabilities/ or images/ (NIfTI).")],
     out: Annotated[Path, typer.Option(help="Folder to write the fused labels and maps in.")],
     method: Annotated[str, typer.Option(help="jlf, svwv, plurality or majority.")] = "jlf",
-    target: Annotated[
-        Path | None, typer.Option(help="Target image, to weigh atlases by their images where they lack probabilities.")
-    ] = None,
+    target: Annotated[Path | None, typer.Option(help="Target image, to weight atlases without probabilities.")] = None,
     alpha: Annotated[float, typer.Option(help="jlf: added to the diagonal of the error matrix.")] = 0.1,
     beta: Annotated[float | None, typer.Option(help="jlf: exponent of the error matrix.")] = None,
-    patch: Annotated[int | None, typer.Option(help="jlf: radius of the cube over which errors are summed.")] = None,
+    patch: Annotated[
+        int | None, typer.Option(help="jlf: radius of the cube over which errors are summed, in voxels.")
+    ] = None,
     nonnegative: Annotated[bool, typer.Option("--nonnegative", help="jlf: forbid negative weights.")] = False,
     as_json: AsJson = False,
 ) -> None:

@@ -5,19 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from segcal.cli.console import say_file
-from segcal.cli.options import OUTPUT, AsJson, ReferenceOptions, ResultsFolder
+from segcal.cli.options import OUTPUT, AsJson, ReferenceOptions, ResultsFolder, option
 
 
 def report(
     results: ResultsFolder,
     reference_options: ReferenceOptions,
-    out: Annotated[Path, typer.Option(help="The HTML file to write.", rich_help_panel=OUTPUT)],
-    decisions: Annotated[
-        Path | None, typer.Option(help="Folder that 'segcal decide' wrote, to show too.", rich_help_panel=OUTPUT)
-    ] = None,
+    out: Annotated[Path, option(OUTPUT, "HTML file to write.")],
+    decisions: Annotated[Path | None, option(OUTPUT, "Folder that 'segcal decide' wrote, to show too.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Write the page of an evaluation: one HTML file without external parts.

@@ -1,4 +1,4 @@
-"""What several commands do once they run: open a folder, fit with a progress bar, save and show results."""
+"""Steps that several commands share once they run: open a folder, build a calibrator, save and show results."""
 
 from __future__ import annotations
 
@@ -23,11 +23,7 @@ from segcal.types import InputError
 
 
 def open_at(
-    data: Path,
-    options: FolderOptions,
-    split: str | None,
-    preferred: str | None = None,
-    **known: Any,
+    data: Path, options: FolderOptions, split: str | None, preferred: str | None = None, **known: Any
 ) -> Folder:
     """Open a folder at the split asked for, else at the preferred one if it exists.
 
@@ -104,7 +100,7 @@ def presentation_of(options: ReferenceOptions, methods: Sequence[str]) -> Presen
     return Presentation().with_changes(options.reference, options.test, options.average).checked(methods)
 
 
-def keep(
+def save_results(
     found: Results | Comparison, folder: Folder, calibrators: Mapping[str, Calibrator | None], options: OutputOptions
 ) -> None:
     """Save results with portraits of the chosen cases, and write their page, where either is wanted."""
