@@ -1,4 +1,4 @@
-"""How often bootstrap intervals hold the truth: `python -m benchmarks.coverage` prints the table of docs/results.
+"""Coverage of bootstrap intervals: `python -m benchmarks.coverage` prints the table of docs/results.
 
 Images are simulated as reliability histograms of an overconfident network. Each image has its own difficulty and its
 own overconfidence, which images of one group share; so images differ by much more than the noise of their pixels. The

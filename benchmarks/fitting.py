@@ -61,7 +61,7 @@ def netcal_temperature(probs: Array, labels: Array) -> Apply:
 
 
 def netcal_vector(probs: Array, labels: Array) -> Apply:
-    """What netcal calls logistic calibration is vector scaling where there are more than two classes."""
+    """Fit netcal's logistic calibration, which is vector scaling where there are more than two classes."""
     from netcal.scaling import LogisticCalibration
 
     peer = LogisticCalibration()

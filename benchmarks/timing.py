@@ -1,4 +1,4 @@
-"""How long a function takes: the median of repeated runs, all in this process."""
+"""Duration of a function: the median of repeated runs, all in this process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was begun in one way is not gone on with in another."""
+"""Guard of resumed runs: the options must be those that the run was started with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every experiment does with its cases: fit each method of the table, and count the labels that it changes."""
+"""Steps that experiments share: fit each method of the table, and count the labels that it changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What numbers were made with."""
+"""Versions of the software and the device that produced the results."""
 
 from __future__ import annotations
 

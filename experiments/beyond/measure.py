@@ -23,7 +23,7 @@ _REPETITIONS = 200
 
 @dataclass(frozen=True)
 class Item:
-    """What has a folder of its own."""
+    """One fit and its measurements, in one folder."""
 
     data: str
     number: int
@@ -31,7 +31,7 @@ class Item:
     method: str
 
     def folder(self, out: Path) -> Path:
-        """Where its report and results lie."""
+        """Return the folder of its report and results."""
         return out / self.data / f"split-{self.number}" / f"images-{self.images}" / self.method.replace(" ", "-")
 
 
@@ -64,12 +64,12 @@ def measure(task: Task, images: int, method: str, out: Path, training: Training)
 
 
 def _options(training: Training) -> dict[str, int | None]:
-    """What must not change between one call and the next."""
+    """Return the options that must not change between calls."""
     return {"epochs": training.epochs, "crop": training.crop}
 
 
 def finished(out: Path) -> Iterator[tuple[Item, dict[str, Any], Results]]:
-    """What is done: the item, its report and its results."""
+    """Yield what is done: the item, its report and its results."""
     for path in sorted(out.glob(f"*/split-*/images-*/*/{REPORT}")):
         report = read_json(path)
         item = Item(**{name: report[name] for name in ("data", "number", "images", "method")})

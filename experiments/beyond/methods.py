@@ -23,7 +23,7 @@ _CACHE = 8 << 30
 
 @dataclass(frozen=True)
 class Training:
-    """Of LTS: how long (None for its default), on crops of which side (whole images if None), and where."""
+    """Training of LTS: epochs (None for its default), side of the crops (None for whole images) and device."""
 
     epochs: int | None = None
     crop: int | None = None
@@ -92,7 +92,7 @@ METHODS: dict[str, Fit | None] = {
 
 
 def method_named(name: str) -> Fit | None:
-    """How a method is fitted; None for the scores as they are."""
+    """Return the fit of a method; None for the scores as they are."""
     if name not in METHODS:
         raise InputError(f"methods must be among {', '.join(METHODS)}, got '{name}'")
     return METHODS[name]

@@ -1,4 +1,4 @@
-"""Which cases are fitted on and which are measured: five random splits of each set of scores.
+"""Cases to fit on and cases to measure: five random splits of each set of scores.
 
 - `voc`: half of the images to fit on, the others to measure.
 - `camvid`: four fifths of the blocks of time of `val`, one video, to fit on; all of `test`, which are two other videos.
@@ -29,7 +29,7 @@ BLOCKS = 10
 
 @dataclass(frozen=True)
 class Task:
-    """What is fitted on and what is measured in one split."""
+    """Cases to fit on and cases to measure in one split."""
 
     data: str
     number: int
@@ -40,12 +40,12 @@ class Task:
     """Classes, labels left out and background."""
 
     def part_of(self, case: str) -> str:
-        """What a measured case is counted to: its video, where there are several."""
+        """Return the part of the data that a measured case belongs to: its video, where there are several."""
         return f"camvid, {sequence_of(case)}" if self.data == "camvid" else self.data
 
 
 def voc_tasks(root: Path, count: int) -> Iterator[Task]:
-    """Of images and scores that are coarser than their labels; all are held in memory, since each is read often."""
+    """Yield splits of images and scores that are coarser than their labels; all are held in memory."""
     about = {"num_classes": len(VOC_CLASSES), "ignore_index": VOC_VOID, "background": BACKGROUND}
     cases = {case.name: case for case in open_coarse(root)}
     for number in range(count):
@@ -54,7 +54,7 @@ def voc_tasks(root: Path, count: int) -> Iterator[Task]:
 
 
 def camvid_tasks(root: Path, logits: Path, count: int) -> Iterator[Task]:
-    """Of CamVid's frames and the logits of one job of `experiments.camvid`, whose folder is given."""
+    """Yield splits of CamVid's frames and the logits of one job of `experiments.camvid`, whose folder is given."""
     about = {"num_classes": len(CLASSES), "ignore_index": VOID, "background": None}
     data, job = open_camvid(root), Job.of(logits.name)
     val, test = (_held(data, job, logits.parent, split) for split in ("val", "test"))

@@ -39,7 +39,7 @@ class Augmentation:
 def look(
     images: Tensor, labels: Tensor, views: Float[Tensor, "B 2 3"], size: tuple[int, int]
 ) -> tuple[Float[Tensor, "B C h w"], Tensor]:
-    """What an affine view shows of frames; beyond their edges pictures are mirrored and labels void."""
+    """Return an affine view of frames; beyond their edges pictures are mirrored and labels void."""
     grid = F.affine_grid(views, [len(images), 1, *size], align_corners=False)
     seen = F.grid_sample(images.float() / 255, grid, padding_mode="reflection", align_corners=False)
     shifted = (labels.float() - VOID).unsqueeze(1)  # so that the zeros beyond the edge are void

@@ -151,7 +151,7 @@ class _DenseBlock(nn.Module):
 
 
 def _recomputed(layer: _DenseLayer, features: Sequence[Maps]) -> Maps:
-    """What a layer makes of features, to be computed once more in the backward pass."""
+    """Return the output of a layer, which is computed again in the backward pass."""
 
     def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
         return nullcontext(), _statistics_kept(layer.norm)

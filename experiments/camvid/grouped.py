@@ -49,7 +49,7 @@ class ShrunkTemperature(TemperatureCalibrator):
 
 @dataclass(frozen=True)
 class Choice:
-    """What the blocks left out say: epochs and share, with the evidence for each."""
+    """Return epochs and share chosen on the blocks left out, with the evidence for each."""
 
     epochs: int
     share: float

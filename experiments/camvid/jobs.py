@@ -1,4 +1,4 @@
-"""What is run: a job is one network, one loss and one seed, with a folder of its own; a recipe says how."""
+"""Jobs and recipes: a job is one network, one loss and one seed, with its own folder; a recipe says how it is run."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Network = Literal["56", "67", "103", "tiny"]
 Loss = Literal["ce", "focal", "mmce", "mmce-weighted"]
 
 LOSSES: dict[Loss, str] = {"ce": "", "focal": "FL", "mmce": "MMCE", "mmce-weighted": "MMCE weighted"}
-"""How the paper's table calls a network that was trained with each loss."""
+"""Name of a network that was trained with each loss in the paper's table."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a network is trained and its calibrators are fitted.
+    """Settings of the training of a network and of the fits of its calibrators.
 
     No frame of `val` or `test` influences the training: its length is fixed, and the averaged weights of its last epoch
     are used, with batch-normalisation statistics of the whole training frames. Network, dropout, batches of three crops
@@ -105,7 +105,7 @@ class Job:
 
     @property
     def name(self) -> str:
-        """What its folder is called."""
+        """Name of its folder."""
         return f"fc-densenet{self.network}-{self.loss}-{self.seed}"
 
     @classmethod
@@ -120,11 +120,11 @@ class Job:
         return cls(found[1], found[2], int(found[3]))  # type: ignore[arg-type]
 
     def folder(self, out: Path) -> Path:
-        """Where all that belongs to the job lies."""
+        """Return the folder of the job."""
         return out / self.name
 
     def method(self, name: str) -> str:
-        """How the table calls a calibrator's name on this network: LTS, FL+LTS; UC, FL."""
+        """Return the name of a calibrator on this network in the table: LTS, FL+LTS; UC, FL."""
         joint = LOSSES[self.loss]
         if not joint:
             return name

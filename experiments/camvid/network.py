@@ -172,7 +172,7 @@ def _write_logits(network: nn.Module, frames: Sequence[Frame], folder: Path, dev
 
 
 def read_logits(job: Job, out: Path, split: Split, name: str) -> Array:
-    """What `predict` wrote for a frame."""
+    """Return the logits that `predict` wrote for a frame."""
     return np.array(read_npy(job.folder(out) / LOGITS / split / f"{name}.npy"))
 
 

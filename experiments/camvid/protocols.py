@@ -1,4 +1,4 @@
-"""What each protocol fits, on frames of `val` alone."""
+"""Fits of each protocol, on frames of `val` alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How good a network's labels are, and the statistics of batch normalisation that it needs for whole frames."""
+"""Accuracy of a network's labels, and the statistics of batch normalisation that it needs for whole frames."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def measure(network: nn.Module, frames: Sequence[Labelled]) -> float:
 
 
 def confusion(logits: Float[Tensor, "B L H W"], labels: Integer[Tensor, "B H W"]) -> Integer[Tensor, "L L"]:
-    """How many pixels of each class (rows) are taken for each class (columns); void is not counted."""
+    """Return the confusion matrix: true classes in rows, predicted classes in columns; void is not counted."""
     size = len(CLASSES)
     pairs = labels.long() * size + logits.argmax(1)
     return torch.bincount(pairs.flatten(), minlength=(VOID + 1) * size)[: size * size].reshape(
@@ -94,7 +94,7 @@ def in_batches(items: Sequence[_T], size: int) -> Iterator[Sequence[_T]]:
 
 @contextmanager
 def choosing_kernels(on: bool) -> Iterator[None]:
-    """Whether cuDNN tries several kernels for each new shape, which takes half a minute and pays in a training only."""
+    """Set whether cuDNN tries several kernels per shape, which takes half a minute and pays in training only."""
     before, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, on
     try:
         yield

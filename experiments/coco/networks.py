@@ -30,7 +30,7 @@ class OfUnitImages(nn.Module):
         self.network: Any = network  # so that its parts can be asked for
 
     def forward(self, image: Image) -> Any:
-        """What the network returns."""
+        """Return the output of the network."""
         return self.network(self._normalised(image))
 
     def coarse(self, image: Image) -> Tensor:

@@ -50,7 +50,7 @@ class Frame(NamedTuple):
 
 @dataclass(frozen=True)
 class CamVid:
-    """Where the frames of each split lie, by name; made by `open_camvid`."""
+    """Paths of the frames of each split, by name; made by `open_camvid`."""
 
     root: Path
     files: Mapping[Split, Mapping[str, tuple[Path, Path]]]

@@ -25,7 +25,7 @@ DOWNLOAD = (
     "which then holds val2017 and annotations"
 )
 SIZES = (3500, 500, 1000)
-"""Of the paper's parts of val2017: to fit on, to choose the epoch by, to measure."""
+"""Sizes of the paper's parts of val2017: to fit on, to choose the epoch by, to measure."""
 
 _NAMES = {
     "aeroplane": "airplane",
@@ -47,7 +47,7 @@ class Coco:
     pictures: Mapping[str, Path]
     sizes: Mapping[str, tuple[int, int]]
     annotations: Mapping[str, Sequence[tuple[int, Any]]]
-    """Of each picture: class and outline of every instance of a VOC class."""
+    """Class and outline of every instance of a VOC class, by picture."""
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -30,7 +30,7 @@ UNCALIBRATED, SCHEDULE = "uc", "lts-paper"
 
 _FIRST = ("ts", "ibts", "lts", "cts")
 METHODS = (UNCALIBRATED, *_FIRST, *(name for name in PAPER if name not in _FIRST), SCHEDULE, "auto")
-"""What is measured by default: the rows of the paper's table and `cts` first, what takes longest last."""
+"""Methods measured by default: the rows of the paper's table and `cts` first, what takes longest last."""
 
 ROWS, PATCHES, REPORT = "rows.csv.gz", "patches.csv.gz", "report.json"
 _TUNED = ("ibts", "lts")

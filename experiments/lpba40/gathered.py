@@ -1,4 +1,4 @@
-"""What a job has measured: gathered from its folders, or from the archive that is kept beside the experiment."""
+"""Measurements of a job, from its folders or from the archive that is kept beside the experiment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is run: presets of data, network and schedule, and the jobs that they make."""
+"""Presets of data, network and schedule, and the jobs that they make."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Data = Literal["lpba40", "hippocampus", "mouse_brain"]
 
 @dataclass(frozen=True)
 class Recipe:
-    """How one preset is run; the defaults are the paper's.
+    """Settings of one preset; the defaults are the paper's.
 
     Args:
         data: Data set, as `prepare` calls it.
@@ -102,7 +102,7 @@ class Job:
 
     @property
     def recipe(self) -> Recipe:
-        """How it is run."""
+        """Settings of its preset."""
         return small(PRESETS[self.preset]) if self.small else PRESETS[self.preset]
 
     def split(self, names: tuple[str, ...]) -> tuple[NestedFold, ...]:

@@ -30,7 +30,7 @@ WEIGHTS, LOG, LOGITS = "network.safetensors", "training.json", "logits"
 
 
 def fold_folder(out: Path, fold: Fold) -> Path:
-    """Where all that belongs to a fold lies."""
+    """Return the folder of a fold."""
     return out / f"fold-{fold.number}"
 
 
@@ -50,7 +50,7 @@ class PairSource:
         self.samples = [_sample(volumes[pair.target], read_warp(out / WARPS, pair), space, device) for pair in pairs]
 
     def __len__(self) -> int:
-        """How many pairs there are."""
+        """Return the number of pairs."""
         return len(self.samples)
 
     def __getitem__(self, index: int) -> Sample:
@@ -120,7 +120,7 @@ def predict(out: Path, fold: Fold, preset: Preset, *, device: str) -> None:
 
 
 def read_logits(out: Path, fold: Fold, target: str) -> Array:
-    """What `predict` wrote, as float32."""
+    """Return the logits that `predict` wrote, as float32."""
     path = fold_folder(out, fold) / LOGITS / f"{target}.npy"
     if not path.exists():
         raise InputError(f"'{path}' is missing; run the stage `predict` first")

@@ -1,4 +1,4 @@
-"""Where calibration is measured (Sec. 4, "Evaluation Regions"): *All*, *Boundary*, *Local* patches, in 2D and 3D.
+"""Regions in which calibration is measured (Sec. 4, "Evaluation Regions"): *All*, *Boundary*, *Local*, in 2D and 3D.
 
 A region is a Bool tensor with the shape of the labels; a patch is a box. Ignored pixels belong to no region.
 

@@ -15,7 +15,7 @@ _CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2
 """Characters that steer a terminal or hide text, and bytes of file names that are not UTF-8; not the line break."""
 
 _FORMULA = re.compile("'*[=+\\-@\t\r]")
-"""How a cell begins that a spreadsheet would compute."""
+"""Beginning of a cell that a spreadsheet would compute."""
 
 
 class CalibrationWarning(UserWarning):

@@ -30,7 +30,7 @@ Temperature: TypeAlias = Float[Tensor, "B 1 *S"]
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 IgnoreIndex: TypeAlias = int | Sequence[int] | None
 Activation: TypeAlias = Literal["softmax", "sigmoid"]
-"""What turns logits into probabilities: a softmax over exclusive classes, or a sigmoid of each channel by itself."""
+"""Function from logits to probabilities: a softmax over exclusive classes, or a sigmoid of each channel separately."""
 
 
 Public = TypeVar("Public")

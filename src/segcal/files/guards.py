@@ -1,4 +1,4 @@
-"""What an output may replace: nothing that is read, and nothing but segcal's own earlier output of the same kind.
+"""Guards of outputs: they replace nothing that is read, and nothing but segcal's own earlier output of the same kind.
 
 A folder that segcal writes has a marker that lists its files with their checksums. It is replaced only as long as it
 holds these files and no others; a single file only with its signature (see `segcal.files.signing`).

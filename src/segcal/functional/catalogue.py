@@ -21,7 +21,7 @@ PARTS = ("calibration", "refinement", "resolution", "uncertainty")
 
 @dataclass(frozen=True)
 class Metric:
-    """What is known about a metric.
+    """Name, title, unit and direction of a metric.
 
     Attributes:
         name: Name in results, such as "ece".
@@ -54,12 +54,12 @@ class Metric:
 
     @property
     def percent(self) -> bool:
-        """Whether it is shown in percent."""
+        """True if it is shown in percent."""
         return self.unit == "%"
 
     @property
     def higher_is_better(self) -> bool:
-        """Whether larger values are better."""
+        """True if larger values are better."""
         return self.better == "higher"
 
     @property

@@ -44,7 +44,7 @@ WORDS = (
 """The features in words, in the same order."""
 
 REACH = max(max(WINDOWS) // 2, (1 << DOUBLINGS) - 1) + 1
-"""How far the features look, in pixels: half a window or the largest distance, and one more for its neighbour."""
+"""Reach of the features in pixels: half a window or the largest distance, and one more for its neighbour."""
 
 
 @accelerated

@@ -166,7 +166,7 @@ def measure_batch(
 
 
 class Totals(NamedTuple):
-    """What is kept of G regions of all batches so far.
+    """Counts and sums of G regions over all batches so far.
 
     Pixels, correct pixels and summed confidence by predicted class and bin, pixels of each true class, the sums of NLL,
     Brier score and entropy, and the first three again by predicted class and cell.

@@ -45,7 +45,7 @@ class Minimum:
 
 
 _RIDGES = 12
-"""How often more ridge is tried, each time a hundredfold."""
+"""Number of times that a ridge a hundred times larger is tried."""
 
 
 class Metric:

@@ -30,7 +30,7 @@ class NonnegativeMinimum:
     """Summed over the problems."""
     evaluations: int
     promised: float
-    """What the last model promised still to gain."""
+    """Decrease that the last model still promised."""
     converged: bool
 
 

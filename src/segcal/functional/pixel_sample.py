@@ -1,4 +1,4 @@
-"""Which pixels of a stream a sample keeps: each has a level, drawn from its position in the stream.
+"""Pixels of a stream that a sample keeps: each has a level, drawn from its position in the stream.
 
 Half of all pixels have level 0, a quarter level 1 and so on. A class that outgrows its room loses its lowest level, so
 that what is kept is a fair draw at any time, and depends neither on how the stream was cut into pieces nor on other

@@ -1,4 +1,4 @@
-"""What the probabilities of an image imply for its labels: expected pixels per class, and labels drawn from them.
+"""Labels that the probabilities of an image imply: expected pixels per class, and labels drawn from them.
 
 Computed in float64 whatever the precision of the logits.
 """

@@ -24,7 +24,7 @@ from segcal.types import Activation, InputError
 
 
 class SoftPixels(NamedTuple):
-    """What the metrics need from each pixel; `hit` is the probability that its predicted class is right."""
+    """Values of each pixel that the metrics need; `hit` is the probability that its predicted class is right."""
 
     confidence: Float64[Tensor, " N"]
     predicted: Int64[Tensor, " N"]

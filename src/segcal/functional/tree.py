@@ -21,7 +21,7 @@ from segcal.kernels.dispatch import accelerated, accelerated_with_gradients
 
 DILATION = 2
 REACH = 4
-"""How far a convolution looks, in pixels."""
+"""Reach of a convolution, in pixels."""
 
 Convolution = tuple[Float[Tensor, "_out _in *_kernel"], Float[Tensor, " _out"]]
 """Weight and bias."""

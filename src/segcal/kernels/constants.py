@@ -9,14 +9,14 @@ import torch
 CELLS = 1 << 16
 """Cells of a fine histogram of confidences or probabilities."""
 OCTAVES = 64
-"""Of 512 cells, for probabilities below 1/2, and as many for 1 - probability."""
+"""Octaves of 512 cells, for probabilities below 1/2, and as many for 1 - probability."""
 
 WINDOWS = (9, 25)
 """Sides of the boxes of the context features, in pixels."""
 MARGIN_CAP = 10.0
 """Nats beyond which a larger margin carries no information, only the scale of the logits."""
 DOUBLINGS = 4
-"""Of the distance within which a boundary is searched: 0, 1, 3, 7 and 15 pixels."""
+"""Doublings of the distance within which a boundary is searched: 0, 1, 3, 7 and 15 pixels."""
 LOWEST = -80.0
 """A logit further below the largest counts as this far below it: sums do not change, and nothing overflows."""
 

@@ -1,4 +1,4 @@
-"""Which cases belong together when nobody says so: frames of a video, cut into blocks of time.
+"""Groups of cases that declare none: frames of a video, cut into blocks of time.
 
 Neighbouring frames are nearly copies of each other. Cross-validation that leaves single frames out then tests on what
 it was fitted on, and promises more than another video delivers. Cases without a group are put in the order of their
@@ -41,12 +41,12 @@ class Grouping:
 
     @property
     def count(self) -> int:
-        """How many groups there are; a case without one is a group of its own."""
+        """Number of groups; a case without one is its own group."""
         return len(set(self.groups) - {None, ""}) + sum(not group for group in self.groups)
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What a user should know about groups that were guessed."""
+        """Warnings about groups that were guessed."""
         if self.kind != "blocks":
             return ()
         return (f"{self.why}; give each case its group (the video, the patient) to say what belongs together",)

@@ -1,4 +1,4 @@
-"""How numbers are written: with the unit and the digits that the catalogue gives a metric.
+"""Numbers as text, with the unit and the digits that the catalogue gives a metric.
 
 Terminal, LaTeX, Markdown, page and figures all use these functions, so the same number reads the same everywhere.
 """

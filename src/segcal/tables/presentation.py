@@ -14,7 +14,7 @@ Average = Literal["images", "pixels"]
 
 @dataclass(frozen=True)
 class Presentation:
-    """How results are shown.
+    """Presentation of results.
 
     Attributes:
         reference: The method that the others are tested against; None for no test.

@@ -1,4 +1,4 @@
-"""What torchrun tells each process it starts, checked: a stray variable must not make a command do nothing."""
+"""Variables that torchrun sets for each process it starts, checked: a stray one must not make a command do nothing."""
 
 from __future__ import annotations
 

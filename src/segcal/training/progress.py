@@ -1,4 +1,4 @@
-"""What a training run reports: one record per epoch, the history, and a progress bar."""
+"""Progress of a training run: one record per epoch, the history, and a progress bar."""
 
 from __future__ import annotations
 

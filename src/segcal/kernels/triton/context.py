@@ -112,7 +112,7 @@ def _described_in_chunks(z_ptr, n, L, N, zl, zn, BL: tl.constexpr, BN: tl.conste
 
 @triton.jit
 def _differs(predicted_ptr, own, at, step, length, stride, inside):
-    """Whether the neighbours along an axis have another predicted class."""
+    """Return whether the neighbours along an axis have another predicted class."""
     position = step // stride % length
     before = tl.load(predicted_ptr + at - stride, mask=inside & (position > 0), other=-1)
     after = tl.load(predicted_ptr + at + stride, mask=inside & (position < length - 1), other=-1)
@@ -130,7 +130,7 @@ def _combine(
     entropy_ptr, margin_ptr, predicted_ptr, weight_ptr, intercept_ptr, offset_ptr,
     own_ptr, narrow_ptr, broad_ptr, distance_ptr, D, H, W, BN: tl.constexpr,
 ):  # fmt: skip
-    """What each pixel adds to its own log-temperature, and to that of the pixels in both boxes around it."""
+    """Write what each pixel adds to its own log-temperature, and to that of the pixels in both boxes around it."""
     image = tl.program_id(1).to(tl.int64)
     n = tl.program_id(0) * BN + tl.arange(0, BN)
     N = D * H * W

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 PRECISIONS = (torch.float16, torch.bfloat16, torch.float32)
-"""Of logits that kernels read."""
+"""Precisions of logits that kernels read."""
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 _MOST_COMPILED = 4096  # that are kept; far more than a run meets
 _compiled: dict[tuple[Any, ...], Any] = {}

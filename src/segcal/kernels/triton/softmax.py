@@ -1,4 +1,4 @@
-"""What the kernels for CUDA share: reading the classes of some pixels, and the guard of the labels.
+"""Shared parts of the kernels for CUDA: reading the classes of some pixels, and the guard of the labels.
 
 A program holds the scores of `BN` pixels, and a thread all classes of its own pixels, so that threads exchange nothing.
 Up to `HELD` classes fit its registers at once, as a tuple of vectors `[BN]`, and are read once. More are read twice, in
@@ -16,13 +16,13 @@ from segcal.kernels.constants import SMALLEST_LOG_PROBABILITY
 HELD = 64
 """Classes up to which a program holds all of them."""
 PIXELS, HELD_WARPS = 128, 4
-"""Of a program that does."""
+"""Pixels and warps of a program that holds all classes."""
 TILE = 64
 """Classes up to which a tile holds all of them."""
 CHUNK = 32
 """Classes read at a time where there are more."""
 WARPS = 1
-"""Of a program with such a tile: sums over classes stay within a warp and need no shared memory."""
+"""Warps of a program with such a tile: sums over classes stay within a warp and need no shared memory."""
 _ELEMENTS = 2048
 _FARTHEST = tl.constexpr(-SMALLEST_LOG_PROBABILITY)
 

@@ -64,7 +64,7 @@ class _Frame(NamedTuple):
 
     @property
     def places(self) -> int:
-        """Where results are computed from: the columns of all groups of lines."""
+        """Number of positions that results are computed from: the columns of all groups of lines."""
         return pieces(self.size[1], 2 * self.results) * self.padded[2]
 
     def room(self, images: int, channels: int) -> int:
