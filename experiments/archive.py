@@ -16,7 +16,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from segcal.files import MARKER, staged_file, staged_folder
+from segcal.evaluation.results import FORMAT
+from segcal.evaluation.saved import TABLES, checksums
+from segcal.files import MARKER, staged_file, staged_folder, write_json
 from segcal.tables import CALIBRATION, QUALITY
 from segcal.types import Array, InputError
 
@@ -56,18 +58,20 @@ def unpack(path: str | Path, folder: str | Path) -> None:
                 if header["row"] == "patch":
                     averages[target.with_name("images.csv")] = _averages(table)
             elif not name.endswith(".i4"):
-                content = archive.read(name)
-                target.write_bytes(_without_checksums(content) if target.name == MARKER else content)
+                target.write_bytes(archive.read(name))
         for path_of_images, local in averages.items():
             rows = pd.read_csv(path_of_images, dtype={"case": str}, keep_default_na=False)
             pd.concat([rows, local], ignore_index=True).to_csv(path_of_images, index=False)
+        for marker in staging.rglob(MARKER):
+            _sign(marker)
 
 
-def _without_checksums(marker: bytes) -> bytes:
-    """Return what describes results without the checksums of their tables, whose last digits are not kept."""
-    content = json.loads(marker)
-    content.pop("checksums", None)
-    return json.dumps(content).encode()
+def _sign(marker: Path) -> None:
+    """Write the checksums of the tables of results, whose last digits are not those that were saved."""
+    content = json.loads(marker.read_bytes())
+    if "results" in content:
+        tables = [table.file for table in TABLES.values() if (marker.parent / table.file).exists()]
+        write_json(marker, {**content, "format": FORMAT, "checksums": checksums(marker.parent, tables)})
 
 
 def _averages(patches: pd.DataFrame) -> pd.DataFrame:

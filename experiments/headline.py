@@ -1,7 +1,7 @@
 """The table of real data in the README, from the archived measurements: `python -m experiments.headline`.
 
-Each row is one task with its first split or seed: the NLL over all pixels (2D) or as a mean over volumes (3D), and ECE as
-a mean over images, both in the region *All*.
+Each row is one task with its first split or seed: the NLL over all pixels (2D) or as a mean over volumes (3D), and ECE
+as a mean over images, both in the region *All*.
 """
 
 from __future__ import annotations
