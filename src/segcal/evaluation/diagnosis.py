@@ -13,10 +13,8 @@ import torch
 from torch import Tensor
 
 from segcal.calibrators import TemperatureScaling
-from segcal.cases import labels_of, reread, slabs_of, to_tensor
+from segcal.cases import CaseStream, StreamedCase, reread
 from segcal.cases.channels import ChannelCases
-from segcal.functional.checks import IGNORED, check_logits
-from segcal.functional.geometry import foreground
 from segcal.functional.temperature import (
     Likelihood,
     State,
@@ -27,7 +25,7 @@ from segcal.functional.temperature import (
     optimal_inverse_temperature,
 )
 from segcal.kernels.constants import LARGEST_TEMPERATURE, LEAST_TEMPERATURE
-from segcal.types import Array, Case, IgnoreIndex
+from segcal.types import Array, Case, IgnoreIndex, Slab
 
 _OVER, _UNDER, _EVEN, _IGNORED = (213, 94, 0), (0, 114, 178), (250, 250, 248), (128, 128, 128)
 _VARIES = 0.1  # standard deviation of log temperatures from which they are said to vary
@@ -37,7 +35,7 @@ _FULL = 2.0  # nats, at which the colour of a picture is full
 
 
 @dataclass(frozen=True)
-class Finding:
+class ConfidenceSummary:
     """The state of confidence of some pixels: mean NLL and entropy in nats, and the temperature of least NLL.
 
     The shares say how many pixels are over- and underconfident by themselves. `spread` is the standard deviation of the
@@ -61,8 +59,8 @@ class Finding:
 class Diagnosis:
     """The state of confidence of a data set and of each of its images."""
 
-    dataset: Finding
-    images: tuple[Finding, ...]
+    dataset: ConfidenceSummary
+    images: tuple[ConfidenceSummary, ...]
 
     def advice(self) -> str:
         """What to do, in one sentence, and in how many images it was judged whether the temperature varies within them.
@@ -144,7 +142,7 @@ def diagnose(
 
 
 def diagnosis_of(
-    images: tuple[Finding, ...],
+    images: tuple[ConfidenceSummary, ...],
     cases: Collection[Case],
     num_classes: int,
     ignore_index: IgnoreIndex,
@@ -164,7 +162,7 @@ def diagnosis_of(
 
     nll, entropy = mean("nll"), mean("entropy")
     inverse = float(scaling.inverse_temperature)
-    whole = Finding(
+    whole = ConfidenceSummary(
         "all images",
         confidence_state(nll, entropy),
         nll,
@@ -182,10 +180,8 @@ def excess_map(
     case: Case, num_classes: int, ignore_index: IgnoreIndex = None, *, device: torch.device | None = None
 ) -> Array:
     """NLL minus entropy at each pixel `[*S]`, in nats: above 0 where overconfident, NaN where ignored."""
-    labels = labels_of(case, num_classes, ignore_index)[0].to(device)
-    slabs = slabs_of(case, num_classes, device=device)
-    parts = [confidence_excess(slab.logits[0], labels[slab.rows]).float().cpu() for slab in slabs]
-    return torch.cat(parts).numpy()
+    slabs = CaseStream([case], num_classes, ignore_index=ignore_index, device=device).slabs()
+    return torch.cat([confidence_excess(slab.logits[0], _truth(slab)).float().cpu() for slab in slabs]).numpy()
 
 
 def coloured(excess: Array) -> Array:
@@ -198,45 +194,51 @@ def coloured(excess: Array) -> Array:
 
 def diagnose_image(
     case: Case, num_classes: int, ignore_index: IgnoreIndex, background: int | None, device: torch.device
-) -> Finding:
+) -> ConfidenceSummary:
     """Compare NLL and entropy of one image in the region *All*."""
-    labels = labels_of(case, num_classes, ignore_index)
-    truth = labels.masked_fill(~foreground(labels, IGNORED, background=background), IGNORED)[0].to(device)
+    stream = CaseStream([case], num_classes, ignore_index=ignore_index, background=background, device=device)
+    streamed = stream[0]
     over = under = 0
     total = 0.0  # of entropy, which NLL minus slope would lose where the NLL is huge
-    for slab in slabs_of(case, num_classes, device=device):
-        losses, entropies = nll_and_entropy(slab.logits[0], truth[slab.rows])
+    for slab in streamed.slabs():
+        losses, entropies = nll_and_entropy(slab.logits[0], _truth(slab))
         excess = losses - entropies
         over, under = over + int((excess > 1e-6).sum()), under + int((excess < -1e-6).sum())
         total += float(np.nansum(entropies.cpu().numpy()))  # on one thread, in one order
 
     def at(alpha: float) -> Likelihood:
-        slabs = slabs_of(case, num_classes, device=device)
-        parts = [likelihood(slab.logits[0], truth[slab.rows], alpha) for slab in slabs]
+        parts = [likelihood(slab.logits[0], _truth(slab), alpha) for slab in streamed.slabs()]
         return Likelihood(*(sum(terms) for terms in zip(*parts, strict=True)))
 
     found = at(1.0)
     pixels = int(found.pixels)
     if pixels == 0:
         nan = float("nan")
-        return Finding(case.name, "balanced", nan, nan, nan, nan, nan, 0)
+        return ConfidenceSummary(case.name, "balanced", nan, nan, nan, nan, nan, 0)
     nll, entropy = found.nll / pixels, total / pixels
     inverse = optimal_inverse_temperature(at).inverse_temperature
     temperature = 1 / inverse if inverse else np.inf
-    shares, spread = (over / pixels, under / pixels), _spread(case, truth)
-    return Finding(case.name, confidence_state(nll, entropy), nll, entropy, temperature, *shares, pixels, spread)
+    shares, spread = (over / pixels, under / pixels), _spread(streamed)
+    return ConfidenceSummary(
+        case.name, confidence_state(nll, entropy), nll, entropy, temperature, *shares, pixels, spread
+    )
 
 
-def _spread(case: Case, truth: Tensor) -> float | None:
+def _truth(slab: Slab) -> Tensor:
+    """Return the labels `[*S]` of a slab."""
+    assert slab.labels is not None  # or the stream would have raised
+    return slab.labels[0]
+
+
+def _spread(case: StreamedCase) -> float | None:
     """How much the best temperature of parts of an image varies, beyond the noise of their few pixels.
 
     The variance of log(1/T) found by maximum likelihood is 1 / (a^2 NLL''(a)) at the optimum a = 1/T.
     """
     logs, noise = [], []
-    for box in product(*(_thirds(length) for length in truth.shape)):
-        logits = to_tensor(case.logits[(slice(None), *box)]).to(truth.device)
-        logits = check_logits(logits, len(logits), class_axis=0, of=f"case '{case.name}'")
-        labels = truth[box].contiguous()
+    for box in product(*(_thirds(length) for length in case.shape[1:])):
+        part = case.crop(box)
+        logits, labels = part.logits[0], _truth(part).contiguous()
         if not bool((labels >= 0).any()):
             continue
         at = cache(partial(likelihood, logits, labels))
@@ -254,7 +256,7 @@ def _thirds(length: int) -> list[slice]:
     return [slice(start, stop) for start, stop in pairwise(ends) if stop > start]
 
 
-def _mean_spread(images: Sequence[Finding]) -> float | None:
+def _mean_spread(images: Sequence[ConfidenceSummary]) -> float | None:
     """Return the spread of the images that can be judged; None if they are fewer than half."""
     count, many = _judged_count(images)
     if 2 * count < many:
@@ -264,7 +266,7 @@ def _mean_spread(images: Sequence[Finding]) -> float | None:
     return float(np.sqrt(sum(variance * own for variance, own in known) / pixels))
 
 
-def _judged_count(images: Sequence[Finding]) -> tuple[int, int]:
+def _judged_count(images: Sequence[ConfidenceSummary]) -> tuple[int, int]:
     """Return the number of images with a spread, and of those with pixels."""
     return sum(image.spread is not None for image in images), sum(image.pixels > 0 for image in images)
 
@@ -273,9 +275,9 @@ def _percent(spread: float) -> str:
     return f"{100 * np.expm1(spread):.0f} %"
 
 
-def _plain(finding: Finding) -> dict[str, Any]:
+def _plain(finding: ConfidenceSummary) -> dict[str, Any]:
     temperature = finding.temperature if 0 < finding.temperature < np.inf else None
-    values = {name: getattr(finding, name) for name in Finding.__dataclass_fields__}
+    values = {name: getattr(finding, name) for name in ConfidenceSummary.__dataclass_fields__}
     return {
         name: None if isinstance(value, float) and np.isnan(value) else value
         for name, value in {**values, "temperature": temperature}.items()

@@ -20,7 +20,7 @@ from segcal.engines import Run
 from segcal.evaluation.builder import ResultsBuilder
 from segcal.evaluation.case_evidence import CaseEvidence
 from segcal.evaluation.compare import UNCALIBRATED, Comparison, Fit, compared, comparison_of, measured_fit
-from segcal.evaluation.diagnosis import Diagnosis, Finding, diagnose_image, diagnosis_of
+from segcal.evaluation.diagnosis import ConfidenceSummary, Diagnosis, diagnose_image, diagnosis_of
 from segcal.evaluation.heads import heads_of_folder
 from segcal.evaluation.measure import Evaluation
 from segcal.evaluation.protocol import Protocol
@@ -92,7 +92,7 @@ def diagnose_folder(folder: Folder, run: Run, *, device: torch.device) -> dict[s
         return None
     diagnoses = {}
     for k, head in enumerate(heads_of_folder(folder)):
-        images, protocol = tuple(Finding(**image[k]) for image in found), head.protocol
+        images, protocol = tuple(ConfidenceSummary(**image[k]) for image in found), head.protocol
         diagnoses[head.name] = diagnosis_of(
             images, head.cases(folder), protocol.num_classes, protocol.ignore_index, protocol.background, device
         )

@@ -16,12 +16,10 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from segcal.cases import labels_of, reread, slabs_of
+from segcal.cases import CaseStream
 from segcal.cases.channels import ChannelCases
 from segcal.evidence import Evidence, describe, read
-from segcal.functional.checks import IGNORED
 from segcal.functional.context import REACH, changes, distance
-from segcal.functional.geometry import foreground
 from segcal.functional.probability import at_least_float32, predicted_labels
 from segcal.functional.random_labels import draw_labels, generator_of
 from segcal.functional.temperature import likelihood, optimal_inverse_temperatures
@@ -70,14 +68,15 @@ def limits(
     """
     if num_classes == 1:
         cases, num_classes = ChannelCases(cases), 2
-    kept = reread(cases)
-    data = _Data(num_classes, ignore_index, background)
-    pooled = data.temperatures(kept, _POOLED)
+    stream = CaseStream(cases, num_classes, ignore_index=ignore_index, background=background, images=False)
+    levels = _Levels(num_classes)
+    pooled = levels.temperatures(stream, _POOLED)
     evidence = {level: Evidence.zeros(1, num_classes, bins) for level in LEVELS}
-    for case in kept:
-        random = generator_of(seed, case.name)
-        inverse = {**pooled, **data.temperatures([case], _OWN)}
-        for logits, labels, groups in data.slabs([case], (*_POOLED, *_OWN)):
+    for k in range(len(stream)):
+        case = stream.part([k])
+        random = generator_of(seed, case[0].name)
+        inverse = {**pooled, **levels.temperatures(case, _OWN)}
+        for logits, labels, groups in levels.slabs(case, (*_POOLED, *_OWN)):
             shared = logits * inverse["dataset"].to(logits.dtype)
             scaled = {level: logits * inverse[level].to(logits.dtype)[group] for level, group in groups.items()}
             for level, scores in {"uncalibrated": logits, **scaled}.items():
@@ -91,53 +90,42 @@ def limits(
 
 
 @dataclass(frozen=True)
-class _Data:
-    """What must be known to read cases."""
+class _Levels:
+    """Temperatures that the pixels of each level share."""
 
     num_classes: int
-    ignore_index: IgnoreIndex
-    background: int | None
 
     def count(self, level: str) -> int:
         """Return how many temperatures a level has."""
         return {"class": self.num_classes, "image and class": self.num_classes, "distance": DOUBLINGS + 2}.get(level, 1)
 
     def slabs(
-        self, cases: Collection[Case], levels: Collection[str]
+        self, stream: CaseStream, levels: Collection[str]
     ) -> Iterator[tuple[Float[Tensor, "L N"], Int64[Tensor, " N"], dict[str, Int64[Tensor, " N"]]]]:
         """Yield logits, labels and, for each level, the number of the temperature of the labelled pixels of slabs."""
-        for case in cases:
-            truth = labels_of(case, self.num_classes, self.ignore_index)
-            labels = truth.masked_fill(~foreground(truth, IGNORED, background=self.background), IGNORED)[0]
-            for slab in slabs_of(case, self.num_classes, context=REACH if "distance" in levels else 0):
-                rows = slice(slab.rows.start + slab.inner.start, slab.rows.start + slab.inner.stop)
-                index = (labels[rows].reshape(-1) >= 0).nonzero().squeeze(1)
-                if not len(index):
-                    continue
-                predicted = predicted_labels(slab.logits)
-                numbers = {"class": predicted[0, slab.inner]}
-                if "distance" in levels:
-                    numbers["distance"] = distance(changes(predicted).float())[0, slab.inner].long()
-                zero = torch.zeros(len(index), dtype=torch.int64)
-                of_class = numbers["class"].reshape(-1)[index]
-                groups = {
-                    "dataset": zero,
-                    "class": of_class,
-                    "distance": numbers["distance"].reshape(-1)[index] if "distance" in numbers else zero,
-                    "image": zero,
-                    "image and class": of_class,
-                }
-                logits = at_least_float32(slab.logits[0, :, slab.inner]).flatten(1)[:, index]
-                yield logits, labels[rows].reshape(-1)[index], {level: groups[level] for level in levels}
+        for slab in stream.slabs(REACH if "distance" in levels else 0):
+            assert slab.labels is not None  # or the stream would have raised
+            labels = slab.labels[0, slab.inner].flatten()
+            index = (labels >= 0).nonzero().squeeze(1)
+            if not len(index):
+                continue
+            predicted = predicted_labels(slab.logits)
+            zero, of_class = torch.zeros(len(index), dtype=torch.int64), predicted[0, slab.inner].flatten()[index]
+            groups = {"dataset": zero, "class": of_class, "image": zero, "image and class": of_class}
+            if "distance" in levels:
+                steps = distance(changes(predicted).float())[0, slab.inner].long()
+                groups["distance"] = steps.flatten()[index]
+            logits = at_least_float32(slab.logits[0, :, slab.inner]).flatten(1)[:, index]
+            yield logits, labels[index], {level: groups[level] for level in levels}
 
-    def temperatures(self, cases: Collection[Case], levels: Collection[str]) -> dict[str, Float64[Tensor, " G"]]:
+    def temperatures(self, stream: CaseStream, levels: Collection[str]) -> dict[str, Float64[Tensor, " G"]]:
         """Return the inverse temperatures of least NLL of each level, all found at once."""
         counts = [self.count(level) for level in levels]
 
         def at(alphas: Float64[Tensor, " N"]) -> Float64[Tensor, "N 6"]:
             parts = dict(zip(levels, torch.split(alphas, counts), strict=True))
             total = torch.zeros(len(alphas), 6, dtype=torch.float64)
-            for logits, labels, groups in self.slabs(cases, levels):
+            for logits, labels, groups in self.slabs(stream, levels):
                 total += torch.cat([_sums(logits, labels, groups[level], parts[level]) for level in levels])
             return total
 

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float64, Int64, Shaped
 from torch import Tensor
 
-from segcal.cases import CaseStream
+from segcal.cases import CaseStream, StreamedCase
 from segcal.evaluation.heads import ExclusiveHead
 from segcal.evaluation.mapping import Method, calibrated_slabs
 from segcal.evidence import Evidence, Histogram, describe
@@ -91,22 +91,21 @@ class Counts:
         classes = self.head.protocol.num_classes
         self.above, self.cells = np.zeros((classes, STEPS), np.int64), empty_cells(classes)
 
-    def add(self, whole: Case, method: Method) -> None:
+    def add(self, case: StreamedCase, method: Method) -> None:
         """Count one case, slab by slab."""
-        case, protocol = self.head.case(whole), self.head.protocol
+        protocol = self.head.protocol
         classes = protocol.num_classes
-        view = protocol.stream([case])[0]
-        labelled = protocol.labelled(view)
+        labelled = protocol.labelled(case)
         labels, inside = labelled.labels[0], labelled.all[0]
         table, evidence = _empty_table(classes), Evidence.zeros(2, classes, 1)
-        for rows, slab in calibrated_slabs(view, self.head.method(method, whole)):
+        for rows, slab in calibrated_slabs(case, method):
             logits, truth = slab[0].cpu(), labels[rows]
             count_scores(logits, truth, table)
             pixels, regions = describe(logits, truth), [positions(inside[rows]), positions(truth >= 0)]
             evidence += Evidence.of(pixels, regions, num_classes=classes, bins=1, equal_mass=False)
             counting.count_cells(regions[0], *pixels[:3], *self.cells)
         self.above += _steps(table.total)
-        self.cases.append(_counts_of(case, table, evidence))
+        self.cases.append(_counts_of(case.case, table, evidence))
 
     def true_below(self, label: int) -> tuple[Array, Array]:
         """Return the cases with pixels of a class, and the share of these below each of the thresholds `[n, STEPS]`."""

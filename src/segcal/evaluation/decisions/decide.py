@@ -18,9 +18,8 @@ from segcal.evaluation.heads import ExclusiveHead, check_methods, heads_of
 from segcal.evaluation.leaks import leaks
 from segcal.evaluation.mapping import Method
 from segcal.evaluation.protocol import Protocol
-from segcal.functional.checks import ignored_labels, probability_doubt
+from segcal.functional.checks import ignored_labels
 from segcal.functional.conformal import controlled_index, fewest_units, group_means, left_out_indices
-from segcal.functional.fingerprint import fingerprint
 from segcal.functional.selective import (
     Blocks,
     aurc,
@@ -109,14 +108,13 @@ def _count(
     for case in cases:
         if case.name in content:
             raise InputError(f"case names must be unique, got '{case.name}' twice; rename one")
-        for name, method in methods.items():
-            for own in counts[name]:
-                own.add(case, method)
-        seen = heads[0].case(case)
-        assert seen.labels is not None  # or it could not have been counted
-        content[case.name] = fingerprint(seen.logits, seen.labels)
-        if doubt := probability_doubt(seen.logits):
-            doubts[doubt] = None
+        for k, head in enumerate(heads):
+            stream = head.protocol.stream([head.case(case)])
+            for name, method in methods.items():
+                counts[name][k].add(stream[0], head.method(method, case))
+            if k == 0:
+                content[case.name] = stream.facts[0].fingerprint
+                doubts |= dict.fromkeys(stream.doubts)
     if not content:
         raise no_cases(cases)
     return counts, [*doubts, *leaks(methods, content, "its rules promise too much; use other cases")]
