@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 import segcal
 from segcal.evidence import one_line
-from segcal.text import CalibrationWarning
 from segcal.types import InputError
 from support import references
 
@@ -198,10 +197,17 @@ def test_a_wrong_form_is_named() -> None:
 
 
 @pytest.mark.parametrize("function", [segcal.ece, segcal.ace, segcal.nll])
-def test_probabilities_are_warned_of(function: Callable[..., float]) -> None:
+def test_probabilities_are_named_not_guessed(function: Callable[..., float]) -> None:
     logits, labels = arrays()
-    with pytest.warns(CalibrationWarning, match="look like probabilities"):
-        function(torch.from_numpy(logits).softmax(1), labels, ignore_index=255)
+    probs = torch.from_numpy(logits).double().softmax(1)
+    with pytest.raises(InputError, match=r'look like probabilities: .*; pass scores="probabilities"'):
+        function(probs, labels, ignore_index=255)
+    with pytest.raises(InputError, match=r"probabilities must be in 0\.\.1"):
+        function(logits, labels, ignore_index=255, scores="probabilities")
+    with pytest.raises(InputError, match="scores must be 'logits' or 'probabilities', got 'softmax'"):
+        function(logits, labels, ignore_index=255, scores="softmax")
+    found = function(probs, labels, ignore_index=255, scores="probabilities")
+    assert found == pytest.approx(function(logits, labels, ignore_index=255), rel=1e-9)
 
 
 @pytest.mark.parametrize("class_axis", [1, -1])

@@ -20,7 +20,7 @@ from segcal import CalibrationSuite
 from segcal.evidence import Evidence, Form
 from segcal.functional.catalogue import METRICS
 from segcal.kernels.constants import SMALLEST_LOG_PROBABILITY
-from segcal.types import InputError
+from segcal.types import Activation, InputError
 from support import references
 from support.distributed_worker import everything, run, scenario_batches, scenario_suite, uniform_updates
 
@@ -576,3 +576,20 @@ def test_a_suite_has_at_most_65536_classes(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.delattr(Evidence, "zeros")  # so that no memory is asked for
     with pytest.raises(InputError, match="num_classes must be at most 65536, got 65537"):
         CalibrationSuite((1 << 16) + 1)
+
+
+@pytest.mark.parametrize("activation", ["softmax", "sigmoid"])
+def test_a_suite_of_probabilities_is_that_of_their_logits(activation: Activation) -> None:
+    random = torch.Generator().manual_seed(0)
+    logits = torch.randn(2, 3, 40, generator=random, dtype=torch.float64) * 3
+    labels = torch.randint(0, 2 if activation == "sigmoid" else 3, (2, 3, 40), generator=random)
+    labels = labels if activation == "sigmoid" else labels[:, 0]
+    probs = logits.sigmoid() if activation == "sigmoid" else logits.softmax(dim=1)
+    one, other = (CalibrationSuite(3, activation=activation, scores=kind) for kind in ("logits", "probabilities"))
+    one.update(logits, labels)
+    other.update(probs, labels)
+    assert_close(one.compute(), other.compute(), tolerance=1e-7)
+    with pytest.raises(InputError, match=r'look like probabilities: .*; pass scores="probabilities"'):
+        one.update(probs, labels)
+    with pytest.raises(InputError, match=r"probabilities must be in 0\.\.1"):
+        other.update(logits, labels)

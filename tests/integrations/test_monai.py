@@ -12,7 +12,6 @@ import torch
 
 from segcal.calibrators import create
 from segcal.evidence.suite import CalibrationSuite
-from segcal.text import CalibrationWarning
 from segcal.types import Case, InputError
 from support.networks import CLASSES, Convolution, batch_of, fitted
 
@@ -188,7 +187,7 @@ def test_logits_and_probabilities_are_not_confused() -> None:
         CalibrationMetric(CLASSES, "probabilities")(logits.sigmoid(), truth)
     with pytest.raises(InputError, match=r"in 0\.\.1, got nan"):
         CalibrationMetric(CLASSES, "probabilities")(probs * float("nan"), truth)
-    with pytest.warns(CalibrationWarning, match="the logits look like probabilities"):
+    with pytest.raises(InputError, match="the logits look like probabilities"):
         CalibrationMetric(CLASSES, "logits")(probs, truth)
     for half in (torch.float16, torch.bfloat16):
         CalibrationMetric(CLASSES, "probabilities")(probs.to(half), truth)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from segcal.calibrators import Calibrator
 from segcal.cases import StreamedCase
-from segcal.functional.checks import check_logits
+from segcal.functional.checks import check_logits, probability_doubt
 from segcal.types import InputError, Logits
 
 Method: TypeAlias = Calibrator | Callable[[Logits], Logits] | None
@@ -40,6 +40,10 @@ def calibrated_slabs(case: StreamedCase, method: Method) -> Iterator[tuple[slice
         raise InputError(
             f"a method must return calibrated logits of shape {tuple(whole.shape)}, as it is given, got {got} for "
             f"case '{case.name}'; return log-probabilities where it computes probabilities"
+        )
+    if probability_doubt(found[0]):
+        raise InputError(
+            f"a method must return calibrated logits, got probabilities for case '{case.name}'; return their logarithms"
         )
     found = check_logits(found, case.shape[0], class_axis=1, of=f"a method on case '{case.name}'")
     yield slice(0, found.shape[2]), found

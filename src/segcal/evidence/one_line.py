@@ -8,7 +8,6 @@ definitions are those of `segcal.evidence.errors` and, for soft labels, `segcal.
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from segcal.evidence import errors
 from segcal.evidence.errors import Form, Histogram
+from segcal.evidence.scores import Scores, check_scores, logits_of
 from segcal.functional import counting
 from segcal.functional.arrays import to_tensor
 from segcal.functional.checks import (
@@ -26,11 +26,9 @@ from segcal.functional.checks import (
     check_logits,
     check_same_space,
     check_shares,
-    probability_doubt,
 )
 from segcal.functional.probability import probabilities, two_class_logits
 from segcal.functional.soft import SoftPixels, describe_hard, describe_soft
-from segcal.text import CalibrationWarning
 from segcal.types import Activation, Array, IgnoreIndex, InputError, public
 
 Values: TypeAlias = Array | Tensor
@@ -44,6 +42,7 @@ def ece(
     labels: Values,
     *,
     bins: int = 10,
+    scores: Scores = "logits",
     ignore_index: IgnoreIndex = None,
     mask: Values | None = None,
     class_axis: int = 1,
@@ -59,6 +58,7 @@ def ece(
         labels: True classes `[B, *S]`, or the share of raters that chose each class, in the shape of the logits.
             Of sigmoid channels that may overlap, masks of 0 and 1 `[B, C, *S]`.
         bins: Number of confidence bins R.
+        scores: "logits", or "probabilities" if they are already normalised; an error is raised if they are not.
         ignore_index: Label, or labels, to ignore.
         mask: Pixels to measure (Bool, in the shape of the labels without their class axis); by default all.
         class_axis: Axis of the classes: 1 with a batch axis before it, 0 without one, -1 if it is the last.
@@ -68,7 +68,7 @@ def ece(
     Returns:
         A fraction, 0 for perfect calibration of infinitely many pixels; NaN if there is no pixel.
     """
-    pools = _pools(logits, labels, ignore_index, mask, class_axis, activation)
+    pools = _pools(logits, labels, scores, ignore_index, mask, class_axis, activation)
     return _over(errors.ece(_top(pool, bins)) for pool in pools)
 
 
@@ -78,13 +78,14 @@ def mce(
     labels: Values,
     *,
     bins: int = 10,
+    scores: Scores = "logits",
     ignore_index: IgnoreIndex = None,
     mask: Values | None = None,
     class_axis: int = 1,
     activation: Activation | None = None,
 ) -> float:
     """Return the maximum calibration error: the largest gap of all bins that contain pixels; arguments as in `ece`."""
-    pools = _pools(logits, labels, ignore_index, mask, class_axis, activation)
+    pools = _pools(logits, labels, scores, ignore_index, mask, class_axis, activation)
     return _over(errors.mce(_top(pool, bins)) for pool in pools)
 
 
@@ -95,6 +96,7 @@ def sce(
     *,
     bins: int = 10,
     form: Form = "tables",
+    scores: Scores = "logits",
     ignore_index: IgnoreIndex = None,
     mask: Values | None = None,
     class_axis: int = 1,
@@ -105,7 +107,7 @@ def sce(
     `form` is "tables", "equations" or "marginal", as in `segcal.evidence.errors`.
     """
     table = _marginal if _checked(form) == "marginal" else _top
-    pools = _pools(logits, labels, ignore_index, mask, class_axis, activation)
+    pools = _pools(logits, labels, scores, ignore_index, mask, class_axis, activation)
     return _over(errors.sce(table(pool, bins, adaptive=False), form) for pool in pools)
 
 
@@ -116,6 +118,7 @@ def ace(
     *,
     bins: int = 10,
     form: Form = "tables",
+    scores: Scores = "logits",
     ignore_index: IgnoreIndex = None,
     mask: Values | None = None,
     class_axis: int = 1,
@@ -123,7 +126,7 @@ def ace(
 ) -> float:
     """Return the adaptive calibration error: gaps by class and equal-mass bin, exactly; arguments as in `sce`."""
     table = _marginal if _checked(form) == "marginal" else _top
-    pools = _pools(logits, labels, ignore_index, mask, class_axis, activation)
+    pools = _pools(logits, labels, scores, ignore_index, mask, class_axis, activation)
     return _over(errors.ace(table(pool, bins, adaptive=True), form) for pool in pools)
 
 
@@ -132,13 +135,14 @@ def nll(
     logits: Values,
     labels: Values,
     *,
+    scores: Scores = "logits",
     ignore_index: IgnoreIndex = None,
     mask: Values | None = None,
     class_axis: int = 1,
     activation: Activation | None = None,
 ) -> float:
     """Return the mean negative log-likelihood of the true class, in nats; arguments as in `ece`."""
-    pools = _pools(logits, labels, ignore_index, mask, class_axis, activation)
+    pools = _pools(logits, labels, scores, ignore_index, mask, class_axis, activation)
     return _over(_mean(part.nll for part in pool.pixels()) for pool in pools)
 
 
@@ -147,13 +151,14 @@ def brier(
     logits: Values,
     labels: Values,
     *,
+    scores: Scores = "logits",
     ignore_index: IgnoreIndex = None,
     mask: Values | None = None,
     class_axis: int = 1,
     activation: Activation | None = None,
 ) -> float:
     """Return the mean squared distance of the probabilities to the one-hot truth, in 0..2; arguments as in `ece`."""
-    pools = _pools(logits, labels, ignore_index, mask, class_axis, activation)
+    pools = _pools(logits, labels, scores, ignore_index, mask, class_axis, activation)
     return _over(_mean(part.brier for part in pool.pixels()) for pool in pools)
 
 
@@ -171,6 +176,7 @@ def reliability_curve(
     labels: Values,
     *,
     bins: int = 10,
+    scores: Scores = "logits",
     ignore_index: IgnoreIndex = None,
     mask: Values | None = None,
     class_axis: int = 1,
@@ -182,7 +188,7 @@ def reliability_curve(
     >>> confidence, accuracy, pixels  # all three pixels have confidence 1/2; the first class wins ties
     (array([0.5, nan]), array([0.66666667,        nan]), array([3, 0]))
     """
-    tables = [_top(pool, bins) for pool in _pools(logits, labels, ignore_index, mask, class_axis, activation)]
+    tables = [_top(pool, bins) for pool in _pools(logits, labels, scores, ignore_index, mask, class_axis, activation)]
     found = errors.reliability_curve(Histogram(*(sum(fields) for fields in zip(*tables, strict=True))))
     return ReliabilityCurve(*(found[name].cpu().numpy() for name in ReliabilityCurve._fields))
 
@@ -190,13 +196,14 @@ def reliability_curve(
 def _pools(
     logits: Values,
     labels: Values,
+    scores: Scores,
     ignore_index: IgnoreIndex,
     mask: Values | None,
     class_axis: int,
     activation: Activation | None,
 ) -> list[_Pool]:
     """Return the pixels of a softmax or of one sigmoid channel, or those of each of several channels."""
-    whole = _Pool(logits, labels, ignore_index, mask, class_axis)
+    whole = _Pool(logits, labels, check_scores(scores), ignore_index, mask, class_axis)
     channels = int(logits.shape[whole.axis])
     if activation_of(activation, channels) == "softmax" or channels == 1:
         whole.check()
@@ -218,6 +225,7 @@ class _Pool:
 
     logits: Values
     labels: Values
+    scores: Scores
     ignore_index: IgnoreIndex
     mask: Values | None
     class_axis: int
@@ -268,8 +276,7 @@ class _Pool:
         for image, at in self._places(outer):
             z = self._part(self.logits, image, at, classes)
             z = check_logits(z, classes, class_axis=0, activation=activation_of(None, classes))
-            if doubt := probability_doubt(z):
-                warnings.warn(doubt, CalibrationWarning, stacklevel=6)
+            z = logits_of(z.unsqueeze(0), self.scores, activation_of(None, classes))[0]
             inside = None if self.mask is None else self._flat(self.mask, image, at).bool()
             if self.is_soft:
                 truth = self._part(self.labels, image, at, classes).double()

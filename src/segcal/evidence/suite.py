@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
@@ -15,6 +14,7 @@ from segcal.evidence import errors
 from segcal.evidence.cells import equal_mass_error
 from segcal.evidence.errors import Form, Histogram
 from segcal.evidence.readings import read
+from segcal.evidence.scores import Scores, check_scores, logits_of
 from segcal.evidence.statistic import Evidence, describe
 from segcal.functional.catalogue import METRICS
 from segcal.functional.channels import exclusive_problems
@@ -25,13 +25,11 @@ from segcal.functional.checks import (
     check_labels,
     check_logits,
     ignored_labels,
-    probability_doubt,
 )
 from segcal.functional.counting import Totals, add_unchecked_batch
 from segcal.functional.masks import positions
 from segcal.functional.probability import probabilities
 from segcal.kernels.dispatch import engine_for
-from segcal.text import CalibrationWarning
 from segcal.types import (
     MOST_BINS,
     Activation,
@@ -70,6 +68,7 @@ class CalibrationSuite(Metric):
         per_image: Whether to keep the metrics of every image too, with exact equal-mass bins, for `compute_images`.
         activation: "softmax" for exclusive classes, "sigmoid" for channels that may overlap; by default a softmax, or a
             sigmoid if `num_classes` is 1.
+        scores: What `update` is given: "logits", or "probabilities" of a network that ends in a softmax or a sigmoid.
         kwargs: Arguments of `torchmetrics.Metric`.
     """
 
@@ -93,6 +92,7 @@ class CalibrationSuite(Metric):
         form: Form = "tables",
         per_image: bool = False,
         activation: Activation | None = None,
+        scores: Scores = "logits",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -101,7 +101,7 @@ class CalibrationSuite(Metric):
         if form not in ("tables", "equations", "marginal"):
             raise InputError(f"form must be 'tables', 'equations' or 'marginal', got '{form}'")
         self.num_classes, self.ignore_index, self.bins, self.form = num_classes, ignore_index, bins, form
-        self.regions, self.per_image = tuple(regions), per_image
+        self.regions, self.per_image, self.scores = tuple(regions), per_image, check_scores(scores)
         self.activation = activation_of(activation, num_classes)
         self.channels = num_classes if self.activation == "sigmoid" else 1
         classes = 2 if self.activation == "sigmoid" else num_classes
@@ -124,18 +124,20 @@ class CalibrationSuite(Metric):
         that are not finite are left out, and the next call that returns numbers raises.
 
         Args:
-            logits: Scores `[B, L, *S]`.
+            logits: Scores `[B, L, *S]`; see `scores`.
             labels: True classes `[B, *S]`, or masks of 0 and 1 `[B, C, *S]` of sigmoid channels.
             mask: Pixels to measure, or those of each region; by default every pixel that is not ignored.
         """
+        if self.scores == "probabilities":
+            logits = logits_of(logits, self.scores, self.activation)
         problems = exclusive_problems(logits, labels, self.num_classes, self.activation)
         if not self.per_image and self.form != "marginal" and engine_for(logits, labels) == "triton":
             for k, (scores, truth) in enumerate(problems):
                 self._add_unchecked(scores, truth, mask, self._rows(k))
             return
         checked = [self._checked(scores, truth, mask) for scores, truth in problems]
-        if len(logits) and (doubt := probability_doubt(checked[0][0][0])):
-            warnings.warn(doubt, CalibrationWarning, stacklevel=2)
+        if self.scores == "logits":
+            logits_of(logits, self.scores, self.activation)  # raises if they are probabilities
         for k, batch in enumerate(checked):
             self._evidence(self._rows(k)).add(*batch)
         if self.per_image:

@@ -5,30 +5,27 @@ Each can be named by `_target_` in the configuration of a bundle.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from segcal.calibrators import Calibrator, load
 from segcal.evidence import Evidence, describe, read
+from segcal.evidence.scores import Scores, check_scores, logits_of
 from segcal.functional.catalogue import METRICS
 from segcal.functional.channels import exclusive_problems
 from segcal.functional.checks import (
     activation_of,
     check_labels,
     check_logits,
-    check_probabilities,
-    probability_doubt,
 )
 from segcal.functional.masks import positions
-from segcal.functional.probability import logits_from_probabilities, logits_from_sigmoid
 from segcal.integrations.extras import needs_extra
 from segcal.integrations.loaders import whole_labels
-from segcal.text import CalibrationWarning, suggestion
+from segcal.text import suggestion
 from segcal.types import MOST_BINS, MOST_CLASSES, Activation, IgnoreIndex, InputError, check_whole
 
 with needs_extra("monai"):
@@ -101,18 +98,16 @@ class CalibrationMetric(CumulativeIterationMetric):
     def __init__(
         self,
         num_classes: int,
-        scores: Literal["logits", "probabilities"],
+        scores: Scores,
         ignore_index: IgnoreIndex = None,
         metric: str = "ece",
         bins: int = 10,
         activation: Activation | None = None,
     ) -> None:
         super().__init__()
-        if scores not in ("logits", "probabilities"):
-            raise InputError(f"scores must be 'logits' or 'probabilities', got '{scores}'")
         check_whole("num_classes", num_classes, 1, MOST_CLASSES)
         check_whole("bins", bins, 1, MOST_BINS)
-        self.num_classes, self.scores, self.ignore_index = num_classes, scores, ignore_index
+        self.num_classes, self.scores, self.ignore_index = num_classes, check_scores(scores), ignore_index
         self.metric, self.bins = metric, bins
         self.activation = activation_of(activation, num_classes)
         self._problems, self._classes = (num_classes, 2) if self.activation == "sigmoid" else (1, num_classes)
@@ -122,7 +117,7 @@ class CalibrationMetric(CumulativeIterationMetric):
         """Return evidence `[B, problems, E]` of a batch: scores `[B, L, *S]`, labels `[B, 1, *S]` or one-hot."""
         if y is None:
             raise InputError("the metric needs labels, got y=None")
-        logits, labels = self._logits(_plain(y_pred)), self._labels(_plain(y))
+        logits, labels = logits_of(_plain(y_pred), self.scores, self.activation), self._labels(_plain(y))
         rows = [
             [self._row(image, own) for image, own in zip(scores, truth, strict=True)]
             for scores, truth in map(
@@ -146,15 +141,6 @@ class CalibrationMetric(CumulativeIterationMetric):
         each = read(pooled, [name for name in METRICS if name not in _NOT_POOLED])
         pixels = each.pop("pixels").sum()
         return {**{name: values.double().nanmean() for name, values in each.items()}, "pixels": pixels}
-
-    def _logits(self, scores: Tensor) -> Tensor:
-        if self.scores == "logits":
-            if len(scores) and (doubt := probability_doubt(scores[0])):
-                warnings.warn(doubt, CalibrationWarning, stacklevel=2)
-            return scores
-        for k, image in enumerate(scores):
-            check_probabilities(image, exclusive=self.activation == "softmax", of=f"image {k} of the batch")
-        return logits_from_sigmoid(scores) if self.activation == "sigmoid" else logits_from_probabilities(scores)
 
     def _checked(self, problem: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         logits, labels = problem

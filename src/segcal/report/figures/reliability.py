@@ -12,6 +12,7 @@ import pandas as pd
 
 from segcal.evaluation.portraits import Curve
 from segcal.evidence.one_line import Values, reliability_curve
+from segcal.evidence.scores import Scores
 from segcal.report.colours import BAR, OVER, UNDER
 from segcal.report.figures.request import Request, drawn
 from segcal.report.figures.style import literal
@@ -153,6 +154,7 @@ def reliability_diagram(
     labels: Values,
     *,
     bins: int = 10,
+    scores: Scores = "logits",
     ignore_index: IgnoreIndex = None,
     mask: Values | None = None,
     class_axis: int = 1,
@@ -164,15 +166,16 @@ def reliability_diagram(
         logits: Scores `[B, L, *S]`, or several of them by name, drawn side by side: `{"before": a, "after": b}`.
         labels: True classes `[B, *S]`, or the share of raters that chose each class.
         bins: Number of confidence bins R.
+        scores: "logits", or "probabilities" if they are already normalised.
         ignore_index: Label, or labels, to ignore.
         mask: Pixels to measure; by default all.
         class_axis: Axis of the classes: 1 with a batch axis before it, 0 without one, -1 if it is the last.
         activation: "sigmoid" for channels that may overlap, with labels `[B, C, *S]`; all their pixels are shown.
     """
     several = logits if isinstance(logits, Mapping) else {"": logits}
-    measured = partial(reliability_curve, bins=bins, ignore_index=ignore_index, mask=mask)
+    measured = partial(reliability_curve, bins=bins, scores=scores, ignore_index=ignore_index, mask=mask)
     found = {}
-    for name, scores in several.items():
-        curve = measured(scores, labels, class_axis=class_axis, activation=activation)
+    for name, values in several.items():
+        curve = measured(values, labels, class_axis=class_axis, activation=activation)
         found[name] = Bins.of_equal_width(curve.pixels, curve.accuracy, curve.confidence)
     return drawn(lambda pyplot: side_by_side(pyplot, found))
