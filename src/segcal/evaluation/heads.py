@@ -67,7 +67,7 @@ class ExclusiveHead:
 
     def _channel_of(self, function: Callable[[Logits], Logits], case: Case) -> Callable[[Logits], Logits]:
         def calibrated(_view: Logits) -> Logits:
-            stream = CaseStream([case], self.channels, labelled=False)
+            stream = CaseStream([case], self.channels, device=_view.device, labelled=False)
             ((_rows, whole),) = calibrated_slabs(stream[0], function)
             return two_class_logits(whole[:, self.channel : self.channel + 1])
 

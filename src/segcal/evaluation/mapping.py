@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeAlias
 
 import torch
@@ -15,6 +15,11 @@ from segcal.types import InputError, Logits
 
 Method: TypeAlias = Calibrator | Callable[[Logits], Logits] | None
 """A fitted calibrator, a function from logits `[1, L, *S]` to calibrated logits, or None for the scores as they are."""
+
+
+def device_of(methods: Iterable[Method]) -> torch.device | None:
+    """Return the device of the first calibrator, where cases are read to; None without one."""
+    return next((method.fitted.device for method in methods if isinstance(method, Calibrator)), None)
 
 
 def calibrated_slabs(case: StreamedCase, method: Method) -> Iterator[tuple[slice, Tensor]]:

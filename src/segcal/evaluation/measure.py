@@ -11,11 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from segcal.calibrators import Calibrator
 from segcal.cases import StreamedCase
 from segcal.evaluation.case_evidence import CaseEvidence, Key, MethodEvidence
 from segcal.evaluation.heads import ExclusiveHead, check_methods, heads_of
-from segcal.evaluation.mapping import Method, calibrated_slabs
+from segcal.evaluation.mapping import Method, calibrated_slabs, device_of
 from segcal.evaluation.protocol import Protocol
 from segcal.evaluation.quality import CaseQuality, distance_unit
 from segcal.evaluation.region_indices import RegionIndices
@@ -99,7 +98,7 @@ class Evaluation:
     @property
     def device(self) -> torch.device | None:
         """Where the calibrators are; the uncalibrated scores are measured there too."""
-        return next((one.fitted.device for one in self.calibrators.values() if isinstance(one, Calibrator)), None)
+        return device_of(self.calibrators.values())
 
     def measure(self, case: Case) -> CaseEvidence:
         """Return the evidence of every method on a case: with its labels and, for the floor, with drawn labels."""

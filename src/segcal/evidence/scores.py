@@ -1,4 +1,4 @@
-"""Scores given as logits or as probabilities: named by the caller, never guessed, and refused if the values disagree."""
+"""Scores given as logits or as probabilities: named by the caller, never guessed, and refused if values disagree."""
 
 from __future__ import annotations
 

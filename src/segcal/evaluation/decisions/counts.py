@@ -16,7 +16,7 @@ from torch import Tensor
 
 from segcal.cases import CaseStream, StreamedCase
 from segcal.evaluation.heads import ExclusiveHead
-from segcal.evaluation.mapping import Method, calibrated_slabs
+from segcal.evaluation.mapping import Method, calibrated_slabs, device_of
 from segcal.evidence import Evidence, Histogram, describe
 from segcal.evidence.cells import empty_cells
 from segcal.functional import counting
@@ -133,7 +133,7 @@ def expected_volumes(
     """Return the expected volume of each class in all pixels of a case, labelled or not, and its uncertain part."""
     classes = head.protocol.num_classes
     table = _empty_table(classes)
-    view = CaseStream([head.case(case)], classes, labelled=False)[0]
+    view = CaseStream([head.case(case)], classes, device=device_of([method]), labelled=False)[0]
     for _, slab in calibrated_slabs(view, head.method(method, case)):
         logits = slab[0].cpu()
         count_scores(logits, torch.zeros(logits.shape[1:], dtype=torch.int64), table)

@@ -16,7 +16,7 @@ from segcal.evaluation.decisions.model import COLUMNS, Decisions
 from segcal.evaluation.decisions.volumes import volume_tables
 from segcal.evaluation.heads import ExclusiveHead, check_methods, heads_of
 from segcal.evaluation.leaks import leaks
-from segcal.evaluation.mapping import Method
+from segcal.evaluation.mapping import Method, device_of
 from segcal.evaluation.protocol import Protocol
 from segcal.functional.checks import ignored_labels
 from segcal.functional.conformal import controlled_index, fewest_units, group_means, left_out_indices
@@ -109,7 +109,7 @@ def _count(
         if case.name in content:
             raise InputError(f"case names must be unique, got '{case.name}' twice; rename one")
         for k, head in enumerate(heads):
-            stream = head.protocol.stream([head.case(case)])
+            stream = head.protocol.stream([head.case(case)], device_of(methods.values()))
             for name, method in methods.items():
                 counts[name][k].add(stream[0], head.method(method, case))
             if k == 0:

@@ -12,7 +12,7 @@ from torch import Tensor
 from segcal.calibrators import Calibrator
 from segcal.cases import StreamedCase
 from segcal.evaluation.heads import ExclusiveHead
-from segcal.evaluation.mapping import calibrated_slabs
+from segcal.evaluation.mapping import calibrated_slabs, device_of
 from segcal.evaluation.portraits.choice import choose_cases, choose_patches
 from segcal.evaluation.portraits.maps import (
     bin_accuracy,
@@ -66,7 +66,7 @@ def _portraits(
 def _portrait(case: Case, why: str, calibrators: Mapping[str, Calibrator | None], results: Results) -> Portrait:
     settings = results.settings
     protocol = Protocol.of(settings)
-    view = protocol.stream([case])[0]
+    view = protocol.stream([case], device_of(calibrators.values()))[0]
     labelled = protocol.labelled(view)
     labels, near, inside, boxes = labelled.labels, labelled.boundary, labelled.all[0], protocol.boxes(labelled)
     shape = tuple(int(length) for length in labels.shape[1:])
