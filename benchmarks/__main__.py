@@ -14,7 +14,21 @@ from functools import partial
 
 import torch
 
-from benchmarks import contextual, fitting, fusion, gpu, local, memory, metrics, page, rivals, shared, surfaces, threads
+from benchmarks import (
+    contextual,
+    fitting,
+    fusion,
+    gpu,
+    kernels,
+    local,
+    memory,
+    metrics,
+    page,
+    rivals,
+    shared,
+    surfaces,
+    threads,
+)
 from benchmarks.timing import console
 
 PARTS: dict[str, tuple[Callable[[], None], ...]] = {
@@ -25,6 +39,7 @@ PARTS: dict[str, tuple[Callable[[], None], ...]] = {
     "contextual": (contextual.applying, contextual.fitting),
     "streaming": (metrics.streaming,),
     "threads": (threads.after_pytorch,),
+    "kernels": (kernels.paying,),
     "page": (page.building,),
     "surfaces": (surfaces.against_peers,),
     "fusion": (fusion.against_a_loop_and_antspyx,),

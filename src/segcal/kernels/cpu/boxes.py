@@ -17,6 +17,7 @@ from segcal.types import Array
 STRIP = 64
 """Columns whose sums stay in the cache."""
 
+_BEYOND = max(WINDOWS) - 1
 _LINES = 2048
 """Values of as many lines as are summed together."""
 
@@ -29,10 +30,10 @@ def _mirrored(at: int, length: int) -> int:
     return min(place, 2 * (length - 1) - place)
 
 
-def box_scratch(rows: int, columns: int) -> tuple[int, int]:
-    """Return the shape of the scratch memory that the functions below need for `rows` lines of `columns` pixels."""
-    beyond = max(WINDOWS) - 1
-    return 4, max(_LINES, columns + beyond, (rows + beyond) * STRIP)
+@compiled
+def box_scratch(rows: int, columns: int) -> Array:
+    """Return the scratch memory that the functions below need for `rows` lines of `columns` pixels."""
+    return np.empty((4, max(_LINES, columns + _BEYOND, (rows + _BEYOND) * STRIP)), np.float32)
 
 
 @compiled

@@ -17,19 +17,10 @@ from torch import Tensor
 
 from segcal.kernels.constants import LEAST_TEMPERATURE, LOWEST, MARGIN_CAP, WINDOWS
 from segcal.kernels.cpu.boxes import STRIP, box_scratch, mean_along_columns, mean_in_plane, strip_sums
-from segcal.kernels.cpu.compiling import (
-    BLOCK,
-    as_numpy,
-    compiled,
-    exp_float32,
-    log_above_one,
-    over_pixels,
-)
-from segcal.kernels.cpu.dilation import dilation_scratch, free_boxes
+from segcal.kernels.cpu.compiling import BLOCK, as_numpy, compiled, exp_float32, log_above_one, over_pixels
+from segcal.kernels.cpu.dilation import free_boxes
 from segcal.kernels.cpu.geometry import mark_boundary
-from segcal.kernels.cpu.half import HALVES, flat_scores, widen_block
 from segcal.kernels.cpu.parallel import run_all
-from segcal.kernels.cpu.scratch import scratch_arrays
 from segcal.kernels.dispatch import DECLINED
 from segcal.types import Array
 
@@ -76,18 +67,6 @@ def _describe(logits: Array, entropy: Array, margin: Array, predicted: Array, st
             out[2][i] = winner[i]
 
 
-@compiled
-def _describe_half(
-    bits: Array, brain: bool, entropy: Array, margin: Array, predicted: Array, start: int, stop: int
-) -> None:
-    """Compute `_describe` of logits in half precision."""
-    logits = np.empty((bits.shape[0], BLOCK), np.float32)
-    for at in range(start, stop, BLOCK):
-        n = min(BLOCK, stop - at)
-        widen_block(bits, brain, at, n, logits)
-        _describe(logits, entropy[at : at + n], margin[at : at + n], predicted[at : at + n], 0, n)
-
-
 class _Maps(NamedTuple):
     """The features of each pixel `[D, H, W]` before any mean is taken."""
 
@@ -98,53 +77,29 @@ class _Maps(NamedTuple):
     predicted: Array
 
 
-class _Work(NamedTuple):
-    """Scratch memory for one image: its maps, three more maps of numbers, and that of the threads."""
-
-    maps: _Maps
-    numbers: Array
-    levels: Array
-    boxes: Array
-
-    @classmethod
-    def of(cls, image: Tensor) -> _Work:
-        """Return the memory for an image `[L, *S]`."""
-        size = _as_volume(image.shape[1:])
-        depth, height, width = size
-        kinds = np.float32, np.float32, np.uint8, np.uint8, np.int16 if len(image) < 1 << 15 else np.int32
-        of_boxes = 2, *box_scratch(max(depth, height), width)
-        *maps, numbers, levels, boxes = scratch_arrays(
-            *((size, kind) for kind in kinds),
-            ((3, *size), np.float32),
-            (dilation_scratch(*size), np.uint8),
-            ((torch.get_num_threads(), *of_boxes), np.float32),
-        )
-        return cls(_Maps(*maps), numbers, levels, boxes)
-
-
 def _as_volume(size: Sequence[int]) -> tuple[int, int, int]:
     """Return a size as `[D, H, W]`; the lines of an image are planes, so that they are divided between threads."""
     depth, *height, width = (1, *size) if len(size) == 1 else size
     return depth, *(height or [1]), width  # type: ignore[return-value]
 
 
-def _describe_image(image: Tensor, work: _Work) -> None:
-    """Compute the maps of one image `[L, *S]`."""
-    maps, scores = work.maps, flat_scores(image)
+def _describe_image(image: Tensor) -> _Maps:
+    """Return the maps of one image `[L, *S]`."""
+    scores, size = as_numpy(image).reshape(len(image), -1), _as_volume(image.shape[1:])
+    kinds = np.float32, np.float32, np.uint8, np.uint8, np.int16 if len(image) < 1 << 15 else np.int32
+    maps = _Maps(*(np.empty(size, kind) for kind in kinds))
     found = [values.reshape(-1) for values in (maps.entropy, maps.margin, maps.predicted)]
-    if image.dtype in HALVES:
-        over_pixels(_describe_half, scores.shape[1], scores, image.dtype == torch.bfloat16, *found)
-    else:
-        over_pixels(_describe, scores.shape[1], scores, *found)
+    over_pixels(_describe, scores.shape[1], scores, *found)
     mark_boundary(maps.predicted[np.newaxis], maps.near[np.newaxis], 1)
-    free_boxes(maps.near, work.levels, maps.distance)
+    free_boxes(maps.near, maps.distance)
+    return maps
 
 
-def _in_parts(kernel: Callable[..., None], count: int, *arguments: Any, scratch: Array) -> None:
-    """Run `kernel(*arguments, scratch, start, stop)` over ranges of `count`, one per thread."""
-    parts = min(len(scratch), max(count, 1))
+def _in_parts(kernel: Callable[..., None], count: int, *arguments: Any) -> None:
+    """Run `kernel(*arguments, start, stop)` over ranges of `count`, one per thread."""
+    parts = min(torch.get_num_threads(), max(count, 1))
     edges = [count * k // parts for k in range(parts + 1)]
-    run_all([partial(kernel, *arguments, scratch[k], first, last) for k, (first, last) in enumerate(pairwise(edges))])
+    run_all([partial(kernel, *arguments, first, last) for first, last in pairwise(edges)])
 
 
 def _strips(values: Array) -> int:
@@ -154,23 +109,24 @@ def _strips(values: Array) -> int:
 
 
 @compiled
-def _mean_in_planes(values: Array, width: int, tall: bool, scratch: Array, start: int, stop: int) -> None:
+def _mean_in_planes(values: Array, width: int, tall: bool, start: int, stop: int) -> None:
     """Replace planes `start` to `stop` of `[D, H, W]` by the means in them."""
+    scratch = box_scratch(values.shape[1], values.shape[2])
     for z in range(start, stop):
-        mean_in_plane(values[z], width, tall, scratch[0], values[z])
+        mean_in_plane(values[z], width, tall, scratch, values[z])
 
 
 @compiled
-def _mean_across_planes(values: Array, width: int, scratch: Array, start: int, stop: int) -> None:
+def _mean_across_planes(values: Array, width: int, start: int, stop: int) -> None:
     """Replace the columns of `[D, N]` in strips `start` to `stop` by their means."""
-    mean_along_columns(values, width, scratch[0], values, start, stop)
+    mean_along_columns(values, width, box_scratch(values.shape[0], STRIP), values, start, stop)
 
 
-def _replace_by_means(values: Array, width: int, dims: int, scratch: Array) -> None:
+def _replace_by_means(values: Array, width: int, dims: int) -> None:
     """Replace `[D, H, W]` by the means over boxes; see `_box_mean` in `segcal.functional.context`."""
-    _in_parts(_mean_in_planes, len(values), values, width, dims == 3, scratch=scratch)
+    _in_parts(_mean_in_planes, len(values), values, width, dims == 3)
     if dims > 1:
-        _in_parts(_mean_across_planes, _strips(values), values.reshape(len(values), -1), width, scratch=scratch)
+        _in_parts(_mean_across_planes, _strips(values), values.reshape(len(values), -1), width)
 
 
 def context_features(logits: Tensor) -> Tensor:
@@ -180,15 +136,13 @@ def context_features(logits: Tensor) -> Tensor:
         return DECLINED
     result = np.empty((len(logits), 3 + 3 * len(WINDOWS), *_as_volume(logits.shape[2:])), np.float32)
     for image, out in zip(logits, result, strict=True):
-        work = _Work.of(image)
-        maps = work.maps
-        _describe_image(image, work)
+        maps = _describe_image(image)
         out[0], out[1], out[2] = maps.entropy, maps.margin, maps.distance
         for k, width in enumerate(WINDOWS):
             for j, values in enumerate((maps.entropy, maps.margin, maps.near)):
                 mean = out[3 + 3 * k + j]
                 mean[...] = values
-                _replace_by_means(mean, width, dims, work.boxes)
+                _replace_by_means(mean, width, dims)
     return _as_precise_as(logits, result.reshape(len(logits), -1, *logits.shape[2:]))
 
 
@@ -213,16 +167,17 @@ def _combine(
 @compiled
 def _combine_planes(
     entropy: Array, margin: Array, distance: Array, near: Array, predicted: Array, weights: Array, offsets: Array,
-    tall: bool, own: Array, narrow: Array, broad: Array, scratch: Array, start: int, stop: int,
+    tall: bool, own: Array, narrow: Array, broad: Array, start: int, stop: int,
 ) -> None:  # fmt: skip
     """Compute the shares of the log-temperature of planes `start` to `stop`, with the means in these planes."""
+    scratch = box_scratch(own.shape[1], own.shape[2])
     for z in range(start, stop):
         _combine(
             entropy[z].ravel(), margin[z].ravel(), distance[z].ravel(), near[z].ravel(), predicted[z].ravel(),
             weights, offsets, own[z].ravel(), narrow[z].ravel(), broad[z].ravel(),
         )  # fmt: skip
-        mean_in_plane(narrow[z], _NARROW, tall, scratch[0], narrow[z])
-        mean_in_plane(broad[z], _BROAD, tall, scratch[0], broad[z])
+        mean_in_plane(narrow[z], _NARROW, tall, scratch, narrow[z])
+        mean_in_plane(broad[z], _BROAD, tall, scratch, broad[z])
 
 
 @compiled
@@ -240,19 +195,20 @@ def _finish(own: Array, low: float, high: float, least: float, softness: float, 
 @compiled
 def _finish_strips(
     own: Array, narrow: Array, broad: Array, widths: tuple[int, int], low: float, high: float, least: float,
-    softness: float, result: Array, scratch: Array, start: int, stop: int,
+    softness: float, result: Array, start: int, stop: int,
 ) -> None:  # fmt: skip
     """Add up the log-temperatures of strips `start` to `stop` of `[D, N]`, with the means across planes, and finish.
 
     A signal has no planes to average over; its widths are 1.
     """
     rows, columns = own.shape
+    one, other = box_scratch(rows, STRIP), box_scratch(rows, STRIP)
     of_narrow, of_broad = np.float32(1 / widths[0]), np.float32(1 / widths[1])
     for strip in range(start, stop):
         first = strip * STRIP
         n = min(STRIP, columns - first)
-        near = strip_sums(narrow, first, n, widths[0], scratch[0])
-        far = strip_sums(broad, first, n, widths[1], scratch[1])
+        near = strip_sums(narrow, first, n, widths[0], one)
+        far = strip_sums(broad, first, n, widths[1], other)
         for k in range(rows):
             line, a, b = own[k, first : first + n], near[k], far[k]
             for i in range(n):
@@ -278,12 +234,11 @@ def context_temperature(
     limits = [np.float32(number) for number in (*bounds, least, float(softness))]
     result, across = np.empty((len(logits), 1, *logits.shape[2:]), np.float32), WINDOWS if dims > 1 else (1, 1)
     for image, out in zip(logits, result, strict=True):
-        work = _Work.of(image)
-        maps, shares, depth = work.maps, work.numbers, len(work.maps.entropy)
-        _describe_image(image, work)
-        _in_parts(_combine_planes, depth, *maps, each, moved, dims == 3, *shares, scratch=work.boxes)
+        maps = _describe_image(image)
+        depth, shares = len(maps.entropy), np.empty((3, *maps.entropy.shape), np.float32)
+        _in_parts(_combine_planes, depth, *maps, each, moved, dims == 3, *shares)
         flat = [values.reshape(depth, -1) for values in (*shares, out)]
-        _in_parts(_finish_strips, _strips(shares[0]), *flat[:3], across, *limits, flat[3], scratch=work.boxes)
+        _in_parts(_finish_strips, _strips(shares[0]), *flat[:3], across, *limits, flat[3])
     return _as_precise_as(logits, result)
 
 

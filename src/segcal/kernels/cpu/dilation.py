@@ -30,21 +30,15 @@ def _widen(level: Array, size: int, shift: int, result: Array) -> None:
             out[i] |= source[i]
 
 
-def dilation_scratch(depth: int, height: int, width: int) -> tuple[int, int]:
-    """Return the shape of the scratch memory that `free_boxes` needs."""
-    return 3, depth * height * (width + _GAP)
-
-
 @compiled
-def free_boxes(near: Array, scratch: Array, free: Array) -> None:
+def free_boxes(near: Array, free: Array) -> None:
     """Count, for each pixel of `[D, H, W]`, the boxes that reach 0, 1, 3, 7 and 15 around it and hold no boundary."""
     depth, height, width = near.shape
     pitch = width + _GAP
     plane = height * pitch
     size = depth * plane
+    scratch = np.zeros((3, size), np.uint8)
     first, total = scratch[0], scratch[2]
-    first[:] = 0
-    total[:] = 0
     for z in range(depth):
         for y in range(height):
             source, line = near[z, y], first[z * plane + y * pitch :]

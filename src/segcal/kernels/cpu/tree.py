@@ -12,7 +12,6 @@ of a plain convolution is about 1e-7.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from functools import lru_cache, partial
 from itertools import product
@@ -259,22 +258,15 @@ def _add_image(lines: Array, span: int, weights: Array, first: int, last: int, n
 
 
 @compiled
-def _cut(scratch: Array, n: int) -> tuple[Array, Array]:
-    return scratch[:n], scratch[n:]
-
-
-@compiled
 def _root_2d(
     batch: Array, images: Array, of_logits: Array, of_image: Array, bias: Array, least: float, results: Array,
-    count: int, tiles: Array, scratch: Array,
+    count: int, tiles: Array,
 ) -> int:  # fmt: skip
     """Compute the root of `count` tiles at a time, given by image, first row and first column; see `_mix`."""
     classes, channels, mirrored = batch.shape[1], images.shape[1], min(batch.shape[2:]) > _REACH
     padded, step = _SPAN_2D + _ROOM, _NODES * _SPAN_2D
-    plain, rest = _cut(scratch, _LINES * padded)
-    lines, rest = _cut(rest, _GROUP * _LINES * padded)
-    nodes, rest = _cut(rest, _LINES * step)
-    mixed, rest = _cut(rest, _TILE * step)
+    plain, lines = np.zeros(_LINES * padded, np.float32), np.zeros(_GROUP * _LINES * padded, np.float32)
+    nodes, mixed = np.zeros(_LINES * step, np.float32), np.zeros(_TILE * step, np.float32)
     largest: Any = np.int32(0)
     for at in range(tiles.shape[0]):
         b, row, first = tiles[at]
@@ -304,17 +296,14 @@ def _root_2d(
 @compiled
 def _root_3d(
     batch: Array, images: Array, of_logits: Array, of_image: Array, bias: Array, least: float, results: Array,
-    count: int, tiles: Array, scratch: Array,
+    count: int, tiles: Array,
 ) -> int:  # fmt: skip
     """Compute the root of `count` tiles at a time, given by image, first slice, row and column; see `_mix`."""
     classes, channels, mirrored = batch.shape[1], images.shape[1], min(batch.shape[2:]) > _REACH
     many, padded, step = _LINES * _LINES, _SPAN_3D + _ROOM, _NODES * _SPAN_3D
-    plain, rest = _cut(scratch, _LINES * padded)
-    half, rest = _cut(rest, many * padded)
-    lines, rest = _cut(rest, _GROUP * many * padded)
-    nodes, rest = _cut(rest, many * step)
-    partly, rest = _cut(rest, _TILE * _LINES * step)
-    mixed, rest = _cut(rest, _TILE * step)
+    plain, half = np.zeros(_LINES * padded, np.float32), np.zeros(many * padded, np.float32)
+    lines, nodes = np.zeros(_GROUP * many * padded, np.float32), np.zeros(many * step, np.float32)
+    partly, mixed = np.zeros(_TILE * _LINES * step, np.float32), np.zeros(_TILE * step, np.float32)
     largest: Any = np.int32(0)
     for at in range(tiles.shape[0]):
         b, slice_, row, first = tiles[at]
@@ -382,22 +371,8 @@ def tree_root(
     fields = (x, y, np.ascontiguousarray(grouped), np.ascontiguousarray(for_image), bias, floor, result, count)
     parts = np.array_split(_tiles(len(x), size, count, span - 2 * _REACH), torch.get_num_threads())
     run: Callable[..., int] = kernel
-    tasks = [partial(run, *fields, part, own) for part, own in zip(parts, _scratch(len(parts)), strict=True)]
-    largest = max(run_all(tasks))
+    largest = max(run_all([partial(run, *fields, part) for part in parts]))
     return torch.from_numpy(result).unsqueeze(1) if largest < _INFINITE else DECLINED
-
-
-_own = threading.local()
-
-
-def _scratch(parts: int) -> Array:
-    """Return memory for each part, which the calling thread keeps; mapping it each time costs 10 % on small volumes."""
-    if len(getattr(_own, "scratch", ())) != parts:
-        padded, step = _SPAN_3D + _ROOM, _NODES * _SPAN_3D  # 3D needs more than 2D
-        lines = _LINES + _LINES**2 * (1 + _GROUP)
-        _own.scratch = np.zeros((parts, lines * padded + (_LINES**2 + _TILE * (_LINES + 1)) * step), np.float32)
-    found: Array = _own.scratch
-    return found
 
 
 def _transformed(weight: Tensor) -> Array:
