@@ -4,9 +4,11 @@ import importlib.util
 import subprocess
 import sys
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +18,7 @@ from segcal.fusion import (
     joint_label_fusion_weights,
     majority_vote,
     plurality_vote,
+    similarity_weights,
     staple,
     voxel_changes,
     weighted_vote,
@@ -109,3 +112,28 @@ def test_staple_ends_with_the_largest_label() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout == "[254]\n"
+
+
+def test_tensors_and_arrays_are_taken_alike(rng: np.random.Generator) -> None:
+    labels = rng.integers(0, 3, (4, 5, 6))
+    truth, weights = labels[0], rng.random((4, 5, 6)).astype(np.float32)
+    right = labels == truth
+    image = weights.mean(0)
+    calls: list[tuple[Any, ...]] = [
+        (weighted_vote, labels, weights),
+        (plurality_vote, labels),
+        (majority_vote, labels),
+        (joint_label_fusion_weights, weights),
+        (similarity_weights, image, weights),
+        (best_fusion, labels, truth, labels[1]),
+        (best_probabilities, weights, right),
+        (voxel_changes, truth, labels[1], labels[2], labels, right[0]),
+    ]
+    for function, *arrays in calls:
+        found, expected = function(*map(torch.from_numpy, arrays)), function(*arrays)
+        for ours, theirs in zip(
+            *((each if isinstance(each, tuple) else (each,)) for each in (found, expected)), strict=True
+        ):
+            assert type(ours) is type(theirs)
+            np.testing.assert_array_equal(ours, theirs)
+    assert joint_label_fusion_weights(torch.rand(3, 4, dtype=torch.bfloat16, requires_grad=True)).shape == (3, 4)

@@ -32,6 +32,14 @@ def to_tensor(values: Array | Tensor) -> Tensor:
     return torch.from_numpy(read.astype(wanted, copy=False))
 
 
+def to_array(values: Array | Tensor) -> Array:
+    """Return values for NumPy, which lacks bfloat16 and gets float32 instead."""
+    if not isinstance(values, Tensor):
+        return values
+    array: Array = (values.float() if values.dtype == torch.bfloat16 else values).detach().cpu().numpy()
+    return array
+
+
 def _is_shareable(values: Array, wanted: np.dtype[Any]) -> bool:
     """Return whether a tensor can use the memory of an array."""
     plain = type(values) is np.ndarray and not is_mapped(values)

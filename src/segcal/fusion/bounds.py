@@ -5,21 +5,21 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Bool, Float, Integer
 
-from segcal.fusion.voting import AtlasLabels, Weights
+from segcal.functional.arrays import to_array
+from segcal.fusion.voting import AtlasLabels, Segmentation, Values, Weights
 
 
-def best_fusion(
-    labels: AtlasLabels, truth: Integer[np.ndarray, "*S"], otherwise: Integer[np.ndarray, "*S"]
-) -> Integer[np.ndarray, "*S"]:
+def best_fusion(labels: AtlasLabels, truth: Segmentation, otherwise: Segmentation) -> Integer[np.ndarray, "*S"]:
     """Return the true label wherever at least one atlas proposes it, and `otherwise` where none does.
 
     >>> best_fusion(np.array([[1, 2], [0, 2]]), np.array([1, 1]), np.array([0, 2]))
     array([1, 2])
     """
-    return np.where((labels == truth).any(axis=0), truth, otherwise)
+    truth = to_array(truth)
+    return np.where((to_array(labels) == truth).any(axis=0), truth, to_array(otherwise))
 
 
-def best_probabilities(probabilities: Weights, right: Bool[np.ndarray, "N *S"]) -> Float[np.ndarray, "N *S"]:
+def best_probabilities(probabilities: Weights, right: Bool[Values, "N *S"]) -> Float[np.ndarray, "N *S"]:
     """Return the probabilities of the bound *Best Calibration*: certain where the network is correct, 1/2 elsewhere.
 
     The network predicts for each atlas whether its label is right (probability of at least 1/2). Where that prediction
@@ -33,5 +33,6 @@ def best_probabilities(probabilities: Weights, right: Bool[np.ndarray, "N *S"]) 
     >>> best_probabilities(np.array([0.9, 0.2, 0.7]), np.array([True, False, False]))
     array([1. , 0. , 0.5])
     """
-    correct = (probabilities >= 0.5) == right
+    right = to_array(right)
+    correct = (to_array(probabilities) >= 0.5) == right
     return np.where(correct, right.astype(np.float64), 0.5)

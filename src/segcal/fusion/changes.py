@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
-from jaxtyping import Bool, Integer
+from jaxtyping import Bool
 
-from segcal.fusion.voting import AtlasLabels
+from segcal.functional.arrays import to_array
+from segcal.fusion.voting import AtlasLabels, Segmentation, Values
 
 
 class Changes(NamedTuple):
@@ -42,11 +42,11 @@ class Changes(NamedTuple):
 
 
 def voxel_changes(
-    before: Integer[np.ndarray, "*S"],
-    after: Integer[np.ndarray, "*S"],
-    truth: Integer[np.ndarray, "*S"],
+    before: Segmentation,
+    after: Segmentation,
+    truth: Segmentation,
     labels: AtlasLabels,
-    inside: Bool[np.ndarray, "*S"],
+    inside: Bool[Values, "*S"],
 ) -> Changes:
     """Count the changes between two fused segmentations within a region.
 
@@ -55,6 +55,7 @@ def voxel_changes(
     >>> voxel_changes(before, after, np.array([1, 1, 1, 0]), labels, np.ones(4, bool))
     Changes(possible=3, changed=2, corrected=1, broken=1)
     """
+    before, after, truth, labels, inside = map(to_array, (before, after, truth, labels, inside))
     possible = inside & (labels != labels[:1]).any(axis=0)
     changed = inside & (before != after)
     return Changes(

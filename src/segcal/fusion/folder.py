@@ -177,7 +177,7 @@ def _vote(labels: Array, weights: Array | None, settings: FusionSettings) -> Fus
 
 
 def _reach(kind: str, settings: FusionSettings) -> int:
-    """Return the slices that a slab needs beyond its own: the patch, and the neighbourhood that images are scaled by."""
+    """Return the slices that a slab needs beyond its own: the patch, and the neighbourhood that scales images."""
     if settings.method != "jlf":
         return 0
     if kind == "images":

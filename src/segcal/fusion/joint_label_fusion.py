@@ -22,6 +22,8 @@ from jaxtyping import Float
 from scipy.ndimage import uniform_filter
 
 from segcal.functional.active_set import nonnegative_solutions
+from segcal.functional.arrays import to_array
+from segcal.fusion.voting import Values, Weights
 from segcal.types import InputError, check_whole
 
 PerAtlas: TypeAlias = Float[np.ndarray, "N *S"]
@@ -32,7 +34,7 @@ _VOXELS = 1 << 15  # systems solved together: enough to amortise the call, few e
 
 
 def joint_label_fusion_weights(
-    probabilities: PerAtlas, alpha: float = 0.1, *, beta: float = 1.0, patch: int = 0, nonnegative: bool = False
+    probabilities: Weights, alpha: float = 0.1, *, beta: float = 1.0, patch: int = 0, nonnegative: bool = False
 ) -> PerAtlas:
     """Return the weight of each atlas at each voxel, from the probability that its label is right there.
 
@@ -48,6 +50,7 @@ def joint_label_fusion_weights(
     >>> joint_label_fusion_weights(np.array([[1.0], [0.5], [0.5]])).round(3).ravel()
     array([0.75 , 0.125, 0.125])
     """
+    probabilities = to_array(probabilities)
     _check(probabilities, alpha, beta, patch)
     errors = (1 - probabilities.astype(np.float64)) ** beta
     if patch == 0:
@@ -56,8 +59,8 @@ def joint_label_fusion_weights(
 
 
 def similarity_weights(
-    target: Float[np.ndarray, "*S"],
-    images: PerAtlas,
+    target: Float[Values, "*S"],
+    images: Weights,
     alpha: float = 0.1,
     *,
     beta: float = 2.0,
@@ -69,6 +72,7 @@ def similarity_weights(
     The sum is over a cube of radius `patch` (SSD-based M of Wang et al.). Intensities are first normalised to mean 0
     and variance 1 around each voxel, so that brightness and contrast do not count as errors.
     """
+    target, images = to_array(target), to_array(images)
     if images.shape[1:] != target.shape:
         raise InputError(f"warped images must have shape (N, {target.shape}), got {images.shape}")
     _check(images, alpha, beta, patch, are_probabilities=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Integer
 
+from segcal.functional.arrays import to_array
 from segcal.fusion.registration import simple_itk
 from segcal.fusion.voting import AtlasLabels
 from segcal.types import InputError
@@ -12,7 +13,7 @@ from segcal.types import InputError
 
 def staple(labels: AtlasLabels) -> Integer[np.ndarray, "*S"]:
     """Return the consensus of several segmentations; voxels that SimpleITK leaves undecided get label 0."""
-    sitk = simple_itk()
+    sitk, labels = simple_itk(), to_array(labels)
     top = int(labels.max(initial=0))
     if labels.min(initial=0) < 0 or top > 254:
         raise InputError(f"STAPLE needs labels from 0 to 254, got {labels.min()} to {top}")

@@ -10,11 +10,15 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from jaxtyping import Float, Integer
+from torch import Tensor
 
-from segcal.types import InputError
+from segcal.functional.arrays import to_array
+from segcal.types import Array, InputError
 
-AtlasLabels: TypeAlias = Integer[np.ndarray, "N *S"]
-Weights: TypeAlias = Float[np.ndarray, "N *S"]
+Values: TypeAlias = np.ndarray | Tensor
+AtlasLabels: TypeAlias = Integer[Values, "N *S"]
+Weights: TypeAlias = Float[Values, "N *S"]
+Segmentation: TypeAlias = Integer[Values, "*S"]
 
 
 class Fused(NamedTuple):
@@ -40,6 +44,7 @@ def weighted_vote(labels: AtlasLabels, weights: Weights) -> Fused:
     >>> weighted_vote(labels, np.array([[0.2, 0.9], [0.2, 0.3], [0.6, 0.3]])).labels
     array([2, 2])
     """
+    labels, weights = to_array(labels), to_array(weights)
     _check(labels, weights)
     total = weights.sum(axis=0)
     best = np.full(labels.shape[1:], -np.inf)
@@ -55,6 +60,7 @@ def weighted_vote(labels: AtlasLabels, weights: Weights) -> Fused:
 
 def plurality_vote(labels: AtlasLabels) -> Fused:
     """Return the label that most atlases propose; of equally frequent ones the smallest."""
+    labels = to_array(labels)
     return weighted_vote(labels, np.broadcast_to(np.float64(1), labels.shape))
 
 
@@ -64,13 +70,14 @@ def majority_vote(labels: AtlasLabels, *, undecided: int = 0) -> Fused:
     >>> majority_vote(np.array([[1, 1], [1, 2], [2, 3]])).labels
     array([1, 0])
     """
+    labels = to_array(labels)
     fused = plurality_vote(labels)
     chosen = np.where(2 * fused.agreement > 1, fused.labels, undecided).astype(labels.dtype)
     agreement = (labels == chosen).mean(axis=0)
     return Fused(chosen, agreement, agreement)
 
 
-def _check(labels: AtlasLabels, weights: Weights) -> None:
+def _check(labels: Array, weights: Array) -> None:
     if labels.ndim < 2 or labels.shape[0] < 1:
         raise InputError(f"atlas labels must have shape (N, *S) with N of at least 1, got {labels.shape}")
     if weights.shape != labels.shape:

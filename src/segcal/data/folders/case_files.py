@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from segcal.data.folders.crop import Crop, crop_of
 from segcal.data.folders.masks import Masks
@@ -279,14 +278,6 @@ class _OneChannel(Writer):
 
 def _staged(target: Path) -> AbstractContextManager[Path]:
     return staged_store(target) if format_of(target).is_folder else staged_file(target)
-
-
-def as_numpy(array: Array | Tensor) -> Array:
-    """Return `array` for NumPy, which lacks bfloat16 and gets float32 instead."""
-    if not isinstance(array, Tensor):
-        return array
-    values: Array = (array.float() if array.dtype == torch.bfloat16 else array).detach().cpu().numpy()
-    return values
 
 
 def _ending(path: Path) -> str:

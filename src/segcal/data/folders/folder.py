@@ -18,12 +18,13 @@ from torch import Tensor
 
 from segcal.data.folders import bids, nnunet, ours, totalsegmentator
 from segcal.data.folders.by_name import existing, place_of
-from segcal.data.folders.case_files import CaseFiles, CaseSpec, as_numpy
+from segcal.data.folders.case_files import CaseFiles, CaseSpec
 from segcal.data.folders.classes import DeclaredClasses
 from segcal.data.folders.crop import Crop
 from segcal.data.folders.layouts import FolderRequest
 from segcal.data.folders.settings import Scores, Splits, check_background, check_scores, read_settings, read_splits
 from segcal.files import refuse_unfinished
+from segcal.functional.arrays import to_array
 from segcal.functional.checks import IGNORED
 from segcal.text import CalibrationWarning
 from segcal.types import Activation, Array, Case, IgnoreIndex, InputError
@@ -202,7 +203,7 @@ def write_scores(folder_out: str | Path, case_name: str, array: Array | Tensor, 
     `.npy` and `.npz` become `NAME.npy`; NIfTI stays NIfTI (float32) with its affine, zooms and class axis;
     an archive of nnU-Net stays one. Around a case that was cut to nnU-Net's crop, probabilities are those of nnU-Net.
     """
-    values, files = as_numpy(array), like.find(case_name)
+    values, files = to_array(array), like.find(case_name)
     crop = like.crops.get(case_name)
     if crop is not None and values.shape[1:] != crop.shape:
         values = crop.put_back_probabilities(values, like.activation)
@@ -218,7 +219,7 @@ def write_map(folder_out: str | Path, case_name: str, array: Array | Tensor, lik
     the scores where there are no labels; `NAME.npy` otherwise. Around a case that was cut to nnU-Net's crop, floating
     point values are NaN, and whole numbers 0.
     """
-    values, files = as_numpy(array), like.find(case_name)
+    values, files = to_array(array), like.find(case_name)
     crop = like.crops.get(case_name)
     if crop is not None and values.shape != crop.shape:
         values = crop.put_back(values, outside=np.nan if values.dtype.kind == "f" else 0)

@@ -11,11 +11,11 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
-from segcal.data.folders.case_files import CaseSpec, as_numpy
+from segcal.data.folders.case_files import CaseSpec
 from segcal.data.folders.settings import FolderSettings, check_background, write_settings
 from segcal.data.io.base import Spacing, plain, whole_numbers
 from segcal.files import MARKER, staged_folder, write_json
-from segcal.functional.arrays import to_tensor
+from segcal.functional.arrays import to_array, to_tensor
 from segcal.functional.checks import activation_of, check_labels, check_logits, check_same_space, ignored_labels
 from segcal.types import Activation, Array, Case, IgnoreIndex, InputError
 
@@ -95,9 +95,9 @@ def _checked_names(class_names: Sequence[str] | None, num_classes: int) -> tuple
 def _write_case(folder: Path, case: Case, spec: CaseSpec, ignored: tuple[int, ...] | None) -> _Entry:
     """Write the arrays of a case, checked as a reader would check them."""
     name = _checked_name(case.name, folder)
-    logits = plain(as_numpy(case.logits), Path(name))
-    labels = None if case.labels is None else whole_numbers(plain(as_numpy(case.labels), Path(name)), Path(name))
-    image = None if case.image is None else plain(as_numpy(case.image), Path(name))
+    logits = plain(to_array(case.logits), Path(name))
+    labels = None if case.labels is None else whole_numbers(plain(to_array(case.labels), Path(name)), Path(name))
+    image = None if case.image is None else plain(to_array(case.image), Path(name))
     spacing = _checked_spacing(case)
     if (image is None) != (spec.image_channels == 0):
         raise InputError(f"all cases must have an image or none, got both with case '{name}'; add or remove images")
