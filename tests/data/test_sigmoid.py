@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import nibabel
@@ -201,3 +203,22 @@ def test_probabilities_that_do_not_sum_to_one_name_the_remedies(tmp_path: Path) 
     message = complaint(tmp_path)
     assert 'activation = "sigmoid"' in message
     assert "logits_from_scores" in message
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["liver", "spleen", "left kidney"], ["liver", "spleen", "left kidney"]),
+        (["a/b", "0", "2"], ["0", "1", "2"]),
+        (["a", "A", "b"], ["0", "1", "2"]),
+        (["..", "a", "b"], ["0", "1", "2"]),
+        (["a\\b", "a", "b"], ["0", "1", "2"]),
+        (["a" * 300, "a", "b"], ["0", "1", "2"]),
+    ],
+)
+def test_every_channel_has_its_own_folder_of_maps(tmp_path: Path, names: list[str], expected: list[str]) -> None:
+    toml = f'activation = "sigmoid"\nclasses = {json.dumps(names)}\n'
+    folder = open_folder(make(tmp_path / "data", scores_of(IMAGE, 3), masks_of(IMAGE, 3), toml=toml))
+    assert folder.map_folders(tmp_path / "maps") == [tmp_path / "maps" / name for name in expected]
+    for odd in (("", "a", "b"), ("a", "a", "b")):
+        assert replace(folder, class_names=odd).map_folders(tmp_path) == [tmp_path / str(k) for k in range(3)]

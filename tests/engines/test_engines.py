@@ -17,7 +17,7 @@ import segcal
 from segcal.apply import CalibratedFiles
 from segcal.data.folders.folder import open_folder
 from segcal.data.folders.writer import write_folder
-from segcal.engines import Engine, Run, engine_of
+from segcal.engines import Engine, Run, engine_of, finished
 from segcal.engines.finished import FinishedCases
 from segcal.evaluation.builder import ResultsBuilder
 from segcal.evaluation.case_evidence import CaseEvidence
@@ -336,15 +336,15 @@ def test_what_users_put_into_unfinished_output_is_kept(data: Path, monkeypatch: 
 def test_the_files_of_an_unfinished_case_are_removed(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its probabilities were complete, but its record was not written."""
     monkeypatch.chdir(data.parent)
-    finish = FinishedCases.finish
+    digest = finished._digest
 
-    def failing(self: FinishedCases, name: str, identity: str, result: bytes = b"") -> None:
-        if name == "case-1":
+    def failing(content: bytes) -> bytes:
+        if b'"case-1"' in content:
             raise OSError(28, "No space left on device")
-        finish(self, name, identity, result)
+        return digest(content)
 
     with monkeypatch.context() as patch:
-        patch.setattr(FinishedCases, "finish", failing)
+        patch.setattr(finished, "_digest", failing)
         for _ in range(2):
             assert "1 finished case is kept" in refuse(*COMMANDS["apply"], "--out", "probs")
             left = {name.partition(".files/")[2] for name in contents(Path("probs.unfinished"))}

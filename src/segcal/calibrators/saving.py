@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from segcal.files import LISTED, MARKER, read_json, write_json
+from segcal.files import LISTED, MARKER, read_json, refuse_special, write_json
 from segcal.files.checksums import checksum
 from segcal.types import InputError
 from segcal.version import __version__
@@ -106,6 +106,7 @@ def read_content(folder: Path) -> dict[str, Any]:
 def read_values(folder: Path, content: Mapping[str, Any]) -> dict[str, Tensor]:
     """Return the learned values in a folder; raise unless the checksum in its `content` is right."""
     try:
+        refuse_special(folder / WEIGHTS)
         values = load_file(folder / WEIGHTS)
         found = _checksum(content, folder / WEIGHTS)
     except (OSError, RuntimeError, ValueError, SafetensorError) as error:

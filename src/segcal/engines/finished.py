@@ -55,18 +55,19 @@ class FinishedCases:
             result: What was computed.
         """
         place, record = self.place(name), self._record(name)
-        for path in (*place.rglob("*"), place):
-            outputs.sync(path)
-        about = {"case": name, "identity": identity, "files": checksums(place)}
-        rest = json.dumps(about).encode() + b"\n" + result
         temporary = outputs.temporary_name(record)
         try:
+            for path in (*place.rglob("*"), place):
+                outputs.sync(path)
+            about = {"case": name, "identity": identity, "files": checksums(place)}
+            rest = json.dumps(about).encode() + b"\n" + result
             temporary.write_bytes(_digest(rest) + b"\n" + rest)
             outputs.sync(temporary)
             temporary.replace(record)
             outputs.sync(record.parent)
         except BaseException:
             temporary.unlink(missing_ok=True)
+            shutil.rmtree(place, ignore_errors=True)
             raise
         with suppress(OSError):
             place.rmdir()  # of a case without files

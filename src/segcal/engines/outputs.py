@@ -95,8 +95,8 @@ def _publish(
                 _link(finished.place(name) / file, staging / file)
                 trust_checksum(staging / file, digest)
             cases[name] = {"identity": identity, "files": list(files), "counts": count}
-        for file in output.companions():
-            _copy(file, staging)
+        for path in output.companions():
+            _copy(path, staging)
         about = {"format": 1, "segcal": __version__, output.kind: summary}
         write_json(staging / MARKER, {**about, _CASES: {"identity": output.identity(), "cases": cases}})
     return summary

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -90,8 +91,8 @@ class Run:
             done = self.engine.share(
                 lambda: {name for name in names if finished.result(name, identities[name]) is not None}
             )
-        step = _Step(work, finished, identities)
-        new = self.engine.map(step, [name for name in names if name not in done], track=self.track)
+        step, left = _Step(work, finished, identities), [name for name in names if name not in done]
+        new = step.map(left, self.track) if self.engine.is_alone else self.engine.map(step, left, track=self.track)
         if not self.engine.is_first:
             yield from new
             return
@@ -111,12 +112,23 @@ class _Step:
     identities: Mapping[str, str]
 
     def __call__(self, name: str) -> bytes:
-        if self.finished is None:
-            return self.work(name, None)
-        with self.finished.working_on(name) as place:
-            result = self.work(name, place)
-            self.finished.finish(name, self.identities[name], result)
+        (result,) = self.map([name])
         return result
+
+    def map(self, names: Sequence[str], track: Track = iter) -> Iterator[bytes]:
+        """Yield the result of every case in order; a case is synchronised and recorded while the next is computed."""
+        before: Future[None] | None = None
+        with ThreadPoolExecutor(1, thread_name_prefix="segcal-record") as pool:
+            for name in track(names) if names else ():
+                with nullcontext() if self.finished is None else self.finished.working_on(name) as place:
+                    result = self.work(name, place)
+                    if before is not None:
+                        before.result()
+                if self.finished is not None:
+                    before = pool.submit(self.finished.finish, name, self.identities[name], result)
+                yield result
+        if before is not None:
+            before.result()
 
 
 def _prepare(folder: Path, command: str, identity: str) -> None:

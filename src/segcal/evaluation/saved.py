@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from segcal.evaluation.protocol import Protocol
+from segcal.files import refuse_special
 from segcal.tables import Presentation
 from segcal.text import as_cell, from_cell
 from segcal.types import InputError
@@ -137,6 +138,7 @@ def read_table(folder: Path, table: Table, methods: Sequence[str]) -> pd.DataFra
     path = folder / table.file
     damaged = f"'{path}' must be a table that segcal wrote"
     try:
+        refuse_special(path)
         if path.stat().st_size > _LARGEST:
             raise InputError(f"{damaged}, got a file of more than {_LARGEST >> 30} GiB; evaluate again")
         found = pd.read_csv(path, dtype=str, keep_default_na=False)

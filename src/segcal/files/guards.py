@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.request import url2pathname
@@ -203,6 +204,14 @@ def _read_through(path: Path) -> Iterator[Path]:
             continue
         seen.add(source)
         yield source
-        for folder, folders, files in os.walk(source):
-            paths = (Path(folder, name) for name in (*folders, *files))
-            waiting += [inner for inner in paths if inner.is_symlink()]
+        waiting += _links(source)
+
+
+def _links(folder: Path) -> Iterator[Path]:
+    """Yield all links below a folder."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_symlink():
+                yield Path(entry)
+            elif entry.is_dir():
+                yield from _links(Path(entry))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from segcal.data.io.formats import extension_of, format_of
-from segcal.files import local_path, refuse_special, url_of
+from segcal.files import local_path, url_of
 from segcal.text import is_utf8
 from segcal.types import InputError
 
@@ -83,8 +83,6 @@ def by_name(folder: Path, extensions: Sequence[str]) -> dict[str, list[Path]]:
     for path in _files(folder) if folder.is_dir() else ():
         extension = extension_of(path, extensions)
         if extension and path.is_dir() == format_of(path).is_folder and not path.name.startswith("."):
-            if path.exists() and not hasattr(path, "fs"):
-                refuse_special(path)
             if not is_utf8(path.name):
                 raise InputError(f"names of files must be UTF-8, got '{path}'; rename it")
             found.setdefault(path.name[: -len(extension)], []).append(path)

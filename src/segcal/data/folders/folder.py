@@ -7,6 +7,7 @@ everything else is read when its case is asked for. The case stream checks the v
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -115,11 +116,17 @@ class Folder(Sequence[Case]):
         return {name: files.identity() for name, files in self.files.items()}
 
     def map_folders(self, root: Path) -> list[Path]:
-        """Return where maps of the cases go: `root`, or a folder in it for each of several sigmoid channels."""
+        """Return where maps of the cases go: `root`, or a folder in it for each of several sigmoid channels.
+
+        Folders are named as their channels, or numbered if the names are not usable or not different.
+        """
         if self.activation == "softmax" or self.num_classes == 1:
             return [root]
-        names = self.class_names or tuple(map(str, range(self.num_classes)))
-        return [root / (str(k) if {*name} & {*"/\\"} or name[:1] == "." else name) for k, name in enumerate(names)]
+        names = self.class_names or ()
+        usable = all(re.fullmatch(r"[^./\\\0-\x1f][^/\\\0-\x1f]{0,50}", name) for name in names)
+        if not usable or len({name.casefold() for name in names}) < self.num_classes:
+            names = tuple(map(str, range(self.num_classes)))
+        return [root / name for name in names]
 
     def find(self, name: str) -> CaseFiles:
         """Return the files of the case called `name`."""

@@ -15,6 +15,7 @@ from typing import IO, Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
+from segcal.files import refuse_special
 from segcal.text import CalibrationWarning
 from segcal.types import Array, InputError
 
@@ -133,11 +134,13 @@ class Format:
 
 @contextmanager
 def readable(path: Path) -> Iterator[None]:
-    """Turn any failure to read `path` into one sentence.
+    """Turn any failure to read `path` into one sentence; refuse devices and pipes before they are opened.
 
     Damaged bytes make zipfile, zlib, gzip, numpy, Pillow and nibabel raise almost anything, so all is caught.
     """
     try:
+        if not hasattr(path, "fs"):  # what an object store holds is no device
+            refuse_special(path)
         yield
     except (InputError, MemoryError):
         raise

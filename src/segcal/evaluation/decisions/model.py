@@ -15,7 +15,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from segcal.evaluation.protocol import Protocol
-from segcal.files import MARKER, read_json, staged_folder, write_json
+from segcal.files import MARKER, read_json, refuse_special, staged_folder, write_json
 from segcal.functional.probability import at_least_float32_dtype
 from segcal.tables import named_method
 from segcal.types import InputError, Probs
@@ -155,6 +155,7 @@ class Decisions:
 
 def _read(path: Path, columns: list[str]) -> pd.DataFrame:
     """Read a table; names stay strings ("007", "NA") and values are restored to the last bit."""
+    refuse_special(path)
     table = pd.read_csv(path, dtype=str, keep_default_na=False)[columns]
     for name in table.columns.difference(list(_NAMES)):
         kind = int if name in _WHOLE else float
