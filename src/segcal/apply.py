@@ -70,14 +70,12 @@ class CalibratedSlab(NamedTuple):
         probabilities: `[L, rows, ...]`, in the precision of the file.
         temperature: `[1 or C, rows, ...]` if maps are written.
         moved: How many labels changed.
-        last: Whether these are the last rows.
     """
 
     start: int
     probabilities: Array
     temperature: Array | None
     moved: int
-    last: bool
 
 
 @dataclass(frozen=True)
@@ -119,7 +117,7 @@ class CalibratedFiles:
         return slabs if crop is None else _put_back(slabs, crop, self.calibrator.activation)
 
     def _slabs(self, case: Case) -> Iterator[CalibratedSlab]:
-        calibrator, rows = self.calibrator, int(case.logits.shape[1])
+        calibrator = self.calibrator
         for slab in calibrator.calibrate_case(case):
             exact = slab.probabilities()
             probs, moved = _rounded(calibrator, exact, slab.raw, _PRECISIONS[self.dtype])
@@ -127,9 +125,9 @@ class CalibratedFiles:
                 raise RuntimeError(f"{moved} labels of case '{case.name}' would change, which must never happen")
             map_ = slab.temperature
             heat = map_[0].float().cpu().numpy() if self.maps and map_ is not None else None
-            own = slab.rows
+            start = slab.rows.start
             del slab, exact, map_  # before the next slab is read
-            yield CalibratedSlab(own.start, probs[0].cpu().numpy(), heat, moved, own.stop == rows)
+            yield CalibratedSlab(start, probs[0].cpu().numpy(), heat, moved)
             del probs, heat
 
     def write(self, name: str, folder: Path) -> dict[str, int]:
@@ -162,21 +160,22 @@ def _put_back(slabs: Iterator[CalibratedSlab], crop: Crop, activation: Activatio
 
     They are background with a probability of 1, or no channel at all, and have a temperature of 1.
     """
-    plane, at, end = Crop(crop.shape[1:], crop.box[1:]), crop.box[0].start, crop.shape[0]
+    plane, rows = Crop(crop.shape[1:], crop.box[1:]), crop.box[0]
     for slab in slabs:
         if not slab.start:
-            yield from _outside(slab, range(at), plane.shape, activation)
+            yield from _outside(slab, range(rows.start), plane.shape, activation)
         probs, heat = plane.put_back_probabilities(slab.probabilities, activation), slab.temperature
         hot = None if heat is None else plane.put_back(heat, outside=1)
-        stop = at + slab.start + probs.shape[1]
-        yield CalibratedSlab(at + slab.start, probs, hot, slab.moved, slab.last and stop == end)
-        if slab.last:
-            yield from _outside(slab, range(stop, end), plane.shape, activation)
+        start = rows.start + slab.start
+        stop = start + probs.shape[1]
+        yield CalibratedSlab(start, probs, hot, slab.moved)
+        if stop == rows.stop:
+            yield from _outside(slab, range(stop, crop.shape[0]), plane.shape, activation)
         del slab, probs, heat, hot
 
 
 def _outside(like: CalibratedSlab, rows: range, space: Shape, activation: Activation) -> Iterator[CalibratedSlab]:
-    """Yield rows of a volume that lie outside of the crop, some at a time; those at its end are the last."""
+    """Yield rows of a volume that lie outside of the crop, some at a time."""
     classes = len(like.probabilities)
     step = max(1, _AT_ONCE // (classes * math.prod(space)))
     for start in rows[::step]:
@@ -186,7 +185,7 @@ def _outside(like: CalibratedSlab, rows: range, space: Shape, activation: Activa
             probs[0] = 1
         heat = like.temperature
         hot = None if heat is None else np.ones((len(heat), count, *space), heat.dtype)
-        yield CalibratedSlab(start, probs, hot, 0, last=rows.start > 0 and start + count == rows.stop)
+        yield CalibratedSlab(start, probs, hot, 0)
 
 
 def _rounded(calibrator: Calibrator, exact: Probs, raw: Logits, dtype: torch.dtype) -> tuple[Probs, int]:
