@@ -27,15 +27,6 @@ def open_mouse_brain(root: str | Path) -> VolumeFolder:
     return VolumeFolder(files, tuple(names.values()), tuple(names))
 
 
-def cohort_of(name: str) -> str:
-    """Return the cohort of a volume.
-
-    >>> cohort_of("tg4510_tp3_11_20130523_UT")
-    'UT'
-    """
-    return name.rpartition("_")[2]
-
-
 def _structures(path: Path) -> dict[int, str]:
     """Return the name of each label: the right side as listed, the left side 20 above it."""
     if not path.is_file():

@@ -15,7 +15,7 @@ from segcal.data.folders.folder import open_folder
 from segcal.data.folders.writer import write_folder
 from segcal.evaluation.portraits import load_portraits
 from segcal.evaluation.results import Results
-from segcal.functional.probability import entropy, negative_log_likelihood
+from segcal.functional.probability import entropy
 from support.commands import refuse, succeed
 from support.scenes import simulated
 
@@ -119,7 +119,7 @@ def test_maps_of_overconfidence(home: Path, tmp_path: Path) -> None:
         found = np.load(tmp_path / "maps" / f"{case.name}.npy")
         logits, labels = (np.array(array) for array in (case.logits, case.labels))
         z, y = torch.from_numpy(logits)[None].double(), torch.from_numpy(labels)[None].long()
-        expected = (negative_log_likelihood(z, y) - entropy(z))[0].numpy()
+        expected = (torch.nn.functional.cross_entropy(z, y, reduction="none") - entropy(z))[0].numpy()
         np.testing.assert_allclose(found, expected, atol=1e-5)
         picture = np.asarray(Image.open(tmp_path / "maps" / f"{case.name}.png")).astype(int)
         over, under = expected > 0.1, expected < -0.1

@@ -7,7 +7,7 @@ logits of any finite size, because the largest logit of a pixel is subtracted be
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float, Integer
+from jaxtyping import Float
 from torch import Tensor
 
 from segcal.kernels.constants import SMALLEST_LOG_PROBABILITY
@@ -117,17 +117,6 @@ def log_odds(logits: Float[Tensor, "B 2 *S"]) -> Float[Tensor, "B 1 *S"]:
     return (logits[:, 1:] - logits[:, :1]).clamp(-largest, largest)
 
 
-def negative_log_likelihood(logits: Float[Tensor, "B L *S"], labels: Integer[Tensor, "B *S"]) -> Float[Tensor, "B *S"]:
-    """Minus the log-probability of the true class at each pixel; NaN where the label is negative (ignored)."""
-    return -_of_label(log_probabilities(logits), labels)
-
-
-def brier_score(logits: Float[Tensor, "B L *S"], labels: Integer[Tensor, "B *S"]) -> Float[Tensor, "B *S"]:
-    """Squared distance of the probabilities to the one-hot truth, in 0..2; NaN where the label is negative."""
-    probs = probabilities(logits)
-    return probs.square().sum(dim=1) - 2 * _of_label(probs, labels) + 1
-
-
 def entropy(logits: Float[Tensor, "B L *S"]) -> Float[Tensor, "B *S"]:
     """Entropy of the probabilities at each pixel, in nats.
 
@@ -196,8 +185,3 @@ def next_below(values: Float[Tensor, "*A"]) -> Float[Tensor, "*A"]:
     bits, gap = values.view(width), least_gap(values.dtype)
     below = torch.where(bits > 0, bits - 1, bits + 1).view(values.dtype)
     return torch.where(values.abs() < gap, -gap, below)
-
-
-def _of_label(values: Float[Tensor, "B L *S"], labels: Integer[Tensor, "B *S"]) -> Float[Tensor, "B *S"]:
-    picked = values.gather(1, labels.clamp(min=0).long().unsqueeze(1)).squeeze(1)
-    return picked.masked_fill(labels < 0, torch.nan)

@@ -64,15 +64,15 @@ def plurality_vote(labels: AtlasLabels) -> Fused:
     return weighted_vote(labels, np.broadcast_to(np.float64(1), labels.shape))
 
 
-def majority_vote(labels: AtlasLabels, *, undecided: int = 0) -> Fused:
-    """Return the label that more than half of the atlases propose, and `undecided` where there is none.
+def majority_vote(labels: AtlasLabels) -> Fused:
+    """Return the label that more than half of the atlases propose, and 0 where there is none.
 
     >>> majority_vote(np.array([[1, 1], [1, 2], [2, 3]])).labels
     array([1, 0])
     """
     labels = to_array(labels)
     fused = plurality_vote(labels)
-    chosen = np.where(2 * fused.agreement > 1, fused.labels, undecided).astype(labels.dtype)
+    chosen = np.where(2 * fused.agreement > 1, fused.labels, 0).astype(labels.dtype)
     agreement = (labels == chosen).mean(axis=0)
     return Fused(chosen, agreement, agreement)
 
