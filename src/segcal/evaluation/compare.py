@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 
 from segcal.calibrators import Calibrator
-from segcal.cases import reread
+from segcal.cases import as_collection
 from segcal.evaluation.builder import ResultsBuilder
 from segcal.evaluation.heads import heads_of
 from segcal.evaluation.memory import memory_growth
@@ -144,8 +144,8 @@ def compare(
     check_calibrators(calibrators)
     check_names(calibrators)
     check_fit_settings(calibrators.values(), training)
-    kept, tested = reread(fit_cases), reread(test_cases)
-    checked = None if validation is None else reread(validation)
+    kept, tested = as_collection(fit_cases), as_collection(test_cases)
+    checked = None if validation is None else as_collection(validation)
     check_cases(tested, chosen)
     fits = {
         name: measured_fit(

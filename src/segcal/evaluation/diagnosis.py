@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from segcal.calibrators import TemperatureScaling
-from segcal.cases import CaseStream, StreamedCase, reread
+from segcal.cases import CaseStream, StreamedCase, as_collection
 from segcal.cases.channels import ChannelCases
 from segcal.functional.temperature import (
     Likelihood,
@@ -136,7 +136,7 @@ def diagnose(
     """
     if num_classes == 1:
         cases, num_classes = ChannelCases(cases), 2
-    kept, place = reread(cases), device or torch.device("cpu")
+    kept, place = as_collection(cases), device or torch.device("cpu")
     images = tuple(diagnose_image(case, num_classes, ignore_index, background, place) for case in kept)
     return diagnosis_of(images, kept, num_classes, ignore_index, background, place)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from segcal.calibrators import Calibrator, SigmoidHead
-from segcal.cases import CaseStream, reread
+from segcal.cases import CaseStream, as_collection
 from segcal.cases.channels import ChannelCases, channel_case
 from segcal.evaluation.mapping import Method, calibrated_slabs
 from segcal.evaluation.protocol import Protocol
@@ -40,7 +40,9 @@ class ExclusiveHead:
 
     def cases(self, cases: Iterable[Case]) -> Collection[Case]:
         """Return cases as this head sees them, each converted on access."""
-        return ChannelCases(reread(cases), self.channel, self.channels) if self.channels else reread(cases)
+        return (
+            ChannelCases(as_collection(cases), self.channel, self.channels) if self.channels else as_collection(cases)
+        )
 
     @property
     def structures(self) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import Unpack
 
-from segcal.cases import no_cases, reread
+from segcal.cases import as_collection, no_cases
 from segcal.evaluation.builder import ResultsBuilder, mean_tables
 from segcal.evaluation.heads import heads_of
 from segcal.evaluation.limits import limits as oracle_limits
@@ -44,7 +44,7 @@ def evaluate(
         One row per case, method, region and metric; metrics pooled over all pixels; the paper's table.
     """
     chosen = Protocol.given(protocol, settings)
-    known = reread(cases) if chosen.limits else cases
+    known = as_collection(cases) if chosen.limits else cases
     builder = measure_all(known, calibrators, chosen, chosen_regions(regions))
     return with_limits(builder.results(), known, chosen)
 
@@ -70,7 +70,7 @@ def with_limits(results: Results, cases: Iterable[Case], protocol: Protocol) -> 
     """Return results with what temperatures chosen with the labels would reach, where the protocol asks for it."""
     if not protocol.limits:
         return results
-    names, kept = ("num_classes", "ignore_index", "background", "bins", "seed"), reread(cases)
+    names, kept = ("num_classes", "ignore_index", "background", "bins", "seed"), as_collection(cases)
     frames = {
         head.name: oracle_limits(head.cases(kept), **{name: getattr(head.protocol, name) for name in names})
         for head in heads_of(protocol)

@@ -13,8 +13,9 @@ import torch
 from torch import nn
 
 from segcal.calibrators import Calibrator, create, load
-from segcal.cases import Part, to_tensor
+from segcal.cases import Subset
 from segcal.evidence.suite import CalibrationSuite
+from segcal.functional.arrays import to_tensor
 from segcal.functional.checks import activation_of
 from segcal.integrations.calibrated_model import CalibratedModel
 from segcal.integrations.extras import needs_extra
@@ -136,7 +137,7 @@ class CalibrationCallback(Callback):
         folds = folds_of([case.group for case in self._cases], 2)
         logged = {f"val_{name}": value for name, value in self._figures([(self._cases, None)]).items()}
         if folds.max() > 0:
-            halves = [Part(self._cases, np.flatnonzero(folds == k).tolist()) for k in (0, 1)]
+            halves = [Subset(self._cases, np.flatnonzero(folds == k).tolist()) for k in (0, 1)]
             crossed = [(halves[k], self._fitted(halves[1 - k])) for k in (0, 1)]
             logged |= {f"val_{name}_calibrated": value for name, value in self._figures(crossed).items()}
         self.calibrator = self._fitted(self._cases)
@@ -146,7 +147,7 @@ class CalibrationCallback(Callback):
         shape = {"spatial_dims": spatial_dims, "image_channels": 0, "activation": self.activation}
         return create(self.method, self.num_classes, ignore_index=self.ignore_index, **shape, **self.settings)
 
-    def _fitted(self, cases: SpilledCases | Part) -> Calibrator:
+    def _fitted(self, cases: SpilledCases | Subset) -> Calibrator:
         return self._build(cases[0].logits.ndim - 1).fit(cases)
 
     def _figures(self, measured: Iterable[tuple[Iterable[Case], Calibrator | None]]) -> dict[str, float]:
