@@ -142,7 +142,7 @@ def test_a_refusal_says_what_is_kept(name: str, data: Path, monkeypatch: pytest.
     assert refuse(*asked, "--out", "out").endswith(KEPT.format("out.unfinished"))
     assert not Path("out").exists()
     kept = contents(Path("out.unfinished"))
-    written = {file.partition(".files/")[2]: data for file, data in kept.items() if ".files/" in file}
+    written = {file.partition("/")[2][33:]: data for file, data in kept.items() if file.endswith(".npy")}
     assert {file: whole[file] for file in written} == written
     assert FinishedCases(Path("out.unfinished")).count() == 3
     assert len(written) == (6 if name == "apply" else 0)
@@ -181,7 +181,7 @@ def test_measurements_survive_an_output_that_cannot_be_written(data: Path, monke
 
 
 @pytest.mark.parametrize("old", ["in its place", "set aside", "none"])
-@pytest.mark.parametrize("moment", ["files.outputs._replace_folder", "engines.run._discard"])
+@pytest.mark.parametrize("moment", ["engines.outputs.write_json", "engines.run._discard"])
 def test_a_publication_that_was_cut_off_is_repeated(
     moment: str, old: str, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -336,19 +336,19 @@ def test_what_users_put_into_unfinished_output_is_kept(data: Path, monkeypatch: 
 def test_the_files_of_an_unfinished_case_are_removed(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its probabilities were complete, but its record was not written."""
     monkeypatch.chdir(data.parent)
-    digest = finished._digest
+    write = finished.write_json
 
-    def failing(content: bytes) -> bytes:
-        if b'"case-1"' in content:
+    def failing(path: Path, content: dict[str, str]) -> None:
+        if content["case"] == "case-1":
             raise OSError(28, "No space left on device")
-        return digest(content)
+        write(path, content)
 
     with monkeypatch.context() as patch:
-        patch.setattr(finished, "_digest", failing)
+        patch.setattr(finished, "write_json", failing)
         for _ in range(2):
             assert "1 finished case is kept" in refuse(*COMMANDS["apply"], "--out", "probs")
-            left = {name.partition(".files/")[2] for name in contents(Path("probs.unfinished"))}
-            assert left == {"", "case-0.npy", "temperature/case-0.npy"}
+            left = {name.partition("/")[2][33:] for name in contents(Path("probs.unfinished"))}
+            assert left == {"", "segcal.json", "result", "case-0.npy", "temperature/case-0.npy"}
     succeed(*COMMANDS["apply"], "--out", "probs")
 
 

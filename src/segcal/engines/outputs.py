@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from segcal.data.folders.folder import Folder
-from segcal.engines.finished import FinishedCases
+from segcal.engines.finished import FinishedCases, write_result
 from segcal.engines.run import Run
 from segcal.files import MARKER, staged_folder, write_json
 from segcal.files.checksums import checksum, trust_checksum
@@ -75,10 +75,10 @@ def _take_over(output: Output, finished: FinishedCases, out: Path, identities: M
         same = about["identity"] == identities.get(name)
         whole = same and all(checksum(out / file) == listed[file] for file in about["files"])
         if whole and finished.result(name, about["identity"]) is None:
-            with finished.working_on(name) as place:
+            with finished.working_on(name, about["identity"]) as place:
                 for file in about["files"]:
                     _link(out / file, place / file)
-                finished.finish(name, about["identity"], json.dumps(about["counts"]).encode())
+                write_result(place, json.dumps(about["counts"]).encode())
 
 
 def _publish(

@@ -10,16 +10,16 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from segcal.engines.base import Engine, Track
-from segcal.engines.finished import FOLDER, FinishedCases
+from segcal.engines.finished import FOLDER, FinishedCases, write_result
 from segcal.files.guards import MARKER, marker_of, refuse_foreign
-from segcal.files.outputs import exclusive, remove_folder, temporary_name
+from segcal.files.outputs import exclusive, remove_folder, replacing
 from segcal.files.reading import write_json
 from segcal.types import InputError
 from segcal.version import __version__
@@ -120,12 +120,16 @@ class _Step:
         before: Future[None] | None = None
         with ThreadPoolExecutor(1, thread_name_prefix="segcal-record") as pool:
             for name in track(names) if names else ():
-                with nullcontext() if self.finished is None else self.finished.working_on(name) as place:
+                with ExitStack() as stack:
+                    place = None
+                    if self.finished is not None:
+                        place = stack.enter_context(self.finished.working_on(name, self.identities[name]))
                     result = self.work(name, place)
+                    if place is not None:
+                        write_result(place, result)
                     if before is not None:
                         before.result()
-                if self.finished is not None:
-                    before = pool.submit(self.finished.finish, name, self.identities[name], result)
+                    before = pool.submit(stack.pop_all().close)
                 yield result
         if before is not None:
             before.result()
@@ -151,16 +155,9 @@ def _prepare(folder: Path, command: str, identity: str) -> None:
         if known.get("identity") == identity:
             return
         _discard(folder)
-    staging = temporary_name(folder)
-    try:
-        (staging / FOLDER).mkdir(parents=True)
+    with replacing(folder) as staging:
+        (staging / FOLDER).mkdir()
         write_json(staging / MARKER, {"format": 1, "unfinished": {"command": command, "identity": identity}})
-        with suppress(FileNotFoundError):
-            folder.rmdir()
-        staging.rename(folder)
-    except BaseException:
-        remove_folder(staging)
-        raise
 
 
 def _discard(folder: Path) -> None:

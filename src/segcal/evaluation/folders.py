@@ -17,6 +17,7 @@ import torch
 from segcal.calibrators import Calibrator, load
 from segcal.data.folders.folder import Folder
 from segcal.engines import Run
+from segcal.engines.finished import write_result
 from segcal.evaluation.builder import ResultsBuilder
 from segcal.evaluation.case_evidence import CaseEvidence
 from segcal.evaluation.compare import UNCALIBRATED, Comparison, Fit, compared, comparison_of, measured_fit
@@ -156,10 +157,10 @@ def _fitted(run: Run, name: str, calibrator: Calibrator, fit: Callable[[], objec
     if not run.engine.share(lambda: finished.result(key, "") is not None):
         done = measured_fit(calibrator, fit)
         if run.engine.is_first:
-            with finished.working_on(key) as place:
+            with finished.working_on(key, "") as place:
                 if done.calibrator is not None:
                     done.calibrator.save(place / "calibrator")
-                finished.finish(key, "", json.dumps({"memory": done.memory, "failure": done.failure}).encode())
+                write_result(place, json.dumps({"memory": done.memory, "failure": done.failure}).encode())
         run.engine.share(lambda: None)
     about = json.loads(finished.result(key, "") or b"{}")
     return Fit(None if about["failure"] else load(finished.place(key) / "calibrator"), **about)

@@ -89,7 +89,7 @@ def refuse_foreign(target: Path, kind: str | None = None) -> None:
         raise InputError(
             f"'{target}' holds {KINDS[found]}, which {KINDS[kind]} must not replace; choose another output folder"
         )
-    if (found != kind or kind not in _GROWING) and (stranger := _stranger(target)):
+    if (found != kind or kind not in _GROWING) and (stranger := stranger_in(target)):
         raise InputError(
             f"'{target}' holds files that segcal did not write ('{stranger}'); "
             "move them elsewhere, or choose another output folder"
@@ -181,7 +181,7 @@ def checksums(folder: Path) -> dict[str, str]:
     return {path.relative_to(folder).as_posix(): checksum(path) for path in paths if path != folder / MARKER}
 
 
-def _stranger(folder: Path) -> str | None:
+def stranger_in(folder: Path) -> str | None:
     """Return the name of something in a folder that segcal did not write, or that was changed since."""
     listed = marker_of(folder).get(LISTED)
     if not isinstance(listed, dict):

@@ -41,7 +41,7 @@ def staged_folder(path: str | Path) -> Iterator[Path]:
         return
     with exclusive(target, "folder"):
         refuse_foreign(target)
-        with _replacing(target) as staging:
+        with replacing(target) as staging:
             with writing_inside(staging):
                 yield staging
             list_files(staging)
@@ -83,7 +83,7 @@ def signed_file(path: str | Path) -> Iterator[Path]:
 def staged_store(path: str | Path) -> Iterator[Path]:
     """Yield a temporary folder that becomes the array store `path`, in place of one that is there, as a file would."""
     target = Path(os.path.abspath(path))  # noqa: PTH100
-    with exclusive(target, "folder"), _replacing(target, target.suffix) as staging:
+    with exclusive(target, "folder"), replacing(target, target.suffix) as staging:
         yield staging
 
 
@@ -181,7 +181,7 @@ def sync(path: Path) -> None:
 
 
 @contextmanager
-def _replacing(target: Path, suffix: str = "") -> Iterator[Path]:
+def replacing(target: Path, suffix: str = "") -> Iterator[Path]:
     """Yield a temporary folder that takes the place of `target` if the block succeeds."""
     staging = temporary_name(target, suffix)
     try:
@@ -217,7 +217,7 @@ def _replace_folder(staging: Path, target: Path) -> None:
 
 def _is_staged(target: Path) -> bool:
     """Return whether `target` lies in a folder that this process is writing."""
-    return any(target.is_relative_to(folder) for folder in _staged)
+    return any(target.is_relative_to(folder) for folder in tuple(_staged))  # which threads may change
 
 
 def _collect_leftovers(target: Path) -> None:
