@@ -13,8 +13,6 @@ from segcal.cli.options import AsJson, complete_method
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from segcal.cli.settings import Setting
-
 
 def methods(
     method: Annotated[
@@ -49,7 +47,7 @@ def _list_methods(as_json: bool) -> None:
 
 
 def _show_settings(method: str, as_json: bool) -> None:
-    from segcal.cli.settings import settings_of
+    from segcal.cli.settings import KINDS, settings_of
 
     settings = settings_of(method).values()
     summary = _description(method)
@@ -66,16 +64,14 @@ def _show_settings(method: str, as_json: bool) -> None:
         table = _table(title, "default", "meaning")
         for each in settings:
             if each.trains is trains:
-                table.add_row(each.name, each.shown_default or "-", _meaning(each))
+                table.add_row(
+                    each.name,
+                    each.shown_default or "-",
+                    f"{each.meaning} ({each.values})" if each.values in KINDS.values() else each.meaning,
+                )
         if table.row_count:
             OUT.print("", table)
     say(f"\nGiven as --set KEY=VALUE: segcal fit DATA --method {method} --set KEY=VALUE --out {method}/", style="dim")
-
-
-def _meaning(setting: Setting) -> str:
-    """Return the meaning of a setting, and its values unless they are known from it."""
-    known = setting.values == "text" or (setting.choices and all(value in setting.meaning for value in setting.choices))
-    return setting.meaning if known else f"{setting.meaning} ({setting.values})"
 
 
 def _description(method: str) -> list[str]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, Unpack, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from segcal.calibrators import create
 from segcal.cli.options import FitOptions
@@ -15,10 +15,11 @@ from segcal.text import suggestion
 from segcal.training.settings import Training
 from segcal.types import InputError
 
-_DATA = ("self", "num_classes", "spatial_dims", "image_channels", "ignore_index", "background")
+_DATA = ("num_classes", "spatial_dims", "image_channels", "ignore_index", "background")
 _PRESET = ("epochs", "learning_rate", "batch_size")  # settings of training that a method decides
 _SWITCH = {"true": True, "false": False}
-_KINDS = {bool: "true or false", int: "a whole number", float: "a number"}
+KINDS = {bool: "true or false", int: "a whole number", float: "a number"}
+"""Simple types in words."""
 
 
 @dataclass(frozen=True)
@@ -45,12 +46,6 @@ class Setting:
         return " or ".join(_words(kind) for kind in _alternatives(self.hint) if kind is not NoneType)
 
     @property
-    def choices(self) -> tuple[str, ...]:
-        """The values that it takes, where they are listed."""
-        listed = (get_args(kind) for kind in _alternatives(self.hint) if get_origin(kind) is Literal)
-        return tuple(str(value) for values in listed for value in values)
-
-    @property
     def shown_default(self) -> str:
         """The default as it is typed; "" where the method decides."""
         if isinstance(self.default, list | tuple):
@@ -72,12 +67,13 @@ class Setting:
 def settings_of(method: str) -> dict[str, Setting]:
     """Return the settings of a method by name: those of its constructor, then those of `fit`."""
     kind = type(create(method, num_classes=2))
-    described, hints = _descriptions([Training, *reversed(kind.__mro__)]), get_type_hints(Training)
+    described, hints = _descriptions([Training, *reversed(kind.__mro__)]), get_type_hints(kind.__init__)
     found = {
-        name: Setting(name, hint, default, described.get(name, ""), False)
-        for name, hint, default in _parameters(kind.__init__)
+        name: Setting(name, hints[name], parameter.default, described.get(name, ""), False)
+        for name, parameter in inspect.signature(kind).parameters.items()
         if name not in _DATA
     }
+    hints = get_type_hints(Training)
     for name in (field.name for field in fields(Training) if field.name in kind.fit_settings - {"watch"}):
         default = None if name in _PRESET else getattr(Training, name)
         found[name] = Setting(name, hints[name], default, described.get(name, ""), True)
@@ -128,28 +124,16 @@ def _unknown(name: str, known: Mapping[str, Mapping[str, Setting]]) -> str:
     return f"{whose} setting '{name}'; {have}{suggestion(name, names)}"
 
 
-def _parameters(function: Callable[..., Any]) -> list[tuple[str, Any, Any]]:
-    """Return name, type and default of each parameter; keywords that a TypedDict describes are parameters too."""
-    hints = get_type_hints(function)
-    found = []
-    for name, parameter in inspect.signature(function).parameters.items():
-        if parameter.kind is not parameter.VAR_KEYWORD:
-            found.append((name, hints.get(name), None if parameter.default is parameter.empty else parameter.default))
-        elif get_origin(hints.get(name)) is Unpack:
-            found += [(key, hint, None) for key, hint in get_type_hints(get_args(hints[name])[0]).items()]
-    return found
+def _descriptions(kinds: Sequence[type]) -> dict[str, str]:
+    r"""Return the entries under `Args:` in the docstrings of classes; later ones replace earlier ones.
 
-
-def _descriptions(places: Sequence[Any]) -> dict[str, str]:
-    r"""Return the entries under `Args:` in the docstrings of classes and functions; later ones replace earlier ones.
-
-    >>> def add(a, b): "Sum.\n\n    Args:\n        a: One\n            and more.\n        b: Two."
-    >>> _descriptions([add])
+    >>> class Sum: "Sum.\n\n    Args:\n        a: One\n            and more.\n        b: Two."
+    >>> _descriptions([Sum])
     {'a': 'One and more.', 'b': 'Two.'}
     """
     found: dict[str, str] = {}
-    for place in places:
-        _, _, below = inspect.cleandoc(place.__doc__ or "").partition("Args:\n")
+    for kind in kinds:
+        _, _, below = inspect.cleandoc(kind.__doc__ or "").partition("Args:\n")
         block = re.split(r"\n(?=\S)", below)[0]
         entries = re.findall(r"^    (\w+): (.*(?:\n {5,}\S.*)*)", block, flags=re.MULTILINE)
         found |= {name: re.sub(r"\s+", " ", text) for name, text in entries}
@@ -166,7 +150,7 @@ def _words(kind: Any) -> str:
         return " or ".join(", ".join(map(str, arguments)).rsplit(", ", 1))
     if origin is tuple and Ellipsis not in arguments:
         return f"{len(arguments)} numbers with a comma between them"
-    return "several with commas between them" if origin is not None else _KINDS.get(kind, "text")
+    return "several with commas between them" if origin is not None else KINDS.get(kind, "text")
 
 
 def _value(kind: Any, text: str) -> Any:
