@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 Item = TypeVar("Item")
+_on_stage: ContextVar[Callable[[str, int, int], None] | None] = ContextVar("on_stage", default=None)
 
 
 def progress_of(what: str, *, total: int | None = None, note: bool = False, hidden: bool = False) -> Progress:
@@ -59,6 +61,22 @@ class Tracked(Sequence[Item]):
         for item in self.items:
             yield item
             self.progress.advance(task)
+
+
+@contextmanager
+def stages_shown(show: Callable[[str, int, int], None]) -> Iterator[None]:
+    """Call `show` for each stage that begins inside."""
+    token = _on_stage.set(show)
+    try:
+        yield
+    finally:
+        _on_stage.reset(token)
+
+
+def begin_stage(text: str, number: int, of: int) -> None:
+    """Report that one of several stages of a long fit begins, for the bar around it, if there is one."""
+    if show := _on_stage.get():
+        show(text, number, of)
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from segcal.calibrators.shared.survey import summed_nll
 from segcal.cases import CaseStream
 from segcal.data.sample.scenes import simulate
 from segcal.integrations.export import export_onnx
+from segcal.progress import stages_shown
 from segcal.types import Case, InputError
 from support.contracts import CHECKS, Check, Subject
 from support.strengths import choose_among_few
@@ -190,11 +191,23 @@ def test_the_plan_is_announced_and_the_time_limit_leaves_out_what_is_expensive(
         details = found.fit(scenes(5), epochs=500).fit_report_.details
     assert details["chosen"] == "ts"
     assert set(details["plan"]["left_out"]) == {"ets", "lts"}
-    assert all(seconds > 0 for seconds in details["plan"]["seconds"].values())
+    seconds = details["plan"]["seconds"]
+    assert seconds["ts"] > 0
+    assert (seconds["ets"], seconds["lts"]) == (None, None), "the time was over before they could be timed"
     assert "lts" not in details["scores"]
     (record,) = [record for record in caplog.records if record.name == "segcal"]
     assert record.getMessage().startswith("auto tries ts (")
-    assert "left out by the time limit of 0 s: " in record.getMessage()
+    assert "left out by the time limit of 0 s: ets (not estimated)" in record.getMessage()
+
+
+def test_stages_are_reported_to_the_bar() -> None:
+    seen = list[tuple[str, int, int]]()
+    with stages_shown(lambda *stage: seen.append(stage)):
+        AutomaticChoice(5, candidates=("ts", "ets")).fit(scenes(5))
+    texts = [text for text, _, _ in seen]
+    assert texts[:3] == ["reading the cases", "estimating the time of ts", "estimating the time of ets"]
+    assert re.fullmatch(r"ts, candidate 1 of 2, about \d+ s left", texts[3])
+    assert seen[4][1:] == (2, 2)
 
 
 def test_the_most_expensive_goes_first_and_the_fallback_stays() -> None:

@@ -42,7 +42,12 @@ JOBS = (
         ("apply", "two", "data", "--out", "out"),
         "out",
     ),
-    Job("fit", ("fit", "data", "--out", "out"), ("fit", "data", "--out", "out", "--method", "vector"), "out"),
+    Job(
+        "fit",
+        ("fit", "data", "--method", "ts", "--out", "out"),
+        ("fit", "data", "--out", "out", "--method", "vector"),
+        "out",
+    ),
     Job(
         "evaluate",
         ("evaluate", "small", "--calibrators", "one", "--patches", "2", "--out", "out"),
@@ -74,8 +79,8 @@ def make_inputs(root: Path, seed: int) -> None:
     tree |= {f"atlases/{name}": content for name, content in folders.of_atlases(rng).items()}
     write_tree(root, tree)
     for args in (
-        ("fit", "data", "--out", "one"),
-        ("fit", "data", "--out", "two", "--set", "bounds=3,9"),
+        ("fit", "data", "--method", "ts", "--out", "one"),
+        ("fit", "data", "--method", "ts", "--out", "two", "--set", "bounds=3,9"),
         ("evaluate", "small", "--patches", "2", "--calibrators", "one", "--out", "results"),
         ("evaluate", "small", "--patches", "3", "--out", "others"),
     ):

@@ -61,7 +61,7 @@ MACHINES = (
 
 COMMANDS = (
     ("--version",),
-    ("fit", "data", "--out", "ts"),
+    ("fit", "data", "--method", "ts", "--out", "ts"),
     ("apply", "ts", "data", "--out", "probs"),
     ("evaluate", "data", "--calibrators", "ts", "--patches", "2", "--out", "results", "--page", "page.html"),
     ("table", "results", "--reference", "TS"),

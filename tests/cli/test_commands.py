@@ -46,7 +46,7 @@ def data(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def calibrator(data: Path) -> Path:
-    succeed("fit", data, "--out", data.parent / "ts")
+    succeed("fit", data, "--method", "ts", "--out", data.parent / "ts")
     return data.parent / "ts"
 
 
@@ -63,7 +63,7 @@ def test_fit_saves_a_calibrator_of_the_split(data: Path, tmp_path: Path) -> None
 
 
 def test_fit_json(data: Path, tmp_path: Path) -> None:
-    found = succeed_json("fit", data, "--out", tmp_path / "ts", "--split", "test")
+    found = succeed_json("fit", data, "--method", "ts", "--out", tmp_path / "ts", "--split", "test")
     report = segcal.load(tmp_path / "ts").fit_report_
     assert found["method"] == "ts"
     assert found["cases"] == 2
@@ -72,9 +72,8 @@ def test_fit_json(data: Path, tmp_path: Path) -> None:
 
 
 def test_fit_settings_reach_the_calibrator(data: Path, tmp_path: Path) -> None:
-    succeed(
-        "fit", data, "--out", tmp_path / "ts", "--ignore-index", "2", "7", "--background", "0", "--num-classes", "3"
-    )
+    options = ("--ignore-index", "2", "7", "--background", "0", "--num-classes", "3")
+    succeed("fit", data, "--method", "ts", "--out", tmp_path / "ts", *options)
     config = segcal.load(tmp_path / "ts").config()
     assert (config["ignore_index"], config["background"], config["num_classes"]) == ((2, 7), 0, 3)
 
@@ -120,7 +119,8 @@ def test_fit_warns_on_stderr(data: Path, tmp_path: Path) -> None:
     for path in (data / "labels").iterdir():
         path.unlink()
         np.save(path.with_suffix(".npy"), np.load(data / "logits" / f"{path.stem}.npy").argmax(0))
-    assert "every pixel is predicted right" in done("fit", data, "--out", tmp_path / "ts").stderr.replace("\n", " ")
+    result = done("fit", data, "--method", "ts", "--out", tmp_path / "ts")
+    assert "every pixel is predicted right" in result.stderr.replace("\n", " ")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
@@ -269,7 +269,7 @@ def test_table_against_another_reference(data: Path, calibrator: Path) -> None:
 
 def test_evaluate_takes_several_calibrators_at_once(data: Path, calibrator: Path) -> None:
     other = data.parent / "other"
-    succeed("fit", data, "--split", "test", "--out", other)
+    succeed("fit", data, "--method", "ts", "--split", "test", "--out", other)
     separate = ("--calibrators", calibrator, "--calibrators", other)
     for options in (("--calibrators", calibrator, other), separate):
         found = succeed_json("evaluate", data, *options, "--patches", "2")
@@ -559,7 +559,7 @@ def test_bad_data_in_one_sentence(
         pytest.skip("apply reads no labels")
     before, out = everything(data.parent), data.parent / "out"
     arguments = {
-        "fit": ("fit", data, "--split", "test", "--out", out),
+        "fit": ("fit", data, "--method", "ts", "--split", "test", "--out", out),
         "apply": ("apply", calibrator, data, "--out", out),
         "evaluate": ("evaluate", data, "--calibrators", calibrator, "--out", out),
         "diagnose": ("diagnose", data),
@@ -588,7 +588,11 @@ def test_calibrator_of_other_class_count(data: Path, command: str) -> None:
 @pytest.mark.parametrize("command", ["fit", "apply", "evaluate"])
 def test_unwritable_output(data: Path, calibrator: Path, command: str) -> None:
     (data.parent / "file").write_text("kept")
-    arguments = {"fit": ("fit", data), "apply": ("apply", calibrator, data), "evaluate": ("evaluate", data)}[command]
+    arguments = {
+        "fit": ("fit", data, "--method", "ts"),
+        "apply": ("apply", calibrator, data),
+        "evaluate": ("evaluate", data),
+    }[command]
     before = everything(data.parent)
     for out, words in ((data.parent / "file" / "out", "cannot write to"), (data.parent / "file", "is a file")):
         assert words in refuse(*arguments, "--out", out)
@@ -599,7 +603,7 @@ def test_unwritable_output(data: Path, calibrator: Path, command: str) -> None:
 def test_foreign_output_is_kept(data: Path, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("years")
-    assert "did not write" in refuse("fit", data, "--out", tmp_path / "mine")
+    assert "did not write" in refuse("fit", data, "--method", "ts", "--out", tmp_path / "mine")
     assert everything(tmp_path / "mine") == {"thesis.tex"}
 
 
@@ -607,7 +611,7 @@ def test_input_is_never_replaced(data: Path, calibrator: Path) -> None:
     """Data and calibrators that segcal wrote could be replaced, but not by what is made from them."""
     before = everything(data.parent)
     for arguments in (
-        ("fit", data, "--out", data),
+        ("fit", data, "--method", "ts", "--out", data),
         ("apply", calibrator, data, "--out", data),
         ("apply", calibrator, data, "--out", calibrator),
         ("evaluate", data, "--calibrators", calibrator, "--out", calibrator),
@@ -683,7 +687,7 @@ def test_bad_usage_in_one_sentence(arguments: tuple[str, ...], words: str) -> No
 
 def test_paths_are_not_markup(data: Path, tmp_path: Path) -> None:
     out = tmp_path / "x[red]"
-    assert str(out) in succeed("fit", data, "--out", out).replace("\n", "")
+    assert str(out) in succeed("fit", data, "--method", "ts", "--out", out).replace("\n", "")
 
 
 def test_folders_of_another_kind_are_kept(data: Path, calibrator: Path) -> None:
@@ -705,7 +709,7 @@ def test_a_reader_that_has_had_enough_is_no_mistake(data: Path, monkeypatch: pyt
         raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
     monkeypatch.setattr("segcal.cli.fit.print_report", closed)
-    result = run("fit", data, "--out", data.parent / "ts")
+    result = run("fit", data, "--method", "ts", "--out", data.parent / "ts")
     assert result.exit_code == 1
     assert result.stderr == ""
     assert segcal.load(data.parent / "ts").fitted
@@ -724,7 +728,7 @@ def program(*arguments: object, command: tuple[str, ...] = ("-m", "segcal")) -> 
 
 
 def test_program_runs(data: Path, tmp_path: Path) -> None:
-    done = program("fit", data, "--out", tmp_path / "ts", "--json")
+    done = program("fit", data, "--method", "ts", "--out", tmp_path / "ts", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["cases"] == 1
     assert segcal.load(tmp_path / "ts").fitted
@@ -733,7 +737,7 @@ def test_program_runs(data: Path, tmp_path: Path) -> None:
 def test_program_refuses(data: Path, tmp_path: Path) -> None:
     set_logit(np.nan)(data)
     before = everything(tmp_path)
-    done = program("fit", data, "--split", "test", "--out", tmp_path / "ts")
+    done = program("fit", data, "--method", "ts", "--split", "test", "--out", tmp_path / "ts")
     assert done.returncode == 2
     assert done.stdout == ""
     (line,) = done.stderr.splitlines()

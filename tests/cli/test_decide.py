@@ -23,7 +23,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("home")
     cases = simulated(13, num_classes=3, size=(20, 18), contrast=2.0)
     write_folder(folder / "data", {"fit": cases[:2], "test": cases[2:]}, class_names=("sky", "road", "tree"))
-    succeed("fit", folder / "data", "--split", "fit", "--out", folder / "ts")
+    succeed("fit", folder / "data", "--method", "ts", "--split", "fit", "--out", folder / "ts")
     said = succeed(
         "decide",
         folder / "data",

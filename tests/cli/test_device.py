@@ -18,7 +18,7 @@ from support.scenes import simulated
 def data(tmp_path: Path) -> Path:
     cases = simulated(3, num_classes=3, size=(16, 14), contrast=2.0)
     write_folder(tmp_path / "data", {"fit": cases[:1], "test": cases[1:]})
-    succeed("fit", tmp_path / "data", "--out", tmp_path / "ts")
+    succeed("fit", tmp_path / "data", "--method", "ts", "--out", tmp_path / "ts")
     return tmp_path / "data"
 
 

@@ -26,7 +26,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("home")
     cases = simulated(4, num_classes=3, size=(20, 18), contrast=2.0)
     write_folder(folder / "data", {"fit": cases[:1], "test": cases[1:]}, class_names=("sky", "road", "tree"))
-    succeed("fit", folder / "data", "--out", folder / "ts")
+    succeed("fit", folder / "data", "--method", "ts", "--out", folder / "ts")
     options = ["--patch-size", 8, "--patches", 3, "--patch-sizes", 4, 8, "--out", folder / "results"]
     data, page = folder / "data", folder / "page.html"
     told = succeed("evaluate", data, "--calibrators", folder / "ts", *options, "--page", page)

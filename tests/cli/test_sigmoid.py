@@ -32,10 +32,10 @@ def folder_of(root: Path, channels: int) -> Path:
 
 def test_one_channel_from_the_first_error_to_the_page(tmp_path: Path) -> None:
     data, ts = folder_of(tmp_path / "data", 1), tmp_path / "ts"
-    message = refuse("fit", data, "--out", ts)
+    message = refuse("fit", data, "--method", "ts", "--out", ts)
     assert "[channels] and foreground = 255 in segcal.toml" in message
     (data / "segcal.toml").write_text("background = 0\n[channels]\nforeground = 255\n")
-    succeed("fit", data, "--out", ts)
+    succeed("fit", data, "--method", "ts", "--out", ts)
     assert segcal.load(ts).num_classes == 1
     written = succeed_json("apply", ts, data, "--out", tmp_path / "probs", "--temperature", "--dtype", "float16")
     assert written["changed"] == 0
@@ -65,7 +65,7 @@ def test_overlapping_channels(tmp_path: Path) -> None:
     assert "activation='sigmoid' if they overlap" in refuse("evaluate", data)
     assert "'tanh' is not one of 'softmax', 'sigmoid'" in refuse("evaluate", data, "--activation", "tanh")
     (data / "segcal.toml").write_text('activation = "sigmoid"\nclasses = ["whole", "core"]\n')
-    assert "channel 1" in succeed("fit", data, "--out", ts)
+    assert "channel 1" in succeed("fit", data, "--method", "ts", "--out", ts)
     assert succeed_json("apply", ts, data, "--out", tmp_path / "probs", "--temperature")["changed"] == 0
     assert (tmp_path / "probs" / "temperature" / "core" / "c0.npy").exists()
     (data / "splits.json").write_text('{"test": ["c0", "c1"]}')

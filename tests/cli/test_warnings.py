@@ -27,7 +27,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_probabilities_are_warned_of_once_in_a_command(data: Path, tmp_path: Path) -> None:
-    fitted = done("fit", data, "--out", tmp_path / "ts", "--json")
+    fitted = done("fit", data, "--method", "ts", "--out", tmp_path / "ts", "--json")
     assert fitted.stderr.replace("\n", " ").count(PROBABILITIES) == 1
     assert json.loads(fitted.stdout)
     measured = done("evaluate", data, "--calibrators", tmp_path / "ts", "--split", "fit", "--json")

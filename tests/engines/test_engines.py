@@ -239,7 +239,7 @@ def channels(tmp_path: Path) -> Path:
     """Three cases of two sigmoid channels that overlap."""
     cases = overlapping(3, 2, (20, 20))
     write_folder(tmp_path / "data", {"test": cases[:2], "fit": cases[2:]}, activation="sigmoid")
-    succeed("fit", tmp_path / "data", "--split", "fit", "--out", tmp_path / "ts")
+    succeed("fit", tmp_path / "data", "--method", "ts", "--split", "fit", "--out", tmp_path / "ts")
     return tmp_path / "data"
 
 

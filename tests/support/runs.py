@@ -27,5 +27,5 @@ def five_cases(folder: Path) -> Path:
     scenes = [simulate(1, num_classes=3, size=size, contrast=2.0, seed=k)[0].case for k, size in enumerate(sizes)]
     cases = [Case(f"case-{k}", scene.logits, scene.labels) for k, scene in enumerate(scenes)]
     write_folder(folder / "data", {"test": cases})
-    succeed("fit", folder / "data", "--out", folder / "ts")
+    succeed("fit", folder / "data", "--method", "ts", "--out", folder / "ts")
     return folder / "data"

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
@@ -36,6 +37,8 @@ from segcal.calibrators.shared.survey import summed_nll
 from segcal.calibrators.temperature import TemperatureScaling
 from segcal.calibrators.tempered import TemperatureCalibrator
 from segcal.cases import CaseStream, StreamedCase
+from segcal.progress import begin_stage
+from segcal.training.environment import launched
 from segcal.training.processes import choose_device
 from segcal.training.settings import Training, override
 from segcal.types import Case, IgnoreIndex, Image, InputError, Logits, Probs, Temperature
@@ -86,8 +89,8 @@ class AutomaticChoice(Calibrator):
         candidates: Names of the methods to choose among; must include "ts", the fallback. "cmsop" and "cmsap" are not
             tried by default, since they transfer badly to data unlike those they are fitted on.
         time_limit: Seconds for all candidates together, by the estimate made before they are fitted; those that would
-            exceed it are left out, the most expensive first. The estimate itself takes a few small fits of each, and
-            the chosen one is fitted on all cases afterwards. None tries all.
+            exceed it are left out, the most expensive first. The estimate itself takes a few small fits of each, for
+            at most a third of that time, and the chosen one is fitted on all cases afterwards. None tries all.
     """
 
     spatial_dims: int
@@ -109,7 +112,7 @@ class AutomaticChoice(Calibrator):
         background: int | None = None,
         bounds: tuple[float, float] = (0.05, 100.0),
         candidates: Sequence[str] = DEFAULT_CANDIDATES,
-        time_limit: float | None = None,
+        time_limit: float | None = 60.0,
     ) -> None:
         super().__init__(num_classes, ignore_index=ignore_index, background=background)
         if unknown := [name for name in candidates if name not in CANDIDATES]:
@@ -141,6 +144,7 @@ class AutomaticChoice(Calibrator):
         The settings are for candidates that are trained. The plan is logged by the logger "segcal" (level INFO) before
         candidates are fitted, and kept in the report.
         """
+        begin_stage("reading the cases", 1, 1)
         simplest = self._new(FALLBACK)
         simplest._fit_stream(stream, None, None)  # goes through all cases, so that bad ones are refused by name
         context = any(isinstance(self._new(name), ContextualTemperatureScaling) for name in self.candidates)
@@ -149,6 +153,7 @@ class AutomaticChoice(Calibrator):
         chosen, why, plan = search.run()
         found = simplest if chosen == FALLBACK else self._new(chosen).to(stream.device)
         if chosen != FALLBACK:
+            begin_stage(f"fitting {chosen}, which is chosen", 1, 1)
             found._fit_stream(stream, validation, settings)
         self._adopt(chosen, found.to(self.fitted.device))
         report = found.fit_report_
@@ -256,14 +261,22 @@ class _Search:
             return FALLBACK, _unscored(self.scores, len(candidates)), plan
         plan = self._plan(candidates)
         _log.info(plan.announcement())
-        for name in plan.tried:
+        for number, name in enumerate(plan.tried, 1):
+            about = f"{name}, candidate {number} of {len(plan.tried)}, {plan.remaining(name)} left"
+            begin_stage(about, number, len(plan.tried))
             self._score(name)
         return *self.scores.choose(), plan
 
     def _plan(self, candidates: Sequence[str]) -> Plan:
         """Return what will be tried, and roughly how long it takes."""
         costs, failures = dict[str, float](), dict[str, str]()
-        for name in candidates:
+        started, most = perf_counter(), (self.owner.time_limit or math.inf) / 3
+        for number, name in enumerate(candidates, 1):
+            late = name != FALLBACK and perf_counter() - started > most
+            if late and launched()[1] == 1:  # several processes must time the same candidates
+                costs[name] = math.inf
+                continue
+            begin_stage(f"estimating the time of {name}", number, len(candidates))
             try:
                 costs[name] = self._seconds(name)
             except InputError as error:

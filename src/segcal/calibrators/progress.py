@@ -23,7 +23,7 @@ def fit_with_progress(
     """Fit a calibrator; show a progress bar and what the fit announces, unless it is hidden."""
     with announcements(hidden=hidden or not is_first_process()):
         if "watch" in calibrator.fit_settings:
-            with progress_bar(description=f"training {calibrator.method}", hidden=hidden) as watch:
+            with progress_bar(description=f"fitting {calibrator.method}", hidden=hidden) as watch:
                 calibrator.fit(cases, validation=validation, **{"watch": watch, **settings})
         else:
             with progress_of(f"fitting {calibrator.method}", hidden=hidden) as progress:

@@ -20,7 +20,7 @@ def fit(
     out: Annotated[Path, option(OUTPUT, "Folder to save the calibrator in.")],
     folder_options: FolderOptions,
     fit_options: FitOptions,
-    method: Method = "ts",
+    method: Method = "auto",
     split: Split = None,
     device: Device = "auto",
     as_json: AsJson = False,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
-from segcal.progress import progress_of
+from segcal.progress import progress_of, stages_shown
 from segcal.training.processes import is_first_process
 
 _LAST = 0.1  # share of the epochs that decides whether the loss is still falling
@@ -70,11 +70,21 @@ def progress_bar(*, description: str = "training", hidden: bool = False) -> Iter
     """Show a bar on standard error with the losses of each epoch, in the first process only."""
     with progress_of(description, note=True, hidden=hidden or not is_first_process()) as progress:
         (task,) = progress.task_ids
+        staged = False
+
+        def show(text: str, number: int, of: int) -> None:
+            nonlocal staged
+            staged = True
+            progress.update(task, description=f"{description}: {text}", completed=number - 1, total=of, note="")
 
         def watch(epoch: Epoch) -> None:
-            seen = (
-                "" if epoch.validation is None else f"  validation {epoch.validation:.5f}{' *' if epoch.best else ''}"
-            )
-            progress.update(task, completed=epoch.number, total=epoch.of, note=f"loss {epoch.loss:.5f}{seen}")
+            note = f"loss {epoch.loss:.5f}"
+            if epoch.validation is not None:
+                note += f"  validation {epoch.validation:.5f}{' *' if epoch.best else ''}"
+            if staged:
+                progress.update(task, note=f"epoch {epoch.number} of {epoch.of}  {note}")
+            else:
+                progress.update(task, completed=epoch.number, total=epoch.of, note=note)
 
-        yield watch
+        with stages_shown(show):
+            yield watch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import isfinite
 from time import perf_counter
 from typing import Any
 
@@ -46,6 +47,15 @@ class Plan:
         """The candidates that are tried, in their order."""
         return tuple(name for name in self.seconds if name not in self.left_out)
 
+    def remaining(self, name: str) -> str:
+        """Return roughly how long a candidate and those after it take, in words.
+
+        >>> Plan({"ts": 1.0, "cts": 5.0, "lts": 90.0}, {}, None).remaining("cts")
+        'about 95 s'
+        """
+        rest = self.tried[self.tried.index(name) :]
+        return f"about {_words(sum(self.seconds[each] for each in rest))}"
+
     def announcement(self) -> str:
         """Return the plan in a sentence or two."""
         parts = [f"{name} ({_words(self.seconds[name])})" for name in self.tried]
@@ -59,7 +69,7 @@ class Plan:
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for a fit report."""
         return {
-            "seconds": dict(self.seconds),
+            "seconds": {name: seconds if isfinite(seconds) else None for name, seconds in self.seconds.items()},
             "left_out": list(self.left_out),
             "time_limit": self.time_limit,
             "announcement": self.announcement() if self.seconds else None,
@@ -110,4 +120,6 @@ def _seconds(work: Callable[[], Any]) -> float:
 
 
 def _words(seconds: float) -> str:
+    if not isfinite(seconds):
+        return "not estimated"
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
