@@ -116,6 +116,18 @@ def test_mmce_by_hand() -> None:
     assert float(mmce(two, right, weighted=True)) == pytest.approx(0.2)
 
 
+def test_the_cited_code_takes_no_root() -> None:
+    """With pairs one by one, as it sums them, and its lambda of 1."""
+    torch.manual_seed(0)
+    logits, labels = 3 * torch.randn(1, 3, 5, 4), torch.randint(3, (1, 5, 4))
+    probs, predicted = logits.softmax(1).max(1)
+    r, a = probs.flatten(), (predicted == labels).flatten().float() - probs.flatten()
+    square = sum(a[i] * a[j] * torch.exp(-(r[i] - r[j]).abs() / 0.4) for i in range(20) for j in range(20)) / 20**2
+    entropy = nn.functional.cross_entropy(logits, labels)
+    assert float(MMCELoss(1.0, squared=True)(logits, labels)) == pytest.approx(float(entropy + square), abs=1e-6)
+    assert float(mmce(r, predicted.flatten() == labels.flatten())) == pytest.approx(float(square) ** 0.5, abs=1e-6)
+
+
 def test_a_calibrated_network_has_no_mmce_but_a_weighted_one() -> None:
     """Right three times in four with a confidence of 0.75; weighted, |0.25 - 0.75| is left."""
     four, right = torch.full((4,), 0.75, dtype=torch.float64), torch.tensor([True, True, True, False])

@@ -26,7 +26,7 @@ def cases() -> list[Case]:
 def test_is_the_optimum(cases: list[Case], penalties: tuple[float, float]) -> None:
     z, labels = table(cases)
     x = log_softmax(z, axis=1)
-    w, b, value = affine_reference(x, labels, diagonal=False, off_diagonal=penalties[0], bias=penalties[1])
+    w, b, value = affine_reference(x, labels, diagonal=False, off_diagonal=penalties[0], bias=penalties[1], sums=True)
     ours = DirichletCalibration(4, off_diagonal_penalty=penalties[0], bias_penalty=penalties[1]).fit(cases)
     report = ours.fit_report_
     assert report.converged
@@ -35,6 +35,16 @@ def test_is_the_optimum(cases: list[Case], penalties: tuple[float, float]) -> No
     np.testing.assert_allclose(probs, softmax(x @ w.T + b, axis=1), atol=NUMBER)
     assert report.nll_after == pytest.approx(mean_nll(x @ w.T + b, labels), abs=1e-7)
     assert report.nll_after <= report.nll_before
+
+
+def test_penalties_are_plain_sums(cases: list[Case]) -> None:
+    """As in the cited code: no division by the number of off-diagonal weights or biases."""
+    ours = DirichletCalibration(4, off_diagonal_penalty=0.3, bias_penalty=0.2).fit(cases)
+    weights, bias = ours.weights.numpy(), ours.bias.numpy()
+    others = weights - np.diag(np.diag(weights))
+    anchor = 1e-7 * (((weights - np.eye(4)) ** 2).sum() + (bias**2).sum())
+    expected = 0.3 * (others**2).sum() + 0.2 * (bias**2).sum() + anchor
+    assert ours.fit_report_.details["penalty"] == pytest.approx(expected, rel=1e-9)
 
 
 def test_a_constant_on_all_logits_changes_nothing(cases: list[Case]) -> None:

@@ -301,3 +301,10 @@ def test_mistakes_are_named() -> None:
         segcal.calibrate(Network(), used, "lst")  # before the loader is read
     with pytest.raises(InputError, match=r"no fit setting 'epoch'; .* did you mean 'epochs'"):
         segcal.calibrate(Network(), loader(), "lts", ignore_index=255, fit_settings={"epoch": 3})
+
+
+def test_the_callers_random_numbers_stay_as_they_are() -> None:
+    network, batches = Network(), list(loader())
+    before = torch.get_rng_state()
+    segcal.calibrate(network, batches, "lts", ignore_index=255, fit_settings={"epochs": 1})
+    assert torch.equal(torch.get_rng_state(), before)

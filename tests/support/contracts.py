@@ -680,6 +680,15 @@ def state_dict_is_all_that_is_learned(s: Subject, folder: Path) -> None:
 
 
 @_contract
+def building_and_loading_draw_no_random_numbers(s: Subject, folder: Path) -> None:
+    s.fitted.save(folder / "saved")
+    before = torch.get_rng_state()
+    s.make()
+    segcal.load(folder / "saved")
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@_contract
 def config_builds_an_equal_calibrator(s: Subject, _: Path) -> None:
     for settings in ({}, {"ignore_index": 9, "background": 0}, {"ignore_index": [7, 9]}):
         calibrator = s.make(**settings)

@@ -36,13 +36,21 @@ def mean_nll(scores: np.ndarray, labels: np.ndarray) -> float:
 
 
 def affine_reference(
-    x: np.ndarray, labels: np.ndarray, *, diagonal: bool, off_diagonal: float = 0.0, bias: float = 0.0
+    x: np.ndarray,
+    labels: np.ndarray,
+    *,
+    diagonal: bool,
+    off_diagonal: float = 0.0,
+    bias: float = 0.0,
+    sums: bool = False,
 ) -> tuple[np.ndarray, np.ndarray, float]:
     """Weights, biases and objective of least mean NLL plus penalties, by plain L-BFGS on the whole table.
 
-    Written from the equation, with the pull of 1e-7 towards the identity that makes the answer unique.
+    Written from the equation, with the pull of 1e-7 towards the identity that makes the answer unique. Penalties weigh
+    means of squares, or plain `sums`.
     """
     n, classes = x.shape
+    off_diagonal, bias = (off_diagonal, bias) if sums else (off_diagonal / (classes * (classes - 1)), bias / classes)
     truth = np.eye(classes)[labels]
 
     def parts(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -55,11 +63,11 @@ def affine_reference(
         log_probs = log_softmax(x @ w.T + b, axis=1)
         others = w - np.diag(np.diag(w))
         value = -(truth * log_probs).sum() / n
-        value += off_diagonal * (others**2).sum() / (classes * (classes - 1)) + bias * (b**2).mean()
+        value += off_diagonal * (others**2).sum() + bias * (b**2).sum()
         value += 1e-7 * (((w - np.eye(classes)) ** 2).sum() + (b**2).sum())
         residual = (np.exp(log_probs) - truth) / n
-        slope_w = residual.T @ x + 2 * off_diagonal * others / (classes * (classes - 1)) + 2e-7 * (w - np.eye(classes))
-        slope_b = residual.sum(axis=0) + 2 * bias * b / classes + 2e-7 * b
+        slope_w = residual.T @ x + 2 * off_diagonal * others + 2e-7 * (w - np.eye(classes))
+        slope_b = residual.sum(axis=0) + 2 * bias * b + 2e-7 * b
         return value, np.concatenate([np.diag(slope_w) if diagonal else slope_w.ravel(), slope_b])
 
     identity = np.ones(classes) if diagonal else np.eye(classes).ravel()

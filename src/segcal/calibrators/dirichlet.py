@@ -7,6 +7,9 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from segcal.calibrators.matrix import MatrixScaling
 from segcal.cases.collections import as_collection
 from segcal.types import Case, InputError
@@ -21,16 +24,24 @@ class DirichletCalibration(MatrixScaling):
     taken from the logits directly, so that no probability is rounded to 0 on the way; below that of the smallest
     float32 (-87.3) they count as this much.
 
+    The penalties are plain sums of squares, as in the code of Kull et al. that the paper uses; their printed equation,
+    and `matrix` here, divide them by L (L - 1) and L.
+
     Args:
         num_classes: L.
-        off_diagonal_penalty: Lambda of ODIR.
-        bias_penalty: Mu of ODIR.
+        off_diagonal_penalty: Lambda of ODIR, times the sum of squares of the off-diagonal weights.
+        bias_penalty: Mu of ODIR, times the sum of squares of the biases.
         ignore_index: Label, or labels, left out of the fit.
         background: Class left out of the fit except near boundaries; None fits on every labelled pixel.
     """
 
     method = "dirichlet"
     of_log = True
+
+    def _penalties(self) -> tuple[Tensor, Tensor]:
+        others = 1 - torch.eye(self.num_classes, dtype=torch.float64)
+        every = torch.ones(self.num_classes, dtype=torch.float64)
+        return self.off_diagonal_penalty * others, self.bias_penalty * every
 
 
 def search_dirichlet(
@@ -42,9 +53,9 @@ def search_dirichlet(
     bias_penalties: Sequence[float] = _GRID,
     **settings: Any,
 ) -> DirichletCalibration:
-    """Fit one for each pair of penalties and return that of least NLL on the validation cases.
+    """Fit one for each pair of penalties and return the one of least NLL on the validation cases.
 
-    All pairs and their NLL are told in `fit_report_.details["search"]`.
+    All pairs and their NLL are in `fit_report_.details["search"]`.
     """
     fitting, held_out = as_collection(cases), as_collection(validation)
     if not off_diagonal_penalties or not bias_penalties:

@@ -66,8 +66,8 @@ class TemperatureCalibrator(Calibrator):
     def _refuses(self, logits: Logits, image: Image | None) -> bool:
         """Return whether `_temperature` itself notes logits that are not finite, or does not read them.
 
-        Kernels look for NaN as they read (`functional.division.kernels_check_finite`): a pass for the check alone takes as
-        long as the calibration.
+        Kernels look for NaN as they read (`functional.division.kernels_check_finite`): a pass for the check alone takes
+        as long as the calibration.
         """
         return False
 

@@ -1,8 +1,15 @@
-"""CUDA graphs of forward and backward passes: many small kernels take longer to launch than to run."""
+"""CUDA graphs of forward and backward passes: many small kernels take longer to launch than to run.
+
+Recording is an optimisation. CUDA refuses some calls while a stream is recorded, so nothing is freed meanwhile, and
+calls of other threads are not refused. Where recording fails all the same, steps run as they are.
+"""
 
 from __future__ import annotations
 
-from contextlib import suppress
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import cast
 
 import torch
@@ -24,19 +31,19 @@ class Recorder:
     """
 
     def __init__(self, network: nn.Module, *, compiled: bool = False) -> None:
-        self.network, self.compiled = network, compiled
+        self.network, self.compiled, self.failed = network, compiled, False
         self.recorded = dict[tuple[tuple[torch.Size, torch.dtype], ...], nn.Module]()
 
     def __call__(self, *inputs: Tensor) -> Tensor:
         """Return what the module returns."""
-        if not (inputs[0].is_cuda and self.network.training and torch.is_grad_enabled()):
-            return cast(Tensor, self.network(*inputs))
         shapes = tuple((values.shape, values.dtype) for values in inputs)
-        if shapes not in self.recorded:
-            if len(self.recorded) == _SHAPES:
-                return cast(Tensor, self.network(*inputs))
+        if self._can_record(inputs) and shapes not in self.recorded and len(self.recorded) < _SHAPES:
             self.recorded[shapes] = self._record(inputs)
-        return cast(Tensor, self.recorded[shapes](*inputs))
+        call = self.recorded.get(shapes, self.network) if self._can_record(inputs) else self.network
+        return cast(Tensor, call(*inputs))
+
+    def _can_record(self, inputs: tuple[Tensor, ...]) -> bool:
+        return not self.failed and inputs[0].is_cuda and self.network.training and torch.is_grad_enabled()
 
     def _record(self, inputs: tuple[Tensor, ...]) -> nn.Module:
         """Record the passes for inputs of these shapes, or return the module itself where that fails.
@@ -46,16 +53,38 @@ class Recorder:
         with suppress(AttributeError):  # newer versions warn about gradients from another stream, which is intended
             torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
         kept = [(buffer, buffer.clone()) for buffer in self.network.buffers()]
-        half = torch.is_autocast_enabled("cuda")
+        half, stream = torch.is_autocast_enabled("cuda"), torch.cuda.current_stream()
         samples = tuple(values.clone() for values in inputs)
         with torch.autocast("cuda", torch.get_autocast_dtype("cuda"), enabled=half, cache_enabled=False):
             try:
-                recorded = torch.cuda.make_graphed_callables(_Pass(self.network, self.compiled), samples)
-            except RuntimeError:  # another thread used the device, to fetch a batch say; an own error comes again
-                recorded = self.network
+                with _undisturbed():
+                    recorded = torch.cuda.make_graphed_callables(_Pass(self.network, self.compiled), samples)
+            except RuntimeError:  # a genuine error will recur when the module runs as it is
+                recorded, self.failed = self.network, True
+                # PyTorch leaves the broken stream in place where the end of a recording fails, and would use it again
+                torch.cuda.set_stream(stream)
+                torch.cuda.graph.default_capture_stream = None
         for buffer, before in kept:
             buffer.copy_(before)
         return cast(nn.Module, recorded)
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Record in a mode that lets other threads call CUDA, and collect garbage before instead of meanwhile.
+
+    Garbage may hold an earlier recording, and CUDA cannot free one while it records.
+    """
+    graph, collects = torch.cuda.graph, gc.isenabled()
+    gc.collect()
+    gc.disable()
+    torch.cuda.graph = partial(graph, capture_error_mode="thread_local")  # type: ignore[misc, assignment]
+    try:
+        yield
+    finally:
+        torch.cuda.graph = graph  # type: ignore[misc]
+        if collects:
+            gc.enable()
 
 
 class _Pass(nn.Module):

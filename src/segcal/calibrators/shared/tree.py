@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -57,10 +57,9 @@ class TemperatureTree(nn.Module):
         condition: Condition | None = None,
     ) -> None:
         super().__init__()
-        conv = {2: nn.Conv2d, 3: nn.Conv3d}[spatial_dims]
         # channels: leaves v1 v2 v3 v4, gates c5 c6 c7 and, with an image, c8
-        self.of_logits = conv(num_classes, 8 if image_channels else 7, _WIDTH, dilation=DILATION)
-        self.of_image = conv(image_channels, 1, _WIDTH, dilation=DILATION) if image_channels else None
+        self.of_logits = _zero_convolution(num_classes, 8 if image_channels else 7, spatial_dims)
+        self.of_image = _zero_convolution(image_channels, 1, spatial_dims) if image_channels else None
         groups = {None: 0, "class": num_classes, "confidence": _BINS}[condition]
         self.of_group = nn.Parameter(torch.zeros(groups)) if groups else None  # logarithms of the factors
         self.positivity, self.root_offset, self.init, self.condition = positivity, root_offset, init, condition
@@ -157,6 +156,17 @@ class TemperatureTree(nn.Module):
         if self.positivity == "softplus":
             return F.softplus(root + (_ONE_AS_SOFTPLUS - 1.0)) + _EPSILON
         return torch.exp(root - 1.0)
+
+
+def _zero_convolution(channels: int, outputs: int, dims: int) -> nn.Conv2d | nn.Conv3d:
+    """Return a convolution with weights of 0, built without random numbers: those of the caller stay as they are."""
+    kind: Any = {2: nn.Conv2d, 3: nn.Conv3d}[dims]
+    with torch.device("meta"):
+        conv: nn.Conv2d | nn.Conv3d = kind(channels, outputs, _WIDTH, dilation=DILATION)
+    conv.to_empty(device=torch.get_default_device())
+    for parameter in conv.parameters():
+        nn.init.zeros_(parameter)
+    return conv
 
 
 def _learned(conv: nn.Module) -> Convolution:
