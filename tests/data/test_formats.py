@@ -85,7 +85,7 @@ def test_files_written_in_slabs_are_read_back(tmp_path: Path, end: str, layout: 
     with kind.create(tmp_path / f"new{end}", SHAPE, "float32", classes=True, like=like, key="logits") as writer:
         for start in (2, 0, 4):
             writer.write(start, values[:, start : start + 2])
-    found = kind.read_scores(tmp_path / f"new{end}", "logits", SHAPE[1:])
+    found = kind.read(tmp_path / f"new{end}", "logits", SHAPE[1:])
     np.testing.assert_array_equal(found.values, values)
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"like{end}", f"new{end}"]
 
@@ -98,17 +98,17 @@ def test_large_compressed_arrays_go_to_a_file(tmp_path: Path, end: str, monkeypa
     else:
         nibabel.save(nibabel.Nifti1Image(values.T, OBLIQUE), path)
     kind = formats.format_of(path)
-    small = kind.read_scores(path, "logits", SHAPE[1:]).values
+    small = kind.read(path, "logits", SHAPE[1:]).values
     monkeypatch.setattr(base, "IN_MEMORY", 100)
     monkeypatch.setattr(base, "PIECE", 64)
-    large = kind.read_scores(path, "logits", SHAPE[1:]).values
+    large = kind.read(path, "logits", SHAPE[1:]).values
     np.testing.assert_array_equal(small, values)
     np.testing.assert_array_equal(large, values)
     assert isinstance(large, np.memmap)
     assert not isinstance(small, np.memmap)
     path.write_bytes(path.read_bytes()[:-30])
     with pytest.raises(InputError, match="damaged or incomplete"):
-        kind.read_scores(path, "logits", SHAPE[1:])
+        kind.read(path, "logits", SHAPE[1:])
 
 
 # ---- geometry -----------------------------------------------------------------------------------------
@@ -164,7 +164,7 @@ def test_orientation_is_that_of_the_array(tmp_path: Path, name: str) -> None:
 
 
 def test_spacing_is_that_of_the_affine_in_mm(tmp_path: Path) -> None:
-    labels, read = np.zeros((4, 5, 6), np.uint8), formats.format_of(Path("a.nii")).read_labels
+    labels, read = np.zeros((4, 5, 6), np.uint8), read_volume
     image = nibabel.Nifti1Image(labels, np.diag([0.7, 1.3, 2.5, 1.0]))
     nibabel.save(image, tmp_path / "a.nii")
     assert read(tmp_path / "a.nii").spacing == pytest.approx((2.5, 1.3, 0.7))
@@ -212,15 +212,15 @@ def test_extensions_of_the_header_are_kept(tmp_path: Path) -> None:
 def test_volumes_with_a_fourth_axis_of_one(tmp_path: Path) -> None:
     """IBSR18: NIfTI of 256 x 128 x 256 x 1."""
     path = sorted((IBSR / "labels").iterdir())[0]
-    labels = formats.format_of(path).read_labels(path)
+    labels = formats.format_of(path).read(path, "labels")
     stored = nibabel.load(path)
     assert stored.ndim == 4
     assert labels.values.shape == stored.shape[2::-1]
     assert labels.spacing == stored.header.get_zooms()[2::-1]
     np.testing.assert_array_equal(labels.values, np.asarray(stored.dataobj)[..., 0].T)
     image = sorted((IBSR / "images").iterdir())[0]
-    assert formats.format_of(image).image_channels(image, labels.values.shape) == 1
-    assert formats.format_of(image).read_image(image, labels.values.shape).values.shape == (1, *labels.values.shape)
+    assert formats.format_of(image).shape(image, "image", labels.values.shape)[0] == 1
+    assert formats.format_of(image).read(image, "image", labels.values.shape).values.shape == (1, *labels.values.shape)
 
 
 def test_remarks_of_nibabel_on_a_header_are_not_printed(tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ def test_remarks_of_nibabel_on_a_header_are_not_printed(tmp_path: Path) -> None:
     handler = logging.StreamHandler(heard)
     nibabel.imageglobals.logger.addHandler(handler)
     try:
-        assert formats.format_of(tmp_path / "a.nii").label_shape(tmp_path / "a.nii") == (5, 4, 3)
+        assert formats.format_of(tmp_path / "a.nii").shape(tmp_path / "a.nii", "labels") == (5, 4, 3)
         assert heard.getvalue() == ""
         nibabel.load(tmp_path / "a.nii")
         assert "qform_code 7 not valid" in heard.getvalue()  # so it would have been heard
@@ -244,7 +244,7 @@ def test_an_absurd_size_is_refused_without_a_warning(tmp_path: Path) -> None:
         header = {"descr": "<f4", "fortran_order": False, "shape": (3, 2**62, 2**62)}
         np.lib.format.write_array_header_1_0(file, header)
     with pytest.raises(InputError, match="damaged or incomplete"):
-        formats.format_of(tmp_path / "a.npy").read_labels(tmp_path / "a.npy")
+        formats.format_of(tmp_path / "a.npy").read(tmp_path / "a.npy", "labels")
 
 
 def test_a_header_with_an_escape_sequence_is_refused_without_a_warning(tmp_path: Path) -> None:
@@ -252,16 +252,16 @@ def test_a_header_with_an_escape_sequence_is_refused_without_a_warning(tmp_path:
     np.save(tmp_path / "a.npy", np.zeros((2, 3), np.uint8))
     content = (tmp_path / "a.npy").read_bytes().replace(b"'fortran_order'", b"'fortran\\`order'")
     (tmp_path / "a.npy").write_bytes(content)
-    for read in (formats.format_of(Path("a.npy")).read_labels, formats.format_of(Path("a.npy")).label_shape):
+    for read in (formats.format_of(Path("a.npy")).read, formats.format_of(Path("a.npy")).shape):
         with pytest.raises(InputError, match=r"damaged or incomplete one \(its header has a backslash\)"):
-            read(tmp_path / "a.npy")
+            read(tmp_path / "a.npy", "labels")
 
 
 def test_pictures_of_other_formats_are_not_read(tmp_path: Path) -> None:
     """Pillow would read a TIFF file by another name, and warn of what it finds in damaged ones."""
     Image.fromarray(np.zeros((4, 5), np.uint8)).save(tmp_path / "a.png", "tiff")
     with pytest.raises(InputError, match="cannot identify image file"):
-        formats.format_of(Path("a.png")).read_labels(tmp_path / "a.png")
+        formats.format_of(Path("a.png")).read(tmp_path / "a.png", "labels")
 
 
 def test_labels_in_half_precision() -> None:

@@ -102,18 +102,18 @@ def test_ome_zarr_gives_the_finest_resolution_and_its_spacing(tmp_path: Path, ve
     group.create_array("0", data=values)
     group.create_array("1", data=values[..., ::2, ::2])
     kind = formats.format_of(tmp_path / "a.zarr")
-    assert kind.score_shape(tmp_path / "a.zarr", "logits", space=None, num_classes=None) == (2, 3, 4, 5)
-    found = kind.read_scores(tmp_path / "a.zarr", "logits", (3, 4, 5))
+    assert kind.shape(tmp_path / "a.zarr", "logits") == (2, 3, 4, 5)
+    found = kind.read(tmp_path / "a.zarr", "logits", (3, 4, 5))
     np.testing.assert_array_equal(found.values, values[0])
     assert found.spacing == (3.0, 2.0, 1.5)
     with pytest.raises(InputError, match="one time and, for labels, one channel, got axes tczyx"):
-        kind.read_labels(tmp_path / "a.zarr")
+        kind.read(tmp_path / "a.zarr", "labels")
 
 
 def test_a_group_without_an_image_is_refused(tmp_path: Path) -> None:
     zarr.open_group(str(tmp_path / "a.zarr"), mode="w")
     with pytest.raises(InputError, match="must be a Zarr array or an OME-Zarr image, got a group"):
-        formats.format_of(tmp_path / "a.zarr").label_shape(tmp_path / "a.zarr")
+        formats.format_of(tmp_path / "a.zarr").shape(tmp_path / "a.zarr", "labels")
 
 
 def test_a_file_url_is_a_local_folder(tmp_path: Path) -> None:

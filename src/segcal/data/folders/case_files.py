@@ -16,7 +16,7 @@ from segcal.data.folders.probabilities import logits_of
 from segcal.data.folders.settings import Scores
 from segcal.data.io.base import Shape, Spacing, Stored, Writer, whole_numbers
 from segcal.data.io.formats import format_of
-from segcal.data.io.nifti import check_same_place, read_volume, volume_orientation, volume_spacing
+from segcal.data.io.nifti import check_same_place, volume_orientation, volume_spacing
 from segcal.files import release_pages, staged_file, staged_store
 from segcal.functional.arrays import shared_tensor
 from segcal.functional.checks import IGNORED, check_same_space
@@ -93,7 +93,7 @@ class CaseFiles:
     def space(self, num_classes: int | None) -> Shape:
         """Return `*S`, from the header of the labels, or of the scores, whose class axis `num_classes` may tell."""
         if known := self.labels or self.prediction:
-            shape = format_of(known).label_shape(known)
+            shape = format_of(known).shape(known, "labels")
             return shape[1:] if known is self.labels and self._is_by_channel(shape) else shape
         if self.masks is not None and self._lacks_channel_axis(None, num_classes):
             return self._stored_shape()
@@ -110,7 +110,7 @@ class CaseFiles:
 
     def image_channels(self, space: Shape) -> int:
         """Return `C`, from the header of the image; 0 where there is none."""
-        return 0 if self.image is None else format_of(self.image).image_channels(self.image, space)
+        return 0 if self.image is None else format_of(self.image).shape(self.image, "image", space)[0]
 
     def identity(self) -> str:
         """Return what changes when a file of this case does, or what the folder says about it."""
@@ -148,7 +148,7 @@ class CaseFiles:
         scores, score_spacing = self._read_scores(space)
         image, image_spacing = None, None
         if self.image is not None:
-            image, image_spacing = format_of(self.image).read_image(self.image, space)
+            image, image_spacing = format_of(self.image).read(self.image, "image", space)
         spacing = label_spacing or score_spacing or image_spacing or self._spacing_of_prediction() or self.spacing
         spec.check(scores, labels, image, spacing, of=of)
         crop = crop_of(scores, spec.activation) if self.archived and scores.shape[1:] == space else None
@@ -229,24 +229,23 @@ class CaseFiles:
         """Return the shape of the scores as they are stored, in segcal's order of axes."""
         kind = format_of(self.scores)
         if kind.has_geometry:
-            return kind.label_shape(self.scores)
-        return kind.score_shape(self.scores, self.kind, space=None, num_classes=None)
+            return kind.shape(self.scores, "labels")
+        return kind.shape(self.scores, self.kind)
 
     def _read_scores(self, space: Shape) -> Stored:
         kind = format_of(self.scores)
         if not self._lacks_channel_axis(space, None):
-            return kind.read_scores(self.scores, self.kind, space)
-        stored = read_volume(self.scores) if kind.has_geometry else kind.read_scores(self.scores, self.kind, space)
+            return kind.read(self.scores, self.kind, space)
+        stored = kind.read(self.scores, "labels" if kind.has_geometry else self.kind, space)
         return Stored(stored.values[None], stored.spacing)
 
     def _score_shape(self, space: Shape | None, num_classes: int | None) -> Shape:
-        kind = format_of(self.scores)
-        return kind.score_shape(self.scores, self.kind, space=space, num_classes=num_classes)
+        return format_of(self.scores).shape(self.scores, self.kind, space, num_classes=num_classes)
 
     def _read_labels(self) -> tuple[Array | None, Spacing | None]:
         if self.labels is None:
             return None, None
-        labels, spacing = format_of(self.labels).read_labels(self.labels)
+        labels, spacing = format_of(self.labels).read(self.labels, "labels")
         return whole_numbers(labels, self.labels), spacing
 
     def _placed(self) -> list[Path]:

@@ -20,7 +20,7 @@ from segcal.text import CalibrationWarning
 from segcal.types import Array, InputError
 
 Content: TypeAlias = Literal["scores", "labels", "image"]
-Key: TypeAlias = Literal["logits", "probabilities", "labels"]
+Key: TypeAlias = Literal["logits", "probabilities", "labels", "image"]
 Shape: TypeAlias = tuple[int, ...]
 Spacing: TypeAlias = tuple[float, ...]
 
@@ -101,28 +101,19 @@ class Format:
             found = path.stat()
         return f"{found.st_size} {found.st_mtime_ns}"
 
-    def label_shape(self, path: Path) -> Shape:
-        """Return `*S` of labels, from the header."""
+    def shape(self, path: Path, key: Key, space: Shape | None = None, *, num_classes: int | None = None) -> Shape:
+        """Return the shape of an array, from the header.
+
+        Args:
+            path: The file.
+            key: What it holds: labels `[*S]`, scores `[L, *S]` or an image `[C, *S]`.
+            space: `*S` where it is known; images need it.
+            num_classes: L where it is known.
+        """
         raise NotImplementedError
 
-    def read_labels(self, path: Path) -> Stored:
-        """Return labels `[*S]`."""
-        raise NotImplementedError
-
-    def score_shape(self, path: Path, key: Key, *, space: Shape | None, num_classes: int | None) -> Shape:
-        """Return `[L, *S]` of scores, from the header; `space` and `num_classes` are given where they are known."""
-        raise NotImplementedError
-
-    def read_scores(self, path: Path, key: Key, space: Shape) -> Stored:
-        """Return scores `[L, *S]`."""
-        raise NotImplementedError
-
-    def image_channels(self, path: Path, space: Shape) -> int:
-        """Return `C`, from the header."""
-        raise NotImplementedError
-
-    def read_image(self, path: Path, space: Shape) -> Stored:
-        """Return an image `[C, *S]`."""
+    def read(self, path: Path, key: Key, space: Shape | None = None) -> Stored:
+        """Return an array; arguments as in `shape`. Scores of NIfTI files need `space`, too."""
         raise NotImplementedError
 
     def create(
@@ -197,6 +188,15 @@ def whole_numbers(array: Array, path: Path) -> Array:
             stacklevel=2,
         )
     return rounded.astype(np.int64)
+
+
+def with_channels(shape: Shape, key: Key, space: Shape | None) -> Shape:
+    """Return the shape of an array with a channel axis for an image that is stored without one.
+
+    >>> with_channels((4, 6), "image", (4, 6)), with_channels((4, 6), "labels", None)
+    ((1, 4, 6), (4, 6))
+    """
+    return (1, *shape) if key == "image" and space is not None and len(shape) == len(space) else shape
 
 
 def declared_bytes(shape: Shape, dtype: np.dtype[Any], path: Path, *, compressed: bool) -> int:

@@ -50,44 +50,34 @@ class Nifti(Format):
     extensions = {"scores": _ENDS, "labels": _ENDS, "image": _ENDS}  # noqa: RUF012
     has_geometry = True
 
-    def label_shape(self, path: Path) -> Shape:
-        """Return `[z, y, x]` (or `[y, x]`), from the header."""
-        return _space(_open(path))[::-1]
+    def shape(self, path: Path, key: Key, space: Shape | None = None, *, num_classes: int | None = None) -> Shape:
+        """Return `[z, y, x]` of labels (or `[y, x]`), or `[L, z, y, x]`, from the header.
 
-    def read_labels(self, path: Path) -> Stored:
-        """Return labels `[z, y, x]` and their spacing in the same order."""
-        return read_volume(path)
-
-    def score_shape(self, path: Path, key: Key, *, space: Shape | None, num_classes: int | None) -> Shape:
-        """Return `[L, z, y, x]`, from the header.
-
-        Without labels to tell `space`, the classes lie along the first axis if that has `num_classes` entries, else
-        along the last if that has. If `num_classes` is not known either, they lie along the last of four axes, as in
-        most tools, provided that it is shorter than the others.
+        Without `space`, the classes lie along the first axis if that has `num_classes` entries, else along the last if
+        that has. If `num_classes` is not known either, they lie along the last of four axes, as in most tools, provided
+        that it is shorter than the others.
         """
-        shape = tuple(_open(path).shape)
+        image = _open(path)
+        shape, own = tuple(image.shape), _space(image)[::-1]
+        if key == "labels":
+            return own
+        if key == "image" and own == space:
+            return (1, *space)
         if space is not None:
             return (int(shape[_class_axis(shape, space, path)]), *space)
         axis = _axis_of(num_classes, shape, path) if num_classes is not None else _likely_axis(shape, path)
         return (int(shape[axis]), *(shape[1:] if axis == 0 else shape[: min(axis, 3)])[::-1])
 
-    def read_scores(self, path: Path, key: Key, space: Shape) -> Stored:
-        """Return scores `[L, z, y, x]` and their spacing."""
-        return read_channels(path, space)
-
-    def image_channels(self, path: Path, space: Shape) -> int:
-        """Return 1 for a plain volume over `space`, else the length of the channel axis."""
-        image = _open(path)
-        plain_volume = _space(image)[::-1] == tuple(space)
-        return 1 if plain_volume else int(image.shape[_class_axis(image.shape, space, path)])
-
-    def read_image(self, path: Path, space: Shape) -> Stored:
-        """Return a float32 image `[C, z, y, x]` and its spacing."""
-        if self.label_shape(path) == tuple(space):
-            volume = read_volume(path)
-            return Stored(volume.values.astype(np.float32)[None], volume.spacing)
-        channels = read_channels(path, space)
-        return Stored(channels.values.astype(np.float32), channels.spacing)
+    def read(self, path: Path, key: Key, space: Shape | None = None) -> Stored:
+        """Return an array in the order z, y, x, and its spacing; images are float32."""
+        if key == "labels" or space is None:
+            return read_volume(path)
+        if key != "image":
+            return read_channels(path, space)
+        plain_volume = self.shape(path, "labels") == space
+        stored = read_volume(path) if plain_volume else read_channels(path, space)
+        values = stored.values.astype(np.float32)
+        return Stored(values[None] if plain_volume else values, stored.spacing)
 
     @contextmanager
     def create(

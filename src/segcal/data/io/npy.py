@@ -10,7 +10,7 @@ from typing import IO, Any, Literal
 
 import numpy as np
 
-from segcal.data.io.base import Format, Key, Shape, Stored, Writer, plain, readable
+from segcal.data.io.base import Format, Key, Shape, Stored, Writer, plain, readable, with_channels
 from segcal.types import Array, InputError
 
 _MAGIC = b"\x93NUMPY"
@@ -23,31 +23,15 @@ class Npy(Format):
     name = "NumPy"
     extensions = {"scores": (".npy",), "labels": (".npy",), "image": (".npy",)}  # noqa: RUF012
 
-    def label_shape(self, path: Path) -> Shape:
-        """Return `*S`, from the header."""
-        return _shape(path)
+    def shape(self, path: Path, key: Key, space: Shape | None = None, *, num_classes: int | None = None) -> Shape:
+        """Return the shape, from the header."""
+        with readable(path), path.open("rb") as file:
+            return with_channels(read_header(file)[0], key, space)
 
-    def read_labels(self, path: Path) -> Stored:
-        """Return labels `[*S]`."""
-        return Stored(read_npy(path))
-
-    def score_shape(self, path: Path, key: Key, *, space: Shape | None, num_classes: int | None) -> Shape:
-        """Return `[L, *S]`, from the header."""
-        return _shape(path)
-
-    def read_scores(self, path: Path, key: Key, space: Shape) -> Stored:
-        """Return scores `[L, *S]`, memory-mapped."""
-        return Stored(read_npy(path))
-
-    def image_channels(self, path: Path, space: Shape) -> int:
-        """Return `C`, which is 1 where the array has no channel axis."""
-        shape = _shape(path)
-        return 1 if len(shape) == len(space) else (shape or (1,))[0]
-
-    def read_image(self, path: Path, space: Shape) -> Stored:
-        """Return an image `[C, *S]` in its own precision and range."""
-        image = read_npy(path)
-        return Stored(image[None] if image.ndim == len(space) else image)
+    def read(self, path: Path, key: Key, space: Shape | None = None) -> Stored:
+        """Return the array, memory-mapped, in its own precision and range."""
+        array = read_npy(path)
+        return Stored(array.reshape(with_channels(array.shape, key, space)))
 
     @contextmanager
     def create(
@@ -81,11 +65,6 @@ def _explain(path: Path) -> None:
     """Raise what numpy has to say about a file that is no .npy file, such as a pickle."""
     np.load(path, allow_pickle=False).close()
     raise InputError(f"'{path}' must be a .npy file, got a .npz archive; rename it")
-
-
-def _shape(path: Path) -> Shape:
-    with readable(path), path.open("rb") as file:
-        return read_header(file)[0]
 
 
 def read_header(file: IO[bytes]) -> tuple[Shape, bool, np.dtype[Any]]:

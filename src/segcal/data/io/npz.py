@@ -34,22 +34,14 @@ class Npz(Format):
     name = "NumPy archive"
     extensions = {"scores": (".npz",), "labels": (".npz",)}  # noqa: RUF012
 
-    def label_shape(self, path: Path) -> Shape:
-        """Return `*S`, from the header."""
-        return _shape(path, "labels")
-
-    def read_labels(self, path: Path) -> Stored:
-        """Return labels `[*S]`."""
-        return Stored(read_array(path, "labels"))
-
-    def score_shape(self, path: Path, key: Key, *, space: Shape | None, num_classes: int | None) -> Shape:
-        """Return `[L, *S]`, from the header; the rest is not decompressed."""
+    def shape(self, path: Path, key: Key, space: Shape | None = None, *, num_classes: int | None = None) -> Shape:
+        """Return the shape, from the header; the rest is not decompressed."""
         return _without_z(_shape(path, key), key, space)
 
-    def read_scores(self, path: Path, key: Key, space: Shape) -> Stored:
-        """Return scores `[L, *S]`, decompressed once."""
-        scores = read_array(path, key)
-        return Stored(scores.reshape(_without_z(scores.shape, key, space)))
+    def read(self, path: Path, key: Key, space: Shape | None = None) -> Stored:
+        """Return the array, decompressed once."""
+        array = read_array(path, key)
+        return Stored(array.reshape(_without_z(array.shape, key, space)))
 
     @contextmanager
     def create(

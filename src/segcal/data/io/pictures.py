@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from segcal.data.io.base import Format, Shape, Stored, plain, readable
+from segcal.data.io.base import Format, Key, Shape, Stored, plain, readable
 from segcal.types import Array, InputError
 
 _FORMATS = ("PNG", "JPEG", "WEBP")
@@ -23,21 +23,13 @@ class Picture(Format):
     name = "picture"
     extensions = {"labels": (".png", ".webp"), "image": (".png", ".jpg", ".jpeg", ".webp")}  # noqa: RUF012
 
-    def label_shape(self, path: Path) -> Shape:
-        """Return `(H, W)`, from the header."""
-        return picture_shape(path)[1:]
+    def shape(self, path: Path, key: Key, space: Shape | None = None, *, num_classes: int | None = None) -> Shape:
+        """Return `(H, W)` of labels or `(C, H, W)` of an image, from the header."""
+        return picture_shape(path)[0 if key == "image" else 1 :]
 
-    def read_labels(self, path: Path) -> Stored:
-        """Return labels `[H, W]` from a greyscale picture, or the indices of one with a palette."""
-        return Stored(read_label_picture(path))
-
-    def image_channels(self, path: Path, space: Shape) -> int:
-        """Return the number of colours, from the header."""
-        return picture_shape(path)[0]
-
-    def read_image(self, path: Path, space: Shape) -> Stored:
-        """Return float32 `[C, H, W]` in 0..1 from a picture of 8 or 16 bits."""
-        return Stored(read_image_picture(path))
+    def read(self, path: Path, key: Key, space: Shape | None = None) -> Stored:
+        """Return labels `[H, W]`, or an image `[C, H, W]` in 0..1."""
+        return Stored(read_image_picture(path) if key == "image" else read_label_picture(path))
 
 
 FORMAT = Picture()

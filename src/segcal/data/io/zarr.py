@@ -17,7 +17,7 @@ from typing import IO, Any, cast
 import numpy as np
 
 from segcal.data.io import base
-from segcal.data.io.base import Format, Key, Shape, Spacing, Stored, Writer, plain, readable
+from segcal.data.io.base import Format, Key, Shape, Spacing, Stored, Writer, plain, readable, with_channels
 from segcal.types import Array, InputError
 
 _END = (".zarr",)
@@ -43,31 +43,16 @@ class Zarr(Format):
             entries = sorted(f"{name} {stat.st_size} {stat.st_mtime_ns}" for name, stat in stats)
         return hashlib.sha256("\n".join(entries).encode()).hexdigest()[:32]
 
-    def label_shape(self, path: Path) -> Shape:
-        """Return `*S`, from the metadata."""
-        return _opened(path, channels=False)[0].shape
+    def shape(self, path: Path, key: Key, space: Shape | None = None, *, num_classes: int | None = None) -> Shape:
+        """Return the shape, from the metadata."""
+        return with_channels(_opened(path, channels=key != "labels")[0].shape, key, space)
 
-    def read_labels(self, path: Path) -> Stored:
-        """Return labels `[*S]`."""
-        return _read(path, channels=False)
-
-    def score_shape(self, path: Path, key: Key, *, space: Shape | None, num_classes: int | None) -> Shape:
-        """Return `[L, *S]`, from the metadata."""
-        return _opened(path, channels=True)[0].shape
-
-    def read_scores(self, path: Path, key: Key, space: Shape) -> Stored:
-        """Return scores `[L, *S]`; large ones are decompressed to a temporary file."""
-        return _read(path, channels=True)
-
-    def image_channels(self, path: Path, space: Shape) -> int:
-        """Return `C`, which is 1 where the array has no channel axis."""
-        shape = _opened(path, channels=True)[0].shape
-        return 1 if len(shape) == len(space) else shape[0]
-
-    def read_image(self, path: Path, space: Shape) -> Stored:
-        """Return an image `[C, *S]` in its own precision and range."""
-        image = _read(path, channels=True)
-        return image._replace(values=image.values[None]) if image.values.ndim == len(space) else image
+    def read(self, path: Path, key: Key, space: Shape | None = None) -> Stored:
+        """Return an array in its own precision and range; a large one is decompressed to a temporary file."""
+        array, spacing = _opened(path, channels=key != "labels")
+        with readable(path):
+            values = plain(_loaded(array), path)
+        return Stored(values.reshape(with_channels(values.shape, key, space)), spacing)
 
     @contextmanager
     def create(
@@ -113,13 +98,6 @@ class _Axes:
         index = list(self.index)
         index[self.order[axis]] = rows
         return np.transpose(self.array[tuple(index)], self.moved)
-
-
-def _read(path: Path, *, channels: bool) -> Stored:
-    """Return an array, in memory or memory-mapped in a temporary file."""
-    array, spacing = _opened(path, channels=channels)
-    with readable(path):
-        return Stored(plain(_loaded(array), path), spacing)
 
 
 def _loaded(array: _Axes) -> Array:
