@@ -47,14 +47,20 @@ def tree_root(
         offset: Added to every leaf.
         least: If given, negative values are set to 0 and this is added, so that no value is smaller.
     """
-    found = convolve(logits, *of_logits)  # [B, 7 or 8, *S]
-    v1, v2, v3, v4 = found[:, :4].unbind(1)
-    gates = torch.sigmoid(found[:, 4:])
-    left = torch.lerp(v2, v1, gates[:, 0])
-    right = torch.lerp(v4, v3, gates[:, 1])
+    leaf = None if of_image is None or image is None else convolve(image, *of_image)
+    return mixed(convolve(logits, *of_logits), leaf, offset, least)
+
+
+def mixed(
+    nodes: Float[Tensor, "B K *S"], leaf: Float[Tensor, "B 1 *S"] | None, offset: float, least: float | None
+) -> Float[Tensor, "B 1 *S"]:
+    """Return the root from leaves v1 to v4, gates c5 to c7 and, with the leaf of the image, c8."""
+    v1, v2, v3, v4 = nodes[:, :4].unbind(1)
+    gates = torch.sigmoid(nodes[:, 4:])
+    left, right = torch.lerp(v2, v1, gates[:, 0]), torch.lerp(v4, v3, gates[:, 1])
     value = torch.lerp(right, left, gates[:, 2])
-    if of_image is not None and image is not None:
-        value = torch.lerp(value, convolve(image, *of_image)[:, 0], gates[:, 3])
+    if leaf is not None:
+        value = torch.lerp(value, leaf[:, 0], gates[:, 3])
     # gates mix with weights that sum to 1, so the offset of every leaf can be added once, here
     root = value.unsqueeze(1) + offset
     return root if least is None else F.relu(root) + least
@@ -87,10 +93,26 @@ def narrowed(values: Float[Tensor, "*A"], dtype: torch.dtype) -> Float[Tensor, "
 def convolve(
     values: Float[Tensor, "B _in *S"], weight: Float[Tensor, "_out _in *_kernel"], bias: Float[Tensor, " _out"]
 ) -> Float[Tensor, "B _out *S"]:
-    """Convolve with reflected edges, in the memory order that convolutions are fastest in."""
+    """Convolve with reflected edges."""
+    found = convolution(padded(values, weight.dtype), weight, bias)
+    return found.to(weight.dtype)  # mixed precision ends here
+
+
+def padded(values: Float[Tensor, "B C *S"], dtype: torch.dtype) -> Float[Tensor, "B C *P"]:
+    """Return values in the precision of the weights, with reflected edges."""
     dims = values.ndim - 2
     mode = "reflect" if min(values.shape[2:]) > REACH else "replicate"  # a reflection needs pixels to reflect
-    padded = F.pad(narrowed(values, weight.dtype), [REACH] * (2 * dims), mode=mode)
-    order, convolution = {2: (torch.channels_last, F.conv2d), 3: (torch.channels_last_3d, F.conv3d)}[dims]
-    found = convolution(padded.contiguous(memory_format=order), weight, bias, dilation=DILATION)
-    return found.to(weight.dtype)  # mixed precision ends here
+    return F.pad(narrowed(values, dtype), [REACH] * (2 * dims), mode=mode)
+
+
+def convolution(
+    values: Float[Tensor, "B _in *P"], weight: Float[Tensor, "_out _in *_kernel"], bias: Float[Tensor, " _out"]
+) -> Float[Tensor, "B _out *S"]:
+    """Convolve padded values, in the memory order that convolutions are fastest in."""
+    apply = F.conv2d if values.ndim == 4 else F.conv3d
+    return apply(values.contiguous(memory_format=memory_order(values)), weight, bias, dilation=DILATION)
+
+
+def memory_order(values: Tensor) -> torch.memory_format:
+    """Return the order in which the channels of a pixel lie together."""
+    return torch.channels_last if values.ndim == 4 else torch.channels_last_3d
