@@ -651,7 +651,7 @@ def test_a_page_that_cannot_be_written_is_refused_before_measuring(
         (("apply", "TS", "DATA", "--out", "OUT", "--dtype", "int8"), "dtype must be one of float32, float16"),
         (("evaluate", "DATA", "--out", "OUT", "--reference", "LTS"), "reference must be one of UC, got 'LTS'"),
         (("evaluate", "DATA", "--out", "OUT", "--form", "table"), "form must be one of tables, equations, marginal"),
-        (("evaluate", "DATA", "--out", "OUT", "--test", "t"), "test must be one of mann-whitney, wilcoxon, got 't'"),
+        (("evaluate", "DATA", "--out", "OUT", "--test", "t"), "test must be one of wilcoxon, paper, got 't'"),
         (("evaluate", "DATA", "--out", "OUT", "--interval", "t"), "interval must be one of percentile, bca, got 't'"),
         (("table", "DATA", "--out", "OUT"), "holds no results"),
         (("evaluate", "DATA", "--out", "OUT", "--bins", "0"), "bins must be at least 1"),

@@ -168,7 +168,7 @@ def test_lost_accuracy_is_named() -> None:
 
 def test_the_chosen_reference_is_tested_by_the_chosen_test() -> None:
     nll, ece = {"UC": 0.5, "TS": 0.4, "LTS": 0.39}, {"UC": 0.1, "TS": 0.02, "LTS": 0.02}
-    for test, words in (("mann-whitney", "Mann-Whitney U over images"), ("wilcoxon", "paired Wilcoxon over pairs")):
+    for test, words in (("paper", "Mann-Whitney U over images"), ("wilcoxon", "paired Wilcoxon over images")):
         sentences = said(made(nll, ece, shown=Presentation("LTS", test)))  # type: ignore[arg-type]
         (sentence,) = [sentence for sentence in sentences if "reference" in sentence]
         assert sentence.startswith(

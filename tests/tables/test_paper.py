@@ -114,7 +114,7 @@ def test_text_of_the_whole_table() -> None:
 
 def test_legend_names_the_reference() -> None:
     table = build({("ece", "all"): {"UC": BAD, "TS": GOOD}}, reference="TS")
-    test = "Mann-Whitney U over images, Local-Avg: patches, Benjamini-Hochberg at 0.05"
+    test = "paired Wilcoxon over images or groups, Benjamini-Hochberg at 0.05"
     assert f"*: the reference TS is significantly better ({test})." in " ".join(str(table).split())
 
 

@@ -22,7 +22,7 @@ def found() -> Results:
 
 
 def test_unknown_words_are_refused() -> None:
-    with pytest.raises(InputError, match="test must be one of mann-whitney, wilcoxon, got 't'"):
+    with pytest.raises(InputError, match="test must be one of wilcoxon, paper, got 't'"):
         Presentation().with_changes(test="t")
     with pytest.raises(InputError, match="average must be one of images, pixels, got 'patients'"):
         Presentation().with_changes(average="patients")

@@ -103,7 +103,7 @@ class ReferenceOptions(OptionGroup):
     """How results are shown: fields of `segcal.tables.Presentation`."""
 
     reference: Annotated[str | None, option(MEASURING, "Method that the others are tested against.")] = None
-    test: Annotated[str | None, option(MEASURING, "Significance test: mann-whitney or wilcoxon (paired).")] = None
+    test: Annotated[str | None, option(MEASURING, "Significance test: wilcoxon (paired) or paper (Mann-Whitney).")] = None
     average: Annotated[str | None, option(MEASURING, "Averages over images or pixels; images by default.")] = None
 
 

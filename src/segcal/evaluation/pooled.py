@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from segcal.evidence import Evidence, Form, Histogram, read
+from segcal.evidence import Evidence, Form, Histogram, errors, read
 from segcal.evidence.cells import ece_by_bins, smooth_ece
 from segcal.functional.catalogue import POOLED_METRICS, WITHOUT_INTERVAL
 from segcal.statistics import weighted_sums
 from segcal.types import Array
 
-Draw = Callable[[Callable[[Array], Array], int], tuple[Array, Array]]
+Draw = Callable[..., tuple[Array, Array]]
 """Intervals `[K]` of a statistic of weights over a number of images; see `segcal.statistics.bootstrap_intervals`."""
 
 BINS = range(5, 101)
@@ -31,6 +31,8 @@ class PooledMetrics:
         pixels: Number of pixels.
         drawn: Names of the metrics that have an interval.
         resample: Maps weights `[repetitions, images]` to the metrics `drawn` of each repetition.
+        noise: Maps weights to the calibration errors of each repetition around the gaps of all images: errors that
+            noise alone would cause; NaN for other metrics.
     """
 
     values: Mapping[str, float]
@@ -38,6 +40,7 @@ class PooledMetrics:
     pixels: int
     drawn: Sequence[str]
     resample: Callable[[Array], Array]
+    noise: Callable[[Array], Array] | None = None
 
     @classmethod
     def mean(cls, each: Sequence[PooledMetrics]) -> PooledMetrics:
@@ -49,11 +52,16 @@ class PooledMetrics:
             sum(own.pixels for own in held),
             held[0].drawn,
             lambda weights: _known_mean(np.stack([own.resample(weights) for own in held])),
+            lambda weights: _known_mean(np.stack([own.noise(weights) for own in held if own.noise is not None])),
         )
 
     def rows(self, draw: Draw) -> Iterator[tuple[str, float, float, float, int, int]]:
         """Yield each metric with its value, the ends of its interval, and the number of cases and of pixels."""
-        ends = draw(self.resample, self.images) if self.pixels else (np.full(len(self.drawn), np.nan),) * 2
+        ends = (
+            draw(self.resample, self.images, noise=self.noise)
+            if self.pixels
+            else (np.full(len(self.drawn), np.nan),) * 2
+        )
         interval = dict(zip(self.drawn, zip(*ends, strict=True), strict=True))
         for name in POOLED_METRICS:
             low, high = interval.get(name, (np.nan, np.nan))
@@ -84,7 +92,23 @@ def pooled_metrics(table: Array, cells: Histogram, class_cells: Histogram | None
         found = read(evidence(weighted_sums(weights, table)), drawn, form)
         return torch.stack([found[name] for name in drawn], dim=-1).numpy()
 
-    return PooledMetrics(numbers, len(table), pixels, drawn, resample)
+    def noise(weights: Array) -> Array:
+        own = evidence(weighted_sums(weights, table))
+        merged = _centred(errors.merge_classes(own.top), errors.merge_classes(total.top))
+        static = _centred(own.static or own.top, total.static or total.top)
+        found = {"ece": errors.ece(merged), "mce": errors.mce(merged), "sce": errors.sce(static, form)}
+        unknown = torch.full_like(found["ece"], torch.nan)
+        return torch.stack([found.get(name, unknown) for name in drawn], dim=-1).numpy()
+
+    return PooledMetrics(numbers, len(table), pixels, drawn, resample, noise)
+
+
+def _centred(drawn: Histogram, whole: Histogram) -> Histogram:
+    """Return a resampled histogram whose gaps are those to the gaps of all images."""
+    gap = (whole.hit - whole.confidence) / whole.pixels.clamp(min=1)
+    return Histogram(
+        drawn.pixels, drawn.hit - drawn.confidence - drawn.pixels * gap, torch.zeros_like(drawn.confidence)
+    )
 
 
 def _known_mean(values: Array) -> Array:

@@ -251,11 +251,11 @@ class Results:
         """Return the paper's table, which marks where `reference` is significantly better than another method.
 
         Reference, test and average are explained in `segcal.tables.Presentation`. Those not given are the ones saved
-        with the results; by default no reference, the Mann-Whitney U test and means over images.
+        with the results; by default no reference, the paired Wilcoxon test and means over images.
 
         Args:
             reference: Method that the others are tested against.
-            test: "mann-whitney" (the paper's) or "wilcoxon" (paired).
+            test: "wilcoxon" (paired over images or groups) or "paper" (Mann-Whitney U).
             average: "images" (the paper's) or "pixels".
             floor: Whether to show below each method what it would score if it were perfectly calibrated.
         """

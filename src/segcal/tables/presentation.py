@@ -18,14 +18,14 @@ class Presentation:
 
     Attributes:
         reference: The method that the others are tested against; None for no test.
-        test: "mann-whitney" over images (Local-Avg: patches), as in the paper; or "wilcoxon", which compares the
-            methods image by image, or group by group where there are groups, and detects smaller differences.
+        test: "wilcoxon", which compares the methods image by image, or group by group where there are groups; or
+            "paper" for the Mann-Whitney U test over images (Local-Avg: patches), which ignores the pairs.
         average: "images" for the mean over images, as in the paper; "pixels" for all pixels together. Local patches
             are always averaged over patches (Local-Avg) and images (Local-Max).
     """
 
     reference: str | None = None
-    test: Test = "mann-whitney"
+    test: Test = "wilcoxon"
     average: Average = "images"
 
     def __post_init__(self) -> None:
@@ -51,7 +51,7 @@ class Presentation:
 
     def test_sentence(self) -> str:
         """Name the test and the correction for many comparisons."""
-        over = "pairs of images" if TESTS[self.test].paired else "images, Local-Avg: patches"
+        over = "images or groups" if TESTS[self.test].paired else "images, Local-Avg: patches"
         return f"{TESTS[self.test].title} over {over}, Benjamini-Hochberg at 0.05"
 
     def average_sentence(self, spread: str = "mean(std)") -> str:
