@@ -30,8 +30,8 @@ def test_details_of_training(capsys: pytest.CaptureFixture[str]) -> None:
     details |= {"dead_share": 0.2, "validation_nll": 0.61, "validation_nll_ts": 0.65}
     print_report("lts", FitReport(2, 10, 1.0, 0.5, 3, 1.0, True, details=details), Path("out"), as_json=False)
     assert capsys.readouterr().out.splitlines()[1:] == [
-        "  temperatures from 1 to 2.5; that of ts: 1.75",
+        "  temperatures from 1 to 2.5 (ts: 1.75)",
         "  weights from epoch 3; 50% of their change from ts is kept",
-        "  NLL of the validation images: 0.6100; that of ts: 0.6500",
+        "  NLL of the validation images: 0.6100 nats (ts: 0.6500)",
         "saved in out",
     ]

@@ -163,7 +163,7 @@ def test_advice_tells_whether_images_agree() -> None:
     )
     # log-temperatures spread by log 2: a factor of 2, so 100 %
     assert advice_of(2.0, 8.0).endswith(
-        "but the best temperature varies from image to image by 100 %; let it follow the image (ibts); "
+        "but the best temperature varies from image to image by 100 %; use one temperature per image (ibts); "
         "whether it varies within images cannot be told (judged in 0 of 2 images)."
     )
     alone = advice_of(2.0)
@@ -197,10 +197,10 @@ def test_advice_tells_where_the_temperature_varies() -> None:
     even = advice((2, 2, 2), (2, 2, 2))
     assert "and the images agree on it; within images it varies by only" in even
     assert even.endswith("(judged in 2 of 2 images).")
-    assert "by 100 %; let it follow the image (ibts); within images" in advice((2, 2, 2), (8, 8, 8))
+    assert "by 100 %; use one temperature per image (ibts); within images" in advice((2, 2, 2), (8, 8, 8))
     place = advice((1, 2, 4), (1, 2, 4))
     assert "varies within images by" in place
-    assert place.endswith("(judged in 2 of 2 images); let it follow the place (lts).")
+    assert place.endswith("(judged in 2 of 2 images); use one temperature per pixel (cts or lts).")
     assert "from image to image by 100 % and within images by" in advice((1, 2, 4), (4, 8, 16))
 
 
@@ -212,7 +212,7 @@ def test_advice_follows_the_place_only_if_half_of_the_images_were_judged(unknown
     others = [replace(small, name=str(k)) for k in range(unknown)]
     found = diagnose([uneven, *others, blank], num_classes=4, ignore_index=IGNORED)
     assert f"judged in 1 of {unknown + 1} images" in found.advice()
-    assert ("(lts)" in found.advice()) == (unknown == 1)
+    assert ("(cts or lts)" in found.advice()) == (unknown == 1)
     assert (found.dataset.spread is None) == (unknown > 1)
 
 

@@ -16,10 +16,7 @@ if TYPE_CHECKING:
 
 _SHOWN = 20
 """Images in the table; --json has all."""
-_UNJUDGED = (
-    "T varies: over the parts of an image; - where its parts have too few pixels or mistakes to tell, "
-    "and for all images if fewer than half of them can be judged"
-)
+_UNJUDGED = "T varies: difference of the best temperature between parts of an image; -: too few pixels or errors"
 
 
 def diagnose(

@@ -55,7 +55,7 @@ def print_report(method: str, report: FitReport, out: Path, as_json: bool) -> No
         say_json({"method": method, "out": str(out), **content})
         return
     say(
-        f"{method}: NLL {report.nll_before:.4f} -> {report.nll_after:.4f} on {counted(report.cases, 'case')} "
+        f"{method}: NLL {report.nll_before:.4f} -> {report.nll_after:.4f} nats on {counted(report.cases, 'case')} "
         f"({counted(report.pixels, 'pixel')}), {counted(report.steps, 'step')}, {report.seconds:.1f} s"
     )
     if "scores" in report.details:
@@ -68,9 +68,9 @@ def print_report(method: str, report: FitReport, out: Path, as_json: bool) -> No
 
 _SENTENCES = (
     "temperature {temperature:.4g}",
-    "temperatures from {temperature_low:.4g} to {temperature_high:.4g}; that of ts: {ts_temperature:.4g}",
+    "temperatures from {temperature_low:.4g} to {temperature_high:.4g} (ts: {ts_temperature:.4g})",
     "weights from epoch {best_epoch}; {share:.0%} of their change from ts is kept",
-    "NLL of the validation images: {validation_nll:.4f}; that of ts: {validation_nll_ts:.4f}",
+    "NLL of the validation images: {validation_nll:.4f} nats (ts: {validation_nll_ts:.4f})",
     "temperatures of the confidence bins: {temperatures}",
     "weights: {weights[scaled]:.3g} scaled, {weights[raw]:.3g} uncalibrated, {weights[uniform]:.3g} uniform",
     "scale factors of the classes: {scales}",

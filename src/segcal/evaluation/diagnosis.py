@@ -93,9 +93,9 @@ class Diagnosis:
         if within is not None and within > _VARIES:
             where = f"{apart} and within images" if apart else "within images"
             rate = f"{_percent(within)} ({self._judged()})"
-            return f"{start}, but the best temperature varies {where} by {rate}; let it follow the place (lts)."
+            return f"{start}, but the best temperature varies {where} by {rate}; use one temperature per pixel (cts or lts)."
         if apart:
-            start = f"{start}, but the best temperature varies {apart}; let it follow the image (ibts)"
+            start = f"{start}, but the best temperature varies {apart}; use one temperature per image (ibts)"
         elif between is not None:
             start = f"{start}, and the images agree on it"
         if within is None:
