@@ -1,0 +1,69 @@
+"""Draws the charts at the top of the result pages from the archived measurements: `python docs/figures/results.py`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import matplotlib as mpl
+import pandas as pd
+
+mpl.use("Agg")
+from matplotlib import pyplot as plt
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parents[1]))
+
+from experiments.beyond import archive as beyond  # noqa: E402
+from experiments.lpba40 import gathered as volumes  # noqa: E402
+
+KEEP = ("TS by class", "CTS", "CTS with classes", "CTS with pairs", "LTS", "IBTS", "ETS", "CMSop", "auto", "IsoReg")
+MARKERS = "osD^vP"
+
+
+def main() -> None:
+    """Draw NLL relative to TS of the methods that keep labels, by task."""
+    draw(relative_2d(), "results-beyond.svg")
+    draw(relative_3d(), "results-volumes.svg")
+
+
+def relative_2d() -> pd.DataFrame:
+    """Return the NLL over all pixels, in % of that of TS, by method and task, for the splits that each method has."""
+    rows = beyond.unpack(beyond.MEASURED)
+    rows = rows[(rows["metric"] == "nll") & (rows["region"] == "all")].dropna(subset="value")
+    sums = rows.assign(total=rows["value"] * rows["pixels"]).groupby(["part", "split", "method"])[["total", "pixels"]]
+    nll = (sums.sum()["total"] / sums.sum()["pixels"]).unstack("method")
+    change = 100 * (nll.div(nll["TS"], axis=0) - 1)
+    titles = {"camvid, 0001TP": "CamVid, val to 0001TP", "camvid, Seq05VD": "CamVid, val to Seq05VD", "voc": "VOC"}
+    titles |= {"camvid-0001TP": "CamVid, within 0001TP", "camvid-Seq05VD": "CamVid, within Seq05VD"}
+    return change.groupby("part").mean().rename(index=titles).T
+
+
+def relative_3d() -> pd.DataFrame:
+    """Return the mean NLL over volumes, in % of that of TS, by method and task."""
+    found = {}
+    for measured in volumes.unpack(volumes.MEASURED):
+        rows = measured.rows[(measured.rows["metric"] == "nll") & (measured.rows["region"] == "all")]
+        nll = rows.groupby("method")["value"].mean()
+        found[f"{measured.job.preset}, seed {measured.job.seed}"] = 100 * (nll / nll["TS"] - 1)
+    return pd.DataFrame(found)
+
+
+def draw(change: pd.DataFrame, name: str) -> None:
+    """Draw one row per method and one marker per task."""
+    shown = [method for method in KEEP if method in change.index]
+    figure, axis = plt.subplots(figsize=(8, 0.38 * len(shown) + 1.3), constrained_layout=True)
+    for k, task in enumerate(change.columns):
+        axis.plot(change.loc[shown, task], range(len(shown)), MARKERS[k % len(MARKERS)], ms=6, label=task, alpha=0.85)
+    axis.axvline(0, color="0.3", lw=1)
+    axis.set_yticks(range(len(shown)), shown)
+    axis.invert_yaxis()
+    axis.set_xlabel("NLL relative to TS, % (left is better); all keep labels")
+    axis.grid(axis="x", color="0.9")
+    axis.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+    plt.rcParams["svg.hashsalt"] = "segcal"  # the same file each time
+    figure.savefig(HERE / name, metadata={"Date": None})
+
+
+if __name__ == "__main__":
+    main()
