@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+from hypothesis import settings
 
+from segcal.calibrators import methods
 from tests.campaign import checks, folders
 from tests.campaign.running import run
 from tests.campaign.trees import Tree, become, read_tree, write_tree
@@ -70,14 +74,14 @@ _OF_RULES = (
 _FUSE = Command(("fuse", "data", "--method", "plurality", "--out", "out", "--json"), checks.check_fuse)
 
 
-def artefacts(work: Path, methods: Sequence[str]) -> dict[str, list[Artefact]]:
-    """Return all artefacts by kind, made by segcal in the folder `work` with calibrators of the given methods."""
+def artefacts(work: Path, chosen: Sequence[str]) -> dict[str, list[Artefact]]:
+    """Return all artefacts by kind, made by segcal in the folder `work` with calibrators of the chosen methods."""
     rng = np.random.default_rng(0)
     data = {name: make(rng) for name, make in folders.FOLDERS.items()}
     work.mkdir(exist_ok=True)
     write_tree(work, placed := _placed(data["npy"], "data/"))
-    saved = {method: _fitted(method, work) for method in methods}
-    found = {"calibrators": [_calibrator(method, {**placed, **saved[method]}, work) for method in methods]}
+    saved = {method: _fitted(method, work) for method in chosen}
+    found = {"calibrators": [_calibrator(method, {**placed, **saved[method]}, work) for method in chosen]}
     both = ("--calibrators", "made/ts", "made/vector")
     _must((*_EVALUATE, "--split", "fit", *both, "--floor", "--patch-sizes", "3", "--out", "made/results"), work)
     results = _placed(read_tree(work / "made" / "results"), "results/")
@@ -89,6 +93,18 @@ def artefacts(work: Path, methods: Sequence[str]) -> dict[str, list[Artefact]]:
         found[name] = [Artefact(f"data {name}", _placed(tree, "data/") | saved["ts"], "data/", _OF_DATA)]
     found["atlases"] = [Artefact("atlases", _placed(folders.of_atlases(rng), "data/"), "data/", (_FUSE,))]
     become(work, read_tree(work), {})
+    return found
+
+
+@cache
+def whole() -> dict[str, list[Artefact]]:
+    """Return the artefacts, made once in this process: of all methods in a campaign, of three in the tests."""
+    chosen = methods() if settings.get_current_profile_name() == "campaign" else ("ts", "vector", "histogram")
+    with TemporaryDirectory(prefix="segcal-campaign-") as folder:
+        found = artefacts(Path(folder), chosen)
+        for artefact in (several[0] for several in found.values()):  # with time to compile
+            become(Path(folder), read_tree(Path(folder)), artefact.tree)
+            run(artefact.commands[0].args, Path(folder), seconds=600)
     return found
 
 

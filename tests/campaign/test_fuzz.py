@@ -9,9 +9,7 @@ from __future__ import annotations
 import resource
 import signal
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import HealthCheck, event, given, note, settings
@@ -20,14 +18,11 @@ from hypothesis.strategies import DrawFn
 
 pytest.importorskip("nibabel")
 
-from segcal.calibrators import methods
 from tests.campaign.arguments import odd_arguments
-from tests.campaign.artefacts import Artefact, artefacts
+from tests.campaign.artefacts import whole
 from tests.campaign.damage import Damaged, damaged
 from tests.campaign.folders import FOLDERS
 from tests.campaign.judge import Arena, Attack
-from tests.campaign.running import run
-from tests.campaign.trees import become, read_tree
 
 ADDRESS_SPACE = 4 << 30
 """Bytes that a mutant may take beyond what the process has."""
@@ -35,18 +30,6 @@ ADDRESS_SPACE = 4 << 30
 FILE_SIZE = 256 << 20
 
 CAMPAIGN = settings(suppress_health_check=list(HealthCheck))
-
-
-@cache
-def whole() -> dict[str, list[Artefact]]:
-    """Return everything that is attacked, made once in this process."""
-    chosen = methods() if settings.get_current_profile_name() == "campaign" else ("ts", "vector", "histogram")
-    with TemporaryDirectory(prefix="segcal-campaign-") as folder:
-        found = artefacts(Path(folder), chosen)
-        for artefact in (several[0] for several in found.values()):  # with time to compile
-            become(Path(folder), read_tree(Path(folder)), artefact.tree)
-            run(artefact.commands[0].args, Path(folder), seconds=600)
-    return found
 
 
 @pytest.fixture(scope="module")
