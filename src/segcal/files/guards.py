@@ -106,7 +106,7 @@ def refuse_overwriting(out: Path | None, *inputs: Path | None) -> None:
     """Raise if `out` is an input, holds one, or lies inside one, also where links inside an input lead."""
     if out is None:
         return
-    target = out.resolve()
+    target = _resolved(out)
     for path in inputs:
         for source in () if path is None else _read_through(local_path(path)):
             if source.is_relative_to(target) or target.is_relative_to(source):
@@ -195,11 +195,19 @@ def stranger_in(folder: Path) -> str | None:
     return None
 
 
+def _resolved(path: Path) -> Path:
+    """Return where a path leads; raise if its links lead back to themselves."""
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError) as error:  # RuntimeError before Python 3.13
+        raise InputError(f"'{path}' is a link that leads back to itself; remove it, or give another path") from error
+
+
 def _read_through(path: Path) -> Iterator[Path]:
     """Yield where an input lies, and where all links inside it lead."""
     waiting, seen = [path], set[Path]()
     while waiting:
-        source = waiting.pop().resolve()
+        source = _resolved(waiting.pop())
         if source in seen:
             continue
         seen.add(source)
