@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import redirect_stdout
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -35,7 +37,10 @@ class RayEngine(Engine):
                 ray.init(address=address, log_to_driver=False, logging_level="error")
             except (ConnectionError, ValueError, RuntimeError) as error:
                 reason = str(error).splitlines()[0]
-                raise InputError(f"no Ray cluster answers at '{address or 'auto'}' ({reason}); start one") from error
+                raise InputError(
+                    f"the Ray cluster at '{address or 'auto'}' cannot be used ({reason}); start it, or give its "
+                    "address and its token (RAY_AUTH_TOKEN)"
+                ) from error
         self.ray: Any = ray
 
     def map(
@@ -47,13 +52,14 @@ class RayEngine(Engine):
         shared, ahead = ray.put(function), 2 * int(ray.cluster_resources().get("CPU", 1)) + 1
         waiting = (task.remote(shared, item, Path.cwd()) for item in items)
         started = deque(islice(waiting, ahead))
-        try:
-            for item in track(items) if items else ():
-                yield self._result(started.popleft(), item)
-                started.extend(islice(waiting, 1))
-        finally:
-            for left in started:
-                ray.cancel(left, force=True)
+        with redirect_stdout(sys.stderr):  # where Ray reports workers that died
+            try:
+                for item in track(items) if items else ():
+                    yield self._result(started.popleft(), item)
+                    started.extend(islice(waiting, 1))
+            finally:
+                for left in started:
+                    ray.cancel(left, force=True)
 
     def _result(self, task: Any, item: object) -> Any:
         exceptions = self.ray.exceptions
