@@ -13,8 +13,9 @@ from scipy.optimize import minimize_scalar
 from segcal.calibrators import AttendedTemperatureScaling, create
 from segcal.functional.scaling import attended_likelihood
 from segcal.types import Case, InputError
-from support.flat import degenerate, mean_nll, noisy, table
+from support.flat import mean_nll, table
 from support.references import softmax
+from support.scenes import degenerate, noisy
 
 
 def attended_loss(z: np.ndarray, labels: np.ndarray, threshold: float, alpha: float) -> tuple[float, int]:

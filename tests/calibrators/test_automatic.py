@@ -28,13 +28,14 @@ from segcal.integrations.export import export_onnx
 from segcal.progress import stages_shown
 from segcal.types import Case, InputError
 from support.contracts import CHECKS, Check, Subject
+from support.scenes import simulated
 from support.strengths import choose_among_few
 
 QUICK = ("ts", "ets")
 
 
 def scenes(count: int, variation: Any = "global", **settings: Any) -> list[Case]:
-    return [scene.case for scene in simulate(count, size=(32, 32), variation=variation, **settings)]
+    return simulated(count, size=(32, 32), variation=variation, **settings)
 
 
 def heavy_tailed(count: int) -> list[Case]:
@@ -390,7 +391,7 @@ def subject(name: str) -> Subject:
     def make(**settings: Any) -> Calibrator:
         return create("auto", 3, spatial_dims=2, image_channels=1, candidates=("ts", name), **settings)
 
-    cases = [scene.case for scene in simulate(3, num_classes=3, size=(20, 14), contrast=2.0, seed=3)]
+    cases = simulated(3, num_classes=3, size=(20, 14), contrast=2.0, seed=3)
     return Subject(make, cases, {"epochs": 2})
 
 

@@ -13,7 +13,8 @@ from scipy.special import expit
 from segcal.calibrators import BetaCalibration
 from segcal.calibrators.beta import fit_beta
 from segcal.types import Case
-from support.flat_scores import flat_case, scores_of
+from support.flat import scores_of
+from support.scenes import flat_case
 
 
 def features_of(p: np.ndarray) -> np.ndarray:

@@ -13,7 +13,8 @@ from scipy.special import softmax
 from segcal.calibrators import BinwiseTemperatureScaling, create
 from segcal.calibrators.binwise import equal_shares
 from segcal.types import Case, InputError
-from support.flat import degenerate, mean_nll, noisy, table
+from support.flat import mean_nll, table
+from support.scenes import degenerate, noisy
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,8 @@ from scipy.special import log_softmax, softmax
 from segcal.calibrators import DirichletCalibration, create, search_dirichlet
 from segcal.functional.probability import logits_from_probabilities
 from segcal.types import Case, InputError
-from support.flat import affine_reference, degenerate, mean_nll, noisy, table
+from support.flat import affine_reference, mean_nll, table
+from support.scenes import degenerate, noisy
 
 VALUE, NUMBER = 1e-10, 1e-4  # as in test_vector
 

@@ -15,7 +15,8 @@ from scipy.special import softmax
 from segcal.calibrators import EnsembleTemperatureScaling, TemperatureScaling, create
 from segcal.functional.scaling import least_on_simplex
 from segcal.types import Case, InputError
-from support.flat import degenerate, mean_nll, noisy, table
+from support.flat import mean_nll, table
+from support.scenes import degenerate, noisy
 
 
 def slsqp(parts: np.ndarray, labels: np.ndarray, loss: str) -> tuple[np.ndarray, float]:

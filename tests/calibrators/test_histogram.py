@@ -12,7 +12,8 @@ from segcal.calibrators import HistogramBinning
 from segcal.calibrators.histogram import equal_mass
 from segcal.functional.scores import count_scores, empty_scores, largest_of_cells
 from segcal.types import Case, InputError
-from support.flat_scores import flat_case, scores_of
+from support.flat import scores_of
+from support.scenes import flat_case
 
 
 @pytest.mark.parametrize("bins", [5, 10, 15])

@@ -16,7 +16,8 @@ from segcal.calibrators.isotonic import error_bound, increasing_map
 from segcal.functional.score_maps import apply_map
 from segcal.functional.scores import cell_of, count_scores, empty_scores, mean_distances
 from segcal.types import Case, InputError
-from support.flat_scores import flat_case, scores_of
+from support.flat import scores_of
+from support.scenes import flat_case
 
 
 def expected(peers: list[Peer], probs: np.ndarray) -> np.ndarray:

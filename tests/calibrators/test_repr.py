@@ -7,7 +7,7 @@ import re
 import pytest
 
 import segcal
-from segcal.data.sample.scenes import simulate
+from support.scenes import simulated
 
 
 @pytest.mark.parametrize("method", segcal.methods())
@@ -42,4 +42,4 @@ def test_the_temperature_is_the_one_applied() -> None:
 
 
 def scenes() -> list[segcal.Case]:
-    return [scene.case for scene in simulate(2, num_classes=3, size=(16, 16))]
+    return simulated(2, num_classes=3, size=(16, 16))

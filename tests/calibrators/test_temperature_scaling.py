@@ -15,13 +15,12 @@ from scipy.special import log_softmax, softmax
 
 import segcal
 from segcal.calibrators import TemperatureScaling
-from segcal.data.sample.scenes import simulate
 from segcal.types import Case
+from support.scenes import simulated
 
 
 def scenes(count: int, temperature: float, size: tuple[int, ...] = (96, 96), seed: int = 0) -> list[Case]:
-    found = simulate(count, size=size, variation="global", temperatures=(temperature, temperature), seed=seed)
-    return [scene.case for scene in found]
+    return simulated(count, size=size, variation="global", temperatures=(temperature, temperature), seed=seed)
 
 
 def fitted(cases: Sequence[Case], classes: int = 5) -> TemperatureScaling:

@@ -15,7 +15,8 @@ from scipy.special import softmax
 from segcal.calibrators import MatrixScaling, VectorScaling, create
 from segcal.calibrators.shared.sampler import Sampler
 from segcal.types import Case, InputError
-from support.flat import affine_reference, degenerate, mean_nll, noisy, table
+from support.flat import affine_reference, mean_nll, table
+from support.scenes import degenerate, noisy
 
 # both solvers stop where a rounded gradient is below 1e-7 and 1e-9: values agree to 1e-10, numbers to 1e-4
 VALUE, NUMBER = 1e-10, 1e-4

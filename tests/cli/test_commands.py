@@ -23,10 +23,10 @@ from segcal.calibrators import Calibrator
 from segcal.cli.app import COMMANDS
 from segcal.data.folders.folder import open_folder
 from segcal.data.folders.writer import write_folder
-from segcal.data.sample.scenes import simulate
 from segcal.evaluation.results import Results
 from support import run_commands
 from support.commands import done, refuse, run, succeed, succeed_json
+from support.scenes import simulated
 from support.strengths import choose_among_few
 
 BAD = "scene-001"  # the case that is spoilt
@@ -39,7 +39,7 @@ def everything(folder: Path) -> set[str]:
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     """Three cases, of which one is to fit and two are to test."""
-    cases = [scene.case for scene in simulate(3, num_classes=3, size=(16, 14), contrast=2.0)]
+    cases = simulated(3, num_classes=3, size=(16, 14), contrast=2.0)
     write_folder(tmp_path / "data", {"fit": cases[:1], "test": cases[:0:-1]})
     return tmp_path / "data"
 
@@ -317,7 +317,7 @@ def test_demo_tells_the_whole_story(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert worst["LTS"] < 0.6 * worst["TS"] < worst["UC"], "the story that the demo tells"
     for command in re.findall(r"\$ segcal (\w+)", shown):
         assert command in COMMANDS
-    small = [scene.case for scene in simulate(4, size=(12, 12))]
+    small = simulated(4, size=(12, 12))
     parts = {"fit": small[:1], "validation": small[3:], "test": small[1:3]}
     monkeypatch.setattr("segcal.cli.demo_story.load_sample", lambda name: parts)
     places = succeed_json("demo", "--out", tmp_path / "demo")  # a second time replaces the first
@@ -335,7 +335,7 @@ QUICK = ("--epochs", 2, "--set", "learning_rate=1e-3", "batch_size=2", "--seed",
 @pytest.fixture
 def learned(tmp_path: Path) -> Path:
     """Five cases with images, of which three are to fit, one is to choose the weights on and one is to test."""
-    cases = [scene.case for scene in simulate(5, num_classes=3, size=(12, 14), contrast=2.0)]
+    cases = simulated(5, num_classes=3, size=(12, 14), contrast=2.0)
     write_folder(tmp_path / "data", {"fit": cases[:3], "validation": cases[3:4], "test": cases[4:]})
     return tmp_path / "data"
 
@@ -367,7 +367,7 @@ def test_learned_methods_are_fitted_and_applied(learned: Path, method: str) -> N
 
 def test_auto_tells_what_it_took(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     choose_among_few(monkeypatch)
-    cases = [scene.case for scene in simulate(5, num_classes=3, size=(16, 14), contrast=2.0)]
+    cases = simulated(5, num_classes=3, size=(16, 14), contrast=2.0)
     write_folder(tmp_path / "data", {"fit": cases})
     result = done("fit", tmp_path / "data", "--method", "auto", "--out", tmp_path / "auto", "--epochs", 1)
     shown = result.stdout
@@ -576,7 +576,7 @@ def test_bad_data_in_one_sentence(
 @pytest.mark.parametrize("command", ["apply", "evaluate"])
 def test_calibrator_of_other_class_count(data: Path, command: str) -> None:
     other = data.parent / "four"
-    cases = [scene.case for scene in simulate(1, num_classes=4, size=(8, 8))]
+    cases = simulated(1, num_classes=4, size=(8, 8))
     segcal.create("ts", 4).fit(cases).save(other)
     arguments = {"apply": ("apply", other, data), "evaluate": ("evaluate", data, "--calibrators", other)}[command]
     line = refuse(*arguments, "--out", data.parent / "out")
@@ -767,7 +767,7 @@ METHODS: dict[str, tuple[object, ...]] = {"lts": QUICK, "cts": (), "auto": ("--s
 
 
 def test_two_processes_fit_what_one_does(tmp_path: Path) -> None:
-    cases = [scene.case for scene in simulate(6, num_classes=3, size=(12, 14), contrast=2.0)]
+    cases = simulated(6, num_classes=3, size=(12, 14), contrast=2.0)
     write_folder(tmp_path / "data", {"fit": cases[:5], "validation": cases[5:]})
     options = {name: ("fit", tmp_path / "data", "--method", name, *settings) for name, settings in METHODS.items()}
     done = program(*options["lts"], "--out", tmp_path / "lts-2", command=(*LAUNCHER, "-m", "segcal"))

@@ -9,12 +9,12 @@ import pytest
 import segcal
 from segcal.calibrators import FitReport
 from segcal.cli.fit import print_report
-from segcal.data.sample.scenes import simulate
+from support.scenes import simulated
 
 
 @pytest.mark.parametrize("method", [name for name in segcal.methods() if name != "auto"])
 def test_details_are_in_words(method: str, capsys: pytest.CaptureFixture[str]) -> None:
-    cases = [scene.case for scene in simulate(3, num_classes=3, size=(16, 14), contrast=2.0)]
+    cases = simulated(3, num_classes=3, size=(16, 14), contrast=2.0)
     calibrator = segcal.create(method, num_classes=3)
     calibrator.fit(cases, **({"epochs": 1} if "epochs" in calibrator.fit_settings else {}))
     print_report(method, calibrator.fit_report_, Path("out"), as_json=False)

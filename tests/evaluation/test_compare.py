@@ -16,7 +16,6 @@ import segcal
 from segcal.calibrators import Calibrator, EnsembleTemperatureScaling, Learned, TemperatureScaling
 from segcal.data.folders.folder import open_folder
 from segcal.data.folders.writer import write_folder
-from segcal.data.sample.scenes import simulate
 from segcal.evaluation.compare import PAPER, Comparison, compare
 from segcal.evaluation.memory import memory_growth
 from segcal.evaluation.portraits import load_portraits
@@ -24,6 +23,7 @@ from segcal.evaluation.results import Results
 from segcal.types import Case, InputError
 from support import references
 from support.commands import done, refuse, succeed, succeed_json
+from support.scenes import simulated
 
 CLASSES = 3
 QUICK = ("--epochs", 1, "--patches", 2, "--patch-size", 6, "--device", "cpu")
@@ -60,8 +60,7 @@ class Failing(TemperatureScaling):
 
 @pytest.fixture(scope="module")
 def cases() -> list[Case]:
-    scenes = simulate(6, num_classes=CLASSES, size=(14, 12), contrast=2.0, seed=5)
-    return [scene.case for scene in scenes]
+    return simulated(6, num_classes=CLASSES, size=(14, 12), contrast=2.0, seed=5)
 
 
 @pytest.fixture

@@ -11,12 +11,12 @@ import pytest
 import torch
 
 import segcal
-from segcal.data.sample.scenes import simulate
 from segcal.evaluation.decisions import Decisions, decide, new_volumes
 from segcal.evaluation.decisions.counts import STEPS, thresholds
 from segcal.functional.probability import probabilities
 from segcal.text import CalibrationWarning
 from segcal.types import Case, InputError
+from support.scenes import simulated
 
 CLASSES = 3
 
@@ -201,7 +201,7 @@ def test_volumes_of_new_images_are_covered() -> None:
 
 
 def test_risk_against_coverage_is_that_of_sorted_pixels() -> None:
-    cases = [scene.case for scene in simulate(4, num_classes=CLASSES, size=(20, 18))]
+    cases = simulated(4, num_classes=CLASSES, size=(20, 18))
     rules = decide(cases, {"UC": None}, num_classes=CLASSES)
     confidence = np.concatenate([probs_of(case).max(axis=0).ravel() for case in cases])
     wrong = np.concatenate([(probs_of(c).argmax(axis=0) != np.asarray(c.labels)).ravel() for c in cases])
@@ -221,7 +221,7 @@ def test_risk_against_coverage_is_that_of_sorted_pixels() -> None:
 
 
 def test_methods_are_compared_and_leaks_reported() -> None:
-    cases = [scene.case for scene in simulate(6, num_classes=CLASSES, size=(16, 16))]
+    cases = simulated(6, num_classes=CLASSES, size=(16, 16))
     scaling = segcal.create("ts", CLASSES).fit(cases[:3])
     renamed = [replace(case, name=f"copy of {case.name}") for case in cases]
     with pytest.warns(CalibrationWarning, match="TS was fitted on 3 of these 6 cases: its rules promise") as caught:

@@ -12,14 +12,14 @@ from segcal.data.sample.scenes import simulate
 from segcal.evaluation.diagnosis import diagnose
 from segcal.types import Case, InputError
 from support import references
+from support.scenes import simulated
 
 IGNORED = 9
 
 
 def scenes(temperature: float, count: int = 3, dims: int = 2) -> list[Case]:
     size = (24, 20) if dims == 2 else (6, 10, 12)
-    found = simulate(count, num_classes=4, size=size, variation="global", temperatures=(temperature,) * 2)
-    return [scene.case for scene in found]
+    return simulated(count, num_classes=4, size=size, variation="global", temperatures=(temperature,) * 2)
 
 
 def scaled(case: Case, factor: float) -> Case:

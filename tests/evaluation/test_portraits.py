@@ -19,7 +19,6 @@ from torch import Tensor
 
 from segcal import Case, InputError, create, evaluate
 from segcal.calibrators import Calibrator, Learned
-from segcal.data.sample.scenes import simulate
 from segcal.evaluation.portraits import (
     LEVELS,
     NOTHING,
@@ -36,12 +35,13 @@ from segcal.evaluation.portraits import (
 )
 from segcal.evaluation.portraits.thinning import Thinning
 from segcal.evaluation.results import Results
+from support.scenes import simulated
 
 VOID = 9
 
 
 def scenes(count: int = 6, size: tuple[int, ...] = (30, 26)) -> list[Case]:
-    return [scene.case for scene in simulate(count, num_classes=3, size=size, temperatures=(0.5, 4.0), contrast=3.0)]
+    return simulated(count, num_classes=3, size=size, temperatures=(0.5, 4.0), contrast=3.0)
 
 
 def measured(cases: list[Case], methods: dict[str, Any] | None = None, **options: Any) -> tuple[Results, Any]:

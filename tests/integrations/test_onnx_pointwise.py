@@ -10,7 +10,7 @@ import torch
 
 from segcal.calibrators import create
 from segcal.integrations.export import export_onnx
-from support.flat import noisy
+from support.scenes import noisy
 
 onnxruntime = pytest.importorskip("onnxruntime")
 for package in ("onnx", "onnxscript"):

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from experiments.camvid.fc_densenet import FCDenseNet
 from segcal import CalibratedModel, CalibrationSuite, create, oracle_temperature
-from segcal.data.sample.scenes import simulate
 from segcal.evidence import describe
 from segcal.functional import geometry, temperature
 from segcal.functional.pixels import likelihood_sums, pixel_statistics
@@ -18,6 +17,7 @@ from segcal.training.loop import train
 from segcal.training.recording import Recorder
 from segcal.training.settings import Training
 from segcal.types import InputError
+from support.scenes import simulated
 
 pytestmark = [
     pytest.mark.cuda,
@@ -66,7 +66,7 @@ def test_boundaries_and_temperatures_agree() -> None:
 
 
 def test_local_scaling_learns_on_a_gpu_what_it_learns_on_a_cpu() -> None:
-    cases = [scene.case for scene in simulate(4, size=(32, 32))]
+    cases = simulated(4, size=(32, 32))
     here, there = (
         create("lts", 5, image_channels=1).fit(cases, epochs=5, learning_rate=1e-3, device=device)
         for device in ("cpu", "cuda")
@@ -77,7 +77,7 @@ def test_local_scaling_learns_on_a_gpu_what_it_learns_on_a_cpu() -> None:
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_training_in_mixed_precision(precision: str) -> None:
-    cases = [scene.case for scene in simulate(4, size=(32, 32))]
+    cases = simulated(4, size=(32, 32))
     fitted = create("lts", 5, image_channels=1).fit(
         cases, epochs=10, learning_rate=1e-3, device="cuda", precision=precision
     )
@@ -113,7 +113,7 @@ def test_a_run_resumes(tmp_path: object) -> None:
 
 
 def test_a_calibrated_model_runs_there() -> None:
-    cases = [scene.case for scene in simulate(2, size=(24, 24))]
+    cases = simulated(2, size=(24, 24))
     model = CalibratedModel(torch.nn.Conv2d(1, 5, 3, padding=1), create("ts", 5).fit(cases)).cuda()
     probs = model(torch.rand(1, 1, 24, 24, device="cuda"))
     assert torch.allclose(probs.sum(1), torch.ones_like(probs[:, 0]), atol=1e-5)
@@ -121,7 +121,7 @@ def test_a_calibrated_model_runs_there() -> None:
 
 @pytest.mark.parametrize("method", ["ts", "cts", "lts", "ibts"])
 def test_calibrators_refuse_nan_and_accept_impossible_classes(method: str) -> None:
-    cases = [scene.case for scene in simulate(3, size=(24, 24))]
+    cases = simulated(3, size=(24, 24))
     settings = {"epochs": 2} if method in ("lts", "ibts") else {}
     here = create(method, 5).fit(cases, **settings)
     there = copy.deepcopy(here).cuda()

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from segcal import create
-from segcal.data.sample.scenes import simulate
 from segcal.kernels.triton.rows import RowProducts
 from support.engines import PLAIN
+from support.scenes import simulated
 
 
 @pytest.mark.parametrize("size", [(11, 9), (5, 30), (3, 4), (6, 7, 8), (1, 2, 3)])
@@ -40,7 +40,7 @@ def test_one_line_worked_by_hand() -> None:
 
 
 def test_training_gives_the_same_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    cases = [scene.case for scene in simulate(3, size=(12, 14), num_classes=3)]
+    cases = simulated(3, size=(12, 14), num_classes=3)
 
     def fit() -> Any:
         return create("lts", 3, image_channels=1).fit(cases, epochs=3, learning_rate=1e-3, batch_size=2, device="cpu")

@@ -1,28 +1,15 @@
-"""Cases laid flat for reference solutions, and data that say too little."""
+"""Cases laid flat, and reference solutions on them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from scipy.optimize import minimize
 from scipy.special import log_softmax
 
-from segcal.data.sample.scenes import simulate
 from segcal.types import Case
-
-
-def noisy(count: int = 3, classes: int = 4, size: tuple[int, ...] = (30, 24), seed: int = 1) -> list[Case]:
-    """Scenes whose classes are biased and scaled each in its own way, so that no temperature can correct them."""
-    rng = np.random.default_rng(seed)
-    scale, shift = rng.uniform(0.4, 2.0, classes), rng.normal(size=classes)
-    cases = []
-    for scene in simulate(count, num_classes=classes, size=size, contrast=2.0, seed=seed):
-        by_class = (slice(None), *(np.newaxis,) * len(size))
-        logits = np.asarray(scene.true_logits) * scale[by_class] + shift[by_class]
-        cases.append(Case(scene.case.name, logits.astype(np.float32), scene.case.labels, scene.case.image))
-    return cases
+from support.scenes import softmax
 
 
 def table(cases: Sequence[Case]) -> tuple[np.ndarray, np.ndarray]:
@@ -78,16 +65,8 @@ def affine_reference(
     return (*parts(found.x), float(found.fun))
 
 
-def degenerate() -> dict[str, list[Case]]:
-    """Three classes, of which the labels say too little, or nothing that agrees with the logits."""
-    rng = np.random.default_rng(0)
-    z = (3 * rng.normal(size=(3, 12, 12))).astype(np.float32)
-    labels: dict[str, Any] = {
-        "one class only": np.full((12, 12), 1),
-        "a class never present": rng.integers(0, 2, (12, 12)),
-        "all right": z.argmax(axis=0),
-        "all wrong": z.argmin(axis=0),
-    }
-    cases = {name: [Case(name, z, truth)] for name, truth in labels.items()}
-    cases["two pixels"] = [Case("two pixels", z[:, :1, :2], np.array([[0, 1]]))]
-    return cases
+def scores_of(case: Case) -> tuple[np.ndarray, np.ndarray]:
+    """Scores and truth `[L, N]` of a case."""
+    logits, labels = np.asarray(case.logits), np.asarray(case.labels)
+    probs = softmax(logits.reshape(len(logits), -1).astype(np.float64))
+    return probs, np.eye(len(logits))[labels.reshape(-1)].T

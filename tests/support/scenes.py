@@ -55,6 +55,44 @@ def overlapping(count: int, channels: int, size: Sequence[int] = (16, 14), *, se
     return cases
 
 
+def noisy(count: int = 3, classes: int = 4, size: tuple[int, ...] = (30, 24), seed: int = 1) -> list[Case]:
+    """Scenes whose classes are biased and scaled each in its own way, so that no temperature can correct them."""
+    rng = np.random.default_rng(seed)
+    scale, shift = rng.uniform(0.4, 2.0, classes), rng.normal(size=classes)
+    cases = []
+    for scene in simulate(count, num_classes=classes, size=size, contrast=2.0, seed=seed):
+        by_class = (slice(None), *(np.newaxis,) * len(size))
+        logits = np.asarray(scene.true_logits) * scale[by_class] + shift[by_class]
+        cases.append(Case(scene.case.name, logits.astype(np.float32), scene.case.labels, scene.case.image))
+    return cases
+
+
+def degenerate() -> dict[str, list[Case]]:
+    """Three classes, of which the labels say too little, or nothing that agrees with the logits."""
+    rng = np.random.default_rng(0)
+    z = (3 * rng.normal(size=(3, 12, 12))).astype(np.float32)
+    labels: dict[str, Any] = {
+        "one class only": np.full((12, 12), 1),
+        "a class never present": rng.integers(0, 2, (12, 12)),
+        "all right": z.argmax(axis=0),
+        "all wrong": z.argmin(axis=0),
+    }
+    cases = {name: [Case(name, z, truth)] for name, truth in labels.items()}
+    cases["two pixels"] = [Case("two pixels", z[:, :1, :2], np.array([[0, 1]]))]
+    return cases
+
+
+def flat_case(pixels: int, classes: int = 4, distinct: int | None = None, seed: int = 0) -> Case:
+    """Overconfident scores `[L, pixels, 1]` whose labels are drawn from their softened probabilities."""
+    random = np.random.default_rng(seed)
+    logits = random.normal(size=(classes, distinct or pixels)) * 2
+    if distinct:
+        logits = logits[:, random.integers(0, distinct, pixels)]
+    probs = softmax(logits)
+    labels = (probs.cumsum(axis=0) > random.random(pixels)).argmax(axis=0)
+    return Case("flat", 1.7 * logits[:, :, np.newaxis], labels[:, np.newaxis])
+
+
 # ---- arrays in files ------------------------------------------------------------------------------------------------
 
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from segcal import create
-from segcal.data.sample.scenes import simulate
 from segcal.training import batches
 from segcal.training.batches import Samples, augmented, prefetched, to_device
+from support.scenes import simulated
 
 
 @pytest.mark.parametrize("ahead", [False, True])
@@ -42,7 +42,7 @@ def test_samples_on_the_gpu_and_elsewhere_share_a_batch() -> None:
 
 
 def test_kept_and_streamed_samples_give_the_same_weights() -> None:
-    cases = [scene.case for scene in simulate(5, size=(14, 12), num_classes=3)]
+    cases = simulated(5, size=(14, 12), num_classes=3)
     kept, streamed = (
         create("lts", 3, image_channels=1).fit(cases, epochs=3, batch_size=2, device="cpu", cache_bytes=budget)
         for budget in (1 << 30, 0)

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from segcal import create
-from segcal.data.sample.scenes import simulate
 from segcal.training import batches
 from segcal.training.loop import train
 from segcal.training.recording import Recorder
 from segcal.training.settings import Training
+from support.scenes import simulated
 
 pytestmark = [
     pytest.mark.cuda,
@@ -84,7 +84,7 @@ def test_more_shapes_than_are_recorded_still_run() -> None:
 @pytest.mark.parametrize("method", ["lts", "ibts"])
 @pytest.mark.parametrize("size", [(24, 20), (10, 12, 9)])
 def test_the_gpu_learns_what_the_cpu_learns(method: str, size: tuple[int, ...]) -> None:
-    cases = [scene.case for scene in simulate(6, size=size, num_classes=3, contrast=2.0, seed=5)]
+    cases = simulated(6, size=size, num_classes=3, contrast=2.0, seed=5)
 
     def fit(device: str) -> Any:
         calibrator = create(method, 3, spatial_dims=len(size), image_channels=1)
