@@ -218,7 +218,7 @@ def test_names_of_patients_are_not_published(tmp_path: Path) -> None:
     HubCalibrator(calibrator).save_pretrained(tmp_path / "repository")
     text = (tmp_path / "repository" / "segcal.json").read_text()
     assert json.loads(text)["report"]["names"] == []
-    assert not json.loads(text)["fingerprints"]
+    assert not json.loads(text)["report"]["fingerprints"]
     assert not (tmp_path / "repository" / "reliability.png").exists()
     assert HubCalibrator.from_pretrained(tmp_path / "repository").calibrator.fit_report_.pixels == 512
 

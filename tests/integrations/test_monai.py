@@ -101,8 +101,7 @@ def test_metric_is_that_of_the_suite(scores: str, one_hot: bool) -> None:
     assert float(metric.aggregate()) == float(found["ece"])
     assert float(metric.aggregate("nll")) == float(found["nll"])
     assert len(metric) == 5
-    counts, sums = metric.get_buffer()
-    assert (counts.dtype, sums.dtype) == (torch.int64, torch.float64)
+    assert metric.get_buffer().dtype == torch.float64  # whole numbers up to 2^53 are exact in it
     metric.reset()
     assert torch.isnan(metric.aggregate())
 
@@ -218,7 +217,7 @@ def test_ignite_handler() -> None:
         suite.update(network(images), labels)
     assert evaluator.state.metrics["ece"] == pytest.approx(float(suite.compute()["all"]["ece"]))
     assert evaluator.state.metrics["nll"] == pytest.approx(float(suite.compute()["all"]["nll"]))
-    assert len(evaluator.state.metric_details["nll"][0]) == 4
+    assert len(evaluator.state.metric_details["nll"]) == 4
 
 
 def test_named_in_the_configuration_of_a_bundle(tmp_path: Path) -> None:

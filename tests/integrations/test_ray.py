@@ -49,7 +49,7 @@ def test_batches_without_a_cluster(cases: list[Case], calibrator: Path) -> None:
         np.testing.assert_allclose(probs.sum(0), 1, rtol=1e-6)
     settings = {"calibrators": {"UC": None, "TS": str(calibrator)}, "protocol": PROTOCOL}
     measure = MeasureBatches(**settings)
-    rows = [{"found": measure(batch_of(part))["found"][0]} for part in (cases[3:], cases[:3])]
+    rows = [{"found": row} for part in (cases[3:], cases[:3]) for row in measure(batch_of(part))["found"]]
     found = measured_results(rows, **settings)
     expected = segcal.evaluate(cases, {"UC": None, "TS": ts}, **PROTOCOL)
     for table in ("frame", "patch_frame", "pooled_frame", "curve_frame", "volume_frame"):

@@ -193,8 +193,8 @@ class HubCalibrator(  # type: ignore[call-arg]  # keywords of the mixin
 
 
 def _card_text(calibrator: Calibrator, results: Results | None, repo_id: str) -> str:
-    channels = int(getattr(calibrator, "image_channels", 0))
-    space = ", 64" * int(getattr(calibrator, "spatial_dims", 2))
+    channels = getattr(calibrator, "image_channels", 0)
+    space = ", 64" * (getattr(calibrator, "spatial_dims", None) or 2)
     image = [f"image = torch.randn(1, {channels}{space})  # the image that the network was given"] if channels else []
     lines = [
         f"# {type(calibrator).__name__} for {calibrator.num_classes} classes",

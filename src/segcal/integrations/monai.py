@@ -78,9 +78,9 @@ class CalibratedSoftmaxd(MapTransform):
 class CalibrationMetric(CumulativeIterationMetric):
     """ECE and other calibration metrics over all pixels shown, exact for any number of them.
 
-    Each image adds one row of int64 counts and one of float64 sums to the buffers, which MONAI gathers from all
-    processes; unlike `monai.metrics.CalibrationErrorMetric` nothing is counted in float32, ignored labels are left
-    out, and the mean is over pixels, not over images.
+    Each image adds its evidence to the buffer, which MONAI gathers from all processes. It is held in float64, where
+    counts are exact up to 2^53; unlike in `monai.metrics.CalibrationErrorMetric` nothing is counted in float32, ignored
+    labels are left out, and the mean is over pixels, not over images.
 
     Of sigmoid channels, whose labels are masks `[B, C, *S]`, each is measured as two classes, and metrics are means
     over the channels, as in `segcal.CalibrationSuite`.
@@ -170,7 +170,7 @@ class CalibrationHandler(IgniteMetricHandler):
     Args:
         settings: Arguments of `CalibrationMetric`: `num_classes`, `scores`, `metric`, ...
         output_transform: Function from the engine's output to predictions and labels, as in all handlers of MONAI.
-        save_details: Whether to keep counts and sums of each image in `engine.state.metric_details`.
+        save_details: Whether to keep the evidence of each image in `engine.state.metric_details`.
         named: Arguments of `CalibrationMetric` by name.
     """
 
