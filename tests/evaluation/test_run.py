@@ -212,7 +212,7 @@ def test_pooled_is_what_the_suite_pools(dims: int, form: str) -> None:
             logits, labels = torch.as_tensor(case.logits)[None], torch.as_tensor(case.labels)[None].long()
             masks = {"all": foreground(labels, IGNORED, background=0), "boundary": boundary(labels, IGNORED)}
             suite.update(logits if calibrator is None else calibrator(logits), labels, masks)
-        for region, expected in suite.compute().items():
+        for region, expected in ((name, suite.compute()[name]) for name in suite.regions):
             for metric in METRICS:
                 rows = found[(found.method == method) & (found.region == region) & (found.metric == metric)]
                 assert rows.value.item() == pytest.approx(float(expected[metric]), rel=1e-12)

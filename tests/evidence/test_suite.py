@@ -15,6 +15,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torchmetrics import MetricCollection
 
 from segcal import CalibrationSuite
 from segcal.evidence import Evidence, Form
@@ -593,3 +594,17 @@ def test_a_suite_of_probabilities_is_that_of_their_logits(activation: Activation
         one.update(probs, labels)
     with pytest.raises(InputError, match=r"probabilities must be in 0\.\.1"):
         other.update(logits, labels)
+
+
+def test_names_are_flat_in_a_collection() -> None:
+    logits, labels = torch.randn(2, 3, 8, 8), torch.randint(3, (2, 8, 8))
+    suite = CalibrationSuite(3, regions=("all", "rim"))
+    masks = {"all": torch.ones_like(labels).bool(), "rim": labels > 0}
+    collection = MetricCollection({"calibration": suite}, prefix="val_")
+    collection.update(logits, labels, masks)
+    found, alone = collection.compute(), collection["calibration"].compute()
+    assert float(found["val_rim_ece"]) == float(alone["rim"]["ece"])
+    assert all(isinstance(value, torch.Tensor) for value in found.values())
+    assert dict(collection["calibration"].items()) == alone
+    with pytest.raises(KeyError, match="edge"):
+        alone["edge"]

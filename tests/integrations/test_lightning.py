@@ -172,6 +172,20 @@ def test_sigmoid_channels(trainer: Any, channels: int) -> None:
     assert callback._cases.folder is None  # nothing is left behind
 
 
+def test_a_suite_is_logged_under_flat_names(trainer: Any) -> None:
+    class Logging(Module):
+        def validation_step(self, batch: Any, index: int) -> None:
+            suite.update(self(batch[0]), batch[1])
+
+        def on_validation_epoch_end(self) -> None:
+            self.log_dict(suite)
+
+    suite = CalibrationSuite(CLASSES)
+    (found,) = trainer(CalibrationCallback(CLASSES)).validate(Logging(False), loader(), verbose=False)
+    assert found["all_ece"] == pytest.approx(found["val_ece"])
+    assert found["all_nll"] == pytest.approx(found["val_nll"])
+
+
 def test_other_batches(trainer: Any) -> None:
     images, labels = batch_of(2, (16, 16))
     batches = [{"image": images, "label": labels.unsqueeze(1)}]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, ItemsView, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -42,6 +42,25 @@ from segcal.types import (
     check_whole,
     public,
 )
+
+
+class RegionMetrics(dict[str, Any]):
+    """Metrics under flat names such as `all_ece`, as loggers expect them; those of a region under its name."""
+
+    def __missing__(self, region: str) -> dict[str, Tensor]:
+        """Return the metrics of a region by their names."""
+        flat = {name: f"{region}_{name}" for name in (*METRICS, "pixels")}
+        found = {name: self[key] for name, key in flat.items() if key in self}
+        if not found:
+            raise KeyError(region)
+        return found
+
+    def __reduce__(self) -> tuple[type[RegionMetrics], tuple[dict[str, Any]]]:
+        """Return how it is rebuilt: from a plain dictionary, which `torch.load` reads without trusting the file."""
+        return RegionMetrics, (dict(self),)
+
+
+torch.serialization.add_safe_globals([RegionMetrics])
 
 
 @public
@@ -145,13 +164,21 @@ class CalibrationSuite(Metric):
                 rows = [self._image_metrics(z[image], y[image], masks[:, image]) for z, y, masks in checked]
                 self.images.append(torch.cat(rows).unsqueeze(0))  # type: ignore[union-attr]
 
-    def compute(self) -> dict[str, dict[str, Tensor]]:
+    def compute(self) -> RegionMetrics:
         """Return every metric of each region, pooled: `compute()["all"]["ece"]`; NaN for a region without pixels.
 
-        Of several sigmoid channels it is the mean over the channels that have pixels; pixels are added up.
+        The items are flat, `("all_ece", ...)`, for `MetricCollection` and loggers. Of several sigmoid channels they are
+        means over the channels that have pixels; pixels are added up.
         """
         found = read(self._checked_evidence(), form=self.form)
-        return self._by_region({name: self._over_channels(name, values, 0) for name, values in found.items()})
+        by_region = self._by_region({name: self._over_channels(name, values, 0) for name, values in found.items()})
+        return RegionMetrics(
+            {f"{region}_{name}": value for region, own in by_region.items() for name, value in own.items()}
+        )
+
+    def items(self) -> ItemsView[str, Tensor]:
+        """Return the items of `compute`, so that Lightning logs the suite: `self.log_dict(suite)`."""
+        return self.compute().items()
 
     def compute_channels(self) -> list[dict[str, dict[str, Tensor]]]:
         """Return what `compute` returns for each sigmoid channel: `compute_channels()[0]["all"]["ece"]`."""
