@@ -62,7 +62,7 @@ def apply_to_folder(
         return write_cases(output, folder, begun)
 
 
-class CalibratedSlab(NamedTuple):
+class WrittenSlab(NamedTuple):
     """Some rows of a case as they are written.
 
     Attributes:
@@ -111,12 +111,12 @@ class CalibratedFiles:
         for files in self.like.files.values():
             yield from files.companions(labels_kept=self.calibrator.preserves_labels)
 
-    def pieces(self, case: Case) -> Iterator[CalibratedSlab]:
+    def pieces(self, case: Case) -> Iterator[WrittenSlab]:
         """Yield the probabilities of a case slab by slab, in the precision of the file, with every label checked."""
         crop, slabs = self.like.crops.get(case.name), self._slabs(case)
         return slabs if crop is None else _put_back(slabs, crop, self.calibrator.activation)
 
-    def _slabs(self, case: Case) -> Iterator[CalibratedSlab]:
+    def _slabs(self, case: Case) -> Iterator[WrittenSlab]:
         calibrator = self.calibrator
         for slab in calibrator.calibrate_case(case):
             exact = slab.probabilities()
@@ -127,7 +127,7 @@ class CalibratedFiles:
             heat = map_[0].float().cpu().numpy() if self.maps and map_ is not None else None
             start = slab.rows.start
             del slab, exact, map_  # before the next slab is read
-            yield CalibratedSlab(start, probs[0].cpu().numpy(), heat, moved)
+            yield WrittenSlab(start, probs[0].cpu().numpy(), heat, moved)
             del probs, heat
 
     def write(self, name: str, folder: Path) -> dict[str, int]:
@@ -155,7 +155,7 @@ class CalibratedFiles:
         return self.like.map_folders(folder / "temperature") if self.maps else []
 
 
-def _put_back(slabs: Iterator[CalibratedSlab], crop: Crop, activation: Activation) -> Iterator[CalibratedSlab]:
+def _put_back(slabs: Iterator[WrittenSlab], crop: Crop, activation: Activation) -> Iterator[WrittenSlab]:
     """Put the slabs of a case back into its volume, whose other voxels stay what nnU-Net has made of them.
 
     They are background with a probability of 1, or no channel at all, and have a temperature of 1.
@@ -168,13 +168,13 @@ def _put_back(slabs: Iterator[CalibratedSlab], crop: Crop, activation: Activatio
         hot = None if heat is None else plane.put_back(heat, outside=1)
         start = rows.start + slab.start
         stop = start + probs.shape[1]
-        yield CalibratedSlab(start, probs, hot, slab.moved)
+        yield WrittenSlab(start, probs, hot, slab.moved)
         if stop == rows.stop:
             yield from _outside(slab, range(stop, crop.shape[0]), plane.shape, activation)
         del slab, probs, heat, hot
 
 
-def _outside(like: CalibratedSlab, rows: range, space: Shape, activation: Activation) -> Iterator[CalibratedSlab]:
+def _outside(like: WrittenSlab, rows: range, space: Shape, activation: Activation) -> Iterator[WrittenSlab]:
     """Yield rows of a volume that lie outside of the crop, some at a time."""
     classes = len(like.probabilities)
     step = max(1, _AT_ONCE // (classes * math.prod(space)))
@@ -185,7 +185,7 @@ def _outside(like: CalibratedSlab, rows: range, space: Shape, activation: Activa
             probs[0] = 1
         heat = like.temperature
         hot = None if heat is None else np.ones((len(heat), count, *space), heat.dtype)
-        yield CalibratedSlab(start, probs, hot, 0)
+        yield WrittenSlab(start, probs, hot, 0)
 
 
 def _rounded(calibrator: Calibrator, exact: Probs, raw: Logits, dtype: torch.dtype) -> tuple[Probs, int]:

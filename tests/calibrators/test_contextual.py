@@ -17,7 +17,7 @@ from segcal.calibrators.shared.survey import summed_nll
 from segcal.data.sample.scenes import simulate
 from segcal.functional.context import FEATURES, context_features
 from segcal.functional.floor import NO_FLOOR, Floor
-from segcal.functional.log_linear import Pixels, fit_in_memory, loss_sums, read_loss
+from segcal.functional.log_linear import FeaturePixels, fit_in_memory, loss_sums, read_loss
 from segcal.functional.ridge import Strengths, choose_ridge
 from segcal.kernels.dispatch import plain_only
 from segcal.types import Case, InputError
@@ -48,13 +48,13 @@ def heated(count: int, size: tuple[int, ...] = (48, 48), seed: int = 0, **settin
     return cases
 
 
-def pixels_of(count: int = 600, features: int = 2, folds: int = 3, seed: int = 0) -> Pixels:
+def pixels_of(count: int = 600, features: int = 2, folds: int = 3, seed: int = 0) -> FeaturePixels:
     generator = torch.Generator().manual_seed(seed)
     logits = (3 * torch.randn(CLASSES, count, generator=generator)).float()
     known = torch.randn(features, count, generator=generator)
     heat = torch.exp(0.3 * known[0] + 0.2)
     labels = torch.multinomial(torch.softmax((logits / heat).T, 1), 1, generator=generator).squeeze(1)
-    return Pixels(logits, labels, known, tuple(count * k // folds for k in range(folds + 1)))
+    return FeaturePixels(logits, labels, known, tuple(count * k // folds for k in range(folds + 1)))
 
 
 def test_what_made_the_scenes_is_found() -> None:
@@ -188,7 +188,7 @@ def test_a_rare_class_is_drawn_more_to_the_common_temperature() -> None:
     logits[predicted, np.arange(predicted.size)] = 3.0
     right = random.uniform(size=predicted.size) < 1 / (1 + np.exp(-3.0 / 2))  # both are twice too sure
     labels = torch.from_numpy(np.where(right, predicted, 1 - predicted))
-    pixels = Pixels(torch.from_numpy(logits), labels, torch.empty(0, predicted.size), (0, predicted.size))
+    pixels = FeaturePixels(torch.from_numpy(logits), labels, torch.empty(0, predicted.size), (0, predicted.size))
     penalty = np.array([np.inf, 0.02, 0.02])  # the common temperature stays at 1, so that the offsets must do it
     point, _ = fit_in_memory([pixels], np.zeros(3), penalty, (0.05, 100.0))
     assert 0 < point[2] < point[1] / 2
@@ -203,7 +203,7 @@ def test_groups_are_never_split(monkeypatch: pytest.MonkeyPatch) -> None:
     }
     seen = []
 
-    def spy(pixels: Pixels, *arguments: Any, **settings: Any) -> Any:
+    def spy(pixels: FeaturePixels, *arguments: Any, **settings: Any) -> Any:
         columns = pixels.logits.numpy().T
         for start, stop in zip(pixels.edges, pixels.edges[1:], strict=False):
             seen.append({of_pixel[tuple(column)] for column in columns[start:stop]})

@@ -23,8 +23,8 @@ from segcal.evaluation.portraits import (
     LEVELS,
     NOTHING,
     Layer,
+    PixelRegion,
     Portrait,
-    Region,
     choose_cases,
     load_portraits,
     local_gap,
@@ -161,11 +161,11 @@ def test_regions_and_bin_accuracies_are_those_of_the_case() -> None:
     (portrait,) = portray([replace(case, labels=labels)], methods, results)
     region = one(portrait, "region").values
     assert (region[0] == NOTHING).all()
-    assert region[10, 11] == Region.ALL  # three steps from the edge of the object
-    assert region[8, 11] == region[6, 11] == Region.BOUNDARY
-    assert region[5, 2] == Region.OUTSIDE
+    assert region[10, 11] == PixelRegion.ALL  # three steps from the edge of the object
+    assert region[8, 11] == region[6, 11] == PixelRegion.BOUNDARY
+    assert region[5, 2] == PixelRegion.OUTSIDE
     accuracy, curve = one(portrait, "accuracy", "UC").numbers(), portrait.curves["UC"]
-    assert (np.isnan(accuracy) == ((region == NOTHING) | (region == Region.OUTSIDE))).all()
+    assert (np.isnan(accuracy) == ((region == NOTHING) | (region == PixelRegion.OUTSIDE))).all()
     probs = softmax(np.asarray(case.logits, dtype=np.float64)).max(axis=0)
     place = int(np.ceil(probs[10, 11] * 10)) - 1
     assert accuracy[10, 11] == pytest.approx(max(1 / 3, curve.hit[place] / curve.count[place]), abs=0.004)

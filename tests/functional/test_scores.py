@@ -23,7 +23,7 @@ from segcal.functional.score_maps import (
 )
 from segcal.functional.scores import (
     ScoreHistogram,
-    Totals,
+    ScoreTotals,
     cell_of,
     count_scores,
     empty_scores,
@@ -84,7 +84,7 @@ def test_counting_is_what_the_loop_gives(edges: Tensor | None, dtype: torch.dtyp
     valid = labels >= 0
     nll = torch.nn.functional.cross_entropy(logits[:, valid].double().T, labels[valid], reduction="sum")
     right = (logits[:, valid].argmax(0) == labels[valid]).sum()
-    assert totals == Totals(int(valid.sum()), int(right), pytest.approx(float(nll)))
+    assert totals == ScoreTotals(int(valid.sum()), int(right), pytest.approx(float(nll)))
 
 
 def test_parts_add_up_and_threads_change_nothing(set_threads: Callable[[int], None]) -> None:

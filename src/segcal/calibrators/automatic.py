@@ -184,7 +184,7 @@ class AutomaticChoice(Calibrator):
 
     @property
     def has_temperature(self) -> bool:  # type: ignore[override]
-        """Whether the chosen method has a temperature."""
+        """True if the chosen method has a temperature."""
         return self.applied.has_temperature
 
     @property

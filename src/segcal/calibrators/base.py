@@ -114,13 +114,13 @@ class Calibrator(nn.Module, ABC):
     """Its name in `segcal.create`."""
 
     preserves_labels: bool
-    """Whether the predicted label of every pixel is preserved; for most methods a property of the class."""
+    """True if the predicted label of every pixel is preserved; for most methods a property of the class."""
 
     has_temperature: bool = False
-    """Whether it divides logits by a temperature, which `temperature` returns."""
+    """True if it divides logits by a temperature, which `temperature` returns."""
 
     activation: Activation = "softmax"
-    """Whether its logits are of exclusive classes or of sigmoid channels."""
+    """Softmax for logits of exclusive classes, sigmoid for those of channels."""
 
     context: int = 0
     """Reach of a pixel's result, in pixels: 0 for methods that read one pixel at a time."""

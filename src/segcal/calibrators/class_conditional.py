@@ -58,7 +58,7 @@ class ClassConditionalScaling(Calibrator):
 
     preserves_labels = True
     ordered: ClassVar[bool]
-    """Whether the whole order of classes is preserved, rather than the first."""
+    """True if the whole order of classes is preserved, rather than the first."""
 
     matrices: Float64[Tensor, "L K L"]
     """`[B, mu]` of each predicted class, K = L - 1; NaN until fitted."""

@@ -74,7 +74,7 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
     intercept: Float64[Tensor, ""]
     """u where every feature is at its mean, of a class without offset; NaN until fitted."""
     coefficients: Float64[Tensor, " F"]
-    """What one standard deviation of each feature adds to it."""
+    """Change of u per standard deviation of each feature."""
     class_offsets: Float64[Tensor, " L"]
     pair_offsets: Float64[Tensor, "L L"]
     """With `pairs`: row k holds the offsets of the margins over each class where k is predicted."""

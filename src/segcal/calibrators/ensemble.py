@@ -45,9 +45,9 @@ class EnsembleTemperatureScaling(Calibrator):
     preserves_labels = True
 
     temperature: Float64[Tensor, ""]
-    """Of the scaled part; NaN until fitted."""
+    """Temperature of the scaled part; NaN until fitted."""
     weights: Float64[Tensor, "3"]
-    """Of the scaled, the raw and the uniform part."""
+    """Weights of the scaled, the raw and the uniform part."""
 
     def __init__(
         self,

@@ -80,6 +80,6 @@ def increasing_map(score: Array, count: Array, hits: Array) -> PiecewiseMap:
 
 
 def error_bound(count: Array, hits: Array) -> float:
-    """How much the mean squared error can exceed the least possible, because scores were pooled in cells."""
+    """Return a bound of the excess of the mean squared error that pooling scores in cells causes."""
     rate = hits / np.maximum(count, 1)
     return float((count * np.sqrt(rate * (1 - rate))).max() / max(count.sum(), 1))

@@ -94,7 +94,7 @@ class LocalTemperatureScaling(TrainedTemperature):
     context = CONTEXT
     fit_settings = frozenset(SETTINGS)
     is_local: ClassVar[bool] = True
-    """Whether pixels of an image have different temperatures."""
+    """True if pixels of an image have different temperatures."""
 
     base_temperature: Float64[Tensor, ""]
     """Multiplies the tree: T_TS, or 1 with `preset="paper"`."""
@@ -229,7 +229,7 @@ class LocalTemperatureScaling(TrainedTemperature):
 
     @property
     def _standardisation(self) -> Standardisation | None:
-        """How log-probabilities are standardised; None for a tree that reads the logits."""
+        """Standardisation of log-probabilities; None for a tree that reads the logits."""
         return None if self.inputs == "logits" else (self.input_scale, self.input_mean, self.input_deviation)
 
     def _factor(self, logits: Logits, image: Image | None) -> Temperature:

@@ -16,7 +16,7 @@ _MOST_LINES = 10
 
 @dataclass(frozen=True)
 class Learned:
-    """What a method has learned from a stream, for the base class to store and report.
+    """Values that a method has learned from a stream, for the base class to store and report.
 
     Attributes:
         pixels: Number of fitted pixels.

@@ -55,7 +55,7 @@ _MAY_BE_INFINITE = ("inverse_temperature", "inverse_temperatures")
 
 
 class Saved(Protocol):
-    """What saving needs to know about a calibrator."""
+    """Attributes of a calibrator that saving needs."""
 
     method: ClassVar[str]
     fitted: Tensor

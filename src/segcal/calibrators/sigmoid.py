@@ -56,7 +56,7 @@ class SigmoidHead(Calibrator):
 
     @property
     def has_temperature(self) -> bool:  # type: ignore[override]
-        """Whether every channel is calibrated by a temperature."""
+        """True if every channel is calibrated by a temperature."""
         return all(channel.has_temperature for channel in self._each)
 
     @property

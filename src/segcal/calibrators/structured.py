@@ -34,7 +34,7 @@ class StructuredVectorScaling(AffineCalibrator):
     of_log = True
 
     inverse_temperature: Float64[Tensor, ""]
-    """That of temperature scaling; NaN until fitted."""
+    """Inverse temperature of temperature scaling; NaN until fitted."""
 
     def __init__(
         self,

@@ -33,7 +33,7 @@ _DEVICE_SHARE = 0.5
 
 @dataclass
 class CaseFacts:
-    """What is known of a case once it has been read.
+    """Facts about a case, once it has been read.
 
     Attributes:
         name: Its name.
@@ -145,7 +145,7 @@ class CaseStream:
 
     @property
     def facts(self) -> list[CaseFacts]:
-        """What is known of the cases that were read, in order."""
+        """Facts about the cases that were read, in order."""
         return [self._store.facts[k] for k in self._positions if k in self._store.facts]
 
     @property

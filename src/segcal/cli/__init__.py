@@ -6,7 +6,7 @@ import signal
 import sys
 
 WAITING = {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0"}
-"""How threads of PyTorch wait after an operation: asleep. By default they spin for some milliseconds, on cores that
+"""Waiting of PyTorch's threads after an operation: asleep. By default they spin for some milliseconds, on cores that
 other processes of the same command, or the thread that reads and writes files, need. OpenMP reads this once, when torch
 is imported, so that a library cannot decide it for the program that imports it; the command line can."""
 

@@ -33,7 +33,7 @@ __all__ = [
     "warn",
 ]
 _ARROWS = str.maketrans({"\u2193": "v", "\u2191": "^"})
-"""Of the headings, for encodings without them; other characters become escapes."""
+"""Letters for the arrows of headings, for encodings without them; other characters become escapes."""
 
 
 class PlainConsole(Console):

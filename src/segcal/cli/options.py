@@ -42,7 +42,7 @@ Scores = Annotated[Literal["logits", "probabilities"] | None, option(DATA, "Cont
 
 @dataclass(frozen=True)
 class FolderOptions(OptionGroup):
-    """How the data folder is read. Options override `segcal.toml`."""
+    """Options of reading the data folder, which override `segcal.toml`."""
 
     labels: Annotated[Path | None, option(DATA, "Folder of the true labels, if not DATA/labels.")] = None
     num_classes: Annotated[int | None, option(DATA, "Number of classes, if not in segcal.toml.")] = None
@@ -56,7 +56,7 @@ class FolderOptions(OptionGroup):
 
 @dataclass(frozen=True)
 class FitOptions(OptionGroup):
-    """How methods are fitted."""
+    """Options of fitting."""
 
     settings: Annotated[
         list[str] | None,
@@ -72,7 +72,7 @@ class FitOptions(OptionGroup):
 
 @dataclass(frozen=True)
 class RunOptions(OptionGroup):
-    """Where the work is done."""
+    """Options of the device and the engine."""
 
     device: Device = "auto"
     engine: Annotated[
@@ -83,7 +83,7 @@ class RunOptions(OptionGroup):
 
 @dataclass(frozen=True)
 class MeasureOptions(OptionGroup):
-    """How calibration is measured: fields of `segcal.Protocol`."""
+    """Options of measuring: fields of `segcal.Protocol`."""
 
     bins: Annotated[int, option(MEASURING, "Number of confidence bins.")] = 10
     form: Annotated[str, option(MEASURING, "SCE, ACE: tables, equations, marginal.")] = "tables"
@@ -100,7 +100,7 @@ class MeasureOptions(OptionGroup):
 
 @dataclass(frozen=True)
 class ReferenceOptions(OptionGroup):
-    """How results are shown: fields of `segcal.tables.Presentation`."""
+    """Options of the presentation: fields of `segcal.tables.Presentation`."""
 
     reference: Annotated[str | None, option(MEASURING, "Method that the others are tested against.")] = None
     test: Annotated[str | None, option(MEASURING, "Significance test: wilcoxon (paired) or paper (Mann-Whitney).")] = None
@@ -109,7 +109,7 @@ class ReferenceOptions(OptionGroup):
 
 @dataclass(frozen=True)
 class OutputOptions(OptionGroup):
-    """Where results are saved and shown."""
+    """Options of the output."""
 
     out: Annotated[Path | None, option(OUTPUT, "Folder to save the results in.")] = None
     page: Annotated[Path | None, option(OUTPUT, "HTML file to show the results in.")] = None

@@ -19,10 +19,10 @@ class Engine:
     """One process that maps one case after the other."""
 
     is_first = True
-    """Whether this process receives the results, prints and publishes."""
+    """True if this process receives the results, prints and publishes."""
 
     is_alone = True
-    """Whether all cases are mapped by this process."""
+    """True if all cases are mapped by this process."""
 
     def map(
         self, function: Callable[[Item], Result], items: Sequence[Item], *, track: Track = iter

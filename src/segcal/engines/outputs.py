@@ -27,7 +27,7 @@ _CASES = "written"
 
 
 class Output(Protocol):
-    """What is written for each case."""
+    """Files that are written for each case."""
 
     kind: str
     """The key of the marker that says what the folder holds."""

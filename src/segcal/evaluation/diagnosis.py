@@ -63,7 +63,7 @@ class Diagnosis:
     images: tuple[ConfidenceSummary, ...]
 
     def advice(self) -> str:
-        """What to do, in one sentence, and in how many images it was judged whether the temperature varies within them.
+        """Return a recommendation, and in how many images it was judged whether the temperature varies within them.
 
         A temperature that follows the place is advised only if `dataset.spread` is known, and agreement is claimed only
         of what was judged.
@@ -231,7 +231,7 @@ def _truth(slab: Slab) -> Tensor:
 
 
 def _spread(case: StreamedCase) -> float | None:
-    """How much the best temperature of parts of an image varies, beyond the noise of their few pixels.
+    """Return the variation of the best temperature of parts of an image, beyond the noise of their few pixels.
 
     The variance of log(1/T) found by maximum likelihood is 1 / (a^2 NLL''(a)) at the optimum a = 1/T.
     """

@@ -1,4 +1,4 @@
-"""What is measured: the classes of a softmax, or each channel of a sigmoid head as a problem of two classes."""
+"""Heads to measure: the classes of a softmax, or each channel of a sigmoid head as a problem of two classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What limits calibration: the ECE and NLL that temperatures chosen with the labels would reach.
+"""Limits of calibration: the ECE and NLL that temperatures chosen with the labels would reach.
 
 An oracle chooses the temperature of least NLL (Theorem 1) for ever smaller sets of pixels. If a finer level scores
 little better than a coarser one, no calibrator gains much by adapting to it; if it scores much better, there is

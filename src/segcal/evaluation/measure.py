@@ -97,7 +97,7 @@ class Evaluation:
 
     @property
     def device(self) -> torch.device | None:
-        """Where the calibrators are; the uncalibrated scores are measured there too."""
+        """Device of the calibrators; the uncalibrated scores are measured there too."""
         return device_of(self.calibrators.values())
 
     def measure(self, case: Case) -> CaseEvidence:

@@ -110,7 +110,7 @@ class Results:
 
     @property
     def is_whole(self) -> bool:
-        """Whether there is no background, so that *All* holds every labelled pixel."""
+        """True if there is no background, so that *All* holds every labelled pixel."""
         return self.settings.get("background", 0) is None
 
     @property

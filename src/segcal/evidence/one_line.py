@@ -252,7 +252,7 @@ class _Pool:
 
     @property
     def is_soft(self) -> bool:
-        """Whether the labels are shares of raters: floating point, in the shape of the logits."""
+        """Return whether the labels are shares of raters: floating point, in the shape of the logits."""
         return tuple(self.labels.shape) == tuple(self.logits.shape) and "float" in str(self.labels.dtype)
 
     @property

@@ -27,7 +27,7 @@ _PART = 1 << 22  # pixels described at a time
 
 
 class Pixels(NamedTuple):
-    """What the metrics need from each pixel of one image."""
+    """Values of each pixel of one image that the metrics need."""
 
     confidence: Float64[Tensor, " N"]
     predicted: Int32[Tensor, " N"]

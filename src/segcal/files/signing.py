@@ -17,7 +17,7 @@ _WORDS = "written by segcal, sha256"
 
 
 class _Place(NamedTuple):
-    """Where a format keeps the signature: before these last bytes, as these bytes made of the signature's text."""
+    """Place of the signature in a format: before these last bytes, as these bytes made of the signature's text."""
 
     end: bytes
     encoded: Callable[[str], bytes]

@@ -48,7 +48,7 @@ _RIDGES = 12
 """Number of times that a ridge a hundred times larger is tried."""
 
 
-class Metric:
+class Preconditioner:
     """The change of variables that a curvature calls for."""
 
     def __init__(self, blocks: Sequence[Block]) -> None:
@@ -72,7 +72,7 @@ class Metric:
 
 
 def minimise(
-    objective: Objective, start: Array, metric: Metric, *, evaluations: int, tolerance: float = _TOLERANCE
+    objective: Objective, start: Array, metric: Preconditioner, *, evaluations: int, tolerance: float = _TOLERANCE
 ) -> Minimum:
     """The least value near `start`, with few evaluations; the last when no rounded slope exceeds `tolerance`."""
     found: dict[bytes, tuple[float, Array]] = {}  # the start is evaluated here and asked for again by scipy

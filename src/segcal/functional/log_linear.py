@@ -48,7 +48,7 @@ class Loss:
 
 
 @dataclass(frozen=True)
-class Pixels:
+class FeaturePixels:
     """Pixels with their features, in memory; fold k is the range from `edges[k]` to `edges[k + 1]`."""
 
     logits: Float[Tensor, "L N"]
@@ -56,23 +56,23 @@ class Pixels:
     features: Float[Tensor, "F N"]
     edges: tuple[int, ...]
 
-    def part(self, first: int, last: int) -> Pixels:
+    def part(self, first: int, last: int) -> FeaturePixels:
         """Return the folds `first` to `last - 1` as one."""
         at = slice(self.edges[first], self.edges[last])
-        return Pixels(
+        return FeaturePixels(
             self.logits[:, at].contiguous(),
             self.labels[at].contiguous(),
             self.features[:, at].contiguous(),
             (0, at.stop - at.start),
         )
 
-    def thinned(self, count: int) -> Pixels:
+    def thinned(self, count: int) -> FeaturePixels:
         """Return about `count` of the pixels, evenly spaced in every fold."""
         step = max(1, -(-len(self.labels) // count))
         kept = [torch.arange(first, last, step) for first, last in pairwise(self.edges)]
         index = torch.cat(kept)
         edges = (0, *np.cumsum([len(part) for part in kept]).tolist())
-        return Pixels(
+        return FeaturePixels(
             self.logits[:, index].contiguous(), self.labels[index], self.features[:, index].contiguous(), edges
         )
 
@@ -140,7 +140,7 @@ def read_loss(sums: Array, numbers: int) -> Loss:
 
 
 def fit_in_memory(
-    parts: list[Pixels],
+    parts: list[FeaturePixels],
     start: Float64[np.ndarray, " P"],
     penalty: Float64[np.ndarray, " P"],
     bounds: tuple[float, float],

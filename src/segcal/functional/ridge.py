@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float64
 from scipy.special import stdtrit
 
 from segcal.functional.floor import NO_FLOOR, Floor
-from segcal.functional.log_linear import Pixels, fit_in_memory, loss_sums, read_loss
+from segcal.functional.log_linear import FeaturePixels, fit_in_memory, loss_sums, read_loss
 from segcal.types import Array
 
 _TOLERANCE = 1e-8  # nats that the last step may still promise
@@ -60,7 +60,7 @@ class Choice:
 
 
 def choose_ridge(
-    pixels: Pixels,
+    pixels: FeaturePixels,
     start: Array,
     among: Sequence[Strengths],
     bounds: tuple[float, float],

@@ -29,7 +29,7 @@ class ScoreHistogram(NamedTuple):
     distance: Float64[Tensor, "L K"]
 
 
-class Totals(NamedTuple):
+class ScoreTotals(NamedTuple):
     """Number of the pixels counted, how many are predicted correctly, and their summed NLL."""
 
     pixels: int
@@ -49,7 +49,7 @@ def count_scores(
     labels: Int64[Tensor, "*S"],
     into: ScoreHistogram,
     edges: Float64[Tensor, " inner"] | None = None,
-) -> Totals:
+) -> ScoreTotals:
     """Add the probabilities of one image to a table, in place; pixels with a negative label are skipped.
 
     Args:
@@ -62,7 +62,7 @@ def count_scores(
     if into.total.shape != (len(logits), CELLS if edges is None else len(edges) + 1):
         raise ValueError(f"the table has shape {tuple(into.total.shape)}, which does not fit these classes and bins")
     pixels, correct, nll = add_scores(z, truth, edges, *into).tolist()
-    return Totals(int(pixels), int(correct), nll)
+    return ScoreTotals(int(pixels), int(correct), nll)
 
 
 @accelerated

@@ -16,14 +16,14 @@ _QUERIES = ("class_queries_logits", "masks_queries_logits")
 _MODES = {3: "linear", 4: "bilinear", 5: "trilinear"}
 
 
-class Output(NamedTuple):
+class NetworkOutput(NamedTuple):
     """The logits `[B, L, *S]` of a network's output, and a remark where one of several tensors was chosen."""
 
     logits: Logits
     remark: str | None = None
 
 
-def read_output(output: Any) -> Output:
+def read_output(output: Any) -> NetworkOutput:
     """Return the logits in the output of a network, at the network's resolution.
 
     A network may return a tensor; a mapping with "out" (torchvision) or "logits"; an object with `.logits`
@@ -41,7 +41,7 @@ def read_output(output: Any) -> Output:
             f"object with .logits, or a tuple or list whose first element is one of these, got {_described(output)}; "
             "wrap the network in a module that returns its logits"
         )
-    return Output(found, remark)
+    return NetworkOutput(found, remark)
 
 
 def resized(logits: Logits, size: Sequence[int]) -> Logits:

@@ -1,4 +1,4 @@
-"""What the results say: how badly the network is calibrated, which method is best, and which differences are noise.
+"""Summary of the results: calibration of the network, scores of the methods, and which differences are noise.
 
 The best method is the one of least NLL, a proper score: it cannot be improved by moving probabilities away from what
 they should be. ECE is reported beside it, because a method can lower its ECE and still give worse probabilities.
@@ -45,7 +45,7 @@ class Value(NamedTuple):
         return with_unit(self.metric, self.value)
 
 
-class Difference(NamedTuple):
+class ScoreDifference(NamedTuple):
     """Mean of a metric of one method minus that of another on the same images, with its 95 % interval."""
 
     value: float
@@ -54,13 +54,13 @@ class Difference(NamedTuple):
 
     @property
     def is_noise(self) -> bool:
-        """Whether the interval holds 0; without an interval (one image) any difference may be noise."""
+        """True if the interval holds 0; without an interval (one image) any difference may be noise."""
         return bool(np.isnan(self.low) or self.low <= 0 <= self.high)
 
 
 @dataclass(frozen=True)
-class State:
-    """How well calibrated a method is.
+class CalibrationState:
+    """Calibration of a method.
 
     Attributes:
         severity: The band of the ECE above its floor, averaged as the presentation says.
@@ -121,8 +121,8 @@ class MethodScores:
         values = rows[(rows.method == method) & (rows.region == region) & (rows.metric == "ece")]["floor"].dropna()
         return float(values.iloc[0]) if len(values) else None
 
-    def state(self, method: str) -> State | None:
-        """How well calibrated a method is in *All*; None where that was not measured."""
+    def state(self, method: str) -> CalibrationState | None:
+        """Return the calibration of a method in *All*; None where that was not measured."""
         ece, curve = self.value(method, "ece"), curve_of(self.results, method)
         if ece is None or curve is None or not curve["count"].sum():
             return None
@@ -131,7 +131,7 @@ class MethodScores:
         says, right = (float(curve[name].iloc[worst] / curve["count"].iloc[worst]) for name in ("confidence", "hit"))
         one_sided = abs(gaps.sum()) > _ONE_SIDED * gaps.abs().sum()
         pooled = _read(self._pooled_table, method, "ece", "all") or ece
-        return State(
+        return CalibrationState(
             severity_of(ece, self.floor(method) or 0.0),
             severity_of(pooled, self._pooled_floor(method) or 0.0),
             int(np.sign(gaps.sum())) if one_sided else 0,
@@ -141,7 +141,7 @@ class MethodScores:
             right,
         )
 
-    def difference(self, method: str, other: str, metric: str = "nll") -> Difference:
+    def difference(self, method: str, other: str, metric: str = "nll") -> ScoreDifference:
         """By how much the metric of `method` in *All* is above that of `other`, paired by image.
 
         With the average "pixels", images count by their pixels, which for NLL gives the figure of all pixels together.
@@ -159,7 +159,7 @@ class MethodScores:
             return np.asarray(means)[:, np.newaxis]
 
         low, high = self._drawing.intervals(mean)
-        return Difference(float(mean(np.ones((1, len(gaps))))[0, 0]), float(low[0]), float(high[0]))
+        return ScoreDifference(float(mean(np.ones((1, len(gaps))))[0, 0]), float(low[0]), float(high[0]))
 
     def _pooled_floor(self, method: str, region: str = "all") -> float | None:
         if self.results.redrawn is None:

@@ -1,4 +1,4 @@
-"""What every section of the page reads, and the plain values that are shared by several of them."""
+"""Input of every section of the page, and the plain values that several of them share."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class View:
 
     @property
     def units(self) -> str:
-        """What the bootstrap draws."""
+        """Unit that the bootstrap draws."""
         return "groups of images" if (self.results.cases()["group"] != "").any() else "images"
 
 

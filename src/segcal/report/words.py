@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from segcal.calibrators import method_titles
 from segcal.evaluation.results import Results
-from segcal.report.scores import SEVERITIES, MethodScores, State
+from segcal.report.scores import SEVERITIES, CalibrationState, MethodScores
 from segcal.tables.numbers import number, with_unit
 
 _DIRECTIONS = {-1: "underconfident", 0: "miscalibrated", 1: "overconfident"}
@@ -52,7 +52,7 @@ def spelled(method: str) -> str:
 
 
 def average_in_words(results: Results) -> str:
-    """What figures in *All* are averages over."""
+    """Return what metrics in *All* are averages over."""
     images = len(results.cases())
     if images == 1:
         return "1 image"
@@ -75,8 +75,8 @@ def _state(scores: MethodScores) -> list[str]:
     ]
 
 
-def _calibration(state: State) -> str:
-    """How the network is calibrated over all pixels, with numbers, and in single images if those are worse."""
+def _calibration(state: CalibrationState) -> str:
+    """Return a sentence on the calibration over all pixels, with numbers, and in single images if those are worse."""
     mean = f"on average it says {_share(state.confidence)} and is right {_share(state.accuracy)} of the time"
     example = f"where it says {_share(state.says)} it is right {_share(state.right)} of the time"
     if state.overall == "well calibrated":

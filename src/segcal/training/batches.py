@@ -45,7 +45,7 @@ class Source(Protocol):
 
     @property
     def is_on_device(self) -> bool:
-        """Whether every sample is in the memory of a GPU, so that nothing is left to read or copy."""
+        """True if every sample is in the memory of a GPU, so that nothing is left to read or copy."""
 
 
 class Samples:
@@ -69,7 +69,7 @@ class Samples:
 
     @property
     def is_on_device(self) -> bool:
-        """Whether every sample is in the memory of a GPU."""
+        """True if every sample is in the memory of a GPU."""
         if not isinstance(self.samples, list | tuple):  # reading them to find out would take long
             return False
         return all(isinstance(part, Tensor) and part.is_cuda for sample in self.samples for part in sample)

@@ -19,7 +19,7 @@ from segcal.types import InputError
 _KEPT = 2
 
 
-class State(NamedTuple):
+class TrainingState(NamedTuple):
     """All that a training run needs to go on after an epoch."""
 
     epoch: int
@@ -35,7 +35,7 @@ class Checkpoints:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
 
-    def save(self, state: State) -> None:
+    def save(self, state: TrainingState) -> None:
         """Write a checkpoint under a temporary name, then rename it; drop those that are older than the last two."""
         refuse_foreign(self.folder, "checkpoints")
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -49,7 +49,7 @@ class Checkpoints:
         for old in self._files()[_KEPT:]:
             old.unlink()
 
-    def newest(self, settings: Mapping[str, Any]) -> tuple[State | None, list[str]]:
+    def newest(self, settings: Mapping[str, Any]) -> tuple[TrainingState | None, list[str]]:
         """The newest whole checkpoint, and a sentence on each damaged one that was passed over.
 
         Raises:
@@ -80,7 +80,7 @@ def _check_same_run(file: Path, found: Mapping[str, Any], wanted: Mapping[str, A
         )
 
 
-def _flatten(state: State) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def _flatten(state: TrainingState) -> tuple[dict[str, Tensor], dict[str, Any]]:
     tensors = {f"weights/{name}": value for name, value in state.weights.items()}
     tensors |= {f"best/{name}": value for name, value in state.best.items()}
     for index, values in state.optimiser["state"].items():
@@ -89,7 +89,7 @@ def _flatten(state: State) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return copies, {"epoch": state.epoch, "groups": state.optimiser["param_groups"], **state.notes}
 
 
-def _read(file: Path) -> State:
+def _read(file: Path) -> TrainingState:
     with safe_open(file, framework="pt") as content:
         metadata = content.metadata() or {}
         tensors = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118
@@ -105,7 +105,7 @@ def _read(file: Path) -> State:
         {name.removeprefix(kind): value for name, value in tensors.items() if name.startswith(kind)}
         for kind in ("weights/", "best/")
     )
-    return State(notes.pop("epoch"), weights, best, optimiser, notes)
+    return TrainingState(notes.pop("epoch"), weights, best, optimiser, notes)
 
 
 def _digest(tensors: Mapping[str, Tensor], notes: str) -> str:

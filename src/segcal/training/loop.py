@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from segcal.training.averaging import Average
 from segcal.training.batches import Batch, SampleList, Source, as_source, augmented, by_shape, prefetched, to_device
-from segcal.training.checkpoints import Checkpoints, State
+from segcal.training.checkpoints import Checkpoints, TrainingState
 from segcal.training.processes import choose_device, process_group, rank_and_world, sum_over_processes
 from segcal.training.progress import Epoch, History, Inspect
 from segcal.training.recording import Recorder
@@ -62,7 +62,7 @@ def train(
     device = choose_device(settings.device)
     with process_group(device), torch.enable_grad():  # callers often predict and fit in one block without gradients
         # without a name, so that its DistributedDataParallel is gone before the process group is: later it hangs
-        return _Run(objective.to(device), source, validation, settings, device, augment, record).go(inspect)
+        return _TrainingRun(objective.to(device), source, validation, settings, device, augment, record).go(inspect)
 
 
 class _Sums(nn.Module):
@@ -77,7 +77,7 @@ class _Sums(nn.Module):
         return torch.stack([loss.double(), weight.to(loss.device).double()])
 
 
-class _Run:
+class _TrainingRun:
     """The state of one training run: weights, optimiser, best weights so far, history."""
 
     def __init__(
@@ -233,7 +233,7 @@ class _Run:
             weights = self.objective.state_dict()
             if self.averaged is not None:
                 weights |= {_AVERAGED + name: value for name, value in self.averaged.module.state_dict().items()}
-            state = State(number, weights, self.best, self.optimiser.state_dict(), self._notes())
+            state = TrainingState(number, weights, self.best, self.optimiser.state_dict(), self._notes())
             self.checkpoints.save(state)
         if self.world > 1:
             distributed.barrier()

@@ -1,1 +1,1 @@
-"""What several calibrators use."""
+"""Parts that several calibrators use."""

@@ -24,7 +24,7 @@ from segcal.calibrators.shared.sampler import Sampler, refusing_large
 from segcal.calibrators.shared.survey import pixels_of, survey
 from segcal.cases import CaseStream
 from segcal.functional.affine import affine_curvature, affine_map, affine_nll
-from segcal.functional.lbfgs import Block, Metric, Minimum, Objective, minimise
+from segcal.functional.lbfgs import Block, Minimum, Objective, Preconditioner, minimise
 from segcal.functional.pixel_sample import Sample
 from segcal.functional.temperature import Likelihood, likelihood, optimal_inverse_temperature
 from segcal.types import Array, Case, IgnoreIndex, Image, InputError, Logits
@@ -53,7 +53,7 @@ class AffineCalibrator(Calibrator):
 
     preserves_labels = False
     of_log: ClassVar[bool] = False
-    """Whether the map is applied to log-probabilities rather than to logits."""
+    """True if the map is applied to log-probabilities rather than to logits."""
 
     weights: Float64[Tensor, "L K"]
     """`[L, L]`, or `[L, 1]` for one scale for each class; NaN until fitted."""
@@ -114,7 +114,7 @@ class AffineCalibrator(Calibrator):
             raise InputError("no labelled pixel to measure; check ignore_index, background and the labels")
         return nll / pixels
 
-    def _solve_sample(self, sample: Sample, pixels: int) -> tuple[Array, Metric]:
+    def _solve_sample(self, sample: Sample, pixels: int) -> tuple[Array, Preconditioner]:
         """The solution of a sample that stands for `pixels`, from the best temperature on, and the metric there."""
         objective = self._objective(lambda: iter([(sample.logits, sample.labels)]), sample.importance, pixels)
         alpha = float(np.clip(_inverse_temperature(sample), *_STARTS))
@@ -144,9 +144,11 @@ class AffineCalibrator(Calibrator):
 
         return value
 
-    def _metric(self, sample: Sample, point: Array) -> Metric:
+    def _metric(self, sample: Sample, point: Array) -> Preconditioner:
         weights, bias = self._split(self._constrained(point))
-        return Metric(self._projected(affine_curvature(sample, weights, bias, self._costs(), of_log=self.of_log)))
+        return Preconditioner(
+            self._projected(affine_curvature(sample, weights, bias, self._costs(), of_log=self.of_log))
+        )
 
     def _constrained(self, point: Array) -> Array:
         """Return the nearest point that the method allows: an orthogonal projection, by default the point itself."""

@@ -15,8 +15,8 @@ from torch import Tensor
 from segcal.calibrators.shared.context_sample import ContextSample, context_slabs
 from segcal.cases import CaseStream
 from segcal.functional.floor import Floor, soft_floor
-from segcal.functional.lbfgs import Block, Metric, Minimum, minimise
-from segcal.functional.log_linear import Loss, Pixels, fit_in_memory, loss_sums, read_loss
+from segcal.functional.lbfgs import Block, Minimum, Preconditioner, minimise
+from segcal.functional.log_linear import FeaturePixels, Loss, fit_in_memory, loss_sums, read_loss
 from segcal.functional.pairs import PairChoice, PairFit, PairPixels, PairSums, choose_pair_ridge, fit_pairs
 from segcal.functional.ridge import Choice, Strengths, choose_ridge
 from segcal.statistics.grouping import FEW_GROUPS
@@ -61,13 +61,13 @@ class ContextFit:
     brier: float = 0.0
 
     @cached_property
-    def data(self) -> Pixels:
+    def data(self) -> FeaturePixels:
         """The pixels of the sample, with standardised features."""
         return self.sample.standardised
 
     @property
     def many(self) -> int:
-        """How many features there are."""
+        """Number of features."""
         return len(self.sample.mean)
 
     @property
@@ -78,7 +78,7 @@ class ContextFit:
 
     @property
     def cautious(self) -> bool:
-        """Whether the groups are too few to trust cross-validation to a fraction of its error."""
+        """True if the groups are too few to trust cross-validation to a fraction of its error."""
         return self.sample.grouping.count < FEW_GROUPS
 
     def choose(self, one: float, *, classes: bool) -> Choice:
@@ -132,7 +132,7 @@ class ContextFit:
             value = loss.value / loss.pixels + float((cost * chosen**2).sum()) / 2
             return value, loss.gradient[free] / loss.pixels + cost * chosen
 
-        metric = Metric([Block(np.arange(free.size), curvature[np.ix_(free, free)])])
+        metric = Preconditioner([Block(np.arange(free.size), curvature[np.ix_(free, free)])])
         least = minimise(objective, start[free], metric, evaluations=_PASSES, tolerance=_TOLERANCE)
         point, last = np.zeros(penalty.size), found[least.point.tobytes()]
         point[free] = least.point
@@ -203,7 +203,7 @@ class ContextFit:
         """The largest pair offset: none raises a margin where a floor keeps confidence down."""
         return 0.0 if self.floor.value > 0 else np.inf
 
-    def _pairs_of(self, data: Pixels, point: Array) -> PairPixels:
+    def _pairs_of(self, data: FeaturePixels, point: Array) -> PairPixels:
         inverse = self._inverse(data.logits, data.features, point)
         return PairPixels.of(data.logits, data.labels, inverse)
 

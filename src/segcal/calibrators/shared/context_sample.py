@@ -19,7 +19,7 @@ from segcal.calibrators.shared.sampler import Sampler
 from segcal.calibrators.shared.survey import nothing_to_fit
 from segcal.cases import CaseStream
 from segcal.functional.context import FEATURES, REACH, context_features
-from segcal.functional.log_linear import Pixels
+from segcal.functional.log_linear import FeaturePixels
 from segcal.functional.probability import at_least_float32
 from segcal.functional.temperature import likelihood, optimal_inverse_temperature
 from segcal.statistics.folds import folds_of
@@ -44,26 +44,26 @@ class ContextSample:
     """Summed over all labelled pixels, before calibration."""
     mean: Float64[np.ndarray, " F"]
     scale: Float64[np.ndarray, " F"]
-    data: Pixels
+    data: FeaturePixels
     """The draw, with features as they are."""
     case: Int64[np.ndarray, " N"]
     """The number of the case that each drawn pixel belongs to."""
     sizes: Int64[np.ndarray, " cases"]
     """Labelled pixels of each case."""
     fold: Int64[np.ndarray, " cases"]
-    """Of each case; -1 for those without a labelled or a drawn pixel."""
+    """Fold of each case; -1 for those without a labelled or a drawn pixel."""
     grouping: Grouping
-    """Of the cases with labelled pixels."""
+    """Groups of the cases with labelled pixels."""
 
     @property
-    def standardised(self) -> Pixels:
+    def standardised(self) -> FeaturePixels:
         """The draw with standardised features."""
         known = (self.data.features.numpy() - self.mean[:, np.newaxis]) / self.scale[:, np.newaxis]
         return replace(self.data, features=torch.from_numpy(known.astype(np.float32)))
 
     @property
     def folds(self) -> int:
-        """How many there are."""
+        """Number of folds."""
         return len(self.data.edges) - 1
 
     @property
@@ -80,7 +80,7 @@ class ContextSample:
         stays[edges[fold] : edges[fold + 1]] = False
         index = torch.from_numpy(np.flatnonzero(stays))
         lengths = np.delete(np.diff(edges), fold)
-        data = Pixels(
+        data = FeaturePixels(
             self.data.logits[:, index].contiguous(),
             self.data.labels[index],
             self.data.features[:, index].contiguous(),
@@ -211,7 +211,7 @@ def _positive(scale: Array) -> Array:
     return np.where(scale < 1e-6, 1.0, scale)
 
 
-def _by_fold(values: Array, classes: int, planned: Array) -> tuple[Pixels, Array, Array]:
+def _by_fold(values: Array, classes: int, planned: Array) -> tuple[FeaturePixels, Array, Array]:
     """Return the draw in the order of folds, the case of each pixel, and the fold of each case.
 
     A fold of which nothing was drawn, because its images have very few pixels, is left out.
@@ -219,7 +219,7 @@ def _by_fold(values: Array, classes: int, planned: Array) -> tuple[Pixels, Array
     case = values[-1].astype(np.int64)
     present, fold = np.unique(planned[case], return_inverse=True)
     order = np.argsort(fold, kind="stable")
-    data = Pixels(
+    data = FeaturePixels(
         torch.from_numpy(np.ascontiguousarray(values[:classes, order])),
         torch.from_numpy(values[-2, order].astype(np.int64)),
         torch.from_numpy(np.ascontiguousarray(values[classes:-2, order])),

@@ -36,7 +36,7 @@ class Score:
 
     @property
     def usable(self) -> bool:
-        """Whether it was scored on every group."""
+        """True if it was scored on every group."""
         return self.failure is None and self.given_up is None and bool(np.isfinite(self.sums).all())
 
 

@@ -12,7 +12,7 @@ from jaxtyping import Float64
 from segcal.calibrators.shared.context_sample import ContextSample
 from segcal.functional.context import FEATURES, WORDS
 from segcal.functional.floor import Floor, soft_floor
-from segcal.functional.log_linear import Pixels
+from segcal.functional.log_linear import FeaturePixels
 from segcal.functional.pairs import PairChoice, strongest_pairs
 from segcal.functional.ridge import TEMPERATURE_SCALING, Choice, Strengths
 from segcal.types import Array
@@ -22,7 +22,7 @@ _PAIRS_SHOWN = 5
 
 def account(
     point: Float64[np.ndarray, " P"],
-    pixels: Pixels,
+    pixels: FeaturePixels,
     choice: Choice | None,
     sample: ContextSample,
     *,

@@ -87,7 +87,7 @@ class CaseSource:
 
     @property
     def is_on_device(self) -> bool:
-        """Whether every case is kept in the memory of a GPU."""
+        """True if every case is kept in the memory of a GPU."""
         kept = [facts.logits for facts in self.stream.facts]
         return len(kept) == len(self) and all(logits is not None and logits.is_cuda for logits in kept)
 

@@ -1,4 +1,4 @@
-"""What an automatic choice will try and how long that takes, as far as a few timed fits can tell."""
+"""Plan of an automatic choice: the candidates that it will try, and their duration, estimated from a few timed fits."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from segcal.kernels.constants import SAMPLE_LEVELS
 from segcal.types import Array, InputError
 
 _PIXELS = 1 << 15
-"""How many pixels are kept at most, of all classes."""
+"""Most pixels that are kept, of all classes together."""
 _LARGE = 1e6
 """Logits above which sums of their products may be the reason for an error in float64."""
 

@@ -19,7 +19,7 @@ from segcal.calibrators.report import Learned
 from segcal.calibrators.shared.survey import nothing_to_fit, pixels_of
 from segcal.cases import CaseStream
 from segcal.functional.score_maps import PiecewiseMap, mapped_log_probabilities, mapped_nll
-from segcal.functional.scores import ScoreHistogram, Totals, count_scores, empty_scores
+from segcal.functional.scores import ScoreHistogram, ScoreTotals, count_scores, empty_scores
 from segcal.kernels.constants import CELLS
 from segcal.types import IgnoreIndex, Image, Logits
 
@@ -97,7 +97,7 @@ class ScoreCalibrator(Calibrator):
         both = torch.split(logits.flatten(1), pixels, dim=1), torch.split(labels.flatten(), pixels)
         return sum(self._nll_of_part(part, truth) for part, truth in zip(*both, strict=True))
 
-    def _count(self, stream: CaseStream) -> tuple[ScoreHistogram, Totals]:
+    def _count(self, stream: CaseStream) -> tuple[ScoreHistogram, ScoreTotals]:
         edges = self._score_edges()
         edges = None if edges is None else edges.to(stream.device)
         table = empty_scores(self.num_classes, CELLS if edges is None else len(edges) + 1, device=stream.device)
@@ -107,7 +107,7 @@ class ScoreCalibrator(Calibrator):
             pixels, right, nll = pixels + part.pixels, right + part.right, nll + part.nll
         if pixels == 0:
             raise nothing_to_fit()
-        return table, Totals(pixels, right, nll)
+        return table, ScoreTotals(pixels, right, nll)
 
 
 class PiecewiseCalibrator(ScoreCalibrator):
@@ -143,7 +143,7 @@ class PiecewiseCalibrator(ScoreCalibrator):
         super()._load_from_state_dict(state_dict, prefix, *arguments)
 
 
-def _doubts(table: ScoreHistogram, totals: Totals) -> Iterator[str]:
+def _doubts(table: ScoreHistogram, totals: ScoreTotals) -> Iterator[str]:
     if absent := (table.hits.sum(dim=1) == 0).nonzero().flatten().tolist():
         shown = ", ".join(map(str, absent[:10])) + (", ..." if len(absent) > 10 else "")
         yield f"there is no pixel of class {shown} to learn from"

@@ -1,4 +1,4 @@
-"""How far to trust a trained tree: the share of the way from temperature scaling to it that has the least loss."""
+"""Shrinkage of a trained tree: the share of the way from temperature scaling to it that has the least loss."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept of a case: its true pixels by probability, its volumes, its mean confidence and its error rate.
+"""Counts of a case: its true pixels by probability, its volumes, its mean confidence and its error rate.
 
 The probability of every class is counted into the 65,536 cells of `segcal.functional.scores`, eight of which make one
 step of the thresholds. At every threshold the counts are exact, and so is the guarantee.
@@ -39,7 +39,7 @@ class Sparse(NamedTuple):
 
 @dataclass(frozen=True)
 class CaseCounts:
-    """What one case and one method contribute; volumes are in pixels.
+    """Contribution of one case and one method; volumes are in pixels.
 
     Attributes:
         name: Name of the case.

@@ -1,4 +1,4 @@
-"""Which cases are portrayed."""
+"""Choice of the cases to portray."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ FORMAT = 1
 """Version of the saved form."""
 
 FOLDER = "portraits"
-"""Where portraits lie inside a folder of results."""
+"""Folder of the portraits inside a folder of results."""
 
 
 def save_portraits(portraits: Sequence[Portrait], results_folder: str | Path) -> None:

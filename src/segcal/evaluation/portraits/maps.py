@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from scipy.ndimage import uniform_filter
 
-from segcal.evaluation.portraits.model import LEVELS, LOGARITHMIC, NOTHING, Curve, Kind, Layer, Region
+from segcal.evaluation.portraits.model import LEVELS, LOGARITHMIC, NOTHING, Curve, Kind, Layer, PixelRegion
 from segcal.evaluation.portraits.optimum import BOUNDS
 from segcal.evaluation.portraits.thinning import Thinning
 from segcal.types import Array, Case
@@ -42,8 +42,8 @@ def bin_accuracy(confidence: Array, inside: Array, curve: Curve) -> Array:
 
 
 def region_map(labels: Array, inside: Array, near: Array) -> Array:
-    """Return what each pixel belongs to, as bytes: a `Region`, or `NOTHING` where the label is ignored."""
-    regions = np.where(near, Region.BOUNDARY, np.where(inside, Region.ALL, Region.OUTSIDE))
+    """Return what each pixel belongs to, as bytes: a `PixelRegion`, or `NOTHING` where the label is ignored."""
+    regions = np.where(near, PixelRegion.BOUNDARY, np.where(inside, PixelRegion.ALL, PixelRegion.OUTSIDE))
     return np.where(labels < 0, NOTHING, regions).astype(np.uint8)
 
 

@@ -1,4 +1,4 @@
-"""What a portrait is made of."""
+"""Parts of a portrait."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ NOTHING = 255
 """A map holds 0..100, from its low to its high value, and 255 where it has no value."""
 
 
-class Region(IntEnum):
-    """What a pixel of the layer "region" belongs to; ignored pixels hold `NOTHING`."""
+class PixelRegion(IntEnum):
+    """Region of a pixel of the layer "region"; ignored pixels hold `NOTHING`."""
 
     OUTSIDE = 0
     ALL = 1
@@ -33,7 +33,7 @@ class Layer:
 
     A map goes from `low` to `high`: "confidence", "temperature" and "gap" of a method; "accuracy" (of the bin of each
     pixel) and "optimum" (the best temperature around each pixel) of the baseline. Temperatures have equal steps of
-    their logarithm. "truth" and "prediction" hold positions in the portrait's `classes`, "region" a `Region`.
+    their logarithm. "truth" and "prediction" hold positions in the portrait's `classes`, "region" a `PixelRegion`.
     `method` is "" where all methods share the layer.
     """
 
@@ -72,7 +72,7 @@ class Patch:
 
 @dataclass(frozen=True)
 class Portrait:
-    """What is kept of one case.
+    """Layers, curves and patches of one case.
 
     Attributes:
         name: Of the case.

@@ -122,7 +122,7 @@ def _portrait(case: Case, why: str, calibrators: Mapping[str, Calibrator | None]
 
 
 def _described(case: StreamedCase, calibrator: Calibrator | None, labels: Tensor) -> tuple[Pixels, Array | None]:
-    """What the metrics know of each pixel, and the temperatures where the method has them."""
+    """Return what the metrics know of each pixel, and the temperatures where the method has them."""
     described, heats = PixelStore(labels.numel()), []
     for rows, logits, temperature in _slabs(case, calibrator):
         described.add(describe(logits[0].cpu(), labels[rows]))

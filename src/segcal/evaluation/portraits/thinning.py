@@ -1,4 +1,4 @@
-"""Which pixels of a case a portrait keeps: a regular grid that bounds the size of the page."""
+"""Pixels of a case that a portrait keeps: a regular grid that bounds the size of the page."""
 
 from __future__ import annotations
 

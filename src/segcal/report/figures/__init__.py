@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Unpack
 from segcal.evaluation.results import Results
 from segcal.files import signed_file
 from segcal.report.figures import cases, metrics, reliability
-from segcal.report.figures.request import Request, Selection, drawn, import_pyplot
+from segcal.report.figures.request import FigureOptions, Request, drawn, import_pyplot
 from segcal.report.figures.style import FORMATS, STYLE
 from segcal.tables import named_method
 from segcal.text import suggestion
@@ -21,7 +21,7 @@ from segcal.types import InputError
 
 
 class Figure(NamedTuple):
-    """How a figure is drawn, what it shows, and whether it needs portraits of cases."""
+    """Drawing function and content of a figure, and whether it needs portraits of cases."""
 
     draw: Callable[[Request], Any]
     shows: str
@@ -41,7 +41,7 @@ FIGURES: dict[str, Figure] = {
 KINDS = tuple(FIGURES)
 
 
-def write_figure(kind: str, results: Results, path: str | Path, **selection: Unpack[Selection]) -> None:
+def write_figure(kind: str, results: Results, path: str | Path, **selection: Unpack[FigureOptions]) -> None:
     """Draw one figure of an evaluation into a PDF, PNG or SVG file, which appears whole or not at all.
 
     Args:
@@ -62,11 +62,11 @@ def write_figure(kind: str, results: Results, path: str | Path, **selection: Unp
         figure.savefig(staging, format=target.suffix[1:].lower())
 
 
-def draw_figure(kind: str, results: Results, **selection: Unpack[Selection]) -> Any:
+def draw_figure(kind: str, results: Results, **selection: Unpack[FigureOptions]) -> Any:
     """Return one figure of an evaluation as a matplotlib Figure; arguments as in `write_figure`."""
     check_kind(kind)
     named = (named_method(method, results.methods, "each method") for method in selection.get("methods", ()))
-    chosen: Selection = {**selection, "methods": tuple(named) or results.methods}
+    chosen: FigureOptions = {**selection, "methods": tuple(named) or results.methods}
     return drawn(lambda pyplot: FIGURES[kind].draw(Request(pyplot, results, **chosen)))
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from segcal.evaluation.portraits import Portrait, Region
+from segcal.evaluation.portraits import PixelRegion, Portrait
 from segcal.functional.catalogue import CATALOGUE
 from segcal.report.figures.panels import (
     draw_boxes,
@@ -137,8 +137,8 @@ def draw_illustration(request: Request) -> Any:
     figure, axes = picture_axes(request.pyplot, portrait, 1, 5 if portrait.boxes else 4)
     show_image(axes[0, 0], portrait)
     show_labels(axes[0, 1], portrait)
-    show_regions(axes[0, 2], portrait, (Region.BOUNDARY,))
-    show_regions(axes[0, 3], portrait, (Region.ALL, Region.BOUNDARY))
+    show_regions(axes[0, 2], portrait, (PixelRegion.BOUNDARY,))
+    show_regions(axes[0, 3], portrait, (PixelRegion.ALL, PixelRegion.BOUNDARY))
     titles = [literal(portrait.name), "labels", "Boundary", "All, with Boundary"]
     if portrait.boxes:
         show_labels(axes[0, 4], portrait)

@@ -1,4 +1,4 @@
-"""What a figure is asked to show, and matplotlib to draw it with.
+"""Requests for figures, and matplotlib to draw them with.
 
 Figures are returned: shown once by a notebook, saved with `savefig` anywhere else.
 """
@@ -15,7 +15,7 @@ from segcal.report.figures.style import STYLE
 from segcal.types import InputError
 
 
-class Selection(TypedDict, total=False):
+class FigureOptions(TypedDict, total=False):
     """Choice of what to draw; see `Request`."""
 
     portraits: Sequence[Portrait]

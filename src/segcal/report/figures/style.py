@@ -1,4 +1,4 @@
-"""What figures share: colours, sizes, and matplotlib without a screen."""
+"""Style of all figures: colours, sizes, and matplotlib without a screen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the fits report: how a method chose among others, and what raises and lowers its temperature."""
+"""Reports of the fits: how a method chose among others, and what raises and lowers its temperature."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was measured, how badly the network is calibrated, and what helps."""
+"""Summary: what was measured, how badly the network is calibrated, and what helps."""
 
 from __future__ import annotations
 
