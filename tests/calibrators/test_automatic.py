@@ -53,7 +53,7 @@ def grouped(cases: Iterable[Case], size: int) -> list[Case]:
 
 
 def auto(cases: Any, *, candidates: tuple[str, ...] = QUICK, **settings: Any) -> AutomaticChoice:
-    return AutomaticChoice(5, image_channels=1, candidates=candidates).fit(cases, **settings)
+    return AutomaticChoice(5, image_channels=1, candidates=candidates, time_limit=None).fit(cases, **settings)
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -331,7 +331,7 @@ def test_bad_settings_are_refused(settings: dict[str, Any], message: str) -> Non
     ],
 )
 def test_wrong_options_are_no_failure_of_a_candidate(options: dict[str, Any], message: str) -> None:
-    for method, settings in (("auto", {"candidates": ("ts", "lts")}), ("lts", {})):
+    for method, settings in (("auto", {"candidates": ("ts", "lts"), "time_limit": None}), ("lts", {})):
         calibrator = create(method, 5, spatial_dims=2, image_channels=1, **settings)
         with pytest.raises(InputError, match=message):
             calibrator.fit(scenes(5), **options)

@@ -369,7 +369,8 @@ def test_auto_tells_what_it_took(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     choose_among_few(monkeypatch)
     cases = simulated(5, num_classes=3, size=(16, 14), contrast=2.0)
     write_folder(tmp_path / "data", {"fit": cases})
-    result = done("fit", tmp_path / "data", "--method", "auto", "--out", tmp_path / "auto", "--epochs", 1)
+    unlimited = ("--epochs", 1, "--set", "time_limit=none")
+    result = done("fit", tmp_path / "data", "--method", "auto", "--out", tmp_path / "auto", *unlimited)
     shown = result.stdout
     assert result.stderr.startswith("auto tries ts (")
     found = segcal.load(tmp_path / "auto").fit_report_.details
@@ -763,7 +764,11 @@ def test_program_cleans_up_when_it_is_terminated(data: Path, calibrator: Path) -
 
 
 LAUNCHER = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-METHODS: dict[str, tuple[object, ...]] = {"lts": QUICK, "cts": (), "auto": ("--set", "candidates=ts,cts,lts", *QUICK)}
+METHODS: dict[str, tuple[object, ...]] = {
+    "lts": QUICK,
+    "cts": (),
+    "auto": ("--set", "candidates=ts,cts,lts", "time_limit=none", *QUICK),
+}
 
 
 def test_two_processes_fit_what_one_does(tmp_path: Path) -> None:
