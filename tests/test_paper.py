@@ -1,0 +1,221 @@
+"""Every item of the paper: the function that computes it, and the test that checks it against the paper's own words.
+
+A row fails if its function or its test does not exist. The tests themselves run in their own files.
+"""
+
+from __future__ import annotations
+
+import ast
+from importlib import import_module
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+TESTS = Path(__file__).parent
+
+
+class Item(NamedTuple):
+    """An item of the paper, the object that computes it, and the test that checks it."""
+
+    paper: str
+    function: str
+    test: str
+
+
+ITEMS = (
+    Item(
+        "Sec. 3.3: TS",
+        "segcal.calibrators.temperature.TemperatureScaling",
+        "calibrators/test_temperature_scaling.py::test_agrees_with_scipy",
+    ),
+    Item(
+        "Sec. 3.3: IBTS",
+        "segcal.calibrators.image_based.ImageTemperatureScaling",
+        "calibrators/test_local.py::test_ibts_finds_one_temperature_per_image_and_ts_cannot",
+    ),
+    Item(
+        "Sec. 3.3: LTS",
+        "segcal.calibrators.local.LocalTemperatureScaling",
+        "calibrators/test_local.py::test_lts_finds_a_smooth_field_and_corrects_the_worst_patch",
+    ),
+    Item(
+        "App. B: the tree",
+        "segcal.calibrators.shared.tree.TemperatureTree",
+        "calibrators/test_local.py::test_the_fused_tree_is_the_papers",
+    ),
+    Item(
+        "App. B: schedule",
+        "segcal.calibrators.local.LocalTemperatureScaling",
+        "calibrators/test_local.py::test_the_preset_of_the_paper_is_what_the_paper_does",
+    ),
+    Item(
+        "Lemma 1",
+        "segcal.functional.temperature.likelihood",
+        "functional/test_theorems.py::test_lemma_1_weighted_logits_are_monotone_and_bounded",
+    ),
+    Item(
+        "Lemma 2",
+        "segcal.functional.temperature.likelihood",
+        "functional/test_theorems.py::test_lemma_2_equal_probabilities_have_the_largest_entropy",
+    ),
+    Item(
+        "Theorem 1",
+        "segcal.functional.temperature.optimal_inverse_temperature",
+        "functional/test_theorems.py::test_theorem_1_the_optimum_of_nll",
+    ),
+    Item(
+        "Theorem 2",
+        "segcal.functional.temperature.optimal_inverse_temperature",
+        "functional/test_theorems.py::test_theorem_2_temperature_scaling_has_the_largest_entropy",
+    ),
+    Item(
+        "Theorem 3",
+        "segcal.functional.temperature.optimal_inverse_temperature",
+        "functional/test_theorems.py::test_theorem_3_least_entropy_among_temperatures",
+    ),
+    Item(
+        "Theorem 4",
+        "segcal.functional.temperature.optimal_inverse_temperature",
+        "functional/test_theorems.py::test_theorem_4_nll_and_entropy_meet",
+    ),
+    Item(
+        "Fig. 1: best temperatures",
+        "segcal.oracle.oracle_temperature",
+        "test_oracle.py::test_images_and_data_set_agree_with_golden_sections",
+    ),
+    Item(
+        "Sec. 4: ECE, MCE, SCE, ACE",
+        "segcal.evidence.statistic.Evidence",
+        "evidence/test_statistic.py::test_readings_agree_with_loops",
+    ),
+    Item(
+        "Sec. 4: the same by hand",
+        "segcal.evidence.statistic.Evidence",
+        "evidence/test_statistic.py::test_every_reading_by_hand",
+    ),
+    Item(
+        "Sec. 4: equal-mass bins",
+        "segcal.evidence.statistic.Evidence",
+        "evidence/test_statistic.py::test_equal_mass_bins_by_hand",
+    ),
+    Item(
+        "Sec. 4: All",
+        "segcal.functional.geometry.foreground",
+        "test_regions.py::test_all_by_hand",
+    ),
+    Item(
+        "Sec. 4: Boundary",
+        "segcal.functional.geometry.boundary",
+        "test_regions.py::test_regions_agree_with_loops",
+    ),
+    Item(
+        "Sec. 4: Local",
+        "segcal.regions.local_patches",
+        "test_regions.py::test_patches_lie_inside",
+    ),
+    Item(
+        "Sec. 4: Local-Avg, Local-Max",
+        "segcal.evaluation.run.evaluate",
+        "evaluation/test_run.py::test_local_is_the_mean_and_the_worst_of_the_patches",
+    ),
+    Item(
+        "Sec. 4: Mann-Whitney U",
+        "segcal.statistics.significance",
+        "statistics/test_significance.py::test_mann_whitney_by_hand",
+    ),
+    Item(
+        "Sec. 4: Benjamini-Hochberg",
+        "segcal.statistics.significance",
+        "statistics/test_significance.py::test_benjamini_hochberg_by_hand",
+    ),
+    Item(
+        "Sec. 4.1: IsoReg",
+        "segcal.calibrators.isotonic.IsotonicRegression",
+        "calibrators/test_isotonic.py::test_one_score_to_a_cell_is_scikit_learns_fit",
+    ),
+    Item(
+        "Sec. 4.1: VS",
+        "segcal.calibrators.vector.VectorScaling",
+        "calibrators/test_vector.py::test_vector_scaling_is_the_optimum",
+    ),
+    Item(
+        "Sec. 4.1: ETS",
+        "segcal.calibrators.ensemble.EnsembleTemperatureScaling",
+        "calibrators/test_ets.py::test_agrees_with_slsqp",
+    ),
+    Item(
+        "Sec. 4.1: DirODIR",
+        "segcal.calibrators.dirichlet.DirichletCalibration",
+        "calibrators/test_dirichlet.py::test_penalties_are_plain_sums",
+    ),
+    Item(
+        "Sec. 4.2: FC-DenseNet",
+        "experiments.camvid.fc_densenet.fc_densenet",
+        "experiments/test_fc_densenet.py::test_103_has_the_maps_of_the_published_table",
+    ),
+    Item(
+        "Sec. 4.2: focal loss",
+        "segcal.losses.FocalLoss",
+        "test_losses.py::test_focal_is_what_the_loop_gives",
+    ),
+    Item(
+        "Sec. 4.2: MMCE",
+        "segcal.losses.MMCELoss",
+        "test_losses.py::test_mmce_is_what_the_loop_gives",
+    ),
+    Item(
+        "Sec. 4.3: U-Net, 72/40 tiles",
+        "experiments.lpba40.tiling.tiles_of",
+        "experiments/test_tiling.py::test_the_paper_s_tiles_of_an_axis_of_181",
+    ),
+    Item(
+        "Sec. 4.3: folds",
+        "experiments.lpba40.recipes.PRESETS",
+        "experiments/test_lpba40.py::test_presets_follow_the_paper_s_protocol",
+    ),
+    Item(
+        "Sec. 4.4: VoteNet+",
+        "experiments.multi_atlas.votenet.VoteNet",
+        "experiments/test_votenet.py::test_it_learns_where_images_agree",
+    ),
+    Item(
+        "Sec. 4.4: joint label fusion",
+        "segcal.fusion.joint_label_fusion_weights",
+        "fusion/test_joint_label_fusion.py::test_closed_form_is_the_direct_solve",
+    ),
+    Item(
+        "Sec. 4.4: voting",
+        "segcal.fusion.voting",
+        "fusion/test_voting.py::test_votes_are_counted",
+    ),
+    Item(
+        "Tab. 2: surface distances",
+        "segcal.functional.surfaces",
+        "functional/test_surfaces.py::test_distances_are_those_of_all_pairs",
+    ),
+    Item(
+        "Tab. 2: Dice of volumes",
+        "segcal.functional.surfaces",
+        "functional/test_surfaces.py::test_volumes_follow_the_equation_of_the_paper",
+    ),
+)
+
+
+def resolved(name: str) -> object:
+    """Return the object with a dotted name: a module, or a name in one."""
+    module, _, attribute = name.rpartition(".")
+    found = import_module(module)
+    return getattr(found, attribute) if hasattr(found, attribute) else import_module(name)
+
+
+@pytest.mark.parametrize("item", ITEMS, ids=lambda item: item.paper)
+def test_every_item_is_computed_and_tested(item: Item) -> None:
+    assert resolved(item.function) is not None
+    file, _, name = item.test.partition("::")
+    tree = ast.parse((TESTS / file).read_text(encoding="utf-8"))
+    assert name in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+
+
+def test_no_item_is_listed_twice() -> None:
+    assert len({(item.paper, item.test) for item in ITEMS}) == len(ITEMS)
