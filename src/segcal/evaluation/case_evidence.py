@@ -91,7 +91,7 @@ class CaseEvidence:
             arrays |= {f"{k}.{name}": getattr(own, name) for name in _ARRAYS}
             for kind in _CELLS:
                 for r, cells in enumerate(getattr(own, kind)):
-                    arrays |= {f"{k}.{kind}.{r}.{part}": values for part, values in cells._asdict().items()}
+                    arrays |= {f"{k}.{kind}.{r}.{part}": _narrow(v) for part, v in cells._asdict().items()}
         about = {
             **{name: getattr(self, name) for name in ("name", "group", "fingerprint", "doubt", "unit")},
             "origins": self.origins,
@@ -119,3 +119,9 @@ class CaseEvidence:
             methods[Key(method, redrawn, channel)] = MethodEvidence(**own, **cells, moved=moved)  # type: ignore[arg-type]
         origins = tuple(tuple(origin) for origin in about.pop("origins"))
         return cls(**about | {"origins": origins, "studied": dict(about["studied"]), "methods": methods})
+
+
+def _narrow(values: Array) -> Array:
+    """Return whole numbers in 32 bits if they fit; most of a file are positions and counts of cells."""
+    fits = values.dtype == np.int64 and values.max(initial=0) < 1 << 31 and values.min(initial=0) >= 0
+    return values.astype(np.int32) if fits else values
