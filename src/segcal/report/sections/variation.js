@@ -3,7 +3,7 @@ addSection('variation', 'Variation', () => {
   const holder = node('div', { class: 'card' }), state = { region: 'all', metric: 'ece' };
   function render() {
     const title = `${metrics[state.metric].title}${unitOf(state.metric)}, ${regionName(state.region)}, one dot per image`;
-    holder.replaceChildren(strip(methods.map(method => ({ name: method, values: samples(method, state.region, state.metric) })), state.metric, title));
+    holder.replaceChildren(node('h3', { class: 'head' }, title), strip(methods.map(method => ({ name: method, values: samples(method, state.region, state.metric) })), state.metric, title));
   }
   render();
   const shown = regions.filter(region => methods.some(method => samples(method, region, 'ece').some(known)));
