@@ -6,8 +6,9 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-from segcal.cli.console import Tracked, progress_of, say, say_json
+from segcal.cli.console import say, say_json
 from segcal.cli.options import OUTPUT, AsJson, Data, FolderOptions, RunOptions, SavedCalibrator, Scores, Split, option
+from segcal.progress import Tracked, progress_of
 
 
 def apply(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from segcal.cli.console import OUT, Tracked, progress_of, say_json, warn
+from segcal.cli.console import OUT, say_json, warn
 from segcal.cli.options import (
     DATA,
     Data,
@@ -22,6 +22,7 @@ from segcal.cli.options import (
     complete_method,
     option,
 )
+from segcal.progress import Tracked, progress_of
 
 if TYPE_CHECKING:
     from segcal.evaluation.compare import Comparison

@@ -16,22 +16,8 @@ from rich.console import Console
 from rich.segment import Segment
 from typer.core import TyperCommand, TyperGroup
 
-from segcal.progress import Tracked, progress_of
 from segcal.text import CalibrationWarning, printable
 
-__all__ = [
-    "ERR",
-    "OUT",
-    "Group",
-    "ManyValues",
-    "Tracked",
-    "progress_of",
-    "say",
-    "say_file",
-    "say_json",
-    "say_where",
-    "warn",
-]
 _ARROWS = str.maketrans({"\u2193": "v", "\u2191": "^"})
 """Letters for the arrows of headings, for encodings without them; other characters become escapes."""
 

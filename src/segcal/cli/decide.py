@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from segcal.cli.console import OUT, Tracked, progress_of, say_json, say_where, warn
+from segcal.cli.console import OUT, say_json, say_where, warn
 from segcal.cli.options import OUTPUT, AsJson, Data, FolderOptions, SavedCalibrators, Split, option
+from segcal.progress import Tracked, progress_of
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,8 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from segcal.cli.console import OUT, Tracked, progress_of, say, say_json, say_where
+from segcal.cli.console import OUT, say, say_json, say_where
 from segcal.cli.options import OUTPUT, AsJson, Data, FolderOptions, RunOptions, Split, option
+from segcal.progress import Tracked, progress_of
 
 if TYPE_CHECKING:
     from segcal.evaluation.diagnosis import Diagnosis

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from segcal.cli.console import Tracked, progress_of, say_json
+from segcal.cli.console import say_json
 from segcal.cli.options import (
     Data,
     FolderOptions,
@@ -15,6 +15,7 @@ from segcal.cli.options import (
     SavedCalibrators,
     Split,
 )
+from segcal.progress import Tracked, progress_of
 
 
 def evaluate(

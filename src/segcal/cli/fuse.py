@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from segcal.cli.console import progress_of, say, say_json
+from segcal.cli.console import say, say_json
 from segcal.cli.options import AsJson
+from segcal.progress import progress_of
 
 
 def fuse(

@@ -103,7 +103,7 @@ class ReferenceOptions(OptionGroup):
     """Options of the presentation: fields of `segcal.tables.Presentation`."""
 
     reference: Annotated[str | None, option(MEASURING, "Method that the others are tested against.")] = None
-    test: Annotated[str | None, option(MEASURING, "Significance test: wilcoxon (paired) or paper (Mann-Whitney).")] = None
+    test: Annotated[str | None, option(MEASURING, "Test: wilcoxon (paired) or paper (Mann-Whitney).")] = None
     average: Annotated[str | None, option(MEASURING, "Averages over images or pixels; images by default.")] = None
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from segcal.calibrators import Calibrator, create, load
-from segcal.cli.console import Tracked, progress_of
 from segcal.cli.options import FolderOptions, MeasureOptions, OutputOptions, ReferenceOptions
 from segcal.data.folders.folder import Folder, open_folder
 from segcal.evaluation.compare import Comparison
@@ -17,6 +16,7 @@ from segcal.evaluation.portraits import choose_cases, portray, save_portraits
 from segcal.evaluation.protocol import Protocol
 from segcal.evaluation.results import Results
 from segcal.files import check_output_file, check_output_folder, staged_folder
+from segcal.progress import Tracked, progress_of
 from segcal.report import write_page
 from segcal.tables import Presentation
 from segcal.types import InputError

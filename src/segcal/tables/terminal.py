@@ -43,8 +43,8 @@ class TerminalTable:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         columns = [[_text(row[k]) for row in self.rows] for k in range(len(self.headings))]
         headings = [printable(heading, lines=True) for heading in self.headings]
-        least = [max(map(_word, [heading, *own])) for heading, own in zip(headings, columns, strict=True)]
-        widths = [max(map(_width, [heading, *own])) for heading, own in zip(headings, columns, strict=True)]
+        named = [[Text(heading), *own] for heading, own in zip(headings, columns, strict=True)]
+        least, widths = [max(map(_word, own)) for own in named], [max(map(_width, own)) for own in named]
         widths = [
             width if heading else max(word, min(width, _TEXT))
             for heading, width, word in zip(headings, widths, least, strict=True)
@@ -130,9 +130,9 @@ def _text(entry: Entry) -> Text:
     return entry if isinstance(entry, Text) else Text(printable(entry))
 
 
-def _width(entry: Entry) -> int:
-    return max((cell_len(line) for line in str(entry).splitlines()), default=0)
+def _width(entry: Text) -> int:
+    return max((cell_len(line) for line in entry.plain.splitlines()), default=0)
 
 
-def _word(entry: Entry) -> int:
-    return max((cell_len(word) for word in str(entry).split()), default=0)
+def _word(entry: Text) -> int:
+    return max((cell_len(word) for word in entry.plain.split()), default=0)
