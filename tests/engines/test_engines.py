@@ -287,6 +287,7 @@ DAMAGES = {
     "truncated": lambda content: content[:-5],
     "emptied": lambda content: b"",
     "zeroed": lambda content: bytes(len(content)),
+    "removed": None,
 }
 
 
@@ -304,7 +305,7 @@ def test_damaged_work_is_done_again_and_reported(
     refuse(*asked, "--out", "out")
     files = sorted(path for path in Path("out.unfinished/finished").rglob("*") if path.is_file())
     for path in files:
-        path.write_bytes(DAMAGES[damage](path.read_bytes()))
+        path.unlink() if damage == "removed" else path.write_bytes(DAMAGES[damage](path.read_bytes()))
         ended = run(*asked, "--out", "out")
         assert ended.exit_code == 2
         assert "is damaged, and is done again" in " ".join(ended.stderr.split())

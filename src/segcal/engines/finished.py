@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from segcal.files.guards import LISTED, MARKER, marker_of, stranger_in
+from segcal.files.guards import LISTED, MARKER, checksums, marker_of
 from segcal.files.outputs import remove_folder, staged_folder
 from segcal.files.reading import write_json
 from segcal.text import CalibrationWarning
@@ -51,12 +51,13 @@ class FinishedCases:
         place = self.place(name)
         if not place.exists():
             return None
-        if stranger_in(place):
+        marker = marker_of(place)
+        if marker.get(LISTED) != checksums(place):
             text = f"the finished work on '{name}' in '{self.folder}' is damaged, and is done again"
             warnings.warn(text, CalibrationWarning, stacklevel=2)
             remove_folder(place)
             return None
-        return (place / _RESULT).read_bytes() if marker_of(place)["identity"] == identity else None
+        return (place / _RESULT).read_bytes() if marker["identity"] == identity else None
 
     def files(self, name: str) -> dict[str, str]:
         """Return the files of a finished case and their checksums."""

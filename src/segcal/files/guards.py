@@ -184,15 +184,9 @@ def checksums(folder: Path) -> dict[str, str]:
 def stranger_in(folder: Path) -> str | None:
     """Return the name of something in a folder that segcal did not write, or that was changed since."""
     listed = marker_of(folder).get(LISTED)
-    if not isinstance(listed, dict):
-        return next((path.name for path in folder.iterdir() if path.name != MARKER), MARKER)
-    for path in sorted(folder.rglob("*")):
-        name = path.relative_to(folder).as_posix()
-        if path == folder / MARKER or (path.is_dir() and not path.is_symlink()):
-            continue
-        if name not in listed or listed[name] != checksum(path):
-            return name
-    return None
+    known = listed if isinstance(listed, dict) else {}
+    strangers = (name for name, digest in checksums(folder).items() if known.get(name) != digest)
+    return next(strangers, MARKER if listed is None else None)
 
 
 def _resolved(path: Path) -> Path:
