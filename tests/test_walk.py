@@ -1,0 +1,42 @@
+"""The walk of one logit: how many modules three commands enter, how often they load the scores and check them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from support import walk
+
+MODULES = {"fit": 47, "apply": 53, "evaluate": 91, "report": 43}
+"""Numbers that are reached; aims are 25, 28 and 45."""
+
+LOADS = {"fit": 1, "apply": 1, "evaluate": 3, "report": 0}  # evaluate: its shape, the case, and its portrait
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, walk.Walk]:
+    done = subprocess.run(
+        [sys.executable, walk.__file__, "--json"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
+    )
+    return {name: walk.Walk(**one) for name, one in json.loads(done.stdout.splitlines()[-1]).items()}
+
+
+@pytest.mark.parametrize("command", walk.COMMANDS)
+def test_commands_enter_few_modules_and_load_and_check_once(command: str, found: dict[str, walk.Walk]) -> None:
+    one = found[command]
+    assert len(one.modules) <= MODULES[command], one.modules
+    assert one.loads <= LOADS[command]
+    assert all(count <= one.loads for count in one.checks.values()), one.checks
+
+
+def test_the_page_shows_the_present_walk(found: dict[str, walk.Walk]) -> None:
+    page = walk.PAGE.read_text(encoding="utf-8")
+    assert walk.written(page, found) == page, "run `python tests/support/walk.py`"
