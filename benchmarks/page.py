@@ -14,7 +14,7 @@ import torch
 from benchmarks.timing import console, scene
 from segcal import Case, Results, create, evaluate
 from segcal.calibrators import Calibrator
-from segcal.evaluation.portraits import portray, save_portraits
+from segcal.evaluation.portraits import make_portraits, save_portraits
 from segcal.report import write_page_of_folder
 
 IMAGES, METHODS, MEASURED = 233, 8, 6
@@ -33,7 +33,7 @@ def building() -> None:
     with tempfile.TemporaryDirectory() as folder:
         many = _repeated(results)
         many.save(Path(folder) / "results")
-        save_portraits(portray(cases, methods, results), Path(folder) / "results")
+        save_portraits(make_portraits(cases, methods, results), Path(folder) / "results")
         started = perf_counter()
         write_page_of_folder(Path(folder) / "results", Path(folder) / "page.html")
         seconds, size = perf_counter() - started, (Path(folder) / "page.html").stat().st_size

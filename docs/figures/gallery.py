@@ -8,7 +8,7 @@ import matplotlib as mpl
 
 mpl.use("Agg")
 import segcal
-from segcal.evaluation.portraits import portray
+from segcal.evaluation.portraits import make_portraits
 from segcal.report.figures import FIGURES, draw_figure
 
 HERE = Path(__file__).parent
@@ -23,7 +23,7 @@ def main() -> None:
     methods = {"UC": None, "TS": ts, "LTS": lts}
     cases = sample["test"]
     results = segcal.evaluate(cases, methods, num_classes=5, patch_size=24, patch_sizes=(12, 24, 36, 48))
-    portraits = portray(cases, methods, results, named=[cases[0].name, cases[1].name])
+    portraits = make_portraits(cases, methods, results, named=[cases[0].name, cases[1].name])
     for kind, figure in FIGURES.items():
         drawn = draw_figure(kind, results, portraits=portraits if figure.portraits else ())
         drawn.savefig(HERE / f"gallery-{kind}.png", dpi=70)

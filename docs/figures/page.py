@@ -11,7 +11,7 @@ from typing import Any
 from PIL import Image
 
 from segcal import create, evaluate, load_sample
-from segcal.evaluation.portraits import portray
+from segcal.evaluation.portraits import make_portraits
 from segcal.report import write_page
 from segcal.tables import Presentation
 
@@ -38,7 +38,7 @@ def main() -> None:
     ).presented(Presentation("LTS"), dataset="simulated scenes")
     with tempfile.TemporaryDirectory() as folder:
         page = Path(folder) / "page.html"
-        write_page(results, page, portray(sample["test"], methods, results))
+        write_page(results, page, make_portraits(sample["test"], methods, results))
         views = screenshots(page)
     both = Image.new("RGB", (2 * WIDTH, HEIGHT))
     for k, view in enumerate(views):

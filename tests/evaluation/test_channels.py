@@ -16,7 +16,7 @@ import segcal
 from segcal.evaluation.compare import known_settings
 from segcal.evaluation.diagnosis import diagnose
 from segcal.evaluation.limits import limits
-from segcal.evaluation.portraits import load_portraits, portray, save_portraits
+from segcal.evaluation.portraits import load_portraits, make_portraits, save_portraits
 from segcal.evaluation.results import Results
 from segcal.report import page_content
 from segcal.text import CalibrationWarning
@@ -222,7 +222,7 @@ def test_saved_and_loaded(several: tuple[Results, list[Results], Any], tmp_path:
 
 def test_pages_show_every_channel(several: tuple[Results, list[Results], Any], tmp_path: Path) -> None:
     found, _, calibrators = several
-    portraits = portray(cases_of(3), calibrators, found, ["c1"])
+    portraits = make_portraits(cases_of(3), calibrators, found, ["c1"])
     assert [(portrait.name, portrait.channel) for portrait in portraits] == [("c1", name) for name in NAMES]
     save_portraits(portraits, tmp_path)
     assert [portrait.channel for portrait in load_portraits(tmp_path)] == NAMES

@@ -29,8 +29,8 @@ from segcal.evaluation.portraits import (
     load_portraits,
     local_gap,
     local_optimum,
+    make_portraits,
     optimum,
-    portray,
     save_portraits,
 )
 from segcal.evaluation.portraits.thinning import Thinning
@@ -84,7 +84,7 @@ def test_the_maps_are_those_of_the_pixels() -> None:
     labels[:4] = VOID
     case = replace(case, labels=labels)
     results, methods = measured([case])
-    (portrait,) = portray([case], methods, results)
+    (portrait,) = make_portraits([case], methods, results)
     probs = softmax(np.asarray(case.logits, dtype=np.float64))
     step = (1 - 1 / 3) / LEVELS
     np.testing.assert_allclose(one(portrait, "confidence", "UC").numbers(), probs.max(axis=0), atol=step / 2 + 1e-9)
@@ -158,7 +158,7 @@ def test_regions_and_bin_accuracies_are_those_of_the_case() -> None:
     labels[8:14, 8:16] = 1
     labels[0] = VOID
     results, methods = measured([replace(case, labels=labels)], background=0)
-    (portrait,) = portray([replace(case, labels=labels)], methods, results)
+    (portrait,) = make_portraits([replace(case, labels=labels)], methods, results)
     region = one(portrait, "region").values
     assert (region[0] == NOTHING).all()
     assert region[10, 11] == PixelRegion.ALL  # three steps from the edge of the object
@@ -177,7 +177,7 @@ def test_the_curves_agree_with_the_results() -> None:
     cases = scenes(3)
     results, methods = measured(cases)
     frame, patches = results.to_frame(), results.patches()
-    for portrait in portray(cases, methods, results):
+    for portrait in make_portraits(cases, methods, results):
         for method in methods:
             curve = portrait.curves[method]
             ece = np.abs(np.subtract(curve.hit, curve.confidence)).sum() / sum(curve.count)
@@ -198,14 +198,14 @@ def test_the_curves_agree_with_the_results() -> None:
 def test_large_images_and_volumes_are_thinned() -> None:
     case = scenes(1, (7, 500, 12))[0]
     results, methods = measured([case], {"UC": None}, patch_size=5)
-    (portrait,) = portray([case], methods, results)
+    (portrait,) = make_portraits([case], methods, results)
     assert portrait.kept == (tuple(range(7)), tuple(range(500)), tuple(range(12)))  # few voxels: all of them
     assert one(portrait, "image").values.shape == (7, 500, 12)
     assert Thinning.of((181, 217, 181)).strides == (3, 3, 3)
     wide = replace(
         case, **{name: np.repeat(getattr(case, name), 10, axis=-1) for name in ("logits", "labels", "image")}
     )
-    (portrait,) = portray([wide], methods, results)
+    (portrait,) = make_portraits([wide], methods, results)
     assert [len(kept) for kept in portrait.kept] == [7, 250, 120]
     truth = np.array(portrait.classes)[one(portrait, "truth").values]
     assert (truth == np.asarray(wide.labels)[:, ::2]).all()
@@ -227,7 +227,7 @@ def test_images_in_colour_and_without() -> None:
     for image, shape in ((rgb, (30, 26, 3)), (standardised, (30, 26, 3)), (rgb[:2], (30, 26)), (None, None)):
         case = replace(plain, image=image)
         results, methods = measured([case], {"UC": None})
-        (portrait,) = portray([case], methods, results)
+        (portrait,) = make_portraits([case], methods, results)
         found = [layer.values for layer in portrait.layers if layer.kind == "image"]
         assert [values.shape for values in found] == ([] if shape is None else [shape])
         if image is rgb:
@@ -253,9 +253,9 @@ def test_slabs_equal_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     lts = create("lts", num_classes=3, spatial_dims=3, image_channels=1)
     lts.fit(cases, epochs=2, learning_rate=1e-2, seed=0)
     results, methods = measured(cases, {"UC": None, "LTS": lts}, patch_size=4)
-    (whole,) = portray(cases, methods, results)
+    (whole,) = make_portraits(cases, methods, results)
     monkeypatch.setattr("segcal.cases.reading.SLAB", 2 * 3 * 12 * 10)
-    (parts,) = portray(cases, methods, results)
+    (parts,) = make_portraits(cases, methods, results)
     for layer, same in zip(whole.layers, parts.layers, strict=True):
         assert np.abs(layer.values.astype(int) - same.values).max() <= 1, (layer.kind, layer.method)
     assert len({*one(whole, "temperature", "LTS").values.ravel().tolist()}) > 2
@@ -264,7 +264,7 @@ def test_slabs_equal_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_methods_that_change_labels_have_their_own_prediction() -> None:
     cases = scenes(1)
     results, methods = measured(cases, {"UC": None, "odd": Shuffle(3).fit(cases)})
-    (portrait,) = portray(cases, methods, results)
+    (portrait,) = make_portraits(cases, methods, results)
     usual, own = one(portrait, "prediction"), one(portrait, "prediction", "odd")
     classes = np.array(portrait.classes)
     assert (classes[own.values] == (classes[usual.values] + 1) % 3).all()
@@ -273,7 +273,7 @@ def test_methods_that_change_labels_have_their_own_prediction() -> None:
 def test_the_way_to_disk_and_back(tmp_path: Path) -> None:
     cases = [replace(case, orientation="SAR") for case in scenes(3, (4, 12, 10))]
     results, methods = measured(cases, patch_size=4)
-    portraits = portray(cases, methods, results)
+    portraits = make_portraits(cases, methods, results)
     results.save(tmp_path / "results")
     assert load_portraits(tmp_path / "results") == []
     save_portraits(portraits, tmp_path / "results")
@@ -290,7 +290,7 @@ def test_the_way_to_disk_and_back(tmp_path: Path) -> None:
 def test_broken_portraits_are_refused(tmp_path: Path) -> None:
     cases = scenes(1)
     results, methods = measured(cases)
-    save_portraits(portray(cases, methods, results), tmp_path)
+    save_portraits(make_portraits(cases, methods, results), tmp_path)
     marker = tmp_path / "portraits" / "segcal.json"
     content = json.loads(marker.read_text())
     marker.write_text(json.dumps({**content, "format": 99}))
@@ -307,7 +307,7 @@ def test_broken_portraits_are_refused(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=r"cannot be read|must be a readable \.npz file"):
             load_portraits(tmp_path)
     shutil.rmtree(tmp_path / "portraits")
-    save_portraits(portray(cases, methods, results), tmp_path)
+    save_portraits(make_portraits(cases, methods, results), tmp_path)
     content = json.loads(marker.read_text())
     for name, wrong in (("classes", ["0"]), ("kept", [[0.5]] * 2), ("shape", [30, -26])):
         entries = [{**content["portraits"][0], name: wrong}]

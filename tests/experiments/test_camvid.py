@@ -447,7 +447,8 @@ def test_what_is_made_of_a_fit_reports_its_own_nll(finished_run: Path, tree: Pat
     job, data = Job("tiny", "ce", 0), open_camvid(tree)
     floored = load(job.folder(finished_run) / "paper" / "calibrators" / "LTS floored")
     source = Source(job, data, finished_run, "cpu")
-    nll, pixels = summed_nll(floored, list(source.stream("val", floored.fit_report_.names)))
+    cases = list(source.stream("val", floored.fit_report_.names))
+    nll, pixels = summed_nll(floored, floored.stream(cases))
     assert floored.fit_report_.nll_after == pytest.approx(nll / pixels)
     folder = job.folder(finished_run) / "grouped"
     report = json.loads((folder / "report.json").read_text())
@@ -455,7 +456,7 @@ def test_what_is_made_of_a_fit_reports_its_own_nll(finished_run: Path, tree: Pat
     assert isinstance(one, TemperatureScaling)
     assert isinstance(local, LocalTemperatureScaling)
     shrunk = ShrunkTemperature(one, local, report["notes"]["share"])
-    nll, pixels = summed_nll(shrunk, list(source.stream("val", report["notes"]["fit"])))
+    nll, pixels = summed_nll(shrunk, shrunk.stream(list(source.stream("val", report["notes"]["fit"]))))
     assert report["fits"]["LTS shrunk"]["nll_after"] == pytest.approx(nll / pixels)
 
 

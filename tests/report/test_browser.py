@@ -19,7 +19,7 @@ from segcal import Case, create, evaluate
 from segcal.calibrators import Calibrator
 from segcal.data.sample.scenes import simulate
 from segcal.evaluation.decisions import decide
-from segcal.evaluation.portraits import portray
+from segcal.evaluation.portraits import make_portraits
 from segcal.report import write_decisions_page, write_page
 from support.scenes import simulated
 
@@ -70,12 +70,12 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         results = evaluate(cases, methods, num_classes=3, repetitions=20, **options)
         made[kind] = folder / f"{kind}.html"
         named = [EVIL_CASE, "scene-001"] if kind == "images" else ()
-        write_page(results, made[kind], portray(cases, methods, results, named))
+        write_page(results, made[kind], make_portraits(cases, methods, results, named))
     names = ("sky", EVIL_CLASS, "water")
     explained = explaining(methods[EVIL_METHOD])
     results = evaluate(cases, {"UC": None, "AUTO": explained}, num_classes=3, repetitions=5, class_names=names)
     made["explained"] = folder / "explained.html"
-    write_page(results, made["explained"], portray(cases, {"UC": None, "AUTO": explained}, results))
+    write_page(results, made["explained"], make_portraits(cases, {"UC": None, "AUTO": explained}, results))
     made["channels"] = folder / "channels.html"
     write_channels(made["channels"])
     return made
@@ -88,7 +88,7 @@ def write_channels(path: Path) -> None:
     methods = {"UC": None, "TS": create("ts", 2, activation="sigmoid").fit(cases)}
     options: dict[str, Any] = {"class_names": ["whole", EVIL_CLASS], "repetitions": 5, "patch_size": 8, "patches": 2}
     results = evaluate(cases, methods, num_classes=2, activation="sigmoid", **options)
-    write_page(results, path, portray(cases, methods, results, ["scene-000"]))
+    write_page(results, path, make_portraits(cases, methods, results, ["scene-000"]))
 
 
 def explaining(fitted: Calibrator) -> Calibrator:

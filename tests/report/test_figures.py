@@ -13,7 +13,7 @@ from PIL import Image
 
 from segcal import InputError, Results, create, evaluate
 from segcal.data.sample.scenes import simulate
-from segcal.evaluation.portraits import NOTHING, Curve, Portrait, portray
+from segcal.evaluation.portraits import NOTHING, Curve, Portrait, make_portraits
 from segcal.report import colours
 from segcal.report.colours import channels, class_colours
 from segcal.report.figures import FIGURES, KINDS, draw_figure, write_figure
@@ -29,7 +29,7 @@ def found() -> tuple[Results, list[Portrait]]:
     cases = simulated(3, num_classes=3, size=(24, 30), temperatures=(0.5, 4.0), contrast=3.0)
     methods = {"UC": None, "$T_S$": create("ts", num_classes=3).fit(cases)}
     results = evaluate(cases, methods, num_classes=3, patch_size=10, patches=3, patch_sizes=(5, 10), repetitions=10)
-    return results, portray(cases, methods, results)
+    return results, make_portraits(cases, methods, results)
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def volume() -> tuple[Results, list[Portrait]]:
     ]
     methods = {"UC": None, "TS": create("ts", num_classes=3).fit(cases)}
     results = evaluate(cases, methods, num_classes=3, patch_size=6, patches=4, repetitions=5)
-    return results, portray(cases, methods, results)
+    return results, make_portraits(cases, methods, results)
 
 
 NAMES_METHODS = ("reliability", "local", "temperature", "regions", "patch-size")

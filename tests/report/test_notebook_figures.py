@@ -79,7 +79,7 @@ def test_figures_of_results_are_returned() -> None:
     assert pyplot.get_fignums() == []
     with pytest.raises(InputError, match=r"a figure is one of reliability, .* got 'pie'"):
         draw_figure("pie", results)
-    with pytest.raises(InputError, match=r"no portraits .* portraits=segcal\.evaluation\.portraits\.portray\("):
+    with pytest.raises(InputError, match=r"no portraits .* portraits=segcal\.evaluation\.portraits\.make_portraits\("):
         draw_figure("temperature", results)
     with pytest.raises(InputError, match=r"got 'reliabilty'; did you mean 'reliability'\?"):
         draw_figure("reliabilty", results)

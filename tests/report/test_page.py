@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 
 from segcal import InputError, Results, create, evaluate
-from segcal.evaluation.portraits import portray, save_portraits
+from segcal.evaluation.portraits import make_portraits, save_portraits
 from segcal.report import page_content, render, write_page, write_page_of_folder
 from segcal.report.sections import SECTIONS
 from segcal.report.view import short
@@ -103,7 +103,7 @@ def test_worst_patches_come_first(found: tuple[Results, Any, Any]) -> None:
 
 def test_the_page_holds_its_text_and_its_own_script_only(found: tuple[Results, Any, Any], tmp_path: Path) -> None:
     results, cases, methods = found
-    write_page(results, tmp_path / "page.html", portray(cases, methods, results))
+    write_page(results, tmp_path / "page.html", make_portraits(cases, methods, results))
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "<img" not in page
     assert page.count("</script>") == 2
@@ -120,7 +120,7 @@ def test_the_page_holds_its_text_and_its_own_script_only(found: tuple[Results, A
 
 def test_pictures_come_back_byte_for_byte(found: tuple[Results, Any, Any]) -> None:
     results, cases, methods = found
-    portraits = portray(cases, methods, results)
+    portraits = make_portraits(cases, methods, results)
     shown = page_content(results, portraits)["sections"]["cases"]["portraits"]
     for portrait, entry in zip(portraits, shown, strict=True):
         for layer, picture in zip(portrait.layers, entry["layers"], strict=True):
@@ -134,7 +134,7 @@ def test_pictures_come_back_byte_for_byte(found: tuple[Results, Any, Any]) -> No
 
 def test_a_folder_is_enough(found: tuple[Results, Any, Any], tmp_path: Path) -> None:
     results, cases, methods = found
-    portraits = portray(cases, methods, results)
+    portraits = make_portraits(cases, methods, results)
     results.save(tmp_path / "results")
     save_portraits(portraits, tmp_path / "results")
     write_page_of_folder(tmp_path / "results", tmp_path / "page.html")

@@ -12,7 +12,7 @@ from segcal.calibrators import Calibrator, create, load
 from segcal.cli.options import FolderOptions, MeasureOptions, OutputOptions, ReferenceOptions
 from segcal.data.folders.folder import Folder, open_folder
 from segcal.evaluation.compare import Comparison
-from segcal.evaluation.portraits import choose_cases, portray, save_portraits
+from segcal.evaluation.portraits import choose_cases, make_portraits, save_portraits
 from segcal.evaluation.protocol import Protocol
 from segcal.evaluation.results import Results
 from segcal.files import check_output_file, check_output_folder, staged_folder
@@ -110,7 +110,7 @@ def save_results(
     cases = options.cases or ()
     chosen = folder.subset(choose_cases(results, cases))
     with progress_of("drawing cases") as progress:
-        portraits = portray(Tracked(chosen, progress), calibrators, results, cases)
+        portraits = make_portraits(Tracked(chosen, progress), calibrators, results, cases)
     if options.out is not None:
         with staged_folder(options.out) as folder_out:  # rows and portraits appear together
             found.save(folder_out)

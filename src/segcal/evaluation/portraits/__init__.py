@@ -6,10 +6,10 @@ histograms of the whole image and of three of its Local patches (Fig. 2).
 
 from segcal.evaluation.portraits.choice import choose_cases
 from segcal.evaluation.portraits.files import FOLDER, FORMAT, load_portraits, save_portraits
+from segcal.evaluation.portraits.make import make_portraits
 from segcal.evaluation.portraits.maps import local_gap
 from segcal.evaluation.portraits.model import LEVELS, NOTHING, Curve, Kind, Layer, Patch, PixelRegion, Portrait
 from segcal.evaluation.portraits.optimum import local_optimum
-from segcal.evaluation.portraits.portray import portray
 
 __all__ = [
     "FOLDER",
@@ -26,6 +26,6 @@ __all__ = [
     "load_portraits",
     "local_gap",
     "local_optimum",
-    "portray",
+    "make_portraits",
     "save_portraits",
 ]

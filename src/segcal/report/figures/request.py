@@ -63,7 +63,7 @@ class Request:
         if not self.portraits:
             raise InputError(
                 "this figure shows cases, and there are no portraits of them; 'segcal evaluate --out' saves them, and "
-                "in Python give portraits=segcal.evaluation.portraits.portray(cases, calibrators, results)"
+                "in Python give portraits=segcal.evaluation.portraits.make_portraits(cases, calibrators, results)"
             )
         return self.portraits
 

@@ -33,7 +33,7 @@ from segcal.regions import Box, box_index
 from segcal.types import Array, Case
 
 
-def portray(
+def make_portraits(
     cases: Iterable[Case],
     calibrators: Mapping[str, Calibrator | None],
     results: Results,
