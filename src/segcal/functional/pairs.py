@@ -28,9 +28,14 @@ from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from segcal.functional.ridge import first_least, within_one_error
-from segcal.kernels.constants import LARGEST_MARGIN, LARGEST_OFFSET, LEAST_POWER
 from segcal.types import Array
 
+_LARGEST_MARGIN = 1e30
+"""Margins between two classes beyond it are all the same, and must not become infinite."""
+_LARGEST_OFFSET = 80.0
+"""Offsets of margins beyond it, of either sign, count as this much: their exponentials are numbers in float32."""
+_LEAST_POWER = 1e-300
+"""The least `exp(-margin)`, so that its logarithm is finite."""
 _STEPS = 50
 _TOLERANCE = 1e-7  # nats that the last step may still promise, in cross-validation
 
@@ -44,8 +49,8 @@ def pair_margins(
     could be above the winner by its rounding.
     """
     winner, top = logits.max(dim=1).indices, logits.amax(dim=1, keepdim=True)
-    scaled = (top - logits).clamp(max=LARGEST_MARGIN) / temperature
-    factor = offsets.clamp(-LARGEST_OFFSET, LARGEST_OFFSET).exp()[winner].movedim(-1, 1)
+    scaled = (top - logits).clamp(max=_LARGEST_MARGIN) / temperature
+    factor = offsets.clamp(-_LARGEST_OFFSET, _LARGEST_OFFSET).exp()[winner].movedim(-1, 1)
     margin = scaled + torch.log(torch.exp(-scaled) - factor * torch.expm1(-scaled))
     return top / temperature - margin.clamp(min=0)
 
@@ -95,7 +100,7 @@ def by_prediction(
     kept = labels >= 0
     z, y, cold = logits[:, kept].double(), labels[kept], inverse[kept].double()
     top, winner = z.max(dim=0)
-    powers = torch.exp(-cold * (top - z).clamp(max=LARGEST_MARGIN)).clamp(min=LEAST_POWER)
+    powers = torch.exp(-cold * (top - z).clamp(max=_LARGEST_MARGIN)).clamp(min=_LEAST_POWER)
     places = [(winner == k).nonzero().squeeze(1) for k in range(len(z))]
     return tuple(powers[:, own] for own in places), tuple(y[own] for own in places)
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float64, Int64, Shaped, UInt8
+from jaxtyping import Float64, Int64, UInt8
 from torch import Tensor
 
-from segcal.kernels.constants import SAMPLE_LEVELS
+SAMPLE_LEVELS = 48
+"""Levels of a sample of pixels; half of all pixels have level 0, a quarter level 1 and so on."""
 
 
 class Sample(NamedTuple):
@@ -43,11 +44,6 @@ def sample_levels(labels: Int64[Tensor, " N"], first: int, counts: Int64[Tensor,
     key = labels[valid] * SAMPLE_LEVELS + levels[valid]
     counts += torch.bincount(key, minlength=counts.numel()).view(counts.shape)
     return levels.to(torch.uint8)
-
-
-def columns(values: Shaped[Tensor, "R N"], index: Int64[Tensor, " K"]) -> Float64[Tensor, "R K"]:
-    """Return some columns in float64."""
-    return values[:, index.to(values.device)].double()
 
 
 def _signed(value: int) -> int:

@@ -32,22 +32,12 @@ LEAST_TEMPERATURE = 1e-30
 LARGEST_TEMPERATURE = 1e30
 """The largest bound of temperatures."""
 
-LARGEST_MARGIN = 1e30
-"""Margins between two classes beyond it are all the same, and must not become infinite."""
-LARGEST_OFFSET = 80.0
-"""Offsets of margins beyond it, of either sign, count as this much: their exponentials are numbers in float32."""
-LEAST_POWER = 1e-300
-"""The least `exp(-margin)`, so that its logarithm is finite."""
-
 TIE_BREAK = 1e-9
 """Share of a probability that is added to its mapped value, so that equal values keep their order."""
 SMALLEST = float(torch.finfo(torch.float64).tiny)
 """The least mapped probability, so that its logarithm is finite."""
 NEAREST = 2.0**-52
 """The least distance of a probability to 0 and to 1 in beta calibration, as in the published packages in float64."""
-
-SAMPLE_LEVELS = 48
-"""Levels of a sample of pixels; half of all pixels have level 0, a quarter level 1 and so on."""
 
 SMALLEST_LOG_PROBABILITY = math.log(torch.finfo(torch.float32).tiny)
 """The least log-probability, that of the smallest float32 (-87.3), as in `logits_from_probabilities`: a probability of

@@ -14,8 +14,7 @@ import torch
 from jaxtyping import Float, Int64, Shaped
 from torch import Tensor
 
-from segcal.functional.pixel_sample import Sample, columns, sample_levels
-from segcal.kernels.constants import SAMPLE_LEVELS
+from segcal.functional.pixel_sample import SAMPLE_LEVELS, Sample, sample_levels
 from segcal.types import Array, InputError
 
 _PIXELS = 1 << 15
@@ -50,7 +49,7 @@ class Sampler:
         self._levels[place], self._labels[place] = levels[index], truth[index]
         row, chosen = 0, torch.from_numpy(index)
         for part in (values, *more):
-            kept = columns(part.reshape(len(part), truth.size), chosen)
+            kept = part.reshape(len(part), truth.size)[:, chosen.to(part.device)].double()
             self._values[row : row + len(part), place] = kept.cpu().numpy()
             row += len(part)
         self._size += index.size
