@@ -11,10 +11,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from segcal.functional.counting import measure
 from segcal.functional.pixels import all_finite, relabel
 from segcal.functional.scores import cell_of
 from segcal.kernels.constants import CELLS
 from segcal.kernels.cpu import compiling
+from segcal.kernels.dispatch import plain_only
 from support import references
 from support.engines import CPU, PLAIN
 
@@ -225,8 +227,10 @@ def test_measuring_many_regions_at_once_agrees(threads: int, known: bool, set_th
     edges = torch.arange(11, dtype=torch.float64) / 10
     adaptive = CPU.percentile_edges(pixels[0], valid, 10) if known else None
     set_threads(threads)
-    fast = CPU.measure(regions, pixels, edges, adaptive, 4)
-    for a, b in zip(fast, PLAIN.measure(regions, pixels, edges, adaptive, 4), strict=True):
+    fast = measure(regions, pixels, edges, adaptive, 4)
+    with plain_only():
+        plain = measure(regions, pixels, edges, adaptive, 4)
+    for a, b in zip(fast, plain, strict=True):
         assert a.dtype == b.dtype
         torch.testing.assert_close(a, b, **EXACT)
 

@@ -235,13 +235,6 @@ INPUTS: dict[str, tuple[Callable[[Scene], Call | list[Call]], dict[str, float]]]
         CLOSE,
     ),
     "counting.count_cells": (lambda s: call(s.index, *s.pixels[:3], *tables(s.classes, CELLS)), CLOSE),
-    "counting.measure": (
-        lambda s: [
-            call([s.index, s.index[:0], s.index[1::3]], s.pixels, halves(s)[0], adaptive, s.classes)
-            for adaptive in (None, halves(s)[1])
-        ],
-        CLOSE,
-    ),
     "counting.add_unchecked_batch": (of_batches, CLOSE),
     "counting.percentile_edges": (lambda s: call(s.pixels[0], s.index, 7), {"rtol": 0, "atol": 0}),
     "counting.region_sums": (lambda s: call(s.index, *s.pixels[2:], s.classes), CLOSE),

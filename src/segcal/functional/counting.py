@@ -81,7 +81,6 @@ def count_between(
     return count, hit, total
 
 
-@accelerated
 def measure(
     regions: Sequence[Int64[Tensor, " _"]],
     pixels: Sequence[Num[Tensor, " N"]],

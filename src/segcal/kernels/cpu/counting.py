@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
-from operator import itemgetter
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
 
 from segcal.kernels.constants import CELLS
 from segcal.kernels.cpu.compiling import BLOCK, as_numpy, cell_of, compiled, summing
-from segcal.kernels.cpu.parallel import run_all
 from segcal.types import Array
 
 
@@ -192,65 +186,6 @@ def count_between(
     _count_between(fields[0], fields[1], fields[2], fields[3], fields[4], *tables)
     count, hit, total = (torch.from_numpy(table.reshape(sets, num_classes, bins)) for table in tables)
     return count, hit, total
-
-
-@compiled
-def _measure(
-    index: Array, offsets: Array, confidence: Array, predicted: Array, labels: Array, nll: Array, brier: Array,
-    entropy: Array, edges: Array, shares: Array, count: Array, hit: Array, total: Array, support: Array, sums: Array,
-    jobs: Array,
-) -> None:  # fmt: skip
-    """Do jobs, each a region and two flags: equal-width bins and sums, equal-mass bins."""
-    for job in range(jobs.shape[0]):
-        g = jobs[job, 0]
-        part = index[offsets[g] : offsets[g + 1]]
-        if jobs[job, 1]:
-            _sum(part, labels, nll, brier, entropy, support[g], sums[g])
-        if jobs[job, 2] and shares.shape[0]:
-            _percentiles(confidence, part, shares, edges[g, 1])
-        sets = slice(1 - jobs[job, 1], 1 + jobs[job, 2])
-        _count_between(
-            edges[g, sets], part, confidence, predicted, labels, count[g, sets], hit[g, sets], total[g, sets]
-        )
-
-
-def measure(
-    regions: Sequence[Tensor], pixels: Sequence[Tensor], edges: Tensor, adaptive: Tensor | None, num_classes: int
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Twin of `segcal.functional.counting.measure`, in one call per thread."""
-    many, bins = len(regions), edges.shape[0] - 1
-    index = np.concatenate([as_numpy(region) for region in regions]) if many > 1 else as_numpy(regions[0])
-    offsets = np.cumsum([0, *(len(region) for region in regions)])
-    both = np.empty((many, 2, bins + 1))
-    both[:, 0] = as_numpy(edges)
-    if adaptive is not None:
-        both[:, 1] = as_numpy(adaptive)
-    shares = _shares(bins) if adaptive is None else np.empty(0)
-    shape = (many, 2, num_classes * bins)
-    tables = np.zeros(shape, np.int64), np.zeros(shape, np.int64), np.zeros(shape)
-    support, totals = np.zeros((many, num_classes), np.int64), np.zeros((many, 3))
-    fields: list[Any] = [index, offsets, *(as_numpy(field) for field in pixels), both, shares, *tables, support, totals]
-    kernel: Callable[..., None] = _measure
-    run_all([partial(kernel, *fields, jobs) for jobs in _assigned(np.diff(offsets), torch.get_num_threads())])
-    count, hit, total = (torch.from_numpy(table.reshape(many, 2, num_classes, bins)) for table in tables)
-    return count, hit, total, torch.from_numpy(support), torch.from_numpy(totals)
-
-
-def _assigned(pixels: Array, threads: int) -> list[Array]:
-    """Assign the jobs of `_measure` to threads: the longest first, each to the thread with the least work."""
-    fair = pixels.sum() / threads
-    jobs = list[tuple[float, tuple[int, int, int]]]()
-    for g, size in enumerate(pixels.tolist()):
-        if size <= fair:
-            jobs.append((size, (g, 1, 1)))
-        else:  # too long for one thread, so two may share it
-            jobs += [(0.55 * size, (g, 1, 0)), (0.65 * size, (g, 0, 1))]
-    loads, own = [0.0] * threads, [list[tuple[int, int, int]]() for _ in range(threads)]
-    for size, job in sorted(jobs, key=itemgetter(0), reverse=True):
-        least = loads.index(min(loads))
-        loads[least] += size
-        own[least].append(job)
-    return [np.array(part, np.int64).reshape(-1, 3) for part in own if part]
 
 
 @compiled
