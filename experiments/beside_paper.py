@@ -73,7 +73,7 @@ def markdown(
     quality: bool = True,
 ) -> str:
     """One table for each metric: measured, and beside it what the paper prints; then accuracy, mIoU, NLL and Brier."""
-    table = results.table(reference=reference if reference in results.methods else None)
+    table = results.table(reference=reference if reference in results.methods else None, test="paper")
     paper = paper_numbers(experiment) if experiment else {}
     parts = []
     for metric in metrics:

@@ -535,7 +535,7 @@ def test_shrinkage_lies_between_its_ends(rng: np.random.Generator, tree: Path) -
     torch.testing.assert_close(middle.temperature(logits, image), (ends[0] * ends[1]).sqrt())
     results = evaluate(cases, {"shrunk": middle}, num_classes=len(CLASSES), ignore_index=VOID, patch_size=20)
     nll = results.pooled().query("metric == 'nll' and region == 'all'")["value"].item()
-    total, pixels = summed_nll(middle, cases)
+    total, pixels = summed_nll(middle, middle.stream(cases))
     assert nll == pytest.approx(total / pixels, rel=1e-5)
 
 
