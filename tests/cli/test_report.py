@@ -50,7 +50,7 @@ def test_reference_test_and_average_are_chosen_once_and_shown_everywhere(home: P
     options = ["--reference", "TS", "--test", "wilcoxon", "--average", "pixels", "--patch-size", 8]
     shown = ["--out", tmp_path / "results", "--page", tmp_path / "page.html"]
     told = succeed("evaluate", home / "data", "--calibrators", home / "ts", *options, *shown)
-    words = "paired Wilcoxon over pairs of images"
+    words = "paired Wilcoxon over images or groups"
     assert words in " ".join(told.split())
     assert words in " ".join(succeed("table", tmp_path / "results", "--out", tmp_path / "table.md").split())
     assert words in (tmp_path / "table.md").read_text()
