@@ -2,6 +2,8 @@
 
 python -m experiments.coco predict --coco COCO --network torchvision:fcn_resnet101 --out scores/coco
 python -m experiments.coco measure --data scores/coco --images COCO/val2017 --out results/coco
+python -m experiments.coco archive --out results/coco --name coco    # keeps what the tables are made from
+python -m experiments.coco table                                     # prints the published tables
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import argparse
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any, get_args
 
@@ -17,6 +20,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from experiments import archive as archives
 from experiments.begun import check_unchanged
 from experiments.beside_paper import markdown, pooled
 from experiments.coco.networks import load_network
@@ -26,12 +30,15 @@ from experiments.datasets.splits import shuffled_parts
 from experiments.datasets.voc import BACKGROUND, CLASSES, VOID, Voc, open_voc
 from experiments.fitting import NAMES, count_changes, fit_methods
 from experiments.versions import versions
-from segcal import evaluate
+from segcal import Results, evaluate
 from segcal.calibrators.local import Preset
 from segcal.files import read_json, staged_file, write_json
 from segcal.integrations.calibrated_model import CalibratedModel
 from segcal.training.processes import choose_device
 from segcal.types import InputError
+
+MEASURED = Path(__file__).with_name("measured")
+"""Folder of the published measurements: one archive per run."""
 
 _ABOUT: dict[str, Any] = {"num_classes": len(CLASSES), "ignore_index": VOID, "background": BACKGROUND}
 
@@ -40,11 +47,47 @@ def main(arguments: list[str] | None = None) -> int:
     """Do the stage asked for."""
     options = _parser().parse_args(arguments)
     try:
-        (predict if options.stage == "predict" else measure)(options)
+        {"predict": predict, "measure": measure, "archive": archive, "table": table}[options.stage](options)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def archive(options: argparse.Namespace) -> None:
+    """Keep what the tables of a run are made from beside the experiment."""
+    if options.name is None:
+        raise InputError("give the name of the archive with --name")
+    MEASURED.mkdir(exist_ok=True)
+    archives.pack(_out(options), MEASURED / f"{options.name}.zip")
+
+
+def table(options: argparse.Namespace) -> None:
+    """Print the tables of a run, or without --out of every archive."""
+    if options.out is not None:
+        _print_tables(options.out, options.beside)
+        return
+    for path in sorted(MEASURED.glob("*.zip")):
+        print(f"## {path.stem}\n")
+        with TemporaryDirectory() as folder:
+            archives.unpack(path, Path(folder) / "run")
+            _print_tables(Path(folder) / "run", options.beside)
+
+
+def _print_tables(out: Path, beside: str | None) -> None:
+    results, report = Results.load(out / "results"), read_json(out / "report.json")
+    reference = "LTS" if "LTS" in results.methods else None
+    print(markdown(results, reference=reference, experiment=beside))
+    print("\nOver all pixels together:\n\n" + pooled(results))
+    changed = {name: f"{count:,} of {pixels:,}" for name, (count, pixels) in report["changed"].items()}
+    print("\nlabels changed:", changed)
+    print("seconds:", {name: round(value, 1) for name, value in report["seconds"].items()}, end="\n\n")
+
+
+def _out(options: argparse.Namespace) -> Path:
+    if options.out is None:
+        raise InputError("give the folder of the results with --out")
+    return Path(options.out)
 
 
 def predict(options: argparse.Namespace) -> None:
@@ -54,7 +97,7 @@ def predict(options: argparse.Namespace) -> None:
     if options.network is None:
         raise InputError("give the network with --network, such as torchvision:fcn_resnet101")
     data: Coco | Voc = open_coco(options.coco) if options.coco else open_voc(options.voc)
-    network, device, out = load_network(options.network, options.weights), choose_device(options.device), options.out
+    network, device, out = load_network(options.network, options.weights), choose_device(options.device), _out(options)
     network.to(device)
     _keep_network(out, {"network": options.network, "weights": options.weights})
     for part in ("logits", "labels"):
@@ -88,7 +131,7 @@ def measure(options: argparse.Namespace) -> None:
     """Fit every method on one part of the cases, choose by a second, measure on a third, and print the table."""
     if options.data is None:
         raise InputError("give the folder that holds logits, labels and images with --data")
-    cases = open_coarse(options.data, images=options.images)
+    cases, out = open_coarse(options.data, images=options.images), _out(options)
     names = shuffled_parts(cases.names, options.sizes, seed=options.seed)
     fit, check, test = (cases.subset(part) for part in names)
     training = {"epochs": options.epochs, "crop": options.crop, "seed": options.seed, "cache_bytes": 4 << 30}
@@ -106,22 +149,19 @@ def measure(options: argparse.Namespace) -> None:
     )
     started = perf_counter()
     results = evaluate(test, {"UC": None, **fitted}, **_ABOUT, seed=options.seed)
-    results.save(options.out / "results")
+    results.save(out / "results")
     timings["evaluate"] = perf_counter() - started
     changed = count_changes(test, fitted)
     reports = {name: asdict(calibrator.fit_report_) for name, calibrator in fitted.items()}
     facts = {name: getattr(options, name) for name in ("sizes", "seed", "preset")}
     facts |= {"training": training, "rates": options.learning_rate}
     for name, calibrator in fitted.items():
-        calibrator.save(options.out / "calibrators" / name)
+        calibrator.save(out / "calibrators" / name)
     parts = {"fit": names[0], "validation": names[1], "test": names[2]}
     content = {**facts, **parts, "changed": changed, "seconds": timings, "fits": reports, **versions()}
-    with staged_file(options.out / "report.json") as file:
+    with staged_file(out / "report.json") as file:
         write_json(file, content)
-    print(markdown(results, reference="LTS" if "LTS" in fitted else None, experiment=options.beside))
-    print("\nOver all pixels together:\n\n" + pooled(results))
-    print("\nlabels changed:", {name: f"{count:,} of {pixels:,}" for name, (count, pixels) in changed.items()})
-    print("seconds:", {name: round(value, 1) for name, value in timings.items()})
+    _print_tables(out, options.beside)
     if options.network and "LTS" in fitted:
         _check_deployed(CalibratedModel(load_network(options.network, options.weights), fitted["LTS"].cpu()), test)
 
@@ -138,8 +178,9 @@ def _check_deployed(model: CalibratedModel, cases: CoarseFolder) -> None:
 def _parser() -> argparse.ArgumentParser:
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog="python -m experiments.coco", description=__doc__, formatter_class=raw)
-    parser.add_argument("stage", choices=("predict", "measure"))
-    parser.add_argument("--out", required=True, type=Path)
+    parser.add_argument("stage", choices=("predict", "measure", "archive", "table"))
+    parser.add_argument("--out", type=Path, help="folder of the scores (predict) or results (others)")
+    parser.add_argument("--name", help="archive: name of the archive")
     parser.add_argument("--network", help="torchvision:NAME, transformers:NAME or MODULE:FUNCTION")
     parser.add_argument("--weights", help="file of the network's weights, instead of the library's own")
     parser.add_argument("--device", default="auto")
