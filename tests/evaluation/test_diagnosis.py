@@ -163,7 +163,7 @@ def test_advice_tells_whether_images_agree() -> None:
     )
     # log-temperatures spread by log 2: a factor of 2, so 100 %
     assert advice_of(2.0, 8.0).endswith(
-        "but the best temperature varies from image to image by 100 %; use one temperature per image (ibts); "
+        "but the best temperature varies from image to image by 100 %: one temperature per image (ibts) may help; "
         "whether it varies within images cannot be told (judged in 0 of 2 images)."
     )
     alone = advice_of(2.0)
@@ -197,10 +197,11 @@ def test_advice_tells_where_the_temperature_varies() -> None:
     even = advice((2, 2, 2), (2, 2, 2))
     assert "and the images agree on it; within images it varies by only" in even
     assert even.endswith("(judged in 2 of 2 images).")
-    assert "by 100 %; use one temperature per image (ibts); within images" in advice((2, 2, 2), (8, 8, 8))
+    assert "by 100 %: one temperature per image (ibts) may help; within images" in advice((2, 2, 2), (8, 8, 8))
     place = advice((1, 2, 4), (1, 2, 4))
     assert "varies within images by" in place
-    assert place.endswith("(judged in 2 of 2 images); use one temperature per pixel (cts or lts).")
+    remedy = "one temperature per pixel (cts or lts) may help, which 'segcal compare' decides."
+    assert place.endswith(f"(judged in 2 of 2 images): {remedy}")
     assert "from image to image by 100 % and within images by" in advice((1, 2, 4), (4, 8, 16))
 
 

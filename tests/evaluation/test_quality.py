@@ -21,6 +21,15 @@ from support.commands import succeed
 
 ABOUT = {"num_classes": 3, "background": 0, "patches": 0, "repetitions": 5}
 
+ATTRIBUTES = {
+    "dice": "dice",
+    "surface-dice": "surface_dice",
+    "asd": "average",
+    "md95": "percentile95",
+    "hd95": "hausdorff95",
+    "md": "maximum",
+}
+
 
 def case(name: str, seed: int, ignored: bool = False) -> Case:
     random = np.random.default_rng(seed)
@@ -70,8 +79,8 @@ def test_figures_are_those_of_the_function(ignored: bool) -> None:
         for entry in quality.labels:
             for method in ("UC", "TS"):
                 own = rows[(rows.method == method) & (rows.label == str(entry.label))].set_index("metric")["value"]
-                expected = [entry.dice, entry.surface_dice, entry.average, entry.percentile95, entry.maximum]
-                assert own[["dice", "surface-dice", "asd", "md95", "md"]].tolist() == expected
+                expected = [getattr(entry, name) for name in ATTRIBUTES.values()]
+                assert own[list(ATTRIBUTES)].tolist() == expected
 
 
 class Shifted(Calibrator):
@@ -153,7 +162,7 @@ def test_rows_of_files_are_those_of_images_and_json_has_the_segmentation(tmp_pat
     assert "dice" not in (tmp_path / "rows.csv").read_text()
     results.export(tmp_path / "all.json")
     found = json.loads((tmp_path / "all.json").read_text())["surfaces"]
-    assert {row["metric"] for row in found} == {"dice", "surface-dice", "asd", "md95", "md"}
+    assert {row["metric"] for row in found} == set(ATTRIBUTES)
 
 
 def test_figures_without_a_distance_are_shown_as_missing(tmp_path: Path) -> None:

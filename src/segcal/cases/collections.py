@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import overload
+from typing import TypeVar, overload
 
 from segcal.types import Case, InputError
 
+Item = TypeVar("Item")
 
-def as_collection(cases: Iterable[Case]) -> Collection[Case]:
+
+def as_collection(cases: Iterable[Item]) -> Collection[Item]:
     """Return the cases as a collection that can be iterated many times; an iterator is kept as a list."""
     kept = cases if isinstance(cases, Collection) else list(cases)
     if not len(kept):

@@ -44,8 +44,8 @@ def decide(
     Example: segcal decide DATA --calibrators lts/ --risk 0.1 --out rules/ --page page.html
     """
     from segcal.cli.steps import load_all, open_at
-    from segcal.evaluation.compare import UNCALIBRATED
     from segcal.evaluation.decisions import decide as learn
+    from segcal.evaluation.given import UNCALIBRATED
     from segcal.files import check_output_file, check_output_folder
     from segcal.report import write_decisions_page
     from segcal.types import InputError
@@ -93,8 +93,8 @@ def _new(
     import json
 
     from segcal.cli.steps import load_all, open_at
-    from segcal.evaluation.compare import UNCALIBRATED
     from segcal.evaluation.decisions import Decisions, new_volumes
+    from segcal.evaluation.given import UNCALIBRATED
     from segcal.files import check_output_file, signed_file
 
     check_output_file(out, (".csv",), data, rules, *calibrators)

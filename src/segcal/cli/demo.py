@@ -28,9 +28,10 @@ def demo(
 
     Example: segcal demo
     """
-    from segcal.cli.demo_story import choose_story, verdict
+    from segcal.cli.demo_story import choose_story
     from segcal.data.folders.writer import write_folder
     from segcal.data.sample import brain
+    from segcal.evaluation.recommendation import recommend
     from segcal.evaluation.results import Results
 
     story, step = choose_story(), count(1)
@@ -51,7 +52,7 @@ def demo(
         measuring = ("--calibrators", *fitted, "--reference", "LTS", *sizes, "--out", results)
         title = "Measure in the whole image, near boundaries and in local patches"
         _run(f"{next(step)}. {title}", "evaluate", data, *measuring)
-        say(verdict(Results.load(results)))
+        say(str(recommend(Results.load(results))))
         written = ("--split", "test", "--temperature", "--out", probs)
         title = "Write calibrated probabilities and temperature maps"
         _run(f"{next(step)}. {title}", "apply", out / "lts", data, *written)

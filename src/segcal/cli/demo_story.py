@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from segcal.data.sample import brain, load_sample
-from segcal.evaluation.results import Results
 from segcal.regions import local_patch_size
 from segcal.types import Case
 
@@ -53,19 +52,4 @@ def scene_story() -> Story:
         background=None,
         fits={"ts": (), "lts": ("--epochs", "60", "--set", "learning_rate=0.003", "flips=true")},
         patch_sizes=(48, 12, 24, 96),
-    )
-
-
-def verdict(results: Results) -> str:
-    """Return one sentence on whether local temperatures were worth it here: NLL and the worst patch, LTS against TS."""
-    frame = results.to_frame()
-    nll, worst = (
-        frame[(frame.metric == metric) & (frame.region == region)].groupby("method").value.mean()
-        for metric, region in (("nll", "all"), ("ece", "local-max"))
-    )
-    better = [nll["LTS"] < nll["TS"], worst["LTS"] < worst["TS"]]
-    says = {2: "LTS is better than TS here", 1: "LTS and TS are about equal here", 0: "LTS is not better than TS here"}
-    return (
-        f"{says[sum(better)]}: NLL {nll['LTS']:.4f} against {nll['TS']:.4f} (UC {nll['UC']:.4f}), "
-        f"ECE of the worst patch {worst['LTS']:.2%} against {worst['TS']:.2%} (UC {worst['UC']:.2%})."
     )

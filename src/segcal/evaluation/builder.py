@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -14,6 +13,8 @@ import numpy as np
 import pandas as pd
 import torch
 
+from segcal.evaluation.background import METRICS as METRICS_SHOWN
+from segcal.evaluation.background import UnnamedBackground, different_backgrounds, majority_class
 from segcal.evaluation.case_evidence import CaseEvidence, Key, MethodEvidence
 from segcal.evaluation.heads import ExclusiveHead
 from segcal.evaluation.leaks import leaks
@@ -26,7 +27,7 @@ from segcal.evidence.cells import add_cells, empty_cells
 from segcal.functional.catalogue import HIGHER_IS_BETTER, METRICS
 from segcal.functional.checks import ignored_labels
 from segcal.statistics import bootstrap_doubts, bootstrap_intervals, clusters_of
-from segcal.text import CalibrationWarning
+from segcal.text import warn_caller
 from segcal.types import Array, InputError
 from segcal.version import __version__
 
@@ -85,17 +86,40 @@ class ResultsBuilder:
         leaked = leaks(evaluation.calibrators, content, "its scores are optimistic; evaluate on other images")
         serious = [*doubts, *leaked]
         for text in serious:
-            warnings.warn(text, CalibrationWarning, stacklevel=3)
+            warn_caller(text)
         uncalibrated = [name for name, calibrator in evaluation.calibrators.items() if calibrator is None]
-        about = {
+        about: dict[str, Any] = {
             "baseline": [*uncalibrated, *evaluation.calibrators][0],
             "fits": _fits(evaluation.calibrators),
-            "warnings": [*serious, *evaluation.notes, *bootstrap_doubts([case.group for case in self.cases.values()])],
+            "warnings": [
+                *serious,
+                *evaluation.notes,
+                *different_backgrounds(evaluation.calibrators, evaluation.protocol),
+                *bootstrap_doubts([case.group for case in self.cases.values()]),
+            ],
         }
+        if (background := self._unnamed_background()) is not None:
+            about["unnamed_background"] = background.to_dict()
+            about["warnings"].append(background.note(about["baseline"]))
         results = self._joined(about)
         if not evaluation.protocol.floor:
             return results
         return _with_floor(results, self._joined({"warnings": []}, redrawn=True))
+
+    def _unnamed_background(self) -> UnnamedBackground | None:
+        """Return the class that covers most of all cases, if no background is named and it was measured without it."""
+        evaluation = self.evaluation
+        pixels = sum(own.volumes[1] for own in self._of(next(iter(evaluation.calibrators))))
+        if evaluation.majority is None or majority_class(np.asarray(pixels)) != evaluation.majority:
+            return None
+        tables, masked = _HeadTables(self, evaluation.heads[0], redrawn=False), evaluation.masked
+        inside, outside = (
+            {name: {key: tables.metrics(name, region).values[key] for key in METRICS_SHOWN} for name in tables.methods}
+            for region in (masked.index("all"), len(masked))
+        )
+        index, names = evaluation.majority, evaluation.protocol.names
+        fraction = float(pixels[index] / np.sum(pixels))
+        return UnnamedBackground(index, names[index], fraction, inside, outside)
 
     def _of(self, method: str) -> Iterator[MethodEvidence]:
         """Yield the evidence of a method with true labels, of every case and channel."""
@@ -132,6 +156,7 @@ class _HeadTables:
         if self.redrawn:
             protocol = replace(protocol, floor=False, surfaces=False, limits=False)
         rows, patches, sizes, volumes, surfaces = (list[Row]() for _ in range(5))
+        left_out = about.get("unnamed_background", {}).get("class", -1)  # no structure
         for name, case in self.builder.cases.items():
             for method in self.methods:
                 own = case.methods[self.key(method)]
@@ -139,7 +164,8 @@ class _HeadTables:
                     self._add_rows((name, method), case, own, metric, own.values[k].tolist(), rows, patches, sizes)
                 labels = zip(protocol.names, *own.volumes.tolist(), strict=True)
                 volumes += [(name, method, label, mass, int(count)) for label, mass, count in labels]
-                surfaces += quality_rows(name, method, own.surfaces, protocol.names)
+                kept = own.surfaces[own.surfaces[:, 0] != left_out]
+                surfaces += quality_rows(name, method, kept, protocol.names)
         settings = {
             **asdict(protocol),
             "ignore_index": list(ignored_labels(protocol.ignore_index)),
@@ -153,6 +179,7 @@ class _HeadTables:
             **about,
         }
         if protocol.surfaces:
+            settings["surface_background"] = self._background_name(left_out)
             settings["surface_unit"] = " or ".join(dict.fromkeys(case.unit for case in self.builder.cases.values()))
         pooled, curves, bins = self._pooled()
         return Results(
@@ -167,6 +194,12 @@ class _HeadTables:
             size_frame=pd.DataFrame(sizes, columns=SIZES) if sizes else None,
             surface_frame=pd.DataFrame(surfaces, columns=list(COLUMNS)) if protocol.surfaces else None,
         )
+
+    def _background_name(self, left_out: int) -> str:
+        """Return the class that no surface table has; "" for none."""
+        names, structures = self.head.protocol.names, self.head.structures
+        without = [names[k] for k in range(len(names)) if k == left_out or k not in structures]
+        return "" if self.head.channels or not without else without[0]
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -222,7 +255,8 @@ class _HeadTables:
     ) -> None:
         """Add the rows of one metric of one case and method."""
         masked, pixels = self.builder.evaluation.masked, own.pixels.tolist()
-        first, end = len(masked), len(masked) + len(case.origins)
+        first = len(own.vectors)  # regions, perhaps one more than is shown, come before the patches
+        end = first + len(case.origins)
         rows += [(*about, region, metric, values[k], pixels[k]) for k, region in enumerate(masked)]
         for k, place in enumerate(case.origins):
             origin = " ".join(map(str, place))
@@ -327,11 +361,13 @@ def _with_floor(results: Results, redrawn: Results) -> Results:
 def _fits(calibrators: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fit report of each calibrator without the names and content of the cases, as JSON can hold it."""
     reports = {name: getattr(calibrator, "fit_report_", None) for name, calibrator in calibrators.items()}
-    plain = {name: asdict(report) for name, report in reports.items() if report is not None}
-    return {
-        name: {key: value for key, value in report.items() if key not in ("names", "fingerprints")}
-        for name, report in plain.items()
-    }
+    known = {name: asdict(report) for name, report in reports.items() if report is not None}
+    found = {}
+    for name, report in known.items():
+        plain = {key: value for key, value in report.items() if key not in ("names", "fingerprints")}
+        about = {"learned": calibrators[name].learned, "preserves_labels": calibrators[name].preserves_labels}
+        found[name] = {**plain, **about}
+    return found
 
 
 def _fits_of_channel(about: Mapping[str, Any], head: ExclusiveHead) -> dict[str, Any]:

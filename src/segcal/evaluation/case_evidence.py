@@ -35,7 +35,7 @@ class MethodEvidence:
         pixels: Pixels of every region and patch, Int64 `[G]`.
         vectors: Evidence of the regions, without the patches: Float64 `[M, E]` (`Evidence.to_vectors`).
         volumes: Expected and true pixels of each class, Float64 `[2, L]`.
-        surfaces: Class and surface metrics of each structure, Float64 `[S, 6]`; no rows where they are not measured.
+        surfaces: Class and surface metrics of each structure, Float64 `[S, 7]`; no rows where they are not measured.
         moved: Number of pixels of *All* whose predicted label differs from that of the uncalibrated scores.
         cells: Fine histogram of each region.
         class_cells: The same for the probability of every class, in the form `marginal`.

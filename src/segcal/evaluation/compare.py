@@ -15,6 +15,7 @@ import torch
 from segcal.calibrators import Calibrator
 from segcal.cases import as_collection
 from segcal.evaluation.builder import ResultsBuilder
+from segcal.evaluation.given import UNCALIBRATED
 from segcal.evaluation.heads import heads_of
 from segcal.evaluation.memory import memory_growth
 from segcal.evaluation.protocol import Protocol, ProtocolSettings
@@ -28,7 +29,6 @@ from segcal.types import Case, InputError, Mask, public
 PAPER = ("ts", "ibts", "lts", "isotonic", "vector", "ets", "dirichlet")
 """The methods of the paper's tables."""
 
-UNCALIBRATED = "UC"
 _TAKEN = ("floor", "portraits", "channels")  # folders beside those of the calibrators
 _FAILURES = (InputError, ArithmeticError, MemoryError, RuntimeError, np.linalg.LinAlgError)
 """Failures of one method that data, numerics or the machine can cause; programming errors are not caught."""

@@ -93,9 +93,12 @@ class Diagnosis:
         if within is not None and within > _VARIES:
             where = f"{apart} and within images" if apart else "within images"
             rate = f"{_percent(within)} ({self._judged()})"
-            return f"{start}, but the best temperature varies {where} by {rate}; use one temperature per pixel (cts or lts)."
+            return (
+                f"{start}, but the best temperature varies {where} by {rate}: one temperature per pixel (cts or lts) "
+                "may help, which 'segcal compare' decides."
+            )
         if apart:
-            start = f"{start}, but the best temperature varies {apart}; use one temperature per image (ibts)"
+            start = f"{start}, but the best temperature varies {apart}: one temperature per image (ibts) may help"
         elif between is not None:
             start = f"{start}, and the images agree on it"
         if within is None:

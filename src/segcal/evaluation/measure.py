@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -12,22 +12,25 @@ import torch
 from torch import Tensor
 
 from segcal.cases import StreamedCase
+from segcal.evaluation.background import majority_class
 from segcal.evaluation.case_evidence import CaseEvidence, Key, MethodEvidence
 from segcal.evaluation.heads import ExclusiveHead, check_methods, heads_of
 from segcal.evaluation.mapping import Method, calibrated_slabs, device_of
 from segcal.evaluation.protocol import Protocol
-from segcal.evaluation.quality import CaseQuality, distance_unit
+from segcal.evaluation.quality import NOTHING, CaseQuality, distance_unit
 from segcal.evaluation.region_indices import RegionIndices
 from segcal.evidence import Evidence, Histogram, Pixels, PixelStore, describe, read
 from segcal.evidence.cells import OccupiedCells, empty_cells, take_cells
 from segcal.evidence.statistic import count_class_cells
 from segcal.functional import counting
 from segcal.functional.catalogue import METRICS
+from segcal.functional.checks import IGNORED
+from segcal.functional.geometry import foreground
 from segcal.functional.masks import positions
 from segcal.functional.probability import probabilities
 from segcal.functional.random_labels import class_mass, draw_labels, generator_of
-from segcal.regions import PATCH_SIZE, Region, chosen_regions, local_patch_size
-from segcal.types import Array, Case, InputError
+from segcal.regions import PATCH_SIZE, LabelledCase, Region, chosen_regions, local_patch_size
+from segcal.types import Array, Case, InputError, Mask
 
 
 class Described(NamedTuple):
@@ -48,12 +51,14 @@ class Evaluation:
         protocol: How it is measured, with the side of the patches.
         regions: The regions by name.
         notes: Warnings known before anything is measured.
+        majority: Class that may be an unnamed background, without which *All* is measured too; None for none.
     """
 
     calibrators: Mapping[str, Method]
     protocol: Protocol
     regions: Mapping[str, Region]
     notes: Sequence[str] = ()
+    majority: int | None = None
 
     def __post_init__(self) -> None:
         if not self.calibrators:
@@ -70,15 +75,16 @@ class Evaluation:
     ) -> Evaluation:
         """Return an evaluation of all regions by default, and of patches whose side suits the first case."""
         chosen = chosen_regions(None) if regions is None else regions
+        majority = _unnamed_background(first, protocol)
         if protocol.patch_size is not None:
-            return cls(calibrators, protocol, chosen)
+            return cls(calibrators, protocol, chosen, majority=majority)
         size = local_patch_size([first.logits.shape[1:]])
         note = (
             f"Local patches have a side of {size} pixels, since the paper's {PATCH_SIZE} would cover more than a "
             f"quarter of '{first.name}'; set patch_size for another side"
         )
         notes = [note] if size != PATCH_SIZE and protocol.patches else []
-        return cls(calibrators, replace(protocol, patch_size=size), chosen, notes)
+        return cls(calibrators, replace(protocol, patch_size=size), chosen, notes, majority)
 
     @cached_property
     def heads(self) -> list[ExclusiveHead]:
@@ -89,6 +95,14 @@ class Evaluation:
     def masked(self) -> tuple[str, ...]:
         """Names of the regions that are masks, in order."""
         return tuple(name for name, region in self.regions.items() if region.mask is not None)
+
+    @property
+    def measured(self) -> list[Region]:
+        """The regions that are measured: masks, perhaps *All* without the majority class, then those of patches."""
+        masks = [region for region in self.regions.values() if region.mask is not None]
+        if self.majority is not None:
+            masks.append(Region("", "", mask=partial(_outside, background=self.majority)))
+        return [*masks, *(region for region in self.regions.values() if region.mask is None)]
 
     @property
     def local(self) -> tuple[str, ...]:
@@ -106,7 +120,7 @@ class Evaluation:
         for head in self.heads:
             stream = head.protocol.stream([head.case(case)], self.device)
             view = stream[0]
-            indices = RegionIndices.of(view, head.protocol, self.regions.values())
+            indices = RegionIndices.of(view, head.protocol, self.measured)
             methods |= self._measured(head, case, view, indices)
             if head.channel == 0:  # patches are at the same positions in every channel
                 first, about = indices, stream
@@ -138,13 +152,26 @@ class Evaluation:
             moved = 0
             if plain is not None and method is not None and not getattr(method, "preserves_labels", False):
                 moved = int(torch.ne(seen.pixels.predicted, plain)[inside].sum())
-            surfaces = np.zeros((0, 6)) if quality is None else quality.of(seen.pixels.predicted)
+            surfaces = NOTHING if quality is None else quality.of(seen.pixels.predicted)
             key = Key(name, channel=head.channel)
             found[key] = counter.evidence(seen.pixels, seen, surfaces, moved)
             if seen.redrawn is not None:
-                found[key._replace(redrawn=True)] = counter.evidence(seen.redrawn, seen, np.zeros((0, 6)))
+                found[key._replace(redrawn=True)] = counter.evidence(seen.redrawn, seen, NOTHING)
             del seen  # a volume's pixels take hundreds of megabytes, and the next method needs as much
         return found
+
+
+def _unnamed_background(case: Case, protocol: Protocol) -> int | None:
+    """Return the class that covers most of the first case where no background is named; channels have none."""
+    if protocol.background is not None or protocol.activation == "sigmoid":
+        return None
+    labels = protocol.labelled(protocol.stream([case])[0]).labels
+    return majority_class(np.bincount(labels[labels >= 0].numpy(), minlength=protocol.num_classes))
+
+
+def _outside(labelled: LabelledCase, *, background: int) -> Mask:
+    """Return *All* as it is with this background."""
+    return foreground(labelled.labels, IGNORED, background=background, near=labelled.boundary)
 
 
 def _described(case: StreamedCase, method: Method, labels: Tensor, protocol: Protocol) -> Described:

@@ -27,6 +27,7 @@ from segcal.types import (
 )
 
 AceEdges = Literal["region", "image"]
+PatchRule = Literal["labelled", "paper"]
 
 _LARGEST_SIDE = 1 << 20
 _RANGES = (
@@ -58,6 +59,7 @@ class ProtocolSettings(TypedDict, total=False):
     patches: int
     patch_margin: int
     patch_sizes: Sequence[int]
+    patch_rule: PatchRule
     seed: int
     repetitions: int
     interval: IntervalKind
@@ -92,6 +94,8 @@ class Protocol:
         patches: Number of *Local* patches per image.
         patch_margin: Distance of the patches from the edge of the image in pixels, where there is room.
         patch_sizes: Further sides for which Local-Avg and Local-Max are measured, to show how they depend on the side.
+        patch_rule: "labelled" leaves out patches of which less than a twentieth lies in *All*, whose error is mostly
+            noise; "paper" keeps every patch with a pixel in *All*.
         seed: Random seed of the patch positions, the bootstrap and the floor.
         repetitions: Number of bootstrap repetitions.
         interval: Bootstrap interval: "percentile", or "bca" for bias-corrected and accelerated intervals.
@@ -118,6 +122,7 @@ class Protocol:
     patches: int = 10
     patch_margin: int = 0
     patch_sizes: Sequence[int] = ()
+    patch_rule: PatchRule = "labelled"
     seed: int = 0
     repetitions: int = 1000
     interval: IntervalKind = "percentile"
@@ -139,6 +144,7 @@ class Protocol:
             ("form", self.form, get_args(Form)),
             ("ace_edges", self.ace_edges, get_args(AceEdges)),
             ("interval", self.interval, get_args(IntervalKind)),
+            ("patch_rule", self.patch_rule, get_args(PatchRule)),
         ):
             if value not in known:
                 raise InputError(f"{name} must be one of {', '.join(known)}, got '{value}'")

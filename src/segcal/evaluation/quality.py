@@ -17,9 +17,12 @@ _FIGURES = {
     "surface-dice": "surface_dice",
     "asd": "average",
     "md95": "percentile95",
+    "hd95": "hausdorff95",
     "md": "maximum",
 }
 """Names in the results, and attributes of `LabelQuality`."""
+NOTHING = np.zeros((0, 1 + len(_FIGURES)))
+"""Metrics of no structure."""
 
 
 class CaseQuality:
@@ -32,7 +35,7 @@ class CaseQuality:
         self._last: tuple[Array, Array] | None = None
 
     def of(self, predicted: Tensor) -> Array:
-        """Return a row for each structure of the prediction or the truth: its class, then its figures `[S, 6]`."""
+        """Return a row for each structure of the prediction or the truth: its class, then its metrics `[S, 7]`."""
         prediction = predicted.numpy().reshape(self.truth.shape)
         if self._last is None or not np.array_equal(self._last[0], prediction):
             self._last = (prediction, self._measured(prediction))

@@ -26,7 +26,7 @@ class RegionIndices:
         labels: The labels `[*S]` of the case on the CPU, -1 where ignored.
         regions: Positions of each region's pixels, in the order of the regions.
         boxes: The Local patches.
-        patches: Positions of each patch's pixels that lie in *All*; none where they are less than a twentieth of it.
+        patches: Positions of each patch's pixels that lie in *All*; none of a patch that is left out.
         studied: The same for each further patch size.
     """
 
@@ -45,7 +45,8 @@ class RegionIndices:
         local = any(region.mask is None for region in chosen)
         sizes = (protocol.patch_side, *protocol.patch_sizes) if local else ()
         boxes = {size: protocol.boxes(labelled, size) for size in sizes}
-        patches = {size: [_enough(box_index(box, inside), box) for box in own] for size, own in boxes.items()}
+        least = 0.0 if protocol.patch_rule == "paper" else LEAST_SHARE
+        patches = {size: [_enough(box_index(box, inside), box, least) for box in own] for size, own in boxes.items()}
         return cls(
             labelled.labels[0],
             [positions(mask) for mask in masks],
@@ -60,7 +61,7 @@ class RegionIndices:
         return [*self.regions, *self.patches, *(patch for patches in self.studied.values() for patch in patches)]
 
 
-def _enough(pixels: Tensor, box: Box) -> Tensor:
+def _enough(pixels: Tensor, box: Box, least: float) -> Tensor:
     """Return the pixels of a patch, or none of them if they are too few."""
     size = math.prod(side.stop - side.start for side in box)
-    return pixels if len(pixels) >= LEAST_SHARE * size else pixels[:0]
+    return pixels if len(pixels) >= least * size else pixels[:0]

@@ -171,8 +171,9 @@ class Results:
     def surfaces(self) -> pd.DataFrame:
         """Return the segmentation quality of each structure: columns `case method label metric value`.
 
-        The metrics are `dice`, `surface-dice` and, in the unit of the spacing, `asd`, `md95` and `md`: average, 95 %
-        and maximum surface distance. A structure that neither the prediction nor the truth has is left out; one that
+        The metrics are `dice`, `surface-dice` and, in the unit of the spacing, `asd`, `md95`, `hd95` and `md`: average
+        surface distance, 95 % of both directions together and of the larger one, and maximum. The background is left
+        out. A structure that neither the prediction nor the truth has is left out; one that
         only one of them has scores a Dice of 0 and has no distances (NaN).
         """
         if self.surface_frame is None:
@@ -189,7 +190,7 @@ class Results:
     def surface_table(self) -> FurtherTable:
         """Return `mean_surfaces` as a table."""
         unit, tolerance = self.settings["surface_unit"], self.settings["surface_tolerance"]
-        return surface_table(self.mean_surfaces(), unit, tolerance)
+        return surface_table(self.mean_surfaces(), unit, tolerance, self.settings.get("surface_background", ""))
 
     def floor(self) -> pd.DataFrame:
         """Return what each method would score if it were perfectly calibrated, in the columns of `to_frame`.
@@ -214,11 +215,11 @@ class Results:
         As in the paper's table, Local-Avg is over patches. `low` and `high` bound the 95 % bootstrap interval of the
         mean over images or groups; `floor` is the mean of the floor, NaN if it was not measured.
         """
-        found = summary(self.frame, self.patch_frame, self._drawing())
+        found = summary(self.frame, self.patch_frame, self.drawing())
         if self.redrawn is None:
             return found.assign(floor=np.nan)
         keys = ["method", "region", "metric"]
-        floor = summary(self.redrawn.frame, self.redrawn.patch_frame, self._drawing())
+        floor = summary(self.redrawn.frame, self.redrawn.patch_frame, self.drawing())
         return found.merge(floor[[*keys, "mean"]].rename(columns={"mean": "floor"}), on=keys, how="left")
 
     def volume_bias(self) -> pd.DataFrame:
@@ -226,7 +227,7 @@ class Results:
 
         `bias` is predicted / true - 1; `low` and `high` bound its 95 % bootstrap interval.
         """
-        return volume_bias(self.volumes(), self._drawing())
+        return volume_bias(self.volumes(), self.drawing())
 
     @property
     def presentation(self) -> Presentation:
@@ -264,7 +265,7 @@ class Results:
             self._samples(),
             self.methods,
             chosen,
-            tested=image_means(self.frame, self._drawing()) if TESTS[chosen.test].paired else None,
+            tested=image_means(self.frame, self.drawing()) if TESTS[chosen.test].paired else None,
             floors=self._measured_floor()._samples() if floor else None,
             pooled=self._pooled_values() if chosen.average == "pixels" else None,
             titles=method_titles(self.methods),
@@ -367,7 +368,8 @@ class Results:
             raise InputError("the floor was not measured; evaluate with floor=True (segcal evaluate --floor)")
         return self.redrawn
 
-    def _drawing(self) -> Drawing:
+    def drawing(self) -> Drawing:
+        """Return the bootstrap over the cases or their groups."""
         cases = self.cases()
         keys = {"kind": "interval", "repetitions": "repetitions", "seed": "seed"}
         options = {name: self.settings[key] for name, key in keys.items() if key in self.settings}

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, islice
 from typing import Unpack
 
+from segcal.calibrators import Calibrator
 from segcal.cases import as_collection, no_cases
 from segcal.evaluation.builder import ResultsBuilder, mean_tables
+from segcal.evaluation.given import Pair, cases_of, methods_of, settings_of
 from segcal.evaluation.heads import heads_of
 from segcal.evaluation.limits import limits as oracle_limits
 from segcal.evaluation.mapping import Method
@@ -21,8 +23,8 @@ from segcal.types import Case, public
 
 @public
 def evaluate(
-    cases: Iterable[Case],
-    calibrators: Mapping[str, Method],
+    cases: Iterable[Case | Pair],
+    calibrators: Mapping[str, Method] | Calibrator,
     protocol: Protocol | None = None,
     *,
     regions: Sequence[str] | Mapping[str, RegionFunction] | None = None,
@@ -31,9 +33,11 @@ def evaluate(
     """Measure how well calibrated each method is on the same cases, regions and patches.
 
     Args:
-        cases: Cases to measure on; iterated once, unless `limits` is set.
+        cases: Cases to measure on, or pairs `(logits, labels)` of arrays or tensors; iterated once, unless `limits` is
+            set.
         calibrators: Methods by their name in the tables: fitted calibrators, functions from logits `[1, L, *S]` to
-            calibrated logits, or None for the uncalibrated scores.
+            calibrated logits, or None for the uncalibrated scores. One calibrator is compared with the uncalibrated
+            scores, and its own settings are the default.
         protocol: How calibration is measured. Without it, `num_classes` must be among the settings.
         regions: Regions to measure. By default all of `segcal.regions.REGIONS`; a sequence of names selects among them
             (*All* is always measured); a mapping from names to functions adds regions of your own. A function takes a
@@ -43,20 +47,20 @@ def evaluate(
     Returns:
         One row per case, method, region and metric; metrics pooled over all pixels; the paper's table.
     """
-    chosen = Protocol.given(protocol, settings)
+    chosen = Protocol.given(protocol, settings if protocol else settings_of(calibrators, settings))
     known = as_collection(cases) if chosen.limits else cases
-    builder = measure_all(known, calibrators, chosen, chosen_regions(regions))
+    builder = measure_all(known, methods_of(calibrators), chosen, chosen_regions(regions))
     return with_limits(builder.results(), known, chosen)
 
 
 def measure_all(
-    cases: Iterable[Case],
+    cases: Iterable[Case | Pair],
     calibrators: Mapping[str, Method],
     protocol: Protocol,
     regions: Mapping[str, Region],
 ) -> ResultsBuilder:
     """Measure every case in this process."""
-    remaining = iter(cases)
+    remaining = cases_of(cases)
     first = next(remaining, None)
     if first is None:
         raise no_cases(cases)
@@ -66,11 +70,13 @@ def measure_all(
     return builder
 
 
-def with_limits(results: Results, cases: Iterable[Case], protocol: Protocol) -> Results:
+def with_limits(results: Results, cases: Iterable[Case | Pair], protocol: Protocol) -> Results:
     """Return results with what temperatures chosen with the labels would reach, where the protocol asks for it."""
     if not protocol.limits:
         return results
     names, kept = ("num_classes", "ignore_index", "background", "bins", "seed"), as_collection(cases)
+    if not all(isinstance(case, Case) for case in islice(kept, 1)):
+        kept = list(cases_of(kept))
     frames = {
         head.name: oracle_limits(head.cases(kept), **{name: getattr(head.protocol, name) for name in names})
         for head in heads_of(protocol)

@@ -99,8 +99,9 @@ class Evidence:
         """Return the evidence of regions without pixels; cells are those that ACE is read from."""
 
         def histogram(columns: int) -> Histogram:
-            counts = torch.zeros(2, regions, num_classes, columns, dtype=torch.int64)
-            return Histogram(*counts.unbind(), torch.zeros(regions, num_classes, columns, dtype=torch.float64))
+            shape = (regions, num_classes, columns)
+            pixels, hit = (torch.zeros(shape, dtype=torch.int64) for _ in range(2))
+            return Histogram(pixels, hit, torch.zeros(shape, dtype=torch.float64))
 
         return cls(
             histogram(bins),

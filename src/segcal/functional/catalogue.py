@@ -118,11 +118,12 @@ SURFACES: Mapping[str, Metric] = {
         Metric("surface-dice", "SD", "%", better="higher"),
         Metric("asd", "ASD", "mm"),
         Metric("md95", "95MD", "mm"),
+        Metric("hd95", "HD95", "mm"),
         Metric("md", "MD", "mm"),
     )
 }
 """Figures of segmentation quality (`segcal.functional.surfaces`), in the order of tables: Dice, surface Dice, and
-average, 95 % and maximum surface distance."""
+average, 95 % (of both directions together, and of the larger one) and maximum surface distance."""
 
 METRICS = tuple(metric.name for metric in _METRICS if not metric.pooled_only)
 """Metrics of every case, patch and region."""

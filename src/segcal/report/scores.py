@@ -1,7 +1,7 @@
 """Summary of the results: calibration of the network, scores of the methods, and which differences are noise.
 
-The best method is the one of least NLL, a proper score: it cannot be improved by moving probabilities away from what
-they should be. ECE is reported beside it, because a method can lower its ECE and still give worse probabilities.
+The best method is the one that `segcal.evaluation.recommendation` recommends by proper scores. ECE is reported beside
+it, because a method can lower its ECE and still give worse probabilities.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 import pandas as pd
 
+from segcal.evaluation.recommendation import Recommendation, ScoreDifference, difference, recommend
 from segcal.evaluation.results import Results
-from segcal.tables import Drawing
 from segcal.tables.numbers import with_interval, with_unit
-from segcal.types import Array
 
 Severity = Literal["well calibrated", "slightly", "clearly", "severely"]
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)
@@ -43,19 +42,6 @@ class Value(NamedTuple):
     def short(self) -> str:
         """Without the interval."""
         return with_unit(self.metric, self.value)
-
-
-class ScoreDifference(NamedTuple):
-    """Mean of a metric of one method minus that of another on the same images, with its 95 % interval."""
-
-    value: float
-    low: float
-    high: float
-
-    @property
-    def is_noise(self) -> bool:
-        """True if the interval holds 0; without an interval (one image) any difference may be noise."""
-        return bool(np.isnan(self.low) or self.low <= 0 <= self.high)
 
 
 @dataclass(frozen=True)
@@ -101,10 +87,13 @@ class MethodScores:
 
     @cached_property
     def best(self) -> str:
-        """The method of least NLL in *All*; the baseline where none has a value."""
-        values = {method: self.value(method, "nll") for method in self.results.methods}
-        known = {method: value.value for method, value in values.items() if value is not None}
-        return min(known, key=lambda method: known[method]) if known else self.results.baseline
+        """The recommended method (`segcal.evaluation.recommendation`); the baseline where none is better."""
+        return self.recommendation.method
+
+    @cached_property
+    def recommendation(self) -> Recommendation:
+        """The recommendation that every output quotes."""
+        return recommend(self.results)
 
     def value(self, method: str, metric: str, region: str = "all") -> Value | None:
         """A metric of a method; patches are always averaged over images."""
@@ -146,20 +135,7 @@ class MethodScores:
 
         With the average "pixels", images count by their pixels, which for NLL gives the figure of all pixels together.
         """
-        cases = list(self._drawing.cases)
-        rows = self._frame[(self._frame.region == "all") & (self._frame.metric == metric)]
-        ours, theirs = (rows[rows.method == name].set_index("case").reindex(cases) for name in (method, other))
-        gaps = (ours["value"] - theirs["value"]).to_numpy(np.float64)
-        weights = np.where(np.isnan(gaps), 0.0, ours["pixels"].to_numpy(np.float64) if self._pooled else 1.0)
-        total = weights * np.nan_to_num(gaps)
-
-        def mean(times: Array) -> Array:
-            many = times @ weights
-            means = np.divide(times @ total, many, out=np.full(many.shape, np.nan), where=many > 0)
-            return np.asarray(means)[:, np.newaxis]
-
-        low, high = self._drawing.intervals(mean)
-        return ScoreDifference(float(mean(np.ones((1, len(gaps))))[0, 0]), float(low[0]), float(high[0]))
+        return difference(self.results, method, other, metric, by_pixels=self._pooled)
 
     def _pooled_floor(self, method: str, region: str = "all") -> float | None:
         if self.results.redrawn is None:
@@ -183,13 +159,6 @@ class MethodScores:
     def means(self) -> pd.DataFrame:
         """Means over images with intervals: `Results.summary` with the mean called `value`."""
         return self.results.summary().rename(columns={"mean": "value"})
-
-    @cached_property
-    def _drawing(self) -> Drawing:
-        cases, settings = self.results.cases(), self.results.settings
-        known = {"kind": "interval", "repetitions": "repetitions", "seed": "seed"}
-        options = {name: settings[key] for name, key in known.items() if key in settings}
-        return Drawing(cases["case"].tolist(), cases["group"].tolist(), **options)
 
 
 def curve_of(results: Results, method: str, region: str = "all", label: str = "") -> pd.DataFrame | None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from segcal.calibrators import method_titles
 from segcal.evaluation.results import Results
 from segcal.report.scores import SEVERITIES, CalibrationState, MethodScores
-from segcal.tables.numbers import number, with_unit
+from segcal.tables.numbers import with_unit
 
 _DIRECTIONS = {-1: "underconfident", 0: "miscalibrated", 1: "overconfident"}
 _LOST = 0.001  # of accuracy, which a method that changes labels may lose without being named for it
@@ -92,34 +91,11 @@ def _calibration(state: CalibrationState) -> str:
 
 
 def _best(scores: MethodScores) -> list[str]:
-    results = scores.results
-    baseline, best = results.baseline, scores.best
-    before, after = scores.value(baseline, "nll"), scores.value(best, "nll")
-    if len(results.methods) == 1 or before is None or after is None:
+    """Quote the recommendation: the method with its reason, what became worse, and what it costs."""
+    found = scores.recommendation
+    if len(scores.results.methods) == 1 or scores.value(scores.results.baseline, "nll") is None:
         return []
-    if best == baseline:
-        return [f"Calibration does not help: no method has a lower NLL than {spelled(baseline)}, {before.short}."]
-    gain = scores.difference(best, baseline)
-    change = f"difference {_signed(gain.value)}{_ends(gain.low, gain.high)}"
-    if gain.is_noise:
-        return [
-            f"No method helps beyond noise: the lowest negative log-likelihood (NLL), {after.short} by "
-            f"{spelled(best)}, and that of {spelled(baseline)}, {before.short}, differ within noise ({change})."
-        ]
-    others = [method for method in results.methods if method not in (best, baseline)]
-    close = [method for method in others if scores.difference(method, best).is_noise]
-    most = "helps most" if others else "helps"
-    errors = scores.value(baseline, "ece"), scores.value(best, "ece")
-    ece = f", and changes the ECE from {errors[0].short} to {errors[1].short}" if errors[0] and errors[1] else ""
-    sentences = [
-        f"{spelled(best)} {most}: it lowers the negative log-likelihood (NLL) from {before.short} to {after.short} "
-        f"({change}){ece}."
-    ]
-    return (
-        [*sentences, f"Within noise of {best}: {_listed([spelled(method) for method in close])}."]
-        if close
-        else sentences
-    )
+    return [found.reason, *found.worse, *([found.costs] if found.costs else [])]
 
 
 def _ece(scores: MethodScores) -> list[str]:
@@ -199,14 +175,6 @@ def _floor(scores: MethodScores) -> list[str]:
     if floor is None or best == scores.results.baseline:
         return []
     return [f"If the probabilities of {best} were exactly right, its ECE in All would be {with_unit('ece', floor)}."]
-
-
-def _signed(value: float) -> str:
-    return ("\u2212" if value < 0 else "+") + number("nll", abs(value))
-
-
-def _ends(low: float, high: float) -> str:
-    return "" if math.isnan(low) else f" [{_signed(low)}, {_signed(high)}]"
 
 
 def _share(value: float) -> str:

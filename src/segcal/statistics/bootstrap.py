@@ -148,16 +148,19 @@ def bootstrap_intervals(
     weights = bootstrap_weights(many, repetitions, seed)
     drawn, whole = of(weights), of(np.ones((1, many), np.int64))[0]
     shares = expanded_shares(level, many)
-    ends = percentiles = [_quantiles(column, shares) for column in drawn.T]
+    percentiles = [_quantiles(column, shares) for column in drawn.T]
+    ends = list(percentiles)
     if kind == "bca":
         left = of(1 - np.eye(many, dtype=np.int64))
-        columns = zip(drawn.T, whole, left.T, strict=True)
-        ends = [_quantiles(column, _bca_shares(column, *rest, shares)) for column, *rest in columns]
+        ends = [
+            _quantiles(column, _bca_shares(column, value, own, shares))
+            for column, value, own in zip(drawn.T, whole, left.T, strict=True)
+        ]
     if noise is not None:
         pure = of(weights, noise)
-        columns = zip(percentiles, drawn.T, whole, pure.T, strict=True)
-        corrected = [_corrected(*column, level) for column in columns]
-        ends = [usual if own is None else own for usual, own in zip(ends, corrected, strict=True)]
+        for k, usual in enumerate(percentiles):
+            corrected = _corrected(usual, drawn[:, k], whole[k], pure[:, k], level)
+            ends[k] = ends[k] if corrected is None else corrected
     low, high = np.array(ends).reshape(-1, 2).T
     known = ~np.isnan(whole)
     return np.where(known, np.minimum(low, whole), low), np.where(known, np.maximum(high, whole), high)

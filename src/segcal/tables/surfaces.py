@@ -9,22 +9,27 @@ from segcal.tables.further import FurtherTable
 from segcal.tables.paper import Cell
 
 _TITLE = "Segmentation: mean(std) over cases of the mean over structures"
-_NOTE = "ASD, 95MD, MD: average, 95 % and maximum distance"
+_NOTE = (
+    "ASD, MD: average and maximum distance; 95MD: 95 % of the distances of both directions together; HD95: of the "
+    "larger direction"
+)
 
 
-def surface_table(means: pd.DataFrame, unit: str, tolerance: float) -> FurtherTable:
+def surface_table(means: pd.DataFrame, unit: str, tolerance: float, background: str = "") -> FurtherTable:
     """Return the table of means with the columns `method metric mean std undefined`.
 
     Args:
         means: The figures.
         unit: Unit of the distances; "" if it is not known.
         tolerance: Of the surface Dice, in that unit.
+        background: Name of the class that is left out; "" for none.
     """
     cells = {(row.method, row.metric): Cell(row.metric, row.mean, row.std) for row in means.itertuples()}  # type: ignore[arg-type]
     methods = dict.fromkeys(str(method) for method in means["method"])
     rows = {method: tuple(cells[method, metric].number() for metric in SURFACES) for method in methods}
     note = f"SD: {surface_dice_in_words(unit, tolerance)}; {_NOTE}{_alone(int(means['undefined'].max()))}"
-    return FurtherTable(_TITLE, "Method", surface_headings(unit), rows, note)
+    without = f", without the background '{background}'" if background else ""
+    return FurtherTable(f"{_TITLE}{without}", "Method", surface_headings(unit), rows, note)
 
 
 def surface_headings(unit: str) -> list[str]:

@@ -34,6 +34,10 @@ _LAYOUTS = (ours, bids, nnunet, totalsegmentator)
 """The first that matches a folder reads it."""
 
 
+_NO_BACKGROUND = -1
+"""Value of `background` that says that there is none, whatever the classes are called."""
+
+
 @dataclass(frozen=True, eq=False)
 class Folder(Sequence[Case]):
     """Cases on disk, in the order of their names, each read when it is asked for.
@@ -158,7 +162,7 @@ def open_folder(
         split: Only the cases that `splits.json` lists under this name.
         num_classes: `L`; read from `segcal.toml` or the first case where it is not given.
         ignore_index: Label, or labels, to be left out.
-        background: The class that the *All* region leaves out.
+        background: The class that the *All* region leaves out; by default one called "background". -1 for none.
         scores: Whether the files hold "logits" (the default) or "probabilities" (the default for nnU-Net).
         activation: "softmax" for exclusive classes (the default), "sigmoid" for channels that may overlap.
         require_labels: Whether a case without labels is an error; its `labels` are None otherwise.
@@ -187,11 +191,19 @@ def open_folder(
     # labels outside of nnU-Net's crop, and those ignored in a map from which masks are made, become -1
     ignored = tuple(dict.fromkeys((*classes.ignored, *((IGNORED,) if first.archived else ()))))
     label_count = classes.label_count(count)
+    chosen = settings.background if background is None else background
     folder = Folder(
         path=root,
         num_classes=count,
         ignore_index=ignored or None,
-        background=check_background(settings.background if background is None else background, label_count),
+        background=check_background(
+            _named_background(classes.names, classes.activation)
+            if chosen is None
+            else None
+            if chosen == _NO_BACKGROUND
+            else chosen,
+            label_count,
+        ),
         class_names=classes.names if len(classes.names or ()) in (count, max(count, label_count)) else None,
         spatial_dims=_checked_dims(space, first),
         image_channels=first.image_channels(space),
@@ -251,3 +263,9 @@ def _checked_dims(space: tuple[int, ...], first: CaseFiles) -> int:
             f"{what} must have shape [H, W] or [D, H, W], got {space} in '{first.labels or first.scores}'; correct it"
         )
     return len(space)
+
+
+def _named_background(names: Sequence[str] | None, activation: Activation) -> int | None:
+    """Return the class that is called "background", as in nnU-Net's dataset.json; None if there is none."""
+    lower = [name.lower() for name in names or ()]
+    return lower.index("background") if activation == "softmax" and "background" in lower else None

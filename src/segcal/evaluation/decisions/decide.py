@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -30,7 +29,7 @@ from segcal.functional.selective import (
     risk_coverage,
 )
 from segcal.statistics import clusters_of
-from segcal.text import CalibrationWarning
+from segcal.text import warn_caller
 from segcal.types import Activation, Case, IgnoreIndex, InputError
 
 COVERAGES = np.arange(1, 101) / 100
@@ -93,7 +92,7 @@ def decide(
         "volume_unit": " or ".join(dict.fromkeys(case.unit for case in first[0].cases)),
     }
     for doubt in doubts:
-        warnings.warn(doubt, CalibrationWarning, stacklevel=2)
+        warn_caller(doubt)
     limits = [row for method, heads in counts.items() for own in heads for row in _thresholds(method, own, risk)]
     table = pd.DataFrame(limits, columns=COLUMNS["thresholds"])
     return Decisions(table, curves, selective, intervals, volumes, settings)

@@ -1,0 +1,82 @@
+"""The background where nobody named it: the class that covers more than half of the labelled pixels.
+
+Most networks are confident and right there, so that its pixels hide how the structures are calibrated. Such a class is
+not left out silently: the scores with and without it are given, with the way to name it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from segcal.calibrators import Calibrator
+from segcal.evaluation.mapping import Method
+from segcal.evaluation.protocol import Protocol
+from segcal.functional.catalogue import CATALOGUE
+from segcal.types import Array
+
+MAJORITY = 0.5
+METRICS = ("ece", "nll", "accuracy")
+
+
+def majority_class(pixels: Array) -> int | None:
+    """Return the class that has more than half of the pixels, by pixels of each class; None if there is none.
+
+    >>> majority_class(np.array([6, 3, 2])), majority_class(np.array([5, 5]))
+    (0, None)
+    """
+    total = int(pixels.sum())
+    return int(np.argmax(pixels)) if total and pixels.max() > MAJORITY * total else None
+
+
+@dataclass(frozen=True)
+class UnnamedBackground:
+    """A class that is probably the background, and the scores without it.
+
+    Attributes:
+        index: The class.
+        name: Its name.
+        fraction: Fraction of the labelled pixels that it covers.
+        inside: Scores over all labelled pixels, by method and metric.
+        outside: Scores without this class, except near boundaries.
+    """
+
+    index: int
+    name: str
+    fraction: float
+    inside: Mapping[str, Mapping[str, float]]
+    outside: Mapping[str, Mapping[str, float]]
+
+    def note(self, method: str) -> str:
+        """Return a sentence with the scores of a method with and without the class, and how to name the background."""
+        with_it, without = (_in_words(scores[method]) for scores in (self.inside, self.outside))
+        return (
+            f"class '{self.name}' covers {self.fraction:.0%} of the labelled pixels: {method} has {with_it} over all "
+            f"pixels and {without} without this class (except near boundaries); if it is the background, set "
+            f"background={self.index} (--background {self.index})"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for the settings of results."""
+        return {"class": self.index, "name": self.name, "fraction": self.fraction, "scores": dict(self.outside)}
+
+
+def different_backgrounds(methods: Mapping[str, Method], protocol: Protocol) -> list[str]:
+    """Return a warning for each calibrator that was fitted with a background other than the one of the evaluation."""
+    found = []
+    for name, method in methods.items():
+        if isinstance(method, Calibrator) and method.background != protocol.background:
+            fitted, measured = (
+                "without a background" if own is None else f"with background={own}"
+                for own in (method.background, protocol.background)
+            )
+            found.append(f"{name} was fitted {fitted} and is measured {measured}; use the same for both")
+    return found
+
+
+def _in_words(scores: Mapping[str, float]) -> str:
+    ece, nll = (CATALOGUE[name].number(scores[name]) for name in ("ece", "nll"))
+    return f"an ECE of {ece} % and an NLL of {nll}"

@@ -1,0 +1,189 @@
+"""Which method to use: the one function whose answer the page, the commands, the demo and the docs quote.
+
+Methods are judged by proper scores, which cannot be improved by moving probabilities away from what they should be; a
+low ECE alone recommends nothing. A method is recommended if its NLL is lower than that of the baseline by a thousandth
+and by more than noise over images or groups, and its Brier score is not higher by more than noise. Among methods within
+noise of the lowest NLL, one that keeps the labels is preferred, then the one with the fewest learned values.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from segcal.evaluation.results import Results
+from segcal.functional.catalogue import CATALOGUE
+from segcal.regions import region_title
+from segcal.statistics.selection import WORTH
+from segcal.tables.numbers import with_unit
+from segcal.text import counted
+from segcal.types import Array
+
+_WORSE = (("ece", "all"), ("ece", "boundary"), ("ece", "local-max"), ("mce", "local-max"), ("accuracy", "all"))
+"""Metrics and regions in which a recommended method is checked for having become worse."""
+_CLASS_RISE = 0.01  # rise of the ECE of a class from which it is named
+
+
+class ScoreDifference(NamedTuple):
+    """Mean of a metric of one method minus that of another on the same images, with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def is_noise(self) -> bool:
+        """Whether the interval holds 0; without an interval (one image) any difference may be noise."""
+        return bool(np.isnan(self.low) or self.low <= 0 <= self.high)
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """The recommended method, with its reason.
+
+    Attributes:
+        method: Its name; the baseline where no method is better.
+        baseline: The method that it is compared with.
+        reason: Why, in a sentence.
+        worse: What became worse, a sentence each.
+        costs: What it costs, in a sentence; "" where nothing is known.
+    """
+
+    method: str
+    baseline: str
+    reason: str
+    worse: tuple[str, ...] = ()
+    costs: str = ""
+
+    def __str__(self) -> str:
+        return " ".join(part for part in (self.reason, *self.worse, self.costs) if part)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return asdict(self)
+
+
+def recommend(results: Results) -> Recommendation:
+    """Return the method that the results recommend."""
+    baseline = results.baseline
+    others = [method for method in results.methods if method != baseline]
+    gains = {method: difference(results, method, baseline, "nll") for method in others}
+    worth = WORTH * _mean(results, baseline, "nll", "all")
+    better = [
+        method
+        for method, gain in gains.items()
+        if gain.value < -worth and not gain.is_noise and not _is_higher(difference(results, method, baseline, "brier"))
+    ]
+    if not better:
+        return Recommendation(baseline, baseline, _why_none(baseline, gains))
+    best = min(better, key=lambda method: gains[method].value)
+    close = [method for method in better if method == best or difference(results, method, best, "nll").is_noise]
+    fits = results.settings.get("fits", {})
+    method = min(close, key=lambda name: (_changes_labels(fits, name), fits.get(name, {}).get("learned", np.inf)))
+    rivals = [name for name in close if name != method]
+    reason = f"Use {method}: {_in_words(results, method, baseline, gains[method])}."
+    if rivals:
+        reason += f" {', '.join(rivals)} {'is' if len(rivals) == 1 else 'are'} within noise of it and no simpler."
+    return Recommendation(method, baseline, reason, tuple(_worse(results, method)), _costs(fits, method))
+
+
+def difference(
+    results: Results, method: str, other: str, metric: str = "nll", region: str = "all", *, by_pixels: bool = False
+) -> ScoreDifference:
+    """Return by how much the mean of a metric of `method` exceeds that of `other`, paired by image.
+
+    With `by_pixels` images count by their pixels, which for NLL gives the value of all pixels together.
+    """
+    drawing, frame = results.drawing(), results.frame
+    rows = frame[(frame.region == region) & (frame.metric == metric)]
+    ours, theirs = (
+        rows[rows.method == name].set_index("case").reindex(list(drawing.cases)) for name in (method, other)
+    )
+    gaps = (ours["value"] - theirs["value"]).to_numpy(np.float64)
+    weights = np.where(np.isnan(gaps), 0.0, ours["pixels"].to_numpy(np.float64) if by_pixels else 1.0)
+    total = weights * np.nan_to_num(gaps)
+
+    def mean(times: Array) -> Array:
+        many = times @ weights
+        means = np.divide(times @ total, many, out=np.full(many.shape, np.nan), where=many > 0)
+        return np.asarray(means)[:, np.newaxis]
+
+    low, high = drawing.intervals(mean)
+    return ScoreDifference(float(mean(np.ones((1, len(gaps))))[0, 0]), float(low[0]), float(high[0]))
+
+
+def _is_higher(gap: ScoreDifference) -> bool:
+    return gap.value > 0 and not gap.is_noise
+
+
+def _changes_labels(fits: Any, name: str) -> bool:
+    return not fits.get(name, {}).get("preserves_labels", True)
+
+
+def _mean(results: Results, method: str, metric: str, region: str) -> float:
+    frame = results.frame
+    rows = frame[(frame.method == method) & (frame.region == region) & (frame.metric == metric)]
+    return float(rows["value"].mean())
+
+
+def _in_words(results: Results, method: str, baseline: str, gain: ScoreDifference) -> str:
+    before, after = (_mean(results, name, "nll", "all") for name in (baseline, method))
+    brier = [_mean(results, name, "brier", "all") for name in (baseline, method)]
+    number = CATALOGUE["nll"].number
+    return (
+        f"it lowers the NLL of {baseline} by {(before - after) / before:.1%}, from {number(before)} to {number(after)} "
+        f"(95 % interval of the difference {number(gain.low)} to {number(gain.high)}), and the Brier score from "
+        f"{number(brier[0])} to {number(brier[1])}"
+    )
+
+
+def _why_none(baseline: str, gains: dict[str, ScoreDifference]) -> str:
+    if not gains:
+        return f"No method was compared with {baseline}."
+    number, least = CATALOGUE["nll"].number, min(gains.values(), key=lambda gain: gain.value)
+    interval = "" if np.isnan(least.low) else f", 95 % interval {number(least.low)} to {number(least.high)}"
+    return (
+        f"Keep {baseline}: no method lowers its NLL by more than noise without raising its Brier score (largest change "
+        f"{number(least.value)}{interval})."
+    )
+
+
+def _worse(results: Results, method: str) -> list[str]:
+    """Return what the method makes worse than the baseline: regions beyond noise, and the ECE of classes."""
+    found, baseline = list[str](), results.baseline
+    for metric, region in _WORSE:
+        if region not in results.regions:
+            continue
+        gap = difference(results, method, baseline, metric, region)
+        worse = gap.value < 0 if CATALOGUE[metric].higher_is_better else gap.value > 0
+        if worse and not gap.is_noise:
+            old, new = (with_unit(metric, _mean(results, name, metric, region)) for name in (baseline, method))
+            verb = "lowers" if CATALOGUE[metric].higher_is_better else "raises"
+            found.append(f"It {verb} the {CATALOGUE[metric].title} in {region_title(region)} from {old} to {new}.")
+    before, after = (_class_errors(results, name) for name in (baseline, method))
+    risen = {name: (before[name], value) for name, value in after.items() if value - before[name] > _CLASS_RISE}
+    for name, errors in sorted(risen.items(), key=lambda item: item[1][0] - item[1][1])[:3]:
+        old, new = (with_unit("ece", error) for error in errors)
+        found.append(f"It raises the ECE of pixels predicted as '{name}' from {old} to {new}.")
+    return found
+
+
+def _class_errors(results: Results, method: str) -> dict[str, float]:
+    """Return the ECE of the pixels predicted as each class, over all cases."""
+    if results.curve_frame is None:
+        return {}
+    curves = results.curve_frame
+    rows = curves[(curves.method == method) & (curves.region == "all") & (curves.label != "")]
+    gaps = (rows["hit"] - rows["confidence"]).abs().groupby(rows["label"], sort=False).sum()
+    pixels = rows["count"].groupby(rows["label"], sort=False).sum()
+    return {str(name): float(gaps[name] / pixels[name]) for name in gaps.index if pixels[name]}
+
+
+def _costs(fits: Any, method: str) -> str:
+    fit = fits.get(method)
+    if not fit or "learned" not in fit:
+        return ""
+    keeps = "every predicted label is kept" if fit.get("preserves_labels") else "predicted labels may change"
+    return f"Cost: {fit['seconds']:.3g} s of fitting, {counted(fit['learned'], 'learned value')}; {keeps}."
