@@ -122,6 +122,7 @@ def test_keywords_reach_the_protocol() -> None:
         "patches": 2,
         "patch_margin": 1,
         "patch_sizes": [3],
+        "patch_rule": "paper",
         "seed": 5,
         "repetitions": 7,
         "interval": "bca",

@@ -36,7 +36,9 @@ def results() -> Results:
 def test_the_simplest_of_equals_is_recommended(results: Results) -> None:
     found = recommend(results)
     assert (found.method, found.baseline) == ("TS", "UC")
-    assert found.reason.startswith("Use TS: it lowers the NLL of UC by ")
+    assert found.reason.startswith("Use TS (temperature scaling): it lowers the NLL of UC by ")
+    assert "; Brier " in found.reason
+    assert ", ECE " in found.reason
     assert "VECTOR is within noise of it and no simpler." in found.reason
     assert "1 learned value; every predicted label is kept." in found.costs
     assert str(found).startswith(found.reason)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from segcal.calibrators import method_titles
 from segcal.evaluation.results import Results
 from segcal.functional.catalogue import CATALOGUE
 from segcal.regions import region_title
@@ -83,7 +84,9 @@ def recommend(results: Results) -> Recommendation:
     fits = results.settings.get("fits", {})
     method = min(close, key=lambda name: (_changes_labels(fits, name), fits.get(name, {}).get("learned", np.inf)))
     rivals = [name for name in close if name != method]
-    reason = f"Use {method}: {_in_words(results, method, baseline, gains[method])}."
+    title = method_titles(results.methods).get(method)
+    spelled = f"{method} ({title})" if title else method
+    reason = f"Use {spelled}: {_in_words(results, method, baseline, gains[method])}."
     if rivals:
         reason += f" {', '.join(rivals)} {'is' if len(rivals) == 1 else 'are'} within noise of it and no simpler."
     return Recommendation(method, baseline, reason, tuple(_worse(results, method)), _costs(fits, method))
@@ -125,17 +128,23 @@ def _changes_labels(fits: Any, name: str) -> bool:
 def _mean(results: Results, method: str, metric: str, region: str) -> float:
     frame = results.frame
     rows = frame[(frame.method == method) & (frame.region == region) & (frame.metric == metric)]
-    return float(rows["value"].mean())
+    known = rows["value"].dropna().to_numpy(np.float64)
+    return float(known.mean()) if known.size else float("nan")
 
 
 def _in_words(results: Results, method: str, baseline: str, gain: ScoreDifference) -> str:
     before, after = (_mean(results, name, "nll", "all") for name in (baseline, method))
-    brier = [_mean(results, name, "brier", "all") for name in (baseline, method)]
     number = CATALOGUE["nll"].number
+    changes = [
+        f"{CATALOGUE[metric].title} {with_unit(metric, old)} to {with_unit(metric, new)}"
+        for metric in ("brier", "ece")
+        if not np.isnan(old := _mean(results, baseline, metric, "all"))
+        and not np.isnan(new := _mean(results, method, metric, "all"))
+    ]
+    also = f"; {', '.join(changes)}" if changes else ""
     return (
         f"it lowers the NLL of {baseline} by {(before - after) / before:.1%}, from {number(before)} to {number(after)} "
-        f"(95 % interval of the difference {number(gain.low)} to {number(gain.high)}), and the Brier score from "
-        f"{number(brier[0])} to {number(brier[1])}"
+        f"(95 % interval of the difference {number(gain.low)} to {number(gain.high)}{also})"
     )
 
 

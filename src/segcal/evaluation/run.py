@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice
-from typing import Unpack
+from typing import Unpack, cast
 
 from segcal.calibrators import Calibrator
 from segcal.cases import as_collection, no_cases
@@ -75,10 +75,10 @@ def with_limits(results: Results, cases: Iterable[Case | Pair], protocol: Protoc
     if not protocol.limits:
         return results
     names, kept = ("num_classes", "ignore_index", "background", "bins", "seed"), as_collection(cases)
-    if not all(isinstance(case, Case) for case in islice(kept, 1)):
-        kept = list(cases_of(kept))
+    pairs = not all(isinstance(case, Case) for case in islice(kept, 1))
+    views = list(cases_of(kept)) if pairs else cast(Collection[Case], kept)
     frames = {
-        head.name: oracle_limits(head.cases(kept), **{name: getattr(head.protocol, name) for name in names})
+        head.name: oracle_limits(head.cases(views), **{name: getattr(head.protocol, name) for name in names})
         for head in heads_of(protocol)
     }
     channels = {name: replace(own, limits_frame=frames[name]) for name, own in results.channels.items()}
