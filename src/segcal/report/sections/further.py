@@ -87,6 +87,8 @@ def worst(view: View) -> dict[str, Any]:
     """Return the patches with the largest ECE of the baseline, with that of every method."""
     results, patches = view.results, view.results.patches()
     rows = patches[patches.metric == "ece"]
+    if not len(rows):
+        return {"patches": []}
     wide = rows.pivot_table(index=["case", "patch", "origin"], columns="method", values="value", sort=False)
     if results.baseline not in wide:
         return {"patches": []}
