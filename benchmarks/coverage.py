@@ -67,9 +67,7 @@ def truth(exponent: float) -> Array:
     return found
 
 
-def coverage(
-    exponent: float, groups: int, size: int, *, kind: IntervalKind, by_group: bool, repetitions: int
-) -> Array:
+def coverage(exponent: float, groups: int, size: int, *, kind: IntervalKind, by_group: bool, repetitions: int) -> Array:
     """The fraction of repetitions whose 95 % interval holds the truth, for each of `NAMES`."""
     expected = truth(exponent)
     clusters = np.repeat(np.arange(groups), size) if by_group else None

@@ -73,7 +73,9 @@ def _workloads(
 
 
 def _more() -> dict[str, Workload]:
-    return {**_workloads(21, (384, 384), SOME, SOME), **_workloads(3, (48, 48, 48), SOME, SOME)}
+    """Return workloads of more classes and of volumes."""
+    found = {**_workloads(21, (384, 384), SOME, SOME), **_workloads(3, (48, 48, 48), SOME, SOME)}
+    return {**found, **_workloads(57, (32, 32, 32), ("lts",), ())}
 
 
 def _fusing() -> dict[str, Workload]:

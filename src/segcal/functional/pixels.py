@@ -63,7 +63,6 @@ def likelihood_terms(
     return torch.stack([torch.ones_like(truth), nll, average - truth, curvature, below.mean(dim=0) - truth, -truth])
 
 
-@accelerated
 def moved_labels(scores: Float[Tensor, "L N"], logits: Float[Tensor, "L N"]) -> int:
     """Return the number of pixels at which the first largest of the scores is of another class than that of the logits.
 

@@ -1,9 +1,10 @@
 """The one place that decides which engine runs an operation: Triton on CUDA, numba on the CPU, plain PyTorch elsewhere.
 
 `segcal.functional` states each operation in plain PyTorch, for every device, for gradients and for exported graphs.
-Where a faster form pays, the plain function is decorated with `accelerated`, and its kernel has the same name and
-parameters: that of `functional/pixels.py` is in `kernels/cpu/pixels.py` for the CPU and in `kernels/triton/pixels.py`
-for CUDA. Kernels are imported when they are first needed, so that importing segcal does not start a compiler.
+Where a faster form pays (end to end, by `python -m benchmarks kernels`), the plain function is decorated with
+`accelerated`, and its kernel has the same name and parameters: that of `functional/pixels.py` is in
+`kernels/cpu/pixels.py` for the CPU and in `kernels/triton/pixels.py` for CUDA. Kernels are imported when they are first
+needed, so that importing segcal does not start a compiler.
 
 A kernel that cannot handle its input (a precision, an empty tensor) returns `DECLINED`; the plain form then runs.
 """

@@ -1,4 +1,4 @@
-"""Fused passes over the pixels of an image on the CPU: statistics for the metrics, sums of the likelihood, labels.
+"""Fused passes over the pixels of an image on the CPU: statistics for the metrics, sums of the likelihood.
 
 Computed in float64 whatever the precision of the logits.
 """
@@ -158,25 +158,3 @@ def likelihood_sums(logits: Tensor, labels: Tensor, alpha: float) -> Tensor:
     block_sums = np.zeros((-(-n // BLOCK), 6))
     over_pixels(_likelihood, n, z, as_numpy(labels), float(alpha), block_sums)
     return torch.from_numpy(block_sums.sum(axis=0))  # numpy sums pairwise
-
-
-@compiled
-def _moved(scores: Array, logits: Array, found: Array, start: int, stop: int) -> None:
-    one, other = np.empty(BLOCK, np.int32), np.empty(BLOCK, np.int32)
-    score, logit = np.empty(BLOCK, scores.dtype), np.empty(BLOCK, logits.dtype)
-    for at in range(start, stop, BLOCK):
-        n = min(BLOCK, stop - at)
-        largest(scores, at, n, score, one)
-        largest(logits, at, n, logit, other)
-        count = 0
-        for i in range(n):
-            count += int(one[i] != other[i])
-        found[at // BLOCK] = count
-
-
-def moved_labels(scores: Tensor, logits: Tensor) -> int:
-    """Twin of `segcal.functional.pixels.moved_labels`."""
-    n = logits.shape[1]
-    found = np.zeros(-(-n // BLOCK), np.int64)
-    over_pixels(_moved, n, as_numpy(scores), as_numpy(logits), found)
-    return int(found.sum())
