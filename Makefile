@@ -39,7 +39,7 @@ check: $(VENV)/installed-dev
 campaign: $(VENV)/installed-dev
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[campaign]"
 	$(BIN)/python -m pytest -n $(THREADS) -q tests/campaign/test_fuzz.py --hypothesis-profile campaign --hypothesis-show-statistics
-	$(BIN)/python -m tests.campaign kill --number 330 --seed 1
+	$(BIN)/python -m tests.campaign kill --number 500 --seed 1
 	$(BIN)/python -m tests.campaign disk --number 100 --seed 1
 	$(BIN)/python -m tests.campaign odd-machines
 	$(BIN)/mutmut run --max-children $(THREADS)

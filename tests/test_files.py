@@ -279,12 +279,13 @@ with files.staged_folder({str(tmp_path / "out")!r}) as folder:
 
 
 def test_leftovers_of_other_outputs_are_left_alone(tmp_path: Path) -> None:
-    for name in (".out.partial-abcd1234", ".out2.partial-abcd1234", ".outs", ".out.old-abcd1234.bak"):
+    gone = {".out.partial-abcd1234", "..out.old-abcd1234.partial-abcd1234"}
+    for name in (*gone, ".out2.partial-abcd1234", ".outs", ".out.old-abcd1234.bak"):
         (tmp_path / name).mkdir()
     write(tmp_path / "out", "new")
     kept = {path.name for path in tmp_path.iterdir()}
     assert {".out2.partial-abcd1234", ".outs"} < kept
-    assert ".out.partial-abcd1234" not in kept
+    assert not gone & kept
 
 
 @pytest.mark.parametrize("staged", [staged_folder, staged_file])

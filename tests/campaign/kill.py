@@ -25,7 +25,9 @@ from tests.campaign.trees import Tree
 EVENTS = ("os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.chmod", "open", "shutil.rmtree", "fcntl.flock")
 """Audit events of the interpreter, each raised just before the call."""
 
-SIGNALS = ((signal.SIGKILL, 8), (signal.SIGTERM, 1), (signal.SIGINT, 1))
+SIGNALS = ((signal.SIGKILL, 4), (signal.SIGTERM, 3), (signal.SIGINT, 3))
+PROMPT = 0.5
+"""Seconds within which a command that goes on to succeed after a signal must have been about to end anyway."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,7 @@ def _once(rng: Random, job: Job, known: Rehearsal, root: Path, found: Kills, *, 
         call = rng.randrange(known.moment, known.calls)
         how = "aimed at replacing"
         child = start(job.args, root, lambda: _die_at(call))
-        status, sent = child.wait(), signal.SIGKILL
+        status, sent, ignored = child.wait(), signal.SIGKILL, False
         words = f"{job.name}, killed before call {call} of {known.calls}"
     else:
         (sent,) = rng.choices([s for s, _ in SIGNALS], [w for _, w in SIGNALS])
@@ -134,10 +136,13 @@ def _once(rng: Random, job: Job, known: Rehearsal, root: Path, found: Kills, *, 
         how = f"random, {sent.name}"
         child = start(job.args, root)
         time.sleep(delay)
+        running = os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
         os.kill(child.pid, sent)
+        began = time.monotonic()
         status = child.wait()
+        ignored = running and status == 0 and time.monotonic() - began > PROMPT
         words = f"{job.name}, {sent.name} after {delay:.3f} s of {known.seconds:.3f} s"
-    state = _state(job, known, root, child, status, sent)
+    state = "defect: the signal was ignored" if ignored else _state(job, known, root, child, status, sent)
     stderr = child.stderr
     complaint = state if state.startswith("defect") else _next_run(job, known, root)
     found.counts[how, "defect" if complaint else state] += 1

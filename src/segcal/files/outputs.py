@@ -222,7 +222,9 @@ def _is_staged(target: Path) -> bool:
 
 def _collect_leftovers(target: Path) -> None:
     """Remove what a killed process left of this output; put back the old one if the new one did not follow."""
-    pattern = re.compile(rf"\.{re.escape(target.name)}\.(partial|old)-[a-z0-9_]{{8}}(\..*)?")
+    name = re.escape(target.name)
+    removed = rf"\.\.{name}\.old-[a-z0-9_]{{8}}\.partial-[a-z0-9_]{{8}}"  # an old folder while it was removed
+    pattern = re.compile(rf"\.{name}\.(partial|old)-[a-z0-9_]{{8}}(\..*)?|{removed}")
     for path in [path for path in target.parent.iterdir() if pattern.fullmatch(path.name)]:
         if path.name.startswith(f".{target.name}.old-") and not target.exists():
             path.rename(target)
