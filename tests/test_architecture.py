@@ -122,6 +122,10 @@ def test_every_unit_has_its_floor(unit: str) -> None:
     floor_of(unit)
 
 
+def test_few_modules_lie_loose() -> None:
+    assert len(list(ROOT.glob("*.py"))) <= 10
+
+
 def test_imports_go_down() -> None:
     assert sideways(modules()) == []
 
