@@ -17,8 +17,8 @@ from segcal.calibrators.shared.survey import summed_nll
 from segcal.data.sample.scenes import simulate
 from segcal.functional.context import FEATURES, context_features
 from segcal.functional.floor import NO_FLOOR, Floor
-from segcal.functional.log_linear import FeaturePixels, fit_in_memory, loss_sums, read_loss
-from segcal.functional.ridge import Strengths, choose_ridge
+from segcal.functional.log_linear import FeaturePixels, MeanLoss, fit_in_memory, loss_sums, read_loss
+from segcal.functional.ridge import RidgePath, Strengths, ridge_path
 from segcal.kernels.dispatch import plain_only
 from segcal.types import Case, InputError
 from support.strengths import choose_among_few
@@ -174,7 +174,7 @@ def test_the_curvature_is_that_of_expected_labels() -> None:
 
 def test_newton_ends_where_the_slope_is_zero() -> None:
     pixels, penalty = pixels_of(3000), Strengths(0.01, 0.1).penalty(2, CLASSES)
-    point, _ = fit_in_memory([pixels], np.zeros(7), penalty, (0.05, 100.0))
+    point, _ = fit_in_memory(MeanLoss([pixels], (0.05, 100.0)), np.zeros(7), penalty)
     data = pixels.logits, pixels.labels, pixels.features
     found = read_loss(loss_sums(*data, point, (0.05, 100.0)), 7)
     np.testing.assert_allclose(found.gradient / found.pixels + penalty * point, 0, atol=1e-7)
@@ -190,7 +190,7 @@ def test_a_rare_class_is_drawn_more_to_the_common_temperature() -> None:
     labels = torch.from_numpy(np.where(right, predicted, 1 - predicted))
     pixels = FeaturePixels(torch.from_numpy(logits), labels, torch.empty(0, predicted.size), (0, predicted.size))
     penalty = np.array([np.inf, 0.02, 0.02])  # the common temperature stays at 1, so that the offsets must do it
-    point, _ = fit_in_memory([pixels], np.zeros(3), penalty, (0.05, 100.0))
+    point, _ = fit_in_memory(MeanLoss([pixels], (0.05, 100.0)), np.zeros(3), penalty)
     assert 0 < point[2] < point[1] / 2
 
 
@@ -207,12 +207,23 @@ def test_groups_are_never_split(monkeypatch: pytest.MonkeyPatch) -> None:
         columns = pixels.logits.numpy().T
         for start, stop in zip(pixels.edges, pixels.edges[1:], strict=False):
             seen.append({of_pixel[tuple(column)] for column in columns[start:stop]})
-        return choose_ridge(pixels, *arguments, **settings)
+        return ridge_path(pixels, *arguments, **settings)
 
-    monkeypatch.setattr("segcal.calibrators.shared.context_fit.choose_ridge", spy)
+    monkeypatch.setattr("segcal.calibrators.shared.context_fit.ridge_path", spy)
     details = ContextualTemperatureScaling(CLASSES).fit(cases).fit_report_.details
     assert sorted(group for fold in seen for group in fold) == [f"group-{k}" for k in range(4)]
     assert (details["groups"], details["folds"]) == (4, 4)
+
+
+def test_a_fold_may_have_no_part_in_the_choice_for_it() -> None:
+    among = (Strengths(np.inf, np.inf), Strengths(1.0, np.inf), Strengths(1.0, 0.1))
+    losses = np.array([[3.0, 3.0, 3.0], [2.0, 2.0, 9.0], [2.5, 2.5, 0.0]])
+    totals = np.stack([np.ones((3, 3)), losses, losses], axis=2)
+    path = RidgePath(among, totals, ((np.zeros(1),) * 3,) * 3)
+    assert path.best(cautious=False) == 2
+    assert path.best(cautious=False, without=2) == 1
+    assert path.best(cautious=False, allowed=[0, 1]) == 0
+    assert path.best(cautious=False, allowed=[0, 1], without=2) == 1
 
 
 def test_groups_decide_how_much_is_learned() -> None:
@@ -235,23 +246,24 @@ def test_groups_decide_how_much_is_learned() -> None:
 
 def test_cross_validation_takes_the_least_loss_and_of_equals_the_strongest() -> None:
     among = [Strengths(ridge, np.inf) for ridge in (np.inf, 0.1, 1e-3)]
-    choice = choose_ridge(pixels_of(3000), np.zeros(7), among, (0.05, 100.0))
+    choice = ridge_path(pixels_of(3000), np.zeros(7), among, (0.05, 100.0)).choice(cautious=False)
     assert [row.strengths for row in choice.tried] == among
     assert choice.strengths == min(choice.tried, key=lambda row: row.loss).strengths != among[0]
     assert len(choice.refits) == 3
     equal = [Strengths(1e9, np.inf), Strengths(1e8, np.inf)]
-    assert choose_ridge(pixels_of(300), np.zeros(7), equal, (0.05, 100.0)).strengths is equal[0]
-    assert choose_ridge(pixels_of(300), np.zeros(7), equal[::-1], (0.05, 100.0)).strengths is equal[1]
+    assert ridge_path(pixels_of(300), np.zeros(7), equal, (0.05, 100.0)).choice(cautious=False).strengths is equal[0]
+    other = ridge_path(pixels_of(300), np.zeros(7), equal[::-1], (0.05, 100.0)).choice(cautious=False)
+    assert other.strengths is equal[1]
 
 
 def test_held_out_nll_is_that_of_refits() -> None:
     pixels = pixels_of(900)
     strengths = Strengths(0.01, 0.1)
-    choice = choose_ridge(pixels, np.zeros(7), [strengths], (0.05, 100.0))
+    choice = ridge_path(pixels, np.zeros(7), [strengths], (0.05, 100.0)).choice(cautious=False)
     total = 0.0
     for fold in range(3):
         others = [pixels.part(k, k + 1) for k in range(3) if k != fold]
-        point, _ = fit_in_memory(others, np.zeros(7), strengths.penalty(2, CLASSES), (0.05, 100.0))
+        point, _ = fit_in_memory(MeanLoss(others, (0.05, 100.0)), np.zeros(7), strengths.penalty(2, CLASSES))
         np.testing.assert_allclose(choice.refits[fold], point, atol=1e-4)
         held = pixels.part(fold, fold + 1)
         exponent = point[0] + point[1:3] @ held.features.double().numpy() + point[3:][held.logits.argmax(0)]

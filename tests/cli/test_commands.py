@@ -372,7 +372,7 @@ def test_auto_tells_what_it_took(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     unlimited = ("--epochs", 1, "--set", "time_limit=none")
     result = done("fit", tmp_path / "data", "--method", "auto", "--out", tmp_path / "auto", *unlimited)
     shown = result.stdout
-    assert result.stderr.startswith("auto tries ts (")
+    assert result.stderr.startswith("auto compares ts")
     found = segcal.load(tmp_path / "auto").fit_report_.details
     words = " ".join(shown.split())
     assert found["why"] in words

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from segcal.functional.pairs import PairPixels, choose_pair_ridge, fit_pairs, pair_margins
+from segcal.functional.pairs import PairPixels, fit_pairs, pair_margins, pair_path
 
 CLASSES = 4
 
@@ -104,7 +104,7 @@ def test_the_ridge_is_infinite_where_nothing_holds_and_finite_where_something_do
     def chosen(offset: float) -> float:
         folds = [pixels(2000, seed, offset=offset) for seed in range(5)]
         rest = [[other for other in folds if other is not left] for left in folds]
-        picked = choose_pair_ridge(rest, folds, among, cautious=True)
+        picked = pair_path(rest, folds, among).choice(cautious=True)
         assert [ridge for ridge, _ in picked.tried] == list(among)
         return picked.ridge
 

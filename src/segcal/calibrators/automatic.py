@@ -4,17 +4,16 @@ Each group of images (a video, a patient: `Case.group`) is left out once, and ev
 was left out. Of those that are as good as the best the simplest one is chosen, which is temperature scaling unless
 another is better by more than one standard error (`segcal.statistics.simplest_good`).
 
-One pass draws a sample of pixels that all candidates are fitted on, except those that are trained on whole images. A
-small part of it is timed first, so that the plan, with the time of each candidate, is known before anything is fitted.
+One pass draws a sample of pixels that all candidates are scored on, and fitted on, except those that are trained on
+whole images. These are timed first, so that the plan is known before anything is compared.
 """
 
 from __future__ import annotations
 
 import inspect
 import logging
-import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from time import perf_counter
 from types import MappingProxyType
 from typing import Any, NamedTuple, cast
@@ -30,22 +29,21 @@ from segcal.calibrators.contextual import ContextualTemperatureScaling
 from segcal.calibrators.ensemble import EnsembleTemperatureScaling
 from segcal.calibrators.local import LocalTemperatureScaling
 from segcal.calibrators.report import Learned
-from segcal.calibrators.shared.context_sample import ContextSample, draw_sample
+from segcal.calibrators.shared.context_sample import draw_sample
 from segcal.calibrators.shared.cross_validation import FALLBACK, CrossValidation
-from segcal.calibrators.shared.plan import Plan, agreed, extrapolated, seconds_of
-from segcal.calibrators.shared.survey import summed_nll
+from segcal.calibrators.shared.plan import Plan, agreed, extrapolated
+from segcal.calibrators.shared.search import Search
 from segcal.calibrators.temperature import TemperatureScaling
 from segcal.calibrators.tempered import TemperatureCalibrator
 from segcal.cases import CaseStream, StreamedCase
 from segcal.progress import begin_stage
-from segcal.training.environment import launched
 from segcal.training.processes import choose_device
-from segcal.training.settings import Training, override
+from segcal.training.settings import Training
 from segcal.types import Case, IgnoreIndex, Image, InputError, Logits, Probs, Temperature
 
 _FEWEST_GROUPS = 4
 """With fewer, a standard error has two degrees of freedom at most and one odd image decides; TS is used as it is."""
-_PIXELS, _EPOCHS = (1 << 12, 1 << 14), (1, 3)  # on which candidates are timed
+_EPOCHS = (1, 3)  # by which trained candidates are timed
 _log = logging.getLogger("segcal")
 
 
@@ -88,9 +86,9 @@ class AutomaticChoice(Calibrator):
         bounds: Smallest and largest temperature that is applied.
         candidates: Names of the methods to choose among; must include "ts", the fallback. "cmsop" and "cmsap" are not
             tried by default, since they transfer badly to data unlike those they are fitted on.
-        time_limit: Seconds for all candidates together, by the estimate made before they are fitted; those that would
-            exceed it are left out, the most expensive first. The estimate itself takes a few small fits of each, for
-            at most a third of that time, and the chosen one is fitted on all cases afterwards. None tries all.
+        time_limit: Seconds for all candidates together. Trained candidates whose estimated time exceeds it are left
+            out, the most expensive first; all others are fitted on a sample in seconds. The chosen one is fitted on
+            all cases afterwards. None tries all.
     """
 
     spatial_dims: int
@@ -122,7 +120,8 @@ class AutomaticChoice(Calibrator):
         if time_limit is not None and not time_limit > 0:
             raise InputError(f"time_limit must be a positive number of seconds, got {time_limit}")
         self.time_limit = None if time_limit is None else float(time_limit)
-        self.spatial_dims, self.image_channels, self.bounds = spatial_dims, image_channels, tuple(bounds)
+        self.spatial_dims, self.image_channels = spatial_dims, image_channels
+        self.bounds = cast("tuple[float, float]", tuple(bounds))
         self.candidates = tuple(name for name in CANDIDATES if name in candidates)
         for name in self.candidates:  # to refuse wrong settings now
             self._new(name)
@@ -144,17 +143,26 @@ class AutomaticChoice(Calibrator):
         The settings are for candidates that are trained. The plan is logged by the logger "segcal" (level INFO) before
         candidates are fitted, and kept in the report.
         """
+        started = perf_counter()
         begin_stage("reading the cases", 1, 1)
         simplest = self._new(FALLBACK)
         simplest._fit_stream(stream, None, None)  # goes through all cases, so that bad ones are refused by name
-        context = any(isinstance(self._new(name), ContextualTemperatureScaling) for name in self.candidates)
+        context = any(issubclass(_CANDIDATES[name].kind, ContextualTemperatureScaling) for name in self.candidates)
         sample = draw_sample(stream, spatial_dims=self.spatial_dims, features=context)
-        search = _Search(self, CrossValidation.of(sample), sample, stream, validation, settings)
-        chosen, why, plan = search.run()
-        found = simplest if chosen == FALLBACK else self._new(chosen).to(stream.device)
+        scores = CrossValidation.of(sample)
+        search = Search(self._new, scores, sample, stream, validation, settings, self.bounds)
+        chosen, why, plan = FALLBACK, _unscored(scores, len(self.candidates)), Plan((), {})
+        if scores.groups >= _FEWEST_GROUPS and len(self.candidates) > 1:
+            plan = self._plan(search, started)
+            chosen, why = self._compare(search, plan)
+        found = simplest
         if chosen != FALLBACK:
             begin_stage(f"fitting {chosen}, which is chosen", 1, 1)
-            found._fit_stream(stream, validation, settings)
+            found = self._new(chosen).to(stream.device)
+            if isinstance(found, ContextualTemperatureScaling):
+                found._fit_stream(stream, None, sample)
+            else:
+                found._fit_stream(stream, validation, settings)
         self._adopt(chosen, found.to(self.fitted.device))
         report = found.fit_report_
         return Learned(
@@ -163,17 +171,48 @@ class AutomaticChoice(Calibrator):
             nll_after=report.nll_after,
             steps=report.steps,
             converged=report.converged,
-            warnings=tuple(dict.fromkeys((*sample.grouping.warnings, *report.warnings, *search.scores.failures))),
+            warnings=tuple(dict.fromkeys((*sample.grouping.warnings, *report.warnings, *scores.failures))),
             details={
                 "chosen": chosen,
                 "why": why,
-                "groups": search.scores.groups,
+                "groups": scores.groups,
                 "grouping": sample.grouping.to_dict(),
                 "plan": plan.to_dict(),
-                "scores": search.scores.scores(),
+                "scores": scores.scores(),
                 "chosen_details": report.details,
             },
         )
+
+    def _plan(self, search: Search, started: float) -> Plan:
+        """Return what will be tried; trained candidates are timed by a few epochs on one image."""
+        costs = dict[str, float]()
+        used = np.flatnonzero(search.scores.fold >= 0).tolist()
+        first, short = search.stream.part(used[:1]), replace(search.settings, watch=None)
+        trained = [name for name in self.candidates if _CANDIDATES[name].trained]
+        for number, name in enumerate(trained, 1):
+            begin_stage(f"estimating the time of {name}", number, len(trained))
+
+            def train(epochs: int, name: str = name) -> None:
+                self._new(name).to(first.device)._fit_stream(first, None, replace(short, epochs=epochs))
+
+            epochs = short.epochs * len(used) * (search.scores.folds - 1)  # of one image
+            try:
+                costs[name] = extrapolated(train, _EPOCHS, epochs)
+            except InputError as error:
+                search.scores.begin(name).failure = f"could not be fitted: {error}"
+        quick = tuple(name for name in self.candidates if name not in trained)
+        return Plan(quick, agreed(costs, search.stream.device), perf_counter() - started, self.time_limit)
+
+    def _compare(self, search: Search, plan: Plan) -> tuple[str, str]:
+        """Return the candidate that does best on groups left out, and the reason in a sentence."""
+        _log.info(plan.announcement())
+        for number, name in enumerate(plan.tried, 1):
+            begin_stage(f"{name}, candidate {number} of {len(plan.tried)}", number, len(plan.tried))
+            search.score(name)
+        chosen, why = search.scores.choose()
+        if plan.left_out:
+            why += f"; {', '.join(plan.left_out)} was left out by the time limit of {plan.time_limit:.0f} s"
+        return chosen, why
 
     @property
     def applied(self) -> Calibrator:
@@ -243,106 +282,6 @@ class AutomaticChoice(Calibrator):
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
 
-@dataclass(frozen=True)
-class _Search:
-    """Everything that candidates are compared with: the folds, the sample, all cases, and settings of training."""
-
-    owner: AutomaticChoice
-    scores: CrossValidation
-    sample: ContextSample
-    stream: CaseStream
-    validation: CaseStream | None
-    settings: Training
-
-    def run(self) -> tuple[str, str, Plan]:
-        """Return the chosen candidate, the reason in a sentence, and the plan."""
-        plan, candidates = Plan({}, {}, self.owner.time_limit), self.owner.candidates
-        if self.scores.groups < _FEWEST_GROUPS or len(candidates) == 1:
-            return FALLBACK, _unscored(self.scores, len(candidates)), plan
-        plan = self._plan(candidates)
-        _log.info(plan.announcement())
-        for number, name in enumerate(plan.tried, 1):
-            about = f"{name}, candidate {number} of {len(plan.tried)}, {plan.remaining(name)} left"
-            begin_stage(about, number, len(plan.tried))
-            self._score(name)
-        return *self.scores.choose(), plan
-
-    def _plan(self, candidates: Sequence[str]) -> Plan:
-        """Return what will be tried, and roughly how long it takes."""
-        costs, failures = dict[str, float](), dict[str, str]()
-        started, most = perf_counter(), (self.owner.time_limit or math.inf) / 3
-        for number, name in enumerate(candidates, 1):
-            late = name != FALLBACK and perf_counter() - started > most
-            if late and launched()[1] == 1:  # several processes must time the same candidates
-                costs[name] = math.inf
-                continue
-            begin_stage(f"estimating the time of {name}", number, len(candidates))
-            try:
-                costs[name] = self._seconds(name)
-            except InputError as error:
-                if name == FALLBACK:
-                    raise
-                failures[name] = f"could not be fitted: {error}"
-                self.scores.begin(name).failure = failures[name]
-        return Plan(agreed(costs, self.stream.device), failures, self.owner.time_limit)
-
-    def _seconds(self, name: str) -> float:
-        """Return roughly how long a candidate takes, from fits on a few pixels, or of a few epochs on one image."""
-        used = np.flatnonzero(self.scores.fold >= 0).tolist()
-        first, fitted = self.stream.part(used[:1]), list[Calibrator]()
-        if _CANDIDATES[name].trained:
-            short = override(self.settings, watch=None)
-            epochs = short.epochs * len(used) * (self.scores.folds - 1)  # of one image
-            fit = extrapolated(
-                lambda n: fitted.append(self._trained(name, first, None, replace(short, epochs=n, watch=None))),
-                _EPOCHS,
-                epochs,
-            )
-        else:
-            fit = self.scores.folds * extrapolated(
-                lambda n: fitted.append(self._fitted(name, self.sample.thinned(n))), _PIXELS, len(self.sample.case)
-            )
-        return fit + seconds_of(lambda: summed_nll(fitted[-1], first)) * len(used)
-
-    def _score(self, name: str) -> None:
-        """Score a candidate on each fold, fitted on the others."""
-        started, score, trained = perf_counter(), self.scores.begin(name), _CANDIDATES[name].trained
-        for fold in range(self.scores.folds):
-            rest, held_out = self.scores.parts(fold)
-            try:
-                if trained:
-                    apart = None if self.validation is None else _apart(self.validation, self.stream.part(held_out))
-                    fitted = self._trained(name, self.stream.part(rest), apart, self.settings)
-                else:
-                    fitted = self._fitted(name, self.sample.without(fold))
-            except InputError as error:
-                if name == FALLBACK:
-                    raise
-                score.failure = f"could not be fitted: {error}"
-                break
-            score.numbers = fitted.learned
-            for position in held_out:
-                score.sums[self.scores.group[position]] += summed_nll(fitted, self.stream.part([position]))[0]
-            if fold == 0 and trained and self.scores.is_far_behind(name):
-                break
-        score.seconds = perf_counter() - started
-
-    def _trained(self, name: str, stream: CaseStream, validation: CaseStream | None, settings: Training) -> Calibrator:
-        new = self.owner._new(name).to(stream.device)
-        new._fit_stream(stream, validation, settings)
-        return new
-
-    def _fitted(self, name: str, sample: ContextSample) -> Calibrator:
-        """Return a candidate that is not trained, fitted on a sample."""
-        new = self.owner._new(name)
-        if isinstance(new, ContextualTemperatureScaling):
-            new._learn_from(sample, None)
-        else:
-            new._fit_stream(CaseStream([sample.as_case()], self.stream.num_classes), None, None)
-        new.fitted.fill_(True)
-        return new.to(self.stream.device)
-
-
 def _unscored(scores: CrossValidation, candidates: int) -> str:
     if candidates == 1:
         return f"{FALLBACK} is chosen: it is the only candidate"
@@ -352,10 +291,3 @@ def _unscored(scores: CrossValidation, candidates: int) -> str:
         f"{FALLBACK} is chosen: {scores.units} are too few to see which method does better on others; "
         f"give {_FEWEST_GROUPS} or more"
     )
-
-
-def _apart(validation: CaseStream, held_out: CaseStream) -> CaseStream | None:
-    """Return the validation cases of no group that is left out; None if there are none."""
-    groups = {case.group for case in held_out} - {None}
-    positions = [k for k, case in enumerate(validation) if case.group not in groups]
-    return validation.part(positions) if positions else None

@@ -18,7 +18,6 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from segcal.calibrators.base import softmax_of
 from segcal.calibrators.report import Learned
 from segcal.calibrators.shared.context_fit import ContextFit, Outcome
 from segcal.calibrators.shared.context_sample import CONTEXT, ContextSample, draw_sample
@@ -27,7 +26,7 @@ from segcal.calibrators.temperature import TemperatureScaling
 from segcal.calibrators.tempered import TemperatureCalibrator
 from segcal.cases import CaseStream
 from segcal.functional.context import FEATURES, context_temperature
-from segcal.functional.division import finite_in, kernels_check_finite, require_finite
+from segcal.functional.division import finite_in, kernels_check_finite, require_finite, scaled_probabilities
 from segcal.functional.floor import NO_FLOOR, Floor, soft_floor
 from segcal.functional.pairs import PairChoice, pair_margins
 from segcal.functional.probability import at_least_float32, at_least_float32_dtype, keep_labels
@@ -38,6 +37,11 @@ ContextLoss = Literal["nll", "nll+brier"]
 
 _SOFTNESS = 0.05
 """Over how much of log T the floor takes effect."""
+
+
+def usual_floor(temperature: float, bounds: tuple[float, float]) -> Floor:
+    """Return the floor under temperatures, given that of temperature scaling."""
+    return Floor(min(1.0, temperature, bounds[1]), _SOFTNESS)
 
 
 class ContextualTemperatureScaling(TemperatureCalibrator):
@@ -118,9 +122,13 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
             self.register_buffer("pair_offsets", nan.repeat(num_classes, num_classes))
 
     def _learn(self, stream: CaseStream, *, validation: CaseStream | None = None, settings: Any = None) -> Learned:
-        """Choose penalties by cross-validation among the cases, then fit all pixels; `validation` is not used."""
-        sample = draw_sample(stream, spatial_dims=self.spatial_dims, features=self.features)
-        return self._learn_from(sample, stream)
+        """Choose penalties by cross-validation among the cases, then fit all pixels; `validation` is not used.
+
+        As settings, a sample that was drawn before from the same cases can be given.
+        """
+        if not isinstance(settings, ContextSample):
+            settings = draw_sample(stream, spatial_dims=self.spatial_dims, features=self.features)
+        return self._learn_from(settings, stream)
 
     def _temperature(self, logits: Logits, image: Image | None = None) -> Temperature:
         if not self.features:
@@ -144,7 +152,9 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
     def _softmax(self, logits: Logits, temperature: Temperature) -> Probs:
         if not self.pairs:
             return super()._softmax(logits, temperature)
-        return keep_labels(softmax_of(self._divide(logits, temperature)).to(logits.dtype), logits)
+        margins = self._margins(logits, temperature)
+        probs = scaled_probabilities(finite_in(margins, margins.dtype), torch.ones_like(temperature))
+        return keep_labels(probs.to(logits.dtype), logits)
 
     def _margins(self, logits: Logits, temperature: Temperature) -> Logits:
         """Return logits with calibrated margins over every rival."""
@@ -166,7 +176,7 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
     def _learn_from(self, sample: ContextSample, stream: CaseStream | None) -> Learned:
         """Fit on a sample, then, where a stream is given, on all pixels."""
         seen, one = sample if self.features else sample.without_features(), sample.temperature
-        floor = NO_FLOOR if self.sharpen else Floor(min(1.0, one, self.bounds[1]), _SOFTNESS)
+        floor = NO_FLOOR if self.sharpen else usual_floor(one, self.bounds)
         brier = 1.0 if self.loss == "nll+brier" else 0.0
         fit = ContextFit(self.num_classes, seen, stream, floor, self.bounds, brier)
         choice, doubts = self._choose(fit, one)
@@ -204,7 +214,7 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
                 "all pixels, or nearly all, belong to one image or group, so that nothing shows how far to trust more "
                 "than one temperature; one is used: fit on more images or groups"
             ]
-        return fit.choose(one, classes=self.classes), []
+        return fit.path(one, classes=self.classes).choice(cautious=fit.cautious), []
 
     def _fit_one(self, fit: ContextFit) -> Outcome:
         """Fit one temperature for all pixels: temperature scaling itself."""
@@ -216,7 +226,9 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
 
     def _fit_pairs(self, fit: ContextFit, choice: Choice | None, outcome: Outcome) -> tuple[Outcome, dict[str, Any]]:
         """Choose the ridge on pairs at the temperatures that were found, then fit their offsets."""
-        picked = PairChoice(np.inf, ()) if choice is None else fit.choose_pairs(choice)
+        picked = PairChoice(np.inf, ())
+        if choice is not None:
+            picked = fit.pair_path(choice.refits).choice(cautious=fit.cautious)
         found = fit.solve_pairs(picked.ridge, outcome)
         self.pair_offsets.copy_(found.offsets)
         unfinished = () if found.converged else ("the search for pair offsets stopped before it converged",)

@@ -40,16 +40,16 @@ class Loss:
     value: float
     """NLL plus the weighted Brier score."""
     bounded: int
-    """Pixels whose temperature a bound clips."""
+    """FeaturePixels whose temperature a bound clips."""
     raised: int
-    """Pixels whose temperature would be below the floor without it."""
+    """FeaturePixels whose temperature would be below the floor without it."""
     gradient: Array
     curvature: Array
 
 
 @dataclass(frozen=True)
 class FeaturePixels:
-    """Pixels with their features, in memory; fold k is the range from `edges[k]` to `edges[k + 1]`."""
+    """FeaturePixels with their features, in memory; fold k is the range from `edges[k]` to `edges[k + 1]`."""
 
     logits: Float[Tensor, "L N"]
     labels: Int64[Tensor, " N"]
@@ -139,14 +139,39 @@ def read_loss(sums: Array, numbers: int) -> Loss:
     return Loss(int(pixels), nll, value, int(bounded), int(raised), gradient, curvature.reshape(-1, numbers))
 
 
+class MeanLoss:
+    """Mean loss of pixels in memory with its derivatives; the last point is remembered, since searches start there."""
+
+    def __init__(
+        self, parts: list[FeaturePixels], bounds: tuple[float, float], *, floor: Floor = NO_FLOOR, brier: float = 0.0
+    ) -> None:
+        self.parts, self.bounds, self.floor, self.brier = parts, bounds, floor, brier
+        self._last: tuple[bytes, Loss] | None = None
+
+    def at(self, point: Float64[np.ndarray, " P"], cost: Float64[np.ndarray, " P"]) -> tuple[float, Array, Array]:
+        """Return value, gradient and curvature of the mean loss plus `cost / 2` times squares."""
+        key = point.tobytes()
+        if self._last is None or self._last[0] != key:
+            settings: dict[str, Any] = {"floor": self.floor, "brier": self.brier, "curvature": True}
+            rows = [
+                loss_sums(part.logits, part.labels, part.features, point, self.bounds, **settings)
+                for part in self.parts
+            ]
+            self._last = key, read_loss(np.sum(rows, axis=0), point.size)
+        found = self._last[1]
+        value = found.value / found.pixels + (cost * point**2).sum() / 2
+        return (
+            float(value),
+            found.gradient / found.pixels + cost * point,
+            found.curvature / found.pixels + np.diag(cost),
+        )
+
+
 def fit_in_memory(
-    parts: list[FeaturePixels],
+    loss: MeanLoss,
     start: Float64[np.ndarray, " P"],
     penalty: Float64[np.ndarray, " P"],
-    bounds: tuple[float, float],
     *,
-    floor: Floor = NO_FLOOR,
-    brier: float = 0.0,
     tolerance: float = 1e-12,
 ) -> tuple[Array, Array]:
     """Return the point of least mean loss plus `penalty / 2` times squares, and the curvature there (Newton's method).
@@ -157,24 +182,15 @@ def fit_in_memory(
     """
     free = np.flatnonzero(np.isfinite(penalty))
     cost = np.where(np.isfinite(penalty), penalty, 0.0)
-
-    def at(point: Array) -> tuple[float, Array, Array]:
-        settings: dict[str, Any] = {"floor": floor, "brier": brier, "curvature": True}
-        sums = [loss_sums(part.logits, part.labels, part.features, point, bounds, **settings) for part in parts]
-        found = read_loss(np.sum(sums, axis=0), point.size)
-        value = found.value / found.pixels + (cost * point**2).sum() / 2
-        gradient = found.gradient / found.pixels + cost * point
-        return float(value), gradient, found.curvature / found.pixels + np.diag(cost)
-
     point, damping = np.array(start, dtype=np.float64), 0.0
-    value, gradient, curvature = at(point)
+    value, gradient, curvature = loss.at(point, cost)
     for _ in range(_EVALUATIONS):
         rigid = curvature[np.ix_(free, free)]
         rigid = rigid + (1e-10 * np.trace(rigid) / max(len(free), 1) + 1e-14) * np.eye(len(free))
         step = np.zeros_like(point)
         step[free] = -np.linalg.solve(rigid + damping * np.diag(np.diag(rigid)), gradient[free])
         promised = -(gradient @ step) - step[free] @ rigid @ step[free] / 2
-        found = at(point + step)
+        found = loss.at(point + step, cost)
         if found[0] < value and value - found[0] >= _TRUSTED * promised:
             point, (value, gradient, curvature) = point + step, found
             damping = damping / 4 if damping > _DAMPING else 0.0

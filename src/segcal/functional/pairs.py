@@ -192,33 +192,58 @@ class PairChoice:
     tried: tuple[tuple[float, float], ...]
 
 
-def choose_pair_ridge(
+@dataclass(frozen=True)
+class PairPath:
+    """Offsets fitted without each fold under several ridges, and their NLL on the fold left out.
+
+    Attributes:
+        among: The ridges, the strongest first; infinity stands for no offsets.
+        totals: Pixels, NLL and NLL again of each ridge on each fold left out.
+        offsets: Offsets of each ridge without each fold.
+    """
+
+    among: tuple[float, ...]
+    totals: Float64[np.ndarray, "K folds 3"]
+    offsets: tuple[tuple[Float64[Tensor, "L L"], ...], ...]
+
+    def best(self, *, cautious: bool, without: int | None = None) -> int:
+        """Return the position of the ridge of least NLL, in whose choice one fold may have no part.
+
+        A `cautious` choice takes the strongest ridge within one standard error, over folds, of the best.
+        """
+        totals = self.totals[:, [fold for fold in range(self.totals.shape[1]) if fold != without]]
+        best = first_least((totals[:, :, 1].sum(axis=1) / totals[:, :, 0].sum(axis=1)).tolist())
+        return int(np.flatnonzero(within_one_error(totals, best))[0]) if cautious else best
+
+    def choice(self, *, cautious: bool) -> PairChoice:
+        """Return the chosen ridge with all that were tried."""
+        means = (self.totals[:, :, 1].sum(axis=1) / self.totals[:, :, 0].sum(axis=1)).tolist()
+        return PairChoice(self.among[self.best(cautious=cautious)], tuple(zip(self.among, means, strict=True)))
+
+
+def pair_path(
     fitted: Sequence[Sequence[PairPixels]],
     held_out: Sequence[PairPixels],
     among: Sequence[float],
     *,
     upper: float = 0.0,
-    cautious: bool,
-) -> PairChoice:
-    """Return the ridge of least NLL on the folds left out, the strongest first and infinity among them.
+) -> PairPath:
+    """Fit offsets under each ridge without each fold, and measure the fold left out.
 
-    Of each fold `fitted` holds the others and `held_out` the fold itself, at temperatures fitted without it. A
-    `cautious` choice takes the strongest ridge within one standard error, over folds, of the best.
+    Of each fold `fitted` holds the others and `held_out` the fold itself, at temperatures fitted without it.
     """
     totals = np.zeros((len(among), len(held_out), 3))
+    offsets: list[list[Tensor]] = [[] for _ in among]
     for fold, (parts, left) in enumerate(zip(fitted, held_out, strict=True)):
         zero = point = torch.zeros(len(left.rest), len(left.rest), dtype=torch.float64)
         for k, ridge in enumerate(among):
             if np.isfinite(ridge):
                 point = fit_pairs(partial(_total, parts), point, ridge, upper=upper).offsets
-            sums = left.sums(point if np.isfinite(ridge) else zero)
+            offsets[k].append(point if np.isfinite(ridge) else zero)
+            sums = left.sums(offsets[k][-1])
             nll = float(sums.nll.sum())
             totals[k, fold] = sums.pixels, nll, nll
-    means = (totals[:, :, 1].sum(axis=1) / totals[:, :, 0].sum(axis=1)).tolist()
-    best = first_least(means)
-    if cautious:
-        best = int(np.flatnonzero(within_one_error(totals, best))[0])
-    return PairChoice(float(among[best]), tuple(zip(map(float, among), means, strict=True)))
+    return PairPath(tuple(map(float, among)), totals, tuple(map(tuple, offsets)))
 
 
 def strongest_pairs(offsets: Array, count: int) -> list[tuple[int, int, float]]:

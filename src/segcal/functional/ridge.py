@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float64
 from scipy.special import stdtrit
 
 from segcal.functional.floor import NO_FLOOR, Floor
-from segcal.functional.log_linear import FeaturePixels, fit_in_memory, loss_sums, read_loss
+from segcal.functional.log_linear import FeaturePixels, MeanLoss, fit_in_memory, loss_sums, read_loss
 from segcal.types import Array
 
 _TOLERANCE = 1e-8  # nats that the last step may still promise
@@ -59,7 +59,47 @@ class Choice:
         return np.stack([point - reach, point + reach], axis=1)
 
 
-def choose_ridge(
+@dataclass(frozen=True)
+class RidgePath:
+    """Fits without each fold at several strengths, and their loss on the fold left out.
+
+    Attributes:
+        among: The strengths, the strongest first.
+        totals: FeaturePixels, NLL and loss of each strength on each fold left out.
+        points: Fits of each strength without each fold.
+    """
+
+    among: tuple[Strengths, ...]
+    totals: Float64[np.ndarray, "K folds 3"]
+    points: tuple[tuple[Array, ...], ...]
+
+    def best(self, *, cautious: bool, allowed: Sequence[int] | None = None, without: int | None = None) -> int:
+        """Return the position of the strengths of least loss; of equal ones the first.
+
+        A `cautious` choice takes the strongest ridge on class offsets whose loss is within one standard error, over
+        folds, of the least. Some strengths only may be `allowed`, and one fold may have no part in the choice.
+        """
+        rows = list(range(len(self.among)) if allowed is None else allowed)
+        folds = [fold for fold in range(self.totals.shape[1]) if fold != without]
+        totals = self.totals[np.ix_(rows, folds)]
+        losses = totals[:, :, 2].sum(axis=1) / totals[:, :, 0].sum(axis=1)
+        best = first_least(losses.tolist())
+        if cautious:
+            classes = np.array([self.among[k].classes for k in rows])
+            near = within_one_error(totals, best)
+            best = first_least(np.where(near & (classes == classes[near].max()), losses, np.inf).tolist())
+        return rows[best]
+
+    def choice(self, *, cautious: bool) -> Choice:
+        """Return the chosen strengths with all that were tried."""
+        sums = self.totals.sum(axis=1).tolist()
+        rows = zip(self.among, sums, strict=True)
+        tried = tuple(Tried(strengths, nll / n, loss / n) for strengths, (n, nll, loss) in rows)
+        best = self.best(cautious=cautious)
+        return Choice(self.among[best], tried, self.points[best])
+
+
+def ridge_path(
     pixels: FeaturePixels,
     start: Array,
     among: Sequence[Strengths],
@@ -68,36 +108,28 @@ def choose_ridge(
     applied: tuple[float, float] | None = None,
     floor: Floor = NO_FLOOR,
     brier: float = 0.0,
-    cautious: bool = False,
-) -> Choice:
-    """Return the strengths of least loss on the folds left out; of equal ones the first, so the strongest comes first.
+) -> RidgePath:
+    """Fit each of the strengths without each fold, and measure the fold left out.
 
     Temperatures are fitted within the bounds, and scored within those that will be `applied`, if others. Each fit
-    starts from the one before it, with 0 for what is not free. A `cautious` choice takes the strongest ridge on class
-    offsets whose loss is within one standard error, over folds, of the least.
+    starts from the one before it, with 0 for what is not free.
     """
     features, classes = len(pixels.features), len(pixels.logits)
     folds = len(pixels.edges) - 1
     totals = np.zeros((len(among), folds, 3))
     points: list[list[Array]] = [[] for _ in among]
     for fold in range(folds):
-        parts = [pixels.part(0, fold), pixels.part(fold + 1, folds)]
-        parts = [part for part in parts if part.edges[-1]]
-        held_out, point = pixels.part(fold, fold + 1), start
+        parts = [part for part in (pixels.part(0, fold), pixels.part(fold + 1, folds)) if part.edges[-1]]
+        loss, held_out, point = MeanLoss(parts, bounds, floor=floor, brier=brier), pixels.part(fold, fold + 1), start
         for k, strengths in enumerate(among):
             penalty = strengths.penalty(features, classes)
             begin = np.where(np.isfinite(penalty), point, 0.0)
-            point, _ = fit_in_memory(parts, begin, penalty, bounds, floor=floor, brier=brier, tolerance=_TOLERANCE)
+            point, _ = fit_in_memory(loss, begin, penalty, tolerance=_TOLERANCE)
             points[k].append(point)
             data = held_out.logits, held_out.labels, held_out.features
             found = read_loss(loss_sums(*data, point, applied or bounds, floor=floor, brier=brier), point.size)
             totals[k, fold] = found.pixels, found.nll, found.value
-    sums = totals.sum(axis=1).tolist()
-    tried = [Tried(strengths, nll / n, loss / n) for strengths, (n, nll, loss) in zip(among, sums, strict=True)]
-    best = first_least([row.loss for row in tried])
-    if cautious:
-        best = _fewest_offsets(tried, totals, best)
-    return Choice(among[best], tuple(tried), tuple(points[best]))
+    return RidgePath(tuple(among), totals, tuple(map(tuple, points)))
 
 
 def first_least(losses: Sequence[float]) -> int:
@@ -116,12 +148,3 @@ def within_one_error(totals: Float64[np.ndarray, "K folds 3"], best: int) -> Boo
     spread = ((gap - mean[:, np.newaxis] * pixels) ** 2).sum(axis=1)
     near: Array = mean <= np.sqrt(folds / max(folds - 1, 1) * spread) / pixels.sum() + _EQUAL
     return near
-
-
-def _fewest_offsets(tried: Sequence[Tried], totals: Array, best: int) -> int:
-    """Return the best of the strongest class ridge among those that are as good as the best."""
-    near = within_one_error(totals, best)
-    strongest = max(row.strengths.classes for row, good in zip(tried, near, strict=True) if good)
-    losses = [row.loss if good and row.strengths.classes == strongest else np.inf
-              for row, good in zip(tried, near, strict=True)]  # fmt: skip
-    return first_least(losses)

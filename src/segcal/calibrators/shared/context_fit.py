@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from itertools import product
@@ -16,9 +16,9 @@ from segcal.calibrators.shared.context_sample import ContextSample, context_slab
 from segcal.cases import CaseStream
 from segcal.functional.floor import Floor, soft_floor
 from segcal.functional.lbfgs import Block, Minimum, Preconditioner, minimise
-from segcal.functional.log_linear import FeaturePixels, Loss, fit_in_memory, loss_sums, read_loss
-from segcal.functional.pairs import PairChoice, PairFit, PairPixels, PairSums, choose_pair_ridge, fit_pairs
-from segcal.functional.ridge import Choice, Strengths, choose_ridge
+from segcal.functional.log_linear import FeaturePixels, Loss, MeanLoss, fit_in_memory, loss_sums, read_loss
+from segcal.functional.pairs import PairFit, PairPath, PairPixels, PairSums, fit_pairs, pair_path
+from segcal.functional.ridge import Choice, RidgePath, Strengths, ridge_path
 from segcal.statistics.grouping import FEW_GROUPS
 from segcal.types import Array
 
@@ -81,20 +81,14 @@ class ContextFit:
         """True if the groups are too few to trust cross-validation to a fraction of its error."""
         return self.sample.grouping.count < FEW_GROUPS
 
-    def choose(self, one: float, *, classes: bool) -> Choice:
-        """Return the strengths of least loss on the folds left out, from the one temperature of all pixels."""
+    def path(self, one: float, *, classes: bool) -> RidgePath:
+        """Return fits without each fold, from the one temperature of all pixels."""
         start = np.zeros(1 + self.many + self.num_classes)
         start[0] = self.floor.inverse(float(np.log(one)))
         both = product(FEATURE_RIDGES if self.many else (np.inf,), CLASS_RIDGES if classes else (np.inf,))
-        return choose_ridge(
-            self.data,
-            start,
-            [Strengths(*strengths) for strengths in both],
-            self.searched,
-            applied=self.bounds,
-            floor=self.floor,
-            brier=self.brier,
-            cautious=self.cautious,
+        among = [Strengths(*strengths) for strengths in both]
+        return ridge_path(
+            self.data, start, among, self.searched, applied=self.bounds, floor=self.floor, brier=self.brier
         )
 
     def solve(self, choice: Choice) -> Outcome:
@@ -106,8 +100,8 @@ class ContextFit:
         penalty = choice.strengths.penalty(self.many, self.num_classes)
         # not from T = 1, which may lie outside the bounds, where nothing has a slope
         middle = np.mean(choice.refits, axis=0)
-        found = fit_in_memory([self.data], middle, penalty, self.searched, floor=self.floor, brier=self.brier)
-        return *found, penalty
+        loss = MeanLoss([self.data], self.searched, floor=self.floor, brier=self.brier)
+        return *fit_in_memory(loss, middle, penalty), penalty
 
     def _fit_sample(self, choice: Choice) -> Outcome:
         point, data = self._solve_sample(choice)[0], self.data
@@ -175,16 +169,16 @@ class ContextFit:
         if not least.converged:
             yield f"the search stopped after {least.evaluations} passes before it converged"
 
-    def choose_pairs(self, choice: Choice) -> PairChoice:
-        """Return the ridge on pairs of least NLL on the folds left out, each at temperatures fitted without it."""
+    def pair_path(self, refits: Sequence[Array]) -> PairPath:
+        """Return pair offsets fitted without each fold, each at temperatures that were fitted without it."""
         fitted, held_out = [], []
         data = self.data.thinned(_PAIR_SAMPLE)
-        for fold, point in enumerate(choice.refits):
+        for fold, point in enumerate(refits):
             parts = [data.part(fold, fold + 1), data.part(0, fold), data.part(fold + 1, self.sample.folds)]
-            left, *others = [self._pairs_of(part, point) for part in parts if part.edges[-1]]
+            left, *others = [self.pairs_of(part, point) for part in parts if part.edges[-1]]
             fitted.append(others)
             held_out.append(left)
-        return choose_pair_ridge(fitted, held_out, PAIR_RIDGES, upper=self._upper, cautious=self.cautious)
+        return pair_path(fitted, held_out, PAIR_RIDGES, upper=self._upper)
 
     def solve_pairs(self, ridge: float, outcome: Outcome) -> PairFit:
         """Return the pair offsets of least NLL at the temperatures that were found."""
@@ -192,7 +186,7 @@ class ContextFit:
         zero = torch.zeros(classes, classes, dtype=torch.float64)
         if not np.isfinite(ridge):
             return PairFit(zero, outcome.nll, 0, True)
-        fit = fit_pairs(self._pairs_of(self.data, outcome.point).sums, zero, ridge, upper=self._upper)
+        fit = fit_pairs(self.pairs_of(self.data, outcome.point).sums, zero, ridge, upper=self._upper)
         if self.stream is None:
             return fit
         all_pixels = self._pair_sums(outcome.point)
@@ -203,7 +197,8 @@ class ContextFit:
         """The largest pair offset: none raises a margin where a floor keeps confidence down."""
         return 0.0 if self.floor.value > 0 else np.inf
 
-    def _pairs_of(self, data: FeaturePixels, point: Array) -> PairPixels:
+    def pairs_of(self, data: FeaturePixels, point: Array) -> PairPixels:
+        """Return pixels by predicted class, at the temperatures of a point."""
         inverse = self._inverse(data.logits, data.features, point)
         return PairPixels.of(data.logits, data.labels, inverse)
 

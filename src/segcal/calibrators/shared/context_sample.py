@@ -6,6 +6,7 @@ candidates.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -31,6 +32,7 @@ CONTEXT = -(-REACH // 8) * 8
 
 _SAMPLE = 1 << 17  # pixels
 _SAMPLE_LOGITS = 1 << 23  # and scores, where there are many classes
+_HALF = 16  # bits of a position in each of two numbers
 _CELLS = 4  # along each axis, in which the predictions of a case are counted to compare cases
 _PLACES = 32  # pixels along each axis that are looked at for it
 
@@ -48,6 +50,8 @@ class ContextSample:
     """The draw, with features as they are."""
     case: Int64[np.ndarray, " N"]
     """The number of the case that each drawn pixel belongs to."""
+    position: Int64[np.ndarray, " N"]
+    """The position of each drawn pixel in its case, laid flat."""
     sizes: Int64[np.ndarray, " cases"]
     """Labelled pixels of each case."""
     fold: Int64[np.ndarray, " cases"]
@@ -101,6 +105,7 @@ class ContextSample:
             scale=_positive(known.std(axis=1)),
             data=data,
             case=self.case[stays],
+            position=self.position[stays],
             sizes=np.where(left >= 0, self.sizes, 0),
             fold=left,
             grouping=replace(self.grouping, groups=groups),
@@ -110,7 +115,7 @@ class ContextSample:
         """Return a sample of about `count` of the pixels, evenly spaced in every fold; sums stay those of all."""
         step = max(1, -(-len(self.case) // count))
         kept = np.concatenate([np.arange(first, last, step) for first, last in pairwise(self.data.edges)])
-        return replace(self, data=self.data.thinned(count), case=self.case[kept])
+        return replace(self, data=self.data.thinned(count), case=self.case[kept], position=self.position[kept])
 
     def without_features(self) -> ContextSample:
         """Return the same sample for methods that do not look at the context."""
@@ -125,7 +130,7 @@ class ContextSample:
 def draw_sample(stream: CaseStream, *, spatial_dims: int, features: bool) -> ContextSample:
     """Go through the cases once: sums over all pixels, the draw, and the groups."""
     classes, many = stream.num_classes, len(FEATURES) if features else 0
-    sampler = Sampler(1, min(_SAMPLE, _SAMPLE_LOGITS // classes), rows=classes + many + 2, narrow=True)
+    sampler = Sampler(1, min(_SAMPLE, _SAMPLE_LOGITS // classes), rows=classes + many + 4, narrow=True)
     names, groups, layouts, sizes = list[str](), list[str | None](), list[Array](), np.zeros(len(stream), np.int64)
     nll, moments = 0.0, np.zeros((2, many))
     for number, case in enumerate(stream):
@@ -138,6 +143,7 @@ def draw_sample(stream: CaseStream, *, spatial_dims: int, features: bool) -> Con
         for slab in case.slabs(CONTEXT if features else 0):
             layout = layout + _layout(slab.logits[0, :, slab.inner], slab.inner_rows.start, case.shape[1:])
             logits, labels, known = _described(slab, features=features)
+            first = slab.inner_rows.start * math.prod(case.shape[2:])
             del slab  # with its context it takes hundreds of megabytes
             found = likelihood(logits, labels, 1.0)
             if not found.pixels:
@@ -146,7 +152,11 @@ def draw_sample(stream: CaseStream, *, spatial_dims: int, features: bool) -> Con
             nll += found.nll
             truth = labels.cpu().numpy()
             moments += _moments(known.cpu().numpy()[:, truth >= 0])
-            extra = torch.from_numpy(np.stack([truth, np.full_like(truth, number)]))
+            place = np.arange(truth.size) + first
+            # in two parts, since float32 holds whole numbers up to 2**24
+            extra = torch.from_numpy(
+                np.stack([truth, place >> _HALF, place % (1 << _HALF), np.full_like(truth, number)])
+            )
             sampler.add(logits, torch.from_numpy(np.minimum(truth, 0)), known, extra)
         names.append(case.name)
         groups.append(case.group)
@@ -161,8 +171,8 @@ def draw_sample(stream: CaseStream, *, spatial_dims: int, features: bool) -> Con
     planned[used] = folds_of(grouping.groups, sizes=sizes[used].tolist())
     mean = moments[0] / pixels
     scale = _positive(np.sqrt(np.maximum(moments[1] / pixels - mean**2, 0.0)))
-    data, case_of, fold = _by_fold(sampler.values(), classes, planned)
-    return ContextSample(pixels, nll, mean, scale, data, case_of, sizes, fold, grouping)
+    data, places, fold = _by_fold(sampler.values(), classes, planned)
+    return ContextSample(pixels, nll, mean, scale, data, *places, sizes, fold, grouping)
 
 
 def context_slabs(stream: CaseStream, *, features: bool) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
@@ -211,8 +221,8 @@ def _positive(scale: Array) -> Array:
     return np.where(scale < 1e-6, 1.0, scale)
 
 
-def _by_fold(values: Array, classes: int, planned: Array) -> tuple[FeaturePixels, Array, Array]:
-    """Return the draw in the order of folds, the case of each pixel, and the fold of each case.
+def _by_fold(values: Array, classes: int, planned: Array) -> tuple[FeaturePixels, tuple[Array, Array], Array]:
+    """Return the draw in the order of folds, case and position of each pixel, and the fold of each case.
 
     A fold of which nothing was drawn, because its images have very few pixels, is left out.
     """
@@ -221,9 +231,11 @@ def _by_fold(values: Array, classes: int, planned: Array) -> tuple[FeaturePixels
     order = np.argsort(fold, kind="stable")
     data = FeaturePixels(
         torch.from_numpy(np.ascontiguousarray(values[:classes, order])),
-        torch.from_numpy(values[-2, order].astype(np.int64)),
-        torch.from_numpy(np.ascontiguousarray(values[classes:-2, order])),
+        torch.from_numpy(values[-4, order].astype(np.int64)),
+        torch.from_numpy(np.ascontiguousarray(values[classes:-4, order])),
         (0, *np.cumsum(np.bincount(fold)).tolist()),
     )
     place = {int(name): k for k, name in enumerate(present)}
-    return data, case[order], np.array([place.get(int(name), -1) for name in planned])
+    high, low = values[-3:-1, order].astype(np.int64)
+    positions = (high << _HALF) + low
+    return data, (case[order], positions), np.array([place.get(int(name), -1) for name in planned])

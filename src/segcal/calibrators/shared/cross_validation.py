@@ -53,10 +53,12 @@ class CrossValidation:
     @classmethod
     def of(cls, sample: ContextSample) -> CrossValidation:
         """Return the groups and folds of the cases that a sample was drawn from."""
-        places = np.flatnonzero(sample.sizes > 0)
+        labelled = np.flatnonzero(sample.sizes > 0)
+        names = [name or "" for name in sample.grouping.groups]
+        drawn = sample.fold[labelled] >= 0
         group = np.full(len(sample.sizes), -1)
-        group[places] = clusters_of([name or "" for name in sample.grouping.groups])
-        return cls(group, sample.fold, np.bincount(group[places], weights=sample.sizes[places]))
+        group[labelled[drawn]] = clusters_of([name for name, own in zip(names, drawn, strict=True) if own])
+        return cls(group, sample.fold, np.bincount(group[sample.case]).astype(np.float64))
 
     @property
     def groups(self) -> int:
