@@ -154,15 +154,11 @@ def list_files(folder: Path) -> None:
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder, also if a signal asks the process to end meanwhile; it gets a temporary name first."""
+    """Remove a folder, which gets a temporary name first: a process that is killed leaves all of it or nothing."""
     aside = temporary_name(path)
-    try:
-        with suppress(FileNotFoundError):
-            path.rename(aside)
-        shutil.rmtree(aside, ignore_errors=True)
-    except BaseException:
-        shutil.rmtree(aside, ignore_errors=True)
-        raise
+    with suppress(FileNotFoundError):
+        path.rename(aside)
+    _remove(aside)
 
 
 def temporary_name(target: Path, suffix: str = "") -> Path:
@@ -212,7 +208,16 @@ def _replace_folder(staging: Path, target: Path) -> None:
         raise
     if durable:
         sync(target.parent)
-    remove_folder(aside)
+    _remove(aside)
+
+
+def _remove(path: Path) -> None:
+    """Remove a folder with a temporary name, also if a signal asks the process to end meanwhile."""
+    try:
+        shutil.rmtree(path, ignore_errors=True)
+    except BaseException:
+        shutil.rmtree(path, ignore_errors=True)
+        raise
 
 
 def _is_staged(target: Path) -> bool:
