@@ -1,4 +1,4 @@
-"""What users give to `segcal.evaluate`: cases or pairs of arrays, methods by name or one calibrator."""
+"""Arguments of `segcal.evaluate` as users give them: cases or pairs of arrays, methods by name or one calibrator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which method to use: the one function whose answer the page, the commands, the demo and the docs quote.
+"""Recommendation of a method: the one function whose answer the page, the commands, the demo and the docs quote.
 
 Methods are judged by proper scores, which cannot be improved by moving probabilities away from what they should be; a
 low ECE alone recommends nothing. A method is recommended if its NLL is lower than that of the baseline by a thousandth
@@ -36,7 +36,7 @@ class ScoreDifference(NamedTuple):
 
     @property
     def is_noise(self) -> bool:
-        """Whether the interval holds 0; without an interval (one image) any difference may be noise."""
+        """Return whether the interval holds 0; without an interval (one image) any difference may be noise."""
         return bool(np.isnan(self.low) or self.low <= 0 <= self.high)
 
 
