@@ -357,6 +357,14 @@ def test_figures_and_tables_can_be_downloaded(opened: Opened) -> None:
     assert all(0 <= float(row[1]) <= 1 for row in rows[1:])
 
 
+def test_the_page_opens_with_two_sentences_and_ends_its_summary_in_advice(opened: Opened) -> None:
+    page = opened.page
+    assert page.locator("#summary .opening > div").first.locator("h1, p").count() == 2
+    assert page.locator("#summary .before-after svg[role=img]").count() == 2
+    advice = page.locator("#summary > *").last
+    assert advice.locator("h3").inner_text() == "Recommendation"
+
+
 def test_maps_lie_over_the_image(opened: Opened) -> None:
     page = opened.page
     picture = "document.querySelector('#cases canvas[aria-label=\"confidence, UC\"]').toDataURL()"

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segcal import Results
+from segcal.evaluation.recommendation import recommend
 from segcal.report.scores import MethodScores, Value, severity_of
 from segcal.report.words import headline
 from segcal.tables import Presentation
@@ -38,6 +39,7 @@ def made(
         for k in range(IMAGES):
             values = {
                 "nll": nll[method] + SPREAD[k] + wobble[k],
+                "brier": (nll[method] + SPREAD[k] + wobble[k]) / 2,
                 "ece": ece[method] + SPREAD[k] / 10,
                 "accuracy": (accuracy or {}).get(method, 0.9),
             }
@@ -118,14 +120,13 @@ def test_the_best_method_is_that_of_least_nll_and_a_low_ece_alone_is_not_praised
     """The hippocampus: isotonic regression has the least ECE, and an NLL above that of the network."""
     nll = {"UC": 0.338, "TS": 0.336, "ISOTONIC": 0.340, "LTS": 0.327}
     results = made(nll, {"UC": 0.02, "TS": 0.018, "ISOTONIC": 0.005, "LTS": 0.012}, bins=[(100, 96, 97.0)])
-    assert MethodScores(results).best == "LTS"
+    assert MethodScores(results).recommendation.method == "LTS"
     sentences = said(results)
     assert sentences[0].startswith("The network is only slightly overconfident")
-    assert sentences[1].startswith(
-        "Use LTS (local temperature scaling): it lowers the NLL of UC by 3.3%, from 0.3380 to 0.3270 "
-        "(95 % interval of the difference -0.0110 to "
+    assert sentences[1] == (
+        "LTS (local temperature scaling) is recommended: it changes the ECE from 2.00\u00a0% to 1.20\u00a0% and the "
+        "negative log-likelihood (NLL) from 0.3380 to 0.3270."
     )
-    assert "ECE 2.00\u00a0% to 1.20\u00a0%" in sentences[1]
     assert (
         "ISOTONIC (isotonic regression) has the lowest ECE, 0.50\u00a0%, but its NLL is 0.3400, "
         "above 0.3270 of LTS and even above 0.3380 of UC."
@@ -143,20 +144,19 @@ def test_a_number_is_not_called_above_one_that_reads_the_same() -> None:
 
 def test_a_gain_within_noise_is_called_noise() -> None:
     results = made({"UC": 0.338, "TS": 0.337}, {"UC": 0.02, "TS": 0.01}, noise={"TS": 0.02})
-    (sentence,) = [sentence for sentence in said(results) if "noise" in sentence]
-    assert sentence.startswith("Keep UC: no method lowers its NLL by more than noise")
-    assert not any("Use " in sentence for sentence in said(results))
+    assert said(results)[1] == recommend(results).reason
+    assert "no method lowers its NLL by more than noise" in said(results)[1]
 
 
 def test_methods_close_to_the_best_are_named() -> None:
     nll = {"UC": 0.5, "TS": 0.401, "LTS": 0.4, "CTS": 0.45}
-    sentences = said(made(nll, dict.fromkeys(nll, 0.02), noise={"TS": 0.02}))
-    assert any("is within noise of it and no simpler." in sentence for sentence in sentences)
+    reason = recommend(made(nll, dict.fromkeys(nll, 0.02), noise={"TS": 0.02})).reason
+    assert "is within noise of it and no simpler." in reason
 
 
 def test_calibration_that_does_not_help_is_said_not_to() -> None:
     sentences = said(made({"UC": 0.3, "TS": 0.31, "LTS": 0.32}, {"UC": 0.01, "TS": 0.02, "LTS": 0.02}))
-    assert sentences[1].startswith("Keep UC: no method lowers its NLL by more than noise")
+    assert sentences[1].startswith("Keep UC: no method lowers its NLL")
     assert "TS and LTS make the NLL worse than UC." in sentences
 
 

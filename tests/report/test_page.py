@@ -18,6 +18,7 @@ from PIL import Image
 
 from segcal import InputError, Results, create, evaluate
 from segcal.evaluation.portraits import make_portraits, save_portraits
+from segcal.evaluation.recommendation import recommend
 from segcal.report import page_content, render, write_page, write_page_of_folder
 from segcal.report.sections import SECTIONS
 from segcal.report.view import short
@@ -242,3 +243,16 @@ def test_notes_say_whether_all_leaves_out_a_background(found: tuple[Results, Any
     held = "every labelled pixel" if background is None else "labelled pixels outside the background, and Boundary"
     assert shown == f"All: {held}"
     assert shown in " ".join(str(results.table()).split())
+
+
+def test_the_summary_ends_in_the_recommendation_and_its_command(found: tuple[Results, Any, Any]) -> None:
+    results, cases, methods = found
+    summary, advice = page_content(results)["sections"]["summary"], recommend(results)
+    assert summary["recommended"] == advice.method == "TS"
+    assert " ".join(summary["advice"]["sentences"]) == str(advice)
+    assert summary["advice"]["command"].startswith("segcal fit DATA --method ts --out ts/ && segcal apply ts/")
+    options: dict[str, Any] = {"num_classes": 3, "patches": 0, "repetitions": 20}
+    named = evaluate(cases, {"UC": None, "mine": methods["TS"]}, background=0, **options)
+    assert page_content(named)["sections"]["summary"]["advice"]["command"] is None  # no method of ours has this name
+    alone = evaluate(cases, {"UC": None}, **options)
+    assert page_content(alone)["sections"]["summary"]["advice"] is None

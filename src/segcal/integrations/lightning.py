@@ -127,7 +127,7 @@ class CalibrationCallback(Callback):
         """Take the calibrator of a checkpoint over."""
         with TemporaryDirectory() as folder:
             for name, content in state_dict.items():
-                (Path(folder) / Path(name).name).write_bytes(content.numpy().tobytes())
+                (Path(folder) / Path(name).name).write_bytes(content.cpu().numpy().tobytes())
             self.calibrator = load(folder) if state_dict else None
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:

@@ -1,8 +1,4 @@
-"""Summary of the results: calibration of the network, scores of the methods, and which differences are noise.
-
-The best method is the one that `segcal.evaluation.recommendation` recommends by proper scores. ECE is reported beside
-it, because a method can lower its ECE and still give worse probabilities.
-"""
+"""Scores of the methods, averaged as their presentation says, and the calibration of the network in bands."""
 
 from __future__ import annotations
 
@@ -86,13 +82,8 @@ class MethodScores:
     results: Results
 
     @cached_property
-    def best(self) -> str:
-        """The recommended method (`segcal.evaluation.recommendation`); the baseline where none is better."""
-        return self.recommendation.method
-
-    @cached_property
     def recommendation(self) -> Recommendation:
-        """The recommendation that every output quotes."""
+        """The method that every output recommends, with the reason."""
         return recommend(self.results)
 
     def value(self, method: str, metric: str, region: str = "all") -> Value | None:
@@ -131,10 +122,7 @@ class MethodScores:
         )
 
     def difference(self, method: str, other: str, metric: str = "nll") -> ScoreDifference:
-        """By how much the metric of `method` in *All* is above that of `other`, paired by image.
-
-        With the average "pixels", images count by their pixels, which for NLL gives the figure of all pixels together.
-        """
+        """Return by how much the metric of `method` in *All* is above that of `other`, paired by image."""
         return difference(self.results, method, other, metric, by_pixels=self._pooled)
 
     def _pooled_floor(self, method: str, region: str = "all") -> float | None:
@@ -146,10 +134,6 @@ class MethodScores:
     @property
     def _pooled(self) -> bool:
         return self.results.presentation.average == "pixels"
-
-    @cached_property
-    def _frame(self) -> pd.DataFrame:
-        return self.results.to_frame()
 
     @cached_property
     def _pooled_table(self) -> pd.DataFrame:

@@ -39,13 +39,13 @@ DEFINITIONS = (
 
 def headline(scores: MethodScores) -> list[str]:
     """Return sentences: how the network is calibrated, what helps ("" if nothing was compared), and further ones."""
-    (state, *error), (best, *close) = _state(scores), _best(scores) or [""]
+    state, *error = _state(scores)
     further = [sentence for part in (_ece, _harm, _test, _local, _floor) for sentence in part(scores)]
-    return [state, best, *error, *close, *further]
+    return [state, _best(scores), *error, *further]
 
 
 def spelled(method: str) -> str:
-    """A method at its first mention: `TS (temperature scaling)`."""
+    """Return a method as at its first mention: `TS (temperature scaling)`."""
     title = method_titles([method]).get(method)
     return method if title is None else f"{method} ({title})"
 
@@ -90,21 +90,28 @@ def _calibration(state: CalibrationState) -> str:
     return f"{words}: {numbers}."
 
 
-def _best(scores: MethodScores) -> list[str]:
-    """Quote the recommendation: the method with its reason, what became worse, and what it costs."""
-    found = scores.recommendation
-    if len(scores.results.methods) == 1 or scores.value(scores.results.baseline, "nll") is None:
-        return []
-    return [found.reason, *found.worse, *([found.costs] if found.costs else [])]
+def _best(scores: MethodScores) -> str:
+    """Return what the recommended method changes."""
+    results, method = scores.results, scores.recommendation.method
+    if len(results.methods) == 1:
+        return ""
+    pairs = [[scores.value(name, metric) for name in (results.baseline, method)] for metric in ("ece", "nll")]
+    (ece, own_ece), (nll, own_nll) = pairs
+    if method == results.baseline or ece is None or own_ece is None or nll is None or own_nll is None:
+        return scores.recommendation.reason
+    return (
+        f"{spelled(method)} is recommended: it changes the ECE from {ece.short} to {own_ece.short} and the negative "
+        f"log-likelihood (NLL) from {nll.short} to {own_nll.short}."
+    )
 
 
 def _ece(scores: MethodScores) -> list[str]:
-    """Name the method of least ECE where it is not the best one, and what speaks against it.
+    """Name the method of least ECE where it is not the recommended one, and what speaks against it.
 
     An NLL that differs in digits that are not shown is not called higher: the sentence would contradict itself.
     """
     results = scores.results
-    best = scores.best
+    best = scores.recommendation.method
     errors = {method: scores.value(method, "ece") for method in results.methods}
     known = {method: value for method, value in errors.items() if value is not None}
     if len(results.methods) == 1 or not known:
@@ -159,7 +166,7 @@ def _test(scores: MethodScores) -> list[str]:
 
 def _local(scores: MethodScores) -> list[str]:
     results = scores.results
-    best = scores.best
+    best = scores.recommendation.method
     before, after = (scores.value(method, "ece", "local-max") for method in (results.baseline, best))
     if before is None:
         return []
@@ -170,7 +177,7 @@ def _local(scores: MethodScores) -> list[str]:
 
 
 def _floor(scores: MethodScores) -> list[str]:
-    best = scores.best
+    best = scores.recommendation.method
     floor = scores.floor(best)
     if floor is None or best == scores.results.baseline:
         return []

@@ -23,7 +23,7 @@ def _settings(view: View) -> list[tuple[str, str]]:
         ("Average", "mean over images" if shown.average == "images" else "all pixels together"),
         ("Reference", shown.reference or "none"),
         ("Test", shown.test_sentence()),
-        ("Best method", "lowest NLL in All"),
+        ("Recommended method", "lower NLL beyond noise, Brier score not higher"),
         ("Bins", settings.get("bins")),
         ("Form of SCE and ACE", settings.get("form")),
         ("Bin edges of ACE from", settings.get("ace_edges")),

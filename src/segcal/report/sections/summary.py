@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from segcal.calibrators import method_titles
+from segcal.calibrators import method_titles, methods
 from segcal.regions import region_notes
 from segcal.report.scores import MethodScores
 from segcal.report.view import View, short
@@ -22,8 +22,8 @@ def summary(view: View) -> dict[str, Any]:
         "state": state,
         "best": best,
         "more": more,
-        "recommended": scores.best,
-        "advice": None,
+        "recommended": scores.recommendation.method,
+        "advice": _advice(view),
         "severity": None if (found := scores.state(results.baseline)) is None else found.severity,
         "facts": _facts(view),
         "warnings": list(results.settings["warnings"]),
@@ -31,6 +31,22 @@ def summary(view: View) -> dict[str, Any]:
         "cards": [card for metric, region in _CARDS if (card := _card(scores, metric, region))],
         "regions": region_notes(view.regions, whole=results.is_whole),
     }
+
+
+def _advice(view: View) -> dict[str, Any] | None:
+    """Return the recommendation and the command that follows it; None where one method alone was measured."""
+    found, settings = view.scores.recommendation, view.results.settings
+    if len(view.results.methods) == 1:
+        return None
+    name, command = found.method.lower(), None
+    if name in methods():
+        background = settings.get("background")
+        options = "" if background is None else f" --background {background}"
+        command = (
+            f"segcal fit DATA --method {name}{options} --out {name}/ && segcal apply {name}/ DATA --out calibrated/"
+        )
+    sentences = [sentence for sentence in (found.reason, *found.worse, found.costs) if sentence]
+    return {"sentences": sentences, "command": command}
 
 
 def _card(scores: MethodScores, metric: str, region: str) -> dict[str, Any] | None:

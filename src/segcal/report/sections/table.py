@@ -12,7 +12,7 @@ def table(view: View) -> dict[str, Any]:
     return {
         "images": _images(view),
         "pixels": _pixels(view),
-        "best": view.scores.best,
+        "best": view.scores.recommendation.method,
     }
 
 
