@@ -86,7 +86,7 @@ def _fusing() -> dict[str, Workload]:
 
 def _fitted(method: str, cases: Sequence[Case], epochs: int = EPOCHS) -> Calibrator:
     spatial = {"spatial_dims": torch.as_tensor(cases[0].labels).ndim} if method in ("cts", "lts") else {}
-    training = {"epochs": epochs} if method == "lts" else {}
+    training: dict[str, Any] = {"epochs": epochs} if method == "lts" else {}
     classes = len(torch.as_tensor(cases[0].logits))
     return create(method, classes, **spatial).fit(cases, **training)
 

@@ -27,9 +27,9 @@ class CalibrationWarning(UserWarning):
 def warn_caller(message: str) -> None:
     """Issue a `CalibrationWarning` at the line outside of segcal from which it was called."""
     level = 3
-    frame = sys._getframe(1)
-    while (frame := frame.f_back) is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "segcal":
-        level += 1
+    frame = sys._getframe(1).f_back
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "segcal":
+        level, frame = level + 1, frame.f_back
     warnings.warn(message, CalibrationWarning, stacklevel=level)
 
 

@@ -8,7 +8,6 @@ everything else is read when its case is asked for. The case stream checks the v
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,7 +26,7 @@ from segcal.data.folders.settings import Scores, Splits, check_background, check
 from segcal.files import refuse_unfinished
 from segcal.functional.arrays import to_array
 from segcal.functional.checks import IGNORED
-from segcal.text import CalibrationWarning
+from segcal.text import warn_caller
 from segcal.types import Activation, Array, Case, IgnoreIndex, InputError
 
 _LAYOUTS = (ours, bids, nnunet, totalsegmentator)
@@ -176,7 +175,7 @@ def open_folder(
     label_folder = None if labels is None else place_of(labels)
     found = layout.find(FolderRequest(root, label_folder, scores, settings, require_labels))
     for remark in found.remarks:
-        warnings.warn(f"'{root}': {remark}", CalibrationWarning, stacklevel=2)
+        warn_caller(f"'{root}': {remark}")
     splits = read_splits(root / "splits.json", tuple(found.files)) or found.splits
     classes = DeclaredClasses.of(
         settings, found, activation=activation, num_classes=num_classes, ignore_index=ignore_index, root=root

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import tempfile
-import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import IO, Any, ClassVar, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from segcal.files import refuse_special
-from segcal.text import CalibrationWarning
+from segcal.text import warn_caller
 from segcal.types import Array, InputError
 
 Content: TypeAlias = Literal["scores", "labels", "image"]
@@ -181,11 +180,9 @@ def whole_numbers(array: Array, path: Path) -> Array:
             "become one case per rater with segcal.rater_cases"
         )
     if (array != rounded).any():
-        warnings.warn(
+        warn_caller(
             f"labels in '{path.parent}' are not exactly whole numbers, as after scaling; they are rounded, by at most "
-            f"{_NOISE}",
-            CalibrationWarning,
-            stacklevel=2,
+            f"{_NOISE}"
         )
     return rounded.astype(np.int64)
 
