@@ -61,7 +61,8 @@ class FolderSettings:
 
     def spacing_of(self, name: str) -> tuple[float, ...] | None:
         """The spacing of a case, from the table or the one list for all."""
-        return self.spacing.get(name) if isinstance(self.spacing, dict) else self.spacing
+        found = self.spacing.get(name) if isinstance(self.spacing, dict) else self.spacing
+        return None if found is None else tuple(map(float, found))  # TOML tells 2 and 2.0 apart
 
     def check_names(self, names: Collection[str]) -> None:
         """Raise if a table names a case that is not one of `names`."""
