@@ -23,7 +23,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     here = Path(__file__).parents[1]
     paths = os.pathsep.join([str(here.parent / "src"), str(here)])
     environment = {"env_vars": {"PYTHONPATH": paths}}
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env=environment)
+    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env=environment)
     yield tmp_path_factory.mktemp("cluster")
     ray.shutdown()
 

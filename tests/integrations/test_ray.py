@@ -62,7 +62,7 @@ def cluster() -> Iterator[None]:
     ray = pytest.importorskip("ray", reason="Ray is not installed")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(Path(segcal.__file__).parents[1]))  # workers import segcal from where it is
-        ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
+        ray.init("local", num_cpus=2, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
         yield
         ray.shutdown()
 
