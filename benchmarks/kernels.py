@@ -85,9 +85,9 @@ def _fusing() -> dict[str, Workload]:
 
 
 def _fitted(method: str, cases: Sequence[Case], epochs: int = EPOCHS) -> Calibrator:
-    spatial = {"spatial_dims": torch.as_tensor(cases[0].labels).ndim} if method in ("cts", "lts") else {}
+    classes, dims = len(torch.as_tensor(cases[0].logits)), torch.as_tensor(cases[0].labels).ndim
+    spatial: dict[str, Any] = {"spatial_dims": dims} if method in ("cts", "lts") else {}
     training: dict[str, Any] = {"epochs": epochs} if method == "lts" else {}
-    classes = len(torch.as_tensor(cases[0].logits))
     return create(method, classes, **spatial).fit(cases, **training)
 
 

@@ -84,28 +84,21 @@ class PairPixels:
     @classmethod
     def of(cls, logits: Float[Tensor, "L N"], labels: Int64[Tensor, " N"], inverse: Float[Tensor, " N"]) -> PairPixels:
         """Sort pixels by predicted class, given the inverse temperature of each."""
-        return cls(*by_prediction(logits, labels, inverse))
+        kept = labels >= 0
+        z, y, cold = logits[:, kept].double(), labels[kept], inverse[kept].double()
+        top, winner = z.max(dim=0)
+        powers = torch.exp(-cold * (top - z).clamp(max=_LARGEST_MARGIN)).clamp(min=_LEAST_POWER)
+        places = [(winner == k).nonzero().squeeze(1) for k in range(len(z))]
+        return cls(tuple(powers[:, own] for own in places), tuple(y[own] for own in places))
 
     def sums(self, offsets: Float64[Tensor, "L L"]) -> PairSums:
         """Return the sums at some offsets."""
-        parts = [pair_sums(*part, k, offsets[k]) for k, part in enumerate(zip(self.rest, self.labels, strict=True))]
+        parts = [_pair_sums(*part, k, offsets[k]) for k, part in enumerate(zip(self.rest, self.labels, strict=True))]
         nll, gradient, curvature = (torch.stack(column) for column in zip(*parts, strict=True))
         return PairSums(sum(len(labels) for labels in self.labels), nll, gradient, curvature)
 
 
-def by_prediction(
-    logits: Float[Tensor, "L N"], labels: Int64[Tensor, " N"], inverse: Float[Tensor, " N"]
-) -> tuple[tuple[Float64[Tensor, "L _"], ...], tuple[Int64[Tensor, " _"], ...]]:
-    """Return `exp(-a m)` and the labels of the labelled pixels predicted as each class."""
-    kept = labels >= 0
-    z, y, cold = logits[:, kept].double(), labels[kept], inverse[kept].double()
-    top, winner = z.max(dim=0)
-    powers = torch.exp(-cold * (top - z).clamp(max=_LARGEST_MARGIN)).clamp(min=_LEAST_POWER)
-    places = [(winner == k).nonzero().squeeze(1) for k in range(len(z))]
-    return tuple(powers[:, own] for own in places), tuple(y[own] for own in places)
-
-
-def pair_sums(
+def _pair_sums(
     rest: Float64[Tensor, "L N"], labels: Int64[Tensor, " N"], k: int, offsets: Float64[Tensor, " L"]
 ) -> tuple[Float64[Tensor, ""], Float64[Tensor, " L"], Float64[Tensor, "L L"]]:
     """Return NLL, gradient and curvature of the pixels predicted as class k."""

@@ -6,17 +6,23 @@ Computed in float64 whatever the precision of the logits.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 
 import numpy as np
 import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
+_PART = 1 << 20
+"""Logits converted to float64 at a time."""
+
 
 def class_mass(logits: Float[Tensor, "L *S"], labels: Int64[Tensor, "*S"]) -> Float64[Tensor, " L"]:
     """Return the sum of each class's probability over the labelled pixels, the number that the network expects."""
-    flat = logits.reshape(logits.shape[0], -1)
-    return torch.softmax(flat[:, labels.reshape(-1) >= 0].double(), dim=0).sum(dim=1)
+    total = torch.zeros(len(logits), dtype=torch.float64, device=logits.device)
+    for z, truth in _parts(logits, labels):
+        total += torch.softmax(z[:, truth >= 0], dim=0).sum(dim=1)
+    return total
 
 
 def draw_labels(
@@ -27,18 +33,24 @@ def draw_labels(
     With these labels the network is perfectly calibrated, whatever its logits. One number is drawn for each pixel in
     order, so that slabs drawn one after the other equal the whole.
     """
-    uniform = torch.from_numpy(random.random(labels.numel())).to(logits.device)
-    return labels_at(logits.reshape(logits.shape[0], -1), labels.reshape(-1), uniform).view(labels.shape)
+    found = [labels.new_empty(0)]
+    for z, truth in _parts(logits, labels):
+        uniform = torch.from_numpy(random.random(truth.numel())).to(logits.device)
+        powers = (z - z.amax(dim=0)).exp()
+        drawn = (powers.cumsum(dim=0)[:-1] <= uniform * powers.sum(dim=0)).sum(dim=0)
+        found.append(torch.where(truth >= 0, drawn, truth))
+    return torch.cat(found).view(labels.shape)
 
 
-def labels_at(
-    logits: Float[Tensor, "L N"], labels: Int64[Tensor, " N"], uniform: Float64[Tensor, " N"]
-) -> Int64[Tensor, " N"]:
-    """Return the class in which the cumulative probability of each pixel passes `uniform`; negative labels stay."""
-    z = logits.double()
-    powers = (z - z.amax(dim=0)).exp()
-    drawn = (powers.cumsum(dim=0)[:-1] <= uniform * powers.sum(dim=0)).sum(dim=0)
-    return torch.where(labels >= 0, drawn, labels)
+def _parts(
+    logits: Float[Tensor, "L *S"], labels: Int64[Tensor, "*S"]
+) -> Iterator[tuple[Float64[Tensor, "L N"], Int64[Tensor, " N"]]]:
+    """Yield some pixels at a time in float64, which needs little memory."""
+    size = max(1, _PART // len(logits))
+    for z, truth in zip(
+        torch.split(logits.flatten(1), size, dim=1), torch.split(labels.reshape(-1), size), strict=True
+    ):
+        yield z.double(), truth
 
 
 def generator_of(seed: int, name: str) -> np.random.Generator:
