@@ -34,3 +34,19 @@ def history(losses: list[float], validation: bool = True) -> History:
 )
 def test_late_decrease(losses: list[float], decrease: float, validation: bool) -> None:
     assert history(losses, validation).late_decrease() == pytest.approx(decrease)
+
+
+@pytest.mark.parametrize(
+    ("losses", "epochs"),
+    [
+        ([1.0], 0),
+        ([1.0, 0.9, 0.9, 0.9], 2),
+        ([1.0, 1.1, 0.8], 0),
+        ([1.0, 0.99995, 0.99991, 0.99987, 0.99985], 1),  # a slow decrease adds up to 0.01 % in the fourth epoch
+        ([math.nan, math.nan], 2),
+        ([math.inf, 1.0, math.nan], 1),
+    ],
+)
+def test_epochs_without_decrease(losses: list[float], epochs: int) -> None:
+    assert history(losses).epochs_without_decrease() == epochs
+    assert history(losses, validation=False).epochs_without_decrease() == epochs

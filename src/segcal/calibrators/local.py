@@ -60,6 +60,7 @@ SETTINGS = (
     "watch",
 )
 """Settings of training that `fit` takes as keywords; `settings` takes all of them."""
+_PATIENCE = 20
 _SHARES = (1.0, 0.75, 0.5, 0.25)
 
 
@@ -83,8 +84,9 @@ class LocalTemperatureScaling(TrainedTemperature):
             "logits" as printed in the paper. Default: "log_softmax", and "logits" with `preset="paper"`.
         sharpen: Allow temperatures below min(1, T_TS), which increase confidence beyond that of both the network and
             TS. Default: False, and True with `preset="paper"`.
-        preset: "default" starts at T_TS and trains with Adam at 1e-4 for 200 epochs; "paper" starts at 1 and trains for
-            100 epochs, at 1e-5 (2D) or 1e-4 (3D), a tenth of it after 50.
+        preset: "default" starts at T_TS and trains with Adam at 1e-4 for 200 epochs, or until the loss has settled
+            (`patience`, 20 epochs); "paper" starts at 1 and trains for 100 epochs, at 1e-5 (2D) or 1e-4 (3D), a tenth
+            of it after 50.
         condition: "class" or "confidence" multiplies the temperature by a learned factor for each predicted class, or
             for each confidence bin, as the paper suggests for future work.
     """
@@ -318,7 +320,7 @@ def _mean(sums: tuple[float, int]) -> float:
 
 def _preset(name: Preset, spatial_dims: int) -> Training:
     if name == "default":
-        return Training(epochs=200, learning_rate=1e-4, batch_size=4)
+        return Training(epochs=200, learning_rate=1e-4, batch_size=4, patience=_PATIENCE)
     rate = 1e-5 if spatial_dims == 2 else 1e-4
     return Training(epochs=100, learning_rate=rate, batch_size=4, milestones=(50,))
 

@@ -125,7 +125,7 @@ class _TrainingRun:
             if self.settings.watch is not None and self.rank == 0:
                 self.settings.watch(epoch)
             patience = self.settings.patience
-            if patience is not None and number - self.history.best_epoch >= patience:
+            if patience is not None and self.history.epochs_without_decrease() >= patience:
                 break
         self.objective.load_state_dict(self.best)
         return self.history

@@ -42,6 +42,15 @@ class History:
         """Validation loss of each epoch; the training loss if there is no validation."""
         return [epoch.loss if epoch.validation is None else epoch.validation for epoch in self.epochs]
 
+    def epochs_without_decrease(self) -> int:
+        """Return for how many epochs the loss has not fallen by 0.01 %; a slow decrease adds up."""
+        least, last = math.inf, 0
+        for number, loss in enumerate(self.losses, 1):
+            wanted = _FALLING * abs(least) if math.isfinite(least) else 0.0
+            if loss < least - wanted:
+                least, last = loss, number
+        return len(self.epochs) - last
+
     def late_decrease(self) -> float:
         """Return by how much, relatively, the last tenth of the epochs lowered the least loss seen before them.
 

@@ -33,7 +33,8 @@ class Training:
         weight_decay: Weight decay of the optimiser.
         average: EMA decay of the weights, for example 0.99. The averaged weights, including batch-norm statistics, are
             the ones that are validated and kept. None: no averaging.
-        patience: Stop after this many epochs without a lower validation loss.
+        patience: Stop after this many epochs in which the validation loss, or without validation the training loss, has
+            not fallen by 0.01 % in all.
         crop: Side of the random crops; None trains on whole samples.
         flips: Flip samples along random axes.
         spatial_dims: Number of spatial axes; needed for crops and flips.

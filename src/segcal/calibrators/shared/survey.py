@@ -20,6 +20,10 @@ _PIXELS_PER_NUMBER = 10
 """Pixels per learned number below which a fit is doubtful."""
 
 
+_SAMPLED = 61
+"""One of so many pixels is in a sample; a prime, so that it is not always the same column."""
+
+
 def pixels_of(stream: CaseStream) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield logits `[L, *S]` and labels `[*S]` of every slab, with -1 at pixels left out of the fit."""
     for slab in stream.slabs():
@@ -32,10 +36,18 @@ def nothing_to_fit() -> InputError:
     return InputError("no labelled pixel to fit on; check ignore_index, background and the labels")
 
 
-def summed_likelihood(stream: CaseStream, alpha: float) -> Likelihood:
-    """Return the NLL and its derivatives at an inverse temperature, summed over a stream."""
+def summed_likelihood(
+    stream: CaseStream, alpha: float, sample: list[tuple[Tensor, Tensor]] | None = None
+) -> Likelihood:
+    """Return the NLL and its derivatives at an inverse temperature, summed over a stream.
+
+    A few of the pixels are appended to a sample, if there is one.
+    """
     total = [0.0] * len(Likelihood._fields)
     for logits, labels in pixels_of(stream):
+        if sample is not None:
+            few = slice(None, None, _SAMPLED)
+            sample.append((logits.flatten(1)[:, few].contiguous(), labels.flatten()[few].contiguous()))
         part = likelihood(logits, labels, alpha)
         total = [a + b for a, b in zip(total, part, strict=True)]
     if total[0] == 0:
