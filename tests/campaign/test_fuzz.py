@@ -79,7 +79,6 @@ def test_damaged_results_give_a_right_number_or_one_sentence(arena: Arena, tried
     judge(arena, tried[0], tried[1].how)
 
 
-@pytest.mark.xfail(run=False, reason="saved rules are not checked when they are loaded")
 @CAMPAIGN
 @given(tried=attacks("decisions"))
 def test_damaged_rules_give_a_right_number_or_one_sentence(arena: Arena, tried: tuple[Attack, Damaged]) -> None:

@@ -309,12 +309,28 @@ def test_calibrators_of_sigmoid_heads_decide_and_leak_by_content(channels: int, 
         new_volumes(new, {"UC": segcal.create("ts", 3)}, again)
 
 
-def test_damaged_rules_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("selective.csv", "channel", "chan"),
+        ("thresholds.csv", "UC", "XX"),
+        ("segcal.json", '"risk": 0.1', '"risk": 0.4'),
+    ],
+)
+def test_changed_rules_are_refused(tmp_path: Path, file: str, old: str, new: str) -> None:
     learned(drawn_cases(9, 4)).save(tmp_path / "rules")
-    table = tmp_path / "rules" / "selective.csv"
-    table.write_text(table.read_text().replace("channel", "chan", 1))
-    with pytest.raises(InputError, match=r"cannot be read .*channel.*; run 'segcal decide'"):
+    path = tmp_path / "rules" / file
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new, 1))
+    with pytest.raises(InputError, match=r"cannot be read .*checksum.*; run 'segcal decide'"):
         Decisions.load(tmp_path / "rules")
+
+
+def test_names_that_look_like_formulas_are_escaped(tmp_path: Path) -> None:
+    rules = learned([replace(case, name=f"=cmd|{case.name}") for case in drawn_cases(9, 4)])
+    rules.save(tmp_path / "rules")
+    assert "'=cmd|" in (tmp_path / "rules" / "volumes.csv").read_text()
+    assert list(Decisions.load(tmp_path / "rules").volumes["case"]) == list(rules.volumes["case"])
 
 
 def test_saved_and_loaded(tmp_path: Path) -> None:

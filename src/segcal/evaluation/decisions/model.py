@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,8 +17,10 @@ from torch import Tensor
 
 from segcal.evaluation.protocol import Protocol
 from segcal.files import MARKER, read_json, refuse_special, staged_folder, write_json
+from segcal.files.checksums import checksum
 from segcal.functional.probability import at_least_float32_dtype
 from segcal.tables import named_method
+from segcal.text import as_cell, from_cell
 from segcal.types import InputError, Probs
 from segcal.version import __version__
 
@@ -130,20 +133,22 @@ class Decisions:
         """Write the folder `path`: a CSV file for each table, and the settings."""
         with staged_folder(path) as folder:
             for name in COLUMNS:
-                getattr(self, name).to_csv(folder / f"{name}.csv", index=False)
+                _write(folder / f"{name}.csv", getattr(self, name))
             content = {"format": FORMAT, "segcal": __version__, "decisions": dict(self.settings)}
-            write_json(folder / MARKER, content)
+            write_json(folder / MARKER, {**content, "checksum": _checksum(folder, content["decisions"])})
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read saved decisions."""
+        """Read saved decisions; raise unless they are as they were saved."""
         folder = Path(path)
         content = read_json(folder / MARKER)
         if not isinstance(content, dict) or not isinstance(content.get("decisions"), dict):
             raise InputError(f"'{folder}' holds no decisions; give a folder that 'segcal decide --out' wrote")
-        if content["format"] > FORMAT:
+        if not isinstance(content.get("format"), int) or content["format"] > FORMAT:
             raise InputError(f"the decisions in '{folder}' were saved by a newer segcal; update segcal")
         try:
+            if content.get("checksum") != _checksum(folder, content["decisions"]):
+                raise ValueError("another checksum: they were changed or damaged")
             tables = {name: _read(folder / f"{name}.csv", columns) for name, columns in COLUMNS.items()}
             settings = {name: content["decisions"][name] for name in _SETTINGS}
             found = cls(**tables, settings=settings)
@@ -153,10 +158,26 @@ class Decisions:
         return found
 
 
+def _checksum(folder: Path, settings: Mapping[str, Any]) -> str:
+    """Return a checksum of all that is saved."""
+    found = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
+    for name in COLUMNS:
+        found.update(checksum(folder / f"{name}.csv").encode())
+    return found.hexdigest()
+
+
+def _write(path: Path, table: pd.DataFrame) -> None:
+    """Write a table, in which no name is a formula."""
+    names = [name for name in table.columns if name in _NAMES]
+    table.assign(**{name: table[name].map(as_cell) for name in names}).to_csv(path, index=False)
+
+
 def _read(path: Path, columns: list[str]) -> pd.DataFrame:
     """Read a table; names stay strings ("007", "NA") and values are restored to the last bit."""
     refuse_special(path)
     table = pd.read_csv(path, dtype=str, keep_default_na=False)[columns]
+    for name in [name for name in table.columns if name in _NAMES]:
+        table[name] = table[name].map(from_cell)
     for name in table.columns.difference(list(_NAMES)):
         kind = int if name in _WHOLE else float
         table[name] = [kind(text or "nan") for text in table[name]]
