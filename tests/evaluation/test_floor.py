@@ -12,7 +12,7 @@ from pandas.testing import assert_frame_equal
 
 from segcal import evaluate
 from segcal.data.sample.scenes import simulate
-from segcal.evaluation.region_indices import LEAST_SHARE
+from segcal.evaluation.measure import LEAST_SHARE
 from segcal.evaluation.results import Results
 from segcal.functional.random_labels import draw_labels, generator_of
 from segcal.types import Case

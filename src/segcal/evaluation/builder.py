@@ -13,11 +13,10 @@ import numpy as np
 import pandas as pd
 import torch
 
-from segcal.evaluation.background import METRICS as METRICS_SHOWN
-from segcal.evaluation.background import UnnamedBackground, different_backgrounds, majority_class
 from segcal.evaluation.case_evidence import CaseEvidence, Key, MethodEvidence
+from segcal.evaluation.doubts import METRICS as METRICS_SHOWN
+from segcal.evaluation.doubts import UnnamedBackground, different_backgrounds, leaks, majority_class
 from segcal.evaluation.heads import ExclusiveHead
-from segcal.evaluation.leaks import leaks
 from segcal.evaluation.measure import Evaluation
 from segcal.evaluation.pooled import Draw, PooledMetrics, pooled_curves, pooled_metrics, sensitivity
 from segcal.evaluation.quality import COLUMNS, quality_rows

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import NamedTuple
@@ -12,13 +13,12 @@ import torch
 from torch import Tensor
 
 from segcal.cases import StreamedCase
-from segcal.evaluation.background import majority_class
 from segcal.evaluation.case_evidence import CaseEvidence, Key, MethodEvidence
+from segcal.evaluation.doubts import majority_class
 from segcal.evaluation.heads import ExclusiveHead, check_methods, heads_of
 from segcal.evaluation.mapping import Method, calibrated_slabs, device_of
 from segcal.evaluation.protocol import Protocol
 from segcal.evaluation.quality import NOTHING, CaseQuality, distance_unit
-from segcal.evaluation.region_indices import RegionIndices
 from segcal.evidence import Evidence, Histogram, Pixels, PixelStore, describe, read
 from segcal.evidence.cells import OccupiedCells, empty_cells, take_cells
 from segcal.evidence.statistic import count_class_cells
@@ -29,8 +29,55 @@ from segcal.functional.geometry import foreground
 from segcal.functional.masks import positions
 from segcal.functional.probability import probabilities
 from segcal.functional.random_labels import class_mass, draw_labels, generator_of
-from segcal.regions import PATCH_SIZE, LabelledCase, Region, chosen_regions, local_patch_size
+from segcal.regions import PATCH_SIZE, Box, LabelledCase, Region, box_index, chosen_regions, local_patch_size
 from segcal.types import Array, Case, InputError, Mask
+
+LEAST_SHARE = 0.05
+"""Fraction of a Local patch that must be labelled, and lie in *All*, for the patch to count: the ECE of a few pixels is
+mostly noise, and Local-Max would report the patch with the fewest. Such a patch is left out like an empty one."""
+
+
+@dataclass(frozen=True)
+class RegionIndices:
+    """Positions of the pixels of every region and patch of one case, laid flat.
+
+    Attributes:
+        labels: The labels `[*S]` of the case on the CPU, -1 where ignored.
+        regions: Positions of each region's pixels, in the order of the regions.
+        boxes: The Local patches.
+        patches: Positions of each patch's pixels that lie in *All*; none of a patch that is left out.
+        studied: The same for each further patch size.
+    """
+
+    labels: Tensor
+    regions: Sequence[Tensor]
+    boxes: Sequence[Box]
+    patches: Sequence[Tensor]
+    studied: Mapping[int, Sequence[Tensor]]
+
+    @classmethod
+    def of(cls, case: StreamedCase, protocol: Protocol, regions: Iterable[Region]) -> RegionIndices:
+        """Compute them; there are patches only if a region summarises them."""
+        labelled, chosen = protocol.labelled(case), list(regions)
+        masks = [region.mask(labelled) for region in chosen if region.mask is not None]
+        inside = labelled.all[0]
+        local = any(region.mask is None for region in chosen)
+        sizes = (protocol.patch_side, *protocol.patch_sizes) if local else ()
+        boxes = {size: protocol.boxes(labelled, size) for size in sizes}
+        least = 0.0 if protocol.patch_rule == "paper" else LEAST_SHARE
+        patches = {size: [_enough(box_index(box, inside), box, least) for box in own] for size, own in boxes.items()}
+        return cls(
+            labelled.labels[0],
+            [positions(mask) for mask in masks],
+            boxes.get(protocol.patch_side, []),
+            patches.get(protocol.patch_side, []),
+            {size: patches[size] for size in sizes[1:]},
+        )
+
+    @property
+    def every(self) -> list[Tensor]:
+        """Positions of the regions, then of the patches, then of the patches of each further size."""
+        return [*self.regions, *self.patches, *(patch for patches in self.studied.values() for patch in patches)]
 
 
 class Described(NamedTuple):
@@ -235,3 +282,9 @@ class _Counter:
         assert seen.class_probs is not None
         count_class_cells(seen.class_probs, pixels.labels, index, self._table)
         return take_cells(self._table, range(self.protocol.num_classes))
+
+
+def _enough(pixels: Tensor, box: Box, least: float) -> Tensor:
+    """Return the pixels of a patch, or none of them if they are too few."""
+    size = math.prod(side.stop - side.start for side in box)
+    return pixels if len(pixels) >= least * size else pixels[:0]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, TypedDict, Unpack
 
 import torch
 from torch import Tensor
@@ -36,18 +36,27 @@ Values: TypeAlias = Array | Tensor
 _CHUNK = 1 << 20  # pixels read at a time
 
 
+class ArrayOptions(TypedDict, total=False):
+    """Keywords of every metric.
+
+    Attributes:
+        scores: "logits" (default), or "probabilities" if they are normalised; an error is raised if values contradict.
+        ignore_index: Label, or labels, to ignore.
+        mask: Pixels to measure (Bool, in the shape of the labels without their class axis); by default all.
+        class_axis: Axis of the classes: 1 (default) with a batch axis before it, 0 without one, -1 if it is the last.
+        activation: "sigmoid" for channels that may overlap: the mean over the channels, each measured as two classes.
+            By default a softmax, or a sigmoid if there is one channel.
+    """
+
+    scores: Scores
+    ignore_index: IgnoreIndex
+    mask: Values | None
+    class_axis: int
+    activation: Activation | None
+
+
 @public
-def ece(
-    logits: Values,
-    labels: Values,
-    *,
-    bins: int = 10,
-    scores: Scores = "logits",
-    ignore_index: IgnoreIndex = None,
-    mask: Values | None = None,
-    class_axis: int = 1,
-    activation: Activation | None = None,
-) -> float:
+def ece(logits: Values, labels: Values, *, bins: int = 10, **options: Unpack[ArrayOptions]) -> float:
     """Return the expected calibration error: the mean gap of confidence and accuracy over bins, weighted by pixels.
 
     >>> ece(torch.tensor([[[0.0, 0.0], [1.0, 2.0]]]).log1p(), torch.tensor([[1, 0]]))  # confidence 2/3, 3/4
@@ -58,107 +67,56 @@ def ece(
         labels: True classes `[B, *S]`, or the share of raters that chose each class, in the shape of the logits.
             Of sigmoid channels that may overlap, masks of 0 and 1 `[B, C, *S]`.
         bins: Number of confidence bins R.
-        scores: "logits", or "probabilities" if they are already normalised; an error is raised if they are not.
-        ignore_index: Label, or labels, to ignore.
-        mask: Pixels to measure (Bool, in the shape of the labels without their class axis); by default all.
-        class_axis: Axis of the classes: 1 with a batch axis before it, 0 without one, -1 if it is the last.
-        activation: "sigmoid" for channels that may overlap: the mean over the channels, each measured as two classes.
-            By default a softmax, or a sigmoid if there is one channel.
+        options: `scores`, `ignore_index`, `mask`, `class_axis` and `activation`, as in `ArrayOptions`.
 
     Returns:
         A fraction, 0 for perfect calibration of infinitely many pixels; NaN if there is no pixel.
     """
-    pools = _pools(logits, labels, scores, ignore_index, mask, class_axis, activation)
+    pools = _pools(logits, labels, **options)
     return _over(errors.ece(_top(pool, bins)) for pool in pools)
 
 
 @public
-def mce(
-    logits: Values,
-    labels: Values,
-    *,
-    bins: int = 10,
-    scores: Scores = "logits",
-    ignore_index: IgnoreIndex = None,
-    mask: Values | None = None,
-    class_axis: int = 1,
-    activation: Activation | None = None,
-) -> float:
+def mce(logits: Values, labels: Values, *, bins: int = 10, **options: Unpack[ArrayOptions]) -> float:
     """Return the maximum calibration error: the largest gap of all bins that contain pixels; arguments as in `ece`."""
-    pools = _pools(logits, labels, scores, ignore_index, mask, class_axis, activation)
+    pools = _pools(logits, labels, **options)
     return _over(errors.mce(_top(pool, bins)) for pool in pools)
 
 
 @public
 def sce(
-    logits: Values,
-    labels: Values,
-    *,
-    bins: int = 10,
-    form: Form = "tables",
-    scores: Scores = "logits",
-    ignore_index: IgnoreIndex = None,
-    mask: Values | None = None,
-    class_axis: int = 1,
-    activation: Activation | None = None,
+    logits: Values, labels: Values, *, bins: int = 10, form: Form = "tables", **options: Unpack[ArrayOptions]
 ) -> float:
     """Return the static calibration error: gaps by class and bin; arguments as in `ece`.
 
     `form` is "tables", "equations" or "marginal", as in `segcal.evidence.errors`.
     """
     table = _marginal if _checked(form) == "marginal" else _top
-    pools = _pools(logits, labels, scores, ignore_index, mask, class_axis, activation)
+    pools = _pools(logits, labels, **options)
     return _over(errors.sce(table(pool, bins, adaptive=False), form) for pool in pools)
 
 
 @public
 def ace(
-    logits: Values,
-    labels: Values,
-    *,
-    bins: int = 10,
-    form: Form = "tables",
-    scores: Scores = "logits",
-    ignore_index: IgnoreIndex = None,
-    mask: Values | None = None,
-    class_axis: int = 1,
-    activation: Activation | None = None,
+    logits: Values, labels: Values, *, bins: int = 10, form: Form = "tables", **options: Unpack[ArrayOptions]
 ) -> float:
     """Return the adaptive calibration error: gaps by class and equal-mass bin, exactly; arguments as in `sce`."""
     table = _marginal if _checked(form) == "marginal" else _top
-    pools = _pools(logits, labels, scores, ignore_index, mask, class_axis, activation)
+    pools = _pools(logits, labels, **options)
     return _over(errors.ace(table(pool, bins, adaptive=True), form) for pool in pools)
 
 
 @public
-def nll(
-    logits: Values,
-    labels: Values,
-    *,
-    scores: Scores = "logits",
-    ignore_index: IgnoreIndex = None,
-    mask: Values | None = None,
-    class_axis: int = 1,
-    activation: Activation | None = None,
-) -> float:
+def nll(logits: Values, labels: Values, **options: Unpack[ArrayOptions]) -> float:
     """Return the mean negative log-likelihood of the true class, in nats; arguments as in `ece`."""
-    pools = _pools(logits, labels, scores, ignore_index, mask, class_axis, activation)
+    pools = _pools(logits, labels, **options)
     return _over(_mean(part.nll for part in pool.pixels()) for pool in pools)
 
 
 @public
-def brier(
-    logits: Values,
-    labels: Values,
-    *,
-    scores: Scores = "logits",
-    ignore_index: IgnoreIndex = None,
-    mask: Values | None = None,
-    class_axis: int = 1,
-    activation: Activation | None = None,
-) -> float:
+def brier(logits: Values, labels: Values, **options: Unpack[ArrayOptions]) -> float:
     """Return the mean squared distance of the probabilities to the one-hot truth, in 0..2; arguments as in `ece`."""
-    pools = _pools(logits, labels, scores, ignore_index, mask, class_axis, activation)
+    pools = _pools(logits, labels, **options)
     return _over(_mean(part.brier for part in pool.pixels()) for pool in pools)
 
 
@@ -172,15 +130,7 @@ class ReliabilityCurve(NamedTuple):
 
 @public
 def reliability_curve(
-    logits: Values,
-    labels: Values,
-    *,
-    bins: int = 10,
-    scores: Scores = "logits",
-    ignore_index: IgnoreIndex = None,
-    mask: Values | None = None,
-    class_axis: int = 1,
-    activation: Activation | None = None,
+    logits: Values, labels: Values, *, bins: int = 10, **options: Unpack[ArrayOptions]
 ) -> ReliabilityCurve:
     """Return the reliability diagram as numbers, over the pixels of all channels; arguments as in `ece`.
 
@@ -188,24 +138,16 @@ def reliability_curve(
     >>> confidence, accuracy, pixels  # all three pixels have confidence 1/2; the first class wins ties
     (array([0.5, nan]), array([0.66666667,        nan]), array([3, 0]))
     """
-    tables = [_top(pool, bins) for pool in _pools(logits, labels, scores, ignore_index, mask, class_axis, activation)]
+    tables = [_top(pool, bins) for pool in _pools(logits, labels, **options)]
     found = errors.reliability_curve(Histogram(*(sum(fields) for fields in zip(*tables, strict=True))))
     return ReliabilityCurve(*(found[name].cpu().numpy() for name in ReliabilityCurve._fields))
 
 
-def _pools(
-    logits: Values,
-    labels: Values,
-    scores: Scores,
-    ignore_index: IgnoreIndex,
-    mask: Values | None,
-    class_axis: int,
-    activation: Activation | None,
-) -> list[_Pool]:
+def _pools(logits: Values, labels: Values, **options: Unpack[ArrayOptions]) -> list[_Pool]:
     """Return the pixels of a softmax or of one sigmoid channel, or those of each of several channels."""
-    whole = _Pool(logits, labels, check_scores(scores), ignore_index, mask, class_axis)
+    whole = _Pool(logits, labels, **options)
     channels = int(logits.shape[whole.axis])
-    if activation_of(activation, channels) == "softmax" or channels == 1:
+    if activation_of(whole.activation, channels) == "softmax" or channels == 1:
         whole.check()
         return [whole]
     if tuple(labels.shape) != tuple(logits.shape):
@@ -225,12 +167,14 @@ class _Pool:
 
     logits: Values
     labels: Values
-    scores: Scores
-    ignore_index: IgnoreIndex
-    mask: Values | None
-    class_axis: int
+    scores: Scores = "logits"
+    ignore_index: IgnoreIndex = None
+    mask: Values | None = None
+    class_axis: int = 1
+    activation: Activation | None = None
 
     def __post_init__(self) -> None:
+        check_scores(self.scores)
         if not -len(self.logits.shape) <= self.class_axis < len(self.logits.shape):
             raise InputError(
                 f"class_axis must be an axis of the logits, got {self.class_axis} and logits of shape "

@@ -60,6 +60,18 @@ def average_in_words(results: Results) -> str:
     )
 
 
+def _background(results: Results) -> str:
+    """Return the ECE without a class that is probably the background, where nobody named it."""
+    about = results.settings.get("unnamed_background")
+    if about is None:
+        return ""
+    ece = with_unit("ece", about["scores"][results.baseline]["ece"])
+    return (
+        f" Without class '{about['name']}', which covers {about['fraction']:.0%} of the labelled pixels, its ECE over "
+        f"all pixels is {ece}; set --background {about['class']} if it is the background."
+    )
+
+
 def _state(scores: MethodScores) -> list[str]:
     results = scores.results
     baseline = results.baseline
@@ -69,7 +81,7 @@ def _state(scores: MethodScores) -> list[str]:
     floor = scores.floor(baseline)
     above = "" if floor is None else f" Its floor is {with_unit('ece', floor)}."
     return [
-        f"The network is {_calibration(state)}",
+        f"The network is {_calibration(state)}{_background(results)}",
         f"Its expected calibration error (ECE) in the region All is {ece} ({average_in_words(results)}).{above}",
     ]
 

@@ -13,8 +13,8 @@ from segcal.cases import no_cases
 from segcal.evaluation.decisions.counts import Counts, decided_classes, thresholds
 from segcal.evaluation.decisions.model import COLUMNS, Decisions
 from segcal.evaluation.decisions.volumes import volume_tables
+from segcal.evaluation.doubts import leaks
 from segcal.evaluation.heads import ExclusiveHead, check_methods, heads_of
-from segcal.evaluation.leaks import leaks
 from segcal.evaluation.mapping import Method, device_of
 from segcal.evaluation.protocol import Protocol
 from segcal.functional.checks import ignored_labels

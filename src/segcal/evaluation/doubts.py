@@ -1,7 +1,8 @@
-"""The background where nobody named it: the class that covers more than half of the labelled pixels.
+"""Doubts about an evaluation: calibrators that were fitted on its cases, and backgrounds.
 
-Most networks are confident and right there, so that its pixels hide how the structures are calibrated. Such a class is
-not left out silently: the scores with and without it are given, with the way to name it.
+A class that covers more than half of the labelled pixels is probably the background. Most networks are confident and
+right there, so that its pixels hide how the structures are calibrated. Where nobody named it, it is not left out
+silently: the scores with and without it are given, with the way to name it.
 """
 
 from __future__ import annotations
@@ -62,6 +63,30 @@ class UnnamedBackground:
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for the settings of results."""
         return {"class": self.index, "name": self.name, "fraction": self.fraction, "scores": dict(self.outside)}
+
+
+def leaks(methods: Mapping[str, Method], content: Mapping[str, str], consequence: str) -> list[str]:
+    """Return a warning for each calibrator that was fitted on some of the cases.
+
+    Args:
+        methods: Methods by name; only fitted calibrators can leak.
+        content: Fingerprint of each case by its name (`segcal.functional.fingerprint`), "" for none.
+        consequence: What follows from it and what to do, as the end of the sentence.
+    """
+    found = []
+    for name, method in methods.items():
+        report = getattr(method, "fit_report_", None)
+        if report is None:
+            continue
+        if report.fingerprints:
+            known, how = {*report.fingerprints} - {""}, ""
+            shared = [case for case, own in content.items() if own in known]
+        else:
+            how = " by their names (their content was not saved with it)"
+            shared = [case for case in content if case in report.names]
+        if shared:
+            found.append(f"{name} was fitted on {len(shared)} of these {len(content)} cases{how}: {consequence}")
+    return found
 
 
 def different_backgrounds(methods: Mapping[str, Method], protocol: Protocol) -> list[str]:
