@@ -144,7 +144,7 @@ def test_a_refusal_says_what_is_kept(name: str, data: Path, monkeypatch: pytest.
     kept = contents(Path("out.unfinished"))
     written = {file.partition("/")[2][33:]: data for file, data in kept.items() if file.endswith(".npy")}
     assert {file: whole[file] for file in written} == written
-    assert FinishedCases(Path("out.unfinished")).count() == 3
+    assert FinishedCases(Path("out.unfinished/finished")).count() == 3
     assert len(written) == (6 if name == "apply" else 0)
     damaged.write_bytes(content)
     succeed(*asked, "--out", "out")
@@ -272,7 +272,9 @@ def test_compare_is_continued_with_its_fits(data: Path, monkeypatch: pytest.Monk
 
     with monkeypatch.context() as patch:
         patch.setattr(Evaluation, "measure", failing)
-        assert run(*asked, "--out", "results").exit_code == 130
+        ended = run(*asked, "--out", "results")
+    assert ended.exit_code == 130
+    assert "1 finished case and 2 fits are kept in 'results.unfinished'" in ended.stderr
     with monkeypatch.context() as patch:
         patch.setattr("segcal.evaluation.folders.measured_fit", None)
         succeed(*asked, "--out", "results")
@@ -416,7 +418,7 @@ def test_a_mount_point_is_refused_before_the_work(data: Path, monkeypatch: pytes
 
 
 def test_unfinished_work_of_another_command_is_not_deleted(tmp_path: Path) -> None:
-    place = tmp_path / "out.unfinished"
+    place = tmp_path / "out.unfinished" / "finished"
 
     def stopped(command: str, identity: str) -> None:
         with Run(command, tmp_path / "out") as begun:

@@ -17,19 +17,18 @@ from segcal.files.outputs import remove_folder, staged_folder
 from segcal.files.reading import write_json
 from segcal.text import CalibrationWarning
 
-FOLDER = "finished"
 _RESULT = "result"
 
 
 @dataclass(frozen=True)
 class FinishedCases:
-    """The finished cases of a run, in its unfinished output `folder`."""
+    """Finished cases, or other finished work with a name, in a folder inside the unfinished output."""
 
     folder: Path
 
     def place(self, name: str) -> Path:
         """Return the folder of a case, whose own name no name of a case makes too long."""
-        return self.folder / FOLDER / hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+        return self.folder / hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
     @contextmanager
     def working_on(self, name: str, identity: str) -> Iterator[Path]:
@@ -53,7 +52,7 @@ class FinishedCases:
             return None
         marker = marker_of(place)
         if marker.get(LISTED) != checksums(place):
-            text = f"the finished work on '{name}' in '{self.folder}' is damaged, and is done again"
+            text = f"the finished work on '{name}' in '{self.folder.parent}' is damaged, and is done again"
             warnings.warn(text, CalibrationWarning, stacklevel=2)
             remove_folder(place)
             return None
@@ -66,7 +65,7 @@ class FinishedCases:
 
     def count(self) -> int:
         """Return how many cases are finished."""
-        return sum(1 for path in (self.folder / FOLDER).glob("*") if not path.name.startswith("."))
+        return sum(1 for path in self.folder.glob("*") if not path.name.startswith("."))
 
 
 def write_result(folder: Path, result: bytes) -> None:

@@ -17,12 +17,15 @@ from types import TracebackType
 from typing import Any, Self
 
 from segcal.engines.base import Engine, Track
-from segcal.engines.finished import FOLDER, FinishedCases, write_result
+from segcal.engines.finished import FinishedCases, write_result
 from segcal.files.guards import MARKER, marker_of, refuse_foreign
 from segcal.files.outputs import exclusive, remove_folder, replacing
 from segcal.files.reading import write_json
 from segcal.types import InputError
 from segcal.version import __version__
+
+_FOLDERS = ("finished", "fits")
+_KEPT = ("finished case", "fit")
 
 Work = Callable[[str, Path | None], bytes]
 """Computes the result of the case with a name, and writes its files, if it has any, to a folder."""
@@ -43,6 +46,7 @@ class Run:
     ) -> None:
         self.command, self.out, self.engine, self.track = command, out, engine or Engine(), track
         self.finished: FinishedCases | None = None
+        self.fits: FinishedCases | None = None
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -52,16 +56,16 @@ class Run:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         with self._stack:
-            if self.finished is None or not self.engine.is_first:
+            if self.finished is None or self.fits is None or not self.engine.is_first:
                 return
-            if error is None or not (count := self.finished.count()):
-                _discard(self.finished.folder)
+            folder, counts = self.finished.folder.parent, (self.finished.count(), self.fits.count())
+            if error is None or not any(counts):
+                _discard(folder)
                 return
-            are = "cases are" if count > 1 else "case is"
-            error.add_note(
-                f"{count:,} finished {are} kept in '{_as_seen(self.finished.folder)}', "
-                "and the same command continues from there"
-            )
+            named = [f"{n:,} {what}{'s' * (n > 1)}" for n, what in zip(counts, _KEPT, strict=True) if n]
+            are = "are" if sum(counts) > 1 else "is"
+            kept = f"{' and '.join(named)} {are} kept in '{_as_seen(folder)}'"
+            error.add_note(f"{kept}, and the same command continues from there")
 
     def begin(self, *content: Any) -> None:
         """Make the folder in which the run is kept, or find it there.
@@ -77,7 +81,7 @@ class Run:
             self._stack.enter_context(exclusive(folder, "folder"))
             _prepare(folder, self.command, _identity(__version__, self.command, content))
         self.engine.share(lambda: None)
-        self.finished = FinishedCases(folder)
+        self.finished, self.fits = (FinishedCases(folder / name) for name in _FOLDERS)
 
     def map(self, work: Work, identities: Mapping[str, str]) -> Iterator[bytes]:
         """Yield the result of every case in order, on the first process; what is finished is not done again.
@@ -97,10 +101,11 @@ class Run:
             yield from new
             return
         for name in names:
-            kept = finished.result(name, identities[name]) if finished is not None and name in done else None
-            yield next(new) if kept is None else kept
-        for _ in new:
-            pass
+            result = next(new) if finished is None or name not in done else finished.result(name, identities[name])
+            if result is None:
+                raise InputError(f"the finished work on '{name}' changed during the run; run the command again")
+            yield result
+        yield from new  # nothing, but the last case is recorded
 
 
 @dataclass(frozen=True)
@@ -156,22 +161,21 @@ def _prepare(folder: Path, command: str, identity: str) -> None:
             return
         _discard(folder)
     with replacing(folder) as staging:
-        (staging / FOLDER).mkdir()
+        for name in _FOLDERS:
+            (staging / name).mkdir()
         write_json(staging / MARKER, {"format": 1, "unfinished": {"command": command, "identity": identity}})
 
 
 def _discard(folder: Path) -> None:
     """Remove the unfinished folder of a run, except for what a user has put there."""
-    if _stranger(folder) is None:
-        remove_folder(folder)
-    else:
-        remove_folder(folder / FOLDER)
+    for place in [folder] if _stranger(folder) is None else [folder / name for name in _FOLDERS]:
+        remove_folder(place)
 
 
 def _stranger(folder: Path) -> str | None:
     """Return the name of something in an unfinished folder that segcal did not write."""
     names = sorted(path.name for path in folder.iterdir())
-    return next((name for name in names if name not in (MARKER, FOLDER)), None)
+    return next((name for name in names if name not in (MARKER, *_FOLDERS)), None)
 
 
 def _identity(*content: Any) -> str:

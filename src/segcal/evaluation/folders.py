@@ -151,17 +151,17 @@ def _identity(evaluation: Evaluation, folder: Folder) -> list[Any]:
 
 def _fitted(run: Run, name: str, calibrator: Calibrator, fit: Callable[[], object]) -> Fit:
     """Return a fit that is finished already, or do it, and keep it if the run keeps its work."""
-    finished, key = run.finished, f"fit of {name}"
+    finished = run.fits
     if finished is None:
         return measured_fit(calibrator, fit)
     # the processes of torchrun fit together or not at all
-    if not run.engine.share(lambda: finished.result(key, "") is not None):
+    if not run.engine.share(lambda: finished.result(name, "") is not None):
         done = measured_fit(calibrator, fit)
         if run.engine.is_first:
-            with finished.working_on(key, "") as place:
+            with finished.working_on(name, "") as place:
                 if done.calibrator is not None:
                     done.calibrator.save(place / "calibrator")
                 write_result(place, json.dumps({"memory": done.memory, "failure": done.failure}).encode())
         run.engine.share(lambda: None)
-    about = json.loads(finished.result(key, "") or b"{}")
-    return Fit(None if about["failure"] else load(finished.place(key) / "calibrator"), **about)
+    about = json.loads(finished.result(name, "") or b"{}")
+    return Fit(None if about["failure"] else load(finished.place(name) / "calibrator"), **about)
