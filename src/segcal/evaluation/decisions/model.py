@@ -135,7 +135,7 @@ class Decisions:
             for name in COLUMNS:
                 _write(folder / f"{name}.csv", getattr(self, name))
             content = {"format": FORMAT, "segcal": __version__, "decisions": dict(self.settings)}
-            write_json(folder / MARKER, {**content, "checksum": _checksum(folder, content["decisions"])})
+            write_json(folder / MARKER, {**content, "checksum": _checksum(folder, self.settings)})
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -160,7 +160,7 @@ class Decisions:
 
 def _checksum(folder: Path, settings: Mapping[str, Any]) -> str:
     """Return a checksum of all that is saved."""
-    found = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
+    found = hashlib.sha256(json.dumps(dict(settings), sort_keys=True).encode())
     for name in COLUMNS:
         found.update(checksum(folder / f"{name}.csv").encode())
     return found.hexdigest()
