@@ -44,7 +44,8 @@ def main() -> None:
     for k, view in enumerate(views):
         both.paste(view, (k * WIDTH, 0))
     small = both.resize((1480, round(1480 * HEIGHT / (2 * WIDTH))), Image.Resampling.LANCZOS)
-    small.quantize(256).save(Path(__file__).with_suffix(".png"), optimize=True)
+    few = small.quantize(256, Image.Quantize.MAXCOVERAGE)  # keeps the colours of single marks
+    few.save(Path(__file__).with_suffix(".png"), optimize=True)
 
 
 def screenshots(page: Path) -> list[Any]:
@@ -59,6 +60,7 @@ def screenshots(page: Path) -> list[Any]:
                 viewport={"width": WIDTH, "height": HEIGHT}, color_scheme=scheme, reduced_motion="reduce"
             )
             tab.goto(page.as_uri())
+            tab.evaluate("reveal('cases')")
             tab.wait_for_selector("#cases canvas")
             tab.evaluate(f"scrollTo(0, document.querySelector('{place}').offsetTop + {above})")
             tab.wait_for_timeout(300)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +23,6 @@ from segcal.integrations.outputs import read_output
 from segcal.integrations.predict import CaseMaker
 from segcal.integrations.spill import IN_MEMORY, SpilledCases
 from segcal.statistics.folds import folds_of
-from segcal.text import CalibrationWarning
 from segcal.types import Activation, Case, IgnoreIndex, InputError
 
 with needs_extra("lightning"):
@@ -143,8 +141,6 @@ class CalibrationCallback(Callback):
             crossed = [(halves[k], self._fitted(halves[1 - k])) for k in (0, 1)]
             logged |= {f"val_{name}_calibrated": value for name, value in self._figures(crossed).items()}
         self.calibrator = self._fitted(self._cases)
-        for warning in self.calibrator.fit_report_.warnings:
-            warnings.warn(warning, CalibrationWarning, stacklevel=2)
         return logged
 
     def _build(self, spatial_dims: int) -> Calibrator:

@@ -6,7 +6,7 @@ addSection('summary', 'Summary', content => {
   });
   const shown = curveRegions.includes('all') ? [...new Set([baseline, content.recommended])] : [];
   const diagram = (method, k) => node('div', { class: 'diagram' }, node('h4', null, key(method), k ? `after: ${method}` : shown.length > 1 ? `before: ${method}` : method,
-    node('span', null, `ECE of all pixels ${percent(readCurve(DATA.curves[method].all['']).ece)} %`)), reliability(DATA.curves[method].all[''], `Reliability of ${method}`));
+    node('span', null, `pooled ECE ${percent(readCurve(DATA.curves[method].all['']).ece)} %`)), reliability(DATA.curves[method].all[''], `Reliability of ${method}`));
   document.title = content.dataset ? `Calibration of ${content.dataset}` : 'Calibration report';
   return node('section', { id: 'summary' },
     node('p', { class: 'kicker' }, content.dataset ? ['Calibration of ', node('b', null, content.dataset)] : 'Calibration report'),
