@@ -65,7 +65,7 @@ def damage_packed(draw: DrawFn, content: bytes) -> bytes:
 
 def damage_png(draw: DrawFn, content: bytes) -> bytes:
     """Return a picture with another header, mode, size or value."""
-    kind = draw(st.sampled_from(("header", "header", "mode", "size", "value", "value")))
+    kind = draw(st.sampled_from(("header", "header", "mode", "size", "value", "value", "bits")))
     if kind == "header":
         return _with_ihdr(draw, content)
     with Image.open(io.BytesIO(content)) as picture:
@@ -75,6 +75,8 @@ def damage_png(draw: DrawFn, content: bytes) -> bytes:
             mode = draw(st.sampled_from(MODES))
             wide = np.asarray(picture.convert("L")).astype(np.uint16)
             changed = Image.fromarray(wide) if mode == "I;16" else picture.convert(mode)
+        elif kind == "bits":
+            return _of_few_bits(np.asarray(picture.convert("L")), draw(st.sampled_from((1, 2, 4))))
         elif kind == "size":
             sizes = ((1, 1), (picture.width + 1, picture.height), (picture.height, picture.width), (200, 1))
             changed = picture.resize(draw(st.sampled_from(sizes)))
@@ -86,6 +88,18 @@ def damage_png(draw: DrawFn, content: bytes) -> bytes:
         formats = ("png", "png", "png", "webp", "tiff") if changed.mode == "RGB" else ("png",)
         changed.save(file, draw(st.sampled_from(formats)))
     return file.getvalue()
+
+
+def _of_few_bits(pixels: np.ndarray, depth: int) -> bytes:
+    """Return a grey PNG whose pixels have 1, 2 or 4 bits; larger values are cut off."""
+    bits = (np.minimum(pixels, 2**depth - 1)[..., None] >> np.arange(depth - 1, -1, -1)) & 1
+    rows = np.packbits(bits.reshape(len(pixels), -1).astype(np.uint8), axis=1)
+    size = struct.pack(">IIBBBBB", pixels.shape[1], len(pixels), depth, 0, 0, 0, 0)
+    data = zlib.compress(b"".join(b"\0" + row.tobytes() for row in rows))
+    chunks = ((b"IHDR", size), (b"IDAT", data), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body)) for name, body in chunks
+    )
 
 
 def _with_ihdr(draw: DrawFn, content: bytes) -> bytes:
