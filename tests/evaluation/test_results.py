@@ -99,8 +99,10 @@ def test_local_avg_is_over_patches_and_the_rest_over_images() -> None:
             assert cells[(method, "ece", region)].std == pytest.approx(sample.std(ddof=0))
 
 
-def test_quality_is_shown_in_the_region_all_alone() -> None:
-    assert {region for _, metric, region in make().table().cells if metric == "nll"} == {"all"}
+def test_quality_is_shown_in_the_region_all_alone_except_nll() -> None:
+    cells = make().table().cells
+    assert {region for _, metric, region in cells if metric in ("accuracy", "brier")} <= {"all"}
+    assert {region for _, metric, region in cells if metric == "nll"} > {"all"}
 
 
 def test_repr_is_a_small_table() -> None:
@@ -304,7 +306,7 @@ def test_json_holds_everything_but_patches(tmp_path: Path) -> None:
     found.export(tmp_path / "all.json")
     content = json.loads((tmp_path / "all.json").read_text(), parse_constant=pytest.fail)
     names = {"settings", "skipped", "images", "pooled", "cases", "curves", "bins", "volumes"}
-    assert set(content) == names | {"floor"}
+    assert set(content) == names | {"floor", "signature"}
     assert set(content["floor"]) == names
     assert content["curves"] == json.loads(found.curves().to_json(orient="records", double_precision=15))
     assert content["images"][0]["value"] == pytest.approx(found.frame.value[0], rel=1e-14)

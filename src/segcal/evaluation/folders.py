@@ -42,9 +42,10 @@ def evaluate_folder(
         protocol: How calibration is measured.
         run: How the work is divided and kept.
     """
-    evaluation = Evaluation.of(next(iter(folder)), calibrators, protocol)
+    first = next(iter(folder))
+    evaluation = Evaluation.of(first, calibrators, protocol)
     run.begin(*_identity(evaluation, folder))
-    builder = _measured(evaluation, folder, run)
+    builder = _measured(evaluation, folder, run, first)
     return None if builder is None else with_limits(builder.results(), folder, evaluation.protocol)
 
 
@@ -103,13 +104,16 @@ def diagnose_folder(folder: Folder, run: Run, *, device: torch.device) -> dict[s
 
 @dataclass(frozen=True)
 class _MeasureCase:
-    """Measures the case with a name."""
+    """Measures the case with a name; one that is read already is not read again."""
 
     evaluation: Evaluation
     folder: Folder
+    known: dict[str, Case]
 
     def __call__(self, name: str, _: Path | None) -> bytes:
-        (case,) = self.folder.subset([name])
+        case = self.known.pop(name, None)
+        if case is None:
+            (case,) = self.folder.subset([name])
         return self.evaluation.measure(case).to_bytes()
 
 
@@ -129,14 +133,15 @@ class _DiagnoseCase:
         return json.dumps([asdict(image) for image in found]).encode()
 
 
-def _measured(evaluation: Evaluation, folder: Folder, run: Run) -> ResultsBuilder | None:
+def _measured(evaluation: Evaluation, folder: Folder, run: Run, first: Case | None = None) -> ResultsBuilder | None:
     """Return the evidence of all cases, or None where another process has it."""
     builder = ResultsBuilder(evaluation)
+    known = {first.name: first} if first is not None and run.engine.is_alone else {}  # not sent to other processes
     if run.engine.is_alone and run.finished is None:  # nothing needs the evidence of single cases
         for case in run.track(folder):
             builder.add(evaluation.measure(case))
         return builder
-    for result in run.map(_MeasureCase(evaluation, folder), folder.identities()):
+    for result in run.map(_MeasureCase(evaluation, folder, known), folder.identities()):
         builder.add(CaseEvidence.from_bytes(result))
     return builder if run.engine.is_first else None
 

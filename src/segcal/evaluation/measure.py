@@ -23,8 +23,9 @@ from segcal.evidence import Evidence, Histogram, Pixels, PixelStore, describe, r
 from segcal.evidence.cells import OccupiedCells, empty_cells, take_cells
 from segcal.evidence.statistic import count_class_cells
 from segcal.functional import counting
+from segcal.functional.arrays import to_tensor
 from segcal.functional.catalogue import METRICS
-from segcal.functional.checks import IGNORED
+from segcal.functional.checks import IGNORED, ignored_labels
 from segcal.functional.geometry import foreground
 from segcal.functional.masks import positions
 from segcal.functional.probability import probabilities
@@ -210,10 +211,11 @@ class Evaluation:
 
 def _unnamed_background(case: Case, protocol: Protocol) -> int | None:
     """Return the class that covers most of the first case where no background is named; channels have none."""
-    if protocol.background is not None or protocol.activation == "sigmoid":
+    if protocol.background is not None or protocol.activation == "sigmoid" or case.labels is None:
         return None
-    labels = protocol.labelled(protocol.stream([case])[0]).labels
-    return majority_class(np.bincount(labels[labels >= 0].numpy(), minlength=protocol.num_classes))
+    labels = np.asarray(to_tensor(case.labels))  # checked when the case is measured
+    known = (labels >= 0) & (labels < protocol.num_classes) & ~np.isin(labels, ignored_labels(protocol.ignore_index))
+    return majority_class(np.bincount(labels[known].astype(np.int64), minlength=protocol.num_classes))
 
 
 def _outside(labelled: LabelledCase, *, background: int) -> Mask:
