@@ -449,7 +449,8 @@ def test_processes_exchange_gradients_with_the_last_part_of_a_step(monkeypatch: 
         yield
         waiting[0] = False
 
-    run = _TrainingRun(Spy(), line_data([5]), None, Training(epochs=1, spatial_dims=1), torch.device("cpu"), None, False)
+    settings = Training(epochs=1, spatial_dims=1)
+    run = _TrainingRun(Spy(), line_data([5]), None, settings, torch.device("cpu"), None, False)
     monkeypatch.setattr(run, "_without_sync", without_sync)
     run._step([tuple(torch.from_numpy(part) for part in sample) for sample in line_data([3, 5, 4])], share=1.0)
     assert seen == [True, True, False]
