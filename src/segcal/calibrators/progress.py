@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from segcal.calibrators.base import Calibrator
 from segcal.progress import Tracked, announcements, progress_of
+from segcal.text import CalibrationWarning
 from segcal.training.processes import is_first_process
 from segcal.training.progress import progress_bar
 from segcal.types import Case
@@ -20,8 +22,12 @@ def fit_with_progress(
     *,
     hidden: bool = False,
 ) -> None:
-    """Fit a calibrator; show a progress bar and what the fit announces, unless it is hidden."""
-    with announcements(hidden=hidden or not is_first_process()):
+    """Fit a calibrator; show a progress bar and what the fit announces, unless it is hidden.
+
+    Warnings are in the report only, for the caller to show.
+    """
+    with announcements(hidden=hidden or not is_first_process()), warnings.catch_warnings():
+        warnings.simplefilter("ignore", CalibrationWarning)
         if "watch" in calibrator.fit_settings:
             with progress_bar(description=f"fitting {calibrator.method}", hidden=hidden) as watch:
                 calibrator.fit(cases, validation=validation, **{"watch": watch, **settings})

@@ -50,6 +50,8 @@ def fit(
 
 def print_report(method: str, report: FitReport, out: Path, as_json: bool) -> None:
     """Print what a fit did."""
+    for warning in report.warnings:
+        warn(warning)
     if as_json:
         content = {name: value for name, value in vars(report).items() if name != "names"}
         say_json({"method": method, "out": str(out), **content})
@@ -61,8 +63,6 @@ def print_report(method: str, report: FitReport, out: Path, as_json: bool) -> No
     if "scores" in report.details:
         _print_choice(report.details)
     _print_details(report.details.get("chosen_details", report.details))
-    for warning in report.warnings:
-        warn(warning)
     say(f"saved in {out}")
 
 

@@ -108,9 +108,7 @@ def calibrate(
                 raise no_cases(validation, "batch", "loader")
         if reads_images and any(case.image is None for case in (*cases, *held_out)):
             calibrator = _created(method, first, 0, settings)  # methods can look at the logits only
-        with warnings.catch_warnings():  # of which the report has a copy
-            warnings.simplefilter("ignore", CalibrationWarning)
-            fit_with_progress(calibrator, cases, held_out or None, fit_settings or {}, hidden=not progress)
+        fit_with_progress(calibrator, cases, held_out or None, fit_settings or {}, hidden=not progress)
     report = calibrator.fit_report_
     calibrator.fit_report_ = replace(report, warnings=(*remarks, *report.warnings))
     for warning in calibrator.fit_report_.warnings:
