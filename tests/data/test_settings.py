@@ -56,7 +56,10 @@ def test_settings_and_what_overrides_them(tmp_path: Path) -> None:
         ("spacing = [1, nan]", "spacing must be a list of lengths above 0, or a table"),
         ("spacing = {a = 2}", "spacing must be a list of lengths above 0, or a table"),
         ("spacing = {x = [1, 1]}", "spacing in segcal.toml must name cases of the folder, got 'x'"),
-        ("spacing = [1, 1, 1]", "spacing must have 2 lengths, one for each spatial axis, got (1.0, 1.0, 1.0) of case 'a'"),
+        (
+            "spacing = [1, 1, 1]",
+            "spacing must have 2 lengths, one for each spatial axis, got (1.0, 1.0, 1.0) of case 'a'",
+        ),
         ("classes = [", "segcal.toml' is not readable TOML"),
         ("background = 5", "background must be a class in 0..4, got 5"),
     ],

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from segcal.calibrators.shared.sampler import Sampler
 from segcal.functional.affine import affine_curvature, affine_map, affine_nll
-from segcal.functional.lbfgs import Block, Metric, minimise
+from segcal.functional.lbfgs import Block, Preconditioner, minimise
 from segcal.functional.pixel_sample import Sample
 from segcal.kernels.cpu import affine as affine_kernels
 from support.engines import CPU, PLAIN
@@ -171,13 +171,13 @@ def test_few_evaluations_lead_to_the_minimum_of_a_long_valley() -> None:
         slope = curvature @ (x - target)
         return float(slope @ (x - target) / 2), slope
 
-    found = minimise(objective, np.zeros(8), Metric([Block(np.arange(8), curvature)]), evaluations=20)
+    found = minimise(objective, np.zeros(8), Preconditioner([Block(np.arange(8), curvature)]), evaluations=20)
     assert found.converged
     assert found.evaluations <= 4
     np.testing.assert_allclose(found.point, target, atol=1e-3)
-    again = minimise(objective, target, Metric([Block(np.arange(8), curvature)]), evaluations=20)
+    again = minimise(objective, target, Preconditioner([Block(np.arange(8), curvature)]), evaluations=20)
     assert again.evaluations == 1
-    stopped = minimise(objective, np.zeros(8), Metric([Block(np.arange(8), np.eye(8))]), evaluations=3)
+    stopped = minimise(objective, np.zeros(8), Preconditioner([Block(np.arange(8), np.eye(8))]), evaluations=3)
     assert not stopped.converged
 
 
