@@ -23,6 +23,7 @@ from segcal.calibrators import Calibrator
 from segcal.cli.app import COMMANDS
 from segcal.data.folders.folder import open_folder
 from segcal.data.folders.writer import write_folder
+from segcal.evaluation.recommendation import recommend
 from segcal.evaluation.results import Results
 from support import run_commands
 from support.commands import done, refuse, run, succeed, succeed_json
@@ -307,7 +308,12 @@ def test_demo_tells_the_whole_story(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "pip install segcal[demo]" in " ".join(shown.split())
     assert re.findall(r"^(\d)\. ", shown, flags=re.MULTILINE) == [*"1234567"]
     assert re.search(r"\$ ls .*data\n+images  labels  logits  segcal\.json  segcal\.toml  splits\.json\n", shown)
-    assert "LTS is better than TS here: NLL" in " ".join(shown.split())
+    said = " ".join(shown.split())
+    assert "warning" not in said, "the demo has nothing to apologise for"
+    recommended = " ".join(str(recommend(Results.load(tmp_path / "demo" / "results"))).split())
+    assert recommended.startswith("Use LTS (local temperature scaling): it lowers the NLL of UC by ")
+    assert said.count(recommended) == 2, "by evaluate and at the end"
+    assert said.endswith(recommended)
     assert {path.name for path in (tmp_path / "demo").iterdir()} == {
         *("data", "ts", "lts", "probs", "results", "page.html")
     }
@@ -322,6 +328,7 @@ def test_demo_tells_the_whole_story(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("segcal.cli.demo_story.load_sample", lambda name: parts)
     places = succeed_json("demo", "--out", tmp_path / "demo")  # a second time replaces the first
     assert places["page"] == str(tmp_path / "demo" / "page.html")
+    assert places["recommendation"]["baseline"] == "UC"
     assert set(Results.load(tmp_path / "demo" / "results").frame.case) == {"scene-001", "scene-002"}
 
 

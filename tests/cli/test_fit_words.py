@@ -35,3 +35,13 @@ def test_details_of_training(capsys: pytest.CaptureFixture[str]) -> None:
         "  NLL of the validation images: 0.6100 nats (ts: 0.6500)",
         "saved in out",
     ]
+
+
+def test_classes_have_their_names(capsys: pytest.CaptureFixture[str]) -> None:
+    details = {"words": ["pixels predicted as class 1: x1.2", "where class 0 is predicted, class 7 is more likely"]}
+    report = FitReport(2, 10, 1.0, 0.5, 3, 1.0, True, details=details)
+    print_report("cts", report, Path("out"), as_json=False, class_names=("field", "road"))
+    assert capsys.readouterr().out.splitlines()[1:3] == [
+        "  pixels predicted as 'road': x1.2",
+        "  where 'field' is predicted, class 7 is more likely",
+    ]

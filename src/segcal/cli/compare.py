@@ -109,7 +109,7 @@ def _presented(comparison: Comparison, shown: Presentation, compared: Collection
 
 def _print_comparison(comparison: Comparison, floor: bool, options: OutputOptions) -> None:
     """Print ECE and NLL by region and, below, what each method costs and does to labels; or everything as JSON."""
-    from segcal.cli.results_view import print_summary, say_rest, warn_of
+    from segcal.cli.results_view import print_summary, say_recommendation, say_rest, warn_of
 
     results = comparison.results
     warn_of(results)
@@ -122,6 +122,7 @@ def _print_comparison(comparison: Comparison, floor: bool, options: OutputOption
         return
     print_summary(results, floor=floor)
     OUT.print(_cost_table(comparison))
+    say_recommendation(results)
     say_rest(options)
 
 

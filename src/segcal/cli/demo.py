@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from segcal.cli.console import OUT, say, say_json
 from segcal.cli.options import OUTPUT, AsJson, option
 
+if TYPE_CHECKING:
+    from segcal.evaluation.recommendation import Recommendation
+
 _TITLES = {
     "ts": "One temperature",
-    "ibts": "One temperature per image",
     "lts": "One temperature per pixel",
     "cts": "A temperature from the context",
 }
@@ -52,16 +55,24 @@ def demo(
         measuring = ("--calibrators", *fitted, "--reference", "LTS", *sizes, "--out", results)
         title = "Measure in the whole image, near boundaries and in local patches"
         _run(f"{next(step)}. {title}", "evaluate", data, *measuring)
-        say(str(recommend(Results.load(results))))
+        recommended = recommend(Results.load(results))
         written = ("--split", "test", "--temperature", "--out", probs)
         title = "Write calibrated probabilities and temperature maps"
-        _run(f"{next(step)}. {title}", "apply", out / "lts", data, *written)
+        _run(f"{next(step)}. {title}", "apply", _folder_of(recommended, fitted), data, *written)
         _run(f"{next(step)}. A page that opens in any browser", "report", results, "--out", page)
+        OUT.print("\nWhich method to use", style="bold")
+        say(str(recommended))
     finally:
         OUT.quiet = False
     if as_json:
         places = {"data": data, "calibrators": fitted, "results": results, "probabilities": probs, "page": page}
-        say_json({name: [*map(str, at)] if isinstance(at, list) else str(at) for name, at in places.items()})
+        written_to = {name: [*map(str, at)] if isinstance(at, list) else str(at) for name, at in places.items()}
+        say_json({**written_to, "recommendation": recommended.to_dict()})
+
+
+def _folder_of(recommended: Recommendation, fitted: Sequence[Path]) -> Path:
+    """Return the folder of the recommended calibrator; the last one where no method is better than the baseline."""
+    return next((path for path in fitted if path.name.upper() == recommended.method), fitted[-1])
 
 
 def _run(title: str, *arguments: object) -> None:

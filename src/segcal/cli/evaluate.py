@@ -34,7 +34,7 @@ def evaluate(
 
     Example: segcal evaluate DATA --calibrators ts/ --reference TS --out results/ --page page.html
     """
-    from segcal.cli.results_view import print_summary, say_rest, warn_of
+    from segcal.cli.results_view import print_summary, say_recommendation, say_rest, warn_of
     from segcal.cli.steps import check_outputs, load_all, open_at, presentation_of, protocol_of, save_results
     from segcal.engines import Run, engine_of
     from segcal.evaluation.folders import evaluate_folder
@@ -60,4 +60,5 @@ def evaluate(
         say_json(results.to_dict())
         return
     print_summary(results, floor=measure_options.floor)
+    say_recommendation(results)
     say_rest(output_options)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from string import Formatter
 from typing import TYPE_CHECKING, Annotated, Any
@@ -45,11 +46,11 @@ def fit(
     fit_with_progress(calibrator, folder, validation_of(data, folder_options, fit_options.validation, folder), training)
     if is_first_process():
         calibrator.save(out)
-        print_report(method, calibrator.fit_report_, out, as_json)
+        print_report(method, calibrator.fit_report_, out, as_json, folder.class_names or ())
 
 
-def print_report(method: str, report: FitReport, out: Path, as_json: bool) -> None:
-    """Print what a fit did."""
+def print_report(method: str, report: FitReport, out: Path, as_json: bool, class_names: Sequence[str] = ()) -> None:
+    """Print the result of a fit; classes are called by their names if these are known."""
     for warning in report.warnings:
         warn(warning)
     if as_json:
@@ -62,7 +63,7 @@ def print_report(method: str, report: FitReport, out: Path, as_json: bool) -> No
     )
     if "scores" in report.details:
         _print_choice(report.details)
-    _print_details(report.details.get("chosen_details", report.details))
+    _print_details(report.details.get("chosen_details", report.details), class_names)
     say(f"saved in {out}")
 
 
@@ -84,11 +85,19 @@ _SENTENCES = (
 )
 """Details of a fit in words; a sentence is printed if all that it names is known. JSON has every detail."""
 
+_CLASS = re.compile(r"class (\d+)")
+"""A class by its number, in sentences of a method."""
 
-def _print_details(details: Mapping[str, Any]) -> None:
+
+def _print_details(details: Mapping[str, Any], class_names: Sequence[str] = ()) -> None:
     """Print what a fit learned: in its own words if it has any, otherwise those details that have a sentence here."""
+
+    def named(found: re.Match[str]) -> str:
+        number = int(found[1])
+        return f"'{class_names[number]}'" if number < len(class_names) else found[0]
+
     for sentence in details.get("words") or _in_words(details):
-        say(f"  {sentence}", soft_wrap=True)
+        say("  " + _CLASS.sub(named, sentence), soft_wrap=True)
     for name, value in details.items():
         if isinstance(value, Mapping) and name.startswith("channel "):
             say(f"  {name}")

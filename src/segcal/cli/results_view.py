@@ -10,6 +10,7 @@ import pandas as pd
 from segcal.cli.console import OUT, say, say_where, warn
 from segcal.cli.options import OutputOptions, ReferenceOptions
 from segcal.evaluation.limits import limits_table
+from segcal.evaluation.recommendation import recommend
 from segcal.evaluation.results import Results
 from segcal.functional.catalogue import CATALOGUE
 from segcal.regions import region_title
@@ -46,6 +47,12 @@ def print_all(results: Results, table: PaperTable) -> None:
     if results.channels:
         OUT.print(_channel_table(results))
     _print_further(results)
+
+
+def say_recommendation(results: Results) -> None:
+    """Report which method the results recommend, where one was compared with the baseline."""
+    if len(results.methods) > 1:
+        say(str(recommend(results)))
 
 
 def say_rest(options: OutputOptions) -> None:

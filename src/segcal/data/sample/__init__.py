@@ -17,7 +17,7 @@ from segcal.text import suggestion
 from segcal.types import Case, InputError, public
 
 SAMPLES = ("scenes", "brain")
-BRAIN_SUBJECTS = {"fit": range(6), "validation": range(6, 8), "test": range(8, 14)}
+BRAIN_SUBJECTS = {"fit": range(6), "validation": range(6, 8), "test": range(8, 18)}
 BRAIN_TRAINING = range(100, 102)
 """Subjects that the network was trained on; none of them is in the sample."""
 
