@@ -21,7 +21,7 @@ def class_mass(logits: Float[Tensor, "L *S"], labels: Int64[Tensor, "*S"]) -> Fl
     """Return the sum of each class's probability over the labelled pixels, the number that the network expects."""
     total = torch.zeros(len(logits), dtype=torch.float64, device=logits.device)
     for z, truth in _parts(logits, labels):
-        total += torch.softmax(z[:, truth >= 0], dim=0).sum(dim=1)
+        total += torch.softmax(z, dim=0).mul_(truth >= 0).sum(dim=1)  # in place of a slow choice of columns
     return total
 
 
