@@ -15,6 +15,7 @@ from torch.nn import functional as F  # noqa: N812  (the name it has everywhere)
 
 from experiments.begun import check_unchanged
 from experiments.datasets.splits import Fold
+from experiments.lpba40.patches import OUTSIDE, ForegroundPatches
 from experiments.lpba40.prepared import Prepared, PreparedFolder
 from experiments.lpba40.recipes import Job, Recipe
 from experiments.lpba40.tiling import predict_tiled
@@ -29,11 +30,7 @@ from segcal.training.settings import Training
 from segcal.types import Array
 
 LOG, WEIGHTS, LOGITS = "training.json", "network.safetensors", "logits"
-OUTSIDE = 255
-"""Label of the voxels that volumes are padded with."""
-
 _FACTOR = 8  # sides are padded to multiples of it, as the network would
-_TRIES = 20
 _KERNELS = 4  # that cuDNN tries for each layer; every batch has the same shape, so it tries them once
 
 
@@ -74,7 +71,13 @@ def train_network(
     title = f"{job.name}, fold {fold}"
     started = perf_counter()
     with torch.backends.cudnn.flags(enabled=True, benchmark=True, benchmark_limit=_KERNELS):
-        history = train(objective, source, settings, validation=held[count:], augment=_Patches(recipe))
+        history = train(
+            objective,
+            source,
+            settings,
+            validation=held[count:],
+            augment=ForegroundPatches(recipe.patch, recipe.foreground),
+        )
     kept.mkdir(parents=True, exist_ok=True)
     weights = objective.network.state_dict()
     save_file({name: value.cpu().contiguous() for name, value in weights.items()}, kept / WEIGHTS)
@@ -147,31 +150,6 @@ def mean_dice(predicted: Tensor, labels: Tensor) -> Tensor:
     present[0] = False
     dice = 2 * both / (predicted_sizes + sizes).clamp(min=1)
     return dice[present].mean()
-
-
-class _Patches:
-    """Cut a random patch out of each volume of a batch, with at least a given share of foreground where possible."""
-
-    def __init__(self, recipe: Recipe) -> None:
-        self.size, self.share = recipe.patch, recipe.foreground
-
-    def __call__(self, batch: Batch, randoms: Sequence[np.random.Generator], epoch: int) -> Batch:
-        images, labels = batch
-        if max(labels.shape[1:]) <= self.size:
-            return batch
-        boxes = [self._box(own, random) for own, random in zip(labels, randoms, strict=True)]
-        cut = [image[(slice(None), *box)] for image, box in zip(images, boxes, strict=True)]
-        return torch.stack(cut), torch.stack([own[box] for own, box in zip(labels, boxes, strict=True)])
-
-    def _box(self, labels: Tensor, random: np.random.Generator) -> tuple[slice, ...]:
-        box: tuple[slice, ...] = ()
-        for _ in range(_TRIES):
-            starts = [int(random.integers(0, max(length - self.size, 0), endpoint=True)) for length in labels.shape]
-            box = tuple(slice(start, start + self.size) for start in starts)
-            own = labels[box]
-            if float(((own > 0) & (own != OUTSIDE)).float().mean()) >= self.share:
-                break
-        return box
 
 
 class _Repeated:

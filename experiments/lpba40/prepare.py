@@ -47,7 +47,7 @@ def prepare(data: Data, source: Path, root: Path, *, template: Path | None = Non
     shapes = []
     with staged_folder(root / data) as folder:
         for name in volumes.names:
-            volume = volumes.read(name) if template is None else _aligned(volumes, name, template, root / "affines")
+            volume = volumes.read(name) if template is None else aligned(volumes, name, template, root / "affines")
             shapes.append(_write(folder / f"{name}.npz", volume, whole=data == "hippocampus"))
         content = {"names": volumes.names, "classes": volumes.classes, "shapes": shapes}
         write_json(folder / MARKER, {"format": 1, **content})
@@ -55,7 +55,7 @@ def prepare(data: Data, source: Path, root: Path, *, template: Path | None = Non
     print(f"{data}: {len(volumes.names)} volumes prepared, {size / 1e6:.1f} MB")
 
 
-def _aligned(volumes: VolumeFolder, name: str, template: Path, cache: Path) -> Volume:
+def aligned(volumes: VolumeFolder, name: str, template: Path, cache: Path) -> Volume:
     """Read a volume on the grid of a template."""
     image_file, label_file = volumes.files[name]
     transform, onto = affine_between(template, image_file, cache=cache), read_located(template)

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Literal
 
 from experiments.datasets.splits import NestedFold, nested_cross_validation, shuffled_parts
+from experiments.lpba40.patches import FOREGROUND
+from experiments.lpba40.tiling import CENTRE, PATCH
 from segcal.networks.unet3d import Preset as Network
 
 Data = Literal["lpba40", "hippocampus", "mouse_brain"]
@@ -40,9 +42,9 @@ class Recipe:
     volumes: int | None = None
     validation: int = 3
     network: Network = "paper"
-    patch: int = 72
-    centre: int = 40
-    foreground: float = 0.05
+    patch: int = PATCH
+    centre: int = CENTRE
+    foreground: float = FOREGROUND
     repeats: int = 1
     epochs: int = 300
     milestones: tuple[int, ...] = (150, 250)

@@ -1,5 +1,7 @@
 """Run from the repository's root: `python -m experiments.multi_atlas run hippocampus --data DATA --out OUT`.
 
+LPBA40 also needs a template: `run lpba40 --data LPBA40 --template MNI152.nii.gz --out OUT`.
+
 The stages are prepare (NIfTI to small files; needs nibabel), register (needs SimpleITK), train, predict, calibrate,
 fuse and table. Each skips what is done, so the command can be stopped at any time and run again; OUT may be moved to
 another machine between stages.
@@ -16,7 +18,7 @@ from experiments.begun import check_unchanged
 from experiments.multi_atlas.calibrating import calibrate
 from experiments.multi_atlas.fusing import fuse
 from experiments.multi_atlas.learning import predict, train_network
-from experiments.multi_atlas.presets import PRESETS, Preset
+from experiments.multi_atlas.presets import PRESETS, Preset, small
 from experiments.multi_atlas.registering import register_all
 from experiments.multi_atlas.table import print_tables
 from experiments.multi_atlas.volumes import prepare, prepared_folds
@@ -44,7 +46,7 @@ def _run(options: argparse.Namespace) -> None:
     _check_begun(out, preset)
     if "prepare" in wanted:
         if options.data is not None:
-            prepare(Path(options.data), out, preset)
+            prepare(Path(options.data), out, preset, template=options.template)
         elif options.stage == "prepare":
             raise InputError("give the folder of the volumes with --data")
     if "register" in wanted:
@@ -75,7 +77,8 @@ def _wanted(stage: str) -> tuple[str, ...]:
 
 def _preset(options: argparse.Namespace) -> Preset:
     given = {name: getattr(options, name) for name in ("epochs", "local_epochs", "batch_size", "folds")}
-    return replace(PRESETS[options.preset], **{name: value for name, value in given.items() if value is not None})
+    preset = small(PRESETS[options.preset]) if options.small else PRESETS[options.preset]
+    return replace(preset, **{name: value for name, value in given.items() if value is not None})
 
 
 def _check_begun(out: Path, preset: Preset) -> None:
@@ -97,11 +100,15 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("preset", choices=tuple(PRESETS))
     parser.add_argument("--data", help="folder of the data set; needed once, to prepare")
+    parser.add_argument("--template", type=Path, help="lpba40: skull-stripped T1 template to align with, to prepare")
+    parser.add_argument("--small", action="store_true", help="few volumes, a tiny network and one epoch, for a CPU")
     parser.add_argument("--out", required=True, help="folder of everything that is made")
     parser.add_argument("--processes", type=int, default=1, help="for registration and fusion")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--epochs", type=int, help="of VoteNet+, instead of the preset's")
-    parser.add_argument("--local-epochs", type=int, help="of IBTS and LTS, instead of the preset's")
+    parser.add_argument(
+        "--local-epochs", type=int, help="of IBTS and LTS with segcal's settings, instead of the preset's"
+    )
     parser.add_argument("--batch-size", type=int, help="of VoteNet+, instead of the preset's")
     parser.add_argument("--fold", type=int, choices=(0, 1), help="only this one, so that folds can run side by side")
     parser.add_argument("--folds", type=int, choices=(1, 2), help="instead of the preset's")

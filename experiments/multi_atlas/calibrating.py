@@ -24,11 +24,20 @@ from segcal.files import MARKER
 from segcal.functional.geometry import boundary, foreground
 from segcal.types import Array, Case, Labels, Mask
 
-METHODS = {"ts": "TS", "ibts": "IBTS", "lts": "LTS", "cts": "CTS"}
+METHODS = {
+    "ts": "TS",
+    "ibts": "IBTS",
+    "lts": "LTS",
+    "ibts-paper": "IBTS (preset paper)",
+    "lts-paper": "LTS (preset paper)",
+    "cts": "CTS",
+}
+"""Methods by folder, and their titles. IBTS and LTS are fitted with segcal's settings and with `preset="paper"`."""
 OUTSIDE = 255
 """Label of the voxels outside *All*, where nothing is fitted or measured."""
 OUTLINE = "outline"
 """*Boundary* of the anatomical labels: that of the network's own labels is sparse and thin (appendix)."""
+_PAPER = "-paper"
 _TRAINED = ("ibts", "lts")
 
 
@@ -82,11 +91,15 @@ def _fit(
     about: dict[str, Any] = {"num_classes": 2, "spatial_dims": 3, "image_channels": 2, "ignore_index": OUTSIDE}
     # the crop bounds the memory of large volumes; smaller ones are taken whole
     training: dict[str, Any] = {"epochs": preset.local_epochs, "learning_rate": 1e-3, "cosine": True, "crop": 64}
+    as_printed: dict[str, Any] = {"epochs": preset.paper_epochs, "crop": 64}
     for method in wanted:
-        started, learned = perf_counter(), method in _TRAINED
+        name, paper = method.removesuffix(_PAPER), method.endswith(_PAPER)
+        started, learned = perf_counter(), name in _TRAINED
         home = place if learned else "cpu"
-        calibrator = create(method, **about).to(home)
-        arguments = {"validation": on_device(check, home), "device": home, **training} if learned else {}
+        calibrator = create(name, **about, **({"preset": "paper"} if paper else {})).to(home)
+        arguments = {"validation": on_device(check, home), "device": home} if learned else {}
+        if learned:
+            arguments |= as_printed if paper else training
         calibrator.fit(on_device(cases, home), **arguments).to("cpu").save(folder / method)
         report = calibrator.fit_report_
         print(

@@ -11,6 +11,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812  (the name it has everywhere)
 
+from experiments.lpba40.patches import OUTSIDE, ForegroundPatches
+from experiments.lpba40.tiling import predict_tiled
 from experiments.multi_atlas.presets import Fold, Preset
 from experiments.multi_atlas.registering import WARPS
 from experiments.multi_atlas.volumes import reader
@@ -35,10 +37,10 @@ def fold_folder(out: Path, fold: Fold) -> Path:
 
 
 class PairSource:
-    """Target, warped atlas, whether the warped label is right, and 1 inside the volume: all pairs of one size.
+    """Target, warped atlas, whether the warped label is right, and the foreground of the target: pairs of one size.
 
-    Volumes are padded to the largest, so that those of different size can share a batch; padding has no weight in the
-    loss. Larger volumes are cropped by the training loop.
+    Volumes are padded to the largest, so that those of different size can share a batch; padding is `OUTSIDE` in the
+    foreground and has no weight in the loss.
     """
 
     def __init__(self, pairs: list[Pair], out: Path, device: torch.device) -> None:
@@ -78,7 +80,6 @@ def train_network(out: Path, fold: Fold, preset: Preset, *, device: str, seed: i
         # the paper halves the rate at 200, 350 and 450 of 500 epochs
         milestones=tuple(preset.epochs * part // 500 for part in (200, 350, 450)),
         gamma=0.5,
-        crop=preset.crop,
         spatial_dims=3,
         precision="bfloat16" if place.type == "cuda" else "float32",
         seed=seed,
@@ -88,7 +89,7 @@ def train_network(out: Path, fold: Fold, preset: Preset, *, device: str, seed: i
         watch=_watch,
     )
     with torch.backends.cudnn.flags(enabled=True, benchmark=True):  # batches have one shape
-        history = train(VoteLoss(network), learn, settings, validation=check)
+        history = train(VoteLoss(network), learn, settings, validation=check, augment=ForegroundPatches(preset.patch))
     seconds = perf_counter() - started
     with staged_file(folder / WEIGHTS) as file:
         save_file({name: value.cpu().contiguous() for name, value in network.state_dict().items()}, file)
@@ -106,15 +107,23 @@ def predict(out: Path, fold: Fold, preset: Preset, *, device: str) -> None:
     network = VoteNet(preset.features, preset.depth)
     network.load_state_dict(load_file(folder / WEIGHTS))
     network.eval().to(place)
+
+    def side_by_side(images: Tensor) -> Tensor:
+        with torch.autocast(place.type, torch.bfloat16, enabled=place.type == "cuda"):
+            return network(images[:, :1], images[:, 1:])
+
     read, written = reader(out), 0
     for target in (*fold.validation, *fold.test):
         path = folder / LOGITS / f"{target}.npy"
         if path.exists():
             continue
         volume, warps = read(target), read_warps(out, fold, target)
-        logits = np.stack([_logits(network, volume.image, warp.image, place) for warp in warps])
+        logits = np.empty((len(warps), *volume.image.shape), np.float16)
+        for own, warp in zip(logits, warps, strict=True):
+            images = np.stack([volume.image, warp.image])
+            predict_tiled(side_by_side, images, own[None], patch=preset.patch, centre=preset.centre, device=place)
         with staged_file(path) as file:
-            np.save(file, logits.astype(np.float16))
+            np.save(file, logits)
         written += 1
     print(f"fold {fold.number}: logits of {written} targets written", flush=True)
 
@@ -134,22 +143,15 @@ def read_warps(out: Path, fold: Fold, target: str) -> list[Warp]:
 
 def _sample(volume: Volume, warp: Warp, space: Array, device: torch.device) -> Sample:
     right = warp.labels == volume.labels
-    inside = np.ones(right.shape, np.bool_)
-    return tuple(_padded(part, space, device) for part in (volume.image, warp.image, right, inside))
+    foreground = (volume.labels > 0).astype(np.uint8)
+    images = (_padded(part, space, device) for part in (volume.image, warp.image, right))
+    return (*images, _padded(foreground, space, device, value=OUTSIDE))
 
 
-def _padded(array: Array, space: Array, device: torch.device) -> Tensor:
+def _padded(array: Array, space: Array, device: torch.device, *, value: int = 0) -> Tensor:
     missing = [int(full - length) for full, length in zip(space, array.shape, strict=True)]
     sides = (0, missing[2], 0, missing[1], 0, missing[0])
-    return F.pad(torch.from_numpy(np.ascontiguousarray(array))[None], sides).to(device)
-
-
-@torch.no_grad()
-def _logits(network: VoteNet, target: Array, atlas: Array, device: torch.device) -> Array:
-    one, other = (torch.from_numpy(array)[None, None].to(device) for array in (target, atlas))
-    with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-        found = network(one, other)
-    return found[0, 0].float().cpu().numpy()  # type: ignore[no-any-return]
+    return F.pad(torch.from_numpy(np.ascontiguousarray(array))[None], sides, value=value).to(device)
 
 
 def _watch(epoch: Epoch) -> None:

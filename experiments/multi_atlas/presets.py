@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
 from experiments.datasets.splits import shuffled_parts
+from experiments.lpba40.tiling import CENTRE, PATCH
 from segcal.fusion.registration import RegistrationSettings
 from segcal.fusion.warps import Pair
 from segcal.types import InputError
@@ -17,7 +18,8 @@ class Preset:
     """A data set with its split and its training.
 
     Args:
-        images: Folder of the images, inside the folder of the data.
+        images: Folder of the images, inside the folder of the data; None for the layout of LPBA40, whose volumes are
+            aligned with a template and equalised.
         labels: Folder of the labels; a label file has the name of its image.
         sizes: Atlases, validation targets and test targets of a fold.
         folds: 2 repeats the experiment with the roles of the two halves exchanged, which covers every volume.
@@ -26,14 +28,16 @@ class Preset:
         depth: How often VoteNet+ halves the resolution.
         epochs: Of the training of VoteNet+.
         batch_size: Of the training of VoteNet+.
-        crop: Side of the training patches.
+        patch: Side of the training patches, with at least 5 % foreground, and of the patches that tile a volume.
+        centre: Side of the part of each patch that is kept in prediction.
         tolerance: Of the surface Dice, in mm.
-        local_epochs: Of the training of IBTS and LTS.
+        local_epochs: Of the training of IBTS and LTS with segcal's settings.
+        paper_epochs: Of their training with `preset="paper"`.
         patch_size: Side of the Local patches, about a third of the volume as in the paper; None leaves Table 1 out.
     """
 
-    images: str
-    labels: str
+    images: str | None
+    labels: str | None
     sizes: tuple[int, int, int]
     folds: int
     registration: RegistrationSettings = field(default_factory=RegistrationSettings)
@@ -41,13 +45,25 @@ class Preset:
     depth: int = 3
     epochs: int = 40
     batch_size: int = 16
-    crop: int = 72
+    patch: int = PATCH
+    centre: int = CENTRE
     tolerance: float = 1.0
     local_epochs: int = 30
+    paper_epochs: int = 100
     patch_size: int | None = 24
 
 
 PRESETS = {
+    "lpba40": Preset(
+        None,
+        None,
+        (17, 3, 20),
+        2,
+        registration=RegistrationSettings(shrink=(4, 2, 1), iterations=(40, 20, 10)),
+        epochs=500,
+        batch_size=4,
+        patch_size=72,
+    ),
     "hippocampus": Preset("imagesTr", "labelsTr", (17, 3, 20), 2),
     "mouse_brain": Preset(
         "images",
@@ -61,11 +77,26 @@ PRESETS = {
         local_epochs=20,
         patch_size=None,
     ),
-    "tiny": Preset(
-        "images", "labels", (3, 1, 4), 2, features=4, depth=2, epochs=2, batch_size=4, crop=16, local_epochs=2
-    ),
 }
-"""`tiny` is for the tests."""
+"""The paper's protocol on its own data, on 40 hippocampus volumes, and on 17 mouse brains."""
+
+
+def small(preset: Preset) -> Preset:
+    """Return the protocol in a form that a CPU finishes in a minute, on few small volumes: its numbers mean nothing."""
+    return replace(
+        preset,
+        sizes=(2, 1, 3) if preset.folds == 2 else (2, 1, 2),
+        registration=RegistrationSettings(affine_iterations=3, iterations=(5, 3)),
+        features=2,
+        depth=1,
+        epochs=1,
+        batch_size=2,
+        patch=10,
+        centre=6,
+        local_epochs=1,
+        paper_epochs=1,
+        patch_size=8,
+    )
 
 
 class Fold(NamedTuple):
@@ -93,12 +124,12 @@ class Fold(NamedTuple):
         return (one, other), (other, one)
 
 
-def chosen_names(data: Path, preset: Preset) -> list[str]:
+def chosen_names(images: Path, preset: Preset) -> list[str]:
     """The names of the volumes that the protocol uses: the first ones in alphabetical order."""
-    found = sorted(path.name.removesuffix(".nii.gz") for path in (data / preset.images).glob("*.nii.gz"))
+    found = sorted(path.name.removesuffix(".nii.gz") for path in images.glob("*.nii.gz"))
     count = sum(preset.sizes)
     if len(found) < count:
-        raise InputError(f"'{data / preset.images}' must hold at least {count} volumes *.nii.gz, got {len(found)}")
+        raise InputError(f"'{images}' must hold at least {count} volumes *.nii.gz, got {len(found)}")
     return found[:count]
 
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from experiments.datasets.lpba40 import SUBJECTS, open_lpba40
+from experiments.datasets.volumes import VolumeFolder
+from experiments.lpba40.prepare import aligned
+from experiments.lpba40.preprocessing import equalised
 from experiments.multi_atlas.presets import Fold, Preset, chosen_names, folds_of
 from segcal.data.io.nifti import read_volume
 from segcal.files import staged_file
@@ -18,13 +23,21 @@ VOLUMES = "volumes"
 _MARGIN = 2
 
 
-def prepare(data: Path, out: Path, preset: Preset) -> None:
-    """Write the volumes that the protocol uses: 256 grey levels, cropped to what is not empty."""
-    for name in chosen_names(data, preset):
+def prepare(data: Path, out: Path, preset: Preset, *, template: Path | None = None) -> None:
+    """Write the volumes that the protocol uses: 256 grey levels, cropped to what is not empty.
+
+    Args:
+        data: Folder of the data set.
+        out: Folder of everything that is made.
+        preset: Data set and split.
+        template: NIfTI file that LPBA40 is aligned with, such as the skull-stripped MNI152 T1.
+    """
+    names, read = _source(data, out, preset, template)
+    for name in names:
         path = out / VOLUMES / f"{name}.npz"
         if path.exists():
             continue
-        volume = _cropped(_read_nifti(name, data / preset.images, data / preset.labels))
+        volume = _cropped(read(name))
         labels = volume.labels.astype(np.min_scalar_type(int(volume.labels.max())))
         with staged_file(path) as target:
             np.savez_compressed(target, image=encoded(volume.image), labels=labels, spacing=np.array(volume.spacing))
@@ -61,7 +74,27 @@ def label_set(out: Path) -> list[int]:
     return sorted(found - {0})
 
 
-def _read_nifti(name: str, images: Path, labels: Path) -> Volume:
+def _source(
+    data: Path, out: Path, preset: Preset, template: Path | None
+) -> tuple[Sequence[str], Callable[[str], Volume]]:
+    """Return the names of the volumes and the function that reads one."""
+    if (preset.images is None) != (template is not None):
+        raise InputError("--template is needed for lpba40, which is aligned with it, and for no other data set")
+    if preset.images is not None and preset.labels is not None:
+        images, labels = data / preset.images, data / preset.labels
+        return chosen_names(images, preset), partial(_read_nifti, images=images, labels=labels)
+    assert template is not None
+    folder = open_lpba40(data, subjects=SUBJECTS[: sum(preset.sizes)])
+    return folder.names, partial(_read_aligned, volumes=folder, template=template, cache=out / "affines")
+
+
+def _read_aligned(name: str, *, volumes: VolumeFolder, template: Path, cache: Path) -> Volume:
+    """Read a volume of LPBA40 on the grid of the template, its histogram equalised inside the brain."""
+    volume = aligned(volumes, name, template, cache)
+    return Volume(equalised(volume.image, volume.image > 0), volume.labels.astype(np.int16), volume.spacing)
+
+
+def _read_nifti(name: str, *, images: Path, labels: Path) -> Volume:
     image, spacing = read_volume(images / f"{name}.nii.gz")
     truth, _ = read_volume(labels / f"{name}.nii.gz")
     if image.shape != truth.shape:

@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  (the name it has everywhere)
 
+from experiments.lpba40.patches import OUTSIDE
 from segcal.types import InputError
 
 Volumes = Float[Tensor, "B C D H W"]
@@ -71,10 +72,10 @@ class VoteLoss(nn.Module):
         super().__init__()
         self.network = network
 
-    def forward(self, target: Volumes, atlas: Volumes, right: Volumes, weight: Volumes) -> tuple[Tensor, Tensor]:
-        """Return the loss over voxels of weight 1; those of weight 0 are padding."""
+    def forward(self, target: Volumes, atlas: Volumes, right: Volumes, labels: Volumes) -> tuple[Tensor, Tensor]:
+        """Return the loss over the voxels of the volumes; those labelled `OUTSIDE` are padding."""
         logits = self.network(target, atlas).float()
-        kept = weight.float()
+        kept = (labels != OUTSIDE).float()
         loss = F.binary_cross_entropy_with_logits(logits, right.float(), weight=kept, reduction="sum")
         return loss, kept.sum()
 

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 
+from experiments.lpba40.patches import OUTSIDE, ForegroundPatches
 from experiments.multi_atlas.votenet import VoteLoss, VoteNet
 from segcal.training.loop import train
 from segcal.training.settings import Training
@@ -28,12 +30,13 @@ def test_each_volume_of_a_batch_is_on_its_own() -> None:
 def test_padding_has_no_weight() -> None:
     objective = VoteLoss(VoteNet(2, 1))
     target, atlas, right = torch.rand(1, 1, 6, 6, 6), torch.rand(1, 1, 6, 6, 6), torch.rand(1, 1, 6, 6, 6) < 0.5
-    inside = torch.zeros(1, 1, 6, 6, 6, dtype=torch.bool)
-    inside[..., :3] = True
-    loss, weight = objective(target, atlas, right, inside)
+    labels = torch.full((1, 1, 6, 6, 6), OUTSIDE, dtype=torch.uint8)
+    labels[..., :3] = torch.randint(2, (1, 1, 6, 6, 3))
+    inside = labels != OUTSIDE
+    loss, weight = objective(target, atlas, right, labels)
     other = torch.where(inside, right, ~right)
     assert weight == inside.sum()
-    assert torch.equal(loss, objective(target, atlas, other, inside)[0])
+    assert torch.equal(loss, objective(target, atlas, other, labels)[0])
     logits = objective.network(target, atlas)[inside]
     expected = torch.nn.functional.binary_cross_entropy_with_logits(logits, right[inside].float(), reduction="sum")
     assert torch.allclose(loss, expected)
@@ -50,6 +53,24 @@ def test_it_learns_where_images_agree(set_threads: Callable[[int], None]) -> Non
         pairs.append((target, torch.where(right, target, 1 - target), right, torch.ones_like(right)))
     history = train(VoteLoss(VoteNet(4, 1)), pairs, Training(epochs=20, learning_rate=2e-2, batch_size=2, device="cpu"))
     assert history.epochs[-1].loss < 0.5 * history.epochs[0].loss
+
+
+def test_patches_have_a_twentieth_of_foreground() -> None:
+    """Foreground is along one edge, so that most random patches have less."""
+    labels = torch.zeros(1, 1, 30, 30, 30, dtype=torch.uint8)
+    labels[..., :14, :14, :] = 1
+    labels[..., 28:] = OUTSIDE
+    image = torch.arange(30**3).reshape(labels.shape)
+    cut = ForegroundPatches(12)
+    for seed in range(10):
+        images, own = cut((image, labels), [np.random.default_rng(seed)], 0)
+        assert images.shape == own.shape == (1, 1, 12, 12, 12)
+        assert (own == 1).float().mean() >= 0.05
+        corner = int(images.flatten()[0])
+        start = (corner // 900, corner // 30 % 30, corner % 30)
+        box = tuple(slice(first, first + 12) for first in start)
+        assert torch.equal(images, image[(..., *box)])
+    assert cut((image[..., :12, :12, :12], labels[..., :12, :12, :12]), [], 0)[0].shape == (1, 1, 12, 12, 12)
 
 
 def test_wrong_shapes_are_refused() -> None:
