@@ -78,6 +78,7 @@ METHODS: dict[str, Fit | None] = {
     "LTS raw sharpened": _local(inputs="logits", sharpen=True),
     "LTS held out": _local(held_out=True),
     "LTS paper": _local(preset="paper", image_channels=3),
+    "IBTS paper": _local("ibts", preset="paper", image_channels=3),
     "CTS": _plain("cts", classes=False),
     "CTS with classes": _plain("cts"),
     "CTS sharpened": _plain("cts", sharpen=True),

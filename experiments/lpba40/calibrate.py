@@ -25,11 +25,13 @@ from segcal.regions import local_patch_size
 from segcal.training.processes import choose_device
 from segcal.types import Case, InputError
 
-UNCALIBRATED, SCHEDULE = "uc", "lts-paper"
-"""The scores as they are; and LTS trained by the paper's schedule instead of the library's."""
+UNCALIBRATED = "uc"
+"""The scores as they are."""
+SCHEDULE = {"ibts-paper": "ibts", "lts-paper": "lts"}
+"""IBTS and LTS with `preset="paper"`: the paper's inputs, start and schedule instead of the library's."""
 
 _FIRST = ("ts", "ibts", "lts", "cts")
-METHODS = (UNCALIBRATED, *_FIRST, *(name for name in PAPER if name not in _FIRST), SCHEDULE, "auto")
+METHODS = (UNCALIBRATED, *_FIRST, *(name for name in PAPER if name not in _FIRST), *SCHEDULE, "auto")
 """Methods measured by default: the rows of the paper's table and `cts` first, what takes longest last."""
 
 ROWS, PATCHES, REPORT = "rows.csv.gz", "patches.csv.gz", "report.json"
@@ -39,7 +41,8 @@ _REPETITIONS = 2  # intervals are taken over all folds, when tables are made
 
 def title_of(method: str) -> str:
     """Return the name of a method in the tables."""
-    own = {UNCALIBRATED: "UC", SCHEDULE: "LTS (paper's schedule)", "auto": "auto"}
+    own = {UNCALIBRATED: "UC", "auto": "auto"}
+    own |= {method: f"{NAMES[name]} (paper's schedule)" for method, name in SCHEDULE.items()}
     return own.get(method) or NAMES.get(method, method.upper())
 
 
@@ -88,14 +91,14 @@ def fitted(
     job: Job, method: str, fit: Sequence[Case], check: Sequence[Case], about: Mapping[str, Any], device: str
 ) -> Calibrator:
     """Return a calibrator fitted on `fit`; methods that choose among epochs choose on `check`."""
-    name = "lts" if method == SCHEDULE else method
+    name = SCHEDULE.get(method, method)
     if name not in methods():
         raise InputError(f"methods must be among {', '.join((*METHODS, *methods()))}, got '{method}'")
     recipe, home = job.recipe, str(choose_device(device))
-    own: dict[str, Any] = {"preset": "paper"} if method == SCHEDULE else {}
+    own: dict[str, Any] = {"preset": "paper"} if method in SCHEDULE else {}
     settings: dict[str, Any] = {"seed": job.seed, "device": device, "cache_bytes": 8 << 30}
     settings["crop"] = recipe.calibrator_crop
-    if method != SCHEDULE or job.small:
+    if method not in SCHEDULE or job.small:
         settings["epochs"] = recipe.calibrator_epochs
     moved = on_device(fit, home), on_device(check, home)
 

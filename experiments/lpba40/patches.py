@@ -47,7 +47,7 @@ class ForegroundPatches:
                 int(random.integers(0, max(length - self.size, 0), endpoint=True)) for length in labels.shape[-3:]
             ]
             box = tuple(slice(start, start + self.size) for start in starts)
-            own = labels[(..., *box)]
+            own = labels.reshape(labels.shape[-3:])[box]
             if float(((own > 0) & (own != OUTSIDE)).float().mean()) >= self.share:
                 break
         return box

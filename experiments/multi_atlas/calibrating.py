@@ -96,10 +96,11 @@ def _fit(
         name, paper = method.removesuffix(_PAPER), method.endswith(_PAPER)
         started, learned = perf_counter(), name in _TRAINED
         home = place if learned else "cpu"
-        calibrator = create(name, **about, **({"preset": "paper"} if paper else {})).to(home)
-        arguments = {"validation": on_device(check, home), "device": home} if learned else {}
+        form: dict[str, Any] = {"preset": "paper"} if paper else {}
+        calibrator = create(name, **about, **form).to(home)
+        arguments: dict[str, Any] = {}
         if learned:
-            arguments |= as_printed if paper else training
+            arguments = {"validation": on_device(check, home), "device": home, **(as_printed if paper else training)}
         calibrator.fit(on_device(cases, home), **arguments).to("cpu").save(folder / method)
         report = calibrator.fit_report_
         print(

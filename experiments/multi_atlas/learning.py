@@ -110,7 +110,8 @@ def predict(out: Path, fold: Fold, preset: Preset, *, device: str) -> None:
 
     def side_by_side(images: Tensor) -> Tensor:
         with torch.autocast(place.type, torch.bfloat16, enabled=place.type == "cuda"):
-            return network(images[:, :1], images[:, 1:])
+            logits: Tensor = network(images[:, :1], images[:, 1:])
+        return logits
 
     read, written = reader(out), 0
     for target in (*fold.validation, *fold.test):

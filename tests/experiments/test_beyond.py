@@ -81,10 +81,10 @@ def test_results_accumulate(
     assert main([*common, "--methods", "UC", "TS"]) == 0
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("report.json")}
     assert len(before) == 2 * 2 * 2
-    assert main([*common, "--methods", "UC", "TS", "LTS", "CTS with classes"]) == 0
+    assert main([*common, "--methods", "UC", "TS", "LTS", "IBTS paper", "CTS with classes"]) == 0
     assert all(path.stat().st_mtime_ns == time for path, time in before.items()), "what is there is not done again"
     done = list(finished(tmp_path))
-    assert len(done) == 2 * 2 * 4
+    assert len(done) == 2 * 2 * 5
     for item, report, results in done:
         assert report["changed"][0] == 0, item
         assert results.methods == (item.method,)

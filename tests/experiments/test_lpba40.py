@@ -22,6 +22,7 @@ from experiments.lpba40.calibrate import METHODS, ROWS, title_of
 from experiments.lpba40.network import OUTSIDE, mean_dice
 from experiments.lpba40.prepared import PreparedFolder
 from experiments.lpba40.recipes import PRESETS, Job
+from segcal.calibrators import load
 from segcal.files import read_json
 
 nibabel = pytest.importorskip("nibabel")
@@ -55,7 +56,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert main(["prepare", *shared, "--data", str(root / "data")]) == 0
     run = ["run", *shared, "--small", "--out", str(root / "out"), "--device", "cpu"]
     assert main([*run, "--methods", "uc", "ts", "--seed", "0", "1"]) == 0
-    assert main([*run, "--methods", "lts", "--fold", "0"]) == 0  # on half of the volumes only
+    assert main([*run, "--methods", "lts", "ibts-paper", "--fold", "0"]) == 0  # on half of the volumes only
     return root
 
 
@@ -78,6 +79,15 @@ def test_every_volume_is_measured_once_by_networks_that_never_saw_it(finished: P
             own = rows[(rows.metric == "ece") & (rows.region == "all")]
             assert sorted(own["case"]) == [f"h_{k}" for k in range(8)]
             assert set(own["method"]) == {title_of(method)}
+
+
+def test_both_forms_of_ibts_and_lts_are_measured(finished: Path) -> None:
+    assert {"ibts", "lts", "ibts-paper", "lts-paper"} <= set(METHODS)
+    half = finished / "out" / "hippocampus-small-seed0" / "fold-0" / "calibration-0"
+    assert load(half / "lts" / "calibrator").preset == "default"
+    paper = load(half / "ibts-paper" / "calibrator")
+    assert (paper.method, paper.preset) == ("ibts", "paper")
+    assert title_of("ibts-paper") == "IBTS (paper's schedule)"
 
 
 def test_the_table_shows_every_method_and_seed(finished: Path, capsys: Captured) -> None:
