@@ -13,6 +13,8 @@ from segcal.evaluation.results import Results
 from segcal.tables import CALIBRATION, QUALITY, REGIONS
 from segcal.types import InputError
 
+AS_PRINTED = " (preset paper)"
+"""Suffix of IBTS and LTS in the paper's form, where segcal's form is in the same table."""
 _PAPER = Path(__file__).with_name("paper.csv")
 _REGION_TITLES = tuple(region.title for region in REGIONS.values())
 
@@ -54,6 +56,17 @@ def of_methods(results: Results, wanted: Sequence[str]) -> Results:
     return replace(results, **frames, settings={**results.settings, "methods": kept})
 
 
+def renamed(results: Results, names: Mapping[str, str]) -> Results:
+    """Methods under other names."""
+    frames = {
+        name: frame.assign(method=frame.method.map(lambda own: names.get(own, own)))
+        for name in ("frame", "patch_frame", "pooled_frame")
+        if len(frame := getattr(results, name))
+    }
+    settings = {**results.settings, "methods": [names.get(own, own) for own in results.methods]}
+    return replace(results, **frames, settings=settings)
+
+
 def of_cases(results: Results, wanted: Sequence[str]) -> Results:
     """Those cases only; figures over all pixels together are not known of a part."""
     frames = {
@@ -82,7 +95,7 @@ def markdown(
         rows = []
         for method in results.methods:
             ours = [str(table.cells.get((method, metric, region), "-")) for region in REGIONS]
-            theirs = [paper.get((method, metric, region), "-") for region in REGIONS if paper]
+            theirs = [paper.get((method.removesuffix(AS_PRINTED), metric, region), "-") for region in REGIONS if paper]
             rows.append([method, *ours, *theirs])
         parts.append(lines(header, rows))
     if quality:

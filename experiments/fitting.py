@@ -26,9 +26,10 @@ NAMES = {
     "lts": "LTS",
 }
 """segcal's names and the table's, in the order of its rows."""
+LEARNED = ("ibts", "lts")
+"""Methods that are trained, in one of two forms: segcal's, or the paper's with `preset="paper"`."""
 _HELD = 16 << 30  # bytes of cases that are held on a GPU
-_LEARNED = ("ibts", "lts")
-_ON_DEVICE = ("ts", *_LEARNED)
+_ON_DEVICE = ("ts", *LEARNED)
 
 
 def fit_methods(
@@ -52,7 +53,7 @@ def fit_methods(
         about: What the calibrators must know of the data.
         training: Arguments of the training of IBTS and LTS.
         rates: Learning rates to try; None for that of the preset.
-        preset: Schedule of the training of IBTS and LTS.
+        preset: Form of IBTS and LTS.
         device: Where temperatures are fitted; the other methods are fitted on the CPU.
         timings: Is told how long each took.
     """
@@ -61,10 +62,10 @@ def fit_methods(
         started, home = perf_counter(), device if method in _ON_DEVICE else "cpu"
         moved = (on_device(fit, home), on_device(check, home))
         tries = [{"learning_rate": rate, "device": device, **training} for rate in rates]
-        own: dict[str, Any] = {"preset": preset} if method in _LEARNED else {}
+        own: dict[str, Any] = {"preset": preset} if method in LEARNED else {}
         candidates = [
             (create(method, **about, **own).to(home).fit(moved[0], validation=moved[1], **arguments), arguments)
-            for arguments in (tries if method in _LEARNED else [{}])
+            for arguments in (tries if method in LEARNED else [{}])
         ]
         best, chosen = min(candidates, key=lambda pair: pair[0].fit_report_.details.get("validation_nll", 0.0))
         fitted[NAMES[method]] = best

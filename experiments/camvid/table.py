@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from experiments.beside_paper import joined, lines, markdown, of_cases, of_methods, pooled
+from experiments.beside_paper import AS_PRINTED, joined, lines, markdown, of_cases, of_methods, pooled, renamed
 from experiments.camvid.jobs import LOSSES, Job
 from experiments.camvid.network import read_quality
 from experiments.camvid.protocols import PROTOCOLS, Protocol
@@ -34,6 +34,7 @@ def tables(out: Path) -> str:
             jobs = {job: found[job] for job in found if (job.network, job.seed) == (network, seed)}
             parts += _of_seed(out, protocol, jobs)
         parts += _over_seeds(found, protocol)
+    parts += _both_forms(finished(out, "paper"), finished(out, "schedule"))
     if not parts:
         raise InputError(f"'{out}' holds no finished job; run `python -m experiments.camvid run` first")
     return "\n\n".join(parts)
@@ -99,6 +100,20 @@ def _over_seeds(found: Found, protocol: Protocol) -> list[str]:
         header = ["Method", *(f"{metric} {region}" for metric, region in columns)]
         title = f"## FC-DenseNet{network}, protocol: {protocol}, seeds {' / '.join(map(str, seeds))}"
         parts += [title, lines(header, rows)]
+    return parts
+
+
+def _both_forms(ours: Found, as_printed: Found) -> list[str]:
+    """IBTS and LTS as segcal fits them and with `preset="paper"`, in one table for each network."""
+    parts = []
+    for job in ours:
+        if job not in as_printed:
+            continue
+        own = of_methods(ours[job], [job.method(name) for name in ("UC", "TS", "IBTS", "LTS")])
+        other = of_methods(as_printed[job], [job.method(name) for name in ("IBTS", "LTS")])
+        both = joined([own, renamed(other, {name: name + AS_PRINTED for name in other.methods})])
+        title = f"## {job.name}: IBTS and LTS in segcal's form and in the paper's"
+        parts += [title, markdown(both, reference=None, experiment="camvid"), pooled(both, intervals=False)]
     return parts
 
 

@@ -22,15 +22,16 @@ from PIL import Image
 
 from experiments import archive as archives
 from experiments.begun import check_unchanged
-from experiments.beside_paper import markdown, pooled
+from experiments.beside_paper import AS_PRINTED, markdown, pooled
 from experiments.coco.networks import load_network
 from experiments.datasets.coarse import CoarseFolder, open_coarse
 from experiments.datasets.coco import SIZES, Coco, open_coco
 from experiments.datasets.splits import shuffled_parts
 from experiments.datasets.voc import BACKGROUND, CLASSES, VOID, Voc, open_voc
-from experiments.fitting import NAMES, count_changes, fit_methods
+from experiments.fitting import LEARNED, NAMES, count_changes, fit_methods
 from experiments.versions import versions
 from segcal import Results, evaluate
+from segcal.calibrators import Calibrator
 from segcal.calibrators.local import Preset
 from segcal.files import read_json, staged_file, write_json
 from segcal.integrations.calibrated_model import CalibratedModel
@@ -135,18 +136,23 @@ def measure(options: argparse.Namespace) -> None:
     names = shuffled_parts(cases.names, options.sizes, seed=options.seed)
     fit, check, test = (cases.subset(part) for part in names)
     training = {"epochs": options.epochs, "crop": options.crop, "seed": options.seed, "cache_bytes": 4 << 30}
-    device, timings = str(choose_device(options.device)), dict[str, float]()
-    fitted = fit_methods(
-        options.methods,
-        fit,
-        check,
-        about={**_ABOUT, "spatial_dims": 2, "image_channels": 3},
-        training=training,
-        rates=options.learning_rate or (None,),
-        preset=options.preset,
-        device=device,
-        timings=timings,
-    )
+    device, timings, fitted = str(choose_device(options.device)), dict[str, float](), dict[str, Calibrator]()
+    for preset in options.preset:
+        own = dict[str, float]()
+        found = fit_methods(
+            [name for name in options.methods if name in LEARNED or preset == options.preset[0]],
+            fit,
+            check,
+            about={**_ABOUT, "spatial_dims": 2, "image_channels": 3},
+            training=training,
+            rates=options.learning_rate or (None,),
+            preset=preset,
+            device=device,
+            timings=own,
+        )
+        beside = preset == "paper" and len(options.preset) > 1
+        fitted |= {name + AS_PRINTED * beside: calibrator for name, calibrator in found.items()}
+        timings |= {name + AS_PRINTED * beside: seconds for name, seconds in own.items()}
     started = perf_counter()
     results = evaluate(test, {"UC": None, **fitted}, **_ABOUT, seed=options.seed)
     results.save(out / "results")
@@ -191,12 +197,16 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--images", help="measure: folder of the pictures, if they are elsewhere")
     parser.add_argument("--sizes", type=int, nargs=3, default=SIZES, help="measure: pictures to fit, choose, measure")
     parser.add_argument("--methods", nargs="+", choices=tuple(NAMES), default=tuple(NAMES))
-    parser.add_argument("--epochs", type=int, default=200, help="measure: of IBTS and LTS")
+    parser.add_argument("--epochs", type=int, help="measure: of IBTS and LTS, instead of the preset's")
     parser.add_argument(
         "--learning-rate", type=float, nargs="+", help="measure: instead of the preset's; several are tried"
     )
     parser.add_argument(
-        "--preset", choices=get_args(Preset), default="default", help="measure: schedule of IBTS and LTS"
+        "--preset",
+        nargs="+",
+        choices=get_args(Preset),
+        default=["default"],
+        help="measure: form of IBTS and LTS; with both, each has two rows",
     )
     parser.add_argument("--crop", type=int, help="measure: train IBTS and LTS on random crops of this side")
     parser.add_argument("--seed", type=int, default=0)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from experiments.beside_paper import AS_PRINTED
 from experiments.fitting import on_device
 from experiments.multi_atlas.learning import fold_folder, read_logits, read_warps
 from experiments.multi_atlas.presets import Fold, Preset
@@ -28,8 +29,8 @@ METHODS = {
     "ts": "TS",
     "ibts": "IBTS",
     "lts": "LTS",
-    "ibts-paper": "IBTS (preset paper)",
-    "lts-paper": "LTS (preset paper)",
+    "ibts-paper": f"IBTS{AS_PRINTED}",
+    "lts-paper": f"LTS{AS_PRINTED}",
     "cts": "CTS",
 }
 """Methods by folder, and their titles. IBTS and LTS are fitted with segcal's settings and with `preset="paper"`."""

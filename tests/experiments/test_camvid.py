@@ -417,6 +417,10 @@ def test_tables_are_made_of_what_is_there(finished_run: Path, tmp_path: Path) ->
     assert "### Against LTS" in whole
     assert "Video Seq05VD alone (3 frames)" in whole
     assert "LTS shrunk" in whole
+    forms = whole.split("ce-0: IBTS and LTS in segcal's form and in the paper's\n\n")[1].split("\n\n")[0].splitlines()
+    names = [row.split(" | ")[0].strip("| ") for row in forms[2:]]
+    assert names == ["UC", "TS", "IBTS", "LTS", "IBTS (preset paper)", "LTS (preset paper)"]
+    assert all("3.40(3.59)" in row for row in forms if row.startswith("| LTS"))
     assert "seeds 0 / 1" not in whole
     copy = Path(shutil.copytree(finished_run, tmp_path / "copy"))
     shutil.rmtree(copy / "fc-densenettiny-focal-0")

@@ -28,6 +28,7 @@ from experiments.datasets.coco import (
 from experiments.datasets.splits import shuffled_parts
 from experiments.datasets.voc import CLASSES, open_voc
 from segcal import InputError
+from segcal.calibrators import load
 from segcal.evaluation.results import Results
 from support.coarse_networks import Inner, Pair
 
@@ -271,12 +272,16 @@ def test_from_coco_to_the_table(coco: Path, tmp_path: Path, capsys: pytest.Captu
     assert np.load(scores / "logits" / "000000000003.npy", allow_pickle=False).shape == (21, 5, 6)
     images = ["--images", str(coco / "val2017"), "--data", str(scores), "--beside", "coco"]
     few = ["--sizes", "6", "2", "4", "--epochs", "2", "--methods", "ts", "lts", "--learning-rate", "1e-4", "1e-2"]
+    few += ["--preset", "default", "paper"]
     assert main(["measure", *images, *few, *named, "--out", str(out)]) == 0
     text = capsys.readouterr().out
     assert "10.04(11.54)" in text, "the paper's LTS stands beside"
     assert text.count("keeps every label of the network: True") == 3
     report = json.loads((out / "report.json").read_text())
-    assert report["changed"] == {"TS": [0, 8000], "LTS": [0, 8000]}
+    assert report["changed"] == {"TS": [0, 8000], "LTS": [0, 8000], "LTS (preset paper)": [0, 8000]}
+    assert text.count("| LTS (preset paper) | ") == 6
+    for name, preset in (("LTS", "default"), ("LTS (preset paper)", "paper")):
+        assert load(out / "calibrators" / name).preset == preset
     parts = [set(report[part]) for part in ("fit", "validation", "test")]
     assert [len(part) for part in parts] == [6, 2, 4]
     assert len(set.union(*parts)) == 12
