@@ -6,8 +6,13 @@ import numpy as np
 import pytest
 import torch
 
+from segcal.evidence import describe
 from segcal.functional.random_labels import class_mass, draw_labels, generator_of
 from support import references
+
+
+def mass(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return class_mass(logits, labels, describe(logits, labels).confidence)
 
 
 @pytest.mark.parametrize("classes", [1, 2, 5])
@@ -19,13 +24,13 @@ def test_mass_is_the_sum_of_probabilities(
     logits = torch.from_numpy(3 * rng.normal(size=(classes, pixels))).to(dtype)
     labels = rng.integers(-1, classes, pixels)
     probs = references.softmax(logits.double().numpy())[:, labels >= 0] if pixels else np.zeros((classes, 0))
-    np.testing.assert_allclose(class_mass(logits, torch.from_numpy(labels)).numpy(), probs.sum(axis=1), rtol=1e-12)
+    np.testing.assert_allclose(mass(logits, torch.from_numpy(labels)).numpy(), probs.sum(axis=1), rtol=1e-12)
 
 
 def test_mass_of_an_image_of_any_shape(rng: np.random.Generator) -> None:
     logits = torch.from_numpy(rng.normal(size=(3, 4, 5, 6)))
     labels = torch.zeros(4, 5, 6, dtype=torch.int64)
-    assert class_mass(logits, labels).sum() == pytest.approx(120, rel=1e-12)
+    assert mass(logits, labels).sum() == pytest.approx(120, rel=1e-12)
     assert draw_labels(logits, labels, generator_of(0, "a")).shape == labels.shape
 
 

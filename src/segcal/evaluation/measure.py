@@ -230,8 +230,9 @@ def _described(case: StreamedCase, method: Method, labels: Tensor, protocol: Pro
     random = generator_of(protocol.seed, case.name)
     for rows, slab in calibrated_slabs(case, method):
         logits, truth = slab[0], labels[rows].to(slab.device)
-        described.add(describe(logits, truth))
-        mass += class_mass(logits, truth).cpu()
+        pixels = describe(logits, truth)
+        described.add(pixels)
+        mass += class_mass(logits, truth, pixels.confidence).cpu()
         if protocol.floor:
             redrawn.add(describe(logits, draw_labels(logits, truth, random)))
         if protocol.form == "marginal":
