@@ -189,7 +189,8 @@ def test_evaluate_prints_the_table_and_saves_results(data: Path, calibrator: Pat
         assert f"{100 * cell.mean:.2f}({100 * cell.std:.2f})" in shown
     assert "TS is significantly better" in " ".join(shown.split())
     assert "NLL↓" in shown
-    assert "Brier" not in shown
+    assert "Brier↓" not in shown
+    assert " ".join(str(recommend(results)).split()) in " ".join(shown.split())
     assert f"all metrics: segcal table {out}" in shown
     whole = succeed("table", out)
     assert "95 % bootstrap intervals" in whole

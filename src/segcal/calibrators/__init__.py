@@ -160,9 +160,13 @@ def create(method: str, num_classes: int, *, activation: Activation | None = Non
     `activation="sigmoid"` the calibrator is for `num_classes` channels that may overlap: logits `[B, C, *S]` and labels
     `[B, C, *S]` of 0 and 1, each channel calibrated by itself; `num_classes=1` is always such a head.
 
+    "classwise" is another name of "cts" with `features=False`.
+
     >>> create("ts", num_classes=11, ignore_index=11).method
     'ts'
     """
+    if method == "classwise":
+        return create("cts", num_classes, activation=activation, **{"features": False, **settings})
     check_method(method)
     if num_classes > 0 and activation_of(activation, num_classes) == "sigmoid":
         return SigmoidHead([create(method, 2, **settings) for _ in range(num_classes)])

@@ -14,14 +14,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from time import perf_counter
-from typing import Any, ClassVar, Self, SupportsIndex
+from typing import Any, ClassVar, Self, SupportsIndex, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from segcal.calibrators.report import FitReport, Learned
 from segcal.calibrators.saving import write_calibrator
-from segcal.cases import CaseStream, StreamedCase
+from segcal.cases import CaseStream, StreamedCase, as_collection
+from segcal.cases.arrays import Pair, batch_cases, cases_of
 from segcal.files import staged_folder
 from segcal.functional.checks import check_logits, ignored_labels
 from segcal.functional.division import finite_in, scaled_probabilities
@@ -32,6 +34,7 @@ from segcal.text import suggestion, warn_caller
 from segcal.types import (
     MOST_CLASSES,
     Activation,
+    Array,
     Case,
     IgnoreIndex,
     Image,
@@ -184,18 +187,27 @@ class Calibrator(nn.Module, ABC):
     # what a user calls
 
     def fit(
-        self, cases: Iterable[Case], *, validation: Iterable[Case] | None = None, settings: Any = None, **changes: Any
+        self,
+        cases: Iterable[Case | Pair] | Array | Tensor,
+        labels: Array | Tensor | None = None,
+        *,
+        validation: Iterable[Case | Pair] | None = None,
+        settings: Any = None,
+        **changes: Any,
     ) -> Self:
         """Learn from cases, which are read one at a time.
 
         Args:
-            cases: Cases with labels; an iterator is kept as a list.
+            cases: Cases with labels, or pairs `(logits, labels)`; an iterator is kept as a list. With `labels`, the
+                logits `[B, L, *S]` of a batch.
+            labels: Labels `[B, *S]` of a batch.
             validation: Cases on which trained methods choose their weights; other methods do not use them.
             settings: All settings at once: `segcal.training.settings.Training`, for trained methods.
             changes: Single settings, for example `epochs=50`.
         """
         self.check_fit_settings(changes)
-        self._fit(cases, validation, self._settings(settings, changes))
+        held_out = None if validation is None else _known_cases(validation)
+        self._fit(_known_cases(cases, labels), held_out, self._settings(settings, changes))
         for text in self.fit_report_.warnings:
             warn_caller(text)
         return self
@@ -361,6 +373,8 @@ class Calibrator(nn.Module, ABC):
     def _check(self, logits: Tensor, image: Tensor | None) -> None:
         """Raise unless it is fitted, and logits and image have the shapes that it was built for."""
         self._check_fitted()
+        if isinstance(logits, np.ndarray):
+            raise InputError("logits must be a tensor, got a NumPy array; give torch.from_numpy(logits)")
         if logits.ndim < 2 or logits.shape[1] != self.num_classes:
             raise InputError(
                 f"logits must have shape (B, {self.num_classes}, *S), got {tuple(logits.shape)}; "
@@ -392,3 +406,14 @@ class Calibrator(nn.Module, ABC):
         """Return logits that are all finite: minus infinity is replaced, NaN and plus infinity are refused."""
         self._check(logits, image)
         return check_logits(logits, self.num_classes, class_axis=1)
+
+
+def _known_cases(given: Iterable[Case | Pair] | Array | Tensor, labels: Array | Tensor | None = None) -> Iterable[Case]:
+    """Return what `fit` was given as cases; a collection of cases stays as it is and is read when it is needed."""
+    if labels is not None:
+        return batch_cases(given, labels)
+    if isinstance(given, np.ndarray | Tensor):
+        raise InputError("labels are needed with an array of logits: fit(logits, labels)")
+    if isinstance(given, list | tuple | Iterator):
+        return list(cases_of(as_collection(given)))
+    return cast(Iterable[Case], given)

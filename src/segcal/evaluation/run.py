@@ -9,8 +9,9 @@ from typing import Unpack, cast
 
 from segcal.calibrators import Calibrator
 from segcal.cases import as_collection, no_cases
+from segcal.cases.arrays import Pair, cases_of
 from segcal.evaluation.builder import ResultsBuilder, mean_tables
-from segcal.evaluation.given import Pair, cases_of, methods_of, settings_of
+from segcal.evaluation.given import methods_of, settings_of
 from segcal.evaluation.heads import heads_of
 from segcal.evaluation.limits import limits as oracle_limits
 from segcal.evaluation.mapping import Method

@@ -1,0 +1,60 @@
+"""Cases from arrays: pairs of logits and labels, or a batch of both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeAlias
+
+import numpy as np
+from torch import Tensor
+
+from segcal.functional.arrays import to_tensor
+from segcal.types import Array, Case, InputError
+
+Pair: TypeAlias = tuple[Array | Tensor, Array | Tensor]
+"""Logits `[L, *S]` and labels `[*S]` of one image or volume; labels `[L, *S]` for sigmoid channels."""
+
+
+def cases_of(given: Iterable[Case | Pair]) -> Iterator[Case]:
+    """Yield cases as they are, and pairs of arrays as cases that are named by their number.
+
+    >>> import numpy as np
+    >>> [case.name for case in cases_of([(np.zeros((3, 4, 4)), np.zeros((4, 4), int))] * 2)]
+    ['0', '1']
+    """
+    for number, item in enumerate(given):
+        if isinstance(item, Case):
+            yield item
+            continue
+        if not (isinstance(item, tuple | list) and len(item) == 2):
+            raise InputError(
+                f"cases must be segcal.Case or pairs (logits, labels), got {type(item).__name__}; "
+                "give [(logits, labels), ...]"
+            )
+        logits, labels = (to_tensor(values) for values in item)
+        if labels.shape not in (logits.shape[1:], logits.shape):
+            raise InputError(
+                f"labels of an image must have shape {tuple(logits.shape[1:])} to match logits (L, *S) of shape "
+                f"{tuple(logits.shape)}, got {tuple(labels.shape)}; give one pair per image: zip(logits, labels)"
+            )
+        yield Case(str(number), logits, labels)
+
+
+def batch_cases(logits: Any, labels: Any) -> list[Case]:
+    """Return the images of a batch, logits `[B, L, *S]` with labels `[B, *S]` or `[B, L, *S]`, as cases.
+
+    >>> import numpy as np
+    >>> batch_cases(np.zeros((2, 3, 4, 4)), np.zeros((2, 4, 4), np.uint8))[1].name
+    '1'
+    """
+    if not (isinstance(logits, np.ndarray | Tensor) and isinstance(labels, np.ndarray | Tensor)):
+        raise InputError(
+            f"logits and labels must be arrays or tensors, got {type(logits).__name__} and {type(labels).__name__}"
+        )
+    ours, theirs = tuple(logits.shape), tuple(labels.shape)
+    if len(ours) < 3 or theirs not in (ours[:1] + ours[2:], ours):
+        raise InputError(
+            f"logits must have shape (B, L, *S) and labels (B, *S), got {ours} and {theirs}; "
+            "add the axis of the batch, or move the classes to axis 1"
+        )
+    return list(cases_of(zip(logits, labels, strict=True)))
