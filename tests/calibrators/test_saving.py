@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import segcal
-from segcal.calibrators import saving
+from segcal.calibrators import Calibrator, saving
 from segcal.files import LISTED
 from segcal.files.guards import checksums
 from segcal.types import InputError
@@ -129,6 +129,73 @@ def test_settings_that_ask_for_absurd_sizes_are_refused(tmp_path: Path, method: 
     sign(tmp_path / "saved", content)
     with pytest.raises(InputError, match=r"is not a saved calibrator|cannot be read|num_classes must be"):
         segcal.load(tmp_path / "saved")
+
+
+def two_channels() -> segcal.Case:
+    random = np.random.default_rng(0)
+    logits = random.normal(size=(2, 12, 9)).astype(np.float32) * 2
+    return segcal.Case("a", logits, (logits + random.logistic(size=logits.shape) > 0).astype(np.int64))
+
+
+@pytest.mark.parametrize("channels", [3, 7, 10**6, 10**9, 10**30, True, 2.5, "2"])
+def test_channels_that_the_file_does_not_have_are_refused_before_they_are_built(
+    tmp_path: Path, channels: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segcal.create("ts", 2, activation="sigmoid").fit([two_channels()]).save(tmp_path / "saved")
+    content = json.loads((tmp_path / "saved" / MARKER).read_text())
+    content["config"]["num_classes"] = channels
+    sign(tmp_path / "saved", content)
+    built: list[int] = []
+    original = Calibrator.__init__
+    monkeypatch.setattr(
+        Calibrator,
+        "__init__",
+        lambda self, *given, **named: (built.append(1), original(self, *given, **named))[1],
+    )
+    with pytest.raises(InputError, match=r"is not a saved calibrator|cannot be read|must be those of \d+ channels"):
+        segcal.load(tmp_path / "saved")
+    assert len(built) < 10
+
+
+@pytest.mark.parametrize("number", [10**5, 10**9, 10**18, -1, 2.5, "3"])
+@pytest.mark.parametrize(
+    ("method", "name"),
+    [
+        ("lts", "image_channels"),
+        ("auto", "image_channels"),
+        ("auto", "num_classes"),
+        ("bts", "bins"),
+        ("histogram", "bins"),
+    ],
+)
+def test_other_sizes_are_refused_before_memory_is_taken(tmp_path: Path, method: str, name: str, number: Any) -> None:
+    segcal.create(method, 3).fit([case()], **({"epochs": 1} if method == "lts" else {})).save(tmp_path / "saved")
+    content = json.loads((tmp_path / "saved" / MARKER).read_text())
+    content["config"][name] = number
+    sign(tmp_path / "saved", content)
+    with pytest.raises(InputError, match=rf"is not a saved calibrator|cannot be read|{name} must be"):
+        segcal.load(tmp_path / "saved")
+
+
+def test_a_header_is_checked_before_its_values_are_read(kept: Path, tmp_path: Path) -> None:
+    """Against a file with holes, which takes no disk but all of the memory."""
+    folder = damaged(kept, "dirichlet", tmp_path)
+    size = 1 << 33
+    header = json.dumps({"bias": {"dtype": "F64", "shape": [size // 8], "data_offsets": [0, size]}}).encode()
+    with (folder / WEIGHTS).open("wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        file.truncate(8 + len(header) + size)
+    with pytest.raises(InputError, match="cannot be read"):
+        segcal.load(folder)
+    with (folder / WEIGHTS).open("r+b") as file:
+        file.truncate(1 << 35)
+    with pytest.raises(InputError, match="must have at most 16 GiB"):
+        segcal.load(folder)
+
+
+def test_the_candidates_of_auto_take_no_memory() -> None:
+    """The pairs of 60,000 classes would need 29 GB."""
+    assert segcal.create("auto", 60_000).num_classes == 60_000
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from segcal.calibrators.isotonic import IsotonicRegression
 from segcal.calibrators.local import LocalTemperatureScaling
 from segcal.calibrators.matrix import MatrixScaling
 from segcal.calibrators.report import FitReport, Learned
-from segcal.calibrators.saving import check_values, fill, foreign, read_content, read_values
+from segcal.calibrators.saving import check_values, fill, foreign, read_content, read_shapes, read_values
 from segcal.calibrators.sigmoid import SigmoidHead
 from segcal.calibrators.structured import StructuredVectorScaling
 from segcal.calibrators.temperature import TemperatureScaling
@@ -36,7 +36,7 @@ from segcal.calibrators.tempered import TemperatureCalibrator
 from segcal.calibrators.vector import VectorScaling
 from segcal.functional.checks import activation_of
 from segcal.text import suggestion
-from segcal.types import Activation, InputError, public
+from segcal.types import MOST_CLASSES, Activation, InputError, public
 
 __all__ = [
     "ArgmaxPreservingScaling",
@@ -169,6 +169,8 @@ def create(method: str, num_classes: int, *, activation: Activation | None = Non
         return create("cts", num_classes, activation=activation, **{"features": False, **settings})
     check_method(method)
     if num_classes > 0 and activation_of(activation, num_classes) == "sigmoid":
+        if num_classes > MOST_CLASSES:
+            raise InputError(f"num_classes must be at most {MOST_CLASSES:,}, got {num_classes}; count the channels")
         return SigmoidHead([create(method, 2, **settings) for _ in range(num_classes)])
     kind = _METHODS[method]
     known = set(inspect.signature(kind).parameters)
@@ -186,8 +188,8 @@ def load(path: str | Path) -> Calibrator:
     """Load a saved calibrator; raise unless it is as it was saved, whole and of a method that is known."""
     folder = Path(path)
     content = read_content(folder)
+    _check_shapes(content, read_shapes(folder), folder)
     values = read_values(folder, content)
-    _check_shapes(content, values, folder)
     try:
         calibrator: Calibrator = create(content["method"], **content["config"])
         if (report := content["report"]) is not None:
@@ -202,13 +204,23 @@ def load(path: str | Path) -> Calibrator:
     return calibrator
 
 
-def _check_shapes(content: Mapping[str, Any], values: Mapping[str, Tensor], folder: Path) -> None:
-    """Compare learned values with what the settings call for, without the memory that those may ask for."""
+def _check_shapes(content: Mapping[str, Any], shapes: Mapping[str, Tensor], folder: Path) -> None:
+    """Compare what the header declares with what the settings call for, without the memory that either may ask for."""
+    check_method(content["method"])
+    config = content["config"]
+    channels = config.get("num_classes") if config.get("activation") == "sigmoid" else 0
+    if isinstance(channels, int) and channels > len(shapes):  # each channel has several values
+        raise InputError(
+            f"the learned values of '{folder}' must be those of {channels} channels, got {len(shapes)} values; "
+            "fit and save it again"
+        )
     try:
         with torch.device("meta"), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that nothing is copied
-            fill(create(content["method"], **content["config"]), values, folder)
+            fill(create(content["method"], **config), shapes, folder)
     except InputError:
         raise
-    except Exception:  # a registered method may compute with values when it is built: `load` then decides
-        pass
+    except Exception as error:
+        if _METHODS[content["method"]] in _KINDS:
+            raise InputError(foreign(folder)) from error
+        # a registered method may compute with values when it is built: `load` then decides

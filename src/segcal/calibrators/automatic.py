@@ -39,7 +39,17 @@ from segcal.cases import CaseStream, StreamedCase
 from segcal.progress import begin_stage
 from segcal.training.processes import choose_device
 from segcal.training.settings import Training
-from segcal.types import Case, IgnoreIndex, Image, InputError, Logits, Probs, Temperature
+from segcal.types import (
+    MOST_CLASSES,
+    Case,
+    IgnoreIndex,
+    Image,
+    InputError,
+    Logits,
+    Probs,
+    Temperature,
+    check_whole,
+)
 
 _FEWEST_GROUPS = 4
 """With fewer, a standard error has two degrees of freedom at most and one odd image decides; TS is used as it is."""
@@ -120,11 +130,13 @@ class AutomaticChoice(Calibrator):
         if time_limit is not None and not time_limit > 0:
             raise InputError(f"time_limit must be a positive number of seconds, got {time_limit}")
         self.time_limit = None if time_limit is None else float(time_limit)
+        check_whole("image_channels", image_channels, 0, MOST_CLASSES)
         self.spatial_dims, self.image_channels = spatial_dims, image_channels
         self.bounds = cast("tuple[float, float]", tuple(bounds))
         self.candidates = tuple(name for name in CANDIDATES if name in candidates)
-        for name in self.candidates:  # to refuse wrong settings now
-            self._new(name)
+        with torch.device("meta"):  # refuses wrong settings now, without memory for the candidates
+            for name in self.candidates:
+                self._new(name)
         self.register_buffer("choice", torch.tensor(-1))
         self.register_module("chosen", None)
 

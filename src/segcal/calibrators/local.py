@@ -35,7 +35,7 @@ from segcal.training.loop import train
 from segcal.training.processes import choose_device
 from segcal.training.progress import History
 from segcal.training.settings import Training, override
-from segcal.types import IgnoreIndex, Image, InputError, Logits, Temperature
+from segcal.types import MOST_CLASSES, IgnoreIndex, Image, InputError, Logits, Temperature, check_whole
 
 Preset = Literal["default", "paper"]
 Inputs = Literal["log_softmax", "logits"]
@@ -126,6 +126,7 @@ class LocalTemperatureScaling(TrainedTemperature):
     ) -> None:
         super().__init__(num_classes, ignore_index=ignore_index, background=background, bounds=bounds)
         _check_choice("spatial_dims", spatial_dims, (2, 3))
+        check_whole("image_channels", image_channels, 0, MOST_CLASSES)
         _check_choice("positivity", positivity, ("relu", "softplus", "exp"))
         _check_choice("init", init, ("normal", "zeros"))
         _check_choice("inputs", inputs, (None, "log_softmax", "logits"))

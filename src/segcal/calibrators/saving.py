@@ -1,8 +1,8 @@
 """Saved calibrators: a folder with settings and report as JSON and learned values as safetensors, checked when loaded.
 
-Nothing in such a folder is trusted: files may be cut, changed or made up. Names, types and shapes are compared with
-what the method expects before memory is taken for it, learned values must be numbers, and a checksum in the JSON must
-be that of the whole.
+Nothing in such a folder is trusted: files may be cut, changed or made up. Names and shapes in the header of the learned
+values are compared with what the method expects before memory is taken for either, learned values must be numbers, and
+a checksum in the JSON must be that of the whole.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-from safetensors import SafetensorError
+import torch
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -28,6 +29,9 @@ FORMAT = 1
 """Version of the file format; raised when an older segcal could not read a newer file."""
 
 WEIGHTS = "weights.safetensors"
+
+_LARGEST = 1 << 34
+"""Size in bytes of the largest file of learned values that is read."""
 
 _SAVED: dict[str, Any] = {
     "format": int,
@@ -103,10 +107,27 @@ def read_content(folder: Path) -> dict[str, Any]:
     return content
 
 
+def read_shapes(folder: Path) -> dict[str, Tensor]:
+    """Return the learned values in a folder as their header declares them: single numbers, and the shapes of others."""
+    try:
+        refuse_special(folder / WEIGHTS)
+        if (folder / WEIGHTS).stat().st_size > _LARGEST:
+            raise InputError(f"the learned values of '{folder}' must have at most {_LARGEST >> 30} GiB, got more")
+        with safe_open(folder / WEIGHTS, framework="pt") as file:
+            shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+            return {
+                name: torch.empty(shape, device="meta") if shape else file.get_tensor(name)
+                for name, shape in shapes.items()
+            }
+    except InputError:
+        raise
+    except (OSError, RuntimeError, ValueError, SafetensorError) as error:
+        raise InputError(f"{_unreadable(folder)} ({_first_line(error)}); fit and save it again") from error
+
+
 def read_values(folder: Path, content: Mapping[str, Any]) -> dict[str, Tensor]:
     """Return the learned values in a folder; raise unless the checksum in its `content` is right."""
     try:
-        refuse_special(folder / WEIGHTS)
         values = load_file(folder / WEIGHTS)
         found = _checksum(content, folder / WEIGHTS)
     except (OSError, RuntimeError, ValueError, SafetensorError) as error:
