@@ -27,14 +27,13 @@ def print_tables(out: Path) -> None:
 
 def tables(out: Path) -> str:
     """All tables as Markdown."""
-    parts = []
-    for protocol in PROTOCOLS:
-        found = finished(out, protocol)
+    parts, done = list[str](), {protocol: finished(out, protocol) for protocol in PROTOCOLS}
+    for protocol, found in done.items():
         for network, seed in sorted({(job.network, job.seed) for job in found}):
             jobs = {job: found[job] for job in found if (job.network, job.seed) == (network, seed)}
             parts += _of_seed(out, protocol, jobs)
         parts += _over_seeds(found, protocol)
-    parts += _both_forms(finished(out, "paper"), finished(out, "schedule"))
+    parts += _both_forms(done["paper"], done["schedule"])
     if not parts:
         raise InputError(f"'{out}' holds no finished job; run `python -m experiments.camvid run` first")
     return "\n\n".join(parts)

@@ -9,13 +9,10 @@ import numpy as np
 import pytest
 
 from experiments.archive import pack, unpack
-from experiments.camvid.__main__ import main
 from segcal import evaluate
 from segcal.evaluation.results import Results
 from segcal.types import InputError
 from support.slow_evaluation import PROTOCOL, make_cases, methods
-
-KEPT = Path(__file__).parents[2] / "experiments" / "camvid" / "measured"
 
 
 def test_tables_come_back_to_the_digits_that_they_print(tmp_path: Path) -> None:
@@ -46,15 +43,3 @@ def test_an_archive_cannot_write_elsewhere(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="points outside the folder"):
         unpack(tmp_path / "bad.zip", tmp_path / "out")
     assert not (tmp_path / "escaped.json").exists()
-
-
-def test_camvid_tables_come_from_the_kept_measurements(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "kept").mkdir()
-    (tmp_path / "kept" / "fc-densenet103-focal-0.zip").symlink_to(KEPT / "fc-densenet103-focal-0.zip")
-    monkeypatch.setattr("experiments.camvid.__main__._MEASURED", tmp_path / "kept")
-    assert main(["unpack", "--out", str(tmp_path / "out")]) == 0
-    assert main(["table", "--out", str(tmp_path / "out")]) == 0
-    row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("| FL+TS |"))
-    assert row in (KEPT.parents[2] / "docs" / "results" / "camvid.md").read_text(encoding="utf-8")
