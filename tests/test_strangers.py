@@ -155,6 +155,9 @@ def test_an_nnunet_user_reads_one_sentence_instead_of_a_traceback(predictions: P
     assert "is not a trained nnU-Net" in refuse(*arguments)
     if not torch.cuda.is_available():
         assert "CUDA" in refuse(*arguments, "--device", "cuda")
+    (predictions / "plans.json").write_text("{}")
+    arguments = (*arguments[:3], predictions / "labels", *arguments[4:])
+    assert "must be named NAME_0000.nii.gz, got 'case_01.nii.gz'" in refuse(*arguments)
     assert "fold_*/validation" in refuse("nnunet", "fit", predictions, "--out", tmp_path / "calibrator")
 
 
@@ -230,9 +233,9 @@ def test_a_researcher_is_told_what_is_missing() -> None:
     with pytest.raises(segcal.InputError, match=r"logits must have shape \(B, L, \*S\) .*add the axis of the batch"):
         ts.fit(logits[0], labels[0])
     with pytest.raises(segcal.InputError, match=r"pairs \(logits, labels\), got ndarray"):
-        ts.fit([logits, labels])
+        ts.fit([logits, labels])  # type: ignore[list-item]
     with pytest.raises(segcal.InputError, match="must be arrays or tensors, got ndarray and list"):
-        ts.fit(logits, labels.tolist())
+        ts.fit(logits, labels.tolist())  # type: ignore[arg-type]
 
 
 # --------------------------------------------------------------------------------------------------------------------

@@ -36,6 +36,12 @@ def test_fit_on_folds_and_the_missing_package(tmp_path: Path) -> None:
         return
     (model / "plans.json").write_text("{}")
     (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "c_0000.nii.gz").touch()
     predicting = ("nnunet", "predict", tmp_path / "ts", tmp_path / "images", "--model", model)
     assert "pip install segcal[nnunet]" in refuse(*predicting, "--out", tmp_path / "out")
+    (model / "dataset.json").write_text(json.dumps({"channel_names": {"0": "T1", "1": "T2"}}))
+    assert "channel 1 of 'c' is missing; add 'c_0001.nii.gz'" in refuse(*predicting, "--out", tmp_path / "out")
+    (tmp_path / "images" / "c_0000.nii.gz").rename(tmp_path / "images" / "c.nii.gz")
+    assert "must be named NAME_0000.nii.gz, got 'c.nii.gz'" in refuse(*predicting, "--out", tmp_path / "out")
+    assert "does not exist" in refuse(*predicting[:3], tmp_path / "none", *predicting[4:], "--out", tmp_path / "out")
     assert not (tmp_path / "out").exists()

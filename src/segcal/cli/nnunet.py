@@ -76,7 +76,6 @@ def predict(
     from segcal.calibrators import load
     from segcal.files import check_output_folder
     from segcal.integrations.nnunet import predict as run
-    from segcal.training.processes import choose_device
 
     check_output_folder(out, "probabilities", calibrator, images, model)
     fitted = load(calibrator)
@@ -88,7 +87,7 @@ def predict(
             model=model,
             folds=folds or None,
             checkpoint=checkpoint,
-            device=str(choose_device(device)),
+            device=device,
             step_size=step_size,
             mirroring=mirroring,
         )

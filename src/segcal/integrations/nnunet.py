@@ -7,6 +7,7 @@ fitted on have that grid, and there a local temperature cannot change a label, a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor
 
 from segcal.calibrators import Calibrator
-from segcal.files import MARKER, staged_folder, write_json
+from segcal.files import MARKER, read_json, staged_folder, write_json
 from segcal.functional.probability import (
     keep_labels,
     keep_sides,
@@ -25,6 +26,7 @@ from segcal.functional.probability import (
     probabilities,
 )
 from segcal.integrations.extras import needs_extra
+from segcal.training.processes import choose_device
 from segcal.types import Case, InputError
 from segcal.version import __version__
 
@@ -117,7 +119,7 @@ def predict(
     model: str | Path,
     folds: Sequence[int | str] | None = None,
     checkpoint: str = "checkpoint_final.pth",
-    device: str = "cpu",
+    device: str = "auto",
     step_size: float = 0.5,
     mirroring: bool = True,
 ) -> int:
@@ -133,10 +135,11 @@ def predict(
         model: The trained model: the folder that holds `fold_0`, `plans.json` and `dataset.json`.
         folds: Folds whose networks are averaged; all that are there by default.
         checkpoint: File of the weights in each fold. nnU-Net reads it with pickle, so it must be trusted.
-        device: Where the network runs: "cuda", "cpu" or "mps".
+        device: Where the network runs: "cuda", "cpu" or "mps"; "auto" is a GPU if there is one.
         step_size: Overlap of nnU-Net's tiles, as a share of their size.
         mirroring: Whether to average over mirrored images, as nnU-Net does by default.
     """
+    place = choose_device(device)
     if getattr(calibrator.applied, "image_channels", 0):
         raise InputError("this calibrator uses the image; fit one on the logits only (--logits-only) for nnU-Net")
     if not (Path(model) / "plans.json").is_file() or not (Path(model) / "dataset.json").is_file():
@@ -144,22 +147,38 @@ def predict(
             f"'{model}' is not a trained nnU-Net; give the folder with fold_0, plans.json and dataset.json"
         )
     if not Path(images).is_dir():
-        raise InputError(f"the folder of images '{images}' must exist, got nothing there; give the right folder")
+        raise InputError(f"the image folder '{images}' does not exist")
+    _check_images(Path(images), read_json(Path(model) / "dataset.json"))
     with needs_extra("nnunet"):
         from nnunetv2.inference.predict_from_raw_data import nnUNetPredictor  # noqa: PLC0415
 
-    predictor = nnUNetPredictor(
-        tile_step_size=step_size, use_mirroring=mirroring, device=torch.device(device), allow_tqdm=False
-    )
+    predictor = nnUNetPredictor(tile_step_size=step_size, use_mirroring=mirroring, device=place, allow_tqdm=False)
     try:
         predictor.initialize_from_trained_model_folder(str(model), None if folds is None else tuple(folds), checkpoint)
     except FileNotFoundError as error:
         raise InputError(f"'{error.filename}' must hold the weights of a fold, got nothing there") from error
+    except Exception as error:  # nnU-Net and pickle raise almost anything for a file that is damaged or not theirs
+        reason = (str(error).splitlines() or [""])[0]
+        raise InputError(f"nnU-Net cannot load '{model}' ({type(error).__name__}: {reason})") from error
     CalibratedLabelManager(predictor.label_manager, calibrator)  # raises before anything is predicted
     with staged_folder(out) as folder, calibrated_export(calibrator.applied):
         predictor.predict_from_files_sequential(str(images), str(folder), save_probabilities=True)
         written = len(list(folder.glob("*.npz")))
-        if not written:
-            raise InputError(f"'{images}' must hold images named NAME_0000{predictor.dataset_json['file_ending']}")
         write_json(folder / MARKER, {"format": 1, "segcal": __version__, "probabilities": {"cases": written}})
     return written
+
+
+def _check_images(images: Path, dataset: Any) -> None:
+    """Raise unless the folder holds every channel of its images, named as nnU-Net needs them."""
+    known = dataset if isinstance(dataset, dict) else {}
+    ending = str(known.get("file_ending", ".nii.gz"))
+    names = sorted(path.name for path in images.iterdir() if path.name.endswith(ending))
+    if not names:
+        raise InputError(f"'{images}' must hold images named NAME_0000{ending}, got none")
+    for name in names:
+        found = re.fullmatch(r"(.+)_\d{4}", name.removesuffix(ending))
+        if found is None:
+            raise InputError(f"images in '{images}' must be named NAME_0000{ending}, got '{name}'; rename it")
+        for channel in range(len(known.get("channel_names") or "0")):
+            if (needed := f"{found[1]}_{channel:04d}{ending}") not in names:
+                raise InputError(f"channel {channel} of '{found[1]}' is missing; add '{needed}' to '{images}'")
