@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,17 +30,17 @@ def cases() -> list[Case]:
     return made
 
 
-def local(**settings: object) -> LocalTemperatureScaling:
+def local(**settings: Any) -> LocalTemperatureScaling:
     found = create("lts", num_classes=3, **settings).fit(cases()[:2], validation=cases()[2:], epochs=1)
     assert isinstance(found, LocalTemperatureScaling)
     return found
 
 
-def plain(method: str, **settings: object) -> Calibrator:
+def plain(method: str, **settings: Any) -> Calibrator:
     return create(method, num_classes=3, **settings).fit(cases())
 
 
-def measured(**settings: object) -> Results:
+def measured(**settings: Any) -> Results:
     return evaluate(cases(), {"UC": None}, num_classes=3, background=0, repetitions=2, **settings)
 
 
