@@ -15,6 +15,9 @@ import pytest
 import segcal
 from segcal.evaluation.results import Results
 from segcal.evaluation.saved import TABLES, checksums
+from segcal.report.sections.fits import choices, influences
+from segcal.report.sections.how import how
+from segcal.report.view import View
 from segcal.types import InputError
 
 
@@ -136,4 +139,94 @@ def test_settings_of_another_form_are_refused(kept: Path, tmp_path: Path, change
     folder = copied(kept, tmp_path)
     change_json(folder, lambda content: content["results"].update(change))
     with pytest.raises(InputError, match="the settings of the results in"):
+        Results.load(folder)
+
+
+WRONG: tuple[Any, ...] = (5, -1, 10**400, 2.5, True, "text", [], [5], [[]], {}, {"TS": 5}, {"test": []}, None)
+
+
+def keys_in(kept: Path) -> list[str]:
+    """All settings of saved results, also those inside others."""
+    settings = json.loads((kept / "segcal.json").read_text())["results"]
+    settings |= {"presentation": {"reference": "TS"}, "dataset": "mine"}
+    inner = [f"{key}.{name}" for key in ("fits", "versions", "presentation") for name in settings[key]]
+    return [*settings, *inner, *(f"fits.TS.{name}" for name in settings["fits"]["TS"])]
+
+
+def test_no_wrong_type_of_a_setting_is_a_traceback(kept: Path, tmp_path: Path) -> None:
+    """Each setting is replaced by values of other types: refused in one sentence, or usable for page and table."""
+    folder = copied(kept, tmp_path)
+    whole, sentences = (folder / "segcal.json").read_text(), list[str]()
+    for key in keys_in(kept):
+        for wrong in WRONG:
+            content = json.loads(whole)
+            *path, last = key.split(".")
+            place = content["results"]
+            for name in path:
+                place = place.setdefault(name, {})
+            place[last] = wrong
+            (folder / "segcal.json").write_text(json.dumps(content))
+            try:
+                results = Results.load(folder)
+            except InputError as error:
+                sentences.append(str(error))
+            else:
+                use(results)
+    assert len(sentences) > 400, len(sentences)
+    assert all("\n" not in sentence and len(sentence) < 1000 for sentence in sentences)
+
+
+def use(results: Results) -> None:
+    """Make what `table` and `report` show of the settings."""
+    repr(results)
+    results.surface_table()
+    assert results.baseline in results.methods
+    view = View(results)
+    for section in (how, choices, influences):
+        section(view)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"channels": 5}, "'channels' must be a list, got 5"),
+        ({"ignore_index": -1}, "'ignore_index' must be a list, got -1"),
+        ({"ignore_index": ["a"]}, r"'ignore_index\[0\]' must be a whole number, got 'a'"),
+        ({"fits": {"TS": 5}}, "'fits.TS' must be a table with cases, .*, got 5"),
+        ({"baseline": "nobody"}, "'baseline' must be one of UC, TS, got 'nobody'"),
+        ({"background": -1}, "'background' must be 0 or more"),
+        ({"floor": 1}, "'floor' must be true or false, got 1"),
+    ],
+)
+def test_the_sentence_names_the_setting(kept: Path, tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    folder = copied(kept, tmp_path)
+    change_json(folder, lambda content: content["results"].update(change))
+    with pytest.raises(InputError, match=message):
+        Results.load(folder)
+
+
+@pytest.mark.parametrize(
+    "details", [{"coefficients": 5}, {"coefficients": [1e9], "features": ["a"]}, {"scores": {"a": 1}}]
+)
+def test_details_of_another_form_are_not_shown(kept: Path, tmp_path: Path, details: dict[str, Any]) -> None:
+    """Methods of one's own may report anything."""
+    folder = copied(kept, tmp_path)
+    change_json(folder, lambda content: content["results"]["fits"]["TS"].update(details={"chosen": "a", **details}))
+    view = View(Results.load(folder))
+    assert choices(view) is None
+    assert influences(view) is None
+
+
+def test_results_inside_results_inside_results_are_refused(kept: Path, tmp_path: Path) -> None:
+    """Links that lead back would be followed for ever, and with channels ever more of them."""
+    folder = copied(kept, tmp_path)
+    shutil.rmtree(folder / "floor")
+    (folder / "floor").symlink_to(folder)
+    with pytest.raises(InputError, match="must not hold further ones"):
+        Results.load(folder)
+    change_json(folder, lambda content: content["results"].update(floor=False, channels=["a", "b"]))
+    (folder / "channels").mkdir()
+    for k in range(2):
+        (folder / "channels" / str(k)).symlink_to(folder)
+    with pytest.raises(InputError, match="must not hold further ones"):
         Results.load(folder)

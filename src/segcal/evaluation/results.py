@@ -14,6 +14,7 @@ import pandas as pd
 
 from segcal.calibrators import method_titles
 from segcal.evaluation.limits import limits_table
+from segcal.evaluation.protocol import Protocol
 from segcal.evaluation.quality import mean_quality
 from segcal.evaluation.saved import TABLES, check_settings, checksums, read_tables, write_table
 from segcal.files import MARKER, read_json, signed_file, staged_folder, write_json
@@ -189,7 +190,7 @@ class Results:
 
     def surface_table(self) -> FurtherTable:
         """Return `mean_surfaces` as a table."""
-        unit, tolerance = self.settings["surface_unit"], self.settings["surface_tolerance"]
+        unit, tolerance = self.settings.get("surface_unit", ""), Protocol.of(self.settings).surface_tolerance
         return surface_table(self.mean_surfaces(), unit, tolerance, self.settings.get("surface_background", ""))
 
     def floor(self) -> pd.DataFrame:
@@ -325,7 +326,11 @@ class Results:
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Read saved results."""
-        folder = Path(path)
+        return cls._load(Path(path))
+
+    @classmethod
+    def _load(cls, folder: Path, parent: str | None = None) -> Self:
+        """Read results, or those inside them: the floor or a channel."""
         content = read_json(folder / MARKER)
         if not isinstance(content, dict) or not isinstance(content.get("results"), dict):
             raise InputError(f"'{folder}' holds no results; give one that 'segcal evaluate' or 'segcal compare' wrote")
@@ -333,13 +338,15 @@ class Results:
         if version != FORMAT:
             raise InputError(f"the results in '{folder}' were saved by another version of segcal; evaluate again")
         check_settings(settings, folder)
+        names = settings.get("channels", [])
+        if parent is not None and (len(names) > 1 or (parent == _FLOOR and settings.get("floor"))):
+            raise InputError(f"the results in '{folder}' must not hold further ones, got some; evaluate again")
         sums = listed if isinstance(listed := content.get("checksums"), dict) else {}
         wanted = [name for name, table in TABLES.items() if name in _ALWAYS or table.file in sums]
         tables = read_tables(folder, wanted, settings["methods"], sums)
-        redrawn = cls.load(folder / _FLOOR) if settings.get("floor") else None
-        names = settings.get("channels") or []
+        redrawn = cls._load(folder / _FLOOR, _FLOOR) if settings.get("floor") else None
         several = enumerate(names) if len(names) > 1 else ()  # one channel has no results but these
-        channels = {name: cls.load(folder / _CHANNELS / str(k)) for k, name in several}
+        channels = {name: cls._load(folder / _CHANNELS / str(k), _CHANNELS) for k, name in several}
         return cls(settings=settings, redrawn=redrawn, channels=channels, **tables)
 
     def _write(self, folder: Path) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from segcal.evaluation.protocol import Protocol
+from segcal.evaluation.schema import SETTINGS, problem
 from segcal.files import refuse_special
 from segcal.tables import Presentation
 from segcal.text import as_cell, from_cell
@@ -101,20 +102,30 @@ def write_table(rows: pd.DataFrame, path: Path) -> None:
 
 def check_settings(settings: Mapping[str, Any], folder: Path) -> None:
     """Raise unless the settings of saved results are complete and of the right types."""
-    wrong = f"the settings of the results in '{folder}' cannot be used"
-    methods, warnings = settings.get("methods"), settings.get("warnings")
-    if not (_are_names(methods) and methods and len(set(methods)) == len(methods)):
-        raise InputError(f"{wrong}: 'methods' must be a list of different names, got {methods!r}; evaluate again")
-    if not _are_names(warnings):
-        raise InputError(f"{wrong}: 'warnings' must be a list of sentences, got {warnings!r}; evaluate again")
-    for name, kind in (("fits", dict), ("versions", dict), ("patch_sizes", list), ("presentation", dict)):
-        if not isinstance(kind() if settings.get(name) is None else settings[name], kind):
-            raise InputError(f"{wrong}: '{name}' must be a {kind.__name__}, got {settings[name]!r}; evaluate again")
+    unusable = f"the settings of the results in '{folder}' cannot be used"
+    if wrong := problem(settings, SETTINGS) or _contradiction(settings):
+        raise InputError(f"{unusable}: {wrong}; evaluate again")
     try:
         Protocol.of(settings)
-        Presentation.saved_in(settings).checked(methods)
-    except (TypeError, ValueError, AttributeError) as error:
-        raise InputError(f"{wrong}: {error}; evaluate again") from error
+        Presentation.saved_in(settings).checked(settings["methods"])
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{unusable}: {error}; evaluate again") from error
+
+
+def _contradiction(settings: Mapping[str, Any]) -> str | None:
+    """Return which settings of the right types do not belong together, if any."""
+    methods, channels = settings["methods"], settings.get("channels", [])
+    if not methods or len(set(methods)) < len(methods):
+        return "'methods' must be different names, at least one"
+    if len(set(channels)) < len(channels):
+        return "'channels' must be different names"
+    baseline = settings.get("baseline", methods[0])
+    if baseline not in methods:
+        return f"'baseline' must be one of {', '.join(methods)}, got {baseline!r}"
+    if "ece" not in settings.get("unnamed_background", {}).get("scores", {}).get(baseline, {"ece": 0}):
+        return f"'unnamed_background' must have the ECE of {baseline}"
+    background = settings.get("background")
+    return f"'background' must be 0 or more, got {background}" if background is not None and background < 0 else None
 
 
 def read_tables(
@@ -180,7 +191,3 @@ def _whole(column: pd.Series) -> pd.Series:
     if any(str(count) != text and float(text) != count for count, text in zip(counts, column, strict=True)):
         raise ValueError(f"'{column.name}' must be whole numbers")
     return pd.Series(counts, index=column.index, dtype=np.int64)
-
-
-def _are_names(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(name, str) for name in value)

@@ -8,14 +8,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from segcal.evaluation.results import Results
+from segcal.evaluation.schema import CHOICE, INFLUENCES, problem
 from segcal.report.view import View
+
+_LARGEST = 700.0
+"""Largest logarithm of a factor that is shown."""
 
 
 def choices(view: View) -> list[dict[str, Any]] | None:
     """Return the choice of each method that chose among others, its reason and the scores of each candidate."""
     found = []
     for name, details in _details(view.results).items():
-        if "scores" in details and "chosen" in details:
+        if problem(details, CHOICE) is None:
             rows = [{"name": candidate, **_shortened(score)} for candidate, score in details["scores"].items()]
             found.append({"method": name, "chosen": details["chosen"], "why": details["why"], "rows": rows})
     return found or None
@@ -29,7 +33,7 @@ def influences(view: View) -> list[dict[str, Any]] | None:
     found, class_names = [], view.class_names
     for name, details in _details(view.results).items():
         own = details.get("chosen_details", details)
-        if "coefficients" in own or "class_offsets" in own:
+        if problem(own, INFLUENCES) is None and ("coefficients" in own or "class_offsets" in own):
             features = _factors(own.get("features"), own.get("coefficients"), own.get("coefficient_intervals"))
             shares = own.get("class_shares") or ()
             unseen = {label for label, share in zip(class_names, shares, strict=False) if not share}
@@ -58,6 +62,8 @@ def _factors(
     if not names or not logarithms or not any(logarithms):
         return []
     pairs: Sequence[Sequence[float | None]] = intervals or [(None, None)] * len(names)
+    if not len(names) == len(logarithms) == len(pairs):
+        return []
     rows = [
         {"name": str(name), "value": _exp(value), "low": _exp(low), "high": _exp(high)}
         for name, value, (low, high) in zip(names, logarithms, pairs, strict=True)
@@ -71,9 +77,9 @@ def _sentence(words: str, class_names: Sequence[str]) -> str:
     def name(found: re.Match[str]) -> str:
         return class_names[int(found[1])] if int(found[1]) < len(class_names) else found[0]
 
-    named = re.sub(r"\bclass (\d+)\b", name, words.removesuffix("."))
+    named = re.sub(r"\bclass (\d{1,9})\b", name, words.removesuffix("."))
     return f"{named[:1].upper()}{named[1:]}."
 
 
 def _exp(value: float | None) -> float | None:
-    return None if value is None or not math.isfinite(value) else float(f"{math.exp(value):.5g}")
+    return None if value is None or not abs(value) < _LARGEST else float(f"{math.exp(value):.5g}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from segcal.evaluation.protocol import Protocol
 from segcal.functional.catalogue import CATALOGUE, SURFACES
 from segcal.report.view import View, short
 from segcal.tables import surface_dice_in_words, surface_headings
@@ -30,7 +31,7 @@ def surfaces(view: View) -> dict[str, Any] | None:
             {"title": heading, "scale": metric.scale, "digits": metric.digits}
             for heading, metric in zip(surface_headings(unit), SURFACES.values(), strict=True)
         ],
-        "surface_dice": surface_dice_in_words(unit, settings["surface_tolerance"]),
+        "surface_dice": surface_dice_in_words(unit, Protocol.of(settings).surface_tolerance),
         "methods": [
             {"name": str(method), "values": [short(value) for value in rows["mean"]]}
             for method, rows in means.groupby("method", sort=False)
