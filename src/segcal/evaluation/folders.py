@@ -29,6 +29,7 @@ from segcal.evaluation.protocol import Protocol
 from segcal.evaluation.results import Results
 from segcal.evaluation.run import with_limits
 from segcal.functional.checks import ignored_labels
+from segcal.types import Case
 
 
 def evaluate_folder(
