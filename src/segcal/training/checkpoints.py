@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from segcal.files import MARKER, refuse_foreign, staged_file, write_json
+from segcal.files import MARKER, refuse_foreign, refuse_special, staged_file, write_json
 from segcal.types import InputError
 
 _KEPT = 2
@@ -90,6 +90,7 @@ def _flatten(state: TrainingState) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def _read(file: Path) -> TrainingState:
+    refuse_special(file)
     with safe_open(file, framework="pt") as content:
         metadata = content.metadata() or {}
         tensors = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118
