@@ -16,8 +16,10 @@ import segcal
 from segcal.evaluation.results import Results
 from segcal.evaluation.saved import TABLES, checksums
 from segcal.report.sections.fits import choices, influences
+from segcal.report.sections.further import surfaces
 from segcal.report.sections.how import how
-from segcal.report.view import View
+from segcal.report.sections.summary import summary
+from segcal.report.view import View, shared_content
 from segcal.types import InputError
 
 
@@ -181,8 +183,9 @@ def use(results: Results) -> None:
     repr(results)
     results.surface_table()
     assert results.baseline in results.methods
+    results.table()
     view = View(results)
-    for section in (how, choices, influences):
+    for section in (how, choices, influences, surfaces, summary, shared_content):
         section(view)
 
 
