@@ -67,9 +67,10 @@ class FocalLoss(PixelLoss):
             choice, after Mukhoti et al., and 1 is the default of the code that the paper cites.
         ignore_index: Label, or labels, that have no part in the loss.
 
-    >>> half = torch.zeros(1, 2, 1, 1)  # p = 1/2
-    >>> round(float(FocalLoss()(half, torch.zeros(1, 1, 1, dtype=torch.long))) / math.log(2), 6)
-    0.125
+    Examples:
+        >>> half = torch.zeros(1, 2, 1, 1)  # p = 1/2
+        >>> round(float(FocalLoss()(half, torch.zeros(1, 1, 1, dtype=torch.long))) / math.log(2), 6)
+        0.125
     """
 
     def __init__(self, gamma: float | Literal["flsd-53"] = 3.0, *, ignore_index: IgnoreIndex = None) -> None:

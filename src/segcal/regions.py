@@ -122,8 +122,9 @@ def region_title(name: str) -> str:
 def region_notes(names: Sequence[str], *, whole: bool) -> list[str]:
     """Return what the regions of the registry among `names` hold; with `whole` there is no background to leave out.
 
-    >>> region_notes(["all", "mine"], whole=True)
-    ['All: every labelled pixel']
+    Examples:
+        >>> region_notes(["all", "mine"], whole=True)
+        ['All: every labelled pixel']
     """
     notes = {name: f"{REGIONS[name].title}: {REGIONS[name].meaning}" for name in names if name in REGIONS}
     if whole and "all" in notes:
@@ -155,8 +156,9 @@ def local_patch_size(shapes: Iterable[Sequence[int]]) -> int:
     It is the paper's 72 unless such a patch covers more than a quarter of the image of median size: Local would then
     measure nearly the same as *All*. For smaller images it is the largest side that covers at most an eighth.
 
-    >>> local_patch_size([(360, 480)]), local_patch_size([(35, 51, 35)]), local_patch_size([(96, 96)])
-    (72, 19, 33)
+    Examples:
+        >>> local_patch_size([(360, 480)]), local_patch_size([(35, 51, 35)]), local_patch_size([(96, 96)])
+        (72, 19, 33)
     """
     ordered = sorted((tuple(shape) for shape in shapes), key=math.prod)
     if not ordered or 0 in ordered[0]:
@@ -179,8 +181,9 @@ def local_patches(
     The generator is seeded by `seed` and `name`. A box spans the whole axis where the axis is shorter than `size`.
     `margin` keeps boxes that far from the edge where there is room.
 
-    >>> tuple((box[0].start, box[1].stop) for box in local_patches((100, 50), name="a", count=2))
-    ((22, 50), (1, 50))
+    Examples:
+        >>> tuple((box[0].start, box[1].stop) for box in local_patches((100, 50), name="a", count=2))
+        ((22, 50), (1, 50))
     """
     if size < 1 or count < 0 or margin < 0:
         raise InputError(f"patches need size >= 1, count >= 0 and margin >= 0, got {size}, {count} and {margin}")

@@ -38,8 +38,9 @@ def printable(text: str, *, lines: bool = False) -> str:
 
     Line breaks are kept with `lines`, and become escapes otherwise.
 
-    >>> print(printable("a\x1b[31m.png"), printable("two\nlines"))
-    a\x1b[31m.png two\nlines
+    Examples:
+        >>> print(printable("a\x1b[31m.png"), printable("two\nlines"))
+        a\x1b[31m.png two\nlines
     """
     shown = _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
     return shown if lines else shown.replace("\n", "\\n")
@@ -53,8 +54,9 @@ def is_utf8(text: str) -> bool:
 def as_cell(text: str) -> str:
     """Return text for a cell of a CSV file, in which it is not a formula: OWASP's leading apostrophe.
 
-    >>> as_cell("=cmd|' /C calc'!A1"), as_cell("scan 1"), from_cell(as_cell("'=1"))
-    ("'=cmd|' /C calc'!A1", 'scan 1', "'=1")
+    Examples:
+        >>> as_cell("=cmd|' /C calc'!A1"), as_cell("scan 1"), from_cell(as_cell("'=1"))
+        ("'=cmd|' /C calc'!A1", 'scan 1', "'=1")
     """
     return f"'{text}" if _FORMULA.match(text) else text
 
@@ -67,8 +69,9 @@ def from_cell(text: str) -> str:
 def counted(count: int, one: str, many: str | None = None) -> str:
     """Return a number with its noun.
 
-    >>> counted(1, "step"), counted(1200, "step"), counted(2, "patch", "patches")
-    ('1 step', '1,200 steps', '2 patches')
+    Examples:
+        >>> counted(1, "step"), counted(1200, "step"), counted(2, "patch", "patches")
+        ('1 step', '1,200 steps', '2 patches')
     """
     return f"{count:,} {one if count == 1 else many or f'{one}s'}"
 
@@ -76,8 +79,9 @@ def counted(count: int, one: str, many: str | None = None) -> str:
 def suggestion(word: str, known: Iterable[str]) -> str:
     """Return "; did you mean 'lts'?" for the nearest known word, or nothing if none is near.
 
-    >>> suggestion("lst", ["ts", "lts", "isotonic"])
-    "; did you mean 'lts'?"
+    Examples:
+        >>> suggestion("lst", ["ts", "lts", "isotonic"])
+        "; did you mean 'lts'?"
     """
     near = get_close_matches(word.lower(), list(known), n=1)
     return f"; did you mean '{near[0]}'?" if near else ""

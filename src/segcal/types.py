@@ -54,8 +54,9 @@ class InputError(ValueError):
 class Case:
     """One image or volume with its scores and labels, without the batch axis.
 
-    >>> Case("scan", logits=np.zeros((2, 8, 8), np.float32), labels=np.zeros((8, 8), np.uint8), group="patient 1")
-    Case('scan', logits=float32[2, 8, 8], labels=uint8[8, 8], group='patient 1')
+    Examples:
+        >>> Case("scan", logits=np.zeros((2, 8, 8), np.float32), labels=np.zeros((8, 8), np.uint8), group="patient 1")
+        Case('scan', logits=float32[2, 8, 8], labels=uint8[8, 8], group='patient 1')
 
     Args:
         name: Name in messages, tables and files.
@@ -120,7 +121,8 @@ MOST_CLASSES = 1 << 16
 def check_whole(name: str, value: object, least: int, most: int) -> None:
     """Raise unless `value` is a whole number in `least..most`: sizes are checked before memory is taken.
 
-    >>> check_whole("bins", 10, 1, 65536)
+    Examples:
+        >>> check_whole("bins", 10, 1, 65536)
     """
     if not isinstance(value, SupportsIndex) or isinstance(value, bool):
         raise InputError(f"{name} must be a whole number, got {str(value)[:50]!r}")

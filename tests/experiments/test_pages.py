@@ -9,6 +9,7 @@ import pytest
 
 from experiments.beyond.__main__ import main as beyond
 from experiments.camvid.__main__ import main as camvid
+from experiments.coco.__main__ import main as coco
 from experiments.lpba40.__main__ import main as volumes
 
 PAGES = Path(__file__).parents[2] / "docs" / "results"
@@ -21,6 +22,10 @@ def print_camvid(folder: Path) -> int:
 
 def print_beyond(_: Path) -> int:
     return beyond(["table"])
+
+
+def print_voc(_: Path) -> int:
+    return coco(["table"])
 
 
 def print_volumes(_: Path) -> int:
@@ -43,13 +48,19 @@ def tables_of(text: str) -> list[str]:
 BY_HAND = {
     "camvid": ("| | seconds |", "| rows below |", "| | numbers |", "| | LTS, segcal's |", "| | epochs "),
     "beyond-lts": ("| reads |", "| NLL against TS, %: mean (worst), splits | 2 images |"),
+    "voc": (),
     "volumes": ("| preset |",),
 }
 
 
 @pytest.mark.parametrize(
     ("page", "print_tables", "least"),
-    [("camvid", print_camvid, 45), ("beyond-lts", print_beyond, 39), ("volumes", print_volumes, 33)],
+    [
+        ("camvid", print_camvid, 45),
+        ("beyond-lts", print_beyond, 39),
+        ("voc", print_voc, 6),
+        ("volumes", print_volumes, 33),
+    ],
 )
 def test_every_digit_of_a_page_is_printed_by_its_command(
     page: str, print_tables: Callable[[Path], int], least: int, tmp_path: Path, capsys: Captured

@@ -121,8 +121,9 @@ def register(kind: Kind) -> Kind:
 def methods() -> tuple[str, ...]:
     """Return the names that `create` knows.
 
-    >>> "ts" in methods()
-    True
+    Examples:
+        >>> "ts" in methods()
+        True
     """
     return tuple(_METHODS)
 
@@ -136,8 +137,9 @@ def check_method(method: str) -> None:
 def method_titles(names: Sequence[str]) -> dict[str, str]:
     """Spell out the names of tables that are methods of `create` in capitals, and UC.
 
-    >>> method_titles(["UC", "TS", "mine"])
-    {'UC': 'uncalibrated', 'TS': 'temperature scaling'}
+    Examples:
+        >>> method_titles(["UC", "TS", "mine"])
+        {'UC': 'uncalibrated', 'TS': 'temperature scaling'}
     """
     kinds = {name: _METHODS[name.lower()].__name__ for name in names if name.lower() in _METHODS}
     titles = {name: re.sub(r"(?<=[a-z])(?=[A-Z])", " ", kind).lower() for name, kind in kinds.items()}
@@ -162,8 +164,9 @@ def create(method: str, num_classes: int, *, activation: Activation | None = Non
 
     "classwise" is another name of "cts" with `features=False`.
 
-    >>> create("ts", num_classes=11, ignore_index=11).method
-    'ts'
+    Examples:
+        >>> create("ts", num_classes=11, ignore_index=11).method
+        'ts'
     """
     if method == "classwise":
         return create("cts", num_classes, activation=activation, **{"features": False, **settings})

@@ -129,8 +129,9 @@ def _likelihoods(stream: CaseStream, edges: Tensor, alphas: Tensor) -> Float64[T
 def equal_shares(histogram: Int64[Tensor, " cells"], bins: int) -> Float64[Tensor, " inner"]:
     """Edges that split a histogram of 0..1 into `bins - 1` equal shares, and 0.999.
 
-    >>> equal_shares(torch.tensor([0, 3, 3, 0]), 3)
-    tensor([0.5000, 0.9990], dtype=torch.float64)
+    Examples:
+        >>> equal_shares(torch.tensor([0, 3, 3, 0]), 3)
+        tensor([0.5000, 0.9990], dtype=torch.float64)
     """
     below = histogram.cumsum(dim=0).double()
     wanted = below[-1] * torch.arange(1, bins - 1) / (bins - 1)

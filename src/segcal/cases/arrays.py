@@ -18,9 +18,10 @@ Pair: TypeAlias = tuple[Array | Tensor, Array | Tensor]
 def cases_of(given: Iterable[Case | Pair]) -> Iterator[Case]:
     """Yield cases as they are, and pairs of arrays as cases that are named by their number.
 
-    >>> import numpy as np
-    >>> [case.name for case in cases_of([(np.zeros((3, 4, 4)), np.zeros((4, 4), int))] * 2)]
-    ['0', '1']
+    Examples:
+        >>> import numpy as np
+        >>> [case.name for case in cases_of([(np.zeros((3, 4, 4)), np.zeros((4, 4), int))] * 2)]
+        ['0', '1']
     """
     for number, item in enumerate(given):
         if isinstance(item, Case):
@@ -43,9 +44,10 @@ def cases_of(given: Iterable[Case | Pair]) -> Iterator[Case]:
 def batch_cases(logits: Any, labels: Any) -> list[Case]:
     """Return the images of a batch, logits `[B, L, *S]` with labels `[B, *S]` or `[B, L, *S]`, as cases.
 
-    >>> import numpy as np
-    >>> batch_cases(np.zeros((2, 3, 4, 4)), np.zeros((2, 4, 4), np.uint8))[1].name
-    '1'
+    Examples:
+        >>> import numpy as np
+        >>> batch_cases(np.zeros((2, 3, 4, 4)), np.zeros((2, 4, 4), np.uint8))[1].name
+        '1'
     """
     if not (isinstance(logits, np.ndarray | Tensor) and isinstance(labels, np.ndarray | Tensor)):
         raise InputError(

@@ -19,10 +19,11 @@ def rater_cases(case: Case, raters: int, *, activation: Activation | None = None
     Fitting and measuring on them is fitting and measuring on the shares: every sum over pixels is linear in the shares
     (see `segcal.functional.soft.rater_labels`). If you have the label map of each rater, make cases of these instead.
 
-    >>> shares = np.array([[[0.5, 1.0]], [[0.5, 0.0]]])  # two classes, one row of two pixels
-    >>> first, second = rater_cases(Case("scan", np.zeros((2, 1, 2), np.float32), shares), raters=2)
-    >>> first.labels.tolist(), second.labels.tolist(), second.group
-    ([[0, 0]], [[1, 0]], 'scan')
+    Examples:
+        >>> shares = np.array([[[0.5, 1.0]], [[0.5, 0.0]]])  # two classes, one row of two pixels
+        >>> first, second = rater_cases(Case("scan", np.zeros((2, 1, 2), np.float32), shares), raters=2)
+        >>> first.labels.tolist(), second.labels.tolist(), second.group
+        ([[0, 0]], [[1, 0]], 'scan')
 
     Args:
         case: Its labels are the share of the raters that chose each class, in the shape of its logits. Pixels without a

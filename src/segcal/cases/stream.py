@@ -88,10 +88,11 @@ class CaseStream:
         memory: Bytes in which cases from files are kept between passes; by default 1 GiB of host memory, or half of the
             free memory of a CUDA device. Cases that are in memory anyway do not count.
 
-    >>> case = Case("a", np.zeros((2, 4, 4), np.float32), np.eye(4, dtype=np.uint8))
-    >>> stream = CaseStream([case], num_classes=2, ignore_index=1)
-    >>> [(slab.logits.shape, int(slab.labels.min())) for slab in stream.slabs()]
-    [(torch.Size([1, 2, 4, 4]), -1)]
+    Examples:
+        >>> case = Case("a", np.zeros((2, 4, 4), np.float32), np.eye(4, dtype=np.uint8))
+        >>> stream = CaseStream([case], num_classes=2, ignore_index=1)
+        >>> [(slab.logits.shape, int(slab.labels.min())) for slab in stream.slabs()]
+        [(torch.Size([1, 2, 4, 4]), -1)]
     """
 
     def __init__(

@@ -127,9 +127,10 @@ def _unknown(name: str, known: Mapping[str, Mapping[str, Setting]]) -> str:
 def _descriptions(kinds: Sequence[type]) -> dict[str, str]:
     r"""Return the entries under `Args:` in the docstrings of classes; later ones replace earlier ones.
 
-    >>> class Sum: "Sum.\n\n    Args:\n        a: One\n            and more.\n        b: Two."
-    >>> _descriptions([Sum])
-    {'a': 'One and more.', 'b': 'Two.'}
+    Examples:
+        >>> class Sum: "Sum.\n\n    Args:\n        a: One\n            and more.\n        b: Two."
+        >>> _descriptions([Sum])
+        {'a': 'One and more.', 'b': 'Two.'}
     """
     found: dict[str, str] = {}
     for kind in kinds:

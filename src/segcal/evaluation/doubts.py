@@ -26,8 +26,9 @@ METRICS = ("ece", "nll", "accuracy")
 def majority_class(pixels: Array) -> int | None:
     """Return the class that has more than half of the pixels, by pixels of each class; None if there is none.
 
-    >>> majority_class(np.array([6, 3, 2])), majority_class(np.array([5, 5]))
-    (0, None)
+    Examples:
+        >>> majority_class(np.array([6, 3, 2])), majority_class(np.array([5, 5]))
+        (0, None)
     """
     total = int(pixels.sum())
     return int(np.argmax(pixels)) if total and pixels.max() > MAJORITY * total else None

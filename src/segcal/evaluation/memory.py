@@ -28,10 +28,11 @@ def memory_growth() -> Iterator[Growth]:
 
     It counts everything the process holds, including pages of memory-mapped files and code compiled on first use.
 
-    >>> with memory_growth() as growth:
-    ...     held = bytearray(50_000_000)
-    >>> growth.peak is None or growth.peak > 45_000_000
-    True
+    Examples:
+        >>> with memory_growth() as growth:
+        ...     held = bytearray(50_000_000)
+        >>> growth.peak is None or growth.peak > 45_000_000
+        True
     """
     growth = Growth()
     _give_back()

@@ -75,8 +75,9 @@ class ProtocolSettings(TypedDict, total=False):
 class Protocol:
     """Settings of an evaluation; the defaults are the paper's.
 
-    >>> Protocol(num_classes=11, ignore_index=11, patch_size=48).bins
-    10
+    Examples:
+        >>> Protocol(num_classes=11, ignore_index=11, patch_size=48).bins
+        10
 
     Args:
         num_classes: Number of classes L, or of sigmoid channels C.

@@ -68,8 +68,9 @@ def record(needed: Mapping[str, Kind], allowed: Mapping[str, Kind] | None = None
 def problem(value: Any, kind: Kind, place: str = "") -> str | None:
     """Return what is wrong with a value or with one inside it, or None.
 
-    >>> problem({"channels": 5}, record({"channels": list_of(TEXT)}))
-    "'channels' must be a list, got 5"
+    Examples:
+        >>> problem({"channels": 5}, record({"channels": list_of(TEXT)}))
+        "'channels' must be a list, got 5"
     """
     if not kind.accepts(value):
         missing = f"'{place.removeprefix('.')}' " if place else ""
@@ -98,9 +99,8 @@ _FIT = record(
         "converged": FLAG,
         "warnings": list_of(TEXT),
         "details": TABLE,
-        "learned": WHOLE,
-        "preserves_labels": FLAG,
-    }
+    },
+    {"learned": WHOLE, "preserves_labels": FLAG},
 )
 _BACKGROUND = record({"class": WHOLE, "name": TEXT, "fraction": NUMBER, "scores": table_of(table_of(NUMBER))})
 

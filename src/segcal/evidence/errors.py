@@ -55,9 +55,10 @@ def equal_edges(bins: int, device: torch.device | None = None) -> Float64[Tensor
 def ece(h: Histogram) -> Float64[Tensor, "*G"]:
     """Return the expected calibration error: the mean gap of confidence and accuracy over bins, weighted by pixels.
 
-    >>> one_bin = Histogram(torch.tensor([[4]]), torch.tensor([[2]]), torch.tensor([[3.0]]).double())
-    >>> float(ece(one_bin))  # accuracy 1/2 at a mean confidence of 3/4
-    0.25
+    Examples:
+        >>> one_bin = Histogram(torch.tensor([[4]]), torch.tensor([[2]]), torch.tensor([[3.0]]).double())
+        >>> float(ece(one_bin))  # accuracy 1/2 at a mean confidence of 3/4
+        0.25
     """
     return _excess(merge_classes(h)).sum(dim=(-2, -1)) / _pixels(h)
 

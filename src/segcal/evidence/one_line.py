@@ -59,8 +59,9 @@ class ArrayOptions(TypedDict, total=False):
 def ece(logits: Values, labels: Values, *, bins: int = 10, **options: Unpack[ArrayOptions]) -> float:
     """Return the expected calibration error: the mean gap of confidence and accuracy over bins, weighted by pixels.
 
-    >>> ece(torch.tensor([[[0.0, 0.0], [1.0, 2.0]]]).log1p(), torch.tensor([[1, 0]]))  # confidence 2/3, 3/4
-    0.5416666666666666
+    Examples:
+        >>> ece(torch.tensor([[[0.0, 0.0], [1.0, 2.0]]]).log1p(), torch.tensor([[1, 0]]))  # confidence 2/3, 3/4
+        0.5416666666666666
 
     Args:
         logits: Scores `[B, L, *S]`; `[B, 1, *S]` for a network that ends in a sigmoid, with labels 0 and 1.
@@ -134,9 +135,10 @@ def reliability_curve(
 ) -> ReliabilityCurve:
     """Return the reliability diagram as numbers, over the pixels of all channels; arguments as in `ece`.
 
-    >>> confidence, accuracy, pixels = reliability_curve(torch.zeros(1, 2, 3), torch.tensor([[0, 1, 0]]), bins=2)
-    >>> confidence, accuracy, pixels  # all three pixels have confidence 1/2; the first class wins ties
-    (array([0.5, nan]), array([0.66666667,        nan]), array([3, 0]))
+    Examples:
+        >>> confidence, accuracy, pixels = reliability_curve(torch.zeros(1, 2, 3), torch.tensor([[0, 1, 0]]), bins=2)
+        >>> confidence, accuracy, pixels  # all three pixels have confidence 1/2; the first class wins ties
+        (array([0.5, nan]), array([0.66666667,        nan]), array([3, 0]))
     """
     tables = [_top(pool, bins) for pool in _pools(logits, labels, **options)]
     found = errors.reliability_curve(Histogram(*(sum(fields) for fields in zip(*tables, strict=True))))

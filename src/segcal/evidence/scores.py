@@ -23,9 +23,10 @@ def check_scores(scores: Scores) -> Scores:
 def logits_of(values: Logits | Probs, scores: Scores, activation: Activation) -> Tensor:
     """Return scores `[B, L, *S]` as logits; raise if the values contradict what they are said to be.
 
-    >>> import torch
-    >>> logits_of(torch.tensor([[0.25, 0.75]]), "probabilities", "softmax").softmax(dim=1)
-    tensor([[0.2500, 0.7500]])
+    Examples:
+        >>> import torch
+        >>> logits_of(torch.tensor([[0.25, 0.75]]), "probabilities", "softmax").softmax(dim=1)
+        tensor([[0.2500, 0.7500]])
     """
     if scores == "logits":
         channels = slice(1) if activation == "sigmoid" else slice(None)

@@ -67,10 +67,12 @@ torch.serialization.add_safe_globals([RegionMetrics])
 class CalibrationSuite(Metric):
     """ECE, MCE, SCE, ACE, NLL, Brier score, entropy, accuracy and mIoU, pooled over all pixels shown.
 
-    >>> suite = CalibrationSuite(num_classes=2, ignore_index=255)
-    >>> suite.update(torch.tensor([[[0.0, 0.0, 9.0], [1.0, 2.0, 0.0]]]), torch.tensor([[1, 0, 255]]))
-    >>> {name: round(float(value), 3) for name, value in suite.compute()["all"].items() if name in ("ece", "accuracy")}
-    {'ece': 0.575, 'accuracy': 0.5}
+    Examples:
+        >>> suite = CalibrationSuite(num_classes=2, ignore_index=255)
+        >>> suite.update(torch.tensor([[[0.0, 0.0, 9.0], [1.0, 2.0, 0.0]]]), torch.tensor([[1, 0, 255]]))
+        >>> found = suite.compute()["all"]
+        >>> {name: round(float(found[name]), 3) for name in ("ece", "accuracy")}
+        {'ece': 0.575, 'accuracy': 0.5}
 
     Counts are int64 and sums float64. ACE needs equal-mass bins, which are read from a fine histogram of 65,536 cells
     (24 bytes per cell, class and region); `ace_error_bound` returns a bound of the error.

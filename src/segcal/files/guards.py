@@ -47,8 +47,9 @@ _GROWING = ("unfinished", "checkpoints")
 def url_of(path: str | Path) -> str | None:
     """Return the URL that a path stands for, also if it was a `Path` in between, which merges slashes; else None.
 
-    >>> url_of(Path("s3://bucket/data")), url_of(Path("file:///data")), url_of(Path("C:/data"))
-    ('s3://bucket/data', 'file:///data', None)
+    Examples:
+        >>> url_of(Path("s3://bucket/data")), url_of(Path("file:///data")), url_of(Path("C:/data"))
+        ('s3://bucket/data', 'file:///data', None)
     """
     found = re.fullmatch(r"([a-z][a-z0-9+.-]+):/+(.+)", str(path))
     if found is None:

@@ -17,8 +17,9 @@ def prefetch(items: Iterable[T]) -> Generator[T, None, None]:
     There are never more than two: the one in use and the next. An error in computing an item is raised when that item
     is asked for, after everything before it. Close the iterator to end it early; that waits for the item in work.
 
-    >>> list(prefetch(n * n for n in range(4)))
-    [0, 1, 4, 9]
+    Examples:
+        >>> list(prefetch(n * n for n in range(4)))
+        [0, 1, 4, 9]
     """
     source = iter(items)
     with ThreadPoolExecutor(1, thread_name_prefix="segcal-prefetch") as pool:

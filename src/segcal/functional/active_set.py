@@ -18,8 +18,10 @@ def nonnegative_solutions(matrices: Float64[Tensor, "V N N"], free: Float64[Tens
         matrices: M of each system.
         free: Their minima without the constraint, `M x = 1`; those without a negative entry are the result.
 
-    >>> nonnegative_solutions(torch.tensor([[[1.0, 3.0], [3.0, 10.0]]]).double(), torch.tensor([[7.0, -2.0]]).double())
-    tensor([[1., 0.]], dtype=torch.float64)
+    Examples:
+        >>> curvature = torch.tensor([[[1.0, 3.0], [3.0, 10.0]]]).double()
+        >>> nonnegative_solutions(curvature, torch.tensor([[7.0, -2.0]]).double())
+        tensor([[1., 0.]], dtype=torch.float64)
     """
     wrong = (free < 0).any(dim=1).nonzero().squeeze(1)
     return free.index_copy(0, wrong, _minima(matrices[wrong]))

@@ -72,8 +72,9 @@ class _Writeable:
 def split_index(index: Any, ndim: int) -> tuple[Any, tuple[Any, ...]]:
     """Return the part of an index that is for the first axis (the classes), and the rest, for an array of `ndim` axes.
 
-    >>> split_index((Ellipsis, 2), 3)
-    (slice(None, None, None), (slice(None, None, None), 2))
+    Examples:
+        >>> split_index((Ellipsis, 2), 3)
+        (slice(None, None, None), (slice(None, None, None), 2))
     """
     keys = list(index) if isinstance(index, tuple) else [index]
     place = next((k for k, key in enumerate(keys) if key is Ellipsis), None)  # `in` would compare arrays with it

@@ -72,8 +72,9 @@ class Metric:
     def number(self, value: float) -> str:
         """The value as it is shown, without its unit.
 
-        >>> CATALOGUE["ece"].number(0.12345), CATALOGUE["nll"].number(0.12345)
-        ('12.35', '0.1235')
+        Examples:
+            >>> CATALOGUE["ece"].number(0.12345), CATALOGUE["nll"].number(0.12345)
+            ('12.35', '0.1235')
         """
         return f"{self.scale * value:.{self.digits}f}"
 

@@ -17,9 +17,10 @@ def channel_labels(labels: Array, channels: Sequence[int | Sequence[int]], ignor
 
     Ignored pixels become -1 in every channel, so cases with such labels have `ignore_index=-1`.
 
-    >>> tumour = np.array([0, 1, 2, 3, 255])  # edema, necrosis, enhancing; 255 is not annotated
-    >>> channel_labels(tumour, channels=[[1, 2, 3], [2, 3], 3], ignore_index=255).tolist()
-    [[0, 1, 1, 1, -1], [0, 0, 1, 1, -1], [0, 0, 0, 1, -1]]
+    Examples:
+        >>> tumour = np.array([0, 1, 2, 3, 255])  # edema, necrosis, enhancing; 255 is not annotated
+        >>> channel_labels(tumour, channels=[[1, 2, 3], [2, 3], 3], ignore_index=255).tolist()
+        [[0, 1, 1, 1, -1], [0, 0, 1, 1, -1], [0, 0, 0, 1, -1]]
     """
     if not channels:
         raise InputError("channels must list the labels of each channel, got none; give at least one")

@@ -49,8 +49,9 @@ def ignored_labels(ignore_index: IgnoreIndex) -> tuple[int, ...]:
 def activation_of(activation: str | None, num_classes: int) -> Activation:
     """Return the activation given, or by default the softmax; one channel alone can only have a sigmoid.
 
-    >>> activation_of(None, 1), activation_of(None, 3), activation_of("sigmoid", 3)
-    ('sigmoid', 'softmax', 'sigmoid')
+    Examples:
+        >>> activation_of(None, 1), activation_of(None, 3), activation_of("sigmoid", 3)
+        ('sigmoid', 'softmax', 'sigmoid')
     """
     if activation not in (None, *get_args(Activation)):
         raise InputError(f"activation must be softmax or sigmoid, got '{activation}'")
@@ -86,10 +87,11 @@ def check_logits(
         start: Position of the logits along the first spatial axis of their case, for messages.
         of: Name of the case, for messages.
 
-    >>> check_logits(torch.tensor([[2.0, -torch.inf]]), 2, class_axis=1)
-    tensor([[  2.0000, -85.3365]])
-    >>> check_logits(torch.tensor([[2.0, -torch.inf]]), 2, class_axis=1, activation="sigmoid")
-    tensor([[  2.0000, -87.3365]])
+    Examples:
+        >>> check_logits(torch.tensor([[2.0, -torch.inf]]), 2, class_axis=1)
+        tensor([[  2.0000, -85.3365]])
+        >>> check_logits(torch.tensor([[2.0, -torch.inf]]), 2, class_axis=1, activation="sigmoid")
+        tensor([[  2.0000, -87.3365]])
     """
     check_score_shape(logits, num_classes, class_axis=class_axis, of=of)
     if torch.compiler.is_compiling():
@@ -169,8 +171,9 @@ def check_labels(
 ) -> Int64[Tensor, "..."]:
     """Return labels as int64 with every ignored pixel set to -1; raise if a label is neither a class nor ignored.
 
-    >>> check_labels(torch.tensor([0, 2, 255], dtype=torch.uint8), num_classes=3, ignore_index=255)
-    tensor([ 0,  2, -1])
+    Examples:
+        >>> check_labels(torch.tensor([0, 2, 255], dtype=torch.uint8), num_classes=3, ignore_index=255)
+        tensor([ 0,  2, -1])
     """
     check_integers(labels, of=of)
     result, wrong = relabel(labels, ignored_labels(ignore_index), num_classes)
@@ -252,12 +255,13 @@ def probability_doubt(logits: Any) -> str | None:
     and are not the same at every pixel. For a sigmoid channel, alone or as the two classes `[0, z]`, it is enough that
     all are in 0..1 and some near 0: such logits would predict the channel everywhere.
 
-    >>> probability_doubt(torch.randn(3, 64, 64)) is None
-    True
-    >>> probability_doubt(torch.randn(3, 64, 64).softmax(dim=0))[:45]
-    'the logits look like probabilities: they are '
-    >>> probability_doubt((4 * torch.randn(1, 64, 64)).sigmoid())[:45]
-    'the logits of a sigmoid channel look like pro'
+    Examples:
+        >>> probability_doubt(torch.randn(3, 64, 64)) is None
+        True
+        >>> probability_doubt(torch.randn(3, 64, 64).softmax(dim=0))[:45]
+        'the logits look like probabilities: they are '
+        >>> probability_doubt((4 * torch.randn(1, 64, 64)).sigmoid())[:45]
+        'the logits of a sigmoid channel look like pro'
     """
     if not holds_numbers(logits):
         return None

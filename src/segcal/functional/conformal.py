@@ -21,8 +21,9 @@ _ROUNDING = 1e-12  # a sum of losses that should reach the bound exactly may exc
 def fewest_units(alpha: float) -> int:
     """Return the least number of images or groups for which a bound of `alpha` says anything.
 
-    >>> fewest_units(0.1), fewest_units(0.3)
-    (9, 3)
+    Examples:
+        >>> fewest_units(0.1), fewest_units(0.3)
+        (9, 3)
     """
     return max(1, math.ceil(1 / alpha - 1 - 1e-9))
 
@@ -32,8 +33,9 @@ def group_means(
 ) -> Float64[np.ndarray, "units K"]:
     """Return the mean of each column over the images of each group.
 
-    >>> group_means(np.array([[1.0], [0.0], [0.5]]), np.array([0, 0, 4])).tolist()
-    [[0.5], [0.5]]
+    Examples:
+        >>> group_means(np.array([[1.0], [0.0], [0.5]]), np.array([0, 0, 4])).tolist()
+        [[0.5], [0.5]]
     """
     _, unit = np.unique(clusters, return_inverse=True)
     sums = np.zeros((int(unit.max(initial=-1)) + 1, values.shape[1]))
@@ -45,9 +47,10 @@ def group_means(
 def controlled_index(losses: Float[np.ndarray, "units K"], alpha: float) -> int:
     """Return the largest k whose bound on the risk is at most `alpha`; -1 where even k = 0 exceeds it.
 
-    >>> losses = np.array([[0.0, 0.0, 1.0]] * 5 + [[0.0, 0.4, 1.0]] * 4)
-    >>> controlled_index(losses, 0.3), controlled_index(losses, 0.1), controlled_index(losses, 0.05)
-    (1, 0, -1)
+    Examples:
+        >>> losses = np.array([[0.0, 0.0, 1.0]] * 5 + [[0.0, 0.4, 1.0]] * 4)
+        >>> controlled_index(losses, 0.3), controlled_index(losses, 0.1), controlled_index(losses, 0.05)
+        (1, 0, -1)
     """
     return int(_last_within(losses.sum(axis=0), len(losses), alpha))
 
@@ -66,8 +69,9 @@ def conformal_radius(
     Without groups this is the split conformal quantile: the score of rank `ceil((n + 1) (1 - alpha))`, or infinity if
     there are fewer images.
 
-    >>> conformal_radius(np.arange(1.0, 11.0), np.arange(10), 0.2)
-    9.0
+    Examples:
+        >>> conformal_radius(np.arange(1.0, 11.0), np.arange(10), 0.2)
+        9.0
     """
     radii, losses = _exceeded(scores, clusters)
     return float(radii[max(0, controlled_index(losses, alpha))])

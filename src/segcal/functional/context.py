@@ -51,8 +51,9 @@ REACH = max(max(WINDOWS) // 2, (1 << DOUBLINGS) - 1) + 1
 def context_features(logits: Float[Tensor, "B L *S"]) -> Float[Tensor, "B F *S"]:
     """Return all features of each pixel, in the order of `FEATURES`.
 
-    >>> context_features(torch.zeros(1, 4, 1, 1)).flatten()
-    tensor([1.3863, 0.0000, 5.0000, 1.3863, 0.0000, 0.0000, 1.3863, 0.0000, 0.0000])
+    Examples:
+        >>> context_features(torch.zeros(1, 4, 1, 1)).flatten()
+        tensor([1.3863, 0.0000, 5.0000, 1.3863, 0.0000, 0.0000, 1.3863, 0.0000, 0.0000])
     """
     entropy, margin, predicted = _described(logits)
     near = changes(predicted).to(entropy.dtype)
@@ -137,8 +138,9 @@ def reflected(length: int | torch.SymInt, reach: int, device: torch.device) -> T
 
     Both ends are mirrors, which reflect each other where an axis is shorter than the window.
 
-    >>> reflected(3, 4, torch.device("cpu")).tolist()
-    [0, 1, 2, 1, 0, 1, 2, 1, 0, 1, 2]
+    Examples:
+        >>> reflected(3, 4, torch.device("cpu")).tolist()
+        [0, 1, 2, 1, 0, 1, 2, 1, 0, 1, 2]
     """
     # a tensor, since an exported graph cannot divide by a size
     last = torch.arange(length, device=device)[-1:]  # type: ignore[arg-type]

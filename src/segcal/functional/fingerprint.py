@@ -30,12 +30,13 @@ def fingerprint(logits: Any, labels: Array | Tensor) -> str:
     have the same fingerprint. An image with the same scores everywhere, such as an empty slice whose probabilities are
     exactly 0 and 1, cannot be told from the next one and has none.
 
-    >>> logits = np.arange(24.0).reshape(2, 3, 4) ** 2
-    >>> labels = np.zeros((3, 4), np.uint8)
-    >>> fingerprint(logits, labels) == fingerprint(logits.astype(np.float16), labels.astype(np.int64))
-    True
-    >>> fingerprint(logits, labels) == fingerprint(logits, labels + 1)
-    False
+    Examples:
+        >>> logits = np.arange(24.0).reshape(2, 3, 4) ** 2
+        >>> labels = np.zeros((3, 4), np.uint8)
+        >>> fingerprint(logits, labels) == fingerprint(logits.astype(np.float16), labels.astype(np.int64))
+        True
+        >>> fingerprint(logits, labels) == fingerprint(logits, labels + 1)
+        False
     """
     if not holds_numbers(logits):
         return ""

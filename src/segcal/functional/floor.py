@@ -25,8 +25,9 @@ class Floor(NamedTuple):
     def inverse(self, log_temperature: float) -> float:
         """Return the exponent that the floor maps to a log-temperature; one at or below the floor counts as just above.
 
-        >>> round(Floor(1.0, 0.1).inverse(2.0), 6)
-        2.0
+        Examples:
+            >>> round(Floor(1.0, 0.1).inverse(2.0), 6)
+            2.0
         """
         if self.softness == 0:
             return log_temperature
@@ -43,10 +44,11 @@ def soft_floor(
 ) -> Float[Tensor, "*A"]:
     """Return log-temperatures that are never below `log floor`, for a floor above 0.
 
-    >>> soft_floor(torch.tensor([-9.0, 0.0, 9.0]), torch.tensor(1.0), torch.tensor(0.5)).round(decimals=4)
-    tensor([0.0000, 0.3466, 9.0000])
-    >>> soft_floor(torch.tensor([-9.0, 9.0]), torch.tensor(1.0), torch.tensor(0.0))
-    tensor([0., 9.])
+    Examples:
+        >>> soft_floor(torch.tensor([-9.0, 0.0, 9.0]), torch.tensor(1.0), torch.tensor(0.5)).round(decimals=4)
+        tensor([0.0000, 0.3466, 9.0000])
+        >>> soft_floor(torch.tensor([-9.0, 9.0]), torch.tensor(1.0), torch.tensor(0.0))
+        tensor([0., 9.])
     """
     least = floor.log()
     above = log_temperature - least

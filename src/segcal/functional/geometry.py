@@ -18,8 +18,9 @@ def near_boundary(labels: Integer[Tensor, "B *S"], *, width: int = 2, ball: bool
     Neighbours lie along the axes, or anywhere in a ball of that radius. Pixels beyond the edge of the image do not
     count as different; pixels at the edge are treated like all others.
 
-    >>> near_boundary(torch.tensor([[0, 0, 0, 0, 1, 1]])).int()
-    tensor([[0, 0, 1, 1, 1, 1]], dtype=torch.int32)
+    Examples:
+        >>> near_boundary(torch.tensor([[0, 0, 0, 0, 1, 1]])).int()
+        tensor([[0, 0, 1, 1, 1, 1]], dtype=torch.int32)
     """
     spatial = labels.ndim - 1
     near = torch.zeros(labels.shape, dtype=torch.bool, device=labels.device)

@@ -12,8 +12,9 @@ from torch import Tensor
 def positions(mask: Bool[Tensor, "*S"]) -> Int64[Tensor, " K"]:
     """Return the positions of the pixels of a mask in an image laid flat.
 
-    >>> positions(torch.tensor([[False, True], [False, True]]))
-    tensor([1, 3])
+    Examples:
+        >>> positions(torch.tensor([[False, True], [False, True]]))
+        tensor([1, 3])
     """
     return mask.reshape(-1).nonzero().squeeze(1)
 
@@ -23,8 +24,9 @@ def positions_in_box(mask: Bool[Tensor, "*S"], box: Sequence[slice]) -> Int64[Te
 
     The slices of the box have a start and a stop within the image.
 
-    >>> positions_in_box(torch.ones(4, 5, dtype=torch.bool), (slice(1, 3), slice(2, 4)))
-    tensor([ 7,  8, 12, 13])
+    Examples:
+        >>> positions_in_box(torch.ones(4, 5, dtype=torch.bool), (slice(1, 3), slice(2, 4)))
+        tensor([ 7,  8, 12, 13])
     """
     found = torch.zeros(1, dtype=torch.int64, device=mask.device)
     for interval, length in zip(box, mask.shape, strict=True):

@@ -89,8 +89,9 @@ def least_quadratic(
 ) -> Float64[np.ndarray, " P"]:
     """Return the nonnegative y of least `g' (y - x) + (y - x)' H (y - x) / 2`, by Newton steps on the free numbers.
 
-    >>> least_quadratic(np.eye(2), np.array([1.0, -1.0]), np.zeros(2))
-    array([0., 1.])
+    Examples:
+        >>> least_quadratic(np.eye(2), np.array([1.0, -1.0]), np.zeros(2))
+        array([0., 1.])
     """
     y = start.copy()
     slope = gradient.copy()

@@ -66,8 +66,9 @@ def likelihood_terms(
 def moved_labels(scores: Float[Tensor, "L N"], logits: Float[Tensor, "L N"]) -> int:
     """Return the number of pixels at which the first largest of the scores is of another class than that of the logits.
 
-    >>> moved_labels(torch.tensor([[0.4, 0.5], [0.6, 0.5]]), torch.tensor([[1.0, 1.0], [2.0, 2.0]]))
-    1
+    Examples:
+        >>> moved_labels(torch.tensor([[0.4, 0.5], [0.6, 0.5]]), torch.tensor([[1.0, 1.0], [2.0, 2.0]]))
+        1
     """
     return int((scores.max(dim=0).indices != logits.max(dim=0).indices).sum())
 
@@ -86,8 +87,9 @@ def relabel(labels: Shaped[Tensor, "*S"], ignored: Sequence[int], num_classes: i
 def all_finite(values: Float[Tensor, "*A"]) -> bool:
     """Return whether no value is NaN or infinite.
 
-    >>> all_finite(torch.tensor([1.0, 2.0])), all_finite(torch.tensor([torch.inf, -torch.inf]))
-    (True, False)
+    Examples:
+        >>> all_finite(torch.tensor([1.0, 2.0])), all_finite(torch.tensor([torch.inf, -torch.inf]))
+        (True, False)
     """
     # a sum is finite only if every term is, and needs no memory; that of huge numbers may overflow
     total = values.sum(dtype=at_least_float32_dtype(values.dtype))

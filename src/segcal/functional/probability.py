@@ -35,8 +35,9 @@ def log_probabilities(logits: Float[Tensor, "B L *S"]) -> Float[Tensor, "B L *S"
 def probabilities(logits: Float[Tensor, "B L *S"]) -> Float[Tensor, "B L *S"]:
     """Softmax over classes.
 
-    >>> probabilities(torch.tensor([[1e4, -1e4]], dtype=torch.float16))
-    tensor([[1., 0.]])
+    Examples:
+        >>> probabilities(torch.tensor([[1e4, -1e4]], dtype=torch.float16))
+        tensor([[1., 0.]])
     """
     return torch.softmax(at_least_float32(logits), dim=1)
 
@@ -47,8 +48,9 @@ def logits_from_probabilities(probs: Float[Tensor, "B L *S"]) -> Float[Tensor, "
     A probability of 0 becomes the logarithm of the smallest float32. Logarithms of neighbouring numbers can be equal
     after rounding, and argmax would then return another class; they are computed in float64 and kept apart.
 
-    >>> logits_from_probabilities(torch.tensor([[1.0, 0.0]]))
-    tensor([[  0.0000, -87.3365]])
+    Examples:
+        >>> logits_from_probabilities(torch.tensor([[1.0, 0.0]]))
+        tensor([[  0.0000, -87.3365]])
     """
     wide = at_least_float32(probs)
     logits = probs.double().clamp(min=_SMALLEST).log()
@@ -71,8 +73,9 @@ def possible_logits(logits: Tensor, top: Tensor) -> Tensor:
 def logits_from_sigmoid(probs: Float[Tensor, "*A"]) -> Float[Tensor, "*A"]:
     """Logits whose sigmoid gives `probs` back; 0 and 1 become the logarithm of the smallest float32 and its opposite.
 
-    >>> logits_from_sigmoid(torch.tensor([0.5, 1.0, 0.0]))
-    tensor([  0.0000,  87.3365, -87.3365])
+    Examples:
+        >>> logits_from_sigmoid(torch.tensor([0.5, 1.0, 0.0]))
+        tensor([  0.0000,  87.3365, -87.3365])
     """
     wide = at_least_float32(probs)
     return wide.clamp(min=_SMALLEST).log() - (1 - wide).clamp(min=_SMALLEST).log()
@@ -87,8 +90,9 @@ def logits_from_scores(scores: Float[Tensor, "B L *S"]) -> Float[Tensor, "B L *S
     the last bit may have the same logarithm, so the runner-up is then moved down by one bit: labels never change.
     A score below the smallest normal float32 counts as that number, and a pixel whose scores are all 0 becomes uniform.
 
-    >>> probabilities(logits_from_scores(torch.tensor([[0.5, 0.25, 0.05]])))
-    tensor([[0.6250, 0.3125, 0.0625]])
+    Examples:
+        >>> probabilities(logits_from_scores(torch.tensor([[0.5, 0.25, 0.05]])))
+        tensor([[0.6250, 0.3125, 0.0625]])
     """
     if not (scores >= 0).all() or not torch.isfinite(scores).all():  # NaN is not >= 0
         raise InputError(
@@ -101,8 +105,9 @@ def logits_from_scores(scores: Float[Tensor, "B L *S"]) -> Float[Tensor, "B L *S
 def two_class_logits(logits: Float[Tensor, "B 1 *S"]) -> Float[Tensor, "B 2 *S"]:
     """Return the logits `[0, z]` of both classes of a one-logit head, whose softmax is `[1 - sigmoid(z), sigmoid(z)]`.
 
-    >>> two_class_logits(torch.tensor([[3.0]]))
-    tensor([[0., 3.]])
+    Examples:
+        >>> two_class_logits(torch.tensor([[3.0]]))
+        tensor([[0., 3.]])
     """
     return torch.cat([torch.zeros_like(logits), logits], dim=1)
 
@@ -110,8 +115,9 @@ def two_class_logits(logits: Float[Tensor, "B 1 *S"]) -> Float[Tensor, "B 2 *S"]
 def log_odds(logits: Float[Tensor, "B 2 *S"]) -> Float[Tensor, "B 1 *S"]:
     """Return the one logit whose sigmoid is the probability of class 1, finite in its precision.
 
-    >>> log_odds(torch.tensor([[1.0, 3.0]]))
-    tensor([[2.]])
+    Examples:
+        >>> log_odds(torch.tensor([[1.0, 3.0]]))
+        tensor([[2.]])
     """
     largest = torch.finfo(logits.dtype).max
     return (logits[:, 1:] - logits[:, :1]).clamp(-largest, largest)
@@ -120,8 +126,9 @@ def log_odds(logits: Float[Tensor, "B 2 *S"]) -> Float[Tensor, "B 1 *S"]:
 def entropy(logits: Float[Tensor, "B L *S"]) -> Float[Tensor, "B *S"]:
     """Entropy of the probabilities at each pixel, in nats.
 
-    >>> entropy(torch.zeros(1, 4, 1)).exp()
-    tensor([[4.]])
+    Examples:
+        >>> entropy(torch.zeros(1, 4, 1)).exp()
+        tensor([[4.]])
     """
     log_probs = log_probabilities(logits)
     # xlogy-like: a probability that underflows to 0 adds 0, although its logarithm stays finite
@@ -131,8 +138,9 @@ def entropy(logits: Float[Tensor, "B L *S"]) -> Float[Tensor, "B *S"]:
 def predicted_labels(scores: Float[Tensor, "B L *S"]) -> Labels:
     """The first class of the largest score; on a CPU in a fourth of the time of `argmax`, which finds the same.
 
-    >>> predicted_labels(torch.tensor([[1.0, 3.0, 3.0], [0.0, 0.0, 0.0]]))
-    tensor([1, 0])
+    Examples:
+        >>> predicted_labels(torch.tensor([[1.0, 3.0, 3.0], [0.0, 0.0, 0.0]]))
+        tensor([1, 0])
     """
     return scores.max(dim=1).indices
 
@@ -146,10 +154,11 @@ def keep_labels(scores: Float[Tensor, "B L *S"], logits: Float[Tensor, "B L *S"]
     and then argmax returns another class. Such rivals are moved to one unit below it. A rival further above is not of
     rounding but of a method that changes labels; it stays, so that a check of the labels finds it.
 
-    >>> logits = torch.tensor([[1.0, 1.0 + 2**-23]])
-    >>> tied = (logits / 100).to(torch.float16)
-    >>> tied.argmax(1), keep_labels(tied, logits).argmax(1)
-    (tensor([0]), tensor([1]))
+    Examples:
+        >>> logits = torch.tensor([[1.0, 1.0 + 2**-23]])
+        >>> tied = (logits / 100).to(torch.float16)
+        >>> tied.argmax(1), keep_labels(tied, logits).argmax(1)
+        (tensor([0]), tensor([1]))
     """
     lower = logits < logits.amax(dim=1, keepdim=True)
     graph = torch.compiler.is_compiling()  # an exported graph knows neither branches on data nor the bits of a number
@@ -168,8 +177,9 @@ def keep_sides(probs: Float[Tensor, "*A"], logits: Float[Tensor, "*A"]) -> Float
 
     `probs` must be a monotone function of `logits` with 0.5 at 0. Rounding can give 0.5 to a small positive logit.
 
-    >>> keep_sides(torch.tensor([0.5, 0.5]), torch.tensor([1e-9, -1e-9])) > 0.5
-    tensor([ True, False])
+    Examples:
+        >>> keep_sides(torch.tensor([0.5, 0.5]), torch.tensor([1e-9, -1e-9])) > 0.5
+        tensor([ True, False])
     """
     half = 0.5 * torch.ones_like(probs)
     above = torch.where(probs > half, probs, half + torch.finfo(probs.dtype).eps / 2)

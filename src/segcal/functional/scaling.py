@@ -194,8 +194,9 @@ def _moments(z: Tensor, alpha: float) -> tuple[Tensor, Tensor, Tensor]:
 def least_on_simplex(curvature: Float64[np.ndarray, "N N"], slope: Float64[np.ndarray, " N"]) -> Array:
     """Return the point of the simplex with the least `v' curvature v / 2 + slope' v`, found face by face.
 
-    >>> least_on_simplex(np.eye(3), np.array([-1.0, -1.0, 5.0])).round(6)
-    array([0.5, 0.5, 0. ])
+    Examples:
+        >>> least_on_simplex(np.eye(3), np.array([-1.0, -1.0, 5.0])).round(6)
+        array([0.5, 0.5, 0. ])
     """
     n = len(slope)
     best: Array = np.eye(n)[0]

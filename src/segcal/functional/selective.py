@@ -47,8 +47,9 @@ def aurc(blocks: Blocks) -> float:
     average, where r is the mean loss of the block. These sum to `m r + (E - n r) (H(n + m) - H(n))` with harmonic
     numbers H.
 
-    >>> aurc(Blocks(np.array([0.9, 0.5]), np.array([1, 1]), np.array([0.0, 1.0])))  # risks 0 and 1/2
-    0.25
+    Examples:
+        >>> aurc(Blocks(np.array([0.9, 0.5]), np.array([1, 1]), np.array([0.0, 1.0])))  # risks 0 and 1/2
+        0.25
     """
     ends = np.cumsum(blocks.number).astype(np.float64)
     if not ends.size:

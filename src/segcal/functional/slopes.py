@@ -17,8 +17,9 @@ def likelihood_slopes(
 
     Two exponentials for each score, squared again and again, give those of all temperatures.
 
-    >>> likelihood_slopes(torch.tensor([[1.0], [0.0]]), torch.tensor([0]), 1.0, 1)[:, 0]  # 1 / (1 + exp(1 / T))
-    tensor([0.2689, 0.3302, 0.3775])
+    Examples:
+        >>> likelihood_slopes(torch.tensor([[1.0], [0.0]]), torch.tensor([0]), 1.0, 1)[:, 0]  # 1 / (1 + exp(1 / T))
+        tensor([0.2689, 0.3302, 0.3775])
     """
     steps, count = 2 * octaves + 1, labels.numel()
     result = torch.empty(steps, count, dtype=torch.float32, device=logits.device)

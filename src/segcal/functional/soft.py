@@ -64,8 +64,9 @@ def rater_labels(
     nested like level sets and are not those of single raters, which the shares do not hold. A pixel without a vote
     becomes -1.
 
-    >>> rater_labels(torch.tensor([[0.5, 1.0, 0.0], [0.25, 0.0, 0.0], [0.25, 0.0, 0.0]]), raters=4).tolist()
-    [[0, 0, -1], [0, 0, -1], [1, 0, -1], [2, 0, -1]]
+    Examples:
+        >>> rater_labels(torch.tensor([[0.5, 1.0, 0.0], [0.25, 0.0, 0.0], [0.25, 0.0, 0.0]]), raters=4).tolist()
+        [[0, 0, -1], [0, 0, -1], [1, 0, -1], [2, 0, -1]]
 
     Args:
         shares: Share of the raters that chose each class `[L, *S]`, or each channel of a sigmoid head `[C, *S]`.

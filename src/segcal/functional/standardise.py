@@ -26,9 +26,11 @@ def standardised_log_probabilities(
     Log-probabilities below the logarithm of the smallest float32, also that of a logit of minus infinity, are raised to
     it.
 
-    >>> one = torch.ones(2)
-    >>> standardised_log_probabilities(torch.tensor([[1e4, 1e4]]), torch.tensor(2.0).double(), 0 * one, 2 * one).exp()
-    tensor([[0.7071, 0.7071]])
+    Examples:
+        >>> one = torch.ones(2)
+        >>> logits, scale = torch.tensor([[1e4, 1e4]]), torch.tensor(2.0).double()
+        >>> standardised_log_probabilities(logits, scale, 0 * one, 2 * one).exp()
+        tensor([[0.7071, 0.7071]])
     """
     wide = at_least_float32(logits)
     # subtract before scaling: large shifts would otherwise cost precision

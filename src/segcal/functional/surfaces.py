@@ -89,9 +89,10 @@ class Overlap:
 def overlaps(prediction: Labels, truth: Truth, labels: Sequence[int], *, inside: Inside | None = None) -> list[Overlap]:
     """Count the voxels of each label in one pass, within a region or everywhere.
 
-    >>> one, two = np.array([[1, 1, 0, 2]]), np.array([[1, 0, 0, 2]])
-    >>> tuple((entry.label, round(entry.dice, 3)) for entry in overlaps(one, two, (1, 2, 3)))
-    ((1, 0.667), (2, 1.0), (3, nan))
+    Examples:
+        >>> one, two = np.array([[1, 1, 0, 2]]), np.array([[1, 0, 0, 2]])
+        >>> tuple((entry.label, round(entry.dice, 3)) for entry in overlaps(one, two, (1, 2, 3)))
+        ((1, 0.667), (2, 1.0), (3, nan))
     """
     _check(prediction, truth)
     mine, theirs = (prediction[inside], truth[inside]) if inside is not None else (prediction.ravel(), truth.ravel())
@@ -152,9 +153,10 @@ def average_distance(distances: Distances) -> float:
 def percentile_distance(distances: Distances, percent: float = 95.0) -> float:
     """Return a percentile of the distances in both directions together, interpolated as `np.percentile` does.
 
-    >>> one, two = np.array([0, 1, 1, 0, 0]), np.array([0, 1, 1, 1, 1])
-    >>> [round(percentile_distance(entry), 2) for entry in surface_distances(one, two, (1,))]  # 0, 1 and 0, 2
-    [1.85]
+    Examples:
+        >>> one, two = np.array([0, 1, 1, 0, 0]), np.array([0, 1, 1, 1, 1])
+        >>> [round(percentile_distance(entry), 2) for entry in surface_distances(one, two, (1,))]  # 0, 1 and 0, 2
+        [1.85]
     """
     return _percentile(*distances.both, percent)
 
@@ -162,9 +164,10 @@ def percentile_distance(distances: Distances, percent: float = 95.0) -> float:
 def larger_percentile_distance(distances: Distances, percent: float = 95.0) -> float:
     """Return the larger of the percentiles of the two directions (HD95 for 95 %), as MONAI does.
 
-    >>> one, two = np.array([0, 1, 1, 0, 0]), np.array([0, 1, 1, 1, 1])
-    >>> [round(larger_percentile_distance(entry), 2) for entry in surface_distances(one, two, (1,))]
-    [1.9]
+    Examples:
+        >>> one, two = np.array([0, 1, 1, 0, 0]), np.array([0, 1, 1, 1, 1])
+        >>> [round(larger_percentile_distance(entry), 2) for entry in surface_distances(one, two, (1,))]
+        [1.9]
     """
     forward = _percentile(distances.forward, distances.forward_counts, percent)
     return max(forward, _percentile(distances.backward, distances.backward_counts, percent))

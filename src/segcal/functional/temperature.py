@@ -118,9 +118,10 @@ def root_of_increasing(
 def pixel_inverse_temperature(logits: Float[Tensor, "L *S"], labels: Int64[Tensor, "*S"]) -> Float64[Tensor, "*S"]:
     """Return the inverse temperature of least NLL at each pixel (LTS in Theorem 1); NaN where the label is negative.
 
-    >>> z = torch.tensor([[3.0, 3.0, 3.0], [0.0, 0.0, 0.0], [2.0, 2.0, 2.0]])
-    >>> pixel_inverse_temperature(z, torch.tensor([0, 1, 2])).round(decimals=3)
-    tensor([   inf, 0.0000, 0.2310], dtype=torch.float64)
+    Examples:
+        >>> z = torch.tensor([[3.0, 3.0, 3.0], [0.0, 0.0, 0.0], [2.0, 2.0, 2.0]])
+        >>> pixel_inverse_temperature(z, torch.tensor([0, 1, 2])).round(decimals=3)
+        tensor([   inf, 0.0000, 0.2310], dtype=torch.float64)
     """
     flat = labels.reshape(-1)
     valid = (flat >= 0).nonzero().squeeze(1)
@@ -141,8 +142,9 @@ def confidence_state(nll: float, entropy: float, *, tolerance: float = 1e-6) -> 
 
     Equal means within `tolerance` nats, the precision of float32 logits.
 
-    >>> confidence_state(0.5, 0.2)
-    'overconfident'
+    Examples:
+        >>> confidence_state(0.5, 0.2)
+        'overconfident'
     """
     if abs(nll - entropy) <= tolerance:
         return "balanced"

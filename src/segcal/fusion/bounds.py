@@ -12,8 +12,9 @@ from segcal.fusion.voting import AtlasLabels, Segmentation, Values, Weights
 def best_fusion(labels: AtlasLabels, truth: Segmentation, otherwise: Segmentation) -> Integer[np.ndarray, "*S"]:
     """Return the true label wherever at least one atlas proposes it, and `otherwise` where none does.
 
-    >>> best_fusion(np.array([[1, 2], [0, 2]]), np.array([1, 1]), np.array([0, 2]))
-    array([1, 2])
+    Examples:
+        >>> best_fusion(np.array([[1, 2], [0, 2]]), np.array([1, 1]), np.array([0, 2]))
+        array([1, 2])
     """
     truth = to_array(truth)
     return np.where((to_array(labels) == truth).any(axis=0), truth, to_array(otherwise))
@@ -30,8 +31,9 @@ def best_probabilities(probabilities: Weights, right: Bool[Values, "N *S"]) -> F
         probabilities: The network's probability that each atlas is right.
         right: Whether it is.
 
-    >>> best_probabilities(np.array([0.9, 0.2, 0.7]), np.array([True, False, False]))
-    array([1. , 0. , 0.5])
+    Examples:
+        >>> best_probabilities(np.array([0.9, 0.2, 0.7]), np.array([True, False, False]))
+        array([1. , 0. , 0.5])
     """
     right = to_array(right)
     correct = (to_array(probabilities) >= 0.5) == right

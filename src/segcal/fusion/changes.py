@@ -50,10 +50,12 @@ def voxel_changes(
 ) -> Changes:
     """Count the changes between two fused segmentations within a region.
 
-    >>> labels = np.array([[1, 1, 2, 0], [1, 0, 1, 1]])
-    >>> before, after = np.array([1, 0, 1, 0]), np.array([1, 1, 2, 0])
-    >>> voxel_changes(before, after, np.array([1, 1, 1, 0]), labels, np.ones(4, bool))
-    Changes(possible=3, changed=2, corrected=1, broken=1)
+    Examples:
+        >>> import numpy as np
+        >>> labels = np.array([[1, 1, 2, 0], [1, 0, 1, 1]])
+        >>> before, after = np.array([1, 0, 1, 0]), np.array([1, 1, 2, 0])
+        >>> voxel_changes(before, after, np.array([1, 1, 1, 0]), labels, np.ones(4, bool))
+        Changes(possible=3, changed=2, corrected=1, broken=1)
     """
     before, after, truth, labels, inside = map(to_array, (before, after, truth, labels, inside))
     possible = inside & (labels != labels[:1]).any(axis=0)

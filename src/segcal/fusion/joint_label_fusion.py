@@ -47,8 +47,9 @@ def joint_label_fusion_weights(
         patch: Radius of the cube over which M is summed; 0 uses each voxel alone.
         nonnegative: Whether to forbid negative weights. Without it, an atlas worse than the others may get one.
 
-    >>> joint_label_fusion_weights(np.array([[1.0], [0.5], [0.5]])).round(3).ravel()
-    array([0.75 , 0.125, 0.125])
+    Examples:
+        >>> joint_label_fusion_weights(np.array([[1.0], [0.5], [0.5]])).round(3).ravel()
+        array([0.75 , 0.125, 0.125])
     """
     probabilities = to_array(probabilities)
     _check(probabilities, alpha, beta, patch)

@@ -85,8 +85,9 @@ class Warp(NamedTuple):
 def normalised(image: Array) -> Array:
     """Scale intensities so that their 1st and 99th percentiles become 0 and 1, and clip what lies outside.
 
-    >>> normalised(np.arange(101.0))[[0, 1, 50, 99, 100]]
-    array([0. , 0. , 0.5, 1. , 1. ], dtype=float32)
+    Examples:
+        >>> normalised(np.arange(101.0))[[0, 1, 50, 99, 100]]
+        array([0. , 0. , 0.5, 1. , 1. ], dtype=float32)
     """
     low, high = np.percentile(image, (1, 99))
     if not low < high:

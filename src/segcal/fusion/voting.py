@@ -40,9 +40,10 @@ def weighted_vote(labels: AtlasLabels, weights: Weights) -> Fused:
 
     Weights need not sum to 1; negative ones count against their label.
 
-    >>> labels = np.array([[1, 2], [1, 0], [2, 0]])
-    >>> weighted_vote(labels, np.array([[0.2, 0.9], [0.2, 0.3], [0.6, 0.3]])).labels
-    array([2, 2])
+    Examples:
+        >>> labels = np.array([[1, 2], [1, 0], [2, 0]])
+        >>> weighted_vote(labels, np.array([[0.2, 0.9], [0.2, 0.3], [0.6, 0.3]])).labels
+        array([2, 2])
     """
     labels, weights = to_array(labels), to_array(weights)
     _check(labels, weights)
@@ -67,8 +68,9 @@ def plurality_vote(labels: AtlasLabels) -> Fused:
 def majority_vote(labels: AtlasLabels) -> Fused:
     """Return the label that more than half of the atlases propose, and 0 where there is none.
 
-    >>> majority_vote(np.array([[1, 1], [1, 2], [2, 3]])).labels
-    array([1, 0])
+    Examples:
+        >>> majority_vote(np.array([[1, 1], [1, 2], [2, 3]])).labels
+        array([1, 0])
     """
     labels = to_array(labels)
     fused = plurality_vote(labels)

@@ -110,8 +110,9 @@ def write_warp(path: Path, warp: Warp, digest: str) -> None:
 def encoded(image: Array, levels: int = LEVELS) -> Array:
     """Return an image of 0..1 as differences between neighbouring grey levels, which compress better than the levels.
 
-    >>> encoded(np.array([0.0, 0.5, 1.0, 0.9]), levels=11)
-    array([  0,   5,   5, 255], dtype=uint8)
+    Examples:
+        >>> encoded(np.array([0.0, 0.5, 1.0, 0.9]), levels=11)
+        array([  0,   5,   5, 255], dtype=uint8)
     """
     grey = np.rint(np.clip(image, 0, 1) * (levels - 1)).astype(np.uint8)
     return np.diff(grey, axis=-1, prepend=np.uint8(0))

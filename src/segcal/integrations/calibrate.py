@@ -45,24 +45,26 @@ def calibrate(
     mode of each of its modules stay as they are. Where `torch.distributed` is initialised, each process gives its own
     part of the data, as a distributed sampler does, and every process returns the same calibrator, fitted on all parts.
 
-    >>> import torch
-    >>> from torch.utils.data import DataLoader, TensorDataset
-    >>> network = nn.Conv2d(3, 4, kernel_size=1)
-    >>> images = torch.rand(6, 3, 16, 16)
-    >>> labels = (network(images) + torch.randn(6, 4, 16, 16)).argmax(1)
-    >>> calibrated = calibrate(network, DataLoader(TensorDataset(images, labels), batch_size=2), method="ts")
-    >>> calibrated(images).shape, calibrated.logits(images).shape  # probabilities and calibrated logits
-    (torch.Size([6, 4, 16, 16]), torch.Size([6, 4, 16, 16]))
-    >>> calibrated.fit_report_.cases
-    6
+    Examples:
+        >>> import torch
+        >>> from torch.utils.data import DataLoader, TensorDataset
+        >>> network = nn.Conv2d(3, 4, kernel_size=1)
+        >>> images = torch.rand(6, 3, 16, 16)
+        >>> labels = (network(images) + torch.randn(6, 4, 16, 16)).argmax(1)
+        >>> calibrated = calibrate(network, DataLoader(TensorDataset(images, labels), batch_size=2), method="ts")
+        >>> calibrated(images).shape, calibrated.logits(images).shape  # probabilities and calibrated logits
+        (torch.Size([6, 4, 16, 16]), torch.Size([6, 4, 16, 16]))
+        >>> calibrated.fit_report_.cases
+        6
 
     A network of channels that may overlap needs its activation, and masks `[B, C, *S]`; it returns a probability for
     each channel:
 
-    >>> masks = (network(images) + torch.randn(6, 4, 16, 16) > 0).long()
-    >>> calibrated = calibrate(network, [(images, masks)], method="ts", activation="sigmoid")
-    >>> calibrated(images).shape
-    torch.Size([6, 4, 16, 16])
+    Examples:
+        >>> masks = (network(images) + torch.randn(6, 4, 16, 16) > 0).long()
+        >>> calibrated = calibrate(network, [(images, masks)], method="ts", activation="sigmoid")
+        >>> calibrated(images).shape
+        torch.Size([6, 4, 16, 16])
 
     Args:
         model: Any segmentation network; see `segcal.integrations.outputs` for what it may return.

@@ -19,13 +19,14 @@ def deferred_checks() -> Iterator[None]:
     between calls. Inside the block calls of this thread do not wait, and the results of logits that are not finite are
     undefined until the block raises. On a CPU, and with methods that look at their logits first, calls raise at once.
 
-    >>> import torch
-    >>> import segcal
-    >>> calibrator = segcal.create("ts", num_classes=3)
-    >>> batches = [torch.randn(2, 3, 8, 8) for _ in range(4)]
-    >>> _ = calibrator.fit([segcal.Case("a", batches[0][0], torch.zeros(8, 8, dtype=torch.int64))])
-    >>> with segcal.deferred_checks():
-    ...     results = [calibrator.predict_proba(batch) for batch in batches]
+    Examples:
+        >>> import torch
+        >>> import segcal
+        >>> calibrator = segcal.create("ts", num_classes=3)
+        >>> batches = [torch.randn(2, 3, 8, 8) for _ in range(4)]
+        >>> _ = calibrator.fit([segcal.Case("a", batches[0][0], torch.zeros(8, 8, dtype=torch.int64))])
+        >>> with segcal.deferred_checks():
+        ...     results = [calibrator.predict_proba(batch) for batch in batches]
     """
     with deferred_finite_checks() as found:
         yield

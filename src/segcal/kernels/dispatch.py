@@ -90,8 +90,10 @@ def engine_for(*values: object, gradients: bool = False) -> Engine | None:
     `DTensor`) need. Kernels see data, so all tensors must be on one device, which has an engine. With `gradients`, the
     kernels have gradients of their own.
 
-    >>> engine_for(torch.ones(2)), engine_for(torch.ones(2, requires_grad=True)), engine_for(torch.ones(2).to("meta"))
-    ('cpu', None, None)
+    Examples:
+        >>> plain, learned = torch.ones(2), torch.ones(2, requires_grad=True)
+        >>> engine_for(plain), engine_for(learned), engine_for(plain.to("meta"))
+        ('cpu', None, None)
     """
     if _is_recording() or _plain_only.get():
         return None
@@ -122,8 +124,9 @@ def deferred_finite_checks() -> AbstractContextManager[Sequence[bool]]:
 def has_values(tensor: Tensor) -> bool:
     """Return whether the values of a tensor can be looked at: not in a graph that is recorded, nor on "meta".
 
-    >>> has_values(torch.ones(2)), has_values(torch.ones(2, device="meta"))
-    (True, False)
+    Examples:
+        >>> has_values(torch.ones(2)), has_values(torch.ones(2, device="meta"))
+        (True, False)
     """
     if _is_recording() or tensor.is_meta or _intercepts_operators(type(tensor)):
         return False

@@ -75,8 +75,9 @@ class UNet3D(nn.Module):
 def unet3d(preset: Preset, num_classes: int, *, image_channels: int = 1) -> UNet3D:
     """Build the network of the paper, or a smaller one of the same design.
 
-    >>> sum(parameter.numel() for parameter in unet3d("paper", 57).parameters())
-    19075865
+    Examples:
+        >>> sum(parameter.numel() for parameter in unet3d("paper", 57).parameters())
+        19075865
     """
     if preset not in _PRESETS:
         raise InputError(f"preset must be one of {', '.join(_PRESETS)}, got '{preset}'")

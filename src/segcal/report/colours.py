@@ -35,8 +35,9 @@ def class_colours(count: int) -> list[str]:
 def channels(colour: str) -> tuple[int, int, int]:
     """Return red, green and blue of a colour, 0 to 255.
 
-    >>> channels("#D55E00")
-    (213, 94, 0)
+    Examples:
+        >>> channels("#D55E00")
+        (213, 94, 0)
     """
     red, green, blue = (int(colour[k : k + 2], 16) for k in (1, 3, 5))
     return red, green, blue

@@ -66,8 +66,9 @@ class CalibrationState:
 def severity_of(ece: Value, floor: float = 0.0) -> Severity:
     """Return the band of an ECE above its floor; "well calibrated" too where the interval reaches the floor.
 
-    >>> severity_of(Value("ece", 0.12, 0.1, 0.14)), severity_of(Value("ece", 0.02, 0.004, 0.03), floor=0.005)
-    ('severely', 'well calibrated')
+    Examples:
+        >>> severity_of(Value("ece", 0.12, 0.1, 0.14)), severity_of(Value("ece", 0.02, 0.004, 0.03), floor=0.005)
+        ('severely', 'well calibrated')
     """
     if ece.low <= floor:
         return "well calibrated"

@@ -46,8 +46,9 @@ def weighted_sums(weights: Array, values: Array) -> Array:
     Weights are whole numbers, as drawn. Each column of the values is split into two parts of so few bits that sums of
     either are exact; what is left over is below 2^-60 of the largest value.
 
-    >>> weighted_sums(np.array([[2, 0, 1]]), np.array([0.1, 5.0, 0.2]))
-    array([0.4])
+    Examples:
+        >>> weighted_sums(np.array([[2, 0, 1]]), np.array([0.1, 5.0, 0.2]))
+        array([0.4])
     """
     drawn = np.asarray(weights, dtype=np.float64)
     bits = _EXACT - int(np.ceil(np.log2(max(2.0, drawn.sum(axis=1).max(initial=0.0)))))
@@ -61,8 +62,9 @@ def weighted_sums(weights: Array, values: Array) -> Array:
 def clusters_of(groups: Sequence[str]) -> Array:
     """Return the cluster of each image, by first appearance; an image without a group ("") is its own cluster.
 
-    >>> clusters_of(["a", "", "b", "a", ""]).tolist()
-    [0, 1, 2, 0, 3]
+    Examples:
+        >>> clusters_of(["a", "", "b", "a", ""]).tolist()
+        [0, 1, 2, 0, 3]
     """
     known: dict[object, int] = {}
     return np.array([known.setdefault(group or (k,), len(known)) for k, group in enumerate(groups)], dtype=np.int64)
@@ -71,8 +73,9 @@ def clusters_of(groups: Sequence[str]) -> Array:
 def bootstrap_doubts(groups: Sequence[str]) -> list[str]:
     """Return a warning if intervals over images with these groups come from too few clusters, or nothing.
 
-    >>> bootstrap_doubts(["a", "b", "a"])
-    ['95 % intervals from 2 groups are too short; measure 10 or more']
+    Examples:
+        >>> bootstrap_doubts(["a", "b", "a"])
+        ['95 % intervals from 2 groups are too short; measure 10 or more']
     """
     many = len(set(clusters_of(groups).tolist()))
     if many >= _FEW:
@@ -169,8 +172,9 @@ def bootstrap_intervals(
 def expanded_shares(level: float, units: int) -> Array:
     """Return the quantiles at which a percentile interval ends, expanded for few units (Hesterberg 2015, Sec. 5.1).
 
-    >>> expanded_shares(0.95, 10).round(4), expanded_shares(0.95, 10**6).round(4)
-    (array([0.0085, 0.9915]), array([0.025, 0.975]))
+    Examples:
+        >>> expanded_shares(0.95, 10).round(3), expanded_shares(0.95, 10**6).round(3)
+        (array([0.009, 0.991]), array([0.025, 0.975]))
     """
     from scipy.special import ndtr, stdtrit  # noqa: PLC0415  slow to import
 

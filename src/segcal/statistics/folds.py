@@ -27,8 +27,9 @@ def folds_of(
         count: Number of folds.
         sizes: Size of each case, such as its number of pixels; 1 by default.
 
-    >>> folds_of(["a", "b", "a", None, None], 2).tolist()
-    [0, 1, 0, 1, 0]
+    Examples:
+        >>> folds_of(["a", "b", "a", None, None], 2).tolist()
+        [0, 1, 0, 1, 0]
     """
     if count < 1:
         raise InputError(f"count must be at least 1, got {count}")

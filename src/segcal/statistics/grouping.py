@@ -66,10 +66,11 @@ def grouping_of(
     neighbours are closer than in all of 199 random orders, blocks of consecutive cases are the groups; if the names
     count up in equal steps, as frames do, closer than in 95 % of them is enough. Without layouts the names decide.
 
-    >>> grouping_of(["a_1", "a_2"], ["x", "y"]).kind
-    'given'
-    >>> grouping_of(["lion", "zebra"], [None, None]).kind
-    'images'
+    Examples:
+        >>> grouping_of(["a_1", "a_2"], ["x", "y"]).kind
+        'given'
+        >>> grouping_of(["lion", "zebra"], [None, None]).kind
+        'images'
     """
     if len(groups) != len(names):
         raise InputError(f"groups must have one entry for each of the {len(names)} cases, got {len(groups)}")

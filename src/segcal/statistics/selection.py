@@ -27,8 +27,9 @@ def paired_difference(one: Sums, other: Sums, sizes: Sums) -> Difference:
     error `G / (G - 1) * sum((one_g - other_g - d * sizes_g) ** 2) / sum(sizes) ** 2`. With one group the error is
     infinite.
 
-    >>> paired_difference(np.array([3.0, 5.0]), np.array([1.0, 1.0]), np.array([1.0, 1.0]))
-    Difference(mean=3.0, error=1.0)
+    Examples:
+        >>> paired_difference(np.array([3.0, 5.0]), np.array([1.0, 1.0]), np.array([1.0, 1.0]))
+        Difference(mean=3.0, error=1.0)
     """
     gap, total, count = one - other, float(sizes.sum()), len(sizes)
     mean = float(gap.sum()) / total

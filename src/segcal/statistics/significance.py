@@ -42,8 +42,9 @@ class SignificanceTest:
 def mean_std(values: Sequence[float] | Array) -> tuple[float, float]:
     """Return mean and standard deviation (of the sample, without Bessel's correction), ignoring NaN.
 
-    >>> mean_std([1.0, 3.0, float("nan")])
-    (2.0, 1.0)
+    Examples:
+        >>> mean_std([1.0, 3.0, float("nan")])
+        (2.0, 1.0)
     """
     kept = _finite(values)
     return (float(kept.mean()), float(kept.std())) if kept.size else (float("nan"), float("nan"))
@@ -134,7 +135,8 @@ TESTS: Mapping[Test, SignificanceTest] = {
 def describe_tests() -> str:
     """Return the tests with a few words about each, for help texts.
 
-    >>> describe_tests()
-    'wilcoxon (image by image), paper (Mann-Whitney U)'
+    Examples:
+        >>> describe_tests()
+        'wilcoxon (image by image), paper (Mann-Whitney U)'
     """
     return ", ".join(f"{name} ({test.about})" for name, test in TESTS.items())

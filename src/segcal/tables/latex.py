@@ -117,8 +117,9 @@ def _number(cell: Cell) -> str:
 def latex_text(text: str) -> str:
     r"""Return text that LaTeX prints verbatim, in ASCII: accents as commands, other characters as code points.
 
-    >>> print(latex_text("50% of A_1 & Zürich, α"))
-    50\% of A\_1 \& Z\"{u}rich, [U+03B1]
+    Examples:
+        >>> print(latex_text("50% of A_1 & Zürich, α"))
+        50\% of A\_1 \& Z\"{u}rich, [U+03B1]
     """
     return "".join(_character(character) for character in " ".join(text.split()))
 

@@ -43,7 +43,8 @@ def _number(cell: Cell) -> str:
 def _escaped(text: str) -> str:
     r"""Return text that Markdown shows verbatim, on one line.
 
-    >>> print(_escaped("a|b *c* <d>"))
-    a\|b \*c\* \<d\>
+    Examples:
+        >>> print(_escaped("a|b *c* <d>"))
+        a\|b \*c\* \<d\>
     """
     return re.sub(r"([\\`*_{}\[\]<>#|~&$!])", r"\\\1", " ".join(text.split()))

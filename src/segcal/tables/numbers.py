@@ -16,8 +16,9 @@ _METRICS = {**CATALOGUE, **SURFACES}
 def number(metric: str, value: float) -> str:
     """Write a value without its unit.
 
-    >>> number("ece", 0.0123), number("nll", 0.338), number("ece", float("nan"))
-    ('1.23', '0.3380', '-')
+    Examples:
+        >>> number("ece", 0.0123), number("nll", 0.338), number("ece", float("nan"))
+        ('1.23', '0.3380', '-')
     """
     return MISSING if math.isnan(value) else _METRICS[metric].number(value)
 
@@ -30,8 +31,9 @@ def with_unit(metric: str, value: float) -> str:
 def with_interval(metric: str, value: float, low: float, high: float, *, unit: bool = False) -> str:
     """Write a value and its interval, which is left out where it is not known.
 
-    >>> with_interval("nll", 0.3, 0.25, 0.375)
-    '0.3000 [0.2500, 0.3750]'
+    Examples:
+        >>> with_interval("nll", 0.3, 0.25, 0.375)
+        '0.3000 [0.2500, 0.3750]'
     """
     text = with_unit(metric, value) if unit else number(metric, value)
     if math.isnan(low) or math.isnan(high):
@@ -42,8 +44,9 @@ def with_interval(metric: str, value: float, low: float, high: float, *, unit: b
 def threshold_number(value: float) -> str:
     """Write a threshold of probabilities so that one below 1 never reads as 1, which would accept nothing.
 
-    >>> threshold_number(0.39062), threshold_number(0.99976), threshold_number(0.9999962), threshold_number(1.0)
-    ('0.3906', '0.99976', '0.9999962', '1')
+    Examples:
+        >>> threshold_number(0.39062), threshold_number(0.99976), threshold_number(0.9999962), threshold_number(1.0)
+        ('0.3906', '0.99976', '0.9999962', '1')
     """
     distance = 1 - value
     if not 0 < distance < 0.01:
@@ -54,7 +57,8 @@ def threshold_number(value: float) -> str:
 def volume_number(value: float) -> str:
     """Write a volume: large ones to the unit, since four digits may not tell an interval's ends from its middle.
 
-    >>> volume_number(74269.8), volume_number(81.2949), volume_number(float("inf"))
-    ('74,270', '81.29', 'inf')
+    Examples:
+        >>> volume_number(74269.8), volume_number(81.2949), volume_number(float("inf"))
+        ('74,270', '81.29', 'inf')
     """
     return f"{value:,.0f}" if 1000 <= abs(value) < math.inf else f"{value:.4g}"

@@ -67,8 +67,9 @@ class Presentation:
 def named_method(name: str, methods: Sequence[str], what: str = "reference") -> str:
     """Return the method of this name; in any case, unless several differ in nothing else.
 
-    >>> named_method("lts", ["UC", "LTS"])
-    'LTS'
+    Examples:
+        >>> named_method("lts", ["UC", "LTS"])
+        'LTS'
     """
     alike = [method for method in methods if method.casefold() == name.casefold()]
     if name in alike:

@@ -35,8 +35,9 @@ def surface_table(means: pd.DataFrame, unit: str, tolerance: float, background: 
 def surface_headings(unit: str) -> list[str]:
     """Return the headings of the figures; only distances have the unit.
 
-    >>> surface_headings("pixels")[:3], surface_headings("")[2]
-    (['Dice(%)↑', 'SD(%)↑', 'ASD(pixels)↓'], 'ASD↓')
+    Examples:
+        >>> surface_headings("pixels")[:3], surface_headings("")[2]
+        (['Dice(%)↑', 'SD(%)↑', 'ASD(pixels)↓'], 'ASD↓')
     """
     return [metric.heading.replace("(mm)", f"({unit})" if unit else "") for metric in SURFACES.values()]
 
@@ -44,8 +45,9 @@ def surface_headings(unit: str) -> list[str]:
 def surface_dice_in_words(unit: str, tolerance: float) -> str:
     """Return what the surface Dice is; it means nothing without its tolerance.
 
-    >>> surface_dice_in_words("mm", 1.0), surface_dice_in_words("pixels", 1.0)
-    ('surface Dice at a tolerance of 1 mm', 'surface Dice at a tolerance of 1 pixel')
+    Examples:
+        >>> surface_dice_in_words("mm", 1.0), surface_dice_in_words("pixels", 1.0)
+        ('surface Dice at a tolerance of 1 mm', 'surface Dice at a tolerance of 1 pixel')
     """
     own = unit.removesuffix("s") if tolerance == 1 else unit
     return f"surface Dice at a tolerance of {tolerance:g} {own}".rstrip()
@@ -54,8 +56,9 @@ def surface_dice_in_words(unit: str, tolerance: float) -> str:
 def _alone(structures: int) -> str:
     """Return what to say of structures of cases that have no distance.
 
-    >>> _alone(1)
-    '; 1 structure is only in the prediction or only in the truth of a case: Dice 0'
+    Examples:
+        >>> _alone(1)
+        '; 1 structure is only in the prediction or only in the truth of a case: Dice 0'
     """
     if not structures:
         return ""

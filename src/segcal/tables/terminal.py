@@ -92,10 +92,11 @@ def blocks(widths: Sequence[int], room: int, groups: Sequence[int] = ()) -> list
 
     Groups of columns stay together, if they are not wider than that by themselves.
 
-    >>> blocks([4, 4, 4, 4], 12, groups=[2, 2])
-    [[0, 1], [2, 3]]
-    >>> blocks([4, 4, 4], 12), blocks([4, 4, 4], 12, groups=[3])
-    ([[0, 1], [2]], [[0, 1], [2]])
+    Examples:
+        >>> blocks([4, 4, 4, 4], 12, groups=[2, 2])
+        [[0, 1], [2, 3]]
+        >>> blocks([4, 4, 4], 12), blocks([4, 4, 4], 12, groups=[3])
+        ([[0, 1], [2]], [[0, 1], [2]])
     """
     found: list[list[int]] = []
     start = 0

@@ -156,9 +156,10 @@ def input_statistics(stream: CaseStream, inverse_temperature: Float64[Tensor, ""
 def bounded_crop(shape: Sequence[int]) -> int | None:
     """Return the side of the crops to train on for logits of shape `[L, *S]`; None if they are trained on whole.
 
-    >>> bounded_crop((11, 360, 480))
-    >>> bounded_crop((57, 181, 217, 181))
-    40
+    Examples:
+        >>> bounded_crop((11, 360, 480))
+        >>> bounded_crop((57, 181, 217, 181))
+        40
     """
     if math.prod(shape) <= LARGEST_SAMPLE:
         return None

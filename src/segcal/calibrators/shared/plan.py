@@ -35,8 +35,9 @@ class Plan:
     def left_out(self) -> tuple[str, ...]:
         """The trained candidates that are too expensive, until the rest fits in the time allowed.
 
-        >>> Plan(("ts", "cts"), {"lts": 90.0}, time_limit=60.0).left_out
-        ('lts',)
+        Examples:
+            >>> Plan(("ts", "cts"), {"lts": 90.0}, time_limit=60.0).left_out
+            ('lts',)
         """
         remaining, dropped = dict(self.seconds), list[str]()
         while self.time_limit is not None and remaining and self.spent + sum(remaining.values()) > self.time_limit:

@@ -100,8 +100,9 @@ def _files(folder: Path) -> Iterator[Path]:
 def bids_entities(name: str) -> tuple[str, ...]:
     """Return the entities in a BIDS name, except for the description; none for other names.
 
-    >>> bids_entities("sub-01_ses-1_desc-manual_dseg"), bids_entities("scan_01")
-    (('sub-01', 'ses-1'), ())
+    Examples:
+        >>> bids_entities("sub-01_ses-1_desc-manual_dseg"), bids_entities("scan_01")
+        (('sub-01', 'ses-1'), ())
     """
     parts = name.split("_")
     if not re.fullmatch(r"sub-[a-zA-Z0-9]+(_[a-zA-Z0-9]+-[a-zA-Z0-9+]+)*(_[a-zA-Z0-9]+)?", name):

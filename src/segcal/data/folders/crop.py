@@ -59,9 +59,10 @@ def crop_of(probs: Array, activation: Activation = "softmax") -> Crop | None:
     A softmax may saturate to exactly 1 inside of the crop, too. The crop is a box, so it is the smallest box around all
     voxels that are not forced; it is empty if all of them are.
 
-    >>> probs = np.zeros((2, 4, 4)); probs[0] = 1; probs[:, 1:3, 1:3] = 0.5
-    >>> crop_of(probs)
-    Crop(shape=(4, 4), box=(slice(1, 3, None), slice(1, 3, None)))
+    Examples:
+        >>> probs = np.zeros((2, 4, 4)); probs[0] = 1; probs[:, 1:3, 1:3] = 0.5
+        >>> crop_of(probs)
+        Crop(shape=(4, 4), box=(slice(1, 3, None), slice(1, 3, None)))
     """
     forced = np.asarray(probs[0] == (0 if activation == "sigmoid" else 1))
     if not forced.any():

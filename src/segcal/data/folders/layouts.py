@@ -118,8 +118,9 @@ def labels_without_scores(
 def some_of(names: Sequence[str], what: str) -> str:
     """Return a number of names with the first three of them.
 
-    >>> some_of(["a", "b", "c", "d"], "label file")
-    "4 label files ('a', 'b', 'c', ...)"
+    Examples:
+        >>> some_of(["a", "b", "c", "d"], "label file")
+        "4 label files ('a', 'b', 'c', ...)"
     """
     shown = ", ".join([*(f"'{name}'" for name in names[:3]), *(["..."] if len(names) > 3 else [])])
     return f"{counted(len(names), what)} ({shown})"

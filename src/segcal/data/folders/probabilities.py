@@ -60,8 +60,9 @@ class LazyLogits:
         origin: Position of the first pixel in the file, for messages.
         of: Name of the case, for messages.
 
-    >>> LazyLogits(np.full((2, 3), 0.5, np.float16))[:, 1]
-    array([-0.6931472, -0.6931472], dtype=float32)
+    Examples:
+        >>> LazyLogits(np.full((2, 3), 0.5, np.float16))[:, 1]
+        array([-0.6931472, -0.6931472], dtype=float32)
     """
 
     def __init__(

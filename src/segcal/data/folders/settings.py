@@ -149,8 +149,9 @@ def _entry(key: str, value: object) -> str:
 def _toml(value: object) -> str:
     r"""A string, a number or a list of them as TOML.
 
-    >>> print(_toml(('say "no"', 2.5, "ü")))
-    ["say \"no\"", 2.5, "ü"]
+    Examples:
+        >>> print(_toml(('say "no"', 2.5, "ü")))
+        ["say \"no\"", 2.5, "ü"]
     """
     if isinstance(value, str):
         # JSON escapes what TOML asks for, except the delete character

@@ -190,8 +190,9 @@ def whole_numbers(array: Array, path: Path) -> Array:
 def with_channels(shape: Shape, key: Key, space: Shape | None) -> Shape:
     """Return the shape of an array with a channel axis for an image that is stored without one.
 
-    >>> with_channels((4, 6), "image", (4, 6)), with_channels((4, 6), "labels", None)
-    ((1, 4, 6), (4, 6))
+    Examples:
+        >>> with_channels((4, 6), "image", (4, 6)), with_channels((4, 6), "labels", None)
+        ((1, 4, 6), (4, 6))
     """
     return (1, *shape) if key == "image" and space is not None and len(shape) == len(space) else shape
 

@@ -16,8 +16,9 @@ FORMATS: tuple[Format, ...] = (pictures.FORMAT, npy.FORMAT, npz.FORMAT, nifti.FO
 def extensions(content: Content) -> tuple[str, ...]:
     """Return the extensions of files that can hold scores, labels or an image.
 
-    >>> extensions("scores")
-    ('.npy', '.npz', '.nii.gz', '.nii', '.zarr')
+    Examples:
+        >>> extensions("scores")
+        ('.npy', '.npz', '.nii.gz', '.nii', '.zarr')
     """
     return tuple(end for kind in FORMATS for end in kind.extensions.get(content, ()))
 
@@ -36,8 +37,9 @@ _BY_END = sorted(
 def extension_of(path: Path, among: Sequence[str]) -> str | None:
     """Return the extension of `path` in lower case if it is one of `among`, else None.
 
-    >>> extension_of(Path("a.b.NII.GZ"), SCORES)
-    '.nii.gz'
+    Examples:
+        >>> extension_of(Path("a.b.NII.GZ"), SCORES)
+        '.nii.gz'
     """
     return next((end for end in sorted(among, key=len, reverse=True) if path.name.lower().endswith(end)), None)
 

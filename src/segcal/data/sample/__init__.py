@@ -33,9 +33,10 @@ def load_sample(name: Literal["scenes", "brain"] = "scenes") -> dict[str, list[C
             template, with the logits of a small 3D U-Net that was trained on two other subjects and is overconfident
             by itself. The brains need the extra `demo`.
 
-    >>> sample = load_sample()
-    >>> {split: len(cases) for split, cases in sample.items()}
-    {'fit': 30, 'validation': 4, 'test': 12}
+    Examples:
+        >>> sample = load_sample()
+        >>> {split: len(cases) for split, cases in sample.items()}
+        {'fit': 30, 'validation': 4, 'test': 12}
     """
     if name not in SAMPLES:
         raise InputError(f"the sample must be one of {', '.join(SAMPLES)}, got '{name}'{suggestion(name, SAMPLES)}")

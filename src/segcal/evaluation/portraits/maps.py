@@ -19,9 +19,10 @@ OTHER = 254
 def local_gap(confidence: Array, hit: Array, inside: Array, window: int) -> Array:
     """Return mean confidence minus accuracy of the pixels inside, within a window around each; NaN outside.
 
-    >>> gap = local_gap(np.full((1, 3), 0.75), np.array([[True, True, False]]), np.ones((1, 3), bool), 3)
-    >>> gap.round(3)
-    array([[-0.25 ,  0.083,  0.25 ]])
+    Examples:
+        >>> gap = local_gap(np.full((1, 3), 0.75), np.array([[True, True, False]]), np.ones((1, 3), bool), 3)
+        >>> gap.round(3)
+        array([[-0.25 ,  0.083,  0.25 ]])
     """
     total = uniform_filter(np.where(inside, confidence - hit, 0.0), window, mode="constant")
     share = uniform_filter(inside.astype(np.float64), window, mode="constant")
@@ -31,9 +32,10 @@ def local_gap(confidence: Array, hit: Array, inside: Array, window: int) -> Arra
 def bin_accuracy(confidence: Array, inside: Array, curve: Curve) -> Array:
     """Return the accuracy of the reliability bin of each pixel inside (Fig. 1, middle); NaN outside.
 
-    >>> curve = Curve(count=(2, 4), hit=(1, 3), confidence=(0.8, 3.6))
-    >>> bin_accuracy(np.array([0.4, 0.5, 0.9]), np.array([True, True, True]), curve)
-    array([0.5 , 0.5 , 0.75])
+    Examples:
+        >>> curve = Curve(count=(2, 4), hit=(1, 3), confidence=(0.8, 3.6))
+        >>> bin_accuracy(np.array([0.4, 0.5, 0.9]), np.array([True, True, True]), curve)
+        array([0.5 , 0.5 , 0.75])
     """
     bins = len(curve.count)
     accuracy = np.array(curve.hit) / np.maximum(curve.count, 1)

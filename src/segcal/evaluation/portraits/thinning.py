@@ -26,8 +26,9 @@ class Thinning:
     def of(cls, shape: Sequence[int]) -> Thinning:
         """The smallest strides that keep an image or a volume within its bounds.
 
-        >>> Thinning.of((360, 960)), Thinning.of((20, 512, 512))
-        (Thinning(strides=(2, 2)), Thinning(strides=(1, 4, 4)))
+        Examples:
+            >>> Thinning.of((360, 960)), Thinning.of((20, 512, 512))
+            (Thinning(strides=(2, 2)), Thinning(strides=(1, 4, 4)))
         """
         if len(shape) < 3:
             return cls((-(-max(shape) // _SIDE),) * len(shape))
