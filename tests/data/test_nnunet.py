@@ -326,7 +326,7 @@ def test_the_faces_of_the_crop_are_no_boundary(pair: tuple[Path, Path]) -> None:
         fitted.append(segcal.create("ts", 3, background=0).fit(cases).fit_report_)
     assert found[0].equals(found[1])
     assert fitted[0].pixels == fitted[1].pixels
-    assert fitted[0].nll_after == fitted[1].nll_after
+    assert fitted[0].nll_after == pytest.approx(fitted[1].nll_after, rel=1e-12)  # its search starts from a sample
 
 
 @pytest.mark.parametrize("method", ["ts", "dirichlet"])

@@ -90,7 +90,7 @@ class MeasureOptions(OptionGroup):
     patch_size: Annotated[int | None, option(MEASURING, "Side of the Local patches in pixels.")] = None
     patch_sizes: Annotated[list[int] | None, option(MEASURING, "Further sides to measure.")] = None
     patches: Annotated[int, option(MEASURING, "Local patches per image.")] = 10
-    patch_rule: Annotated[str, option(MEASURING, "Patches that count: labelled, or paper for all.")] = "labelled"
+    patch_rule: Annotated[str, option(MEASURING, "Patches: labelled, or paper for all.")] = "labelled"
     interval: Annotated[str, option(MEASURING, "Bootstrap: percentile or bca.")] = "percentile"
     floor: Annotated[bool, option(MEASURING, "Add the scores of perfect calibration.", "--floor")] = False
     surfaces: Annotated[bool, option(MEASURING, "Add Dice and surface distances.", "--surfaces")] = False
