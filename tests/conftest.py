@@ -33,6 +33,14 @@ settings.register_profile("campaign", settings.get_profile("segcal"), max_exampl
 settings.load_profile("segcal")
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _small_collections() -> Iterator[None]:
+    """Keep what a module of tests leaves behind out of later garbage collections, which comparisons ask for."""
+    yield
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_collection_finish() -> None:
     """Keep what was imported and collected out of garbage collections, each of which would go through all of it."""
     gc.collect()

@@ -30,6 +30,7 @@ class PlainConsole(Console):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, highlight=False, emoji=False, **options)
+        self._width = None  # rich would keep the COLUMNS of this moment for ever
 
     def print(self, *objects: Any, **options: Any) -> None:
         """Print objects, whose text is made printable before its width is measured."""
