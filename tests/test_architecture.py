@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -120,6 +121,12 @@ def cycle(known: dict[str, Path]) -> list[str] | None:
 @pytest.mark.parametrize("unit", sorted({name.partition(".")[0] for name in modules()}))
 def test_every_unit_has_its_floor(unit: str) -> None:
     floor_of(unit)
+
+
+def test_the_table_of_the_contributors_has_every_floor() -> None:
+    page = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d+) \| (.+) \|$", page.partition("| floor | modules |")[2], flags=re.MULTILINE)
+    assert {int(floor): tuple(re.findall(r"`(\w+)`", units)) for floor, units in rows} == dict(enumerate(FLOORS))
 
 
 def test_few_modules_lie_loose() -> None:
