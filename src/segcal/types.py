@@ -18,6 +18,8 @@ from torch import Tensor
 
 Logits: TypeAlias = Float[Tensor, "B L *S"]
 Probs: TypeAlias = Float[Tensor, "B L *S"]
+Passes: TypeAlias = Float[Tensor, "B K L *S"]
+"""Logits of K further passes over the same image: mirrored, rescaled, of other networks."""
 Labels: TypeAlias = Integer[Tensor, "B *S"]
 Mask: TypeAlias = Bool[Tensor, "B *S"]
 Masks: TypeAlias = Integer[Tensor, "B L *S"]
@@ -68,6 +70,9 @@ class Case:
         group: Cases of one group (a video, a patient) are never split between fitting and validation.
         orientation: Directions of the patient in which the axes of `*S` count, such as "SAR" (superior, anterior,
             right); None if they are not known.
+        passes: Logits `[K, L, *S]` of K further passes over the same image (mirrored, rescaled, other networks), or a
+            sequence of K arrays `[L, *S]`; in the same order in all cases. K = 1 can hold the logarithm of their mean
+            probability.
     """
 
     name: str
@@ -77,6 +82,12 @@ class Case:
     spacing: tuple[float, ...] | None = None
     group: str | None = None
     orientation: str | None = None
+    passes: Array | Tensor | Sequence[Array | Tensor] | None = None
+
+    @property
+    def each_pass(self) -> list[Array | Tensor]:
+        """Logits `[L, *S]` of each further pass."""
+        return [] if self.passes is None else [self.passes[number] for number in range(len(self.passes))]
 
     def __repr__(self) -> str:
         """Shapes and dtypes instead of values."""
@@ -94,6 +105,7 @@ class Slab(NamedTuple):
         image: Their image `[1, C, *S]`, if the case has one.
         rows: Position of the slices in the case.
         inner: Position, in the slab, of the slices that are not only context.
+        passes: Finite scores `[1, K, L, *S]` of further passes, if the stream reads them.
     """
 
     logits: Tensor
@@ -101,6 +113,7 @@ class Slab(NamedTuple):
     image: Tensor | None
     rows: slice
     inner: slice
+    passes: Tensor | None = None
 
     @property
     def inner_rows(self) -> slice:
@@ -135,4 +148,4 @@ def _short(value: object) -> str:
     """An array or tensor as `float32[3, 64, 64]`, anything else as its repr."""
     if isinstance(value, np.ndarray | Tensor):
         return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
-    return repr(value)
+    return f"[{', '.join(map(_short, value))}]" if isinstance(value, list | tuple) else repr(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -189,3 +190,53 @@ def test_bad_cases_are_refused_by_name(change: dict[str, Array], message: str) -
     given = {"logits": case.logits, "labels": case.labels, "image": case.image, **change}
     with pytest.raises(InputError, match=message):
         list(CaseStream([Case("a", **given)], CLASSES).slabs())
+
+
+def with_passes(case: Case, count: int = 2) -> Case:
+    random = np.random.default_rng(len(case.name))
+    return replace(case, passes=random.normal(size=(count, *case.logits.shape)).astype(np.float32))
+
+
+@pytest.mark.parametrize("kind", ["array", "tensor", "list", "mapped"])
+def test_slabs_carry_the_passes_of_their_slices(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = with_passes(case_of("a", (21, 5)))
+    passes = np.asarray(case.passes)
+    np.save(tmp_path / "passes.npy", passes)
+    given = {
+        "array": passes,
+        "tensor": torch.from_numpy(passes),
+        "list": list(passes),
+        "mapped": np.load(tmp_path / "passes.npy", mmap_mode="r"),
+    }[kind]
+    monkeypatch.setattr("segcal.cases.reading.SLAB", 8 * CLASSES * 5 * 3)  # the passes count as well
+    slabs = list(CaseStream([replace(case, passes=given)], CLASSES, passes=True).slabs(context=2))
+    assert [slab.passes.shape[3] for slab in slabs if slab.passes is not None] == [10, 12, 7]
+    found = torch.cat([slab.passes[0, :, :, slab.inner] for slab in slabs if slab.passes is not None], dim=2)
+    assert torch.equal(found, torch.from_numpy(passes))
+    assert all(slab.passes is None for slab in CaseStream([case], CLASSES).slabs())
+
+
+def test_the_memory_of_a_stream_counts_the_passes(tmp_path: Path) -> None:
+    cases = Loaded([with_passes(on_disk(case_of("a"), tmp_path))])
+    size = 4 * CLASSES * 120
+    for memory, loads in ((5 * size, 1), (3 * size, 2)):  # with the image and the labels in both cases
+        cases.loads = [0]
+        stream = CaseStream(cases, CLASSES, passes=True, memory=memory)
+        for _ in range(2):
+            list(stream.slabs())
+        assert cases.loads == [loads]
+
+
+@pytest.mark.parametrize(
+    ("passes", "message"),
+    [
+        (np.zeros((1, CLASSES, 12, 10), np.float32), "same passes, got 1 of case 'b' and 2 of case 'a'"),
+        (None, "same passes, got 0 of case 'b'"),
+        (np.zeros((2, CLASSES, 12, 9), np.float32), r"\(3, 12, 9\) of pass 0 of case 'b'"),
+        (np.full((2, CLASSES, 12, 10), np.nan, np.float32), "of a pass of case 'b'"),
+    ],
+)
+def test_bad_passes_are_refused_by_name(passes: Any, message: str) -> None:
+    cases = [with_passes(case_of("a")), replace(case_of("b"), passes=passes)]
+    with pytest.raises(InputError, match=message):
+        list(CaseStream(cases, CLASSES, passes=True).slabs())

@@ -46,6 +46,7 @@ from segcal.types import (
     Image,
     InputError,
     Logits,
+    Passes,
     Probs,
     Temperature,
     check_whole,
@@ -243,15 +244,15 @@ class AutomaticChoice(Calibrator):
         """Number of values that the chosen calibrator has learned."""
         return self.applied.learned
 
-    def forward(self, logits: Logits, image: Image | None = None) -> Logits:
+    def forward(self, logits: Logits, image: Image | None = None, passes: Passes | None = None) -> Logits:
         """Return calibrated logits of the same shape and dtype."""
         self._check(logits, image)
-        return self.applied.forward(logits, image)
+        return self.applied.forward(logits, image, passes)
 
-    def predict_proba(self, logits: Logits, image: Image | None = None) -> Probs:
+    def predict_proba(self, logits: Logits, image: Image | None = None, passes: Passes | None = None) -> Probs:
         """Return calibrated probabilities of the same shape and dtype as the logits."""
         self._check(logits, image)
-        return self.applied.predict_proba(logits, image)
+        return self.applied.predict_proba(logits, image, passes)
 
     def calibrate_case(self, case: Case | StreamedCase) -> Iterator[CalibratedSlab]:
         """Yield a case slab by slab."""

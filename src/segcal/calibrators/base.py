@@ -25,7 +25,7 @@ from segcal.calibrators.saving import write_calibrator
 from segcal.cases import CaseStream, StreamedCase, as_collection
 from segcal.cases.arrays import Pair, batch_cases, cases_of
 from segcal.files import staged_folder
-from segcal.functional.checks import check_logits, ignored_labels
+from segcal.functional.checks import check_logits, check_passes, ignored_labels
 from segcal.functional.division import finite_in, scaled_probabilities
 from segcal.functional.probability import at_least_float32, keep_labels, probabilities
 from segcal.kernels.denormals import with_denormals
@@ -41,6 +41,7 @@ from segcal.types import (
     InputError,
     Labels,
     Logits,
+    Passes,
     Probs,
     Slab,
     Temperature,
@@ -81,7 +82,8 @@ class CalibratedSlab:
         """Return calibrated logits; those of a case in half precision are float32, so that no metric is rounded."""
         slab = self.slab
         with torch.no_grad():
-            return self.calibrator.forward(at_least_float32(slab.logits), slab.image)[:, :, slab.inner]
+            passes = None if slab.passes is None else at_least_float32(slab.passes)
+            return self.calibrator.forward(at_least_float32(slab.logits), slab.image, passes)[:, :, slab.inner]
 
     def probabilities(self) -> Probs:
         """Return float32 probabilities, the same bits for any number of threads."""
@@ -130,6 +132,9 @@ class Calibrator(nn.Module, ABC):
 
     image_channels: int = 0
     """Channels of the image that it reads besides the logits."""
+
+    reads_passes: bool = False
+    """True if it reads further passes over the image; its `_map` then has the argument `passes`."""
 
     spatial_dims: int | None = None
     """Number of spatial axes that it needs; None for any."""
@@ -220,16 +225,16 @@ class Calibrator(nn.Module, ABC):
             raise InputError(f"'{self.method}' has no fit setting '{unknown[0]}'; it has {choice}{hint}")
 
     @with_denormals
-    def forward(self, logits: Logits, image: Image | None = None) -> Logits:
+    def forward(self, logits: Logits, image: Image | None = None, passes: Passes | None = None) -> Logits:
         """Return calibrated logits of the same shape and dtype; they are finite, even where a class is impossible."""
         finite = self._checked(logits, image)
-        calibrated = finite_in(self._map(finite, image), logits.dtype)
+        calibrated = finite_in(self._map(finite, image, **self._more(logits, passes)), logits.dtype)
         return keep_labels(calibrated, logits) if self.preserves_labels else calibrated
 
     @with_denormals
-    def predict_proba(self, logits: Logits, image: Image | None = None) -> Probs:
+    def predict_proba(self, logits: Logits, image: Image | None = None, passes: Passes | None = None) -> Probs:
         """Return calibrated probabilities of the same shape and dtype as the logits."""
-        calibrated = self._map(self._checked(logits, image), image)
+        calibrated = self._map(self._checked(logits, image), image, **self._more(logits, passes))
         probs = probabilities(finite_in(calibrated, calibrated.dtype)).to(logits.dtype)
         return keep_labels(probs, logits) if self.preserves_labels else probs
 
@@ -327,17 +332,19 @@ class Calibrator(nn.Module, ABC):
             background=self.background,
             device=device or self.fitted.device,
             images=self.image_channels > 0,
+            passes=self.reads_passes,
             memory=memory,
         )
 
     def _streamed(self, case: Case | StreamedCase) -> StreamedCase:
         """Return a case that can be read in slabs; one of a stream on the same device stays as it is."""
-        place, images = self.fitted.device, self.image_channels > 0
+        place = self.fitted.device
         if isinstance(case, StreamedCase):
             if case.device == place:
                 return case
             case = case.case
-        return CaseStream([case], self.num_classes, device=place, images=images, labelled=False, memory=0)[0]
+        reads: dict[str, Any] = {"images": self.image_channels > 0, "passes": self.reads_passes, "labelled": False}
+        return CaseStream([case], self.num_classes, device=place, memory=0, **reads)[0]
 
     def _calibrate_streamed(self, case: StreamedCase) -> Iterator[CalibratedSlab]:
         """Yield the slabs of a case, whether fitted or not."""
@@ -401,6 +408,10 @@ class Calibrator(nn.Module, ABC):
             )
         if 0 in logits.shape[2:]:
             raise InputError(f"logits must have a pixel along each axis, got shape {tuple(logits.shape)}; crop less")
+
+    def _more(self, logits: Logits, passes: Passes | None) -> dict[str, Any]:
+        """Return the further arguments of `_map`: checked passes, for methods that read them."""
+        return {"passes": check_passes(passes, logits)} if self.reads_passes else {}
 
     def _checked(self, logits: Tensor, image: Tensor | None = None) -> Tensor:
         """Return logits that are all finite: minus infinity is replaced, NaN and plus infinity are refused."""

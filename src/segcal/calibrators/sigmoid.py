@@ -22,7 +22,7 @@ from segcal.cases import CaseStream, StreamedCase
 from segcal.cases.channels import ChannelCases, channel_case
 from segcal.cases.collections import as_collection
 from segcal.functional.probability import keep_sides, log_odds, two_class_logits
-from segcal.types import Case, Image, InputError, Logits, Probs, Slab
+from segcal.types import Case, Image, InputError, Logits, Passes, Probs, Slab
 
 
 class SigmoidHead(Calibrator):
@@ -42,7 +42,7 @@ class SigmoidHead(Calibrator):
         self.num_classes, self.preserves_labels = len(channels), first.preserves_labels
         self.ignore_index, self.background = first.ignore_index, first.background
         self.image_channels, self.spatial_dims = first.image_channels, first.spatial_dims
-        self.fit_settings = first.fit_settings
+        self.fit_settings, self.reads_passes = first.fit_settings, first.reads_passes
         self.register_buffer("fitted", torch.tensor(False))
 
     def channel(self, index: int) -> Calibrator:
@@ -68,15 +68,17 @@ class SigmoidHead(Calibrator):
         """Return the arguments that build an equal, unfitted calibrator."""
         return {**self.channel(0).config(), "num_classes": self.num_classes, "activation": "sigmoid"}
 
-    def forward(self, logits: Logits, image: Image | None = None) -> Logits:
+    def forward(self, logits: Logits, image: Image | None = None, passes: Passes | None = None) -> Logits:
         """Return calibrated logits of the same shape and dtype."""
         self._check(logits, image)
-        return torch.cat([log_odds(channel(z, image)) for channel, z in self._split(logits)], dim=1)
+        parts = [channel(z, image, own) for channel, z, own in self._split(logits, passes)]
+        return torch.cat([log_odds(part) for part in parts], dim=1)
 
-    def predict_proba(self, logits: Logits, image: Image | None = None) -> Probs:
+    def predict_proba(self, logits: Logits, image: Image | None = None, passes: Passes | None = None) -> Probs:
         """Return the probability of each channel, of the same shape and dtype as the logits; they need not sum to 1."""
         self._check(logits, image)
-        probs = torch.cat([channel.predict_proba(z, image)[:, 1:] for channel, z in self._split(logits)], dim=1)
+        parts = [channel.predict_proba(z, image, own) for channel, z, own in self._split(logits, passes)]
+        probs = torch.cat([part[:, 1:] for part in parts], dim=1)
         return keep_sides(probs, logits) if self.preserves_labels else probs
 
     def temperature(self, logits: Logits, image: Image | None = None) -> Tensor:
@@ -84,7 +86,7 @@ class SigmoidHead(Calibrator):
         self._check(logits, image)
         if not self.has_temperature:
             raise InputError(f"'{self.method}' has no temperature; use forward or predict_proba")
-        return torch.cat([cast(Any, channel).temperature(z, image) for channel, z in self._split(logits)], dim=1)
+        return torch.cat([cast(Any, channel).temperature(z, image) for channel, z, _ in self._split(logits)], dim=1)
 
     def calibrate_case(self, case: Case | StreamedCase) -> Iterator[CalibratedSlab]:
         """Yield a case slab by slab, all channels together."""
@@ -100,9 +102,14 @@ class SigmoidHead(Calibrator):
     def _each(self) -> list[Calibrator]:
         return [self.channel(k) for k in range(self.num_classes)]
 
-    def _split(self, logits: Logits) -> Iterator[tuple[Calibrator, Logits]]:
-        """Yield the calibrator and the two-class logits of each channel."""
-        return ((self.channel(k), two_class_logits(logits[:, k : k + 1])) for k in range(self.num_classes))
+    def _split(
+        self, logits: Logits, passes: Passes | None = None
+    ) -> Iterator[tuple[Calibrator, Logits, Passes | None]]:
+        """Yield the calibrator and the two-class logits of each channel, and of its passes."""
+        for k, channel in enumerate(self._each):
+            own = None if passes is None else passes[:, :, k : k + 1]
+            both = None if own is None else torch.cat([torch.zeros_like(own), own], dim=2)
+            yield channel, two_class_logits(logits[:, k : k + 1]), both
 
     def _settings(self, given: Any, changes: Mapping[str, Any]) -> Any:
         return self.channel(0)._settings(given, changes)
@@ -132,7 +139,7 @@ class SigmoidHead(Calibrator):
         raise NotImplementedError("each channel learns from its own stream")
 
     def _map(self, logits: Logits, image: Image | None = None) -> Logits:
-        return torch.cat([log_odds(channel._map(z, image)) for channel, z in self._split(logits)], dim=1)
+        raise NotImplementedError("each channel maps its own logits")
 
 
 class CalibratedChannels(CalibratedSlab):

@@ -19,7 +19,7 @@ from segcal.functional.division import (
 )
 from segcal.functional.probability import at_least_float32, keep_labels
 from segcal.kernels.constants import LARGEST_TEMPERATURE, LEAST_TEMPERATURE
-from segcal.types import IgnoreIndex, Image, InputError, Logits, Probs, Slab, Temperature
+from segcal.types import IgnoreIndex, Image, InputError, Logits, Passes, Probs, Slab, Temperature
 
 
 class TemperatureCalibrator(Calibrator):
@@ -89,11 +89,11 @@ class TemperatureCalibrator(Calibrator):
             self._checked(logits, image)  # raises, and says where
         return found
 
-    def forward(self, logits: Logits, image: Image | None = None) -> Logits:
+    def forward(self, logits: Logits, image: Image | None = None, passes: Passes | None = None) -> Logits:
         """Return calibrated logits of the same shape and dtype; they are finite, even where a class is impossible."""
         return self._with_finite(logits, image, self._divide)
 
-    def predict_proba(self, logits: Logits, image: Image | None = None) -> Probs:
+    def predict_proba(self, logits: Logits, image: Image | None = None, passes: Passes | None = None) -> Probs:
         """Return calibrated probabilities of the same shape and dtype as the logits."""
         return self._with_finite(logits, image, self._softmax)
 

@@ -59,8 +59,9 @@ def channel_case(case: Case, channel: int = 0, channels: int = 1) -> Case:
             f"logits must have shape ({channels}, *S) with num_classes={channels}, got {shape} of case '{case.name}'; "
             "set num_classes, or add the axis of a single channel with logits[None]"
         )
-    logits = cast(Array, _TwoClassArray(case.logits, channel))
-    return replace(case, logits=logits, labels=_labels_of_channel(case, channel, channels))
+    logits, *passes = (cast(Array, _TwoClassArray(scores, channel)) for scores in (case.logits, *case.each_pass))
+    labels = _labels_of_channel(case, channel, channels)
+    return replace(case, logits=logits, labels=labels, passes=passes or None)
 
 
 def _labels_of_channel(case: Case, channel: int, channels: int) -> Array | Tensor | None:

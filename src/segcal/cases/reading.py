@@ -13,7 +13,7 @@ from segcal.files import release_pages
 from segcal.functional.arrays import to_tensor
 from segcal.functional.checks import IGNORED, check_labels, check_same_space, class_axis_remedy
 from segcal.functional.geometry import foreground
-from segcal.types import Case, IgnoreIndex, InputError, Labels
+from segcal.types import Array, Case, IgnoreIndex, InputError, Labels
 
 SLAB = 1 << 25
 """Number of scores read at a time (128 MiB in float32)."""
@@ -49,6 +49,13 @@ def check_shape(case: Case, num_classes: int) -> None:
             f"logits must have shape ({num_classes}, *S) with num_classes={num_classes}, "
             f"got {shape} of case '{case.name}'; {class_axis_remedy(shape, num_classes, 0)}"
         )
+    for number, scores in enumerate(case.each_pass):
+        if tuple(scores.shape) != shape:
+            raise InputError(
+                f"passes must have shape (K, {', '.join(map(str, shape))}) to match the logits, got "
+                f"{tuple(scores.shape)} of pass {number} of case '{case.name}'; give logits of the same "
+                "classes and pixels"
+            )
     if case.image is not None and tuple(case.image.shape[1:]) != shape[1:]:
         last = tuple(case.image.shape[:-1]) == shape[1:]
         remedy = "its channels are last: give np.moveaxis(image, -1, 0)" if last else "resample one to the other"
@@ -67,8 +74,8 @@ def slab_rows(shape: tuple[int, ...], context: int = 0) -> Iterator[tuple[slice,
         yield rows, slice(start - rows.start, stop - rows.start)
 
 
-def read_logits(case: Case, place: tuple[slice, ...], device: torch.device | None) -> Tensor:
-    """Return a part of the logits `[L, *S]` as they are stored, contiguous and on a device."""
-    logits = to_tensor(case.logits[place]).to(device)
-    release_pages(case.logits)
-    return logits.contiguous()
+def read_scores(scores: Array | Tensor, place: tuple[slice, ...], device: torch.device | None) -> Tensor:
+    """Return a part of the scores `[L, *S]` as they are stored, contiguous and on a device."""
+    part = to_tensor(scores[place]).to(device)
+    release_pages(scores)
+    return part.contiguous()

@@ -18,12 +18,12 @@ from torch import Tensor
 
 from segcal.cases import reading
 from segcal.cases.collections import as_collection
-from segcal.cases.reading import check_shape, labels_inside, labels_of, read_logits, slab_rows
+from segcal.cases.reading import check_shape, labels_inside, labels_of, read_scores, slab_rows
 from segcal.functional.arrays import is_mapped, to_tensor
 from segcal.functional.checks import check_logits, probability_doubt
 from segcal.functional.fingerprint import fingerprint
 from segcal.progress import Tracked
-from segcal.types import Array, Case, IgnoreIndex, Labels, Slab
+from segcal.types import Case, IgnoreIndex, InputError, Labels, Passes, Slab
 
 HOST_MEMORY = 1 << 30
 """Bytes of host memory in which a stream keeps cases that were read from files."""
@@ -61,6 +61,8 @@ class _Store:
     cases: Sequence[Case]
     left: int
     facts: dict[int, CaseFacts] = field(default_factory=dict)
+    passes: tuple[int, str] | None = None
+    """Number of passes of the case that was read first, and its name."""
 
     def has_room(self, size: int) -> bool:
         """Reserve some bytes; return whether as many were left."""
@@ -84,6 +86,7 @@ class CaseStream:
         background: Class to leave out except near a boundary (outside the region *All*); None for none.
         device: Device of the slabs; the CPU by default.
         images: Whether slabs carry the image of their case.
+        passes: Whether slabs carry the further passes of their case, of which every case must have as many.
         labelled: Whether every case must have labels; without, `labels` of slabs are None.
         memory: Bytes in which cases from files are kept between passes; by default 1 GiB of host memory, or half of the
             free memory of a CUDA device. Cases that are in memory anyway do not count.
@@ -104,6 +107,7 @@ class CaseStream:
         background: int | None = None,
         device: torch.device | None = None,
         images: bool = True,
+        passes: bool = False,
         labelled: bool = True,
         memory: int | None = None,
     ) -> None:
@@ -111,7 +115,7 @@ class CaseStream:
         kept = as_collection(cases.items if isinstance(cases, Tracked) else cases)
         self.num_classes, self.ignore_index, self.background = num_classes, ignore_index, background
         self.device = device or torch.device("cpu")
-        self.images, self.labelled = images, labelled
+        self.images, self.passes, self.labelled = images, passes, labelled
         sequence = kept if isinstance(kept, Sequence) else list(kept)
         self._store = _Store(sequence, _free_memory(self.device) if memory is None else memory)
         self._positions: Sequence[int] = range(len(sequence))
@@ -160,8 +164,15 @@ class CaseStream:
             return StreamedCase(self, facts.case, facts)
         case = self._store.cases[position]
         check_shape(case, self.num_classes)
-        if not self.images:
-            case = replace(case, image=None)
+        case = replace(case, image=case.image if self.images else None, passes=case.passes if self.passes else None)
+        store = self._store
+        count = len(case.each_pass)
+        store.passes = store.passes or (count, case.name)
+        if count != store.passes[0]:
+            raise InputError(
+                f"all cases must have the same passes, got {count} of case '{case.name}' and "
+                f"{store.passes[0]} of case '{store.passes[1]}'; give every case each pass, in the same order"
+            )
         if facts is None:
             content = "" if case.labels is None else fingerprint(case.logits, case.labels)
             facts = CaseFacts(case.name, content, probability_doubt(case.logits))
@@ -207,7 +218,8 @@ class StreamedCase:
     def slabs(self, context: int = 0) -> Iterator[Slab]:
         """Yield the case in slabs of bounded size, each with up to `context` more slices on either side."""
         labels, all_finite = self.labels, True
-        for rows, inner in slab_rows(self.shape, context):
+        scores = self.shape[0] * (1 + len(self.case.each_pass))
+        for rows, inner in slab_rows((scores, *self.shape[1:]), context):
             # nothing here refers to a slab that was yielded, so that the caller can drop it before the next is read
             logits, finite = self._read((rows,))
             all_finite = all_finite and finite
@@ -223,14 +235,24 @@ class StreamedCase:
     def _slab(self, logits: Tensor, labels: Labels | None, box: Sequence[slice], inner: slice) -> Slab:
         image, place = self.case.image, (slice(None), *box)
         part = None if image is None else to_tensor(image[place]).to(self._stream.device).unsqueeze(0)
-        return Slab(logits.unsqueeze(0), None if labels is None else labels[place], part, box[0], inner)
+        passes = self._passes(place)
+        return Slab(logits.unsqueeze(0), None if labels is None else labels[place], part, box[0], inner, passes)
+
+    def _passes(self, place: tuple[slice, ...]) -> Passes | None:
+        """Return the checked scores `[1, K, L, *S]` of further passes in a part of the case."""
+        if self.case.passes is None:
+            return None
+        read = [read_scores(scores, place, self._stream.device) for scores in self.case.each_pass]
+        classes, of = self._stream.num_classes, f"a pass of case '{self.name}'"
+        start = place[1].start or 0
+        return torch.stack([check_logits(part, classes, class_axis=0, start=start, of=of) for part in read])[None]
 
     def _read(self, box: Sequence[slice]) -> tuple[Tensor, bool]:
         """Return checked logits `[L, *S]` of a box, and whether all were finite as they were stored."""
         place = (slice(None), *box)
         if (whole := self._whole) is not None:
             return whole[place].contiguous(), self._facts.finite
-        stored = read_logits(self.case, place, self._stream.device)
+        stored = read_scores(self.case.logits, place, self._stream.device)
         return self._checked(stored, box[0].start or 0)
 
     @cached_property
@@ -243,10 +265,10 @@ class StreamedCase:
             math.prod(self.shape) > reading.SLAB,
             store.holds(self.case.logits) and stream.device.type == "cpu",
         )
-        keeps = not large if free else store.has_room(_size(self.case.logits) + _size(self.case.image))
+        keeps = not large if free else store.has_room(_bytes(self.case))
         if large and not keeps:
             return None
-        stored = read_logits(self.case, (slice(None),), stream.device)
+        stored = read_scores(self.case.logits, (slice(None),), stream.device)
         whole, facts.finite = self._checked(stored, 0)
         if keeps:
             facts.logits, facts.case = whole, self.case
@@ -260,9 +282,10 @@ class StreamedCase:
         return logits, logits is stored
 
 
-def _size(array: Array | Tensor | None) -> int:
-    """Return the bytes of an array once it is in memory."""
-    return 0 if array is None else math.prod(array.shape) * array.dtype.itemsize
+def _bytes(case: Case) -> int:
+    """Return the bytes of the scores and the image of a case once they are in memory."""
+    arrays = [case.logits, *([] if case.image is None else [case.image]), *case.each_pass]
+    return sum(math.prod(array.shape) * array.dtype.itemsize for array in arrays)
 
 
 def _free_memory(device: torch.device) -> int:

@@ -16,7 +16,7 @@ from segcal.functional.fingerprint import holds_numbers, sampled_scores
 from segcal.functional.pixels import all_finite, relabel
 from segcal.functional.probability import possible_logits
 from segcal.kernels.dispatch import has_values
-from segcal.types import Activation, IgnoreIndex, InputError
+from segcal.types import Activation, IgnoreIndex, InputError, Logits, Passes
 
 IGNORED = -1
 """The label of every ignored pixel after the check, whatever it was before."""
@@ -99,6 +99,18 @@ def check_logits(
     if not has_values(logits) or all_finite(logits):
         return logits
     return _possible(logits, class_axis, activation, start, of)
+
+
+def check_passes(passes: Passes | None, logits: Logits) -> Passes | None:
+    """Return passes that are all finite, as `check_logits` does; raise unless they are `[B, K, L, *S]`."""
+    if passes is None:
+        return None
+    if passes.ndim != logits.ndim + 1 or (len(passes), *passes.shape[2:]) != tuple(logits.shape):
+        expected = ", ".join(map(str, (len(logits), "K", *logits.shape[1:])))
+        raise InputError(
+            f"passes must have shape ({expected}), got {tuple(passes.shape)}; stack their logits along axis 1"
+        )
+    return check_logits(passes, logits.shape[1], class_axis=2)
 
 
 def check_score_shape(logits: Tensor, num_classes: int, *, class_axis: int, of: str = "") -> None:

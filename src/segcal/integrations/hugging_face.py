@@ -20,7 +20,7 @@ from segcal.integrations.calibrated_model import CalibratedModel
 from segcal.integrations.extras import needs_extra
 from segcal.integrations.outputs import read_output, resized
 from segcal.integrations.predict import device_of
-from segcal.types import Image, Labels, Logits, Probs
+from segcal.types import Image, Labels, Logits, Passes, Probs
 
 with needs_extra("hf"):
     from huggingface_hub import ModelCard, PyTorchModelHubMixin, snapshot_download
@@ -153,9 +153,9 @@ class HubCalibrator(  # type: ignore[call-arg]  # keywords of the mixin
         self.calibrator, self.results = calibrator, results
         self._hub_mixin_config = {"method": calibrator.method, "num_classes": calibrator.num_classes}
 
-    def forward(self, logits: Logits, image: Image | None = None) -> Logits:
+    def forward(self, logits: Logits, image: Image | None = None, passes: Passes | None = None) -> Logits:
         """Return calibrated logits."""
-        calibrated: Tensor = self.calibrator(logits, image)
+        calibrated: Tensor = self.calibrator(logits, image, passes)
         return calibrated
 
     def _save_pretrained(self, save_directory: Path) -> None:
