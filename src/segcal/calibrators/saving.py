@@ -22,6 +22,7 @@ from torch import Tensor
 
 from segcal.files import LISTED, MARKER, read_json, refuse_special, write_json
 from segcal.files.checksums import checksum
+from segcal.files.schema import FLAG, NUMBER, TABLE, TEXT, WHOLE, list_of, optional, problem, record
 from segcal.types import InputError
 from segcal.version import __version__
 
@@ -33,26 +34,26 @@ WEIGHTS = "weights.safetensors"
 _LARGEST = 1 << 34
 """Size in bytes of the largest file of learned values that is read."""
 
-_SAVED: dict[str, Any] = {
-    "format": int,
-    "segcal": str,
-    "method": str,
-    "config": dict,
-    "report": dict | None,
-    "checksum": str,
+_REPORT = {
+    "cases": WHOLE,
+    "pixels": WHOLE,
+    "nll_before": NUMBER,
+    "nll_after": NUMBER,
+    "steps": WHOLE,
+    "seconds": NUMBER,
+    "converged": FLAG,
+    "warnings": list_of(TEXT),
+    "names": list_of(TEXT),
+    "fingerprints": list_of(TEXT),
+    "details": TABLE,
 }
-_REPORT: dict[str, Any] = {
-    "cases": int,
-    "pixels": int,
-    "nll_before": int | float,
-    "nll_after": int | float,
-    "steps": int,
-    "seconds": int | float,
-    "converged": bool,
-    "warnings": list,
-    "names": list,
-    "fingerprints": list,
-    "details": dict,
+_SAVED = {
+    "format": WHOLE,
+    "segcal": TEXT,
+    "method": TEXT,
+    "config": TABLE,
+    "report": optional(record(_REPORT)),
+    "checksum": TEXT,
 }
 _MAY_BE_INFINITE = ("inverse_temperature", "inverse_temperatures")
 """Learned values that are infinite where every pixel is predicted right."""
@@ -97,14 +98,14 @@ def write_calibrator(calibrator: Saved, folder: Path) -> None:
 def read_content(folder: Path) -> dict[str, Any]:
     """Return the settings and the report in a folder; raise unless they are those of a calibrator."""
     content = read_json(folder / MARKER)
-    if not isinstance(content, dict) or not _has(content, _SAVED) or set(content) - {LISTED} != set(_SAVED):
+    if problem(content, record(_SAVED)) or content.keys() - {LISTED} != _SAVED.keys():
         raise InputError(foreign(folder))
     if content["format"] > FORMAT:
         raise InputError(f"'{folder}' was saved by segcal {content['segcal']}, newer than this one; update segcal")
-    report = content["report"]
-    if report is not None and not (set(report) == set(_REPORT) and _has(report, _REPORT)):
+    if content["report"] is not None and content["report"].keys() != _REPORT.keys():
         raise InputError(foreign(folder))
-    return content
+    found: dict[str, Any] = content
+    return found
 
 
 def read_shapes(folder: Path) -> dict[str, Tensor]:
@@ -159,21 +160,13 @@ def check_values(calibrator: Saved, folder: Path) -> None:
             )
     if not calibrator.fitted:
         raise InputError(f"the calibrator in '{folder}' must be fitted, got one that is not; fit it, and save it again")
-    if problem := calibrator._problem():
-        raise InputError(f"the learned values of '{folder}' cannot be used: {problem}; fit and save it again")
+    if reason := calibrator._problem():
+        raise InputError(f"the learned values of '{folder}' cannot be used: {reason}; fit and save it again")
 
 
 def foreign(folder: Path) -> str:
     """Return what is said of a folder that is something else."""
     return f"'{folder}' is not a saved calibrator; give the folder that 'segcal fit' or save() wrote"
-
-
-def _has(content: Mapping[str, Any], kinds: Mapping[str, Any]) -> bool:
-    """Return whether every entry is there with its type; a bool is no number."""
-    return all(
-        key in content and isinstance(content[key], kind) and (kind is bool or not isinstance(content[key], bool))
-        for key, kind in kinds.items()
-    ) and all(isinstance(text, str) for key in ("warnings", "names", "fingerprints") for text in content.get(key, ()))
 
 
 def _checksum(content: Mapping[str, Any], weights: Path) -> str:

@@ -16,8 +16,9 @@ import numpy as np
 import pandas as pd
 
 from segcal.evaluation.protocol import Protocol
-from segcal.evaluation.schema import SETTINGS, problem
+from segcal.evaluation.schema import SETTINGS
 from segcal.files import refuse_special
+from segcal.files.schema import problem
 from segcal.tables import Presentation
 from segcal.text import as_cell, from_cell
 from segcal.types import InputError

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import math
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 from segcal.files import read_json, read_toml
+from segcal.files.schema import NUMBER, TEXT, WHOLE, Kind, any_of, list_of, not_empty, one_of, problem, table_of
 from segcal.types import Activation, InputError
 
 Scores: TypeAlias = Literal["logits", "probabilities"]
@@ -85,9 +85,8 @@ def read_settings(path: Path) -> FolderSettings:
         hint = f"did you mean '{near[0]}'?" if near else "remove it or correct its spelling"
         raise InputError(f"'{path}' may set {', '.join(_REQUIRED)}, got '{unknown}'; {hint}")
     for key, value in table.items():
-        is_right, required = _REQUIRED[key]
-        if not is_right(value):
-            raise InputError(f"{key} must be {required}, got {value!r} in '{path}'; correct it")
+        if problem(value, _REQUIRED[key]):
+            raise InputError(f"{key} must be {_REQUIRED[key].words}, got {value!r} in '{path}'; correct it")
     return FolderSettings(**{key: _frozen(value) for key, value in table.items()})
 
 
@@ -104,7 +103,7 @@ def write_settings(path: Path, settings: FolderSettings) -> None:
 def read_splits(path: Path, names: Sequence[str]) -> Splits:
     """Read `splits.json`, which may name each of `names` once, or return no splits if there is none."""
     content = read_json(path) if path.exists() else {}
-    if not _is_table_of_names(content):
+    if problem(content, _SPLITS):
         raise InputError(
             f"'{path}' must map split names to lists of case names, got something else; "
             'write it as {"fit": ["a"], "validation": ["b"], "test": ["c"]}'
@@ -138,8 +137,8 @@ def check_background(background: int | None, num_classes: int) -> int | None:
 
 def check_scores(scores: object) -> None:
     """Raise unless `scores` is one of the two kinds."""
-    if scores not in get_args(Scores):
-        raise InputError(f"scores must be {_KINDS}, got {scores!r}; choose one of them")
+    if problem(scores, _SCORES):
+        raise InputError(f"scores must be {_SCORES.words}, got {scores!r}; choose one of them")
 
 
 def _entry(key: str, value: object) -> str:
@@ -168,18 +167,6 @@ def _frozen(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_list(value: object, member: Callable[[object], bool]) -> bool:
-    return isinstance(value, list) and all(member(entry) for entry in value)
-
-
-def _is_name(value: object) -> bool:
-    return isinstance(value, str)
-
-
 def _is_expression(value: object) -> bool:
     try:
         return isinstance(value, str) and re.compile(value) is not None
@@ -187,44 +174,25 @@ def _is_expression(value: object) -> bool:
         return False
 
 
-def _is_group(value: object) -> bool:
-    return _is_expression(value) or (isinstance(value, dict) and all(_is_name(entry) for entry in value.values()))
+_SCORES = one_of(*get_args(Scores))
+_LENGTHS = not_empty(list_of(Kind("a length above 0", lambda value: NUMBER.accepts(value) and value > 0)))
+_LABELS = any_of("a label, or a list of labels", WHOLE, not_empty(list_of(WHOLE)))
+_SPLITS = table_of(list_of(TEXT))
 
-
-def _is_length(value: object) -> bool:
-    return (_is_int(value) or isinstance(value, float)) and 0 < value < math.inf  # type: ignore[operator]
-
-
-def _is_lengths(value: object) -> bool:
-    return _is_list(value, _is_length) and value != []
-
-
-def _is_spacing(value: object) -> bool:
-    return _is_lengths(value) or (isinstance(value, dict) and all(_is_lengths(entry) for entry in value.values()))
-
-
-def _is_channels(value: object) -> bool:
-    labels = value.values() if isinstance(value, dict) else ()
-    return bool(labels) and all(_is_int(own) or (_is_list(own, _is_int) and own != []) for own in labels)
-
-
-def _is_table_of_names(content: object) -> bool:
-    return isinstance(content, dict) and all(_is_list(members, _is_name) for members in content.values())
-
-
-_KINDS = " or ".join(f'"{kind}"' for kind in get_args(Scores))
-
-_REQUIRED: dict[str, tuple[Callable[[object], bool], str]] = {
-    "classes": (lambda value: _is_list(value, _is_name) and value != [], "a list of names"),
-    "ignore_index": (
-        lambda value: _is_int(value) or _is_list(value, _is_int),
-        "a whole number or a list of them",
+_REQUIRED = {
+    "classes": any_of("a list of names", not_empty(list_of(TEXT))),
+    "ignore_index": any_of("a whole number or a list of them", WHOLE, list_of(WHOLE)),
+    "background": WHOLE,
+    "scores": _SCORES,
+    "activation": one_of(*get_args(Activation)),
+    "channels": any_of(
+        "a table of channel names and the label, or list of labels, of each", not_empty(table_of(_LABELS))
     ),
-    "background": (_is_int, "a whole number"),
-    "scores": (lambda value: isinstance(value, str) and value in get_args(Scores), _KINDS),
-    "activation": (lambda value: isinstance(value, str) and value in get_args(Activation), '"softmax" or "sigmoid"'),
-    "channels": (_is_channels, "a table of channel names and the label, or list of labels, of each"),
-    "group": (_is_group, "a regular expression or a table of case names and groups"),
-    "geometry": (_is_name, "the path of a folder"),
-    "spacing": (_is_spacing, "a list of lengths above 0, or a table of case names and such lists"),
+    "group": any_of(
+        "a regular expression or a table of case names and groups", Kind("", _is_expression), table_of(TEXT)
+    ),
+    "geometry": Kind("the path of a folder", TEXT.accepts),
+    "spacing": any_of(
+        "a list of lengths above 0, or a table of case names and such lists", _LENGTHS, table_of(_LENGTHS)
+    ),
 }

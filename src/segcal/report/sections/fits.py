@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from segcal.evaluation.results import Results
-from segcal.evaluation.schema import CHOICE, INFLUENCES, problem
+from segcal.evaluation.schema import CHOICE, INFLUENCES
+from segcal.files.schema import problem
 from segcal.report.view import View
 
 _LARGEST = 700.0
