@@ -314,6 +314,7 @@ def test_calibrators_of_sigmoid_heads_decide_and_leak_by_content(channels: int, 
     [
         ("selective.csv", "channel", "chan"),
         ("thresholds.csv", "UC", "XX"),
+        ("thresholds.csv", "0.1", "0.2"),
         ("segcal.json", '"risk": 0.1', '"risk": 0.4'),
     ],
 )
@@ -322,7 +323,9 @@ def test_changed_rules_are_refused(tmp_path: Path, file: str, old: str, new: str
     path = tmp_path / "rules" / file
     assert old in path.read_text()
     path.write_text(path.read_text().replace(old, new, 1))
-    with pytest.raises(InputError, match=r"cannot be read .*checksum.*; run 'segcal decide'"):
+    with pytest.raises(
+        InputError, match=r"must be (as they were saved|a table that segcal wrote), .*; run 'segcal decide' again"
+    ):
         Decisions.load(tmp_path / "rules")
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from segcal.statistics import bootstrap_interval, clusters_of
-from segcal.tables import Drawing, image_means, summary, volume_bias
+from segcal.statistics import Drawing, bootstrap_interval, clusters_of
+from segcal.tables import image_means, summary, volume_bias
 
 NAN = float("nan")
 CASES, GROUPS = ["a", "b", "c", "d"], ["x", "", "x", ""]

@@ -64,7 +64,7 @@ def compare(
     from segcal.engines import Run, engine_of
     from segcal.evaluation.compare import PAPER, check_cases, check_names
     from segcal.evaluation.folders import compare_folder
-    from segcal.evaluation.given import UNCALIBRATED
+    from segcal.evaluation.methods import UNCALIBRATED
     from segcal.training.processes import choose_device
 
     engine, device = engine_of(run_options.engine, run_options.address), choose_device(run_options.device)

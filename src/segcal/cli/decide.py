@@ -45,7 +45,7 @@ def decide(
     """
     from segcal.cli.steps import load_all, open_at
     from segcal.evaluation.decisions import decide as learn
-    from segcal.evaluation.given import UNCALIBRATED
+    from segcal.evaluation.methods import UNCALIBRATED
     from segcal.files import check_output_file, check_output_folder
     from segcal.report import write_decisions_page
     from segcal.types import InputError
@@ -94,7 +94,7 @@ def _new(
 
     from segcal.cli.steps import load_all, open_at
     from segcal.evaluation.decisions import Decisions, new_volumes
-    from segcal.evaluation.given import UNCALIBRATED
+    from segcal.evaluation.methods import UNCALIBRATED
     from segcal.files import check_output_file, signed_file
 
     check_output_file(out, (".csv",), data, rules, *calibrators)

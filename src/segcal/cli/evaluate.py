@@ -38,7 +38,7 @@ def evaluate(
     from segcal.cli.steps import check_outputs, load_all, open_at, presentation_of, protocol_of, save_results
     from segcal.engines import Run, engine_of
     from segcal.evaluation.folders import evaluate_folder
-    from segcal.evaluation.given import UNCALIBRATED
+    from segcal.evaluation.methods import UNCALIBRATED
     from segcal.training.processes import choose_device
 
     engine, device = engine_of(run_options.engine, run_options.address), choose_device(run_options.device)

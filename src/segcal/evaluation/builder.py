@@ -6,7 +6,6 @@ import platform
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,25 +17,20 @@ from segcal.evaluation.doubts import METRICS as METRICS_SHOWN
 from segcal.evaluation.doubts import UnnamedBackground, different_backgrounds, leaks, majority_class
 from segcal.evaluation.heads import ExclusiveHead
 from segcal.evaluation.measure import Evaluation
-from segcal.evaluation.pooled import Draw, PooledMetrics, pooled_curves, pooled_metrics, sensitivity
-from segcal.evaluation.quality import COLUMNS, quality_rows
+from segcal.evaluation.pooled import PooledMetrics, pooled_curves, pooled_metrics, sensitivity
+from segcal.evaluation.quality import quality_rows
 from segcal.evaluation.results import Results
+from segcal.evaluation.saved import TABLES
 from segcal.evidence import Evidence, Histogram
 from segcal.evidence.cells import add_cells, empty_cells
 from segcal.functional.catalogue import HIGHER_IS_BETTER, METRICS
 from segcal.functional.checks import ignored_labels
-from segcal.statistics import bootstrap_doubts, bootstrap_intervals, clusters_of
+from segcal.statistics import Drawing, bootstrap_doubts
 from segcal.text import warn_caller
 from segcal.types import Array, InputError
 from segcal.version import __version__
 
 Row = tuple[Any, ...]
-
-FRAME = ["case", "method", "region", "metric", "value", "pixels"]
-PATCHES = ["case", "method", "patch", "origin", "metric", "value", "pixels"]
-SIZES = ["case", "method", "size", "region", "metric", "value", "pixels"]
-POOLED = ["method", "region", "metric", "value", "low", "high", "images", "pixels"]
-CURVES = ["method", "region", "label", "bin", "low_edge", "high_edge", "count", "hit", "confidence", "low", "high"]
 
 
 class ResultsBuilder:
@@ -182,16 +176,16 @@ class _HeadTables:
             settings["surface_unit"] = " or ".join(dict.fromkeys(case.unit for case in self.builder.cases.values()))
         pooled, curves, bins = self._pooled()
         return Results(
-            pd.DataFrame(rows, columns=FRAME),
-            pd.DataFrame(patches, columns=PATCHES),
+            TABLES["frame"].frame(rows),
+            TABLES["patch_frame"].frame(patches),
             pooled,
             settings,
             case_frame=pd.DataFrame({"case": list(self.builder.cases), "group": self._groups}),
             curve_frame=curves,
             sensitivity_frame=bins,
-            volume_frame=pd.DataFrame(volumes, columns=["case", "method", "label", "predicted", "true"]),
-            size_frame=pd.DataFrame(sizes, columns=SIZES) if sizes else None,
-            surface_frame=pd.DataFrame(surfaces, columns=list(COLUMNS)) if protocol.surfaces else None,
+            volume_frame=TABLES["volume_frame"].frame(volumes),
+            size_frame=TABLES["size_frame"].frame(sizes) if sizes else None,
+            surface_frame=TABLES["surface_frame"].frame(surfaces) if protocol.surfaces else None,
         )
 
     def _background_name(self, left_out: int) -> str:
@@ -222,16 +216,11 @@ class _HeadTables:
         vectors = torch.from_numpy(self._vectors(method, region))
         return Evidence.from_vectors(vectors, protocol.num_classes, marginal=protocol.form == "marginal").top
 
-    def draw(self) -> Draw:
-        """Return the bootstrap over cases or groups."""
+    @property
+    def drawing(self) -> Drawing:
+        """The bootstrap over cases or groups."""
         protocol = self.head.protocol
-        return partial(
-            bootstrap_intervals,
-            kind=protocol.interval,
-            repetitions=protocol.repetitions,
-            seed=protocol.seed,
-            clusters=clusters_of(self._groups),
-        )
+        return Drawing(list(self.builder.cases), self._groups, protocol.interval, protocol.repetitions, protocol.seed)
 
     @property
     def _groups(self) -> list[str]:
@@ -282,18 +271,18 @@ class _HeadTables:
 
     def _pooled(self) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
         """Return metrics over all pixels of all cases, reliability diagrams, and ECE for other numbers of bins."""
-        names, draw = self.head.protocol.names, self.draw()
+        names, drawing = self.head.protocol.names, self.drawing
         pooled, curves, bins = list[Row](), list[Row](), list[Row]()
         for method in self.methods:
             for k, region in enumerate(self.builder.evaluation.masked):
                 about = (method, region)
-                pooled += [(*about, *row) for row in self.metrics(method, k).rows(draw)]
-                curves += [(*about, *row) for row in pooled_curves(self.top(method, k), names, draw=draw)]
+                pooled += [(*about, *row) for row in self.metrics(method, k).rows(drawing)]
+                curves += [(*about, *row) for row in pooled_curves(self.top(method, k), names, drawing=drawing)]
                 bins += [(*about, *row) for row in sensitivity(self.builder.fine(self.key(method), k))]
         return (
-            pd.DataFrame(pooled, columns=POOLED),
-            pd.DataFrame(curves, columns=CURVES),
-            pd.DataFrame(bins, columns=["method", "region", "bins", "ece"]),
+            TABLES["pooled_frame"].frame(pooled),
+            TABLES["curve_frame"].frame(curves),
+            TABLES["sensitivity_frame"].frame(bins),
         )
 
 
@@ -311,37 +300,38 @@ def _mean_over_channels(
         settings: Settings of the whole.
     """
     names, whole = list(channels), list(channels.values())
-    first, draw = tables[0], tables[0].draw()
+    first, drawing = tables[0], tables[0].drawing
     pooled, curves = list[Row](), list[Row]()
     for method in first.methods:
         for k, region in enumerate(first.builder.evaluation.masked):
             mean = PooledMetrics.mean([own.metrics(method, k) for own in tables])
-            pooled += [(method, region, *row) for row in mean.rows(draw)]
+            pooled += [(method, region, *row) for row in mean.rows(drawing)]
             by_channel = _side_by_side([own.top(method, k) for own in tables])
-            curves += [(method, region, *row) for row in pooled_curves(by_channel, names, draw=draw)]
+            curves += [(method, region, *row) for row in pooled_curves(by_channel, names, drawing=drawing)]
     volumes = [results.volumes().query("label == @name") for name, results in channels.items()]
     sizes = [results.size_frame for results in whole if results.size_frame is not None]
     surfaces = [results.surface_frame for results in whole if results.surface_frame is not None]
     return Results(
-        mean_tables([results.frame for results in whole], FRAME[:4]),
-        mean_tables([results.patch_frame for results in whole], PATCHES[:5]),
-        pd.DataFrame(pooled, columns=POOLED),
+        mean_tables([results.frame for results in whole]),
+        mean_tables([results.patch_frame for results in whole]),
+        TABLES["pooled_frame"].frame(pooled),
         settings,
         case_frame=whole[0].case_frame,
-        curve_frame=pd.DataFrame(curves, columns=CURVES),
-        sensitivity_frame=mean_tables([own.sensitivity() for own in whole], ["method", "region", "bins"], "ece"),
+        curve_frame=TABLES["curve_frame"].frame(curves),
+        sensitivity_frame=mean_tables([own.sensitivity() for own in whole]),
         volume_frame=pd.concat(volumes, ignore_index=True),
-        size_frame=mean_tables(sizes, SIZES[:5]) if sizes else None,
+        size_frame=mean_tables(sizes) if sizes else None,
         surface_frame=pd.concat(surfaces, ignore_index=True) if surfaces else None,
         channels=channels,
     )
 
 
-def mean_tables(frames: Sequence[pd.DataFrame], keys: list[str], value: str = "value") -> pd.DataFrame:
+def mean_tables(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """Return the mean of tables with the same rows, without NaN; pixels are added up."""
-    columns = list(frames[0].columns)
-    wanted = {value: "mean", **({"pixels": "sum"} if "pixels" in columns else {})}
-    return pd.concat(frames).groupby(keys, sort=False, as_index=False).agg(wanted)[columns]
+    columns, joined = {"value": "mean", "ece": "mean", "pixels": "sum"}, pd.concat(frames)
+    wanted = {name: how for name, how in columns.items() if name in joined}
+    keys = [name for name in joined if name not in wanted]
+    return joined.groupby(keys, sort=False, as_index=False).agg(wanted)[list(joined.columns)]
 
 
 def _side_by_side(channels: Sequence[Histogram]) -> Histogram:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from segcal.calibrators import Calibrator
-from segcal.evaluation.mapping import Method
+from segcal.evaluation.methods import Method
 from segcal.evaluation.protocol import Protocol
 from segcal.functional.catalogue import CATALOGUE
 from segcal.types import Array

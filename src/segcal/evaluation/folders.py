@@ -22,9 +22,9 @@ from segcal.evaluation.builder import ResultsBuilder
 from segcal.evaluation.case_evidence import CaseEvidence
 from segcal.evaluation.compare import Comparison, Fit, compared, comparison_of, measured_fit
 from segcal.evaluation.diagnosis import ConfidenceSummary, Diagnosis, diagnose_image, diagnosis_of
-from segcal.evaluation.given import UNCALIBRATED
 from segcal.evaluation.heads import heads_of_folder
 from segcal.evaluation.measure import Evaluation
+from segcal.evaluation.methods import UNCALIBRATED
 from segcal.evaluation.protocol import Protocol
 from segcal.evaluation.results import Results
 from segcal.evaluation.run import with_limits

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from segcal.calibrators import Calibrator, SigmoidHead
 from segcal.cases import CaseStream, as_collection
 from segcal.cases.channels import ChannelCases, channel_case
-from segcal.evaluation.mapping import Method, calibrated_slabs
+from segcal.evaluation.methods import Method, calibrated_slabs
 from segcal.evaluation.protocol import Protocol
 from segcal.functional.probability import two_class_logits
-from segcal.types import Case, InputError, Logits
+from segcal.types import Case, Logits
 
 if TYPE_CHECKING:  # readers of pictures are not needed to measure
     from segcal.data.folders.folder import Folder
@@ -70,7 +70,7 @@ class ExclusiveHead:
     def _channel_of(self, function: Callable[[Logits], Logits], case: Case) -> Callable[[Logits], Logits]:
         def calibrated(_view: Logits) -> Logits:
             stream = CaseStream([case], self.channels, device=_view.device, labelled=False)
-            ((_rows, whole),) = calibrated_slabs(stream[0], function)
+            ((_rows, whole, _none),) = calibrated_slabs(stream[0], function)
             return two_class_logits(whole[:, self.channel : self.channel + 1])
 
         return calibrated
@@ -99,30 +99,3 @@ def heads_of_folder(folder: Folder) -> list[ExclusiveHead]:
             class_names=folder.class_names,
         )
     )
-
-
-def check_methods(methods: Mapping[str, Method], protocol: Protocol) -> None:
-    """Raise unless every method is a function, or a calibrator that was built for such a head."""
-    for name, method in methods.items():
-        if method is not None and not callable(method):
-            raise InputError(
-                f"a method must be a fitted calibrator, a function of logits or None, got {type(method).__name__} for "
-                f"'{name}'; load a saved calibrator with segcal.load"
-            )
-        if isinstance(getattr(method, "calibrator", None), Calibrator):  # a segcal.CalibratedModel
-            raise InputError(
-                f"a method maps logits to calibrated logits, got {type(method).__name__} for '{name}', which maps "
-                f"images to probabilities; give its calibrator: {{'{name}': calibrated.calibrator}}"
-            )
-        if not isinstance(method, Calibrator):
-            continue
-        if method.num_classes != protocol.num_classes:
-            raise InputError(
-                f"calibrator '{name}' was built for num_classes={method.num_classes}, "
-                f"got num_classes={protocol.num_classes}; fit one on data with as many classes"
-            )
-        if method.activation != protocol.activation:
-            raise InputError(
-                f"calibrator '{name}' was built for activation='{method.activation}', "
-                f"got activation='{protocol.activation}'; set activation, or fit one on such data"
-            )

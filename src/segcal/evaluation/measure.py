@@ -15,8 +15,8 @@ from torch import Tensor
 from segcal.cases import StreamedCase
 from segcal.evaluation.case_evidence import CaseEvidence, Key, MethodEvidence
 from segcal.evaluation.doubts import majority_class
-from segcal.evaluation.heads import ExclusiveHead, check_methods, heads_of
-from segcal.evaluation.mapping import Method, calibrated_slabs, device_of
+from segcal.evaluation.heads import ExclusiveHead, heads_of
+from segcal.evaluation.methods import Method, calibrated_slabs, check_methods, device_of
 from segcal.evaluation.protocol import Protocol
 from segcal.evaluation.quality import NOTHING, CaseQuality, distance_unit
 from segcal.evidence import Evidence, Histogram, Pixels, PixelStore, describe, read
@@ -228,7 +228,7 @@ def _described(case: StreamedCase, method: Method, labels: Tensor, protocol: Pro
     described, redrawn, probs = PixelStore(labels.numel()), PixelStore(labels.numel()), []
     mass = torch.zeros(protocol.num_classes, dtype=torch.float64)
     random = generator_of(protocol.seed, case.name)
-    for rows, slab in calibrated_slabs(case, method):
+    for rows, slab, _ in calibrated_slabs(case, method):
         logits, truth = slab[0], labels[rows].to(slab.device)
         pixels = describe(logits, truth)
         described.add(pixels)

@@ -11,11 +11,8 @@ import torch
 from segcal.evidence import Evidence, Form, Histogram, errors, read
 from segcal.evidence.cells import ece_by_bins, smooth_ece
 from segcal.functional.catalogue import POOLED_METRICS, WITHOUT_INTERVAL
-from segcal.statistics import weighted_sums
+from segcal.statistics import Drawing, weighted_sums
 from segcal.types import Array
-
-Draw = Callable[..., tuple[Array, Array]]
-"""Intervals `[K]` of a statistic of weights over a number of images; see `segcal.statistics.bootstrap_intervals`."""
 
 BINS = range(5, 101)
 """Numbers of bins for which ECE is computed."""
@@ -55,13 +52,9 @@ class PooledMetrics:
             lambda weights: _known_mean(np.stack([own.noise(weights) for own in held if own.noise is not None])),
         )
 
-    def rows(self, draw: Draw) -> Iterator[tuple[str, float, float, float, int, int]]:
+    def rows(self, drawing: Drawing) -> Iterator[tuple[str, float, float, float, int, int]]:
         """Yield each metric with its value, the ends of its interval, and the number of cases and of pixels."""
-        ends = (
-            draw(self.resample, self.images, noise=self.noise)
-            if self.pixels
-            else (np.full(len(self.drawn), np.nan),) * 2
-        )
+        ends = drawing.intervals(self.resample, self.noise) if self.pixels else (np.full(len(self.drawn), np.nan),) * 2
         interval = dict(zip(self.drawn, zip(*ends, strict=True), strict=True))
         for name in POOLED_METRICS:
             low, high = interval.get(name, (np.nan, np.nan))
@@ -118,7 +111,7 @@ def _known_mean(values: Array) -> Array:
 
 
 def pooled_curves(
-    top: Histogram, names: Sequence[str], *, draw: Draw
+    top: Histogram, names: Sequence[str], *, drawing: Drawing
 ) -> Iterator[tuple[str, int, float, float, int, int, float, float, float]]:
     """Yield the reliability diagram of all pixels ("") and of those predicted as each class, bin by bin.
 
@@ -139,7 +132,7 @@ def pooled_curves(
         )
 
     low, high = np.full(shape, np.nan), np.full(shape, np.nan)
-    low.flat[held], high.flat[held] = draw(accuracy, cases)
+    low.flat[held], high.flat[held] = drawing.intervals(accuracy)
     sums = [field.sum(axis=0) for field in (count, hit, confidence)]
     bins = shape[1]
     for k, name in enumerate(("", *names)):

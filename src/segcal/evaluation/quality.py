@@ -11,7 +11,6 @@ from torch import Tensor
 from segcal.functional.surfaces import segmentation_quality
 from segcal.types import Array, Case
 
-COLUMNS = ("case", "method", "label", "metric", "value")
 _FIGURES = {
     "dice": "dice",
     "surface-dice": "surface_dice",

@@ -20,9 +20,8 @@ from segcal.evaluation.saved import TABLES, check_settings, checksums, read_tabl
 from segcal.files import MARKER, read_json, signed_file, staged_folder, write_json
 from segcal.functional.catalogue import CALIBRATION, CATALOGUE, QUALITY
 from segcal.regions import in_table_order
-from segcal.statistics import TESTS
+from segcal.statistics import TESTS, Drawing
 from segcal.tables import (
-    Drawing,
     FurtherTable,
     PaperTable,
     Presentation,
@@ -342,8 +341,10 @@ class Results:
         if parent is not None and (len(names) > 1 or (parent == _FLOOR and settings.get("floor"))):
             raise InputError(f"the results in '{folder}' must not hold further ones, got some; evaluate again")
         sums = listed if isinstance(listed := content.get("checksums"), dict) else {}
-        wanted = [name for name, table in TABLES.items() if name in _ALWAYS or table.file in sums]
-        tables = read_tables(folder, wanted, settings["methods"], sums)
+        wanted = {name: table for name, table in TABLES.items() if name in _ALWAYS or table.file in sums}
+        tables = read_tables(folder, wanted, settings["methods"], sums, "evaluate again")
+        if "case_frame" in tables and set(tables["case_frame"]["case"]) != set(tables["frame"]["case"]):
+            raise InputError(f"the tables in '{folder}' must be of the same cases, got others; evaluate again")
         redrawn = cls._load(folder / _FLOOR, _FLOOR) if settings.get("floor") else None
         several = enumerate(names) if len(names) > 1 else ()  # one channel has no results but these
         channels = {name: cls._load(folder / _CHANNELS / str(k), _CHANNELS) for k, name in several}

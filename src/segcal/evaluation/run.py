@@ -11,11 +11,10 @@ from segcal.calibrators import Calibrator
 from segcal.cases import as_collection, no_cases
 from segcal.cases.arrays import Pair, cases_of
 from segcal.evaluation.builder import ResultsBuilder, mean_tables
-from segcal.evaluation.given import methods_of, settings_of
 from segcal.evaluation.heads import heads_of
 from segcal.evaluation.limits import limits as oracle_limits
-from segcal.evaluation.mapping import Method
 from segcal.evaluation.measure import Evaluation
+from segcal.evaluation.methods import Method, methods_of, settings_of
 from segcal.evaluation.protocol import Protocol, ProtocolSettings
 from segcal.evaluation.results import Results
 from segcal.regions import Region, RegionFunction, chosen_regions
@@ -83,4 +82,4 @@ def with_limits(results: Results, cases: Iterable[Case | Pair], protocol: Protoc
         for head in heads_of(protocol)
     }
     channels = {name: replace(own, limits_frame=frames[name]) for name, own in results.channels.items()}
-    return replace(results, limits_frame=mean_tables(list(frames.values()), ["level", "metric"]), channels=channels)
+    return replace(results, limits_frame=mean_tables(list(frames.values())), channels=channels)

@@ -1,93 +1,144 @@
-"""Tables of saved results: which columns they have, and the checks of what is read back.
+"""Saved tables, of results and of decisions: which columns they have, and the checks of what is read back.
 
-Nothing in a folder of results is trusted. `segcal.json` holds a checksum of each table, so that a changed or damaged
+Nothing in such a folder is trusted. `segcal.json` holds a checksum of each table, so that a changed or damaged
 one is refused. Columns, types and whether rows are complete are checked as well.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_type_hints
 
 import numpy as np
 import pandas as pd
 
-from segcal.evaluation.protocol import Protocol
-from segcal.evaluation.schema import SETTINGS
+from segcal.evaluation.protocol import Protocol, ProtocolSettings
 from segcal.files import refuse_special
-from segcal.files.schema import problem
+from segcal.files.schema import FLAG, NUMBER, TABLE, TEXT, WHOLE, list_of, optional, problem, record, table_of
 from segcal.tables import Presentation
 from segcal.text import as_cell, from_cell
-from segcal.types import InputError
+from segcal.types import IgnoreIndex, InputError
 
 _LARGEST = 1 << 32
 """Bytes of a table that are read."""
 
 
 class Table(NamedTuple):
-    """Columns of names, whole numbers and numbers of a table, and those that identify a row of a method.
+    """A saved table: its file, the type of each column in order, and the columns that identify a row of a method.
 
     `aligned` says whether all methods have the same rows.
     """
 
     file: str
-    names: tuple[str, ...]
-    counts: tuple[str, ...]
-    numbers: tuple[str, ...]
+    columns: Mapping[str, type]
     key: tuple[str, ...]
     aligned: bool = True
 
+    def frame(self, rows: Sequence[tuple[Any, ...]]) -> pd.DataFrame:
+        """Return rows with the names of the columns."""
+        return pd.DataFrame(rows, columns=list(self.columns))
+
+
+_IMAGE = {"case": str, "method": str}
+_METRIC = {"metric": str, "value": float}
 
 TABLES = {
     "frame": Table(
-        "images.csv", ("case", "method", "region", "metric"), ("pixels",), ("value",), ("case", "region", "metric")
+        "images.csv",
+        {**_IMAGE, "region": str, **_METRIC, "pixels": int},
+        ("case", "region", "metric"),
     ),
     "patch_frame": Table(
         "patches.csv",
-        ("case", "method", "origin", "metric"),
-        ("patch", "pixels"),
-        ("value",),
+        {**_IMAGE, "patch": int, "origin": str, **_METRIC, "pixels": int},
         ("case", "patch", "metric"),
     ),
     "pooled_frame": Table(
         "pooled.csv",
-        ("method", "region", "metric"),
-        ("images", "pixels"),
-        ("value", "low", "high"),
+        {"method": str, "region": str, **_METRIC, "low": float, "high": float, "images": int, "pixels": int},
         ("region", "metric"),
     ),
-    "case_frame": Table("cases.csv", ("case", "group"), (), (), ("case",)),
+    "case_frame": Table("cases.csv", {"case": str, "group": str}, ("case",)),
     "curve_frame": Table(
         "curves.csv",
-        ("method", "region", "label"),
-        ("bin", "count", "hit"),
-        ("low_edge", "high_edge", "confidence", "low", "high"),
+        {
+            **{"method": str, "region": str, "label": str, "bin": int, "low_edge": float, "high_edge": float},
+            **{"count": int, "hit": int, "confidence": float, "low": float, "high": float},
+        },
         ("region", "label", "bin"),
     ),
-    "sensitivity_frame": Table("bins.csv", ("method", "region"), ("bins",), ("ece",), ("region", "bins")),
-    "volume_frame": Table("volumes.csv", ("case", "method", "label"), ("true",), ("predicted",), ("case", "label")),
+    "sensitivity_frame": Table(
+        "bins.csv", {"method": str, "region": str, "bins": int, "ece": float}, ("region", "bins")
+    ),
+    "volume_frame": Table("volumes.csv", {**_IMAGE, "label": str, "predicted": float, "true": int}, ("case", "label")),
     "size_frame": Table(
         "sizes.csv",
-        ("case", "method", "region", "metric"),
-        ("size", "pixels"),
-        ("value",),
+        {**_IMAGE, "size": int, "region": str, **_METRIC, "pixels": int},
         ("case", "size", "region", "metric"),
     ),
     "surface_frame": Table(
         "surfaces.csv",
-        ("case", "method", "label", "metric"),
-        (),
-        ("value",),
+        {**_IMAGE, "label": str, **_METRIC},
         ("case", "label", "metric"),
         aligned=False,
     ),
-    "limits_frame": Table("limits.csv", ("level", "metric"), (), ("value",), ("level", "metric")),
+    "limits_frame": Table("limits.csv", {"level": str, **_METRIC}, ("level", "metric")),
 }
+"""Tables of results, by attribute of `Results`."""
 _ALWAYS = {"pooled.csv": {"ece", "nll", "brier"}, "surfaces.csv": {"dice"}}
 """Metrics that a table must have; the others must have ECE."""
+
+
+_FIT = record(
+    {
+        "cases": WHOLE,
+        "pixels": WHOLE,
+        "nll_before": NUMBER,
+        "nll_after": NUMBER,
+        "steps": WHOLE,
+        "seconds": NUMBER,
+        "converged": FLAG,
+        "warnings": list_of(TEXT),
+        "details": TABLE,
+    },
+    {"learned": WHOLE, "preserves_labels": FLAG},
+)
+_BACKGROUND = record({"class": WHOLE, "name": TEXT, "fraction": NUMBER, "scores": table_of(table_of(NUMBER))})
+
+_BY_TYPE = {
+    int: WHOLE,
+    bool: FLAG,
+    float: NUMBER,
+    int | None: optional(WHOLE),
+    IgnoreIndex: list_of(WHOLE),
+    Sequence[int]: list_of(WHOLE),
+    Sequence[str] | None: optional(list_of(TEXT)),
+}
+_PROTOCOL = {name: _BY_TYPE.get(hint, TEXT) for name, hint in get_type_hints(ProtocolSettings).items()}
+"""The fields of `Protocol`, whose values are checked when it is made of them."""
+
+SETTINGS = record(
+    {"methods": list_of(TEXT), "warnings": list_of(TEXT), "num_classes": WHOLE},
+    {
+        "channels": list_of(TEXT),
+        "regions": list_of(TEXT),
+        **_PROTOCOL,
+        "segcal": TEXT,
+        "date": TEXT,
+        "versions": table_of(TEXT),
+        "baseline": TEXT,
+        "fits": table_of(_FIT),
+        "unnamed_background": _BACKGROUND,
+        "surface_background": TEXT,
+        "surface_unit": TEXT,
+        "presentation": record({}, {"reference": optional(TEXT), "test": TEXT, "average": TEXT}),
+        "dataset": TEXT,
+    },
+)
+"""Settings of saved results."""
 
 
 def checksums(folder: Path, tables: Sequence[str]) -> dict[str, str]:
@@ -97,7 +148,7 @@ def checksums(folder: Path, tables: Sequence[str]) -> dict[str, str]:
 
 def write_table(rows: pd.DataFrame, path: Path) -> None:
     """Write a table as CSV, in which no name is a formula."""
-    names = {name for table in TABLES.values() for name in table.names} & set(rows.columns)
+    names = [str(name) for name in rows.select_dtypes(exclude="number")]
     rows.assign(**{name: rows[name].map(as_cell) for name in names}).to_csv(path, index=False)
 
 
@@ -130,44 +181,38 @@ def _contradiction(settings: Mapping[str, Any]) -> str | None:
 
 
 def read_tables(
-    folder: Path, wanted: Sequence[str], methods: Sequence[str], sums: Mapping[str, str]
+    folder: Path, tables: Mapping[str, Table], methods: Sequence[str], sums: Mapping[str, str], remedy: str
 ) -> dict[str, pd.DataFrame]:
-    """Return tables of saved results by attribute of `Results`; raise unless all are as they were written."""
-    found = {name: read_table(folder, TABLES[name], methods) for name in wanted}
-    known = checksums(folder, [TABLES[name].file for name in wanted])
-    if sums != known:
+    """Return saved tables by their names; raise unless all are as they were written, with what to do instead."""
+    found = {name: read_table(folder, table, methods, remedy) for name, table in tables.items()}
+    if sums != checksums(folder, [table.file for table in tables.values()]):
         raise InputError(
-            f"the results in '{folder}' must be as they were saved, got another checksum: a table was changed or "
-            "damaged; evaluate again"
+            f"the tables in '{folder}' must be as they were saved, got another checksum: one was changed or damaged; "
+            f"{remedy}"
         )
-    if "case_frame" in found and set(found["case_frame"]["case"]) != set(found["frame"]["case"]):
-        raise InputError(f"the tables in '{folder}' must be of the same cases, got others; evaluate again")
     return found
 
 
-def read_table(folder: Path, table: Table, methods: Sequence[str]) -> pd.DataFrame:
-    """Return a table of saved results; names stay strings ("007", "NA") and values are restored to the last bit."""
+def read_table(folder: Path, table: Table, methods: Sequence[str], remedy: str) -> pd.DataFrame:
+    """Return a saved table; names stay strings ("007", "NA") and values are restored to the last bit."""
     path = folder / table.file
     damaged = f"'{path}' must be a table that segcal wrote"
     try:
         refuse_special(path)
         if path.stat().st_size > _LARGEST:
-            raise InputError(f"{damaged}, got a file of more than {_LARGEST >> 30} GiB; evaluate again")
+            raise InputError(f"{damaged}, got a file of more than {_LARGEST >> 30} GiB; {remedy}")
         found = pd.read_csv(path, dtype=str, keep_default_na=False)
-        if missing := [name for name in (*table.names, *table.counts, *table.numbers) if name not in found]:
-            raise InputError(f"{damaged}, got one without the column '{missing[0]}'; evaluate again")
-        converted = {name: found[name].map(from_cell) for name in table.names}
-        converted |= {name: _whole(found[name]) for name in table.counts}
-        converted |= {name: found[name].map(lambda text: float(text or "nan")) for name in table.numbers}
+        if missing := [name for name in table.columns if name not in found]:
+            raise InputError(f"{damaged}, got one without the column '{missing[0]}'; {remedy}")
+        found = found.assign(**{name: _READERS[kind](found[name]) for name, kind in table.columns.items()})
     except InputError:
         raise
     except FileNotFoundError as error:
-        raise InputError(f"{damaged}, but it is missing; evaluate again") from error
+        raise InputError(f"{damaged}, but it is missing; {remedy}") from error
     except Exception as error:  # pandas raises almost anything on damaged text
-        raise InputError(f"{damaged}, got a damaged one ({' '.join(str(error).split())}); evaluate again") from error
-    found = found.assign(**converted)
+        raise InputError(f"{damaged}, got a damaged one ({' '.join(str(error).split())}); {remedy}") from error
     if wrong := _incomplete(found, table, methods):
-        raise InputError(f"{damaged}, got one {wrong}; evaluate again")
+        raise InputError(f"{damaged}, got one {wrong}; {remedy}")
     return found
 
 
@@ -192,3 +237,11 @@ def _whole(column: pd.Series) -> pd.Series:
     if any(str(count) != text and float(text) != count for count, text in zip(counts, column, strict=True)):
         raise ValueError(f"'{column.name}' must be whole numbers")
     return pd.Series(counts, index=column.index, dtype=np.int64)
+
+
+_READERS: Mapping[type, Callable[[pd.Series], pd.Series]] = {
+    str: lambda column: column.map(from_cell),
+    int: _whole,
+    float: lambda column: column.map(lambda text: float(text or "nan")),
+}
+"""Conversions of a column of text, by its type."""

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, Self
 
 import torch
 from jaxtyping import Bool, Float, Float64, Int32, Int64
-from safetensors.torch import load, save
 from torch import Tensor
 
 from segcal.evidence.cells import equal_mass_bins
@@ -232,15 +231,6 @@ class Evidence:
             elif f"{name}_pixels" in tensors:
                 found[name] = Histogram(*(tensors[f"{name}_{part}"] for part in Histogram._fields))
         return cls(**found)
-
-    def to_bytes(self) -> bytes:
-        """Return the content of a safetensors file."""
-        return save({name: tensor.contiguous() for name, tensor in self.tensors().items()})
-
-    @classmethod
-    def from_bytes(cls, content: bytes) -> Self:
-        """Read what `to_bytes` wrote."""
-        return cls.from_tensors(load(content))
 
     def _additive(self) -> Iterator[Tensor]:
         """Yield the tensors of the vectors."""

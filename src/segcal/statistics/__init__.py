@@ -1,6 +1,7 @@
 """Mean(std), bootstrap intervals over images or groups, and tests of significance with a false discovery rate."""
 
 from segcal.statistics.bootstrap import (
+    Drawing,
     Interval,
     IntervalKind,
     bootstrap_doubts,
@@ -26,6 +27,7 @@ from segcal.statistics.significance import (
 __all__ = [
     "TESTS",
     "Difference",
+    "Drawing",
     "Interval",
     "IntervalKind",
     "Selection",

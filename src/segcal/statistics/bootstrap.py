@@ -15,7 +15,8 @@ percentile interval. docs/results/statistics.md has the simulated coverage. No i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -167,6 +168,25 @@ def bootstrap_intervals(
     low, high = np.array(ends).reshape(-1, 2).T
     known = ~np.isnan(whole)
     return np.where(known, np.minimum(low, whole), low), np.where(known, np.maximum(high, whole), high)
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """Settings of the bootstrap: the cases, the group of each ("" for none), kind, repetitions and seed."""
+
+    cases: Sequence[str]
+    groups: Sequence[str]
+    kind: IntervalKind = "percentile"
+    repetitions: int = 1000
+    seed: int = 0
+
+    def intervals(
+        self, statistic: Callable[[Array], Array], noise: Callable[[Array], Array] | None = None
+    ) -> tuple[Array, Array]:
+        """Return the ends of the 95 % intervals of numbers that are functions of the weights of the images."""
+        settings: dict[str, Any] = {"kind": self.kind, "repetitions": self.repetitions, "seed": self.seed}
+        clusters = clusters_of(self.groups)
+        return bootstrap_intervals(statistic, len(self.cases), **settings, clusters=clusters, noise=noise)
 
 
 def expanded_shares(level: float, units: int) -> Array:

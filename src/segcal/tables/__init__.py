@@ -7,7 +7,7 @@ from segcal.tables.latex import latex_table
 from segcal.tables.markdown import markdown_table
 from segcal.tables.paper import Cell, PaperTable, paper_table
 from segcal.tables.presentation import Average, Presentation, named_method
-from segcal.tables.summaries import Drawing, image_means, summary, volume_bias
+from segcal.tables.summaries import image_means, summary, volume_bias
 from segcal.tables.surfaces import surface_dice_in_words, surface_headings, surface_table
 from segcal.tables.terminal import TerminalTable
 
@@ -17,7 +17,6 @@ __all__ = [
     "REGIONS",
     "Average",
     "Cell",
-    "Drawing",
     "FurtherTable",
     "PaperTable",
     "Presentation",

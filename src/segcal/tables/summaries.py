@@ -2,31 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
-
 import numpy as np
 import pandas as pd
 
-from segcal.statistics import IntervalKind, bootstrap_intervals, clusters_of, weighted_sums
+from segcal.statistics import Drawing, clusters_of, weighted_sums
 from segcal.types import Array
-
-
-@dataclass(frozen=True)
-class Drawing:
-    """Settings of the bootstrap: the cases, the group of each ("" for none), kind, repetitions and seed."""
-
-    cases: Sequence[str]
-    groups: Sequence[str]
-    kind: IntervalKind = "percentile"
-    repetitions: int = 1000
-    seed: int = 0
-
-    def intervals(self, statistic: Callable[[Array], Array]) -> tuple[Array, Array]:
-        """Return the ends of the 95 % intervals of numbers that are functions of the weights of the images."""
-        draw = partial(bootstrap_intervals, kind=self.kind, repetitions=self.repetitions, seed=self.seed)
-        return draw(statistic, len(self.cases), clusters=clusters_of(self.groups))
 
 
 def summary(frame: pd.DataFrame, patches: pd.DataFrame, drawing: Drawing) -> pd.DataFrame:

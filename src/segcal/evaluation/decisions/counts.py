@@ -16,7 +16,7 @@ from torch import Tensor
 
 from segcal.cases import CaseStream, StreamedCase
 from segcal.evaluation.heads import ExclusiveHead
-from segcal.evaluation.mapping import Method, calibrated_slabs, device_of
+from segcal.evaluation.methods import Method, calibrated_slabs, device_of
 from segcal.evidence import Evidence, Histogram, describe
 from segcal.evidence.cells import empty_cells
 from segcal.functional import counting
@@ -98,7 +98,7 @@ class Counts:
         labelled = protocol.labelled(case)
         labels, inside = labelled.labels[0], labelled.all[0]
         table, evidence = _empty_table(classes), Evidence.zeros(2, classes, 1)
-        for rows, slab in calibrated_slabs(case, method):
+        for rows, slab, _ in calibrated_slabs(case, method):
             logits, truth = slab[0].cpu(), labels[rows]
             count_scores(logits, truth, table)
             pixels, regions = describe(logits, truth), [positions(inside[rows]), positions(truth >= 0)]
@@ -134,7 +134,7 @@ def expected_volumes(
     classes = head.protocol.num_classes
     table = _empty_table(classes)
     view = CaseStream([head.case(case)], classes, device=device_of([method]), labelled=False)[0]
-    for _, slab in calibrated_slabs(view, head.method(method, case)):
+    for _, slab, _ in calibrated_slabs(view, head.method(method, case)):
         logits = slab[0].cpu()
         count_scores(logits, torch.zeros(logits.shape[1:], dtype=torch.int64), table)
     return _volumes(table)

@@ -11,11 +11,11 @@ from jaxtyping import Float64
 
 from segcal.cases import no_cases
 from segcal.evaluation.decisions.counts import Counts, decided_classes, thresholds
-from segcal.evaluation.decisions.model import COLUMNS, Decisions
+from segcal.evaluation.decisions.model import TABLES, Decisions
 from segcal.evaluation.decisions.volumes import volume_tables
 from segcal.evaluation.doubts import leaks
-from segcal.evaluation.heads import ExclusiveHead, check_methods, heads_of
-from segcal.evaluation.mapping import Method, device_of
+from segcal.evaluation.heads import ExclusiveHead, heads_of
+from segcal.evaluation.methods import Method, check_methods, device_of
 from segcal.evaluation.protocol import Protocol
 from segcal.functional.checks import ignored_labels
 from segcal.functional.conformal import controlled_index, fewest_units, group_means, left_out_indices
@@ -94,8 +94,7 @@ def decide(
     for doubt in doubts:
         warn_caller(doubt)
     limits = [row for method, heads in counts.items() for own in heads for row in _thresholds(method, own, risk)]
-    table = pd.DataFrame(limits, columns=COLUMNS["thresholds"])
-    return Decisions(table, curves, selective, intervals, volumes, settings)
+    return Decisions(TABLES["thresholds"].frame(limits), curves, selective, intervals, volumes, settings)
 
 
 def _count(
@@ -157,7 +156,7 @@ def _selective(counts: Mapping[str, Sequence[Counts]]) -> tuple[pd.DataFrame, pd
             curves += [(*key, unit, *row) for row in rows]
         areas.append((*key, "pixels", *_pixel_areas(blocks["pixels"])))
         areas.append((*key, "images", *_image_areas(blocks["images"], errors)))
-    return pd.DataFrame(curves, columns=COLUMNS["curves"]), pd.DataFrame(areas, columns=COLUMNS["selective"])
+    return TABLES["curves"].frame(curves), TABLES["selective"].frame(areas)
 
 
 def _pixel_areas(blocks: Blocks) -> tuple[float, ...]:

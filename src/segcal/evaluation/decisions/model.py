@@ -16,33 +16,46 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from segcal.evaluation.protocol import Protocol
-from segcal.files import MARKER, read_json, refuse_special, staged_folder, write_json
-from segcal.files.checksums import checksum
+from segcal.evaluation.saved import Table, checksums, read_tables, write_table
+from segcal.files import MARKER, read_json, staged_folder, write_json
 from segcal.functional.probability import at_least_float32_dtype
 from segcal.tables import named_method
-from segcal.text import as_cell, from_cell
 from segcal.types import InputError, Probs
 from segcal.version import __version__
 
 FORMAT = 1
-VOLUME_COLUMNS = ["case", "method", "label", "expected", "low", "high"]
-COLUMNS = {
-    "thresholds": [
-        *("method", "label", "risk", "threshold", "missed", "left_out", "precision", "size", "by_label"),
-        *("images", "groups", "needed"),
-    ],
-    "curves": ["method", "channel", "unit", "coverage", "risk", "confidence"],
-    "selective": ["method", "channel", "unit", "aurc", "low", "high", "excess", "risk", "count"],
-    "intervals": ["method", "label", "level", "radius", "left_out", "images", "groups", "needed"],
-    "volumes": [*VOLUME_COLUMNS, "true"],
+_METHOD = {"method": str, "label": str}
+_CHANNEL = {"method": str, "channel": str, "unit": str}
+_GROUPS = {"images": int, "groups": int, "needed": int}
+_SHARES = dict.fromkeys(("risk", "threshold", "missed", "left_out", "precision", "size", "by_label"), float)
+_VOLUMES = dict.fromkeys(("expected", "low", "high", "true"), float)
+TABLES = {
+    "thresholds": Table("thresholds.csv", {**_METHOD, **_SHARES, **_GROUPS}, ("label",)),
+    "curves": Table(
+        "curves.csv",
+        {**_CHANNEL, **dict.fromkeys(("coverage", "risk", "confidence"), float)},
+        ("channel", "unit", "coverage"),
+    ),
+    "selective": Table(
+        "selective.csv",
+        {**_CHANNEL, **dict.fromkeys(("aurc", "low", "high", "excess", "risk"), float), "count": int},
+        ("channel", "unit"),
+    ),
+    "intervals": Table(
+        "intervals.csv", {**_METHOD, **dict.fromkeys(("level", "radius", "left_out"), float), **_GROUPS}, ("label",)
+    ),
+    "volumes": Table(
+        "volumes.csv",
+        {"case": str, **_METHOD, **_VOLUMES},
+        ("case", "label"),
+    ),
 }
-"""Columns of each table."""
+"""Tables of decisions, by attribute."""
 _SETTINGS = (
     *("methods", "class_names", "activation", "ignore_index", "background"),
     *("risk", "level", "cases", "groups", "warnings", "volume_unit"),
 )
-_NAMES = ("case", "method", "channel", "label", "unit")
-_WHOLE = ("images", "groups", "needed", "count")
+_REMEDY = "run 'segcal decide' again"
 
 
 @dataclass(frozen=True)
@@ -127,15 +140,16 @@ class Decisions:
 
     def to_dict(self) -> dict[str, Any]:
         """Return settings and tables in values that JSON can hold; infinite and missing values are None."""
-        return {"settings": dict(self.settings), **{name: _rows(getattr(self, name)) for name in COLUMNS}}
+        return {"settings": dict(self.settings), **{name: _rows(getattr(self, name)) for name in TABLES}}
 
     def save(self, path: str | Path) -> None:
         """Write the folder `path`: a CSV file for each table, and the settings."""
         with staged_folder(path) as folder:
-            for name in COLUMNS:
-                _write(folder / f"{name}.csv", getattr(self, name))
+            for name, table in TABLES.items():
+                write_table(getattr(self, name), folder / table.file)
             content = {"format": FORMAT, "segcal": __version__, "decisions": dict(self.settings)}
-            write_json(folder / MARKER, {**content, "checksum": _checksum(folder, self.settings)})
+            sums = checksums(folder, [table.file for table in TABLES.values()])
+            write_json(folder / MARKER, {**content, "checksums": sums, "checksum": _checksum(self.settings)})
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -146,42 +160,20 @@ class Decisions:
             raise InputError(f"'{folder}' holds no decisions; give a folder that 'segcal decide --out' wrote")
         if not isinstance(content.get("format"), int) or content["format"] > FORMAT:
             raise InputError(f"the decisions in '{folder}' were saved by a newer segcal; update segcal")
+        if content.get("checksum") != _checksum(content["decisions"]):
+            raise InputError(f"the settings in '{folder}' must be as they were saved, got another checksum; {_REMEDY}")
         try:
-            if content.get("checksum") != _checksum(folder, content["decisions"]):
-                raise ValueError("another checksum: they were changed or damaged")
-            tables = {name: _read(folder / f"{name}.csv", columns) for name, columns in COLUMNS.items()}
             settings = {name: content["decisions"][name] for name in _SETTINGS}
+            tables = read_tables(folder, TABLES, settings["methods"], content["checksums"], _REMEDY)
             found = cls(**tables, settings=settings)
             found.protocol  # noqa: B018  (checks the settings)
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise InputError(f"the decisions in '{folder}' cannot be read ({error}); run 'segcal decide'") from error
+        except (KeyError, TypeError) as error:
+            raise InputError(f"the decisions in '{folder}' cannot be read ({error!r}); {_REMEDY}") from error
         return found
 
 
-def _checksum(folder: Path, settings: Mapping[str, Any]) -> str:
-    """Return a checksum of all that is saved."""
-    found = hashlib.sha256(json.dumps(dict(settings), sort_keys=True).encode())
-    for name in COLUMNS:
-        found.update(checksum(folder / f"{name}.csv").encode())
-    return found.hexdigest()
-
-
-def _write(path: Path, table: pd.DataFrame) -> None:
-    """Write a table, in which no name is a formula."""
-    names = [name for name in table.columns if name in _NAMES]
-    table.assign(**{name: table[name].map(as_cell) for name in names}).to_csv(path, index=False)
-
-
-def _read(path: Path, columns: list[str]) -> pd.DataFrame:
-    """Read a table; names stay strings ("007", "NA") and values are restored to the last bit."""
-    refuse_special(path)
-    table = pd.read_csv(path, dtype=str, keep_default_na=False)[columns]
-    for name in [name for name in table.columns if name in _NAMES]:
-        table[name] = table[name].map(from_cell)
-    for name in table.columns.difference(list(_NAMES)):
-        kind = int if name in _WHOLE else float
-        table[name] = [kind(text or "nan") for text in table[name]]
-    return table
+def _checksum(settings: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(dict(settings), sort_keys=True).encode()).hexdigest()
 
 
 def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:

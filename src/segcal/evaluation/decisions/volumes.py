@@ -22,9 +22,9 @@ from segcal.evaluation.decisions.counts import (
     volume_unit,
     voxel_size,
 )
-from segcal.evaluation.decisions.model import COLUMNS, VOLUME_COLUMNS, Decisions
-from segcal.evaluation.heads import check_methods, heads_of
-from segcal.evaluation.mapping import Method
+from segcal.evaluation.decisions.model import TABLES, Decisions
+from segcal.evaluation.heads import heads_of
+from segcal.evaluation.methods import Method, check_methods
 from segcal.functional.conformal import conformal_radius, fewest_units, left_out_radii
 from segcal.statistics import clusters_of
 from segcal.types import Array, Case, InputError
@@ -49,7 +49,7 @@ def volume_tables(counts: Mapping[str, Sequence[Counts]], level: float) -> tuple
             for case, reach in zip(own.cases, left_out, strict=True):
                 volumes = case.expected[label], case.uncertain[label], case.voxel
                 rows.append((case.name, method, name, *_interval(*volumes, reach), case.support[label] * case.voxel))
-    return pd.DataFrame(radii, columns=COLUMNS["intervals"]), pd.DataFrame(rows, columns=COLUMNS["volumes"])
+    return TABLES["intervals"].frame(radii), TABLES["volumes"].frame(rows)
 
 
 def new_volumes(cases: Iterable[Case], calibrators: Mapping[str, Method], decisions: Decisions) -> pd.DataFrame:
@@ -74,7 +74,7 @@ def new_volumes(cases: Iterable[Case], calibrators: Mapping[str, Method], decisi
                     volumes = expected[label], uncertain[label], voxel_size(case)
                     interval = _interval(*volumes, float(radius[method, name]))
                     rows.append((case.name, method, name, *interval, volume_unit(case)))
-    return pd.DataFrame(rows, columns=[*VOLUME_COLUMNS, "unit"])
+    return pd.DataFrame(rows, columns=["case", "method", "label", "expected", "low", "high", "unit"])
 
 
 def _error(case: CaseCounts, label: int) -> float:

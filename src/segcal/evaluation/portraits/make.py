@@ -12,7 +12,7 @@ from torch import Tensor
 from segcal.calibrators import Calibrator
 from segcal.cases import StreamedCase
 from segcal.evaluation.heads import ExclusiveHead
-from segcal.evaluation.mapping import calibrated_slabs, device_of
+from segcal.evaluation.methods import calibrated_slabs, device_of
 from segcal.evaluation.portraits.choice import choose_cases, choose_patches
 from segcal.evaluation.portraits.maps import (
     bin_accuracy,
@@ -90,7 +90,7 @@ def _portrait(case: Case, why: str, calibrators: Mapping[str, Calibrator | None]
             maps.append(("temperature", method, thinned(temperature)))
         maps.append(("gap", method, thinned(local_gap(confidence, predicted == truth, inner, window))))
         if method == results.baseline:
-            slabs = calibrated_slabs(view, calibrator)
+            slabs = ((rows, logits) for rows, logits, _ in calibrated_slabs(view, calibrator))
             maps.append(("accuracy", method, thinned(bin_accuracy(confidence, inner, curves[method][0]))))
             maps.append(("optimum", method, local_optimum(slabs, labels[0], thinned=thinned)))
         del pixels, temperature, confidence, predicted  # of a volume, before those of the next method are there too
@@ -124,22 +124,11 @@ def _portrait(case: Case, why: str, calibrators: Mapping[str, Calibrator | None]
 def _described(case: StreamedCase, calibrator: Calibrator | None, labels: Tensor) -> tuple[Pixels, Array | None]:
     """Return what the metrics know of each pixel, and the temperatures where the method has them."""
     described, heats = PixelStore(labels.numel()), []
-    for rows, logits, temperature in _slabs(case, calibrator):
+    for rows, logits, temperature in calibrated_slabs(case, calibrator):
         described.add(describe(logits[0].cpu(), labels[rows]))
         if temperature is not None:
             heats.append(temperature[0, 0].float().cpu())
     return described.pixels(), torch.cat(heats).numpy() if heats else None
-
-
-def _slabs(case: StreamedCase, calibrator: Calibrator | None) -> Iterator[tuple[slice, Tensor, Tensor | None]]:
-    if calibrator is None:
-        for rows, logits in calibrated_slabs(case, None):
-            yield rows, logits, None
-        return
-    for slab in calibrator.calibrate_case(case):
-        rows, logits, temperature = slab.rows, slab.logits(), slab.temperature
-        del slab  # as read, with its context, before the next is read
-        yield rows, logits, temperature
 
 
 def _curves(pixels: Pixels, regions: Sequence[Tensor], settings: Mapping[str, Any]) -> list[Curve]:

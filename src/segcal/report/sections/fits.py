@@ -8,19 +8,37 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from segcal.evaluation.results import Results
-from segcal.evaluation.schema import CHOICE, INFLUENCES
-from segcal.files.schema import problem
+from segcal.files.schema import NUMBER, PLAIN, TEXT, list_of, optional, problem, record, table_of
 from segcal.report.view import View
 
 _LARGEST = 700.0
 """Largest logarithm of a factor that is shown."""
+
+_CHOICE = record({"chosen": TEXT, "why": TEXT, "scores": table_of(table_of(PLAIN))})
+"""Details of a fit that chose among several methods."""
+
+_NUMBERS = optional(list_of(NUMBER))
+_INTERVALS = optional(list_of(list_of(optional(NUMBER), 2)))
+_INFLUENCES = record(
+    {},
+    {
+        "features": optional(list_of(TEXT)),
+        "coefficients": _NUMBERS,
+        "coefficient_intervals": _INTERVALS,
+        "class_offsets": _NUMBERS,
+        "class_offset_intervals": _INTERVALS,
+        "class_shares": _NUMBERS,
+        "words": optional(list_of(TEXT)),
+    },
+)
+"""Details of a fit whose temperature follows features or classes."""
 
 
 def choices(view: View) -> list[dict[str, Any]] | None:
     """Return the choice of each method that chose among others, its reason and the scores of each candidate."""
     found = []
     for name, details in _details(view.results).items():
-        if problem(details, CHOICE) is None:
+        if problem(details, _CHOICE) is None:
             rows = [{"name": candidate, **_shortened(score)} for candidate, score in details["scores"].items()]
             found.append({"method": name, "chosen": details["chosen"], "why": details["why"], "rows": rows})
     return found or None
@@ -34,7 +52,7 @@ def influences(view: View) -> list[dict[str, Any]] | None:
     found, class_names = [], view.class_names
     for name, details in _details(view.results).items():
         own = details.get("chosen_details", details)
-        if problem(own, INFLUENCES) is None and ("coefficients" in own or "class_offsets" in own):
+        if problem(own, _INFLUENCES) is None and ("coefficients" in own or "class_offsets" in own):
             features = _factors(own.get("features"), own.get("coefficients"), own.get("coefficient_intervals"))
             shares = own.get("class_shares") or ()
             unseen = {label for label, share in zip(class_names, shares, strict=False) if not share}
