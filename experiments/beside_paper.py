@@ -10,6 +10,7 @@ from pathlib import Path
 import pandas as pd
 
 from segcal.evaluation.results import Results
+from segcal.statistics import Test
 from segcal.tables import CALIBRATION, QUALITY, REGIONS
 from segcal.types import InputError
 
@@ -84,9 +85,10 @@ def markdown(
     experiment: str | None = None,
     metrics: Sequence[str] = CALIBRATION,
     quality: bool = True,
+    test: Test = "wilcoxon",
 ) -> str:
     """One table for each metric: measured, and beside it what the paper prints; then accuracy, mIoU, NLL and Brier."""
-    table = results.table(reference=reference if reference in results.methods else None, test="paper")
+    table = results.table(reference=reference if reference in results.methods else None, test=test)
     paper = paper_numbers(experiment) if experiment else {}
     parts = []
     for metric in metrics:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from segcal.calibrators import Calibrator, FitReport, LocalTemperatureScaling, TemperatureScaling, create
+from segcal.calibrators.dirichlet import DirichletCalibration, search_dirichlet
 from segcal.calibrators.local import Preset
 from segcal.calibrators.shared.survey import summed_nll
 from segcal.evaluation.compare import moved_labels
@@ -26,6 +27,9 @@ NAMES = {
     "lts": "LTS",
 }
 """segcal's names and the table's, in the order of its rows."""
+SEARCHED = "DirODIR (searched)"
+"""DirODIR with the penalty, one for weights and biases, of least NLL on the validation cases."""
+PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0)
 LEARNED = ("ibts", "lts")
 """Methods that are trained, in one of two forms: segcal's, or the paper's with `preset="paper"`."""
 _HELD = 16 << 30  # bytes of cases that are held on a GPU
@@ -70,14 +74,35 @@ def fit_methods(
         best, chosen = min(candidates, key=lambda pair: pair[0].fit_report_.details.get("validation_nll", 0.0))
         fitted[NAMES[method]] = best
         timings[f"fit {NAMES[method]}"] = perf_counter() - started
-        report = best.fit_report_
-        print(
-            f"  {NAMES[method]} fitted in {perf_counter() - started:.1f} s: "
-            f"NLL {report.nll_before:.5f} -> {report.nll_after:.5f}, {report.steps} steps, "
-            f"learning rate {chosen.get('learning_rate') or '-'}; {' '.join(report.warnings)}",
-            flush=True,
-        )
+        _print_fit(NAMES[method], best, f"learning rate {chosen.get('learning_rate') or '-'}")
+        if method == "dirichlet":
+            started = perf_counter()
+            fitted[SEARCHED] = searched = _searched_dirichlet(fit, check, about)
+            timings[f"fit {SEARCHED}"] = perf_counter() - started
+            _print_fit(SEARCHED, searched, f"penalty {searched.off_diagonal_penalty:g}")
     return fitted
+
+
+def _searched_dirichlet(fit: Sequence[Case], check: Sequence[Case], about: Mapping[str, Any]) -> DirichletCalibration:
+    """Grid search of the one penalty on weights and biases."""
+    own = {name: about[name] for name in ("num_classes", "ignore_index", "background") if name in about}
+    tried = [
+        search_dirichlet(fit, check, off_diagonal_penalties=[penalty], bias_penalties=[penalty], **own)
+        for penalty in PENALTIES
+    ]
+    search = [one.fit_report_.details["search"][0] for one in tried]
+    best = tried[min(range(len(tried)), key=lambda k: float(search[k]["validation_nll"]))]
+    best.fit_report_ = replace(best.fit_report_, details={**best.fit_report_.details, "search": search})
+    return best
+
+
+def _print_fit(name: str, calibrator: Calibrator, chosen: str) -> None:
+    report = calibrator.fit_report_
+    print(
+        f"  {name} fitted in {report.seconds:.1f} s: NLL {report.nll_before:.5f} -> {report.nll_after:.5f}, "
+        f"{report.steps} steps, {chosen}; {' '.join(report.warnings)}",
+        flush=True,
+    )
 
 
 def floored(local: LocalTemperatureScaling, one: TemperatureScaling, cases: Sequence[Case]) -> LocalTemperatureScaling:

@@ -14,7 +14,7 @@ from typing import Any
 
 from experiments.camvid.jobs import Job
 from experiments.camvid.network import read_logits
-from experiments.datasets.camvid import CLASSES, VOID, CamVid, Split, open_camvid, sequence_of, time_groups
+from experiments.datasets.camvid import BLOCKS, CLASSES, VOID, CamVid, Split, open_camvid, sequence_of, time_groups
 from experiments.datasets.coarse import open_coarse
 from experiments.datasets.splits import shuffled_parts
 from experiments.datasets.voc import BACKGROUND
@@ -23,8 +23,6 @@ from experiments.datasets.voc import VOID as VOC_VOID
 from segcal.types import Case, InputError
 
 VIDEOS = ("0001TP", "Seq05VD")
-BLOCKS = 10
-"""Into which the frames of a video are cut; neighbours are nearly equal, so they are kept together."""
 
 
 @dataclass(frozen=True)

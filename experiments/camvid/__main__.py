@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from experiments.archive import unpack
+from experiments.archive import pack, unpack
 from experiments.camvid.calibrate import calibrate
 from experiments.camvid.jobs import LOSSES, PRESETS, Job, Recipe
 from experiments.camvid.network import OutOfTimeError, check_recipe, predict, train_network
@@ -15,9 +16,10 @@ from experiments.camvid.protocols import PROTOCOLS
 from experiments.camvid.study import draw, study
 from experiments.camvid.table import print_tables
 from experiments.datasets.camvid import open_camvid
+from segcal.statistics import TESTS
 from segcal.types import InputError
 
-_STAGES = ("run", "train", "calibrate", "table", "study", "draw", "unpack")
+_STAGES = ("run", "train", "calibrate", "table", "study", "draw", "archive", "unpack")
 _MEASURED = Path(__file__).with_name("measured")
 _OVERRIDES = {
     "epochs": int,
@@ -47,18 +49,23 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> None:
     out = Path(options.out)
-    if options.stage == "table":
-        print_tables(out)
-        return
-    if options.stage == "unpack":
-        for archive in sorted(_MEASURED.glob("*.zip")):
-            unpack(archive, out / archive.stem)
-        return
     jobs = [Job(options.network, loss, seed) for seed in options.seed for loss in options.loss]
-    if options.stage == "draw":
+    if options.stage == "table":
+        print_tables(out, options.test)
+    elif options.stage == "archive":
+        for folder in sorted(path.parent for path in out.glob("*/training.json")):
+            pack(folder, options.archives / f"{folder.name}.zip")
+    elif options.stage == "unpack":
+        for archive in sorted(options.archives.glob("*.zip")):
+            unpack(archive, out / archive.stem)
+    elif options.stage == "draw":
         for job in jobs:
             print(f"{job.name}: drawn in '{draw(job, out)}'")
-        return
+    else:
+        _measure(jobs, out, options)
+
+
+def _measure(jobs: Sequence[Job], out: Path, options: argparse.Namespace) -> None:
     if options.data is None:
         raise InputError("give the folder of CamVid with --data")
     data, recipe = open_camvid(options.data), _recipe(options)
@@ -87,7 +94,7 @@ def _recipe(options: argparse.Namespace) -> Recipe:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m experiments.camvid", description=__doc__)
-    parser.add_argument("stage", choices=_STAGES, help="run: train, then calibrate; unpack: the published measurements")
+    parser.add_argument("stage", choices=_STAGES, help="run: train, then calibrate; archive, unpack: the measurements")
     parser.add_argument("--data", help="folder with train, trainannot, val, valannot, test and testannot")
     parser.add_argument("--out", required=True, help="folder of the results; each job has one of its own in it")
     parser.add_argument("--network", choices=("56", "67", "103", "tiny"), default="103", help="layers of FC-DenseNet")
@@ -96,6 +103,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--protocol", choices=PROTOCOLS, nargs="+", default=list(PROTOCOLS))
     parser.add_argument("--preset", choices=tuple(PRESETS), default="full")
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--test", choices=tuple(TESTS), default="wilcoxon", help="table: test of significance")
+    parser.add_argument(
+        "--archives", type=Path, default=_MEASURED, help="folder of the archives: by default the published"
+    )
     parser.add_argument("--minutes", type=float, help="stop training at the next checkpoint after this time")
     parser.add_argument("--compiled", action="store_true", help="on a GPU: train a compiled network")
     for name, kind in _OVERRIDES.items():

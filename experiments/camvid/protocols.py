@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
@@ -12,7 +12,7 @@ from experiments.beyond.methods import Training, method_named
 from experiments.camvid.grouped import ShrunkTemperature, choose, temperature_pair
 from experiments.camvid.jobs import Job, Recipe
 from experiments.camvid.network import names_of, read_logits
-from experiments.datasets.camvid import CLASSES, VOID, CamVid, Split, calibration_split, time_groups
+from experiments.datasets.camvid import BLOCKS, CLASSES, VOID, CamVid, Split, calibration_split, time_groups
 from experiments.fitting import NAMES, fit_methods, floored, on_device, report_of
 from segcal.calibrators import Calibrator, LocalTemperatureScaling, TemperatureScaling
 from segcal.calibrators.local import Preset
@@ -21,6 +21,8 @@ from segcal.types import Case
 Protocol = Literal["paper", "schedule", "grouped", "beyond"]
 _OF_JOINT, _TRAINED = ("ts", "lts"), ("ts", "ibts", "lts")
 _PAPER_EPOCHS = 100
+_RATES: Mapping[Preset, Sequence[float | None]] = {"default": (1e-4, 1e-3), "paper": (None,)}
+"""Learning rates of IBTS and LTS, chosen on the validation frames; the paper prints its own."""
 _CONTEXTUAL = ("TS by class", "CTS", "CTS with classes")
 _ABOUT = {"num_classes": len(CLASSES), "ignore_index": VOID}
 
@@ -35,9 +37,11 @@ class Source:
     device: str
 
     def stream(self, split: Split, names: Sequence[str]) -> Iterator[Case]:
-        """Cases one at a time, on the CPU."""
+        """Cases one at a time, on the CPU; blocks of time are groups, since neighbouring frames are nearly equal."""
+        groups = time_groups(self.data.names(split), BLOCKS)
         for name in names:
-            yield self.data.read(split, name).case(read_logits(self.job, self.out, split, name))
+            case = self.data.read(split, name).case(read_logits(self.job, self.out, split, name))
+            yield replace(case, group=groups[name])
 
 
 def fit_as_paper(
@@ -76,6 +80,7 @@ def _fit_with_validation(
         list(source.stream("val", check_names)),
         about={**_ABOUT, "spatial_dims": 2, "image_channels": 3},
         training={"epochs": epochs, "seed": source.job.seed},
+        rates=_RATES[preset],
         preset=preset,
         device=source.device,
         timings=timings,

@@ -12,26 +12,27 @@ from experiments.camvid.protocols import PROTOCOLS, Protocol
 from experiments.datasets.camvid import sequence_of
 from segcal.evaluation.results import Results
 from segcal.files import read_json, staged_file
+from segcal.statistics import Test
 from segcal.types import InputError
 
 Found = Mapping[Job, Results]
 
 
-def print_tables(out: Path) -> None:
+def print_tables(out: Path, test: Test = "wilcoxon") -> None:
     """Print every table that the finished jobs give, and write them to `tables.md`."""
-    text = tables(out)
+    text = tables(out, test)
     with staged_file(out / "tables.md") as file:
         file.write_text(text + "\n", encoding="utf-8")
     print(text)
 
 
-def tables(out: Path) -> str:
+def tables(out: Path, test: Test = "wilcoxon") -> str:
     """All tables as Markdown."""
     parts, done = list[str](), {protocol: finished(out, protocol) for protocol in PROTOCOLS}
     for protocol, found in done.items():
         for network, seed in sorted({(job.network, job.seed) for job in found}):
             jobs = {job: found[job] for job in found if (job.network, job.seed) == (network, seed)}
-            parts += _of_seed(out, protocol, jobs)
+            parts += _of_seed(out, protocol, jobs, test)
         parts += _over_seeds(found, protocol)
     parts += _both_forms(done["paper"], done["schedule"])
     if not parts:
@@ -46,25 +47,28 @@ def finished(out: Path, protocol: Protocol) -> dict[Job, Results]:
     return {job: Results.load(job.folder(out) / protocol / "results") for job in jobs}
 
 
-def _of_seed(out: Path, protocol: Protocol, found: Found) -> list[str]:
+def _of_seed(out: Path, protocol: Protocol, found: Found, test: Test) -> list[str]:
     first = next(iter(found))
     parts = [f"## FC-DenseNet{first.network}, seed {first.seed}, protocol: {protocol}"]
     parts += [_facts(out, protocol, job) for job in found]
     whole = joined(list(found.values()))
     best = next((name for name in ("FL+LTS", "LTS", "MMCE+LTS") if name in whole.methods), None)
     parts += [
-        markdown(whole, reference=best, experiment="camvid"),
+        markdown(whole, reference=best, experiment="camvid", test=test),
         "Over all pixels together:",
         pooled(whole, intervals=False),
     ]
     for job, results in found.items():
         reference = job.method("LTS")
         if reference != best and reference in results.methods:
-            parts += [f"### Against {reference}", markdown(results, reference=reference)]
+            parts += [f"### Against {reference}", markdown(results, reference=reference, test=test)]
     for video in sorted({sequence_of(name) for name in whole.frame.case}):
         own = of_cases(whole, [name for name in whole.frame.case.unique() if sequence_of(name) == video])
         count = own.frame.case.nunique()
-        parts += [f"### Video {video} alone ({count} frames)", markdown(own, reference=best, metrics=("ece",))]
+        parts += [
+            f"### Video {video} alone ({count} frames)",
+            markdown(own, reference=best, metrics=("ece",), test=test),
+        ]
     return parts
 
 

@@ -35,6 +35,7 @@ from segcal.calibrators import Calibrator
 from segcal.calibrators.local import Preset
 from segcal.files import read_json, staged_file, write_json
 from segcal.integrations.calibrated_model import CalibratedModel
+from segcal.statistics import TESTS
 from segcal.training.processes import choose_device
 from segcal.types import InputError
 
@@ -66,19 +67,19 @@ def archive(options: argparse.Namespace) -> None:
 def table(options: argparse.Namespace) -> None:
     """Print the tables of a run, or without --out of every archive."""
     if options.out is not None:
-        _print_tables(options.out, options.beside)
+        _print_tables(options.out, options)
         return
     for path in sorted(MEASURED.glob("*.zip")):
         print(f"## {path.stem}\n")
         with TemporaryDirectory() as folder:
             archives.unpack(path, Path(folder) / "run")
-            _print_tables(Path(folder) / "run", options.beside)
+            _print_tables(Path(folder) / "run", options)
 
 
-def _print_tables(out: Path, beside: str | None) -> None:
+def _print_tables(out: Path, options: argparse.Namespace) -> None:
     results, report = Results.load(out / "results"), read_json(out / "report.json")
     reference = "LTS" if "LTS" in results.methods else None
-    print(markdown(results, reference=reference, experiment=beside))
+    print(markdown(results, reference=reference, experiment=options.beside, test=options.test))
     print("\nOver all pixels together:\n\n" + pooled(results))
     changed = {name: f"{count:,} of {pixels:,}" for name, (count, pixels) in report["changed"].items()}
     print("\nlabels changed:", changed)
@@ -145,7 +146,7 @@ def measure(options: argparse.Namespace) -> None:
             check,
             about={**_ABOUT, "spatial_dims": 2, "image_channels": 3},
             training=training,
-            rates=options.learning_rate or (None,),
+            rates=(None,) if preset == "paper" else options.learning_rate,
             preset=preset,
             device=device,
             timings=own,
@@ -167,7 +168,7 @@ def measure(options: argparse.Namespace) -> None:
     content = {**facts, **parts, "changed": changed, "seconds": timings, "fits": reports, **versions()}
     with staged_file(out / "report.json") as file:
         write_json(file, content)
-    _print_tables(out, options.beside)
+    _print_tables(out, options)
     if options.network and "LTS" in fitted:
         _check_deployed(CalibratedModel(load_network(options.network, options.weights), fitted["LTS"].cpu()), test)
 
@@ -199,7 +200,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--methods", nargs="+", choices=tuple(NAMES), default=tuple(NAMES))
     parser.add_argument("--epochs", type=int, help="measure: of IBTS and LTS, instead of the preset's")
     parser.add_argument(
-        "--learning-rate", type=float, nargs="+", help="measure: instead of the preset's; several are tried"
+        "--learning-rate",
+        type=float,
+        nargs="+",
+        default=(1e-4, 1e-3),
+        help="measure: tried with the default preset; the best on the validation images is kept",
     )
     parser.add_argument(
         "--preset",
@@ -210,6 +215,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--crop", type=int, help="measure: train IBTS and LTS on random crops of this side")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--test", choices=tuple(TESTS), default="wilcoxon", help="test of significance of the tables")
     parser.add_argument("--beside", choices=("coco",), help="measure: print the paper's numbers beside")
     return parser
 

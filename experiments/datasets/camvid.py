@@ -129,6 +129,10 @@ def time_blocks(names: Sequence[str], count: int) -> tuple[tuple[str, ...], ...]
     return tuple(tuple(str(name) for name in part) for part in np.array_split(sorted(names), count))
 
 
+BLOCKS = 10
+"""Into which the frames of a video are cut: neighbours are nearly equal, so they are drawn and tested together."""
+
+
 def time_groups(names: Sequence[str], count: int) -> dict[str, str]:
     """The block of time, within its video, of each frame: what to give as `Case.group`.
 

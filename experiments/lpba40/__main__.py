@@ -17,6 +17,7 @@ from experiments.lpba40.gathered import MEASURED, gather, pack
 from experiments.lpba40.recipes import PRESETS
 from experiments.lpba40.running import given, run_networks
 from experiments.lpba40.table import print_tables
+from segcal.statistics import TESTS
 from segcal.types import InputError
 
 _STAGES = ("prepare", "run", "train", "predict", "calibrate", "table", "archive")
@@ -35,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> None:
     if options.stage == "table":
-        print_tables(options.out)
+        print_tables(options.out, options.test)
     elif options.stage == "archive":
         for measured in gather(given(options.out, "--out")):
             pack(measured, MEASURED / f"{measured.job.name}.zip")
@@ -68,6 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--scratch", type=Path, help="folder of weights, checkpoints and logits (OUT/scratch)")
     parser.add_argument("--methods", nargs="+", default=list(METHODS))
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--test", choices=tuple(TESTS), default="wilcoxon", help="table: test of significance")
     parser.add_argument("--processes", type=int, default=1, help="networks, or methods of them, at the same time")
     return parser
 

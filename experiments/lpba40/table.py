@@ -16,34 +16,34 @@ from experiments.lpba40.gathered import MEASURED, Measured, gather, unpack
 from experiments.lpba40.recipes import Job
 from segcal.evaluation.results import Results
 from segcal.files import staged_file
-from segcal.statistics import bootstrap_interval
+from segcal.statistics import Test, bootstrap_interval
 from segcal.types import Array
 
 COLUMNS = (("nll", "all"), ("ece", "all"), ("ece", "boundary"), ("ece", "local-avg"), ("ece", "local-max"))
 _REFERENCE, _BASELINES = "LTS", ("TS", "LTS")
 
 
-def print_tables(out: Path | None) -> None:
+def print_tables(out: Path | None, test: Test = "wilcoxon") -> None:
     """Print every table that the finished work gives, and write them to `tables.md`; without a folder, the published.
 
     Published tables are made from the archives that are kept beside this file.
     """
-    text = tables(unpack(MEASURED) if out is None else gather(out))
+    text = tables(unpack(MEASURED) if out is None else gather(out), test)
     if out is not None:
         with staged_file(out / "tables.md") as file:
             file.write_text(text + "\n", encoding="utf-8")
     print(text)
 
 
-def tables(measured: Sequence[Measured]) -> str:
+def tables(measured: Sequence[Measured], test: Test = "wilcoxon") -> str:
     """Return all tables as Markdown."""
     parts = []
     for _, group in groupby(measured, key=lambda one: (one.job.preset, one.job.small)):
-        parts += _of_preset(list(group))
+        parts += _of_preset(list(group), test)
     return "\n\n".join(parts)
 
 
-def _of_preset(measured: Sequence[Measured]) -> list[str]:
+def _of_preset(measured: Sequence[Measured], test: Test) -> list[str]:
     found, parts = {one.job: _results(one) for one in measured}, []
     for one in measured:
         results = found[one.job]
@@ -52,7 +52,7 @@ def _of_preset(measured: Sequence[Measured]) -> list[str]:
         parts.append(f"## {one.job.name}: {count} volumes, Local patches of {size}")
         parts.append(_networks(one))
         experiment = "lpba40" if one.job.preset == "lpba40" else None
-        parts.append(markdown(results, reference=_REFERENCE, experiment=experiment))
+        parts.append(markdown(results, reference=_REFERENCE, experiment=experiment, test=test))
         parts += [_intervals(results), *_differences(results)]
         parts.append(_costs(one.fits))
     return [*parts, *_over_seeds(found)]

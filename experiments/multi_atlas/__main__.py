@@ -23,6 +23,7 @@ from experiments.multi_atlas.registering import register_all
 from experiments.multi_atlas.table import print_tables
 from experiments.multi_atlas.volumes import prepare, prepared_folds
 from segcal.files import read_json, staged_file, write_json
+from segcal.statistics import TESTS
 from segcal.types import InputError
 
 STAGES = ("prepare", "register", "train", "predict", "calibrate", "fuse", "table")
@@ -63,7 +64,7 @@ def _run(options: argparse.Namespace) -> None:
         if "fuse" in wanted:
             fuse(out, fold, preset, processes=options.processes)
     if "table" in wanted and options.fold is None:
-        print_tables(out)
+        print_tables(out, options.test)
 
 
 def _wanted(stage: str) -> tuple[str, ...]:
@@ -105,6 +106,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", required=True, help="folder of everything that is made")
     parser.add_argument("--processes", type=int, default=1, help="for registration and fusion")
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--test", choices=tuple(TESTS), default="wilcoxon", help="table: test of significance")
     parser.add_argument("--epochs", type=int, help="of VoteNet+, instead of the preset's")
     parser.add_argument(
         "--local-epochs", type=int, help="of IBTS and LTS with segcal's settings, instead of the preset's"

@@ -14,6 +14,7 @@ from experiments.multi_atlas.fusing import BASELINES, BOUNDS, MEASURES
 from experiments.multi_atlas.registering import REPORT
 from segcal.evaluation.results import Results
 from segcal.files import read_json, staged_file
+from segcal.statistics import Test
 from segcal.statistics.bootstrap import bootstrap_interval
 from segcal.types import Array, InputError
 
@@ -42,10 +43,10 @@ _ACE = "ACE: the paper's columns for VoteNet+ have a form that is not known, so 
 _ORDER = (*BOUNDS, "UC", *METHODS.values(), *BASELINES)
 
 
-def print_tables(out: Path) -> None:
+def print_tables(out: Path, test: Test = "wilcoxon") -> None:
     """Print the tables of what is finished, and write them to `tables.md`."""
     parts = [_facts(out), fusion_table(out), difference_table(out)]
-    if (calibration := calibration_table(out)) is not None:
+    if (calibration := calibration_table(out, test)) is not None:
         parts.append(calibration)
     text = "\n\n".join(parts)
     with staged_file(out / "tables.md") as file:
@@ -90,7 +91,7 @@ def difference_table(out: Path) -> str:
     return f"## Difference to UC\n\n{lines(['Method', *(column[0] for column in columns)], rows)}"
 
 
-def calibration_table(out: Path) -> str | None:
+def calibration_table(out: Path, test: Test = "wilcoxon") -> str | None:
     """Table 1: the calibration of VoteNet+ over all pairs; *Boundary* is that of the anatomical labels."""
     found = [Results.load(path) for path in sorted(out.glob("fold-*/half-*/results"))]
     if not found:
@@ -101,7 +102,7 @@ def calibration_table(out: Path) -> str | None:
     patches = pd.concat([part.patch_frame for part in found], ignore_index=True)
     whole = replace(found[0], frame=frame, patch_frame=patches, pooled_frame=found[0].pooled_frame[:0])
     title = f"## Table 1: calibration of VoteNet+, {frame.case.nunique()} pairs"
-    return f"{title}\n\n{_ACE}\n\n{markdown(whole, reference='LTS', experiment='votenet')}"
+    return f"{title}\n\n{_ACE}\n\n{markdown(whole, reference='LTS', experiment='votenet', test=test)}"
 
 
 def _facts(out: Path) -> str:

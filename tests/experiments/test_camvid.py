@@ -34,9 +34,11 @@ from experiments.datasets.camvid import (
     calibration_split,
     open_camvid,
     time_blocks,
+    time_groups,
 )
 from segcal import InputError, evaluate, load
-from segcal.calibrators import LocalTemperatureScaling, TemperatureCalibrator, TemperatureScaling
+from segcal.calibrators import DirichletCalibration, LocalTemperatureScaling, TemperatureCalibrator, TemperatureScaling
+from segcal.losses import FocalLoss, MMCELoss
 from support.camvid_tree import NAMES, write_camvid
 from support.strengths import choose_among_few
 
@@ -356,6 +358,40 @@ def test_a_run_leaves_all_that_the_table_needs(finished_run: Path, tree: Path) -
     wanted = read_quality(job, finished_run)["val"]["all"]  # of 6 frames at most, as told
     assert log["miou"]["val"] == pytest.approx(wanted, abs=0.01)
     assert set(read_quality(job, finished_run)["test"]) == {"0001TP", "Seq05VD", "all"}
+
+
+def test_settings_are_chosen_on_the_validation_frames(finished_run: Path) -> None:
+    report = json.loads((finished_run / "fc-densenettiny-ce-0" / "paper" / "report.json").read_text())
+    found = report["fits"]["DirODIR (searched)"]["details"]
+    assert [tried["off_diagonal_penalty"] for tried in found["search"]] == [0.01, 0.1, 1, 10, 100]
+    assert all(tried["off_diagonal_penalty"] == tried["bias_penalty"] for tried in found["search"])
+    folder = finished_run / "fc-densenettiny-ce-0" / "paper" / "calibrators" / "DirODIR (searched)"
+    chosen = load(folder)
+    least = min(found["search"], key=lambda tried: tried["validation_nll"])
+    assert isinstance(chosen, DirichletCalibration)
+    assert chosen.off_diagonal_penalty == chosen.bias_penalty == least["bias_penalty"]
+
+
+def test_losses_of_the_cited_code() -> None:
+    focal, mmce = Job.of("fc-densenet103-focal-cited-1"), Job.of("fc-densenet103-mmce-cited-0")
+    assert (focal.method("LTS"), focal.seed, mmce.method("UC")) == ("FL (cited)+LTS", 1, "MMCE (cited)")
+    of_focal, of_mmce = focal.criterion(), mmce.criterion()
+    assert isinstance(of_focal, FocalLoss)
+    assert isinstance(of_mmce, MMCELoss)
+    assert (of_focal.gamma, of_mmce.strength, of_mmce.squared, of_mmce.weighted) == (1.0, 1.0, True, False)
+
+
+def test_archives_give_the_tables_back(finished_run: Path, tmp_path: Path) -> None:
+    for stage, out in (("archive", finished_run), ("unpack", tmp_path / "again")):
+        assert main([stage, "--out", str(out), "--archives", str(tmp_path / "archives")]) == 0
+    was, now = tables(finished_run).splitlines(), tables(tmp_path / "again").splitlines()
+    assert [line.split("|")[:2] for line in was] == [line.split("|")[:2] for line in now]
+
+
+def test_frames_are_tested_by_blocks_of_time(finished_run: Path, tree: Path) -> None:
+    source = Source(Job("tiny", "ce", 0), open_camvid(tree), finished_run, "cpu")
+    groups = [case.group for case in source.stream("test", NAMES["test"])]
+    assert groups == list(time_groups(sorted(NAMES["test"]), 10).values())
 
 
 def test_methods_measured_at_once_are_as_one_by_one(

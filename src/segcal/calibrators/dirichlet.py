@@ -14,7 +14,7 @@ from segcal.calibrators.matrix import MatrixScaling
 from segcal.cases.collections import as_collection
 from segcal.types import Case, InputError
 
-_GRID = (0.0001, 0.001, 0.01, 0.1, 1.0)
+_GRID = (0.01, 0.1, 1.0, 10.0, 100.0)  # of plain sums, so that useful penalties grow with the number of weights
 
 
 class DirichletCalibration(MatrixScaling):
