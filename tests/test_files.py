@@ -280,11 +280,12 @@ with files.staged_folder({str(tmp_path / "out")!r}) as folder:
 
 def test_leftovers_of_other_outputs_are_left_alone(tmp_path: Path) -> None:
     gone = {".out.partial-abcd1234", "..out.old-abcd1234.partial-abcd1234"}
-    for name in (*gone, ".out2.partial-abcd1234", ".outs", ".out.old-abcd1234.bak"):
+    stay = {".out2.partial-abcd1234", ".outs", ".out.lock", ".out.partial-versions", ".out.old-releases"}
+    for name in (*gone, *stay, ".out.old-abcd1234.bak"):
         (tmp_path / name).mkdir()
     write(tmp_path / "out", "new")
     kept = {path.name for path in tmp_path.iterdir()}
-    assert {".out2.partial-abcd1234", ".outs"} < kept
+    assert stay < kept
     assert not gone & kept
 
 
@@ -464,31 +465,43 @@ def test_a_signed_file_is_replaced_until_someone_changes_it(tmp_path: Path, end:
         assert json.loads(first)["a"] == 1
 
 
-def test_changed_and_foreign_files_in_a_folder_keep_it(tmp_path: Path) -> None:
+def spoil_marker(folder: Path, **changes: object) -> None:
+    content = {**read_json(folder / MARKER), **changes}
+    write_json(folder / MARKER, {key: value for key, value in content.items() if value is not None})
+
+
+@pytest.mark.parametrize(
+    ("name", "spoil"),
+    [
+        ("notes.txt", lambda folder: (folder / "notes.txt").write_text("mine")),
+        ("deep/notes.txt", lambda folder: [(folder / "deep").mkdir(), (folder / "deep/notes.txt").write_text("mine")]),
+        ("part", lambda folder: (folder / "part").write_text("mine")),
+        ("link", lambda folder: (folder / "link").symlink_to("part")),
+        ("empty", lambda folder: (folder / "empty").mkdir()),
+        (MARKER, lambda folder: [spoil_marker(folder, files=None), (folder / "part").unlink()]),
+        (MARKER, lambda folder: [spoil_marker(folder, files={}), (folder / "part").unlink()]),
+        (MARKER, lambda folder: spoil_marker(folder, notes="mine")),
+    ],
+)
+def test_changed_and_foreign_files_in_a_folder_keep_it(tmp_path: Path, name: str, spoil) -> None:
     """A folder is replaced as segcal wrote it; what users add to it or change in it stays."""
+    out = tmp_path / "out"
+    write(out, "old")
+    write(out, "again")
+    spoil(out)
+    before = everything(tmp_path)
+    with pytest.raises(InputError, match=f"holds files that segcal did not write \\('{name}'\\)"):
+        write(out, "new")
+    assert everything(tmp_path) == before
 
-    def spoil_marker(folder: Path) -> None:
-        content = read_json(folder / MARKER)
-        write_json(folder / MARKER, {key: value for key, value in content.items() if key != "files"})
 
-    for name, spoil in {
-        "notes.txt": lambda folder: (folder / "notes.txt").write_text("mine"),
-        "deep/notes.txt": lambda folder: [
-            (folder / "deep").mkdir(),
-            (folder / "deep" / "notes.txt").write_text("mine"),
-        ],
-        "part": lambda folder: (folder / "part").write_text("mine"),
-        "link": lambda folder: (folder / "link").symlink_to("part"),
-        MARKER: lambda folder: [spoil_marker(folder), (folder / "part").unlink()],
-    }.items():
-        out = tmp_path / name.replace("/", "-")
-        write(out, "old")
-        write(out, "again")
-        spoil(out)
-        before = everything(tmp_path)
-        with pytest.raises(InputError, match=f"holds files that segcal did not write \\('{name}'\\)"):
-            write(out, "new")
-        assert everything(tmp_path) == before
+def test_a_link_in_place_of_a_file_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "latest.md").symlink_to("deep/page.md")
+    for text in ("first", "second"):
+        with signed_file(tmp_path / "latest.md") as staging:
+            staging.write_text(text)
+    assert (tmp_path / "latest.md").is_symlink()
+    assert (tmp_path / "deep" / "page.md").read_text().startswith("second")
 
 
 def test_outputs_are_not_written_where_links_of_an_input_lead(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from segcal.files import LISTED, MARKER, read_json, refuse_special, write_json
 from segcal.files.checksums import checksum
+from segcal.files.guards import listed_files
 from segcal.files.schema import FLAG, NUMBER, TABLE, TEXT, WHOLE, list_of, optional, problem, record
 from segcal.types import InputError
 from segcal.version import __version__
@@ -133,8 +134,8 @@ def read_values(folder: Path, content: Mapping[str, Any]) -> dict[str, Tensor]:
         found = _checksum(content, folder / WEIGHTS)
     except (OSError, RuntimeError, ValueError, SafetensorError) as error:
         raise InputError(f"{_unreadable(folder)} ({_first_line(error)}); fit and save it again") from error
-    listed = {WEIGHTS: checksum(folder / WEIGHTS)}
-    if content["checksum"] != found or content.get(LISTED, listed) != listed:
+    listed = listed_files(folder) if LISTED in content else {WEIGHTS: checksum(folder / WEIGHTS)}
+    if content["checksum"] != found or listed != {WEIGHTS: checksum(folder / WEIGHTS)}:
         raise InputError(
             f"the calibrator in '{folder}' must be as it was saved, got another checksum: it was changed or damaged; "
             "fit and save it again"

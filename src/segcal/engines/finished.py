@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from segcal.files.guards import LISTED, MARKER, checksums, marker_of
+from segcal.files.guards import MARKER, checksums, listed_files, marker_of
 from segcal.files.outputs import remove_folder, staged_folder
 from segcal.files.reading import write_json
 from segcal.text import CalibrationWarning
@@ -50,17 +50,16 @@ class FinishedCases:
         place = self.place(name)
         if not place.exists():
             return None
-        marker = marker_of(place)
-        if marker.get(LISTED) != checksums(place):
+        if listed_files(place) != checksums(place):
             text = f"the finished work on '{name}' in '{self.folder.parent}' is damaged, and is done again"
             warnings.warn(text, CalibrationWarning, stacklevel=2)
             remove_folder(place)
             return None
-        return (place / _RESULT).read_bytes() if marker["identity"] == identity else None
+        return (place / _RESULT).read_bytes() if marker_of(place)["identity"] == identity else None
 
     def files(self, name: str) -> dict[str, str]:
         """Return the files of a finished case and their checksums."""
-        listed: dict[str, str] = marker_of(self.place(name))[LISTED]
+        listed = listed_files(self.place(name)) or {}
         return {file: digest for file, digest in listed.items() if file != _RESULT}
 
     def count(self) -> int:

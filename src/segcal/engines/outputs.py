@@ -18,7 +18,7 @@ from segcal.engines.finished import FinishedCases, write_result
 from segcal.engines.run import Run
 from segcal.files import MARKER, staged_folder, write_json
 from segcal.files.checksums import checksum, trust_checksum
-from segcal.files.guards import LISTED, marker_of
+from segcal.files.guards import listed_files, marker_of
 from segcal.types import InputError
 from segcal.version import __version__
 
@@ -67,8 +67,7 @@ def _written(output: Output, name: str, place: Path | None) -> bytes:
 
 def _take_over(output: Output, finished: FinishedCases, out: Path, identities: Mapping[str, str]) -> None:
     """Take over from an earlier output the cases that have not changed since, nor have their files."""
-    marker = marker_of(out)
-    listed, written = marker.get(LISTED), marker.get(_CASES)
+    listed, written = listed_files(out), marker_of(out).get(_CASES)
     if listed is None or written is None or written["identity"] != output.identity():
         return
     for name, about in written["cases"].items():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -146,6 +147,8 @@ def _prepare(folder: Path, command: str, identity: str) -> None:
     Work of the same command on other data or with other options is replaced; work of another command, which can still
     be completed, is refused.
     """
+    if folder.is_symlink():
+        raise InputError(f"'{folder}' is a link, and unfinished output is to be kept there; remove it")
     refuse_foreign(folder, "unfinished")
     about = marker_of(folder).get("unfinished")
     known = about if isinstance(about, dict) else {}
@@ -168,14 +171,24 @@ def _prepare(folder: Path, command: str, identity: str) -> None:
 
 def _discard(folder: Path) -> None:
     """Remove the unfinished folder of a run, except for what a user has put there."""
-    for place in [folder] if _stranger(folder) is None else [folder / name for name in _FOLDERS]:
+    for place in [folder] if _stranger(folder) is None else [path for path in _inside(folder) if _is_work(path)]:
         remove_folder(place)
 
 
 def _stranger(folder: Path) -> str | None:
     """Return the name of something in an unfinished folder that segcal did not write."""
-    names = sorted(path.name for path in folder.iterdir())
-    return next((name for name in names if name not in (MARKER, *_FOLDERS)), None)
+    outer = (path for path in folder.iterdir() if path.name not in (MARKER, *_FOLDERS) or path.is_symlink())
+    inner = (path for path in _inside(folder) if not _is_work(path))
+    return next((path.relative_to(folder).as_posix() for path in (*sorted(outer), *inner)), None)
+
+
+def _inside(folder: Path) -> list[Path]:
+    return sorted(path for name in _FOLDERS for path in (folder / name).glob("*"))
+
+
+def _is_work(path: Path) -> bool:
+    """Return whether the name of a folder is that of finished work, or of work that a killed process left."""
+    return re.fullmatch(r"\.{0,2}[0-9a-f]{32}(\..*)?", path.name) is not None
 
 
 def _identity(*content: Any) -> str:

@@ -1,11 +1,13 @@
 """Guards of outputs: they replace nothing that is read, and nothing but segcal's own earlier output of the same kind.
 
-A folder that segcal writes has a marker that lists its files with their checksums. It is replaced only as long as it
-holds these files and no others; a single file only with its signature (see `segcal.files.signing`).
+A folder that segcal writes has a marker that lists everything in it with checksums, its own included. The folder is
+replaced only as long as it holds exactly that; a single file only with its signature (see `segcal.files.signing`).
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -15,7 +17,7 @@ from typing import Any
 from urllib.request import url2pathname
 
 from segcal.files.checksums import checksum
-from segcal.files.reading import read_json
+from segcal.files.reading import read_json, write_json
 from segcal.files.signing import can_be_signed, is_signed
 from segcal.types import InputError
 
@@ -23,7 +25,7 @@ MARKER = "segcal.json"
 """Every folder that segcal writes holds this file, which lists the others."""
 
 LISTED = "files"
-"""Key of the marker under which all other files are listed with their checksums."""
+"""Key of the marker under which all files are listed with their checksums."""
 
 KINDS = {
     "method": "a calibrator",
@@ -177,17 +179,44 @@ def kind_of(folder: Path) -> str | None:
 
 
 def checksums(folder: Path) -> dict[str, str]:
-    """Return the checksum of every file below a folder except its marker, by relative path."""
-    paths = sorted(path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
+    """Return the checksum of every file and empty folder below a folder except its marker, by relative path."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir() or _is_empty(path))
     return {path.relative_to(folder).as_posix(): checksum(path) for path in paths if path != folder / MARKER}
+
+
+def list_files(folder: Path) -> None:
+    """Complete the marker of a folder, if it has one, with the checksums of all files, its own included."""
+    if (folder / MARKER).is_file():
+        content = read_json(folder / MARKER)
+        content[LISTED] = checksums(folder)
+        content[LISTED][MARKER] = _digest(content)
+        write_json(folder / MARKER, content)
+
+
+def listed_files(folder: Path) -> dict[str, str] | None:
+    """Return the files that the marker of a folder lists, by relative path; None unless it is as segcal wrote it."""
+    content = marker_of(folder)
+    listed = content.get(LISTED)
+    if not isinstance(listed, dict) or MARKER not in listed:
+        return None
+    digest = listed.pop(MARKER)
+    return listed if digest == _digest(content) else None
 
 
 def stranger_in(folder: Path) -> str | None:
     """Return the name of something in a folder that segcal did not write, or that was changed since."""
-    listed = marker_of(folder).get(LISTED)
-    known = listed if isinstance(listed, dict) else {}
-    strangers = (name for name, digest in checksums(folder).items() if known.get(name) != digest)
-    return next(strangers, MARKER if listed is None else None)
+    listed = listed_files(folder)
+    if listed is None and (folder / MARKER).exists():
+        return MARKER
+    return next((name for name, digest in checksums(folder).items() if (listed or {}).get(name) != digest), None)
+
+
+def _digest(content: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _is_empty(folder: Path) -> bool:
+    return not any(folder.iterdir())
 
 
 def _resolved(path: Path) -> Path:

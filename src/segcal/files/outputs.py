@@ -17,8 +17,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from segcal.files.guards import LISTED, MARKER, checksums, refuse_foreign, refuse_foreign_file, refuse_url
-from segcal.files.reading import read_json, write_json
+from segcal.files.guards import list_files, refuse_foreign, refuse_foreign_file, refuse_url
 from segcal.files.signing import sign
 from segcal.types import InputError
 
@@ -49,9 +48,12 @@ def staged_folder(path: str | Path) -> Iterator[Path]:
 
 @contextmanager
 def staged_file(path: str | Path) -> Iterator[Path]:
-    """Yield a temporary file name that becomes `path` if the block succeeds and vanishes if it does not."""
+    """Yield a temporary file name that becomes `path` if the block succeeds and vanishes if it does not.
+
+    Where `path` is a link, the file that it names is written.
+    """
     refuse_url(path)
-    target = Path(os.path.abspath(path))  # noqa: PTH100
+    target = Path(path).resolve()
     if target.is_dir():
         raise InputError(f"'{path}' is a folder, and a file is to be written there; choose another name")
     with exclusive(target, "file"):
@@ -108,7 +110,7 @@ def exclusive(target: Path, what: str) -> Iterator[None]:
         target.parent.mkdir(parents=True, exist_ok=True)
         yield
         return
-    lock = FileLock(target.parent / f".{target.name}.lock", timeout=0, thread_local=False)
+    lock = FileLock(target.parent / f".{target.name}.segcal-lock", timeout=0, thread_local=False)
     try:
         try:
             _take(lock, target, what)
@@ -146,15 +148,11 @@ def _release(lock: FileLock) -> None:
         lock.release()
 
 
-def list_files(folder: Path) -> None:
-    """Complete the marker of a folder, if it has one, with all other files and their checksums."""
-    if (folder / MARKER).is_file():
-        content = read_json(folder / MARKER)
-        write_json(folder / MARKER, {**content, LISTED: checksums(folder)})
-
-
 def remove_folder(path: Path) -> None:
-    """Remove a folder, which gets a temporary name first: a process that is killed leaves all of it or nothing."""
+    """Remove a folder, or a file in its place.
+
+    It gets a temporary name first, so that a process that is killed leaves all of it or nothing.
+    """
     aside = temporary_name(path)
     with suppress(FileNotFoundError):
         path.rename(aside)
@@ -213,6 +211,9 @@ def _replace_folder(staging: Path, target: Path) -> None:
 
 def _remove(path: Path) -> None:
     """Remove a folder with a temporary name, also if a signal asks the process to end meanwhile."""
+    if path.is_symlink() or path.is_file():
+        path.unlink()
+        return
     try:
         shutil.rmtree(path, ignore_errors=True)
     except BaseException:
@@ -228,8 +229,8 @@ def _is_staged(target: Path) -> bool:
 def _collect_leftovers(target: Path) -> None:
     """Remove what a killed process left of this output; put back the old one if the new one did not follow."""
     name = re.escape(target.name)
-    removed = rf"\.\.{name}\.old-[a-z0-9_]{{8}}\.partial-[a-z0-9_]{{8}}"  # an old folder while it was removed
-    pattern = re.compile(rf"\.{name}\.(partial|old)-[a-z0-9_]{{8}}(\..*)?|{removed}")
+    removed = rf"\.\.{name}\.old-[0-9a-f]{{8}}\.partial-[0-9a-f]{{8}}"  # an old folder while it was removed
+    pattern = re.compile(rf"\.{name}\.(partial|old)-[0-9a-f]{{8}}(\..*)?|{removed}")
     for path in [path for path in target.parent.iterdir() if pattern.fullmatch(path.name)]:
         if path.name.startswith(f".{target.name}.old-") and not target.exists():
             path.rename(target)
