@@ -18,7 +18,7 @@ from segcal.apply import CalibratedFiles
 from segcal.data.folders.folder import open_folder
 from segcal.data.folders.writer import write_folder
 from segcal.engines import Engine, Run, engine_of, finished
-from segcal.engines.finished import FinishedCases
+from segcal.engines.run import FinishedCases
 from segcal.evaluation.builder import ResultsBuilder
 from segcal.evaluation.case_evidence import CaseEvidence
 from segcal.evaluation.measure import Evaluation

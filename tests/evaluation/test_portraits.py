@@ -33,7 +33,7 @@ from segcal.evaluation.portraits import (
     optimum,
     save_portraits,
 )
-from segcal.evaluation.portraits.thinning import Thinning
+from segcal.evaluation.portraits.model import Thinning
 from segcal.evaluation.results import Results
 from support.scenes import simulated
 

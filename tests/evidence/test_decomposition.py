@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from segcal.evidence import Evidence, Histogram, describe, errors, read
-from segcal.evidence.decomposition import FURTHER, debiased_ece, debiased_rms, further_readings
+from segcal.evidence.readings import FURTHER, debiased_ece, debiased_rms, further_readings
 
 NORMAL = NormalDist()
 

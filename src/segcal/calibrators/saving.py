@@ -21,8 +21,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from segcal.files import LISTED, MARKER, read_json, refuse_special, write_json
-from segcal.files.checksums import checksum
-from segcal.files.guards import listed_files
+from segcal.files.guards import checksum, listed_files
 from segcal.files.schema import FLAG, NUMBER, TABLE, TEXT, WHOLE, list_of, optional, problem, record
 from segcal.types import InputError
 from segcal.version import __version__

@@ -41,8 +41,8 @@ def diagnose(
     from segcal.engines import Run, engine_of, write_cases
     from segcal.evaluation.excess_maps import ExcessMaps, plain_diagnosis, save_diagnosis
     from segcal.evaluation.folders import diagnose_folder
-    from segcal.evaluation.heads import heads_of_folder
     from segcal.evaluation.limits import limits as limits_of
+    from segcal.evaluation.methods import heads_of_folder
     from segcal.files import check_output_folder
     from segcal.training.processes import choose_device
 

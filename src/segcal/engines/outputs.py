@@ -14,11 +14,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from segcal.data.folders.folder import Folder
-from segcal.engines.finished import FinishedCases, write_result
-from segcal.engines.run import Run
+from segcal.engines.run import FinishedCases, Run, write_result
 from segcal.files import MARKER, staged_folder, write_json
-from segcal.files.checksums import checksum, trust_checksum
-from segcal.files.guards import listed_files, marker_of
+from segcal.files.guards import checksum, listed_files, marker_of, trust_checksum
 from segcal.types import InputError
 from segcal.version import __version__
 

@@ -1,7 +1,8 @@
 """A run: the work of one command, divided by an engine, and kept in `OUT.unfinished` until the output is complete.
 
 The unfinished folder has a marker that says what the run is made of, so that nothing of another run is ever mixed in.
-What is kept of a case counts only as long as neither its input nor what was written has changed.
+A finished case is a folder that appears when its files are on disk and lists their checksums. It counts only as long as
+neither its input nor what was written (truncated, zeroed, emptied) has changed.
 """
 
 from __future__ import annotations
@@ -9,27 +10,81 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from segcal.engines.base import Engine, Track
-from segcal.engines.finished import FinishedCases, write_result
-from segcal.files.guards import MARKER, marker_of, refuse_foreign
-from segcal.files.outputs import exclusive, remove_folder, replacing
+from segcal.files.guards import MARKER, checksums, listed_files, marker_of, refuse_foreign
+from segcal.files.outputs import exclusive, remove_folder, replacing, staged_folder
 from segcal.files.reading import write_json
+from segcal.text import CalibrationWarning
 from segcal.types import InputError
 from segcal.version import __version__
 
 _FOLDERS = ("finished", "fits")
 _KEPT = ("finished case", "fit")
+_RESULT = "result"
 
 Work = Callable[[str, Path | None], bytes]
 """Computes the result of the case with a name, and writes its files, if it has any, to a folder."""
+
+
+@dataclass(frozen=True)
+class FinishedCases:
+    """Finished cases, or other finished work with a name, in a folder inside the unfinished output."""
+
+    folder: Path
+
+    def place(self, name: str) -> Path:
+        """Return the folder of a case, whose own name no name of a case makes too long."""
+        return self.folder / hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+
+    @contextmanager
+    def working_on(self, name: str, identity: str) -> Iterator[Path]:
+        """Yield a folder for the files of a case, which is finished when the block ends.
+
+        Args:
+            name: The case.
+            identity: What changes when the input of the case does.
+        """
+        with staged_folder(self.place(name)) as staging:
+            yield staging
+            write_json(staging / MARKER, {"format": 1, "case": name, "identity": identity})
+
+    def result(self, name: str, identity: str) -> bytes | None:
+        """Return the result of a case that is finished; None if it is not, or its input has changed since.
+
+        What is damaged is reported and removed.
+        """
+        place = self.place(name)
+        if not place.exists():
+            return None
+        if listed_files(place) != checksums(place):
+            text = f"the finished work on '{name}' in '{self.folder.parent}' is damaged, and is done again"
+            warnings.warn(text, CalibrationWarning, stacklevel=2)
+            remove_folder(place)
+            return None
+        return (place / _RESULT).read_bytes() if marker_of(place)["identity"] == identity else None
+
+    def files(self, name: str) -> dict[str, str]:
+        """Return the files of a finished case and their checksums."""
+        listed = listed_files(self.place(name)) or {}
+        return {file: digest for file, digest in listed.items() if file != _RESULT}
+
+    def count(self) -> int:
+        """Return how many cases are finished."""
+        return sum(1 for path in self.folder.glob("*") if not path.name.startswith("."))
+
+
+def write_result(folder: Path, result: bytes) -> None:
+    """Write the result of a case to its folder."""
+    (folder / _RESULT).write_bytes(result)
 
 
 class Run:

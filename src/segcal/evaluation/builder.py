@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
@@ -15,8 +15,8 @@ import torch
 from segcal.evaluation.case_evidence import CaseEvidence, Key, MethodEvidence
 from segcal.evaluation.doubts import METRICS as METRICS_SHOWN
 from segcal.evaluation.doubts import UnnamedBackground, different_backgrounds, leaks, majority_class
-from segcal.evaluation.heads import ExclusiveHead
 from segcal.evaluation.measure import Evaluation
+from segcal.evaluation.methods import ExclusiveHead
 from segcal.evaluation.pooled import PooledMetrics, pooled_curves, pooled_metrics, sensitivity
 from segcal.evaluation.quality import quality_rows
 from segcal.evaluation.results import Results
@@ -27,7 +27,7 @@ from segcal.functional.catalogue import HIGHER_IS_BETTER, METRICS
 from segcal.functional.checks import ignored_labels
 from segcal.statistics import Drawing, bootstrap_doubts
 from segcal.text import warn_caller
-from segcal.types import Array, InputError
+from segcal.types import Array, Case, InputError
 from segcal.version import __version__
 
 Row = tuple[Any, ...]
@@ -54,6 +54,12 @@ class ResultsBuilder:
                 for k, cells in enumerate(regions):
                     add_cells(cells, self.fine(key, k, marginal=marginal))
         self.cases[case.name] = case.without_cells()
+
+    def measure(self, cases: Iterable[Case]) -> Self:
+        """Measure cases in this process and add their evidence."""
+        for case in cases:
+            self.add(self.evaluation.measure(case))
+        return self
 
     def fine(self, key: Key, region: int, *, marginal: bool = False) -> Histogram:
         """Return the fine histogram of a region `[L, 65536]` over all cases."""

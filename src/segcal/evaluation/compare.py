@@ -15,9 +15,8 @@ import torch
 from segcal.calibrators import Calibrator
 from segcal.cases import as_collection
 from segcal.evaluation.builder import ResultsBuilder
-from segcal.evaluation.heads import heads_of
 from segcal.evaluation.memory import memory_growth
-from segcal.evaluation.methods import UNCALIBRATED
+from segcal.evaluation.methods import UNCALIBRATED, heads_of
 from segcal.evaluation.protocol import Protocol, ProtocolSettings
 from segcal.evaluation.results import Results
 from segcal.evaluation.run import measure_all, with_limits

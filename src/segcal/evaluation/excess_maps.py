@@ -14,7 +14,7 @@ from PIL import Image
 
 from segcal.data.folders.folder import Folder, write_map
 from segcal.evaluation.diagnosis import Diagnosis, coloured, excess_map
-from segcal.evaluation.heads import heads_of_folder
+from segcal.evaluation.methods import heads_of_folder
 from segcal.files import MARKER, staged_folder, write_json
 from segcal.version import __version__
 

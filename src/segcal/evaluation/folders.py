@@ -17,14 +17,13 @@ import torch
 from segcal.calibrators import Calibrator, load
 from segcal.data.folders.folder import Folder
 from segcal.engines import Run
-from segcal.engines.finished import write_result
+from segcal.engines.run import write_result
 from segcal.evaluation.builder import ResultsBuilder
 from segcal.evaluation.case_evidence import CaseEvidence
 from segcal.evaluation.compare import Comparison, Fit, compared, comparison_of, measured_fit
 from segcal.evaluation.diagnosis import ConfidenceSummary, Diagnosis, diagnose_image, diagnosis_of
-from segcal.evaluation.heads import heads_of_folder
 from segcal.evaluation.measure import Evaluation
-from segcal.evaluation.methods import UNCALIBRATED
+from segcal.evaluation.methods import UNCALIBRATED, heads_of_folder
 from segcal.evaluation.protocol import Protocol
 from segcal.evaluation.results import Results
 from segcal.evaluation.run import with_limits
@@ -139,9 +138,7 @@ def _measured(evaluation: Evaluation, folder: Folder, run: Run, first: Case | No
     builder = ResultsBuilder(evaluation)
     known = {first.name: first} if first is not None and run.engine.is_alone else {}  # not sent to other processes
     if run.engine.is_alone and run.finished is None:  # nothing needs the evidence of single cases
-        for case in run.track(folder):
-            builder.add(evaluation.measure(case))
-        return builder
+        return builder.measure(run.track(folder))
     for result in run.map(_MeasureCase(evaluation, folder, known), folder.identities()):
         builder.add(CaseEvidence.from_bytes(result))
     return builder if run.engine.is_first else None

@@ -15,8 +15,7 @@ from torch import Tensor
 from segcal.cases import StreamedCase
 from segcal.evaluation.case_evidence import CaseEvidence, Key, MethodEvidence
 from segcal.evaluation.doubts import majority_class
-from segcal.evaluation.heads import ExclusiveHead, heads_of
-from segcal.evaluation.methods import Method, calibrated_slabs, check_methods, device_of
+from segcal.evaluation.methods import ExclusiveHead, Method, calibrated_slabs, check_methods, device_of, heads_of
 from segcal.evaluation.protocol import Protocol
 from segcal.evaluation.quality import NOTHING, CaseQuality, distance_unit
 from segcal.evidence import Evidence, Histogram, Pixels, PixelStore, describe, read

@@ -129,7 +129,7 @@ class Results:
     def pooled(self) -> pd.DataFrame:
         """Return metrics over all pixels together: columns `method region metric value low high images pixels`.
 
-        These are the metrics of `to_frame`, those of `segcal.functional.decomposition` and `ece-smooth`. `low` and
+        These are the metrics of `to_frame`, those of `segcal.evidence.readings.FURTHER` and `ece-smooth`. `low` and
         `high` bound the 95 % bootstrap interval over images, or over groups if there are any. ACE and smooth ECE have
         no interval: they depend on all pixels at once, which the evidence kept for each image does not hold.
         """

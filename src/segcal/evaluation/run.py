@@ -11,10 +11,9 @@ from segcal.calibrators import Calibrator
 from segcal.cases import as_collection, no_cases
 from segcal.cases.arrays import Pair, cases_of
 from segcal.evaluation.builder import ResultsBuilder, mean_tables
-from segcal.evaluation.heads import heads_of
 from segcal.evaluation.limits import limits as oracle_limits
 from segcal.evaluation.measure import Evaluation
-from segcal.evaluation.methods import Method, methods_of, settings_of
+from segcal.evaluation.methods import Method, heads_of, methods_of, settings_of
 from segcal.evaluation.protocol import Protocol, ProtocolSettings
 from segcal.evaluation.results import Results
 from segcal.regions import Region, RegionFunction, chosen_regions
@@ -64,10 +63,8 @@ def measure_all(
     first = next(remaining, None)
     if first is None:
         raise no_cases(cases)
-    builder = ResultsBuilder(Evaluation.of(first, calibrators, protocol, regions))
-    for case in chain([first], remaining):
-        builder.add(builder.evaluation.measure(case))
-    return builder
+    evaluation = Evaluation.of(first, calibrators, protocol, regions)
+    return ResultsBuilder(evaluation).measure(chain([first], remaining))
 
 
 def with_limits(results: Results, cases: Iterable[Case | Pair], protocol: Protocol) -> Results:

@@ -2,24 +2,40 @@
 
 A new metric is one line in the catalogue (name, title, unit, direction) and one line in `READINGS`; it then appears in
 the results of every case, patch and region.
+
+Debiased errors. Even at a perfectly calibrated network the gap g of a bin of n pixels is not 0: its variance is about
+s^2 = acc (1 - acc) / (n - 1). Bröcker (2012) and Kumar et al. (2019) subtract it from g^2, which makes the *squared*
+error unbiased; `rms-debiased` is the root of the weighted sum. The absolute value in ECE cannot be unbiased; here each
+|g| is replaced by what two halves of the bin's pixels would give on average if one told the sign of the gap and the
+other its size, |g| (2 Phi(|g|/s) - 1) - 2 s phi(|g|/s): 0 on average where the gap is 0, |g| where it is many s.
+
+Splits of NLL and Brier score (DeGroot and Fienberg 1983, Murphy 1973): score = calibration + refinement and
+refinement = uncertainty - resolution. Calibration is what the bins of the top confidence show: the weighted mean of
+KL(acc || conf) for NLL and of (acc - conf)^2 for the Brier score, of the event that the prediction is right. By the
+data-processing inequality neither is more than the whole calibration loss of the probabilities. Uncertainty is the
+score of a network that knows only how frequent each class is, and resolution what the network knows beyond that.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import torch
 from jaxtyping import Float64
 from torch import Tensor
 
 from segcal.evidence import errors
-from segcal.evidence.decomposition import FURTHER, further_readings
 from segcal.evidence.errors import Form, Histogram
 from segcal.evidence.statistic import Evidence
-from segcal.functional.catalogue import METRICS
+from segcal.functional.catalogue import METRICS, PARTS, SCORES
 
 Reading = Float64[Tensor, "*G"]
+
+FURTHER = ("ece-debiased", "rms-debiased", *(f"{score}-{part}" for score in SCORES for part in PARTS))
+"""Errors without the bias of few pixels, and what NLL and Brier score are made of."""
 
 
 @dataclass(frozen=True)
@@ -78,3 +94,62 @@ def read(evidence: Evidence, names: Sequence[str] = METRICS, form: Form = "table
     """Return metrics by name, and `pixels`; NaN for a region without pixels."""
     of = Readable(evidence, form)
     return {**{name: READINGS[name](of) for name in names}, "pixels": of.pixels.long()}
+
+
+def further_readings(evidence: Evidence) -> dict[str, Reading]:
+    """Every reading of `FURTHER`; NaN for a region without pixels."""
+    found = {"ece-debiased": debiased_ece(evidence.top), "rms-debiased": debiased_rms(evidence.top)}
+    pixels = evidence.support.sum(dim=-1).double()
+    frequency = evidence.support / pixels.unsqueeze(-1)
+    uncertainty = {
+        "nll": -torch.special.xlogy(frequency, frequency).sum(dim=-1),
+        "brier": 1 - frequency.square().sum(dim=-1),
+    }
+    for k, score in enumerate(SCORES):
+        calibration = _calibration(evidence.top, score)
+        refinement = evidence.sums[..., k] / pixels - calibration
+        values = (calibration, refinement, uncertainty[score] - refinement, uncertainty[score])
+        found.update({f"{score}-{part}": value for part, value in zip(PARTS, values, strict=True)})
+    return found
+
+
+def debiased_ece(h: Histogram) -> Reading:
+    """ECE less what chance adds to it; near 0 (on either side) for a calibrated network."""
+    count, gap, variance = _bins(h)
+    spread = variance.sqrt()
+    ratio = gap.abs() / spread.clamp(min=torch.finfo(torch.float64).tiny)
+    density = torch.exp(-ratio.square() / 2) / math.sqrt(2 * math.pi)
+    corrected: Tensor = gap.abs() * (2 * torch.special.ndtr(ratio) - 1) - 2 * spread * density
+    return (count * corrected).sum(dim=-1) / count.sum(dim=-1)
+
+
+def debiased_rms(h: Histogram) -> Reading:
+    """Root of the unbiased mean squared gap (Kumar et al. 2019); 0 where chance explains all of it."""
+    count, gap, variance = _bins(h)
+    squared = (count * (gap.square() - variance)).sum(dim=-1) / count.sum(dim=-1)
+    return squared.clamp(min=0).sqrt()
+
+
+def _calibration(h: Histogram, score: str) -> Reading:
+    count, gap, _ = _bins(h)
+    if score == "brier":
+        loss = gap.square()
+    else:
+        hit, confidence = h.hit.sum(dim=-2) / count.clamp(min=1), h.confidence.sum(dim=-2) / count.clamp(min=1)
+        # a mean confidence that rounds to 1 with a miss in the bin would cost infinitely much, and NLL is finite
+        inside = confidence.clamp(torch.finfo(torch.float64).tiny, 1 - torch.finfo(torch.float64).eps / 2)
+        loss = _relative_entropy(hit, inside) + _relative_entropy(1 - hit, 1 - inside)
+    return (count * loss).sum(dim=-1) / count.sum(dim=-1)
+
+
+def _relative_entropy(share: Tensor, expected: Tensor) -> Tensor:
+    entropy: Tensor = torch.special.xlogy(share, share) - torch.special.xlogy(share, expected)
+    return entropy
+
+
+def _bins(h: Histogram) -> tuple[Tensor, Tensor, Tensor]:
+    """Pixels of each bin, classes merged, its gap and the variance of its accuracy; 0 in an empty bin."""
+    count, hit, confidence = (field.sum(dim=-2).double() for field in h)
+    share = hit / count.clamp(min=1)
+    gap = (hit - confidence) / count.clamp(min=1)
+    return count, gap, share * (1 - share) / (count - 1).clamp(min=1)

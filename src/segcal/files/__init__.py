@@ -11,9 +11,8 @@ from segcal.files.guards import (
     refuse_unfinished,
     url_of,
 )
-from segcal.files.mapped import release_pages
 from segcal.files.outputs import signed_file, staged_file, staged_folder, staged_store
-from segcal.files.reading import read_json, read_text, read_toml, refuse_special, write_json
+from segcal.files.reading import read_json, read_text, read_toml, refuse_special, release_pages, write_json
 
 __all__ = [
     "LISTED",

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 from urllib.request import url2pathname
 
-from segcal.files.checksums import checksum
 from segcal.files.reading import read_json, write_json
 from segcal.files.signing import can_be_signed, is_signed
 from segcal.types import InputError
@@ -44,6 +43,10 @@ KINDS = {
 
 _GROWING = ("unfinished", "checkpoints")
 """Folders in which single files are written and removed, instead of replacing the folder."""
+
+
+_known: dict[tuple[int, int, int, int], str] = {}
+"""Checksums by what changes with the content of a file; a second name of a file (a hard link) has the same."""
 
 
 def url_of(path: str | Path) -> str | None:
@@ -178,6 +181,22 @@ def kind_of(folder: Path) -> str | None:
     return next((key for key in KINDS if key in content), None)
 
 
+def checksum(path: Path) -> str:
+    """Return the SHA-256 of a file; that of a link, a device or a pipe is empty, as no file of segcal is one."""
+    if path.is_symlink() or not path.is_file():
+        return ""
+    key = _identity_of(path)
+    if key not in _known:
+        with path.open("rb") as file:
+            _known[key] = hashlib.file_digest(file, "sha256").hexdigest()
+    return _known[key]
+
+
+def trust_checksum(path: Path, digest: str) -> None:
+    """Take over the checksum of a file that another process of the same run has just written."""
+    _known[_identity_of(path)] = digest
+
+
 def checksums(folder: Path) -> dict[str, str]:
     """Return the checksum of every file and empty folder below a folder except its marker, by relative path."""
     paths = sorted(path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir() or _is_empty(path))
@@ -247,3 +266,8 @@ def _links(folder: Path) -> Iterator[Path]:
                 yield Path(entry)
             elif entry.is_dir():
                 yield from _links(Path(entry))
+
+
+def _identity_of(path: Path) -> tuple[int, int, int, int]:
+    status = path.stat()
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns

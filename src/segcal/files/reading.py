@@ -1,9 +1,13 @@
-"""The one reader of JSON and TOML: regular files only, of limited size and depth, without NaN or infinity."""
+"""The one reader of JSON and TOML: regular files only, of limited size and depth, without NaN or infinity.
+
+Pages of memory-mapped files count as memory of the process until `release_pages`.
+"""
 
 from __future__ import annotations
 
 import json
 import math
+import mmap
 import stat
 import tomllib
 from pathlib import Path
@@ -16,6 +20,9 @@ _LARGEST = 1 << 26
 
 _DEEPEST = 100
 """Number of lists and tables inside one another."""
+
+_LARGE = 1 << 26
+"""Size in bytes above which it is worthwhile to release the pages of a mapped file."""
 
 
 def read_json(path: Path) -> Any:
@@ -59,6 +66,22 @@ def write_json(path: Path, content: Any) -> None:
     text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     # names of files that are not UTF-8 have surrogates, which JSON writes as escapes
     path.write_bytes(text.encode("utf-8", errors="backslashreplace"))
+
+
+def release_pages(array: object, *, least: int = _LARGE, unchanged: bool = False) -> None:
+    """Release the memory of a large memory-mapped array; it is read from disk again if needed.
+
+    The pages of a mapped file count as memory of the process, so that reading a volume once would keep all of it.
+
+    Args:
+        array: Any array; arrays that are not mapped are left alone.
+        least: Size in bytes above which an array counts as large.
+        unchanged: Whether nothing was written to an array that is copied on write; changes would be lost.
+    """
+    mapped = getattr(array, "_mmap", None)
+    unchanged = unchanged or getattr(array, "mode", None) == "r"
+    if isinstance(mapped, mmap.mmap) and unchanged and len(mapped) > least and hasattr(mmap, "MADV_DONTNEED"):
+        mapped.madvise(mmap.MADV_DONTNEED)
 
 
 def _finite(text: str) -> float:

@@ -16,7 +16,7 @@ Section = Literal["calibration", "quality"]
 
 SCORES = ("nll", "brier")
 PARTS = ("calibration", "refinement", "resolution", "uncertainty")
-"""Parts that NLL and Brier score are decomposed into (`segcal.evidence.decomposition`)."""
+"""Parts that NLL and Brier score are decomposed into (`segcal.evidence.readings`)."""
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,12 @@
 
 from segcal.functional.catalogue import CALIBRATION, QUALITY
 from segcal.regions import REGIONS
-from segcal.tables.further import FurtherTable
+from segcal.tables.further import FurtherTable, surface_dice_in_words, surface_headings, surface_table
 from segcal.tables.latex import latex_table
 from segcal.tables.markdown import markdown_table
 from segcal.tables.paper import Cell, PaperTable, paper_table
 from segcal.tables.presentation import Average, Presentation, named_method
 from segcal.tables.summaries import image_means, summary, volume_bias
-from segcal.tables.surfaces import surface_dice_in_words, surface_headings, surface_table
 from segcal.tables.terminal import TerminalTable
 
 __all__ = [

@@ -1,9 +1,20 @@
-"""A table beside the paper's, as terminal, LaTeX and Markdown show it."""
+"""Tables beside the paper's, as terminal, LaTeX and Markdown show them; that of the segmentation quality is one."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+import pandas as pd
+
+from segcal.functional.catalogue import SURFACES
+from segcal.tables.paper import Cell
+
+_TITLE = "Segmentation: mean(std) over cases of the mean over structures"
+_NOTE = (
+    "ASD, MD: average and maximum distance; 95MD: 95 % of the distances of both directions together; HD95: of the "
+    "larger direction"
+)
 
 
 @dataclass(frozen=True)
@@ -23,3 +34,54 @@ class FurtherTable:
     headings: Sequence[str]
     rows: Mapping[str, Sequence[str]]
     note: str
+
+
+def surface_table(means: pd.DataFrame, unit: str, tolerance: float, background: str = "") -> FurtherTable:
+    """Return the table of means with the columns `method metric mean std undefined`.
+
+    Args:
+        means: The figures.
+        unit: Unit of the distances; "" if it is not known.
+        tolerance: Of the surface Dice, in that unit.
+        background: Name of the class that is left out; "" for none.
+    """
+    cells = {(row.method, row.metric): Cell(row.metric, row.mean, row.std) for row in means.itertuples()}  # type: ignore[arg-type]
+    methods = dict.fromkeys(str(method) for method in means["method"])
+    rows = {method: tuple(cells[method, metric].number() for metric in SURFACES) for method in methods}
+    note = f"SD: {surface_dice_in_words(unit, tolerance)}; {_NOTE}{_alone(int(means['undefined'].max()))}"
+    without = f", without the background '{background}'" if background else ""
+    return FurtherTable(f"{_TITLE}{without}", "Method", surface_headings(unit), rows, note)
+
+
+def surface_headings(unit: str) -> list[str]:
+    """Return the headings of the figures; only distances have the unit.
+
+    Examples:
+        >>> surface_headings("pixels")[:3], surface_headings("")[2]
+        (['Dice(%)↑', 'SD(%)↑', 'ASD(pixels)↓'], 'ASD↓')
+    """
+    return [metric.heading.replace("(mm)", f"({unit})" if unit else "") for metric in SURFACES.values()]
+
+
+def surface_dice_in_words(unit: str, tolerance: float) -> str:
+    """Return what the surface Dice is; it means nothing without its tolerance.
+
+    Examples:
+        >>> surface_dice_in_words("mm", 1.0), surface_dice_in_words("pixels", 1.0)
+        ('surface Dice at a tolerance of 1 mm', 'surface Dice at a tolerance of 1 pixel')
+    """
+    own = unit.removesuffix("s") if tolerance == 1 else unit
+    return f"surface Dice at a tolerance of {tolerance:g} {own}".rstrip()
+
+
+def _alone(structures: int) -> str:
+    """Return what to say of structures of cases that have no distance.
+
+    Examples:
+        >>> _alone(1)
+        '; 1 structure is only in the prediction or only in the truth of a case: Dice 0'
+    """
+    if not structures:
+        return ""
+    many = "1 structure is" if structures == 1 else f"{structures} structures are"
+    return f"; {many} only in the prediction or only in the truth of a case: Dice 0"

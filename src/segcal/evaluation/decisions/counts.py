@@ -15,8 +15,7 @@ from jaxtyping import Float64, Int64, Shaped
 from torch import Tensor
 
 from segcal.cases import CaseStream, StreamedCase
-from segcal.evaluation.heads import ExclusiveHead
-from segcal.evaluation.methods import Method, calibrated_slabs, device_of
+from segcal.evaluation.methods import ExclusiveHead, Method, calibrated_slabs, device_of
 from segcal.evidence import Evidence, Histogram, describe
 from segcal.evidence.cells import empty_cells
 from segcal.functional import counting

@@ -14,8 +14,7 @@ from segcal.evaluation.decisions.counts import Counts, decided_classes, threshol
 from segcal.evaluation.decisions.model import TABLES, Decisions
 from segcal.evaluation.decisions.volumes import volume_tables
 from segcal.evaluation.doubts import leaks
-from segcal.evaluation.heads import ExclusiveHead, heads_of
-from segcal.evaluation.methods import Method, check_methods, device_of
+from segcal.evaluation.methods import ExclusiveHead, Method, check_methods, device_of, heads_of
 from segcal.evaluation.protocol import Protocol
 from segcal.functional.checks import ignored_labels
 from segcal.functional.conformal import controlled_index, fewest_units, group_means, left_out_indices

@@ -23,8 +23,7 @@ from segcal.evaluation.decisions.counts import (
     voxel_size,
 )
 from segcal.evaluation.decisions.model import TABLES, Decisions
-from segcal.evaluation.heads import heads_of
-from segcal.evaluation.methods import Method, check_methods
+from segcal.evaluation.methods import Method, check_methods, heads_of
 from segcal.functional.conformal import conformal_radius, fewest_units, left_out_radii
 from segcal.statistics import clusters_of
 from segcal.types import Array, Case, InputError

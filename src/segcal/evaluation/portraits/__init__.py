@@ -4,9 +4,8 @@ A portrait holds some pixels of the case in 8 bits, as maps of each method (the 
 histograms of the whole image and of three of its Local patches (Fig. 2).
 """
 
-from segcal.evaluation.portraits.choice import choose_cases
 from segcal.evaluation.portraits.files import FOLDER, FORMAT, load_portraits, save_portraits
-from segcal.evaluation.portraits.make import make_portraits
+from segcal.evaluation.portraits.make import choose_cases, make_portraits
 from segcal.evaluation.portraits.maps import local_gap
 from segcal.evaluation.portraits.model import LEVELS, NOTHING, Curve, Kind, Layer, Patch, PixelRegion, Portrait
 from segcal.evaluation.portraits.optimum import local_optimum

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from scipy.ndimage import uniform_filter
 
-from segcal.evaluation.portraits.model import LEVELS, LOGARITHMIC, NOTHING, Curve, Kind, Layer, PixelRegion
+from segcal.evaluation.portraits.model import LEVELS, LOGARITHMIC, NOTHING, Curve, Kind, Layer, PixelRegion, Thinning
 from segcal.evaluation.portraits.optimum import BOUNDS
-from segcal.evaluation.portraits.thinning import Thinning
 from segcal.types import Array, Case
 
 OTHER = 254

@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Float, Float32, Int
 from torch import Tensor
 
-from segcal.evaluation.portraits.thinning import Thinning
+from segcal.evaluation.portraits.model import Thinning
 from segcal.functional.slopes import likelihood_slopes
 from segcal.types import Array
 
