@@ -17,11 +17,12 @@ import segcal
 from segcal.apply import CalibratedFiles
 from segcal.data.folders.folder import open_folder
 from segcal.data.folders.writer import write_folder
-from segcal.engines import Engine, Run, engine_of, finished
+from segcal.engines import Engine, Run, engine_of
 from segcal.engines.run import FinishedCases
 from segcal.evaluation.builder import ResultsBuilder
 from segcal.evaluation.case_evidence import CaseEvidence
 from segcal.evaluation.measure import Evaluation
+from segcal.files import write_json
 from segcal.types import Case, InputError
 from support.commands import refuse, run, succeed
 from support.runs import COMMANDS, contents, five_cases
@@ -339,15 +340,15 @@ def test_what_users_put_into_unfinished_output_is_kept(data: Path, monkeypatch: 
 def test_the_files_of_an_unfinished_case_are_removed(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its probabilities were complete, but its record was not written."""
     monkeypatch.chdir(data.parent)
-    write = finished.write_json
+    write = write_json
 
     def failing(path: Path, content: dict[str, str]) -> None:
-        if content["case"] == "case-1":
+        if content.get("case") == "case-1":
             raise OSError(28, "No space left on device")
         write(path, content)
 
     with monkeypatch.context() as patch:
-        patch.setattr(finished, "write_json", failing)
+        patch.setattr("segcal.engines.run.write_json", failing)
         for _ in range(2):
             assert "1 finished case is kept" in refuse(*COMMANDS["apply"], "--out", "probs")
             left = {name.partition("/")[2][33:] for name in contents(Path("probs.unfinished"))}

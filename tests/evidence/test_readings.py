@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from segcal.evidence import Evidence, describe, read
-from segcal.evidence.readings import READINGS, Readable
+from segcal.evidence.readings import FURTHER, READINGS, Readable
 from segcal.functional import catalogue
 from segcal.functional.catalogue import CATALOGUE, METRICS, POOLED_METRICS, Better, Metric, Unit
 
