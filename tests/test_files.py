@@ -31,8 +31,6 @@ from segcal.files import (
 )
 from segcal.files.outputs import _staged
 from segcal.types import InputError
-from support.commands import refuse, succeed
-from support.runs import five_cases
 
 
 class BrokenError(Exception):
@@ -534,28 +532,3 @@ def test_text_that_would_take_for_ever_is_refused(tmp_path: Path, kind: str, rea
     expected = {"fifo": "must be a regular file", "endless": "must be a regular file", "sparse": "at most 64 MiB"}
     with pytest.raises(InputError, match=expected.get(kind, "is not readable")):
         read(path)
-
-
-INPUTS = {
-    "data/logits/case-1.npy": ("evaluate", "data"),
-    "data/labels/case-1.png": ("evaluate", "data"),
-    "data/segcal.toml": ("evaluate", "data"),
-    "data/splits.json": ("evaluate", "data"),
-    "ts/segcal.json": ("apply", "ts", "data", "--out", "probs"),
-    "ts/weights.safetensors": ("apply", "ts", "data", "--out", "probs"),
-    "results/segcal.json": ("table", "results"),
-    "results/images.csv": ("table", "results"),
-}
-
-
-@pytest.mark.parametrize("name", INPUTS)
-def test_commands_refuse_pipes_and_devices(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pipe without a writer never answers, and /dev/zero never ends."""
-    five_cases(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    if name.startswith("results"):
-        succeed("evaluate", "data", "--out", "results")
-    for special in ("fifo", "endless"):
-        Path(name).unlink()
-        SPECIAL[special](Path(name))
-        assert "must be a regular file" in refuse(*INPUTS[name])

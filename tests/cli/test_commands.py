@@ -326,7 +326,7 @@ def test_demo_tells_the_whole_story(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert command in COMMANDS
     small = simulated(4, size=(12, 12))
     parts = {"fit": small[:1], "validation": small[3:], "test": small[1:3]}
-    monkeypatch.setattr("segcal.cli.demo_story.load_sample", lambda name: parts)
+    monkeypatch.setattr("segcal.data.sample.load_sample", lambda name: parts)
     places = succeed_json("demo", "--out", tmp_path / "demo")  # a second time replaces the first
     assert places["page"] == str(tmp_path / "demo" / "page.html")
     assert places["recommendation"]["baseline"] == "UC"

@@ -19,7 +19,7 @@ LINES = 60
 
 @pytest.mark.parametrize("command", EACH, ids=" ".join)
 def test_help_fits_on_a_screen_and_has_an_example(command: tuple[str, ...]) -> None:
-    shown = run(*command, "--help", width=100).stdout
+    shown = run(*command, "--help", width=80).stdout
     assert len(shown.splitlines()) <= LINES
     assert re.search(rf"Example: segcal {' '.join(command)}", shown)
     assert "--json" in shown

@@ -11,7 +11,7 @@ import typer
 
 from segcal.cli import nnunet
 from segcal.cli.console import Group, ManyValues
-from segcal.cli.groups import flattened
+from segcal.cli.options import flattened
 from segcal.training.environment import alone, launched
 from segcal.version import __version__
 

@@ -39,16 +39,16 @@ def compare(
     fit_options: FitOptions,
     methods: Annotated[
         list[str] | None,
-        typer.Option(help="Methods; those of the paper's tables by default.", autocompletion=complete_method),
+        typer.Option(help="Methods; by default the paper's.", metavar="NAME", autocompletion=complete_method),
     ] = None,
-    fit_split: Annotated[str | None, option(DATA, "Split to fit on; 'fit' if there is one.")] = None,
-    test_split: Annotated[str | None, option(DATA, "Split to measure on; 'test' if there is one.")] = None,
+    fit_split: Annotated[str | None, option(DATA, "Split to fit on; 'fit' if present.")] = None,
+    test_split: Annotated[str | None, option(DATA, "Split to measure on; 'test' if present.")] = None,
 ) -> None:
-    """Fit several methods on the same images and measure them on others, with their costs.
+    """Fit several methods on the same images and measure them on others.
 
-    A method that cannot be fitted is reported, and the others continue. With --out, an interrupted run can be resumed.
+    A method that cannot be fitted is reported. With --out, a run can be resumed.
 
-    Example: segcal compare DATA --methods ts,lts,isotonic --reference lts --out results/
+    Example: segcal compare DATA --methods ts,lts,isotonic --out results/
     """
     from segcal.calibrators.progress import fit_with_progress
     from segcal.cli.settings import chosen_settings

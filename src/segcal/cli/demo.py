@@ -1,12 +1,12 @@
-"""`segcal demo`: the commands one after another, on sample data."""
+"""`segcal demo`: the commands one after another, on brains where the extra `demo` is installed, else on scenes."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -15,12 +15,58 @@ from segcal.cli.options import OUTPUT, AsJson, option
 
 if TYPE_CHECKING:
     from segcal.evaluation.recommendation import Recommendation
+    from segcal.types import Case
 
 _TITLES = {
     "ts": "One temperature",
     "lts": "One temperature per pixel",
     "cts": "A temperature from the context",
 }
+
+
+class Story(NamedTuple):
+    """A sample, and how the demo fits and measures on it."""
+
+    title: str
+    splits: Mapping[str, Sequence[Case]]
+    class_names: tuple[str, ...]
+    background: int | None
+    fits: Mapping[str, tuple[str, ...]]
+    """Options of `segcal fit` for each method."""
+    patch_sizes: tuple[int, ...]
+    """Sides of the Local patches; the first is that of the tables."""
+
+
+def _brain_story() -> Story:
+    """Return the story of a 3D U-Net on brains."""
+    from segcal.data.sample import brain, load_sample
+    from segcal.regions import local_patch_size
+
+    splits = load_sample("brain")
+    size = local_patch_size([case.logits.shape[1:] for case in splits["test"]])
+    training = ("--epochs", "100", "--set", "learning_rate=0.005", "cosine=true", "crop=32", "positivity=softplus")
+    return Story(
+        title="brains made from the MNI152 template, scores of a 3D U-Net",
+        splits=splits,
+        class_names=brain.CLASSES,
+        background=0,
+        fits={"ts": (), "lts": training, "cts": ()},
+        patch_sizes=(size, size // 2),
+    )
+
+
+def _scene_story() -> Story:
+    """Return the story of simulated scenes."""
+    from segcal.data.sample import load_sample
+
+    return Story(
+        title="simulated scenes",
+        splits=load_sample("scenes"),
+        class_names=("field", "road", "water", "forest", "town"),
+        background=None,
+        fits={"ts": (), "lts": ("--epochs", "60", "--set", "learning_rate=0.003", "flips=true")},
+        patch_sizes=(48, 12, 24, 96),
+    )
 
 
 def demo(
@@ -31,13 +77,12 @@ def demo(
 
     Example: segcal demo
     """
-    from segcal.cli.demo_story import choose_story
     from segcal.data.folders.writer import write_folder
     from segcal.data.sample import brain
     from segcal.evaluation.recommendation import recommend
     from segcal.evaluation.results import Results
 
-    story, step = choose_story(), count(1)
+    story, step = _brain_story() if brain.has_template() else _scene_story(), count(1)
     data, probs, results, page = (out / name for name in ("data", "probs", "results", "page.html"))
     fitted = [out / method for method in story.fits]
     OUT.quiet = as_json

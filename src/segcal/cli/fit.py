@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from string import Formatter
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from segcal.cli.console import OUT, say, say_json, warn
-from segcal.cli.options import OUTPUT, AsJson, Data, Device, FitOptions, FolderOptions, Method, Split, option
+from segcal.cli.options import Data, FitCommand, FitOptions, FolderOptions
 from segcal.text import counted
 
 if TYPE_CHECKING:
@@ -18,13 +18,9 @@ if TYPE_CHECKING:
 
 def fit(
     data: Data,
-    out: Annotated[Path, option(OUTPUT, "Folder to save the calibrator in.")],
+    fit_command: FitCommand,
     folder_options: FolderOptions,
     fit_options: FitOptions,
-    method: Method = "auto",
-    split: Split = None,
-    device: Device = "auto",
-    as_json: AsJson = False,
 ) -> None:
     """Fit a calibrator on a folder of scores and labels, and save it.
 
@@ -38,15 +34,15 @@ def fit(
     from segcal.files import check_output_folder
     from segcal.training.processes import choose_device, is_first_process
 
+    method, out, device = fit_command.method, fit_command.out, choose_device(fit_command.device)
     check_output_folder(out, "method", data, folder_options.labels)
-    constructor, training = chosen_settings([method], fit_options, device=device)[method]
-    folder = open_at(data, folder_options, split, "fit")
-    place = choose_device(device)
-    calibrator = create_for(method, folder, constructor, logits_only=fit_options.logits_only, device=place)
+    constructor, training = chosen_settings([method], fit_options, device=fit_command.device)[method]
+    folder = open_at(data, folder_options, fit_command.split, "fit")
+    calibrator = create_for(method, folder, constructor, logits_only=fit_options.logits_only, device=device)
     fit_with_progress(calibrator, folder, validation_of(data, folder_options, fit_options.validation, folder), training)
     if is_first_process():
         calibrator.save(out)
-        print_report(method, calibrator.fit_report_, out, as_json, folder.class_names or ())
+        print_report(method, calibrator.fit_report_, out, fit_command.as_json, folder.class_names or ())
 
 
 def print_report(method: str, report: FitReport, out: Path, as_json: bool, class_names: Sequence[str] = ()) -> None:

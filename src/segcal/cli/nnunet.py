@@ -9,22 +9,16 @@ from typing import Annotated
 import typer
 
 from segcal.cli.console import say, say_json
-from segcal.cli.options import OUTPUT, AsJson, Device, FitOptions, FolderOptions, Method, SavedCalibrator, Split, option
+from segcal.cli.options import OUTPUT, AsJson, Device, FitCommand, FitOptions, FolderOptions, SavedCalibrator, option
 
 _NETWORK = "Network"
 
-Model = Annotated[Path, typer.Argument(help="Trained model: the folder with fold_0, plans.json and dataset.json.")]
-
 
 def fit(
-    model: Model,
-    out: Annotated[Path, option(OUTPUT, "Folder to save the calibrator in.")],
+    model: Annotated[Path, typer.Argument(help="Trained model: the folder with fold_0, plans.json and dataset.json.")],
+    fit_command: FitCommand,
     folder_options: FolderOptions,
     fit_options: FitOptions,
-    method: Method = "auto",
-    split: Split = None,
-    device: Device = "auto",
-    as_json: AsJson = False,
 ) -> None:
     """Fit a calibrator on the cross-validation of a trained nnU-Net: every case as predicted by the fold without it.
 
@@ -40,16 +34,7 @@ def fit(
             f"'{model}' must hold probabilities in fold_*/validation, got none; "
             "run nnUNetv2_train DATASET CONFIGURATION FOLD --val --npz for every fold"
         )
-    fit_folder(
-        data=model,
-        out=out,
-        folder_options=folder_options,
-        fit_options=replace(fit_options, logits_only=True),
-        method=method,
-        split=split,
-        device=device,
-        as_json=as_json,
-    )
+    fit_folder(model, fit_command, folder_options, replace(fit_options, logits_only=True))
 
 
 def predict(

@@ -22,6 +22,7 @@ import numpy as np
 from segcal.data.io.nifti import check_same_place, read_volume
 from segcal.data.io.npy import write_header
 from segcal.files import MARKER, release_pages, staged_folder, write_json
+from segcal.functional.arrays import is_mapped
 from segcal.fusion.joint_label_fusion import joint_label_fusion_weights, similarity_weights
 from segcal.fusion.voting import Fused, majority_vote, plurality_vote, weighted_vote
 from segcal.types import Array, InputError
@@ -120,7 +121,7 @@ class _Spill:
 
     def mapped(self, path: Path) -> Array:
         values, _ = read_volume(path)
-        if isinstance(values, np.memmap) or isinstance(values.base, np.memmap):
+        if is_mapped(values):
             return values
         copy = self.folder / f"{self.count}.npy"
         self.count += 1

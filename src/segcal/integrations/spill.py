@@ -12,9 +12,9 @@ from tempfile import TemporaryDirectory
 from typing import Any, Self, overload
 
 import numpy as np
-import torch
 from torch import Tensor, distributed
 
+from segcal.functional.arrays import to_array
 from segcal.training.processes import rank_and_world
 from segcal.types import Array, Case
 
@@ -112,7 +112,7 @@ class SpilledCases(Sequence[Case]):
         if self._folder is None:
             self._folder = TemporaryDirectory(prefix="segcal-", dir=self._parent, ignore_cleanup_errors=True)
         path = Path(self._folder.name) / f"{next(self._numbers)}-{name}.npy"
-        np.save(path, _array(values), allow_pickle=False)
+        np.save(path, to_array(values), allow_pickle=False)
         mapped: Array = np.load(path, mmap_mode="r", allow_pickle=False)
         return mapped
 
@@ -131,18 +131,10 @@ def _from_all(own: Sequence[Case], rank: int, world: int) -> Iterator[tuple[int,
 
 
 def _digest(labels: Any) -> bytes:
-    return hashlib.blake2b(np.ascontiguousarray(_array(labels)).tobytes()).digest()
+    return hashlib.blake2b(np.ascontiguousarray(to_array(labels)).tobytes()).digest()
 
 
 def _same_scores(case: Case, other: Case) -> bool:
     """Return whether two cases have the same scores; those of an image depend on its batch in the last digits."""
-    ours, theirs = (_array(one.logits) for one in (case, other))
+    ours, theirs = (to_array(one.logits) for one in (case, other))
     return ours.shape == theirs.shape and np.allclose(ours, theirs, rtol=1e-3, atol=1e-4)
-
-
-def _array(values: Array | Tensor) -> Array:
-    """Return values for NumPy, which has no bfloat16."""
-    if not isinstance(values, Tensor):
-        return values
-    array: Array = (values.float() if values.dtype == torch.bfloat16 else values).cpu().numpy()
-    return array

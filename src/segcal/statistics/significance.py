@@ -4,7 +4,7 @@ Every method is measured on the same images, so the values of two methods come i
 pairs: differences in difficulty between images count as noise. Wilcoxon's signed-rank test looks at the difference
 within each pair, from which that noise is gone, and so detects smaller differences.
 
-A new test is its two functions, one line in `TESTS` and its name in `Test`; tables, messages and help follow.
+A new test is its two functions, one line in `TESTS` and its name in `Test`; tables and messages follow.
 """
 
 from __future__ import annotations
@@ -26,14 +26,12 @@ class SignificanceTest:
 
     Attributes:
         title: Name in tables.
-        about: What to know when choosing it, in a few words.
         p_value: Two-sided p-value of (ours, theirs); 1 where nothing differs.
         tends_lower: Whether ours tend to be lower than theirs, in the ranks that the test is about.
         paired: Whether values are compared image by image; images of one group then count once.
     """
 
     title: str
-    about: str
     p_value: Callable[[Array, Array], float]
     tends_lower: Callable[[Array, Array], bool]
     paired: bool = False
@@ -126,17 +124,7 @@ def _finite(values: Sequence[float] | Array) -> Array:
 
 
 TESTS: Mapping[Test, SignificanceTest] = {
-    "wilcoxon": SignificanceTest("paired Wilcoxon", "image by image", wilcoxon_p, _pairs_lower, paired=True),
-    "paper": SignificanceTest("Mann-Whitney U", "Mann-Whitney U", mann_whitney_p, _tends_lower),
+    "wilcoxon": SignificanceTest("paired Wilcoxon", wilcoxon_p, _pairs_lower, paired=True),
+    "paper": SignificanceTest("Mann-Whitney U", mann_whitney_p, _tends_lower),
 }
 """Every test by name, the default first."""
-
-
-def describe_tests() -> str:
-    """Return the tests with a few words about each, for help texts.
-
-    Examples:
-        >>> describe_tests()
-        'wilcoxon (image by image), paper (Mann-Whitney U)'
-    """
-    return ", ".join(f"{name} ({test.about})" for name, test in TESTS.items())

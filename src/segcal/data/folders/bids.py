@@ -9,8 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from segcal.data.folders.by_name import by_name, existing, only
-from segcal.data.folders.layouts import FolderRequest, FoundCases, cases_by_name, labels_without_scores
+from segcal.data.folders.layouts import (
+    FolderRequest,
+    FoundCases,
+    by_name,
+    cases_by_name,
+    existing,
+    labels_without_scores,
+    only,
+)
 from segcal.data.io.formats import LABELS, SCORES
 
 

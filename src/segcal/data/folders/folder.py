@@ -17,11 +17,10 @@ import numpy as np
 from torch import Tensor
 
 from segcal.data.folders import bids, nnunet, ours, totalsegmentator
-from segcal.data.folders.by_name import existing, place_of
 from segcal.data.folders.case_files import CaseFiles, CaseSpec
 from segcal.data.folders.classes import DeclaredClasses
 from segcal.data.folders.crop import Crop
-from segcal.data.folders.layouts import FolderRequest
+from segcal.data.folders.layouts import FolderRequest, existing, place_of
 from segcal.data.folders.settings import Scores, Splits, check_background, check_scores, read_settings, read_splits
 from segcal.files import refuse_unfinished
 from segcal.functional.arrays import to_array

@@ -1,20 +1,38 @@
-"""Types that the folder layouts share, and the files of a case by name.
+"""Parts that the folder layouts share: what they are asked and answer, and the files of a case by name.
 
 A layout is a module with two functions: `matches(root)` tells whether a folder has the layout, and `find(request)`
 returns its cases. `segcal.data.folders.folder` lists the layouts.
+
+Files of different kinds have the same name, or names of the Brain Imaging Data Structure (BIDS) with the same entities:
+`sub-01_ses-1_probseg.nii.gz` and `sub-01_ses-1_desc-manual_dseg.nii.gz`. Folders `sub-*/` are searched to any depth.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import importlib.util
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
+from typing import Any, cast
 
-from segcal.data.folders.by_name import bids_entities, by_name, files_of, only
 from segcal.data.folders.case_files import CaseFiles
 from segcal.data.folders.settings import Channels, FolderSettings, Scores, Splits
-from segcal.data.io.formats import IMAGES, LABELS
-from segcal.text import counted
+from segcal.data.io.formats import IMAGES, LABELS, extension_of, format_of
+from segcal.files import local_path, url_of
+from segcal.text import counted, is_utf8
+from segcal.types import InputError
+
+_LOSSY = "JPEG changes values, so write labels as PNG"
+_PICKLE = "it can run code when it is loaded, so save the scores with np.save(path, tensor.cpu().numpy())"
+_REMEDIES = {
+    **{("label", end): _LOSSY for end in (".jpg", ".jpeg")},
+    **{(what, end): _PICKLE for what in ("score", "label") for end in (".pt", ".pth", ".pkl", ".pickle", ".ckpt")},
+    **{("score", end): "scores need a number for each class, so save them with np.save" for end in (".png", ".jpg")},
+}
+"""Remedies for files that hold scores or labels in other formats."""
+_CONVERT = "convert it to one of these formats"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,3 +142,137 @@ def some_of(names: Sequence[str], what: str) -> str:
     """
     shown = ", ".join([*(f"'{name}'" for name in names[:3]), *(["..."] if len(names) > 3 else [])])
     return f"{counted(len(names), what)} ({shown})"
+
+
+def place_of(path: str | Path) -> Path:
+    """Return a path, or, for the URL of an object store, what behaves like one (also if it was a Path in between)."""
+    url = url_of(path)
+    if url is None or url.startswith(("file:", "local:")):
+        return local_path(path)
+    if "::" in url:
+        raise InputError(f"URLs must have one protocol, got '{url}'; unpack the archive, and give its folder")
+    if importlib.util.find_spec("upath") is None:
+        raise InputError("URLs need universal-pathlib, which is not installed; pip install segcal[store]")
+    from upath import UPath  # noqa: PLC0415
+
+    try:
+        place: Path = UPath(url)
+        cast(Any, place).fs.protocol  # noqa: B018  (imports the driver)
+    except ImportError as error:
+        raise InputError(
+            f"'{url}' needs a driver of fsspec ({_first_line(error)}); install it beside segcal"
+        ) from error
+    except ValueError as error:
+        raise InputError(f"'{url}' cannot be read ({_first_line(error)}); give a URL that fsspec knows") from error
+    return place
+
+
+def existing(path: Path, what: str) -> Path:
+    """Return `path`; raise unless it is a folder."""
+    if not _is_dir(path):
+        got = "a file" if path.exists() else "nothing"
+        raise InputError(f"the {what} folder '{path}' must exist, got {got} there; give the right {what} folder")
+    return path
+
+
+def _is_dir(path: Path) -> bool:
+    """Return whether a path is a folder; stores raise errors of their own if they cannot be reached."""
+    try:
+        return path.is_dir()
+    except OSError:
+        raise
+    except Exception as error:
+        if not hasattr(path, "fs"):
+            raise
+        reason = _first_line(error) or type(error).__name__
+        raise InputError(f"'{path}' cannot be read ({reason}); check the URL, the connection and your keys") from error
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), "")
+
+
+def by_name(folder: Path, extensions: Sequence[str]) -> dict[str, list[Path]]:
+    """Return files with one of `extensions` by their name without it; hidden ones are left out."""
+    found: dict[str, list[Path]] = {}
+    for path in _files(folder) if folder.is_dir() else ():
+        extension = extension_of(path, extensions)
+        if extension and path.is_dir() == format_of(path).is_folder and not path.name.startswith("."):
+            if not is_utf8(path.name):
+                raise InputError(f"names of files must be UTF-8, got '{path}'; rename it")
+            found.setdefault(path.name[: -len(extension)], []).append(path)
+    return found
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Yield the content of a folder, and that of the folders of its subjects."""
+    for path in sorted(folder.iterdir()):
+        yield path
+        if path.name.startswith("sub-") and path.is_dir() and not path.suffix:
+            yield from sorted(inner for inner in path.rglob("*") if "." not in inner.parent.name)
+
+
+def bids_entities(name: str) -> tuple[str, ...]:
+    """Return the entities in a BIDS name, except for the description; none for other names.
+
+    Examples:
+        >>> bids_entities("sub-01_ses-1_desc-manual_dseg"), bids_entities("scan_01")
+        (('sub-01', 'ses-1'), ())
+    """
+    parts = name.split("_")
+    if not re.fullmatch(r"sub-[a-zA-Z0-9]+(_[a-zA-Z0-9]+-[a-zA-Z0-9+]+)*(_[a-zA-Z0-9]+)?", name):
+        return ()
+    return tuple(part for part in parts if "-" in part and not part.startswith("desc-"))
+
+
+def files_of(name: str, found: Mapping[str, list[Path]]) -> list[Path]:
+    """Return the files of a case: those of its name, else those with its BIDS entities."""
+    if name in found or not (entities := bids_entities(name)):
+        return found.get(name, [])
+    return [path for other, paths in found.items() if bids_entities(other) == entities for path in paths]
+
+
+def only(
+    name: str,
+    found: Mapping[str, list[Path]],
+    what: str,
+    folder: Path,
+    extensions: Sequence[str],
+    cases: Collection[str] = (),
+) -> Path:
+    """Return the one file of a case; raise if there is none or more than one.
+
+    Files of the other `cases` are not proposed in its place: a renamed one would be the truth of the wrong image.
+    """
+    paths = files_of(name, found)
+    if not paths:
+        free = [other for other in found if other not in cases]
+        near = _longer(name, free) or get_close_matches(name, free, n=1)
+        hint = f"did you mean '{found[near[0]][0].name}'? rename it" if near else "add it, or remove the case"
+        hint = unreadable(folder, name, what) or hint
+        raise InputError(
+            f"case '{name}' must have one {what} file, got none at '{folder / name}{extensions[0]}' "
+            f"(or {'|'.join(extensions[1:])}); {hint}"
+        )
+    if len(paths) > 1:
+        got = " and ".join(f"'{path}'" for path in paths)
+        raise InputError(f"case '{name}' must have one {what} file, got {got}; remove one")
+    return paths[0]
+
+
+def _longer(name: str, found: Collection[str]) -> list[str]:
+    """Return names with something before or after this one: `scan_1_gt` and `gt-scan_1` for `scan_1`, not `scan_10`."""
+    return [other for other in found if re.fullmatch(rf"(.*[\W_])?{re.escape(name)}([\W_].*)?", other)]
+
+
+def unreadable(folder: Path, name: str, what: str) -> str:
+    """Return what to do about a file `name.*` in a format that is not read as scores or labels; "" if there is none.
+
+    An empty name stands for any file.
+    """
+    start = f"{name}." if name else ""
+    files = sorted(folder.iterdir()) if folder.is_dir() else []
+    found = [path for path in files if path.is_file() and path.name.startswith(start) and path.name[:1] != "."]
+    if not found:
+        return ""
+    return f"'{found[0].name}' is not read: {_REMEDIES.get((what, found[0].suffix.lower()), _CONVERT)}"

@@ -15,9 +15,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from segcal.data.folders.by_name import by_name, existing
 from segcal.data.folders.case_files import CaseFiles
-from segcal.data.folders.layouts import FolderRequest, FoundCases, cases_by_name, labels_without_scores, some_of
+from segcal.data.folders.layouts import (
+    FolderRequest,
+    FoundCases,
+    by_name,
+    cases_by_name,
+    existing,
+    labels_without_scores,
+    some_of,
+)
 from segcal.data.folders.settings import Channels, Splits
 from segcal.data.io.formats import LABELS
 from segcal.data.io.nifti import is_nifti

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from segcal.data.folders.by_name import by_name, existing, only, unreadable
-from segcal.data.folders.layouts import FolderRequest, FoundCases, cases_by_name, labels_without_scores
+from segcal.data.folders.layouts import (
+    FolderRequest,
+    FoundCases,
+    by_name,
+    cases_by_name,
+    existing,
+    labels_without_scores,
+    only,
+    unreadable,
+)
 from segcal.data.io.formats import SCORES
 from segcal.types import InputError
 

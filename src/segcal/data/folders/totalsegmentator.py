@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from segcal.data.folders.by_name import by_name
-from segcal.data.folders.layouts import FolderRequest, FoundCases
+from segcal.data.folders.layouts import FolderRequest, FoundCases, by_name
 from segcal.data.folders.nnunet import archived_cases
 
 

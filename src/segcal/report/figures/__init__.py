@@ -1,7 +1,7 @@
 """Static figures for papers, in matplotlib.
 
-A figure is a function of a `Request`. To add one, write it and add a line to `FIGURES`, from which `segcal figure`
-takes the name and the help.
+A figure is a function of a `Request`. To add one, write it and add a line to `FIGURES`, which `segcal figure`
+offers by name.
 """
 
 from __future__ import annotations
@@ -13,30 +13,28 @@ from typing import Any, NamedTuple, Unpack
 from segcal.evaluation.results import Results
 from segcal.files import signed_file
 from segcal.report.figures import cases, metrics, reliability
-from segcal.report.figures.request import FigureOptions, Request, drawn, import_pyplot
-from segcal.report.figures.style import FORMATS, STYLE
+from segcal.report.figures.drawing import FORMATS, STYLE, FigureOptions, Request, drawn, import_pyplot
 from segcal.tables import named_method
 from segcal.text import suggestion
 from segcal.types import InputError
 
 
 class Figure(NamedTuple):
-    """Drawing function and content of a figure, and whether it needs portraits of cases."""
+    """Drawing function of a figure, and whether it needs portraits of cases."""
 
     draw: Callable[[Request], Any]
-    shows: str
     portraits: bool = False
 
 
 FIGURES: dict[str, Figure] = {
-    "reliability": Figure(reliability.draw_reliability, "reliability diagrams over all images"),
-    "local": Figure(cases.draw_local, "global and local reliability diagrams of a case", portraits=True),
-    "locations": Figure(cases.draw_locations, "confidence, accuracy and best temperature by location", portraits=True),
-    "temperature": Figure(cases.draw_temperature, "temperature maps of a case", portraits=True),
-    "illustration": Figure(cases.draw_illustration, "the regions All, Boundary and Local of a case", portraits=True),
-    "variation": Figure(cases.draw_variation, "image and labels of several cases", portraits=True),
-    "regions": Figure(metrics.draw_regions, "a metric by region"),
-    "patch-size": Figure(metrics.draw_patch_sizes, "a metric against the size of the patches"),
+    "reliability": Figure(reliability.draw_reliability),
+    "local": Figure(cases.draw_local, portraits=True),
+    "locations": Figure(cases.draw_locations, portraits=True),
+    "temperature": Figure(cases.draw_temperature, portraits=True),
+    "illustration": Figure(cases.draw_illustration, portraits=True),
+    "variation": Figure(cases.draw_variation, portraits=True),
+    "regions": Figure(metrics.draw_regions),
+    "patch-size": Figure(metrics.draw_patch_sizes),
 }
 KINDS = tuple(FIGURES)
 

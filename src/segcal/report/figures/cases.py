@@ -8,6 +8,7 @@ import numpy as np
 
 from segcal.evaluation.portraits import PixelRegion, Portrait
 from segcal.functional.catalogue import CATALOGUE
+from segcal.report.figures.drawing import Request, bare, literal
 from segcal.report.figures.panels import (
     draw_boxes,
     log_norm,
@@ -18,8 +19,6 @@ from segcal.report.figures.panels import (
     show_regions,
 )
 from segcal.report.figures.reliability import Bins, diagram, histogram
-from segcal.report.figures.request import Request
-from segcal.report.figures.style import bare, literal
 from segcal.tables.numbers import with_unit
 from segcal.types import InputError
 

@@ -9,8 +9,7 @@ import pandas as pd
 
 from segcal.functional.catalogue import CATALOGUE
 from segcal.regions import region_title
-from segcal.report.figures.request import Request
-from segcal.report.figures.style import COLUMN, axis_title, literal, name_above, style_of
+from segcal.report.figures.drawing import COLUMN, Request, axis_title, literal, name_above, style_of
 from segcal.types import Array, InputError
 
 

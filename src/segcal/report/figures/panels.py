@@ -9,7 +9,7 @@ import numpy as np
 
 from segcal.evaluation.portraits import NOTHING, Kind, Layer, Portrait
 from segcal.report.colours import REGIONS, channels, class_colours
-from segcal.report.figures.style import bare
+from segcal.report.figures.drawing import bare
 from segcal.types import Array
 
 _WIDTH = 1.7

@@ -14,8 +14,7 @@ from segcal.evaluation.portraits import Curve
 from segcal.evidence.one_line import Values, reliability_curve
 from segcal.evidence.scores import Scores
 from segcal.report.colours import BAR, OVER, UNDER
-from segcal.report.figures.request import Request, drawn
-from segcal.report.figures.style import literal
+from segcal.report.figures.drawing import Request, drawn, literal
 from segcal.report.scores import curve_of
 from segcal.tables.numbers import with_unit
 from segcal.types import Activation, Array, IgnoreIndex, InputError, public
