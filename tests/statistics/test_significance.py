@@ -193,7 +193,7 @@ def test_every_test_finds_a_clear_difference_and_no_other(test: Test, rng: np.ra
 
 
 def test_tests_are_unpaired_unless_they_say_so() -> None:
-    unpaired = SignificanceTest("title", "about", lambda ours, theirs: 1.0, lambda ours, theirs: False)
+    unpaired = SignificanceTest("title", lambda ours, theirs: 1.0, lambda ours, theirs: False)
     assert not unpaired.paired
 
 
