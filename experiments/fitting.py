@@ -10,8 +10,14 @@ from typing import Any
 
 import torch
 
-from segcal.calibrators import Calibrator, FitReport, LocalTemperatureScaling, TemperatureScaling, create
-from segcal.calibrators.dirichlet import DirichletCalibration, search_dirichlet
+from segcal.calibrators import (
+    Calibrator,
+    DirichletCalibration,
+    FitReport,
+    LocalTemperatureScaling,
+    TemperatureScaling,
+    create,
+)
 from segcal.calibrators.local import Preset
 from segcal.calibrators.shared.survey import summed_nll
 from segcal.evaluation.compare import moved_labels
@@ -33,7 +39,6 @@ PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0)
 LEARNED = ("ibts", "lts")
 """Methods that are trained, in one of two forms: segcal's, or the paper's with `preset="paper"`."""
 _HELD = 16 << 30  # bytes of cases that are held on a GPU
-_ON_DEVICE = ("ts", *LEARNED)
 
 
 def fit_methods(
@@ -58,17 +63,16 @@ def fit_methods(
         training: Arguments of the training of IBTS and LTS.
         rates: Learning rates to try; None for that of the preset.
         preset: Form of IBTS and LTS.
-        device: Where temperatures are fitted; the other methods are fitted on the CPU.
+        device: Where the methods are fitted.
         timings: Is told how long each took.
     """
-    fitted = {}
+    fitted, moved = dict[str, Calibrator](), (on_device(fit, device), on_device(check, device))
     for method in wanted:
-        started, home = perf_counter(), device if method in _ON_DEVICE else "cpu"
-        moved = (on_device(fit, home), on_device(check, home))
+        started = perf_counter()
         tries = [{"learning_rate": rate, "device": device, **training} for rate in rates]
         own: dict[str, Any] = {"preset": preset} if method in LEARNED else {}
         candidates = [
-            (create(method, **about, **own).to(home).fit(moved[0], validation=moved[1], **arguments), arguments)
+            (create(method, **about, **own).to(device).fit(moved[0], validation=moved[1], **arguments), arguments)
             for arguments in (tries if method in LEARNED else [{}])
         ]
         best, chosen = min(candidates, key=lambda pair: pair[0].fit_report_.details.get("validation_nll", 0.0))
@@ -77,21 +81,23 @@ def fit_methods(
         _print_fit(NAMES[method], best, f"learning rate {chosen.get('learning_rate') or '-'}")
         if method == "dirichlet":
             started = perf_counter()
-            fitted[SEARCHED] = searched = _searched_dirichlet(fit, check, about)
+            fitted[SEARCHED] = searched = _searched_dirichlet(*moved, about, device)
             timings[f"fit {SEARCHED}"] = perf_counter() - started
             _print_fit(SEARCHED, searched, f"penalty {searched.off_diagonal_penalty:g}")
     return fitted
 
 
-def _searched_dirichlet(fit: Sequence[Case], check: Sequence[Case], about: Mapping[str, Any]) -> DirichletCalibration:
-    """Grid search of the one penalty on weights and biases."""
-    own = {name: about[name] for name in ("num_classes", "ignore_index", "background") if name in about}
-    tried = [
-        search_dirichlet(fit, check, off_diagonal_penalties=[penalty], bias_penalties=[penalty], **own)
-        for penalty in PENALTIES
-    ]
-    search = [one.fit_report_.details["search"][0] for one in tried]
-    best = tried[min(range(len(tried)), key=lambda k: float(search[k]["validation_nll"]))]
+def _searched_dirichlet(
+    fit: Sequence[Case], check: Sequence[Case], about: Mapping[str, Any], device: str
+) -> DirichletCalibration:
+    """Grid search of one penalty, on weights and biases alike, by the NLL of `check`."""
+    tried = dict[float, tuple[float, DirichletCalibration]]()
+    for penalty in PENALTIES:
+        one = create("dirichlet", **about, off_diagonal_penalty=penalty, bias_penalty=penalty).to(device).fit(fit)
+        assert isinstance(one, DirichletCalibration)
+        tried[penalty] = one.mean_nll(check), one
+    _, best = min(tried.values(), key=lambda found: found[0])
+    search = [{"penalty": penalty, "validation_nll": nll} for penalty, (nll, _) in tried.items()]
     best.fit_report_ = replace(best.fit_report_, details={**best.fit_report_.details, "search": search})
     return best
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import matplotlib as mpl
 import pandas as pd
@@ -14,10 +15,14 @@ from matplotlib import pyplot as plt
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parents[1]))
 
+from experiments.archive import unpack  # noqa: E402
 from experiments.beyond import archive as beyond  # noqa: E402
+from experiments.camvid.table import both_forms  # noqa: E402
 from experiments.lpba40 import gathered as volumes  # noqa: E402
 
-KEEP = ("TS by class", "CTS", "CTS with classes", "CTS with pairs", "LTS", "IBTS", "ETS", "CMSop", "auto", "IsoReg")
+KEEP = ("TS by class", "CTS", "CTS with classes", "CTS with pairs", "LTS", "LTS (preset paper)", "IBTS")
+KEEP += ("IBTS (preset paper)", "ETS", "CMSop", "auto", "IsoReg")
+camvid = HERE.parents[1] / "experiments" / "camvid" / "measured"
 MARKERS = "osD^vP"
 
 
@@ -25,6 +30,7 @@ def main() -> None:
     """Draw NLL relative to TS of the methods that keep labels, by task."""
     draw(relative_2d(), "results-beyond.svg")
     draw(relative_3d(), "results-volumes.svg")
+    draw(relative_camvid(), "results-camvid.svg")
 
 
 def relative_2d() -> pd.DataFrame:
@@ -46,6 +52,19 @@ def relative_3d() -> pd.DataFrame:
         rows = measured.rows[(measured.rows["metric"] == "nll") & (measured.rows["region"] == "all")]
         nll = rows.groupby("method")["value"].mean()
         found[f"{measured.job.preset}, seed {measured.job.seed}"] = 100 * (nll / nll["TS"] - 1)
+    return pd.DataFrame(found)
+
+
+def relative_camvid() -> pd.DataFrame:
+    """Return the mean NLL over frames of the paper's table, in % of that of TS, by method and network."""
+    found = {}
+    with TemporaryDirectory() as folder:
+        for archive in sorted(camvid.glob("fc-densenet103-ce-*.zip")):
+            unpack(archive, Path(folder) / archive.stem)
+        for job, results in both_forms(Path(folder)).items():
+            rows = results.frame[(results.frame["metric"] == "nll") & (results.frame["region"] == "all")]
+            nll = rows.groupby("method")["value"].mean()
+            found[f"cross-entropy, seed {job.seed}"] = 100 * (nll / nll["TS"] - 1)
     return pd.DataFrame(found)
 
 

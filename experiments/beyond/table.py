@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -84,12 +85,22 @@ def _summary(rows: pd.DataFrame) -> list[str]:
     if len(tasks) < 2:
         return []
     methods = [method for method in _in_order(most) if method != "TS"]
-    parts = ["## Every method against TS"]
+    measured = {task: set(own["method"]) for task, own in tasks.items()}
+    everywhere = [method for method in methods if all(method in found for found in measured.values())]
+    others = [method for method in methods if method not in everywhere]
+    parts = ["## Every method against TS", *_against_ts(tasks, everywhere)]
+    shared = {task: own for task, own in tasks.items() if measured[task] >= set(others)}
+    if others and shared:
+        parts += ["## Methods that were not measured on every task", *_against_ts(shared, others)]
+    return parts
+
+
+def _against_ts(tasks: Mapping[str, pd.DataFrame], methods: Sequence[str]) -> list[str]:
+    titles, parts = [_TITLES.get(task, task) for task in tasks], []
     for metric, region in _COMPARED[:4]:
         body = [
             [method, *(_difference(own, method, "TS", metric, region) for own in tasks.values())] for method in methods
         ]
-        titles = [_TITLES.get(task, task) for task in tasks]
         parts.append(lines([f"{_NAMES[metric]}, {region}, % of TS", *titles], body))
     return parts
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from experiments.beside_paper import AS_PRINTED, joined, lines, markdown, of_cases, of_methods, pooled, renamed
 from experiments.camvid.jobs import LOSSES, Job
-from experiments.camvid.network import read_quality
+from experiments.camvid.network import LOG, LOGITS, read_quality
 from experiments.camvid.protocols import PROTOCOLS, Protocol
 from experiments.datasets.camvid import sequence_of
 from segcal.evaluation.results import Results
@@ -16,6 +17,8 @@ from segcal.statistics import Test
 from segcal.types import InputError
 
 Found = Mapping[Job, Results]
+_IN_BOTH = ("IBTS", "LTS", "LTS floored")
+_CHOICES = {"best_epoch": "epoch", "share": "share of the tree"}
 
 
 def print_tables(out: Path, test: Test = "wilcoxon") -> None:
@@ -27,17 +30,40 @@ def print_tables(out: Path, test: Test = "wilcoxon") -> None:
 
 
 def tables(out: Path, test: Test = "wilcoxon") -> str:
-    """All tables as Markdown."""
-    parts, done = list[str](), {protocol: finished(out, protocol) for protocol in PROTOCOLS}
-    for protocol, found in done.items():
+    """All tables as Markdown: the two forms of the paper's protocol together, then the other protocols."""
+    done = {protocol: finished(out, protocol) for protocol in PROTOCOLS}
+    del done["paper"], done["schedule"]
+    groups = {
+        "the paper's frames": both_forms(out),
+        **{f"protocol {protocol}": found for protocol, found in done.items()},
+    }
+    parts = _networks(out)
+    for title, found in groups.items():
+        parts += _over_seeds(found, title)
         for network, seed in sorted({(job.network, job.seed) for job in found}):
             jobs = {job: found[job] for job in found if (job.network, job.seed) == (network, seed)}
-            parts += _of_seed(out, protocol, jobs, test)
-        parts += _over_seeds(found, protocol)
-    parts += _both_forms(done["paper"], done["schedule"])
-    if not parts:
+            parts += [f"## FC-DenseNet{network}, seed {seed}: {title}", *_facts(out, jobs), *_of_seed(jobs, test)]
+    if not any(groups.values()):
         raise InputError(f"'{out}' holds no finished job; run `python -m experiments.camvid run` first")
     return "\n\n".join(parts)
+
+
+def _networks(out: Path) -> list[str]:
+    """The training of each network, and the mIoU of its labels."""
+    rows = []
+    for path in sorted(out.glob(f"*/{LOG}")):
+        log, job = read_json(path), Job.of(path.parent.name)
+        if not (path.parent / LOGITS).is_dir():
+            continue
+        epochs, quality = log["epochs"], read_quality(job, out)
+        losses = ", ".join(f"{epochs[k][1]:.3f}" for k in (0, len(epochs) // 2, -1))
+        miou = [log["miou"]["train"], quality["val"]["all"], quality["test"]["all"]]
+        videos = " / ".join(f"{name} {value:.3f}" for name, value in quality["test"].items() if name != "all")
+        cells = [job.name, str(len(epochs)), f"{log['seconds']:.0f}", losses, *(f"{value:.3f}" for value in miou)]
+        rows.append([*cells, videos])
+    header = ["Network", "epochs", "seconds", "loss: first, middle, last"]
+    header += ["mIoU: train", "val", "test", "videos of test"]
+    return ["## Networks", lines(header, rows)] if rows else []
 
 
 def finished(out: Path, protocol: Protocol) -> dict[Job, Results]:
@@ -47,13 +73,10 @@ def finished(out: Path, protocol: Protocol) -> dict[Job, Results]:
     return {job: Results.load(job.folder(out) / protocol / "results") for job in jobs}
 
 
-def _of_seed(out: Path, protocol: Protocol, found: Found, test: Test) -> list[str]:
-    first = next(iter(found))
-    parts = [f"## FC-DenseNet{first.network}, seed {first.seed}, protocol: {protocol}"]
-    parts += [_facts(out, protocol, job) for job in found]
+def _of_seed(found: Found, test: Test) -> list[str]:
     whole = joined(list(found.values()))
     best = next((name for name in ("FL+LTS", "LTS", "MMCE+LTS") if name in whole.methods), None)
-    parts += [
+    parts = [
         markdown(whole, reference=best, experiment="camvid", test=test),
         "Over all pixels together:",
         pooled(whole, intervals=False),
@@ -65,27 +88,39 @@ def _of_seed(out: Path, protocol: Protocol, found: Found, test: Test) -> list[st
     for video in sorted({sequence_of(name) for name in whole.frame.case}):
         own = of_cases(whole, [name for name in whole.frame.case.unique() if sequence_of(name) == video])
         count = own.frame.case.nunique()
-        parts += [
-            f"### Video {video} alone ({count} frames)",
-            markdown(own, reference=best, metrics=("ece",), test=test),
-        ]
+        title = f"### Video {video} alone ({count} frames)"
+        parts += [title, markdown(own, reference=best, metrics=("ece",), test=test)]
     return parts
 
 
-def _facts(out: Path, protocol: Protocol, job: Job) -> str:
-    report = read_json(job.folder(out) / protocol / "report.json")
-    quality = {name: f"{value:.4f}" for name, value in read_quality(job, out)["test"].items()}
-    changed = {name: f"{count:,} of {pixels:,}" for name, (count, pixels) in report["changed"].items()}
-    seconds = {name: round(value, 1) for name, value in report["seconds"].items()}
-    text = [f"{job.name}: mIoU on test {quality}; labels changed {changed}; seconds {seconds}"]
-    if protocol == "grouped":
-        notes = report["notes"]
-        text.append(f"epochs {notes['epochs']} (best of each fold {notes['best_epochs']}), share {notes['share']:.1f}")
-        text.append(f"NLL left out by share {notes['nll']}")
-    return "; ".join(text)
+def _facts(out: Path, found: Found) -> list[str]:
+    """Labels that change, and what was chosen on the frames of `val`."""
+    parts = []
+    for job in found:
+        reports = {path.parent.name: read_json(path) for path in sorted(job.folder(out).glob("*/report.json"))}
+        changed, chosen = dict[str, str](), dict[str, str]()
+        for protocol, report in reports.items():
+            for name, (count, pixels) in report["changed"].items():
+                form = AS_PRINTED * (protocol == "schedule")
+                changed |= {name + form: f"{count / pixels:.1%}"} if count else {}
+                chosen |= {name + form: text} if (text := _chosen(report["fits"][name])) else {}
+        parts.append(f"{job.name}: labels changed: {_listed(changed) or 'none'}. Chosen on `val`: {_listed(chosen)}.")
+    return parts
 
 
-def _over_seeds(found: Found, protocol: Protocol) -> list[str]:
+def _chosen(fit: Mapping[str, Any]) -> str:
+    details = fit["details"]
+    if "search" in details:
+        return f"penalty {min(details['search'], key=lambda tried: tried['validation_nll'])['penalty']:g}"
+    told = [f"{title} {details[name]:g}" for name, title in _CHOICES.items() if details.get(name) is not None]
+    return ", ".join(told)
+
+
+def _listed(texts: Mapping[str, str]) -> str:
+    return "; ".join(f"{name} {text}" for name, text in texts.items())
+
+
+def _over_seeds(found: Found, title: str) -> list[str]:
     """The mean of each seed next to each other: what differs less than they do is no difference."""
     parts = []
     for network in sorted({job.network for job in found}):
@@ -101,23 +136,23 @@ def _over_seeds(found: Found, protocol: Protocol) -> list[str]:
                 having = {s: of_methods(one, [method]) for s, one in by_seed.items() if method in one.methods}
                 rows.append([method, *(" / ".join(_mean(having.get(s), *c) for s in seeds) for c in columns)])
         header = ["Method", *(f"{metric} {region}" for metric, region in columns)]
-        title = f"## FC-DenseNet{network}, protocol: {protocol}, seeds {' / '.join(map(str, seeds))}"
-        parts += [title, lines(header, rows)]
+        parts += [f"## FC-DenseNet{network}, seeds {' / '.join(map(str, seeds))}: {title}", lines(header, rows)]
     return parts
 
 
-def _both_forms(ours: Found, as_printed: Found) -> list[str]:
-    """IBTS and LTS as segcal fits them and with `preset="paper"`, in one table for each network."""
-    parts = []
-    for job in ours:
-        if job not in as_printed:
-            continue
-        own = of_methods(ours[job], [job.method(name) for name in ("UC", "TS", "IBTS", "LTS")])
-        other = of_methods(as_printed[job], [job.method(name) for name in ("IBTS", "LTS")])
-        both = joined([own, renamed(other, {name: name + AS_PRINTED for name in other.methods})])
-        title = f"## {job.name}: IBTS and LTS in segcal's form and in the paper's"
-        parts += [title, markdown(both, reference=None, experiment="camvid"), pooled(both, intervals=False)]
-    return parts
+def both_forms(out: Path) -> Found:
+    """The methods of the paper's frames, with IBTS and LTS as segcal fits them and with `preset="paper"`."""
+    ours, as_printed = finished(out, "paper"), finished(out, "schedule")
+    both = dict[Job, Results]()
+    for job in sorted({*ours, *as_printed}, key=lambda job: (job.seed, list(LOSSES).index(job.loss))):
+        parts = [ours[job]] if job in ours else []
+        if job in as_printed:
+            other = as_printed[job]
+            known = {name for part in parts for name in part.methods} - {*map(job.method, _IN_BOTH)}
+            own = of_methods(other, [name for name in other.methods if name not in known])
+            parts.append(renamed(own, {job.method(name): job.method(name) + AS_PRINTED for name in _IN_BOTH}))
+        both[job] = joined(parts)
+    return both
 
 
 def _mean(results: Results | None, metric: str, region: str) -> str:

@@ -35,7 +35,7 @@ from segcal.calibrators import Calibrator
 from segcal.calibrators.local import Preset
 from segcal.files import read_json, staged_file, write_json
 from segcal.integrations.calibrated_model import CalibratedModel
-from segcal.statistics import TESTS
+from segcal.statistics import TESTS, Test
 from segcal.training.processes import choose_device
 from segcal.types import InputError
 
@@ -67,23 +67,30 @@ def archive(options: argparse.Namespace) -> None:
 def table(options: argparse.Namespace) -> None:
     """Print the tables of a run, or without --out of every archive."""
     if options.out is not None:
-        _print_tables(options.out, options)
-        return
+        print(tables_of(options.out, options.beside, options.test))
+    else:
+        print(published(options.test))
+
+
+def published(test: Test = "wilcoxon") -> str:
+    """Return the tables of every archive as Markdown."""
+    parts = []
     for path in sorted(MEASURED.glob("*.zip")):
-        print(f"## {path.stem}\n")
         with TemporaryDirectory() as folder:
             archives.unpack(path, Path(folder) / "run")
-            _print_tables(Path(folder) / "run", options)
+            parts += [f"## {path.stem}", tables_of(Path(folder) / "run", None, test)]
+    return "\n\n".join(parts)
 
 
-def _print_tables(out: Path, options: argparse.Namespace) -> None:
+def tables_of(out: Path, beside: str | None = None, test: Test = "wilcoxon") -> str:
+    """Return the tables of a run as Markdown."""
     results, report = Results.load(out / "results"), read_json(out / "report.json")
     reference = "LTS" if "LTS" in results.methods else None
-    print(markdown(results, reference=reference, experiment=options.beside, test=options.test))
-    print("\nOver all pixels together:\n\n" + pooled(results))
-    changed = {name: f"{count:,} of {pixels:,}" for name, (count, pixels) in report["changed"].items()}
-    print("\nlabels changed:", changed)
-    print("seconds:", {name: round(value, 1) for name, value in report["seconds"].items()}, end="\n\n")
+    changed = {name: (count, pixels) for name, (count, pixels) in report["changed"].items() if count}
+    told = "; ".join(f"{name} {count:,} of {pixels:,}" for name, (count, pixels) in changed.items())
+    parts = [markdown(results, reference=reference, experiment=beside, test=test)]
+    parts += ["Over all pixels together:", pooled(results), f"Labels changed: {told or 'none'}."]
+    return "\n\n".join(parts)
 
 
 def _out(options: argparse.Namespace) -> Path:
@@ -168,7 +175,7 @@ def measure(options: argparse.Namespace) -> None:
     content = {**facts, **parts, "changed": changed, "seconds": timings, "fits": reports, **versions()}
     with staged_file(out / "report.json") as file:
         write_json(file, content)
-    _print_tables(out, options)
+    print(tables_of(out, options.beside, options.test))
     if options.network and "LTS" in fitted:
         _check_deployed(CalibratedModel(load_network(options.network, options.weights), fitted["LTS"].cpu()), test)
 

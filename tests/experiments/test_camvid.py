@@ -363,13 +363,12 @@ def test_a_run_leaves_all_that_the_table_needs(finished_run: Path, tree: Path) -
 def test_settings_are_chosen_on_the_validation_frames(finished_run: Path) -> None:
     report = json.loads((finished_run / "fc-densenettiny-ce-0" / "paper" / "report.json").read_text())
     found = report["fits"]["DirODIR (searched)"]["details"]
-    assert [tried["off_diagonal_penalty"] for tried in found["search"]] == [0.01, 0.1, 1, 10, 100]
-    assert all(tried["off_diagonal_penalty"] == tried["bias_penalty"] for tried in found["search"])
+    assert [tried["penalty"] for tried in found["search"]] == [0.01, 0.1, 1, 10, 100]
     folder = finished_run / "fc-densenettiny-ce-0" / "paper" / "calibrators" / "DirODIR (searched)"
     chosen = load(folder)
     least = min(found["search"], key=lambda tried: tried["validation_nll"])
     assert isinstance(chosen, DirichletCalibration)
-    assert chosen.off_diagonal_penalty == chosen.bias_penalty == least["bias_penalty"]
+    assert chosen.off_diagonal_penalty == chosen.bias_penalty == least["penalty"]
 
 
 def test_losses_of_the_cited_code() -> None:
@@ -453,10 +452,14 @@ def test_tables_are_made_of_what_is_there(finished_run: Path, tmp_path: Path) ->
     assert "### Against LTS" in whole
     assert "Video Seq05VD alone (3 frames)" in whole
     assert "LTS shrunk" in whole
-    forms = whole.split("ce-0: IBTS and LTS in segcal's form and in the paper's\n\n")[1].split("\n\n")[0].splitlines()
+    forms = whole.split("## FC-DenseNettiny, seed 0: the paper's frames\n\n")[1].split("\n\n")[2].splitlines()
     names = [row.split(" | ")[0].strip("| ") for row in forms[2:]]
-    assert names == ["UC", "TS", "IBTS", "LTS", "IBTS (preset paper)", "LTS (preset paper)"]
-    assert all("3.40(3.59)" in row for row in forms if row.startswith("| LTS"))
+    assert names[:5] == ["UC", "IsoReg", "VS", "ETS", "DirODIR"]
+    assert names[5:10] == ["DirODIR (searched)", "TS", "IBTS", "LTS", "LTS floored"]
+    assert names[10:13] == ["IBTS (preset paper)", "LTS (preset paper)", "LTS floored (preset paper)"]
+    assert all("3.40(3.59)" in row for row in forms if row.startswith("| LTS ") and "floored" not in row)
+    assert "fc-densenettiny-ce-0: labels changed: " in whole
+    assert "| fc-densenettiny-ce-0 | 3 | " in whole
     assert "seeds 0 / 1" not in whole
     copy = Path(shutil.copytree(finished_run, tmp_path / "copy"))
     shutil.rmtree(copy / "fc-densenettiny-focal-0")
@@ -467,7 +470,7 @@ def test_tables_are_made_of_what_is_there(finished_run: Path, tmp_path: Path) ->
     assert "grouped" not in partial
     shutil.copytree(copy / "fc-densenettiny-ce-0", copy / "fc-densenettiny-ce-1")
     shutil.copytree(finished_run / "fc-densenettiny-focal-0", copy / "fc-densenettiny-focal-0")
-    both = tables(copy).split("protocol: paper, seeds 0 / 1\n\n")[1].split("\n\n")[0]
+    both = tables(copy).split("seeds 0 / 1: the paper's frames\n\n")[1].split("\n\n")[0]
     cells = {row.split(" | ")[0].strip("| "): row.split(" | ")[1].split(" / ") for row in both.splitlines()[2:]}
     assert cells["LTS"][0] == cells["LTS"][1]
     assert cells["FL+LTS"][1] == "-", "of a seed that was not run"
