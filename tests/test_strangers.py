@@ -183,7 +183,7 @@ def nifti(tmp_path: Path) -> Path:
 def test_a_folder_of_nifti_without_settings(nifti: Path, tmp_path: Path) -> None:
     first = " ".join(done("evaluate", nifti, "--patch-size", 6).stderr.split())
     found = re.search(
-        r"class '0' covers (\d+)% of the labelled pixels: UC has an ECE of ([\d.]+) % and an NLL of [\d.]+ over all "
+        r"class '0' covers (\d+) % of the labelled pixels: UC has an ECE of ([\d.]+) % and an NLL of [\d.]+ over all "
         r"pixels and an ECE of ([\d.]+) % and an NLL of [\d.]+ without this class",
         first,
     )
@@ -192,6 +192,13 @@ def test_a_folder_of_nifti_without_settings(nifti: Path, tmp_path: Path) -> None
     assert covered > 90
     assert without > 3 * with_it, "the background hides the structures"
     assert "set background=0 (--background 0)" in first
+    diagnosis = done("diagnose", nifti)
+    said = " ".join(diagnosis.stderr.split())
+    found = re.search(r"best temperature is ([\d.]+) over all pixels and ([\d.]+) without this class", said)
+    assert found is not None, said
+    named = succeed_json("diagnose", nifti, "--background", 0)
+    assert float(found.group(2)) == pytest.approx(named["dataset"]["temperature"], rel=0.01)
+    assert named["doubt"] == ""
     second = done("evaluate", nifti, "--patch-size", 6, "--background", 0, "--out", tmp_path / "results")
     assert "covers" not in second.stderr
     pooled = Results.load(tmp_path / "results").pooled().query("region == 'all' and metric == 'ece'")

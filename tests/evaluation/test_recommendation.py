@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -78,6 +79,16 @@ def test_what_becomes_worse_is_named() -> None:
     assert any("raises the ECE of pixels predicted as 'sky'" in sentence for sentence in found.worse), found
 
 
+def test_volumes_that_become_worse_are_named(results: Results) -> None:
+    assert results.volume_frame is not None
+    frame = results.volume_frame.copy()
+    chosen = (frame.method == "TS") & (frame.label == "1")
+    frame.loc[chosen, "predicted"] = 1.5 * frame.loc[chosen, "true"]
+    (sentence,) = recommend(replace(results, volume_frame=frame)).worse
+    assert sentence.startswith("It changes the error of the expected volume of '1' from ")
+    assert sentence.endswith(" % to +50.0 %.")
+
+
 def test_differences_are_paired_by_image(results: Results) -> None:
     gap = difference(results, "TS", "UC")
     means = results.frame.query("region == 'all' and metric == 'nll'").groupby("method").value.mean()
@@ -129,7 +140,8 @@ def test_an_unnamed_background_is_reported_with_the_scores_without_it() -> None:
     assert (about["class"], about["name"]) == (0, "0")
     assert about["scores"]["UC"] == pytest.approx({name: pooled[name] for name in about["scores"]["UC"]})
     (note,) = [text for text in plain.settings["warnings"] if "covers" in text]
-    assert note.startswith(f"class '0' covers {about['fraction']:.0%} of the labelled pixels: UC has an ECE of ")
+    covered = f"{100 * about['fraction']:.0f}\xa0%"
+    assert note.startswith(f"class '0' covers {covered} of the labelled pixels: UC has an ECE of ")
     assert note.endswith("set background=0 (--background 0)")
     assert "unnamed_background" not in named.settings
     assert set(plain.frame.region) == set(named.frame.region)

@@ -204,3 +204,17 @@ def test_results_without_curves_say_what_was_measured() -> None:
     results = made({"UC": 0.5}, {"UC": 0.1})
     bare = Results(results.frame, results.patch_frame, results.pooled_frame, results.settings)
     assert said(bare)[0] == "UC (uncalibrated) was measured on 3 classes."
+
+
+def test_an_unnamed_background_is_in_the_headline() -> None:
+    results = made({"UC": 0.3}, {"UC": 0.002}, bins=((100, 99, 99.0),))
+    about = {"class": 0, "name": "0", "fraction": 0.95, "scores": {"UC": {"ece": 0.13, "nll": 0.4, "accuracy": 0.8}}}
+    plain, named = (
+        headline(MethodScores(found))[0]
+        for found in (results, replace(results, settings={**results.settings, "unnamed_background": about}))
+    )
+    assert plain.startswith("The network is well calibrated: ")
+    assert named.startswith("Including class '0', the network is well calibrated: ")
+    assert named.replace("\xa0", " ").endswith(
+        "Without this class, which covers 95 % of the pixels, its ECE is 13.00 %."
+    )

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from segcal.cli.console import OUT, say, say_json, say_where
+from segcal.cli.console import OUT, say, say_json, say_where, warn
 from segcal.cli.options import OUTPUT, AsJson, Data, FolderOptions, RunOptions, Split, option
 from segcal.progress import Tracked, progress_of
 
@@ -76,6 +76,8 @@ def diagnose(
     for name, diagnosis in found.items():
         if len(found) > 1:
             say(f"channel {name}", style="bold")
+        if diagnosis.doubt:
+            warn(diagnosis.doubt)
         OUT.print(_table(diagnosis))
         say(diagnosis.advice())
         if limits:

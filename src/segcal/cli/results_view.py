@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from segcal.tables.numbers import with_interval
 from segcal.text import counted
 
 _SHOWN = ("ece", "nll")
+_MOST_STRUCTURES = 20
+"""Rows of the table of classes in the summary."""
 _POOLED = ("ece", "nll", "brier")
 
 
@@ -37,16 +40,17 @@ def warn_of(results: Results) -> None:
 def print_summary(results: Results, *, floor: bool) -> None:
     """Print ECE and NLL by region, and what was measured because it was asked for."""
     _print_paper(results, results.table(floor=floor).only(*_SHOWN))
-    _print_further(results)
+    chosen = dict.fromkeys((results.baseline, recommend(results).method))
+    _print_further(results, [*chosen], _MOST_STRUCTURES)
 
 
 def print_all(results: Results, table: PaperTable) -> None:
     """Print every metric, also over all pixels together and for each channel."""
     _print_paper(results, table)
-    OUT.print(_pooled_table(results))
+    _print_below(_pooled_table(results))
     if results.channels:
-        OUT.print(_channel_table(results))
-    _print_further(results)
+        _print_below(_channel_table(results))
+    _print_further(results, results.methods)
 
 
 def say_recommendation(results: Results) -> None:
@@ -70,7 +74,7 @@ def say_rest(options: OutputOptions) -> None:
 def print_limits(frame: pd.DataFrame) -> None:
     """Print ECE and NLL of every level of an oracle, which pixels share a temperature at each, and what it means."""
     found = limits_table(frame)
-    OUT.print(_further_table(replace(found, note=f"{found.note}.")))
+    _print_below(_further_table(replace(found, note=f"{found.note}.")))
 
 
 def _print_paper(results: Results, table: PaperTable) -> None:
@@ -79,9 +83,27 @@ def _print_paper(results: Results, table: PaperTable) -> None:
         say(f"mean over {len(results.channels)} channels: {', '.join(results.channels)}", style="dim")
 
 
-def _print_further(results: Results) -> None:
+def _print_structures(results: Results, methods: Sequence[str], most: int | None) -> None:
+    """Print a row for each class or channel; at most so many, the first ones."""
+    if results.curve_frame is None or results.volume_frame is None:
+        return
+    table = results.structure_table(methods)
+    rows = dict(list(table.rows.items())[:most])
+    more = f"; {len(table.rows) - len(rows)} more in segcal table" if len(rows) < len(table.rows) else ""
+    _print_below(_further_table(replace(table, rows=rows, note=f"{table.note}{more}.")))
+
+
+def _print_below(table: TerminalTable) -> None:
+    """Print a table below others, after an empty line."""
+    OUT.print()
+    OUT.print(table)
+
+
+def _print_further(results: Results, methods: Sequence[str], most: int | None = None) -> None:
+    """Print what was measured besides, and the classes or channels of some methods."""
+    _print_structures(results, methods, most)
     if results.surface_frame is not None:
-        OUT.print(_further_table(results.surface_table()))
+        _print_below(_further_table(results.surface_table()))
     if results.limits_frame is not None:
         print_limits(results.limits_frame)
     if skipped := {name: count for name, count in results.skipped().items() if count}:

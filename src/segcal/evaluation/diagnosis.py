@@ -15,6 +15,7 @@ from torch import Tensor
 from segcal.calibrators import TemperatureScaling
 from segcal.cases import CaseStream, StreamedCase, as_collection
 from segcal.cases.channels import ChannelCases
+from segcal.evaluation.doubts import majority_class
 from segcal.functional.temperature import (
     Likelihood,
     State,
@@ -25,6 +26,7 @@ from segcal.functional.temperature import (
     optimal_inverse_temperature,
 )
 from segcal.kernels.constants import LARGEST_TEMPERATURE, LEAST_TEMPERATURE
+from segcal.tables.numbers import percent
 from segcal.types import Array, Case, IgnoreIndex, Slab
 
 _OVER, _UNDER, _EVEN, _IGNORED = (213, 94, 0), (0, 114, 178), (250, 250, 248), (128, 128, 128)
@@ -42,6 +44,7 @@ class ConfidenceSummary:
     logarithm of the best temperature over the parts of an image (a third of each axis), less what chance alone would
     make of it; None where there are too few pixels to tell. Of a data set it is the mean over images, and None where
     fewer than half of them can be judged: those are the images with the most mistakes, which do not stand for the rest.
+    `class_pixels` counts the pixels of each class.
     """
 
     name: str
@@ -53,14 +56,22 @@ class ConfidenceSummary:
     underconfident_share: float
     pixels: int
     spread: float | None = None
+    class_pixels: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The state of confidence of a data set and of each of its images."""
+    """The state of confidence of a data set and of each of its images.
+
+    Attributes:
+        dataset: All images together.
+        images: Each image.
+        doubt: A class that is probably the background, with the best temperature without it; "" for none.
+    """
 
     dataset: ConfidenceSummary
     images: tuple[ConfidenceSummary, ...]
+    doubt: str = ""
 
     def advice(self) -> str:
         """Return a recommendation, and in how many images it was judged whether the temperature varies within them.
@@ -121,6 +132,7 @@ class Diagnosis:
             "dataset": _plain(self.dataset),
             "images": [_plain(image) for image in self.images],
             "advice": self.advice(),
+            "doubt": self.doubt,
         }
 
 
@@ -137,11 +149,12 @@ def diagnose(
     With `num_classes=1` the scores are those of a single sigmoid channel. For several channels, diagnose each of them:
     `segcal.cases.channels.ChannelCases(cases, k, channels)` with `num_classes=2`.
     """
+    names = [str(k) for k in range(num_classes)] if num_classes > 1 else []
     if num_classes == 1:
         cases, num_classes = ChannelCases(cases), 2
     kept, place = as_collection(cases), device or torch.device("cpu")
     images = tuple(diagnose_image(case, num_classes, ignore_index, background, place) for case in kept)
-    return diagnosis_of(images, kept, num_classes, ignore_index, background, place)
+    return diagnosis_of(images, kept, num_classes, ignore_index, background, place, names=names)
 
 
 def diagnosis_of(
@@ -151,12 +164,15 @@ def diagnosis_of(
     ignore_index: IgnoreIndex,
     background: int | None,
     device: torch.device,
+    *,
+    names: Sequence[str] = (),
 ) -> Diagnosis:
-    """Return the diagnosis of a data set whose images have been diagnosed; `cases` are read for its temperature."""
-    scaling = TemperatureScaling(
-        num_classes, ignore_index=ignore_index, background=background, bounds=(LEAST_TEMPERATURE, LARGEST_TEMPERATURE)
-    )
-    scaling.to(device).fit(cases)
+    """Return the diagnosis of a data set whose images have been diagnosed; `cases` are read for its temperature.
+
+    `names` are those of the classes, among which an unnamed background is looked for; channels have none.
+    """
+    temperature = partial(_best_temperature, cases, num_classes, ignore_index, device)
+    best = temperature(background)  # refuses cases without labelled pixels by name
     weights = np.array([image.pixels for image in images], dtype=np.float64)
 
     def mean(field: str) -> float:
@@ -164,19 +180,39 @@ def diagnosis_of(
         return float((values * weights)[weights > 0].sum() / weights.sum())
 
     nll, entropy = mean("nll"), mean("entropy")
-    inverse = float(scaling.inverse_temperature)
+    counts = np.array([image.class_pixels for image in images if image.class_pixels]).sum(axis=0)
     whole = ConfidenceSummary(
         "all images",
         confidence_state(nll, entropy),
         nll,
         entropy,
-        1 / inverse if inverse else np.inf,
+        best,
         mean("overconfident_share"),
         mean("underconfident_share"),
         int(weights.sum()),
         _mean_spread(images),
+        tuple(counts.tolist()),
     )
-    return Diagnosis(whole, images)
+    majority = majority_class(counts) if names and background is None else None
+    if majority is None:
+        return Diagnosis(whole, images)
+    doubt = (
+        f"class '{names[majority]}' covers {percent(counts[majority] / counts.sum())} of the labelled pixels: the best "
+        f"temperature is {best:.3g} over all pixels and {temperature(majority):.3g} without this class (except near "
+        f"boundaries); if it is the background, set background={majority} (--background {majority})"
+    )
+    return Diagnosis(whole, images, doubt)
+
+
+def _best_temperature(
+    cases: Collection[Case], num_classes: int, ignore_index: IgnoreIndex, device: torch.device, background: int | None
+) -> float:
+    """Return the temperature of least NLL of all cases; infinity where the scores are no better than chance."""
+    scaling = TemperatureScaling(
+        num_classes, ignore_index=ignore_index, background=background, bounds=(LEAST_TEMPERATURE, LARGEST_TEMPERATURE)
+    )
+    inverse = float(scaling.to(device).fit(cases).inverse_temperature)
+    return 1 / inverse if inverse else np.inf
 
 
 def excess_map(
@@ -202,9 +238,12 @@ def diagnose_image(
     stream = CaseStream([case], num_classes, ignore_index=ignore_index, background=background, device=device)
     streamed = stream[0]
     over = under = 0
+    counts = torch.zeros(num_classes, dtype=torch.int64)
     total = 0.0  # of entropy, which NLL minus slope would lose where the NLL is huge
     for slab in streamed.slabs():
-        losses, entropies = nll_and_entropy(slab.logits[0], _truth(slab))
+        truth = _truth(slab)
+        losses, entropies = nll_and_entropy(slab.logits[0], truth)
+        counts += torch.bincount(truth[truth >= 0].cpu(), minlength=num_classes)
         excess = losses - entropies
         over, under = over + int((excess > 1e-6).sum()), under + int((excess < -1e-6).sum())
         total += float(np.nansum(entropies.cpu().numpy()))  # on one thread, in one order
@@ -223,7 +262,15 @@ def diagnose_image(
     temperature = 1 / inverse if inverse else np.inf
     shares, spread = (over / pixels, under / pixels), _spread(streamed)
     return ConfidenceSummary(
-        case.name, confidence_state(nll, entropy), nll, entropy, temperature, *shares, pixels, spread
+        case.name,
+        confidence_state(nll, entropy),
+        nll,
+        entropy,
+        temperature,
+        *shares,
+        pixels,
+        spread,
+        tuple(counts.tolist()),
     )
 
 

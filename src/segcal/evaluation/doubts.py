@@ -17,6 +17,7 @@ from segcal.calibrators import Calibrator
 from segcal.evaluation.methods import Method
 from segcal.evaluation.protocol import Protocol
 from segcal.functional.catalogue import CATALOGUE
+from segcal.tables.numbers import percent
 from segcal.types import Array
 
 MAJORITY = 0.5
@@ -56,8 +57,8 @@ class UnnamedBackground:
         """Return a sentence with the scores of a method with and without the class, and how to name the background."""
         with_it, without = (_in_words(scores[method]) for scores in (self.inside, self.outside))
         return (
-            f"class '{self.name}' covers {self.fraction:.0%} of the labelled pixels: {method} has {with_it} over all "
-            f"pixels and {without} without this class (except near boundaries); if it is the background, set "
+            f"class '{self.name}' covers {percent(self.fraction)} of the labelled pixels: {method} has {with_it} over "
+            f"all pixels and {without} without this class (except near boundaries); if it is the background, set "
             f"background={self.index} (--background {self.index})"
         )
 

@@ -96,9 +96,9 @@ def diagnose_folder(folder: Folder, run: Run, *, device: torch.device) -> dict[s
     diagnoses = {}
     for k, head in enumerate(heads_of_folder(folder)):
         images, protocol = tuple(ConfidenceSummary(**image[k]) for image in found), head.protocol
-        diagnoses[head.name] = diagnosis_of(
-            images, head.cases(folder), protocol.num_classes, protocol.ignore_index, protocol.background, device
-        )
+        names = () if head.channels else protocol.names
+        about = (protocol.num_classes, protocol.ignore_index, protocol.background, device)
+        diagnoses[head.name] = diagnosis_of(images, head.cases(folder), *about, names=names)
     return diagnoses
 
 

@@ -18,13 +18,15 @@ from segcal.evaluation.results import Results
 from segcal.functional.catalogue import CATALOGUE
 from segcal.regions import region_title
 from segcal.statistics.selection import WORTH
-from segcal.tables.numbers import with_unit
+from segcal.tables import class_errors
+from segcal.tables.numbers import percent, with_unit
 from segcal.text import counted
 from segcal.types import Array
 
 _WORSE = (("ece", "all"), ("ece", "boundary"), ("ece", "local-max"), ("mce", "local-max"), ("accuracy", "all"))
 """Metrics and regions in which a recommended method is checked for having become worse."""
 _CLASS_RISE = 0.01  # rise of the ECE of a class from which it is named
+_VOLUME_RISE = 0.1  # rise of the error of the expected volume of a class from which it is named
 
 
 class ScoreDifference(NamedTuple):
@@ -143,8 +145,8 @@ def _in_words(results: Results, method: str, baseline: str, gain: ScoreDifferenc
     ]
     also = f"; {', '.join(changes)}" if changes else ""
     return (
-        f"it lowers the NLL of {baseline} by {(before - after) / before:.1%}, from {number(before)} to {number(after)} "
-        f"(95 % interval of the difference {number(gain.low)} to {number(gain.high)}{also})"
+        f"it lowers the NLL of {baseline} by {percent((before - after) / before, 1)}, from {number(before)} to "
+        f"{number(after)} (95 % interval of the difference {number(gain.low)} to {number(gain.high)}{also})"
     )
 
 
@@ -171,23 +173,26 @@ def _worse(results: Results, method: str) -> list[str]:
             old, new = (with_unit(metric, _mean(results, name, metric, region)) for name in (baseline, method))
             verb = "lowers" if CATALOGUE[metric].higher_is_better else "raises"
             found.append(f"It {verb} the {CATALOGUE[metric].title} in {region_title(region)} from {old} to {new}.")
-    before, after = (_class_errors(results, name) for name in (baseline, method))
+    curves = results.curve_frame
+    before, after = ({} if curves is None else class_errors(curves, name) for name in (baseline, method))
     risen = {name: (before[name], value) for name, value in after.items() if value - before[name] > _CLASS_RISE}
     for name, errors in sorted(risen.items(), key=lambda item: item[1][0] - item[1][1])[:3]:
         old, new = (with_unit("ece", error) for error in errors)
         found.append(f"It raises the ECE of pixels predicted as '{name}' from {old} to {new}.")
-    return found
+    return [*found, *_worse_volumes(results, method)]
 
 
-def _class_errors(results: Results, method: str) -> dict[str, float]:
-    """Return the ECE of the pixels predicted as each class, over all cases."""
-    if results.curve_frame is None:
-        return {}
-    curves = results.curve_frame
-    rows = curves[(curves.method == method) & (curves.region == "all") & (curves.label != "")]
-    gaps = (rows["hit"] - rows["confidence"]).abs().groupby(rows["label"], sort=False).sum()
-    pixels = rows["count"].groupby(rows["label"], sort=False).sum()
-    return {str(name): float(gaps[name] / pixels[name]) for name in gaps.index if pixels[name]}
+def _worse_volumes(results: Results, method: str) -> list[str]:
+    """Return the classes whose expected volume the method moves away from the true one."""
+    if results.volume_frame is None:
+        return []
+    bias = results.volume_bias().pivot(index="label", columns="method", values="bias")
+    moved = (bias[method].abs() - bias[results.baseline].abs()).sort_values(ascending=False, kind="stable")
+    return [
+        f"It changes the error of the expected volume of '{name}' from {100 * bias[results.baseline][name]:+.1f} % to "
+        f"{100 * bias[method][name]:+.1f} %."
+        for name in moved.index[moved > _VOLUME_RISE][:3]
+    ]
 
 
 def _costs(fits: Any, method: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -29,6 +29,7 @@ from segcal.tables import (
     latex_table,
     markdown_table,
     paper_table,
+    structure_table,
     summary,
     surface_table,
     volume_bias,
@@ -192,6 +193,11 @@ class Results:
         unit, tolerance = self.settings.get("surface_unit", ""), Protocol.of(self.settings).surface_tolerance
         return surface_table(self.mean_surfaces(), unit, tolerance, self.settings.get("surface_background", ""))
 
+    def structure_table(self, methods: Sequence[str] | None = None) -> FurtherTable:
+        """Return ECE and volume of each class or channel as a table, with Dice and ASD where they were measured."""
+        about = {"unit": self.settings.get("surface_unit", ""), "channels": bool(self.channels)}
+        return structure_table(self.curves(), self.volume_bias(), self.surface_frame, methods or self.methods, **about)
+
     def floor(self) -> pd.DataFrame:
         """Return what each method would score if it were perfectly calibrated, in the columns of `to_frame`.
 
@@ -295,8 +301,8 @@ class Results:
     ) -> None:
         """Write one file in the format of its suffix.
 
-        .csv and .parquet hold the rows of `to_frame`, .json the content of `to_dict`, .tex and .md the paper's table
-        and, if they were measured, those of the segmentation (`mean_surfaces`) and of what limits calibration.
+        .csv and .parquet hold the rows of `to_frame`, .json the content of `to_dict`, .tex and .md the paper's table,
+        the classes and, if they were measured, the segmentation (`mean_surfaces`) and what limits calibration.
         """
         suffix = check_suffix(path)
         if suffix == ".parquet":
@@ -314,8 +320,9 @@ class Results:
                 staging.write_text(written(table, self._further_tables()), encoding="utf-8")
 
     def _further_tables(self) -> list[FurtherTable]:
-        surfaces = [] if self.surface_frame is None else [self.surface_table()]
-        return surfaces if self.limits_frame is None else [*surfaces, limits_table(self.limits_frame)]
+        found = [] if self.surface_frame is None else [self.surface_table()]
+        found += [] if self.curve_frame is None or self.volume_frame is None else [self.structure_table()]
+        return found if self.limits_frame is None else [*found, limits_table(self.limits_frame)]
 
     def save(self, path: str | Path) -> None:
         """Write the folder `path`: a CSV file for each table, and the settings; the floor in its own folder."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from segcal.calibrators import method_titles
 from segcal.evaluation.results import Results
 from segcal.report.scores import SEVERITIES, CalibrationState, MethodScores
-from segcal.tables.numbers import with_unit
+from segcal.tables.numbers import percent, with_unit
 
 _DIRECTIONS = {-1: "underconfident", 0: "miscalibrated", 1: "overconfident"}
 _LOST = 0.001  # of accuracy, which a method that changes labels may lose without being named for it
@@ -65,11 +65,8 @@ def _background(results: Results) -> str:
     about = results.settings.get("unnamed_background")
     if about is None:
         return ""
-    ece = with_unit("ece", about["scores"][results.baseline]["ece"])
-    return (
-        f" Without class '{about['name']}', which covers {about['fraction']:.0%} of the labelled pixels, its ECE over "
-        f"all pixels is {ece}; set --background {about['class']} if it is the background."
-    )
+    covered, ece = percent(about["fraction"]), with_unit("ece", about["scores"][results.baseline]["ece"])
+    return f" Without this class, which covers {covered} of the pixels, its ECE is {ece}."
 
 
 def _state(scores: MethodScores) -> list[str]:
@@ -79,9 +76,11 @@ def _state(scores: MethodScores) -> list[str]:
     if state is None or ece is None:
         return [f"{spelled(baseline)} was measured on {results.settings['num_classes']} classes."]
     floor = scores.floor(baseline)
+    name = results.settings.get("unnamed_background", {}).get("name")
+    subject = "The network is" if name is None else f"Including class '{name}', the network is"
     above = "" if floor is None else f" Its floor is {with_unit('ece', floor)}."
     return [
-        f"The network is {_calibration(state)}{_background(results)}",
+        f"{subject} {_calibration(state)}{_background(results)}",
         f"Its expected calibration error (ECE) in the region All is {ece} ({average_in_words(results)}).{above}",
     ]
 

@@ -7,7 +7,7 @@ from segcal.tables.latex import latex_table
 from segcal.tables.markdown import markdown_table
 from segcal.tables.paper import Cell, PaperTable, paper_table
 from segcal.tables.presentation import Average, Presentation, named_method
-from segcal.tables.summaries import image_means, summary, volume_bias
+from segcal.tables.summaries import class_errors, image_means, structure_table, summary, volume_bias
 from segcal.tables.terminal import TerminalTable
 
 __all__ = [
@@ -20,11 +20,13 @@ __all__ = [
     "PaperTable",
     "Presentation",
     "TerminalTable",
+    "class_errors",
     "image_means",
     "latex_table",
     "markdown_table",
     "named_method",
     "paper_table",
+    "structure_table",
     "summary",
     "surface_dice_in_words",
     "surface_headings",

@@ -28,6 +28,16 @@ def with_unit(metric: str, value: float) -> str:
     return f"{number(metric, value)}{chr(0xA0) + '%' if _METRICS[metric].percent else ''}"
 
 
+def percent(fraction: float, digits: int = 0) -> str:
+    r"""Write a fraction in percent.
+
+    Examples:
+        >>> percent(0.954), percent(-0.291, 1)
+        ('95\xa0%', '-29.1\xa0%')
+    """
+    return f"{100 * fraction:.{digits}f}{chr(0xA0)}%"
+
+
 def with_interval(metric: str, value: float, low: float, high: float, *, unit: bool = False) -> str:
     """Write a value and its interval, which is left out where it is not known.
 

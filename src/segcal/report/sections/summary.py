@@ -24,13 +24,19 @@ def summary(view: View) -> dict[str, Any]:
         "more": more,
         "recommended": scores.recommendation.method,
         "advice": _advice(view),
-        "severity": None if (found := scores.state(results.baseline)) is None else found.severity,
+        "severity": _severity(view),
         "facts": _facts(view),
         "warnings": list(results.settings["warnings"]),
         "titles": method_titles(results.methods),
         "cards": [card for metric, region in _CARDS if (card := _card(scores, metric, region))],
         "regions": region_notes(view.regions, whole=results.is_whole),
     }
+
+
+def _severity(view: View) -> str | None:
+    """Return the severity that colours the headline; None where an unnamed background hides it."""
+    found = view.scores.state(view.results.baseline)
+    return None if found is None or "unnamed_background" in view.results.settings else found.severity
 
 
 def _advice(view: View) -> dict[str, Any] | None:
