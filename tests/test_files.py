@@ -31,14 +31,11 @@ from segcal.files import (
 )
 from segcal.files.outputs import _staged
 from segcal.types import InputError
+from support.commands import everything
 
 
 class BrokenError(Exception):
     pass
-
-
-def everything(folder: Path) -> set[str]:
-    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
 
 
 def write(folder: Path, content: str) -> None:

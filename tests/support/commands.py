@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,6 +32,11 @@ def succeed(*arguments: object) -> str:
 def succeed_json(*arguments: object) -> Any:
     """Return what a command prints with --json, in which every number must be finite."""
     return json.loads(succeed(*arguments, "--json"), parse_constant=pytest.fail)
+
+
+def everything(folder: Path) -> set[str]:
+    """Return the paths below a folder."""
+    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
 
 
 def refuse(*arguments: object) -> str:

@@ -1,0 +1,120 @@
+"""segcal as a program of its own: exit status, signals, and two processes of torchrun."""
+
+from __future__ import annotations
+
+import errno
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import segcal
+from segcal.data.folders.writer import write_folder
+from support import run_commands
+from support.commands import everything, run, succeed
+from support.scenes import simulated
+
+QUICK = ("--epochs", 2, "--set", "learning_rate=1e-3", "batch_size=2", "--seed", 1, "--device", "cpu")
+
+
+def test_a_reader_that_has_had_enough_is_no_mistake(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with `segcal fit DATA | head -1`, where printing fails."""
+
+    def closed(*_: Any, **__: Any) -> None:
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setattr("segcal.cli.fit.print_report", closed)
+    result = run("fit", data, "--method", "ts", "--out", data.parent / "ts")
+    assert result.exit_code == 1
+    assert result.stderr == ""
+    assert segcal.load(data.parent / "ts").fitted
+
+
+def program(*arguments: object, command: tuple[str, ...] = ("-m", "segcal")) -> subprocess.CompletedProcess[str]:
+    source = Path(segcal.__file__).parents[1]
+    strict = {"PYTHONWARNINGS": "error"} if LAUNCHER[1] not in command else {}  # a launcher may have remarks of its own
+    return subprocess.run(
+        [sys.executable, *command, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PYTHONPATH": str(source), "PATH": "", "COLUMNS": "200", "OMP_NUM_THREADS": "1", **strict},
+    )
+
+
+def test_program_runs(data: Path, tmp_path: Path) -> None:
+    done = program("fit", data, "--method", "ts", "--out", tmp_path / "ts", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["cases"] == 1
+    assert segcal.load(tmp_path / "ts").fitted
+
+
+def test_program_refuses(data: Path, tmp_path: Path) -> None:
+    logits = np.load(data / "logits" / "scene-001.npy")
+    logits[1, 2, 3] = np.nan
+    np.save(data / "logits" / "scene-001.npy", logits)
+    before = everything(tmp_path)
+    done = program("fit", data, "--method", "ts", "--split", "test", "--out", tmp_path / "ts")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert re.fullmatch(r"segcal: logits must be finite,.* got nan at .* of case 'scene-001'; .*", line)
+    assert everything(tmp_path) == before
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGTERM")
+def test_program_cleans_up_when_it_is_terminated(data: Path, calibrator: Path) -> None:
+    """SIGTERM while the first case is written: no folder, no temporary one, no lock."""
+    code = (
+        "import os, signal, sys\nfrom segcal.cli import main\nfrom segcal.calibrators import tempered\n"
+        "tempered.scaled_probabilities = lambda *_: os.kill(os.getpid(), signal.SIGTERM)\nmain()"
+    )
+    before = everything(data.parent)
+    arguments = ["apply", calibrator, data, "--out", data.parent / "probs"]
+    source = str(Path(segcal.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)], capture_output=True, check=False, env={"PYTHONPATH": source}
+    )
+    assert done.returncode == 128 + 15, done.stderr
+    assert everything(data.parent) == before
+
+
+LAUNCHER = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+METHODS: dict[str, tuple[object, ...]] = {
+    "lts": QUICK,
+    "cts": (),
+    "auto": ("--set", "candidates=ts,cts,lts", "time_limit=none", *QUICK),
+}
+
+
+def test_two_processes_fit_what_one_does(tmp_path: Path) -> None:
+    cases = simulated(6, num_classes=3, size=(12, 14), contrast=2.0)
+    write_folder(tmp_path / "data", {"fit": cases[:5], "validation": cases[5:]})
+    options = {name: ("fit", tmp_path / "data", "--method", name, *settings) for name, settings in METHODS.items()}
+    done = program(*options["lts"], "--out", tmp_path / "lts-2", command=(*LAUNCHER, "-m", "segcal"))
+    _assert_done(done, "lts")
+    others = [[*map(str, options[name]), "--out", str(tmp_path / f"{name}-2")] for name in ("cts", "auto")]
+    done = program(json.dumps(others), command=(*LAUNCHER, str(run_commands.__file__)))  # to start processes once
+    _assert_done(done, "cts", "auto")
+    for name, asked in options.items():
+        succeed(*asked, "--out", tmp_path / f"{name}-1")
+        two, one = (segcal.load(tmp_path / f"{name}-{count}") for count in (2, 1))
+        for key, value in one.state_dict().items():
+            assert torch.allclose(two.state_dict()[key].float(), value.float(), rtol=0, atol=1e-5), (name, key)
+        assert two.fit_report_.nll_after == pytest.approx(one.fit_report_.nll_after, abs=1e-6), name
+        assert set(two.fit_report_.names) == set(one.fit_report_.names), name
+    assert two.fit_report_.details["scores"]["lts"]["seconds"] > 0, "it was tried by auto, the last of them"
+
+
+def _assert_done(done: subprocess.CompletedProcess[str], *methods: str) -> None:
+    """Without an error, and told once, by the first of the processes."""
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    assert [done.stdout.count(f"{method}: NLL") for method in methods] == [1] * len(methods)
+    assert done.stdout.count("saved in") == len(methods)
