@@ -25,6 +25,16 @@ class Item(NamedTuple):
 
 ITEMS = (
     Item(
+        "Sec. 3.1: perfect calibration",
+        "segcal.evaluation.run.evaluate",
+        "evaluation/test_floor.py::test_a_calibrated_network_stands_on_its_floor",
+    ),
+    Item(
+        "Sec. 3: labels do not change",
+        "segcal.calibrators.tempered.TemperatureCalibrator",
+        "calibrators/test_contract.py::test_contract",
+    ),
+    Item(
         "Sec. 3.3: TS",
         "segcal.calibrators.temperature.TemperatureScaling",
         "calibrators/test_temperature_scaling.py::test_agrees_with_scipy",
@@ -80,6 +90,16 @@ ITEMS = (
         "functional/test_theorems.py::test_theorem_4_nll_and_entropy_meet",
     ),
     Item(
+        "App. D: over-, underconfidence and balance",
+        "segcal.evaluation.diagnosis.diagnose",
+        "evaluation/test_diagnosis.py::test_worked_by_hand",
+    ),
+    Item(
+        "Sec. 3.5: NLL and entropy meet at the best temperature",
+        "segcal.evaluation.diagnosis.diagnose",
+        "evaluation/test_diagnosis.py::test_scores_at_their_best_temperature_are_balanced",
+    ),
+    Item(
         "Fig. 1: best temperatures",
         "segcal.oracle.oracle_temperature",
         "test_oracle.py::test_images_and_data_set_agree_with_golden_sections",
@@ -120,6 +140,21 @@ ITEMS = (
         "evaluation/test_run.py::test_local_is_the_mean_and_the_worst_of_the_patches",
     ),
     Item(
+        "Fig. 2: reliability diagrams",
+        "segcal.evidence.statistic.Evidence",
+        "evidence/test_statistic.py::test_the_curve_agrees_with_loops",
+    ),
+    Item(
+        "Fig. 2: local reliability diagrams",
+        "segcal.evaluation.portraits",
+        "evaluation/test_portraits.py::test_the_curves_agree_with_the_results",
+    ),
+    Item(
+        "App. G: patch sizes",
+        "segcal.evaluation.results.Results",
+        "evaluation/test_run.py::test_further_sizes_of_patches_are_as_if_measured_alone",
+    ),
+    Item(
         "Sec. 4: Mann-Whitney U",
         "segcal.statistics.significance",
         "statistics/test_significance.py::test_mann_whitney_by_hand",
@@ -150,6 +185,16 @@ ITEMS = (
         "calibrators/test_dirichlet.py::test_penalties_are_plain_sums",
     ),
     Item(
+        "Sec. 4.1: grid search",
+        "segcal.calibrators.dirichlet.search_dirichlet",
+        "experiments/test_camvid.py::test_settings_are_chosen_on_the_validation_frames",
+    ),
+    Item(
+        "Sec. 4.1: FCN on COCO",
+        "experiments.coco.__main__.main",
+        "experiments/test_coco.py::test_from_coco_to_the_table",
+    ),
+    Item(
         "Sec. 4.2: FC-DenseNet",
         "experiments.camvid.fc_densenet.fc_densenet",
         "experiments/test_fc_densenet.py::test_103_has_the_maps_of_the_published_table",
@@ -165,6 +210,26 @@ ITEMS = (
         "test_losses.py::test_mmce_is_what_the_loop_gives",
     ),
     Item(
+        "Sec. 4.2: focal loss and MMCE of the cited code",
+        "experiments.camvid.jobs.Job",
+        "experiments/test_camvid.py::test_losses_of_the_cited_code",
+    ),
+    Item(
+        "Sec. 4.2: 367, 101 and 233 frames; 90 and 11 to calibrate",
+        "experiments.datasets.camvid.calibration_split",
+        "experiments/test_camvid.py::test_the_splits_are_disjoint_and_whole",
+    ),
+    Item(
+        "Tab. 3: every method on CamVid",
+        "experiments.camvid.__main__.main",
+        "experiments/test_camvid.py::test_tables_are_made_of_what_is_there",
+    ),
+    Item(
+        "Tab. 1, 3: printed numbers",
+        "experiments.beside_paper.paper_numbers",
+        "experiments/test_camvid.py::test_the_paper_is_transcribed_whole",
+    ),
+    Item(
         "Sec. 4.3: U-Net, 72/40 tiles",
         "experiments.lpba40.tiling.tiles_of",
         "experiments/test_tiling.py::test_the_paper_s_tiles_of_an_axis_of_181",
@@ -178,6 +243,26 @@ ITEMS = (
         "Sec. 4.4: VoteNet+",
         "experiments.multi_atlas.votenet.VoteNet",
         "experiments/test_votenet.py::test_it_learns_where_images_agree",
+    ),
+    Item(
+        "Sec. 4.4: 272, 51 and 340 pairs",
+        "experiments.multi_atlas.presets.PRESETS",
+        "experiments/test_multi_atlas.py::test_the_split_is_the_papers",
+    ),
+    Item(
+        "Sec. 4.4: from LPBA40 to both tables",
+        "experiments.multi_atlas.__main__.main",
+        "experiments/test_multi_atlas.py::test_from_lpba40_to_tables",
+    ),
+    Item(
+        "Tab. 2: Best Fusion, Best Calibration",
+        "segcal.fusion.bounds",
+        "fusion/test_voting.py::test_bounds_are_bounds",
+    ),
+    Item(
+        "Tab. 2: changed voxels",
+        "segcal.fusion.changes.voxel_changes",
+        "fusion/test_voting.py::test_changes_by_hand",
     ),
     Item(
         "Sec. 4.4: joint label fusion",
