@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import logging
 import os
 import subprocess
@@ -83,3 +84,20 @@ def test_without_a_trusted_folder_functions_are_compiled_in_memory(
         assert [function(1) for function in functions] == [1, 2]
     assert [function.stats.cache_path for function in functions] == [None, None]
     assert len(caplog.records) == 1, "reported once"
+
+
+def test_kernels_assign_no_array_to_a_slice() -> None:
+    """numba then compiles 30 functions for the text of an error, which takes two seconds at the first use."""
+    for file in Path(compiling.__file__).parent.glob("*.py"):
+        for function in compiled_functions(ast.parse(file.read_text("utf-8"))):
+            for node in ast.walk(function):
+                if isinstance(node, ast.Assign) and isinstance(node.value, ast.Subscript):
+                    parts = [*ast.walk(node.targets[0]), *ast.walk(node.value.slice)]
+                    slices = [part for part in parts if isinstance(part, ast.Slice)]
+                    assert len(slices) < 2, f"{file.name}:{node.lineno}"
+
+
+def compiled_functions(module: ast.Module) -> list[ast.FunctionDef]:
+    names = {"compiled", "summing", "inlined"}
+    functions = [node for node in module.body if isinstance(node, ast.FunctionDef)]
+    return [each for each in functions if names & {getattr(mark, "id", "") for mark in each.decorator_list}]

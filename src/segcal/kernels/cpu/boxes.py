@@ -41,7 +41,8 @@ def _sum_runs(scratch: Array, pitch: int, count: int, width: int) -> None:
     """Sum runs of `width` values, `pitch` apart, of `scratch[0]` into `scratch[3]`; `width` is 1, 9 or 25."""
     values, fours, eights, sums = scratch[0], scratch[1], scratch[2], scratch[3]
     if width == 1:
-        sums[:count] = values[:count]
+        for i in range(count):
+            sums[i] = values[i]
         return
     many = count + (width - 4) * pitch
     a, b, c, d = values[:many], values[pitch:], values[2 * pitch :], values[3 * pitch :]

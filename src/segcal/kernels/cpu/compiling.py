@@ -30,7 +30,10 @@ BLOCK = 256  # pixels whose intermediate results stay in the first-level cache
 
 
 def compiled(function: F) -> F:
-    """Compile to machine code on first use and keep it on disk; contraction to fused multiply-add is allowed."""
+    """Compile to machine code on first use and keep it on disk; contraction to fused multiply-add is allowed.
+
+    To assign an array to a slice makes the first use take two seconds longer: numba compiles the text of an error.
+    """
     return _compile(function)
 
 
@@ -135,6 +138,19 @@ def log_above_one(x: float) -> float:
     p = p * u + 1.0 / 3.0
     p = p * u + 1.0
     return float(high) * 0.6931471805599453 + 2.0 * t * p
+
+
+@compiled
+def largest_logits(logits: Array, at: int, n: int, top: Array) -> None:
+    """Find the largest logit of `n` pixels from `at` on."""
+    # slices of one row: the compiler does not vectorize accesses with two indices
+    first = logits[0, at : at + n]
+    for i in range(n):
+        top[i] = first[i]
+    for c in range(1, logits.shape[0]):
+        row = logits[c, at : at + n]
+        for i in range(n):
+            top[i] = max(top[i], row[i])
 
 
 @compiled

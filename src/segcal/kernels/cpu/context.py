@@ -15,11 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from segcal.kernels.constants import LEAST_TEMPERATURE, LOWEST, MARGIN_CAP, WINDOWS
+from segcal.kernels.constants import DOUBLINGS, LEAST_TEMPERATURE, LOWEST, MARGIN_CAP, WINDOWS
 from segcal.kernels.cpu.boxes import STRIP, box_scratch, mean_along_columns, mean_in_plane, strip_sums
 from segcal.kernels.cpu.compiling import BLOCK, as_numpy, compiled, exp_float32, log_above_one, over_pixels
-from segcal.kernels.cpu.dilation import free_boxes
-from segcal.kernels.cpu.geometry import mark_boundary
 from segcal.kernels.cpu.parallel import run_all
 from segcal.kernels.dispatch import DECLINED
 from segcal.types import Array
@@ -86,13 +84,47 @@ def _as_volume(size: Sequence[int]) -> tuple[int, int, int]:
 def _describe_image(image: Tensor) -> _Maps:
     """Return the maps of one image `[L, *S]`."""
     scores, size = as_numpy(image).reshape(len(image), -1), _as_volume(image.shape[1:])
-    kinds = np.float32, np.float32, np.uint8, np.uint8, np.int16 if len(image) < 1 << 15 else np.int32
-    maps = _Maps(*(np.empty(size, kind) for kind in kinds))
-    found = [values.reshape(-1) for values in (maps.entropy, maps.margin, maps.predicted)]
-    over_pixels(_describe, scores.shape[1], scores, *found)
-    mark_boundary(maps.predicted[np.newaxis], maps.near[np.newaxis], 1)
-    free_boxes(maps.near, maps.distance)
-    return maps
+    kinds = np.float32, np.float32, np.int16 if len(image) < 1 << 15 else np.int32
+    entropy, margin, predicted = (np.empty(size, kind) for kind in kinds)
+    over_pixels(_describe, scores.shape[1], scores, *(values.reshape(-1) for values in (entropy, margin, predicted)))
+    near = _changes(predicted)
+    return _Maps(entropy, margin, _free_boxes(near), near, predicted)
+
+
+def _changes(predicted: Array) -> Array:
+    """Return, as 1 and 0, the pixels that have a neighbour along an axis with another label."""
+    near = np.zeros(predicted.shape, np.uint8)
+    for axis in range(predicted.ndim):
+        labels, marks = (np.moveaxis(values, axis, 0) for values in (predicted, near))
+        differs = labels[1:] != labels[:-1]
+        marks[1:] |= differs
+        marks[:-1] |= differs
+    return near
+
+
+def _free_boxes(near: Array) -> Array:
+    """Count the boxes that reach 0, 1, 3, 7 and 15 pixels around each pixel of `[D, H, W]` and hold no boundary.
+
+    Three shifted copies of a box make the next box. Lines have gaps between them that no shift crosses, so that a shift
+    along them is one pass over all lines.
+    """
+    depth, height, width = near.shape
+    gap = 1 << (DOUBLINGS - 1)  # the largest shift
+    level, wider = np.zeros((2, depth, height, width + gap), np.uint8)
+    level[..., :width] = near
+    free = (1 + DOUBLINGS) - level
+    for doubling in range(DOUBLINGS):
+        shift = 1 << doubling
+        for axis in (2, 1, 0):
+            here, there = (each.reshape(-1) if axis == 2 else np.moveaxis(each, axis, 0) for each in (level, wider))
+            there[:shift] = here[:shift]
+            np.bitwise_or(here[shift:], here[:-shift], out=there[shift:])
+            there[:-shift] |= here[shift:]
+            if axis == 2:
+                wider[..., width:] = 0
+            level, wider = wider, level
+        free -= level
+    return free[..., :width]
 
 
 def _in_parts(kernel: Callable[..., None], count: int, *arguments: Any) -> None:

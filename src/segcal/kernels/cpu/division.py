@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from segcal.kernels.cpu.compiling import BLOCK, as_numpy, compiled, exp_float32, over_pixels
+from segcal.kernels.cpu.compiling import BLOCK, as_numpy, compiled, exp_float32, largest_logits, over_pixels
 from segcal.kernels.cpu.half import HALVES, LARGEST, flat_scores, narrow_scores, widen_block
 from segcal.kernels.denormals import least_gap
 from segcal.kernels.dispatch import DECLINED
@@ -23,23 +23,11 @@ _TIED = np.float32(2) * _GAP  # the difference of two denormal numbers is smalle
 
 
 @compiled
-def _top(logits: Array, at: int, n: int, top: Array) -> None:
-    first = logits[0, at : at + n]
-    for i in range(n):
-        top[i] = first[i]
-    for c in range(1, logits.shape[0]):
-        row = logits[c, at : at + n]
-        for i in range(n):
-            top[i] = max(top[i], row[i])
-
-
-@compiled
 def _spread(temperature: Array, at: int, n: int, heat: Array) -> None:
     """Copy the temperatures of `n` pixels from `at` on; there may be one for all pixels."""
-    if temperature.shape[0] == 1:
-        heat[:n] = temperature[0]
-    else:
-        heat[:n] = temperature[at : at + n]
+    first, step = (0, 0) if temperature.shape[0] == 1 else (at, 1)
+    for i in range(n):
+        heat[i] = temperature[first + step * i]
 
 
 @compiled
@@ -55,7 +43,7 @@ def _probabilities(
     top, inverse, total = np.empty(BLOCK, np.float32), np.empty(BLOCK, np.float32), np.empty(BLOCK, np.float32)
     for at in range(start, stop, BLOCK):
         n = min(BLOCK, stop - at)
-        _top(logits, at, n, top)
+        largest_logits(logits, at, n, top)
         _spread(temperature, at, n, inverse)
         for i in range(n):
             inverse[i] = np.float32(1) / inverse[i]
@@ -106,7 +94,7 @@ def _quotients(
     top, heat, probe = np.empty(BLOCK, np.float32), np.empty(BLOCK, np.float32), np.empty(BLOCK, np.float32)
     for at in range(start, stop, BLOCK):
         n = min(BLOCK, stop - at)
-        _top(logits, at, n, top)
+        largest_logits(logits, at, n, top)
         _spread(temperature, at, n, heat)
         probe[:] = np.float32(0)
         for c in range(logits.shape[0]):

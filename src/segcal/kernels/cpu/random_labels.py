@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from segcal.kernels.cpu.compiling import BLOCK, as_numpy, compiled, exp_below_zero, over_pixels
+from segcal.kernels.cpu.compiling import BLOCK, as_numpy, compiled, exp_below_zero, largest_logits, over_pixels
 from segcal.types import Array
 
 _UNIT = 32 * BLOCK  # pixels summed side by side; fixed, so that sums do not depend on the number of threads
@@ -20,11 +20,7 @@ def _mass(logits: Array, labels: Array, confidence: Array, partial: Array, start
         lanes[:] = 0.0
         for at in range(first, min(first + _UNIT, stop), BLOCK):
             n = min(BLOCK, stop - at)
-            top[:n] = logits[0, at : at + n]
-            for c in range(1, logits.shape[0]):
-                row = logits[c, at : at + n]
-                for i in range(n):
-                    top[i] = max(top[i], row[i])
+            largest_logits(logits, at, n, top)
             for i in range(n):  # an ignored pixel weighs nothing
                 weight[i] = confidence[at + i] if labels[at + i] >= 0 else 0.0
             for c in range(logits.shape[0]):

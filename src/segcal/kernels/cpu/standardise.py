@@ -9,7 +9,15 @@ import torch
 from torch import Tensor
 
 from segcal.kernels.constants import SMALLEST_LOG_PROBABILITY
-from segcal.kernels.cpu.compiling import BLOCK, as_numpy, compiled, exp_float32, log_above_one, over_pixels
+from segcal.kernels.cpu.compiling import (
+    BLOCK,
+    as_numpy,
+    compiled,
+    exp_float32,
+    largest_logits,
+    log_above_one,
+    over_pixels,
+)
 from segcal.kernels.dispatch import DECLINED
 from segcal.types import Array
 
@@ -23,11 +31,7 @@ def _standardise(
     top, total = np.empty(BLOCK, np.float32), np.empty(BLOCK, np.float32)
     for at in range(start, stop, BLOCK):
         n = min(BLOCK, stop - at)
-        top[:n] = logits[0, at : at + n]
-        for c in range(1, classes):
-            row = logits[c, at : at + n]
-            for i in range(n):
-                top[i] = max(top[i], row[i])
+        largest_logits(logits, at, n, top)
         total[:] = np.float32(0)
         for c in range(classes):
             row = logits[c, at : at + n]
