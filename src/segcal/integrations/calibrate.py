@@ -10,6 +10,7 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
+import torch
 from torch import nn
 
 from segcal.calibrators import Calibrator, check_method, create
@@ -92,7 +93,11 @@ def calibrate(
     predict = partial(predict_cases, model, activation=activation, raters=raters, remark=remarks.setdefault)
     rank, world = rank_and_world()
     prefix, progress = f"{prefix}rank{rank}-" if world > 1 else prefix, progress and rank == 0
-    with SpilledCases(in_memory) as cases, SpilledCases(in_memory) as held_out:
+    with (
+        torch.random.fork_rng(devices=[]),  # each loop over a DataLoader draws a number
+        SpilledCases(in_memory) as cases,
+        SpilledCases(in_memory) as held_out,
+    ):
         with _shown(loader, "predicting", progress) as batches:
             predicted = predict(batches, prefix=prefix)
             if (first := next(predicted, None)) is None:

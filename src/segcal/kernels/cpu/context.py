@@ -112,7 +112,7 @@ def _free_boxes(near: Array) -> Array:
     gap = 1 << (DOUBLINGS - 1)  # the largest shift
     level, wider = np.zeros((2, depth, height, width + gap), np.uint8)
     level[..., :width] = near
-    free = (1 + DOUBLINGS) - level
+    free: Array = (1 + DOUBLINGS) - level
     for doubling in range(DOUBLINGS):
         shift = 1 << doubling
         for axis in (2, 1, 0):
