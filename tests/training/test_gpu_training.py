@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -11,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from segcal import create
-from segcal.training import batches
+from segcal.cases import stream
 from segcal.training.loop import train
 from segcal.training.recording import Recorder
 from segcal.training.settings import Training
@@ -42,11 +45,14 @@ def samples(count: int = 7) -> list[tuple[np.ndarray, np.ndarray]]:
     ]
 
 
-def trained(**options: Any) -> dict[str, Tensor]:
+def trained(on_device: bool = False, **options: Any) -> dict[str, Tensor]:
     torch.manual_seed(0)
     objective = Net()
     settings = Training(epochs=5, learning_rate=1e-2, batch_size=3, crop=8, flips=True, device="cuda")
-    train(objective, samples(), settings, validation=samples(2), **options)
+    shown: list[Any] = samples()
+    if on_device:
+        shown = [tuple(torch.from_numpy(part).cuda() for part in sample) for sample in shown]
+    train(objective, shown, settings, validation=samples(2), **options)
     return {name: value.cpu() for name, value in objective.state_dict().items()}
 
 
@@ -56,9 +62,9 @@ def test_recorded_steps_give_the_same_weights() -> None:
         torch.testing.assert_close(recorded[name], value, rtol=1e-4, atol=1e-6)
 
 
-def test_prefetched_samples_give_the_same_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = trained()
-    monkeypatch.setattr(batches, "_DEVICE_SHARE", 0.0)  # nothing fits the GPU: pinned, and prepared ahead
+def test_prefetched_samples_give_the_same_weights() -> None:
+    """Samples in host memory are pinned, and prepared ahead."""
+    kept = trained(on_device=True)
     for name, value in trained().items():
         torch.testing.assert_close(value, kept[name], rtol=1e-5, atol=1e-7)
 
@@ -120,3 +126,59 @@ def test_a_step_asks_the_device_for_nothing(monkeypatch: pytest.MonkeyPatch) -> 
     objective = Net()
     train(objective, samples(12), Training(epochs=4, batch_size=3, device="cuda", watch=watch), record=True)
     assert counts[3] - counts[2] == counts[2] - counts[1] <= 2
+
+
+KINDS: list[tuple[str, dict[str, Any]]] = [
+    ("lts", {}),
+    ("ibts", {}),
+    ("lts", {"condition": "class"}),
+    ("lts", {"preset": "paper"}),
+    ("ibts", {"positivity": "softplus"}),
+]
+SIZES: list[tuple[int, tuple[int, ...]]] = [(3, (24, 20)), (11, (90, 120)), (21, (64, 64)), (4, (10, 12, 9))]
+BUSY = """
+import torch
+values = torch.randn(2048, 2048, device="cuda")
+print("busy", flush=True)
+while True:
+    values = (values @ values).tanh()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+"""
+
+
+@contextmanager
+def beside_a_busy_process() -> Iterator[None]:
+    with subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            yield
+            assert process.poll() is None
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside a busy process"])
+def test_twenty_calibrators_are_trained_in_one_process(beside: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With and without validation images, with cases on the device and read ahead, and all of them recorded."""
+    recorded, record = list[bool](), Recorder._record
+
+    def counted(self: Recorder, inputs: tuple[Tensor, ...]) -> nn.Module:
+        found = record(self, inputs)
+        recorded.append(not self.failed)
+        return found
+
+    monkeypatch.setattr(Recorder, "_record", counted)
+    with beside_a_busy_process() if beside else nullcontext():
+        for k in range(20):
+            (method, options), (classes, size) = KINDS[k % 5], SIZES[k % 4]
+            cases = simulated(9, size=size, num_classes=classes, contrast=2.0, seed=k)
+            monkeypatch.setattr(stream, "_DEVICE_SHARE", 0.0 if k % 3 == 2 else 0.5)
+            calibrator = create(method, classes, spatial_dims=len(size), image_channels=k % 2, **options)
+            validation = cases[7:] if k // 2 % 2 else None
+            calibrator.fit(cases[:7], validation=validation, epochs=3, batch_size=2, learning_rate=1e-3, device="cuda")
+            assert bool(calibrator.fitted)
+            assert np.isfinite(calibrator.fit_report_.nll_after)
+    assert len(recorded) == 40, "two sizes of batches each"
+    assert all(recorded)
