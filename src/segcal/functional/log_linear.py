@@ -2,10 +2,10 @@
 
 With `u = log T = point . (1, features, class indicator)`, `a = 1 / T`, `p = softmax(a z)` and the mean `m = p . z`,
 
-    d NLL / d u = a (z_y - m),          curvature a^2 sum_k p_k (z_k - m)^2
+    d NLL / d u = a (z_y - m),          d^2 NLL / d u^2 = a^2 v - a (z_y - m)    with    v = sum_k p_k (z_k - m)^2,
     d p_k / d u = -a p_k (z_k - m),     so that for the Brier score |p - y|^2 both follow by the chain rule.
 
-Curvatures are Gauss-Newton approximations (the Fisher information for the NLL), which are never negative. Where a bound
+Curvatures are exact, so that Newton's method converges quadratically; that of a pixel may be negative. Where a bound
 clips the temperature, slope and curvature are 0. A floor is soft (`functional.floor`), so that pixels below it keep a
 slope.
 """
@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float, Float64, Int64
+from scipy.linalg import cho_factor, cho_solve
 from torch import Tensor
 
 from segcal.functional.floor import NO_FLOOR, Floor, soft_floor
@@ -105,10 +106,11 @@ def loss_sums(
         ]
     )
     exponent = torch.from_numpy(np.asarray(point)).to(z.device) @ known
-    under, gate = torch.zeros_like(exponent), torch.ones_like(exponent)
+    under, gate, turn = torch.zeros_like(exponent), torch.ones_like(exponent), torch.zeros_like(exponent)
     if floor.softness > 0:
         above = exponent - float(np.log(floor.value))
         under, gate = (above < 0).double(), torch.sigmoid(above / floor.softness)
+        turn = gate * (1 - gate) / floor.softness
         exponent = soft_floor(exponent, *exponent.new_tensor(floor))
     low, high = (float(np.log(bound)) for bound in bounds)
     inside = ((exponent > low) & (exponent < high)).double()
@@ -118,13 +120,17 @@ def loss_sums(
     probs = log_probs.exp()
     apart = below - (probs * below).sum(dim=0)
     nll = -log_probs.gather(0, truth).squeeze(0)
+    variance = (probs * apart.square()).sum(dim=0)
     slope = cold * apart.gather(0, truth).squeeze(0)
-    bend = cold.square() * (probs * apart.square()).sum(dim=0)
+    bend = cold.square() * variance - slope
     moved = -cold * probs * apart
+    turned = cold * probs * (apart + cold * (apart.square() - variance))
     off = probs.scatter_add(0, truth, -torch.ones_like(truth, dtype=z.dtype))
     value = nll + brier * off.square().sum(dim=0)
-    slope = gate * inside * (slope + 2 * brier * (off * moved).sum(dim=0))
-    bend = gate.square() * inside * (bend + 2 * brier * moved.square().sum(dim=0))
+    slope = slope + 2 * brier * (off * moved).sum(dim=0)
+    bend = bend + 2 * brier * (moved.square() + off * turned).sum(dim=0)
+    bend = inside * (gate.square() * bend + turn * slope)
+    slope = inside * gate * slope
     head = [torch.ones_like(nll).sum(), nll.sum(), value.sum(), (1 - inside).sum(), under.sum()]
     parts = [torch.stack(head), known @ slope]
     if curvature:
@@ -172,30 +178,43 @@ def fit_in_memory(
     start: Float64[np.ndarray, " P"],
     penalty: Float64[np.ndarray, " P"],
     *,
-    tolerance: float = 1e-12,
+    tolerance: float = 1e-6,
 ) -> tuple[Array, Array]:
-    """Return the point of least mean loss plus `penalty / 2` times squares, and the curvature there (Newton's method).
+    """Return the point of least mean loss plus `penalty / 2` times squares, and the last point that was evaluated.
 
-    A penalty of infinity keeps a number at its start. A step that does not deliver what it promises is not taken, and
-    the next one is shorter (Levenberg and Marquardt): with a floor, a long step can carry all pixels below it, where
-    nothing has a slope. The search ends with the first step that promises less than the `tolerance` of the mean loss.
+    A penalty of infinity keeps a number at its start. Newton's method: the search ends with the first step that
+    promises less than the `tolerance` of the mean loss, and takes it: it leaves an error of the order of its square. A
+    step that does not deliver what it promises is not taken, and the next one is shorter (Levenberg and Marquardt):
+    with a floor, a long step can carry all pixels below it, where nothing has a slope.
     """
     free = np.flatnonzero(np.isfinite(penalty))
     cost = np.where(np.isfinite(penalty), penalty, 0.0)
-    point, damping = np.array(start, dtype=np.float64), 0.0
+    point, step, damping = np.array(start, dtype=np.float64), np.zeros(len(start)), 0.0
     value, gradient, curvature = loss.at(point, cost)
     for _ in range(_EVALUATIONS):
-        rigid = curvature[np.ix_(free, free)]
-        rigid = rigid + (1e-10 * np.trace(rigid) / max(len(free), 1) + 1e-14) * np.eye(len(free))
-        step = np.zeros_like(point)
-        step[free] = -np.linalg.solve(rigid + damping * np.diag(np.diag(rigid)), gradient[free])
-        promised = -(gradient @ step) - step[free] @ rigid @ step[free] / 2
-        found = loss.at(point + step, cost)
-        if found[0] < value and value - found[0] >= _TRUSTED * promised:
-            point, (value, gradient, curvature) = point + step, found
-            damping = damping / 4 if damping > _DAMPING else 0.0
-        elif promised > tolerance:
-            damping = max(4 * damping, _DAMPING)
+        step[free] = newton_step(curvature[np.ix_(free, free)], gradient[free], damping)
+        promised = -float(gradient @ step) / 2
         if promised <= tolerance:
             break
-    return point, curvature
+        found = loss.at(point + step, cost)
+        if value - found[0] >= _TRUSTED * promised:
+            point, (value, gradient, curvature) = point + step, found
+            damping = damping / 4 if damping > _DAMPING else 0.0
+        else:
+            damping = max(4 * damping, _DAMPING)
+    return point + step, point
+
+
+def newton_step(curvature: Float64[np.ndarray, "P P"], gradient: Float64[np.ndarray, " P"], damping: float) -> Array:
+    """Return the step to the minimum of the quadratic model, with `damping` times its diagonal added.
+
+    Directions of negative curvature count with its absolute value, so that every step descends.
+    """
+    unit = np.sqrt(np.abs(np.diag(curvature))) + 1e-7
+    scaled, slope = curvature / np.outer(unit, unit), gradient / unit
+    try:
+        step = cho_solve(cho_factor(scaled + (damping + 1e-10) * np.eye(len(unit))), slope)
+    except np.linalg.LinAlgError:
+        values, axes = np.linalg.eigh(scaled)
+        step = axes @ (axes.T @ slope / (np.abs(values) + damping + 1e-10))
+    return -step / unit  # type: ignore[no-any-return]

@@ -82,14 +82,21 @@ class PairPixels:
     labels: tuple[Int64[Tensor, " _"], ...]
 
     @classmethod
-    def of(cls, logits: Float[Tensor, "L N"], labels: Int64[Tensor, " N"], inverse: Float[Tensor, " N"]) -> PairPixels:
-        """Sort pixels by predicted class, given the inverse temperature of each."""
-        kept = labels >= 0
-        z, y, cold = logits[:, kept].double(), labels[kept], inverse[kept].double()
-        top, winner = z.max(dim=0)
+    def of(
+        cls,
+        logits: Float[Tensor, "L N"],
+        labels: Int64[Tensor, " N"],
+        winner: Int64[Tensor, " N"],
+        inverse: Float[Tensor, " N"],
+    ) -> PairPixels:
+        """Sort pixels by predicted class, which is given with the inverse temperature of each."""
+        order = torch.where(labels >= 0, winner, len(logits)).argsort(stable=True)
+        counts = torch.bincount(winner[labels >= 0], minlength=len(logits)).tolist()
+        order = order[: sum(counts)]
+        z, y, cold = logits[:, order].double(), labels[order], inverse[order].double()
+        top = z.amax(dim=0)
         powers = torch.exp(-cold * (top - z).clamp(max=_LARGEST_MARGIN)).clamp(min=_LEAST_POWER)
-        places = [(winner == k).nonzero().squeeze(1) for k in range(len(z))]
-        return cls(tuple(powers[:, own] for own in places), tuple(y[own] for own in places))
+        return cls(powers.split(counts, dim=1), y.split(counts))
 
     def sums(self, offsets: Float64[Tensor, "L L"]) -> PairSums:
         """Return the sums at some offsets."""

@@ -13,7 +13,6 @@ from segcal.functional.floor import NO_FLOOR, Floor
 from segcal.functional.log_linear import FeaturePixels, MeanLoss, fit_in_memory, loss_sums, read_loss
 from segcal.types import Array
 
-_TOLERANCE = 1e-8  # nats that the last step may still promise
 _EQUAL = 1e-6  # nats within which two losses count as equal
 
 
@@ -120,11 +119,10 @@ def ridge_path(
     points: list[list[Array]] = [[] for _ in among]
     for fold in range(folds):
         parts = [part for part in (pixels.part(0, fold), pixels.part(fold + 1, folds)) if part.edges[-1]]
-        loss, held_out, point = MeanLoss(parts, bounds, floor=floor, brier=brier), pixels.part(fold, fold + 1), start
+        loss, held_out, known = MeanLoss(parts, bounds, floor=floor, brier=brier), pixels.part(fold, fold + 1), start
         for k, strengths in enumerate(among):
             penalty = strengths.penalty(features, classes)
-            begin = np.where(np.isfinite(penalty), point, 0.0)
-            point, _ = fit_in_memory(loss, begin, penalty, tolerance=_TOLERANCE)
+            point, known = fit_in_memory(loss, np.where(np.isfinite(penalty), known, 0.0), penalty)
             points[k].append(point)
             data = held_out.logits, held_out.labels, held_out.features
             found = read_loss(loss_sums(*data, point, applied or bounds, floor=floor, brier=brier), point.size)

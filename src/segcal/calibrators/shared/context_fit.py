@@ -9,7 +9,7 @@ from itertools import product
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float64
+from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from segcal.calibrators.shared.context_sample import ContextSample, context_slabs
@@ -31,8 +31,10 @@ PAIR_RIDGES = (np.inf, 0.1, 0.03, 0.01, 3e-3, 1e-3)
 
 _SEARCHED = (0.05, 100.0)  # temperatures, unless the bounds are wider
 _PASSES = 30
-_TOLERANCE = 1e-5  # of the rounded slope: 5e-11 of NLL is left to gain, and each pass goes over all pixels
+_TOLERANCE = 1e-6  # of the rounded slope: 5e-13 of NLL is left to gain, and each pass goes over all pixels
+_SAMPLE_TOLERANCE = 1e-8  # nats that the last step promises; what it leaves is of the order of the square
 _PAIR_TOLERANCE = 1e-8  # nats; each step is a pass over all pixels
+_PART = 1 << 18  # scores that pairs are looked up in at a time
 _PAIR_SAMPLE = 1 << 15  # pixels that the ridge on pairs is chosen on
 
 
@@ -101,7 +103,8 @@ class ContextFit:
         # not from T = 1, which may lie outside the bounds, where nothing has a slope
         middle = np.mean(choice.refits, axis=0)
         loss = MeanLoss([self.data], self.searched, floor=self.floor, brier=self.brier)
-        return *fit_in_memory(loss, middle, penalty), penalty
+        point, known = fit_in_memory(loss, middle, penalty, tolerance=_SAMPLE_TOLERANCE)
+        return point, loss.at(known, np.where(np.isfinite(penalty), penalty, 0.0))[2], penalty
 
     def _fit_sample(self, choice: Choice) -> Outcome:
         point, data = self._solve_sample(choice)[0], self.data
@@ -199,28 +202,26 @@ class ContextFit:
 
     def pairs_of(self, data: FeaturePixels, point: Array) -> PairPixels:
         """Return pixels by predicted class, at the temperatures of a point."""
-        inverse = self._inverse(data.logits, data.features, point)
-        return PairPixels.of(data.logits, data.labels, inverse)
+        return self._pairs(data.logits, data.labels, data.features, point)
 
-    def _inverse(
-        self, logits: Float[Tensor, "L N"], known: Float[Tensor, "F N"], point: Array
-    ) -> Float64[Tensor, " N"]:
-        """Return the inverse temperature of each pixel."""
-        weights, many = torch.from_numpy(point).to(logits.device), 1 + self.many
-        exponent = weights[0] + weights[1:many] @ known.double() + weights[many:][logits.argmax(dim=0)]
+    def _pairs(
+        self, logits: Float[Tensor, "L N"], labels: Int64[Tensor, " N"], known: Float[Tensor, "F N"], point: Array
+    ) -> PairPixels:
+        weights, many, winner = torch.from_numpy(point).to(logits.device), 1 + self.many, logits.max(dim=0).indices
+        exponent = weights[0] + weights[1:many] @ known.double() + weights[many:][winner]
         if self.floor.value > 0:
             exponent = soft_floor(exponent, *exponent.new_tensor(self.floor))
-        return exponent.exp().clamp(*self.bounds).reciprocal()
+        return PairPixels.of(logits, labels, winner, exponent.exp().clamp(*self.bounds).reciprocal())
 
     def _pair_sums(self, point: Array) -> Callable[[Tensor], PairSums]:
         """Return the function that sums up all pixels at pair offsets."""
-        raw = self._raw(point)
+        raw, size = self._raw(point), max(1, _PART // self.num_classes)
+
+        def parts() -> Iterator[tuple[Tensor, ...]]:
+            for slab in self._slabs():  # in parts, because what is needed on the way is larger than the logits
+                yield from zip(*(values.split(size, dim=-1) for values in slab), strict=True)
 
         def at(offsets: Tensor) -> PairSums:
-            parts = (
-                PairPixels.of(logits, labels, self._inverse(logits, known, raw)).sums(offsets)
-                for logits, labels, known in self._slabs()
-            )
-            return reduce(PairSums.__add__, parts)
+            return reduce(PairSums.__add__, (self._pairs(*part, raw).sums(offsets) for part in parts()))
 
         return at

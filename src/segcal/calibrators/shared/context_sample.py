@@ -32,6 +32,7 @@ CONTEXT = -(-REACH // 8) * 8
 
 _SAMPLE = 1 << 17  # pixels
 _SAMPLE_LOGITS = 1 << 23  # and scores, where there are many classes
+_PART = 1 << 15  # pixels that are summed at a time
 _HALF = 16  # bits of a position in each of two numbers
 _CELLS = 4  # along each axis, in which the predictions of a case are counted to compare cases
 _PLACES = 32  # pixels along each axis that are looked at for it
@@ -150,8 +151,8 @@ def draw_sample(stream: CaseStream, *, spatial_dims: int, features: bool) -> Con
                 continue
             sizes[number] += int(found.pixels)
             nll += found.nll
+            moments += _moments(known, labels >= 0)
             truth = labels.cpu().numpy()
-            moments += _moments(known.cpu().numpy()[:, truth >= 0])
             place = np.arange(truth.size) + first
             # in two parts, since float32 holds whole numbers up to 2**24
             extra = torch.from_numpy(
@@ -210,10 +211,13 @@ def _layout(logits: Tensor, first: int, size: tuple[int, ...]) -> Array:
     return np.bincount((cell * len(logits) + predicted).ravel(), minlength=bins).astype(np.float64)
 
 
-def _moments(values: Array) -> Array:
-    """Return sums and sums of squares of rows."""
-    wide = values.astype(np.float64)
-    return np.stack([wide.sum(axis=1), np.einsum("fn,fn->f", wide, wide)])
+def _moments(values: Tensor, kept: Tensor) -> Array:
+    """Return sums and sums of squares of rows, over the pixels that are kept."""
+    total = values.new_zeros(2, len(values), dtype=torch.float64)
+    for part, inside in zip(values.split(_PART, dim=1), kept.split(_PART), strict=True):
+        wide = part.double() * inside
+        total += torch.stack([wide.sum(dim=1), wide.square().sum(dim=1)])
+    return total.cpu().numpy()
 
 
 def _positive(scale: Array) -> Array:

@@ -23,7 +23,7 @@ from segcal.types import Array
 def _slopes(
     logits: Array, labels: Array, at: int, n: int, top: Array, cold: Array, brier: float, found: Array, scratch: Array
 ) -> None:
-    """Compute NLL, loss, slope and curvature in the log-temperature, `found[:4]`, of `n` pixels from `at` on."""
+    """Compute NLL, loss, first and second derivative in log T, `found[:4]`, of `n` pixels from `at` on."""
     classes = logits.shape[0]
     total, mean, square = scratch[0], scratch[1], scratch[2]
     fit, tilt, twist = scratch[3], scratch[4], scratch[5]
@@ -58,15 +58,17 @@ def _slopes(
         truth = np.float64(logits[label, at + i]) - np.float64(top[i])
         found[0, i] = total[i] - cold[i] * truth
         found[1, i] = found[0, i]
-        found[2, i] = cold[i] * (truth - mean[i])
-        found[3, i] = cold[i] * cold[i] * square[i]
+        apart = truth - mean[i]
+        found[2, i] = cold[i] * apart
+        found[3, i] = cold[i] * cold[i] * square[i] - found[2, i]
         if brier > 0:
             prob = exp_below_zero(cold[i] * truth - total[i])
             found[1, i] += brier * (fit[i] - 2.0 * prob + 1.0)
-            spread = tilt[i] - mean[i] * fit[i] - prob * (truth - mean[i])
+            spread = tilt[i] - mean[i] * fit[i] - prob * apart
             found[2, i] -= 2.0 * brier * cold[i] * spread
-            bend = twist[i] - 2.0 * mean[i] * tilt[i] + mean[i] * mean[i] * fit[i]
-            found[3, i] += 2.0 * brier * cold[i] * cold[i] * max(bend, 0.0)
+            bend = max(twist[i] - 2.0 * mean[i] * tilt[i] + mean[i] * mean[i] * fit[i], 0.0)
+            turned = 2.0 * bend - prob * apart * apart - square[i] * (fit[i] - prob)
+            found[3, i] += 2.0 * brier * cold[i] * (spread + cold[i] * turned)
 
 
 @summing
@@ -101,13 +103,16 @@ def _curve(bend: Array, known: Array, winner: Array, n: int, classes: int, squar
 
 
 @compiled
-def _soften(heat: Array, n: int, least: float, softness: float, below: Array, gate: Array) -> None:
-    """Apply the soft floor to log-temperatures in place; `gate` is its slope, `below` marks those under the floor."""
+def _soften(
+    heat: Array, n: int, least: float, softness: float, below: Array, gate: Array, turn: Array
+) -> None:
+    """Apply the soft floor to log-temperatures in place: its first two derivatives, and which are below the floor."""
     for i in range(n):
         x = (heat[i] - least) / softness
         power = exp_below_zero(-abs(x))
         below[i] = 1.0 if x < 0 else 0.0
         gate[i] = (power if x < 0 else 1.0) / (1.0 + power)
+        turn[i] = gate[i] * (1.0 - gate[i]) / softness
         heat[i] = least + softness * (max(x, 0.0) + log_above_one(1.0 + power))
 
 
@@ -119,7 +124,7 @@ def _sums(
     many, numbers, classes = 1 + features.shape[0], point.shape[0], logits.shape[0]
     top, winner = np.empty(BLOCK, logits.dtype), np.empty(BLOCK, np.int32)
     heat, cold, inside = np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK)
-    below, gate = np.zeros(BLOCK), np.ones(BLOCK)
+    below, gate, turn = np.zeros(BLOCK), np.ones(BLOCK), np.zeros(BLOCK)
     found, scratch, known = np.empty((4, BLOCK)), np.empty((6, BLOCK)), np.ones((many, BLOCK))
     offsets, coldest = point[many:], np.exp(-low)
     for at in range(start, stop, BLOCK):
@@ -133,7 +138,7 @@ def _sums(
                 copy[i] = np.float64(row[i])
                 heat[i] += weight * copy[i]
         if softness > 0:
-            _soften(heat, n, least, softness, below, gate)
+            _soften(heat, n, least, softness, below, gate, turn)
         for i in range(n):
             inside[i] = 1.0 if (heat[i] > low) & (heat[i] < high) else 0.0
             cold[i] = exp_below_zero(low - min(max(heat[i], low), high)) * coldest
@@ -141,8 +146,8 @@ def _sums(
         out = partial[at // BLOCK]
         for i in range(n):
             counts = 1.0 if labels[at + i] >= 0 else 0.0
+            found[3, i] = (gate[i] * gate[i] * found[3, i] + turn[i] * found[2, i]) * inside[i] * counts
             found[2, i] *= gate[i] * inside[i] * counts
-            found[3, i] *= gate[i] * gate[i] * inside[i] * counts
             out[0] += counts
             out[1] += counts * found[0, i]
             out[2] += counts * found[1, i]
