@@ -22,7 +22,7 @@ def pixels(count: int = 3000, seed: int = 0, offset: float = -1.5) -> PairPixels
     true[0, 1] = offset
     drawn = torch.softmax(pair_margins(logits.T, 1 / cold[:, None], true), dim=1)
     labels = torch.multinomial(drawn, 1, generator=generator).squeeze(1)
-    return PairPixels.of(logits, labels, cold)
+    return PairPixels.of(logits, labels, logits.argmax(dim=0), cold)
 
 
 def test_a_margin_by_hand() -> None:
@@ -67,7 +67,7 @@ def test_sums_are_those_of_the_margins_and_their_gradient_is_true() -> None:
     labels = torch.randint(-1, CLASSES, (200,), generator=generator)
     heat = 1 + torch.rand(200, generator=generator).double()
     offsets = 0.5 * torch.randn(CLASSES, CLASSES, generator=generator).double()
-    data = PairPixels.of(logits, labels, 1 / heat)
+    data = PairPixels.of(logits, labels, logits.argmax(dim=0), 1 / heat)
     found = data.sums(offsets)
     mapped = pair_margins(logits.double().T, heat[:, None], offsets)
     loss = torch.nn.functional.cross_entropy(mapped, labels, ignore_index=-1, reduction="sum")

@@ -12,9 +12,10 @@ slope.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -29,7 +30,12 @@ from segcal.types import Array
 
 _EVALUATIONS = 40
 _TRUSTED = 0.1  # of the gain that a step promises, which it must deliver to be taken
+_SQUARED = 1e4  # times the square of what a first step promises is left after it
 _DAMPING = 0.1  # of the curvature's diagonal, added to it after a step that did not deliver
+
+
+Values: TypeAlias = tuple[Float[Tensor, "L N"], Int64[Tensor, " N"], Float[Tensor, "F N"]]
+"""Logits, labels and features of some pixels."""
 
 
 @dataclass(frozen=True)
@@ -41,21 +47,26 @@ class Loss:
     value: float
     """NLL plus the weighted Brier score."""
     bounded: int
-    """FeaturePixels whose temperature a bound clips."""
+    """Pixels whose temperature a bound clips."""
     raised: int
-    """FeaturePixels whose temperature would be below the floor without it."""
+    """Pixels whose temperature would be below the floor without it."""
     gradient: Array
     curvature: Array
 
 
 @dataclass(frozen=True)
 class FeaturePixels:
-    """FeaturePixels with their features, in memory; fold k is the range from `edges[k]` to `edges[k + 1]`."""
+    """Pixels with their features, in memory; fold k is the range from `edges[k]` to `edges[k + 1]`."""
 
     logits: Float[Tensor, "L N"]
     labels: Int64[Tensor, " N"]
     features: Float[Tensor, "F N"]
     edges: tuple[int, ...]
+
+    @property
+    def values(self) -> Values:
+        """Logits, labels and features."""
+        return self.logits, self.labels, self.features
 
     def part(self, first: int, last: int) -> FeaturePixels:
         """Return the folds `first` to `last - 1` as one."""
@@ -146,63 +157,97 @@ def read_loss(sums: Array, numbers: int) -> Loss:
 
 
 class MeanLoss:
-    """Mean loss of pixels in memory with its derivatives; the last point is remembered, since searches start there."""
+    """Mean loss of pixels with its derivatives; the last point is remembered, since searches start there.
+
+    Args:
+        pixels: Yields logits, labels and features of all pixels, in parts, each time it is called.
+        bounds: Smallest and largest temperature.
+        floor: Floor under the temperatures.
+        brier: Weight of the Brier score.
+    """
 
     def __init__(
-        self, parts: list[FeaturePixels], bounds: tuple[float, float], *, floor: Floor = NO_FLOOR, brier: float = 0.0
+        self,
+        pixels: Callable[[], Iterable[Values]],
+        bounds: tuple[float, float],
+        *,
+        floor: Floor = NO_FLOOR,
+        brier: float = 0.0,
     ) -> None:
-        self.parts, self.bounds, self.floor, self.brier = parts, bounds, floor, brier
+        self.pixels, self.bounds, self.floor, self.brier = pixels, bounds, floor, brier
         self._last: tuple[bytes, Loss] | None = None
 
-    def at(self, point: Float64[np.ndarray, " P"], cost: Float64[np.ndarray, " P"]) -> tuple[float, Array, Array]:
-        """Return value, gradient and curvature of the mean loss plus `cost / 2` times squares."""
+    def at(self, point: Float64[np.ndarray, " P"], *, curvature: bool = True) -> Loss:
+        """Return the sums over all pixels."""
         key = point.tobytes()
         if self._last is None or self._last[0] != key:
-            settings: dict[str, Any] = {"floor": self.floor, "brier": self.brier, "curvature": True}
-            rows = [
-                loss_sums(part.logits, part.labels, part.features, point, self.bounds, **settings)
-                for part in self.parts
-            ]
-            self._last = key, read_loss(np.sum(rows, axis=0), point.size)
-        found = self._last[1]
-        value = found.value / found.pixels + (cost * point**2).sum() / 2
-        return (
-            float(value),
-            found.gradient / found.pixels + cost * point,
-            found.curvature / found.pixels + np.diag(cost),
-        )
+            settings: dict[str, Any] = {"floor": self.floor, "brier": self.brier, "curvature": curvature}
+            rows = (loss_sums(*values, point, self.bounds, **settings) for values in self.pixels())
+            self._last = key, read_loss(sum(rows, start=np.zeros(1)), point.size)
+        return self._last[1]
 
 
-def fit_in_memory(
+@dataclass(frozen=True)
+class Solution:
+    """A point of least penalised loss.
+
+    Attributes:
+        point: The point.
+        known: The last point that was evaluated, a small step away.
+        loss: Loss at the known point.
+        value: Mean loss at the point, by the two derivatives at the known one.
+        evaluations: Evaluations of the loss.
+        converged: Whether the search ended by its tolerance.
+    """
+
+    point: Array
+    known: Array
+    loss: Loss
+    value: float
+    evaluations: int
+    converged: bool
+
+
+def newton(
     loss: MeanLoss,
     start: Float64[np.ndarray, " P"],
     penalty: Float64[np.ndarray, " P"],
     *,
-    tolerance: float = 1e-6,
-) -> tuple[Array, Array]:
-    """Return the point of least mean loss plus `penalty / 2` times squares, and the last point that was evaluated.
+    tolerance: float,
+) -> Solution:
+    """Return the point of least mean loss plus `penalty / 2` times squares, by Newton's method.
 
-    A penalty of infinity keeps a number at its start. Newton's method: the search ends with the first step that
-    promises less than the `tolerance` of the mean loss, and takes it: it leaves an error of the order of its square. A
-    step that does not deliver what it promises is not taken, and the next one is shorter (Levenberg and Marquardt):
-    with a floor, a long step can carry all pixels below it, where nothing has a slope.
+    A penalty of infinity keeps a number at its start. The last step is taken without another evaluation: what it leaves
+    to gain is of the order of the square of what it promises, by a factor that the step before it has shown, and the
+    search ends where that is less than the `tolerance` of the mean loss. A step that does not deliver what it promises
+    is not taken, and the next one is shorter (Levenberg and Marquardt): with a floor, a long step can carry all pixels
+    below it, where nothing has a slope.
     """
     free = np.flatnonzero(np.isfinite(penalty))
-    cost = np.where(np.isfinite(penalty), penalty, 0.0)
+    cost = penalty[free]
+
+    def value(found: Loss, at: Array) -> float:
+        return found.value / found.pixels + float(cost @ at[free] ** 2) / 2
+
     point, step, damping = np.array(start, dtype=np.float64), np.zeros(len(start)), 0.0
-    value, gradient, curvature = loss.at(point, cost)
-    for _ in range(_EVALUATIONS):
-        step[free] = newton_step(curvature[np.ix_(free, free)], gradient[free], damping)
-        promised = -float(gradient @ step) / 2
-        if promised <= tolerance:
-            break
-        found = loss.at(point + step, cost)
-        if value - found[0] >= _TRUSTED * promised:
-            point, (value, gradient, curvature) = point + step, found
+    here, before = loss.at(point), np.inf
+    for evaluations in range(1, _EVALUATIONS + 1):
+        slope = here.gradient[free] / here.pixels + cost * point[free]
+        curvature = here.curvature[np.ix_(free, free)] / here.pixels + np.diag(cost)
+        step[free] = newton_step(curvature, slope, damping)
+        promised = -float(slope @ step[free]) / 2
+        factor = promised / before**2 if before < np.inf else _SQUARED
+        if factor * promised**2 <= tolerance:
+            change = here.gradient @ step + step @ here.curvature @ step / 2
+            mean = float(here.value + change) / here.pixels
+            return Solution(point + step, point, here, mean, evaluations, converged=True)
+        trial = loss.at(point + step)
+        if value(here, point) - value(trial, point + step) >= _TRUSTED * promised:
+            point, here, before = point + step, trial, promised
             damping = damping / 4 if damping > _DAMPING else 0.0
         else:
-            damping = max(4 * damping, _DAMPING)
-    return point + step, point
+            damping, before = max(4 * damping, _DAMPING), np.inf
+    return Solution(point, point, here, here.value / here.pixels, _EVALUATIONS, converged=False)
 
 
 def newton_step(curvature: Float64[np.ndarray, "P P"], gradient: Float64[np.ndarray, " P"], damping: float) -> Array:
@@ -217,4 +262,4 @@ def newton_step(curvature: Float64[np.ndarray, "P P"], gradient: Float64[np.ndar
     except np.linalg.LinAlgError:
         values, axes = np.linalg.eigh(scaled)
         step = axes @ (axes.T @ slope / (np.abs(values) + damping + 1e-10))
-    return -step / unit  # type: ignore[no-any-return]
+    return -step / unit

@@ -96,7 +96,7 @@ class PairPixels:
         z, y, cold = logits[:, order].double(), labels[order], inverse[order].double()
         top = z.amax(dim=0)
         powers = torch.exp(-cold * (top - z).clamp(max=_LARGEST_MARGIN)).clamp(min=_LEAST_POWER)
-        return cls(powers.split(counts, dim=1), y.split(counts))
+        return cls(torch.split(powers, counts, dim=1), torch.split(y, counts))
 
     def sums(self, offsets: Float64[Tensor, "L L"]) -> PairSums:
         """Return the sums at some offsets."""

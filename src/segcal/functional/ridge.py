@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from jaxtyping import Bool, Float64
 from scipy.special import stdtrit
 
 from segcal.functional.floor import NO_FLOOR, Floor
-from segcal.functional.log_linear import FeaturePixels, MeanLoss, fit_in_memory, loss_sums, read_loss
+from segcal.functional.log_linear import FeaturePixels, MeanLoss, newton
 from segcal.types import Array
 
+_TOLERANCE = 1e-10  # nats that are left to gain
 _EQUAL = 1e-6  # nats within which two losses count as equal
 
 
@@ -64,7 +66,7 @@ class RidgePath:
 
     Attributes:
         among: The strengths, the strongest first.
-        totals: FeaturePixels, NLL and loss of each strength on each fold left out.
+        totals: Pixels, NLL and loss of each strength on each fold left out.
         points: Fits of each strength without each fold.
     """
 
@@ -118,15 +120,18 @@ def ridge_path(
     totals = np.zeros((len(among), folds, 3))
     points: list[list[Array]] = [[] for _ in among]
     for fold in range(folds):
-        parts = [part for part in (pixels.part(0, fold), pixels.part(fold + 1, folds)) if part.edges[-1]]
-        loss, held_out, known = MeanLoss(parts, bounds, floor=floor, brier=brier), pixels.part(fold, fold + 1), start
+        parts = [part.values for part in (pixels.part(0, fold), pixels.part(fold + 1, folds)) if part.edges[-1]]
+        left = [pixels.part(fold, fold + 1).values]
+        loss = MeanLoss(partial(iter, parts), bounds, floor=floor, brier=brier)
+        held_out = MeanLoss(partial(iter, left), applied or bounds, floor=floor, brier=brier)
+        known = start
         for k, strengths in enumerate(among):
             penalty = strengths.penalty(features, classes)
-            point, known = fit_in_memory(loss, np.where(np.isfinite(penalty), known, 0.0), penalty)
-            points[k].append(point)
-            data = held_out.logits, held_out.labels, held_out.features
-            found = read_loss(loss_sums(*data, point, applied or bounds, floor=floor, brier=brier), point.size)
-            totals[k, fold] = found.pixels, found.nll, found.value
+            found = newton(loss, np.where(np.isfinite(penalty), known, 0.0), penalty, tolerance=_TOLERANCE)
+            known = found.known
+            points[k].append(found.point)
+            sums = held_out.at(found.point, curvature=False)
+            totals[k, fold] = sums.pixels, sums.nll, sums.value
     return RidgePath(tuple(among), totals, tuple(map(tuple, points)))
 
 

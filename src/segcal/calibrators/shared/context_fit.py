@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from itertools import product
@@ -15,8 +15,7 @@ from torch import Tensor
 from segcal.calibrators.shared.context_sample import ContextSample, context_slabs
 from segcal.cases import CaseStream
 from segcal.functional.floor import Floor, soft_floor
-from segcal.functional.lbfgs import Block, Minimum, Preconditioner, minimise
-from segcal.functional.log_linear import FeaturePixels, Loss, MeanLoss, fit_in_memory, loss_sums, read_loss
+from segcal.functional.log_linear import FeaturePixels, Loss, MeanLoss, Solution, Values, newton
 from segcal.functional.pairs import PairFit, PairPath, PairPixels, PairSums, fit_pairs, pair_path
 from segcal.functional.ridge import Choice, RidgePath, Strengths, ridge_path
 from segcal.statistics.grouping import FEW_GROUPS
@@ -30,9 +29,7 @@ PAIR_RIDGES = (np.inf, 0.1, 0.03, 0.01, 3e-3, 1e-3)
 """Strengths to choose from, the strongest first."""
 
 _SEARCHED = (0.05, 100.0)  # temperatures, unless the bounds are wider
-_PASSES = 30
-_TOLERANCE = 1e-6  # of the rounded slope: 5e-13 of NLL is left to gain, and each pass goes over all pixels
-_SAMPLE_TOLERANCE = 1e-8  # nats that the last step promises; what it leaves is of the order of the square
+_TOLERANCE = 1e-13  # nats that are left to gain, so that no slope exceeds 1e-6
 _PAIR_TOLERANCE = 1e-8  # nats; each step is a pass over all pixels
 _PART = 1 << 18  # scores that pairs are looked up in at a time
 _PAIR_SAMPLE = 1 << 15  # pixels that the ridge on pairs is chosen on
@@ -94,83 +91,53 @@ class ContextFit:
         )
 
     def solve(self, choice: Choice) -> Outcome:
-        """Return the numbers of least loss on all cases, or on the sample where there are none."""
-        return self._fit_sample(choice) if self.stream is None else self._fit_all(choice)
-
-    def _solve_sample(self, choice: Choice) -> tuple[Array, Array, Array]:
-        """Return the solution of the sample, the curvature there, and the penalties."""
-        penalty = choice.strengths.penalty(self.many, self.num_classes)
-        # not from T = 1, which may lie outside the bounds, where nothing has a slope
-        middle = np.mean(choice.refits, axis=0)
-        loss = MeanLoss([self.data], self.searched, floor=self.floor, brier=self.brier)
-        point, known = fit_in_memory(loss, middle, penalty, tolerance=_SAMPLE_TOLERANCE)
-        return point, loss.at(known, np.where(np.isfinite(penalty), penalty, 0.0))[2], penalty
-
-    def _fit_sample(self, choice: Choice) -> Outcome:
-        point, data = self._solve_sample(choice)[0], self.data
-        values = data.logits, data.labels, data.features
-        found = read_loss(loss_sums(*values, point, self.bounds, floor=self.floor, brier=self.brier), point.size)
-        return Outcome(point, found.nll / found.pixels, 0, True, (), raised=found.raised / found.pixels)
-
-    def _fit_all(self, choice: Choice) -> Outcome:
-        """Fit all pixels, from the solution of the sample and with its curvature as the metric.
+        """Return the numbers of least loss on all cases, or on the sample where there are none.
 
         Narrow bounds have no part in it, because a pixel at them has no slope; they are applied to the result.
         """
-        start, curvature, penalty = self._solve_sample(choice)
-        free = np.flatnonzero(np.isfinite(penalty))
-        cost = penalty[free]
-        found: dict[bytes, Loss] = {}
-
-        def objective(chosen: Array) -> tuple[float, Array]:
-            point = np.zeros(penalty.size)
-            point[free] = chosen
-            loss = found[chosen.tobytes()] = self._loss(point, self.searched)
-            value = loss.value / loss.pixels + float((cost * chosen**2).sum()) / 2
-            return value, loss.gradient[free] / loss.pixels + cost * chosen
-
-        metric = Preconditioner([Block(np.arange(free.size), curvature[np.ix_(free, free)])])
-        least = minimise(objective, start[free], metric, evaluations=_PASSES, tolerance=_TOLERANCE)
-        point, last = np.zeros(penalty.size), found[least.point.tobytes()]
-        point[free] = least.point
-        shown = last if self.bounds == self.searched else self._loss(point, self.bounds)
+        penalty = choice.strengths.penalty(self.many, self.num_classes)
+        # not from T = 1, which may lie outside the bounds, where nothing has a slope
+        found = newton(self._loss(self._sample), np.mean(choice.refits, axis=0), penalty, tolerance=_TOLERANCE)
+        if self.stream is None:
+            shown = self._loss(self._sample, self.bounds).at(found.point)
+            return Outcome(found.point, shown.nll / shown.pixels, 0, True, (), shown.raised / shown.pixels)
+        found = newton(self._loss(self._slabs), found.point, penalty, tolerance=_TOLERANCE)
+        shown, nll = found.loss, found.value
+        if self.bounds != self.searched or self.brier:
+            shown = self._loss(self._slabs, self.bounds).at(found.point, curvature=False)
+            nll = shown.nll / shown.pixels
         return Outcome(
-            point,
-            shown.nll / shown.pixels,
-            least.evaluations,
-            least.converged,
-            tuple(self._warnings(least, shown)),
-            raised=shown.raised / shown.pixels,
+            found.point,
+            nll,
+            found.evaluations,
+            found.converged,
+            tuple(self._warnings(found, shown)),
+            shown.raised / shown.pixels,
         )
 
-    def _raw(self, point: Array) -> Array:
-        """Return a point for standardised features as one for features as they are."""
-        many = slice(1, 1 + self.many)
-        raw = point.copy()
-        raw[many] = point[many] / self.sample.scale
-        raw[0] -= float(raw[many] @ self.sample.mean)
-        return raw
+    def _loss(self, pixels: Callable[[], Iterable[Values]], bounds: Bounds | None = None) -> MeanLoss:
+        return MeanLoss(pixels, bounds or self.searched, floor=self.floor, brier=self.brier)
 
-    def _slabs(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Yield logits, labels and features of all pixels."""
+    def _sample(self) -> Iterable[Values]:
+        return [self.data.values]
+
+    def _slabs(self) -> Iterator[Values]:
+        """Yield logits, labels and standardised features of all pixels."""
         assert self.stream is not None
-        return context_slabs(self.stream, features=self.many > 0)
+        mean, scale = (
+            torch.from_numpy(values).to(self.stream.device, torch.float32).unsqueeze(1)
+            for values in (self.sample.mean, self.sample.scale)
+        )
+        for logits, labels, known in context_slabs(self.stream, features=self.many > 0):
+            yield logits, labels, (known - mean) / scale
 
-    def _loss(self, point: Array, bounds: Bounds) -> Loss:
-        """Return the loss of all pixels at a point for standardised features."""
-        raw, many = self._raw(point), slice(1, 1 + self.many)
-        rows = (loss_sums(*values, raw, bounds, floor=self.floor, brier=self.brier) for values in self._slabs())
-        loss = read_loss(sum(rows, start=np.zeros(1)), point.size)
-        loss.gradient[many] = (loss.gradient[many] - self.sample.mean * loss.gradient[0]) / self.sample.scale
-        return loss
-
-    def _warnings(self, least: Minimum, last: Loss) -> Iterator[str]:
-        if last.bounded:
+    def _warnings(self, found: Solution, shown: Loss) -> Iterator[str]:
+        if shown.bounded:
             low, high = self.bounds
-            share = last.bounded / last.pixels
+            share = shown.bounded / shown.pixels
             yield f"the temperatures of {share:.2%} of the pixels are cut off at {low:.3g} or {high:.3g}"
-        if not least.converged:
-            yield f"the search stopped after {least.evaluations} passes before it converged"
+        if not found.converged:
+            yield f"the search stopped after {found.evaluations} passes before it converged"
 
     def pair_path(self, refits: Sequence[Array]) -> PairPath:
         """Return pair offsets fitted without each fold, each at temperatures that were fitted without it."""
@@ -202,7 +169,7 @@ class ContextFit:
 
     def pairs_of(self, data: FeaturePixels, point: Array) -> PairPixels:
         """Return pixels by predicted class, at the temperatures of a point."""
-        return self._pairs(data.logits, data.labels, data.features, point)
+        return self._pairs(*data.values, point)
 
     def _pairs(
         self, logits: Float[Tensor, "L N"], labels: Int64[Tensor, " N"], known: Float[Tensor, "F N"], point: Array
@@ -215,13 +182,13 @@ class ContextFit:
 
     def _pair_sums(self, point: Array) -> Callable[[Tensor], PairSums]:
         """Return the function that sums up all pixels at pair offsets."""
-        raw, size = self._raw(point), max(1, _PART // self.num_classes)
+        size = max(1, _PART // self.num_classes)
 
-        def parts() -> Iterator[tuple[Tensor, ...]]:
+        def parts() -> Iterator[Values]:
             for slab in self._slabs():  # in parts, because what is needed on the way is larger than the logits
-                yield from zip(*(values.split(size, dim=-1) for values in slab), strict=True)
+                yield from zip(*(torch.split(values, size, dim=-1) for values in slab), strict=True)
 
         def at(offsets: Tensor) -> PairSums:
-            return reduce(PairSums.__add__, (self._pairs(*part, raw).sums(offsets) for part in parts()))
+            return reduce(PairSums.__add__, (self._pairs(*part, point).sums(offsets) for part in parts()))
 
         return at

@@ -214,7 +214,7 @@ def _layout(logits: Tensor, first: int, size: tuple[int, ...]) -> Array:
 def _moments(values: Tensor, kept: Tensor) -> Array:
     """Return sums and sums of squares of rows, over the pixels that are kept."""
     total = values.new_zeros(2, len(values), dtype=torch.float64)
-    for part, inside in zip(values.split(_PART, dim=1), kept.split(_PART), strict=True):
+    for part, inside in zip(torch.split(values, _PART, dim=1), torch.split(kept, _PART), strict=True):
         wide = part.double() * inside
         total += torch.stack([wide.sum(dim=1), wide.square().sum(dim=1)])
     return total.cpu().numpy()

@@ -121,8 +121,7 @@ class Search:
             if offsets is not None:
                 sums[group] = float(self.fit.pairs_of(own, point).sums(offsets).nll.sum())
             else:
-                values = own.logits, own.labels, own.features
-                found = loss_sums(*values, point, self.fit.bounds, floor=self.fit.floor)
+                found = loss_sums(*own.values, point, self.fit.bounds, floor=self.fit.floor)
                 sums[group] = read_loss(found, point.size).nll
         return sums
 

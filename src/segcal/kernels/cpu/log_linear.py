@@ -103,9 +103,7 @@ def _curve(bend: Array, known: Array, winner: Array, n: int, classes: int, squar
 
 
 @compiled
-def _soften(
-    heat: Array, n: int, least: float, softness: float, below: Array, gate: Array, turn: Array
-) -> None:
+def _soften(heat: Array, n: int, least: float, softness: float, below: Array, gate: Array, turn: Array) -> None:
     """Apply the soft floor to log-temperatures in place: its first two derivatives, and which are below the floor."""
     for i in range(n):
         x = (heat[i] - least) / softness
