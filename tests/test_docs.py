@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from segcal import calibrators
+from segcal import calibrators, create, methods
 from support.strengths import choose_among_few
 
 ROOT = Path(__file__).parents[1]
@@ -40,6 +40,13 @@ def name_of(page: Path) -> str:
 
 def test_the_readme_shows_code() -> None:
     assert ROOT / "README.md" in WITH_CODE
+
+
+def test_the_readme_counts_the_methods_that_change_labels() -> None:
+    every = [create(name, num_classes=3) for name in methods()]
+    own = [one for one in every if type(one).__module__.startswith("segcal.")]  # other tests register theirs
+    counted = f"{sum(not one.preserves_labels for one in own)} of the {len(own)} methods"
+    assert counted in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("page", WITH_CODE, ids=name_of)
