@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import struct
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ from segcal.types import InputError
 from support.scenes import (
     SHAPES,
     complaint,
+    grey_png,
     labels_of,
     logits_of,
     read_all,
@@ -98,20 +97,6 @@ def test_label_pictures_with_palette_sixteen_bits_and_one_bit(tmp_path: Path) ->
     np.testing.assert_array_equal(wide_case.labels, wide)  # the ignored label stays as it is
     np.testing.assert_array_equal(bit_case.labels, labels_of() > 2)
     assert all(case.labels.dtype.kind in "iu" for case in (palette_case, wide_case, bit_case))
-
-
-def grey_png(values: np.ndarray, bits: int) -> bytes:
-    """A greyscale PNG of few bits per pixel, written by hand: Pillow writes 1, 8 and 16."""
-    height, width = values.shape
-    places = np.arange(bits - 1, -1, -1)
-    rows = ((values[..., None] >> places) & 1).reshape(height, -1).astype(np.uint8)
-    packed = b"".join(b"\0" + np.packbits(row).tobytes() for row in rows)
-    parts = ((b"IHDR", struct.pack(">IIBBBBB", width, height, bits, 0, 0, 0, 0)), (b"IDAT", zlib.compress(packed)))
-    chunks = [
-        struct.pack(">I", len(content)) + tag + content + struct.pack(">I", zlib.crc32(tag + content))
-        for tag, content in (*parts, (b"IEND", b""))
-    ]
-    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
 
 
 @pytest.mark.parametrize("bits", [1, 2, 4, 8])

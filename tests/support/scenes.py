@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import struct
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -124,6 +126,20 @@ def save(path: Path, array: np.ndarray, key: str = "arr_0") -> None:
         save_nifti(path, array)
     else:
         Image.fromarray(array).save(path, **({"lossless": True} if path.suffix == ".webp" else {}))
+
+
+def grey_png(values: np.ndarray, bits: int) -> bytes:
+    """Return a greyscale PNG of few bits per pixel, made by hand: Pillow writes 1, 8 and 16."""
+    height, width = values.shape
+    places = np.arange(bits - 1, -1, -1)
+    rows = ((values[..., None] >> places) & 1).reshape(height, -1).astype(np.uint8)
+    packed = b"".join(b"\0" + np.packbits(row).tobytes() for row in rows)
+    parts = ((b"IHDR", struct.pack(">IIBBBBB", width, height, bits, 0, 0, 0, 0)), (b"IDAT", zlib.compress(packed)))
+    chunks = [
+        struct.pack(">I", len(content)) + tag + content + struct.pack(">I", zlib.crc32(tag + content))
+        for tag, content in (*parts, (b"IEND", b""))
+    ]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
 
 
 def save_nifti(path: Path, array: np.ndarray) -> None:

@@ -17,6 +17,7 @@ from PIL import Image
 
 from tests.campaign.damage.arrays import damage_array
 from tests.campaign.damage.documents import damage_node
+from tests.support.scenes import grey_png
 
 ODD_INTS = (0, -1, 1, 2, 3, 5, 7, 100, 32767, -32768)
 ODD_FLOATS = (0.0, -1.0, math.nan, math.inf, -math.inf, 1e38, 1e-38, 2.0)
@@ -76,7 +77,8 @@ def damage_png(draw: DrawFn, content: bytes) -> bytes:
             wide = np.asarray(picture.convert("L")).astype(np.uint16)
             changed = Image.fromarray(wide) if mode == "I;16" else picture.convert(mode)
         elif kind == "bits":
-            return _of_few_bits(np.asarray(picture.convert("L")), draw(st.sampled_from((1, 2, 4))))
+            depth = draw(st.sampled_from((1, 2, 4)))
+            return grey_png(np.minimum(np.asarray(picture.convert("L")), 2**depth - 1), depth)
         elif kind == "size":
             sizes = ((1, 1), (picture.width + 1, picture.height), (picture.height, picture.width), (200, 1))
             changed = picture.resize(draw(st.sampled_from(sizes)))
@@ -88,18 +90,6 @@ def damage_png(draw: DrawFn, content: bytes) -> bytes:
         formats = ("png", "png", "png", "webp", "tiff") if changed.mode == "RGB" else ("png",)
         changed.save(file, draw(st.sampled_from(formats)))
     return file.getvalue()
-
-
-def _of_few_bits(pixels: np.ndarray, depth: int) -> bytes:
-    """Return a grey PNG whose pixels have 1, 2 or 4 bits; larger values are cut off."""
-    bits = (np.minimum(pixels, 2**depth - 1)[..., None] >> np.arange(depth - 1, -1, -1)) & 1
-    rows = np.packbits(bits.reshape(len(pixels), -1).astype(np.uint8), axis=1)
-    size = struct.pack(">IIBBBBB", pixels.shape[1], len(pixels), depth, 0, 0, 0, 0)
-    data = zlib.compress(b"".join(b"\0" + row.tobytes() for row in rows))
-    chunks = ((b"IHDR", size), (b"IDAT", data), (b"IEND", b""))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body)) for name, body in chunks
-    )
 
 
 def _with_ihdr(draw: DrawFn, content: bytes) -> bytes:
