@@ -76,6 +76,3 @@ def _call(function: Callable[[Any], Any], item: Any, folder: Path) -> Any:
     """Call a function in the working folder of the command, on which relative paths depend."""
     os.chdir(folder)
     return function(item)
-
-
-ENGINE = RayEngine

@@ -54,6 +54,3 @@ class TorchrunEngine(Engine):
         with process_group(torch.device("cpu"), patience=_PATIENCE):
             distributed.gather_object(results, parts)
         return parts or []
-
-
-ENGINE = TorchrunEngine

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from segcal.calibrators import TemperatureScaling
-from segcal.cases import CaseStream, StreamedCase, as_collection
-from segcal.cases.channels import ChannelCases
+from segcal.cases import CaseStream, StreamedCase
 from segcal.evaluation.doubts import majority_class
+from segcal.evaluation.methods import ExclusiveHead, heads_of
+from segcal.evaluation.protocol import Protocol
 from segcal.functional.temperature import (
     Likelihood,
     State,
@@ -149,29 +150,21 @@ def diagnose(
     With `num_classes=1` the scores are those of a single sigmoid channel. For several channels, diagnose each of them:
     `segcal.cases.channels.ChannelCases(cases, k, channels)` with `num_classes=2`.
     """
-    names = [str(k) for k in range(num_classes)] if num_classes > 1 else []
-    if num_classes == 1:
-        cases, num_classes = ChannelCases(cases), 2
-    kept, place = as_collection(cases), device or torch.device("cpu")
-    images = tuple(diagnose_image(case, num_classes, ignore_index, background, place) for case in kept)
-    return diagnosis_of(images, kept, num_classes, ignore_index, background, place, names=names)
+    first, *_ = heads_of(Protocol(num_classes, ignore_index=ignore_index, background=background))
+    kept, place = first.cases(cases), device or torch.device("cpu")
+    images = tuple(diagnose_image(case, first.protocol, place) for case in kept)
+    return diagnosis_of(images, kept, first, place)
 
 
 def diagnosis_of(
-    images: tuple[ConfidenceSummary, ...],
-    cases: Collection[Case],
-    num_classes: int,
-    ignore_index: IgnoreIndex,
-    background: int | None,
-    device: torch.device,
-    *,
-    names: Sequence[str] = (),
+    images: tuple[ConfidenceSummary, ...], cases: Collection[Case], head: ExclusiveHead, device: torch.device
 ) -> Diagnosis:
     """Return the diagnosis of a data set whose images have been diagnosed; `cases` are read for its temperature.
 
-    `names` are those of the classes, among which an unnamed background is looked for; channels have none.
+    An unnamed background is looked for among the classes of a softmax; channels have none.
     """
-    temperature = partial(_best_temperature, cases, num_classes, ignore_index, device)
+    names, background = head.protocol.names, head.protocol.background
+    temperature = partial(_best_temperature, cases, head.protocol, device)
     best = temperature(background)  # refuses cases without labelled pixels by name
     weights = np.array([image.pixels for image in images], dtype=np.float64)
 
@@ -193,7 +186,7 @@ def diagnosis_of(
         _mean_spread(images),
         tuple(counts.tolist()),
     )
-    majority = majority_class(counts) if names and background is None else None
+    majority = None if head.channels or background is not None else majority_class(counts)
     if majority is None:
         return Diagnosis(whole, images)
     doubt = (
@@ -205,21 +198,22 @@ def diagnosis_of(
 
 
 def _best_temperature(
-    cases: Collection[Case], num_classes: int, ignore_index: IgnoreIndex, device: torch.device, background: int | None
+    cases: Collection[Case], protocol: Protocol, device: torch.device, background: int | None
 ) -> float:
     """Return the temperature of least NLL of all cases; infinity where the scores are no better than chance."""
     scaling = TemperatureScaling(
-        num_classes, ignore_index=ignore_index, background=background, bounds=(LEAST_TEMPERATURE, LARGEST_TEMPERATURE)
+        protocol.num_classes,
+        ignore_index=protocol.ignore_index,
+        background=background,
+        bounds=(LEAST_TEMPERATURE, LARGEST_TEMPERATURE),
     )
     inverse = float(scaling.to(device).fit(cases).inverse_temperature)
     return 1 / inverse if inverse else np.inf
 
 
-def excess_map(
-    case: Case, num_classes: int, ignore_index: IgnoreIndex = None, *, device: torch.device | None = None
-) -> Array:
+def excess_map(case: Case, protocol: Protocol, device: torch.device | None = None) -> Array:
     """NLL minus entropy at each pixel `[*S]`, in nats: above 0 where overconfident, NaN where ignored."""
-    slabs = CaseStream([case], num_classes, ignore_index=ignore_index, device=device).slabs()
+    slabs = protocol.stream([case], device).slabs()
     return torch.cat([confidence_excess(slab.logits[0], _truth(slab)).float().cpu() for slab in slabs]).numpy()
 
 
@@ -231,19 +225,18 @@ def coloured(excess: Array) -> Array:
     return np.rint(colour).astype(np.uint8)
 
 
-def diagnose_image(
-    case: Case, num_classes: int, ignore_index: IgnoreIndex, background: int | None, device: torch.device
-) -> ConfidenceSummary:
+def diagnose_image(case: Case, protocol: Protocol, device: torch.device) -> ConfidenceSummary:
     """Compare NLL and entropy of one image in the region *All*."""
-    stream = CaseStream([case], num_classes, ignore_index=ignore_index, background=background, device=device)
+    classes, ignored = protocol.num_classes, protocol.ignore_index
+    stream = CaseStream([case], classes, ignore_index=ignored, background=protocol.background, device=device)
     streamed = stream[0]
     over = under = 0
-    counts = torch.zeros(num_classes, dtype=torch.int64)
+    counts = torch.zeros(classes, dtype=torch.int64)
     total = 0.0  # of entropy, which NLL minus slope would lose where the NLL is huge
     for slab in streamed.slabs():
         truth = _truth(slab)
         losses, entropies = nll_and_entropy(slab.logits[0], truth)
-        counts += torch.bincount(truth[truth >= 0].cpu(), minlength=num_classes)
+        counts += torch.bincount(truth[truth >= 0].cpu(), minlength=classes)
         excess = losses - entropies
         over, under = over + int((excess > 1e-6).sum()), under + int((excess < -1e-6).sum())
         total += float(np.nansum(entropies.cpu().numpy()))  # on one thread, in one order

@@ -58,9 +58,9 @@ class ExcessMaps:
     def write(self, name: str, folder: Path) -> dict[str, int]:
         """Write the map of a case as its folder stores such maps, and its picture."""
         (case,) = self.like.subset([name])
-        crop, ignored = self.like.crops.get(name), self.like.ignore_index
+        crop = self.like.crops.get(name)
         for place, head in zip(self.like.map_folders(folder), heads_of_folder(self.like), strict=True):
-            excess = excess_map(head.case(case), head.protocol.num_classes, ignored, device=self.device)
+            excess = excess_map(head.case(case), head.protocol, self.device)
             whole = excess if crop is None else crop.put_back(excess, outside=np.nan)
             place.mkdir(parents=True, exist_ok=True)
             path = write_map(place, name, whole, self.like)

@@ -95,10 +95,8 @@ def diagnose_folder(folder: Folder, run: Run, *, device: torch.device) -> dict[s
         return None
     diagnoses = {}
     for k, head in enumerate(heads_of_folder(folder)):
-        images, protocol = tuple(ConfidenceSummary(**image[k]) for image in found), head.protocol
-        names = () if head.channels else protocol.names
-        about = (protocol.num_classes, protocol.ignore_index, protocol.background, device)
-        diagnoses[head.name] = diagnosis_of(images, head.cases(folder), *about, names=names)
+        images = tuple(ConfidenceSummary(**image[k]) for image in found)
+        diagnoses[head.name] = diagnosis_of(images, head.cases(folder), head, device)
     return diagnoses
 
 
@@ -126,10 +124,8 @@ class _DiagnoseCase:
 
     def __call__(self, name: str, _: Path | None) -> bytes:
         (case,) = self.folder.subset([name])
-        heads = [(head.case(case), head.protocol) for head in heads_of_folder(self.folder)]
-        found = [
-            diagnose_image(view, own.num_classes, own.ignore_index, own.background, self.device) for view, own in heads
-        ]
+        heads = heads_of_folder(self.folder)
+        found = [diagnose_image(head.case(case), head.protocol, self.device) for head in heads]
         return json.dumps([asdict(image) for image in found]).encode()
 
 

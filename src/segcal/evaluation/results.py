@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from segcal.calibrators import method_titles
 from segcal.evaluation.limits import limits_table
 from segcal.evaluation.protocol import Protocol
 from segcal.evaluation.quality import mean_quality
-from segcal.evaluation.saved import TABLES, check_settings, checksums, read_tables, write_table
+from segcal.evaluation.saved import TABLES, check_settings, checksums, read_tables, table_records, write_table
 from segcal.files import MARKER, read_json, signed_file, staged_folder, write_json
 from segcal.functional.catalogue import CALIBRATION, CATALOGUE, QUALITY
 from segcal.regions import in_table_order
@@ -281,11 +280,10 @@ class Results:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything except the patches in values that JSON can hold: settings, counts, tables as rows."""
-        tables = {"images": self.frame, "pooled": self.pooled_frame, "cases": self.cases()}
-        later = {"curves": self.curve_frame, "bins": self.sensitivity_frame, "volumes": self.volume_frame}
-        later |= {"sizes": self.size_frame, "surfaces": self.surface_frame, "limits": self.limits_frame}
+        tables = {Path(table.file).stem: getattr(self, name) for name, table in TABLES.items()}
+        tables |= {"cases": self.cases(), "patches": None}
         content: dict[str, Any] = {"settings": dict(self.settings), "skipped": self.skipped()}
-        content |= {name: _rows(table) for name, table in (tables | later).items() if table is not None}
+        content |= {name: table_records(table) for name, table in tables.items() if table is not None}
         if self.channels:
             content["channels"] = {name: own.to_dict() for name, own in self.channels.items()}
         return content if self.redrawn is None else {**content, "floor": self.redrawn.to_dict()}
@@ -424,7 +422,3 @@ def check_suffix(path: str | Path) -> str:
 def _need_pyarrow() -> None:
     if importlib.util.find_spec("pyarrow") is None:
         raise InputError("Parquet files need pyarrow, which is not installed; pip install segcal[parquet]")
-
-
-def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:
-    return json.loads(table.to_json(orient="records", double_precision=15))  # type: ignore[no-any-return]

@@ -7,6 +7,7 @@ one is refused. Columns, types and whether rows are complete are checked as well
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -150,6 +151,12 @@ def write_table(rows: pd.DataFrame, path: Path) -> None:
     """Write a table as CSV, in which no name is a formula."""
     names = [str(name) for name in rows.select_dtypes(exclude="number")]
     rows.assign(**{name: rows[name].map(as_cell) for name in names}).to_csv(path, index=False)
+
+
+def table_records(rows: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return rows in values that JSON can hold; infinite and missing ones are None."""
+    finite = rows.replace([np.inf, -np.inf], np.nan)
+    return json.loads(finite.to_json(orient="records", double_precision=15))  # type: ignore[no-any-return]
 
 
 def check_settings(settings: Mapping[str, Any], folder: Path) -> None:

@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Bool
 from torch import Tensor
 
 from segcal.evaluation.protocol import Protocol
-from segcal.evaluation.saved import Table, checksums, read_tables, write_table
+from segcal.evaluation.saved import Table, checksums, read_tables, table_records, write_table
 from segcal.files import MARKER, read_json, staged_folder, write_json
 from segcal.functional.probability import at_least_float32_dtype
 from segcal.tables import named_method
@@ -140,7 +139,7 @@ class Decisions:
 
     def to_dict(self) -> dict[str, Any]:
         """Return settings and tables in values that JSON can hold; infinite and missing values are None."""
-        return {"settings": dict(self.settings), **{name: _rows(getattr(self, name)) for name in TABLES}}
+        return {"settings": dict(self.settings), **{name: table_records(getattr(self, name)) for name in TABLES}}
 
     def save(self, path: str | Path) -> None:
         """Write the folder `path`: a CSV file for each table, and the settings."""
@@ -174,8 +173,3 @@ class Decisions:
 
 def _checksum(settings: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(dict(settings), sort_keys=True).encode()).hexdigest()
-
-
-def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:
-    finite = table.replace([np.inf, -np.inf], np.nan)
-    return json.loads(finite.to_json(orient="records", double_precision=15))  # type: ignore[no-any-return]
