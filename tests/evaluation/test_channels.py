@@ -238,7 +238,9 @@ def test_pages_show_every_channel(several: tuple[Results, list[Results], Any], t
 
 def test_diagnosis_and_limits_of_one_channel_are_those_of_two_classes() -> None:
     cases, ignored = cases_of(1), {"ignore_index": 9}
-    assert diagnose(cases, num_classes=1, **ignored) == diagnose(two_class(cases, 0), num_classes=2, **ignored)
+    one, two = diagnose(cases, num_classes=1, **ignored), diagnose(two_class(cases, 0), num_classes=2, **ignored)
+    assert (one.dataset, one.images) == (two.dataset, two.images)
+    assert (one.doubt, "background=0" in two.doubt) == ("", True)  # a channel has no unnamed background
     assert_frame_equal(
         limits(cases, num_classes=1, ignore_index=9), limits(two_class(cases, 0), num_classes=2, ignore_index=9)
     )
