@@ -17,7 +17,7 @@ from segcal.integrations.calibrated_model import CalibratedModel
 from segcal.integrations.export import export_onnx, export_torch
 from segcal.text import CalibrationWarning
 from segcal.types import InputError
-from support.scenes import simulated
+from support.scenes import noisy, simulated
 
 onnxruntime = pytest.importorskip("onnxruntime")
 for package in ("onnx", "onnxscript"):
@@ -28,6 +28,7 @@ TRACED = {2: (16, 16), 3: (8, 8, 8)}
 OTHERS = {2: (13, 22), 3: (9, 7, 12)}
 KINDS = [("ts", 2, 0), ("lts", 2, 0), ("lts", 2, 1), ("ibts", 2, 1), ("lts", 3, 1)]
 KINDS += [("isotonic", 2, 0), ("histogram", 3, 0), ("beta", 2, 0), ("cts", 2, 0), ("cts", 3, 0)]
+POINTWISE = [(method, 2, 0) for method in ("dirichlet", "ets", "bts", "svs", "cmsap", "cmsop")]
 
 
 @cache
@@ -81,7 +82,7 @@ def run_file(path: Path, **inputs: Tensor) -> Tensor:
     return torch.from_numpy(session.run(None, {name: value.numpy() for name, value in inputs.items()})[0])
 
 
-@pytest.mark.parametrize(("method", "dims", "channels"), KINDS)
+@pytest.mark.parametrize(("method", "dims", "channels"), [*KINDS, *POINTWISE])
 def test_the_file_does_what_the_calibrator_does(tmp_path: Path, method: str, dims: int, channels: int) -> None:
     calibrator, path = fitted(method, dims, channels), tmp_path / "new" / "file.onnx"
     precision = {2: 1e-5, 3: 3e-5}[dims]  # of the compiled tree, which the calibrator itself uses
@@ -93,6 +94,30 @@ def test_the_file_does_what_the_calibrator_does(tmp_path: Path, method: str, dim
         expected = calibrator.predict_proba(*inputs)
     assert torch.allclose(found, expected, rtol=0, atol=precision)
     assert not calibrator.preserves_labels or torch.equal(found.argmax(1), inputs[0].argmax(1))
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("ts", {}),
+        ("cmsap", {}),
+        ("cmsop", {}),
+        ("cts", {"features": False, "pairs": True, "sharpen": True}),
+        ("lts", {"preset": "paper"}),
+    ],
+)
+def test_a_class_that_is_impossible_is_so_in_the_file(tmp_path: Path, method: str, options: dict[str, Any]) -> None:
+    settings = {"epochs": 1} if method == "lts" else {}
+    calibrator = create(method, 4, **options).fit(noisy(2, size=(12, 10)), **settings)
+    export_onnx(calibrator, tmp_path / "file.onnx", size=(12, 10))
+    generator = torch.Generator().manual_seed(0)
+    logits = 3 * torch.randn(2, 4, 7, 9, generator=generator)
+    impossible = torch.rand(logits.shape, generator=generator) < 0.3
+    impossible[:, 1] = False
+    logits[impossible] = -torch.inf
+    found = run_file(tmp_path / "file.onnx", logits=logits)
+    torch.testing.assert_close(found, calibrator.predict_proba(logits), rtol=0, atol=1e-5)
+    assert torch.equal(found.argmax(dim=1), logits.argmax(dim=1))
 
 
 def test_network_and_calibrator_in_one_file(tmp_path: Path) -> None:
