@@ -346,6 +346,10 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
     segcal.create("ts", CLASSES, ignore_index=9).fit(drawn_cases(9, 1)).save(tmp_path / "ts")
     with pytest.raises(InputError, match="holds no decisions"):
         Decisions.load(tmp_path / "ts")
+    marker = tmp_path / "rules" / "segcal.json"
+    marker.write_text(marker.read_text().replace('"format": 2', '"format": 1'))
+    with pytest.raises(InputError, match="saved by another version of segcal; run 'segcal decide' again"):
+        Decisions.load(tmp_path / "rules")
 
 
 def test_volumes_name_their_unit() -> None:

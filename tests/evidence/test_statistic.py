@@ -74,7 +74,7 @@ def assert_readings(found: dict[str, Tensor], scene: Scene, *, at: int = 0, **op
         assert found[name][at].item() == pytest.approx(value, abs=1e-12, rel=1e-12, nan_ok=True), name
 
 
-@pytest.mark.parametrize("bins", [1, 2, 5, 10, 15])
+@pytest.mark.parametrize("bins", [1, 10])
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES)
 def test_readings_agree_with_loops(scene: Scene, form: Form, bins: int) -> None:

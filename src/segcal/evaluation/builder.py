@@ -17,12 +17,12 @@ from segcal.evaluation.doubts import METRICS as METRICS_SHOWN
 from segcal.evaluation.doubts import UnnamedBackground, different_backgrounds, leaks, majority_class
 from segcal.evaluation.measure import Evaluation
 from segcal.evaluation.methods import ExclusiveHead
-from segcal.evaluation.pooled import PooledMetrics, pooled_curves, pooled_metrics, sensitivity
+from segcal.evaluation.pooled import PooledMetrics, pooled_curves, pooled_metrics
 from segcal.evaluation.quality import quality_rows
 from segcal.evaluation.results import Results
 from segcal.evaluation.saved import TABLES
 from segcal.evidence import Evidence, Histogram
-from segcal.evidence.cells import add_cells, empty_cells
+from segcal.evidence.cells import add_cells, ece_by_bins, empty_cells
 from segcal.functional.catalogue import HIGHER_IS_BETTER, METRICS
 from segcal.functional.checks import ignored_labels
 from segcal.statistics import Drawing, bootstrap_doubts
@@ -31,6 +31,9 @@ from segcal.types import Array, Case, InputError
 from segcal.version import __version__
 
 Row = tuple[Any, ...]
+
+BINS = range(5, 101)
+"""Numbers of bins for which ECE is computed."""
 
 
 class ResultsBuilder:
@@ -284,7 +287,8 @@ class _HeadTables:
                 about = (method, region)
                 pooled += [(*about, *row) for row in self.metrics(method, k).rows(drawing)]
                 curves += [(*about, *row) for row in pooled_curves(self.top(method, k), names, drawing=drawing)]
-                bins += [(*about, *row) for row in sensitivity(self.builder.fine(self.key(method), k))]
+                errors = ece_by_bins(self.builder.fine(self.key(method), k), BINS).tolist()
+                bins += [(*about, *row) for row in zip(BINS, errors, strict=True)]
         return (
             TABLES["pooled_frame"].frame(pooled),
             TABLES["curve_frame"].frame(curves),

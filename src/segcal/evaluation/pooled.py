@@ -9,13 +9,10 @@ import numpy as np
 import torch
 
 from segcal.evidence import Evidence, Form, Histogram, errors, read
-from segcal.evidence.cells import ece_by_bins, smooth_ece
+from segcal.evidence.cells import smooth_ece
 from segcal.functional.catalogue import POOLED_METRICS, WITHOUT_INTERVAL
 from segcal.statistics import Drawing, weighted_sums
 from segcal.types import Array
-
-BINS = range(5, 101)
-"""Numbers of bins for which ECE is computed."""
 
 
 @dataclass(frozen=True)
@@ -139,8 +136,3 @@ def pooled_curves(
         for j in range(bins):
             numbers = (*(total[k, j].item() for total in sums), float(low[k, j]), float(high[k, j]))
             yield (name, j, j / bins, (j + 1) / bins, *numbers)
-
-
-def sensitivity(cells: Histogram) -> Iterator[tuple[int, float]]:
-    """Yield ECE for each number of bins in `BINS`."""
-    yield from zip(BINS, ece_by_bins(cells, BINS).tolist(), strict=True)

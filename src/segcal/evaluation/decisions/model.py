@@ -22,7 +22,7 @@ from segcal.tables import named_method
 from segcal.types import InputError, Probs
 from segcal.version import __version__
 
-FORMAT = 1
+FORMAT = 2
 _METHOD = {"method": str, "label": str}
 _CHANNEL = {"method": str, "channel": str, "unit": str}
 _GROUPS = {"images": int, "groups": int, "needed": int}
@@ -157,8 +157,8 @@ class Decisions:
         content = read_json(folder / MARKER)
         if not isinstance(content, dict) or not isinstance(content.get("decisions"), dict):
             raise InputError(f"'{folder}' holds no decisions; give a folder that 'segcal decide --out' wrote")
-        if not isinstance(content.get("format"), int) or content["format"] > FORMAT:
-            raise InputError(f"the decisions in '{folder}' were saved by a newer segcal; update segcal")
+        if content.get("format") != FORMAT:
+            raise InputError(f"the decisions in '{folder}' were saved by another version of segcal; {_REMEDY}")
         if content.get("checksum") != _checksum(content["decisions"]):
             raise InputError(f"the settings in '{folder}' must be as they were saved, got another checksum; {_REMEDY}")
         try:
