@@ -148,4 +148,6 @@ def _short(value: object) -> str:
     """An array or tensor as `float32[3, 64, 64]`, anything else as its repr."""
     if isinstance(value, np.ndarray | Tensor):
         return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
-    return f"[{', '.join(map(_short, value))}]" if isinstance(value, list | tuple) else repr(value)
+    if isinstance(value, list | tuple) and any(isinstance(item, np.ndarray | Tensor) for item in value):
+        return f"[{', '.join(map(_short, value))}]"
+    return repr(value)

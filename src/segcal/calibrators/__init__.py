@@ -27,6 +27,7 @@ from segcal.calibrators.invariant import TranslationInvariantMatrixScaling
 from segcal.calibrators.isotonic import IsotonicRegression
 from segcal.calibrators.local import LocalTemperatureScaling
 from segcal.calibrators.matrix import MatrixScaling
+from segcal.calibrators.pool import PooledPasses
 from segcal.calibrators.report import FitReport, Learned
 from segcal.calibrators.saving import check_values, fill, foreign, read_content, read_shapes, read_values
 from segcal.calibrators.sigmoid import SigmoidHead
@@ -57,6 +58,7 @@ __all__ = [
     "LocalTemperatureScaling",
     "MatrixScaling",
     "OrderPreservingScaling",
+    "PooledPasses",
     "SigmoidHead",
     "StructuredVectorScaling",
     "TemperatureCalibrator",
@@ -94,6 +96,7 @@ _KINDS = (
     OrderPreservingScaling,
     # our own
     ContextualTemperatureScaling,
+    PooledPasses,
     AutomaticChoice,
 )
 _METHODS: dict[str, type[Calibrator]] = {kind.method: kind for kind in _KINDS}

@@ -240,6 +240,11 @@ class AutomaticChoice(Calibrator):
         return self.applied.has_temperature
 
     @property
+    def uses_passes(self) -> bool:
+        """True if the chosen calibrator needs passes."""
+        return self.applied.uses_passes
+
+    @property
     def learned(self) -> int:
         """Number of values that the chosen calibrator has learned."""
         return self.applied.learned

@@ -26,7 +26,7 @@ from segcal.cases import CaseStream, StreamedCase, as_collection
 from segcal.cases.arrays import Pair, batch_cases, cases_of
 from segcal.files import staged_folder
 from segcal.functional.checks import check_logits, check_passes, ignored_labels
-from segcal.functional.division import finite_in, scaled_probabilities
+from segcal.functional.division import finite_in, softmax_of
 from segcal.functional.probability import at_least_float32, keep_labels, probabilities
 from segcal.kernels.denormals import with_denormals
 from segcal.kernels.dispatch import engine_for
@@ -88,20 +88,6 @@ class CalibratedSlab:
     def probabilities(self) -> Probs:
         """Return float32 probabilities, the same bits for any number of threads."""
         return softmax_of(self.logits())
-
-
-def softmax_of(logits: Logits) -> Probs:
-    """Return the softmax in float32, by the kernel that gives the same bits for any number of threads."""
-    one = torch.ones((), device=logits.device)
-    return scaled_probabilities(single(logits), one.expand(len(logits), 1, *logits.shape[2:]))
-
-
-def single(logits: Logits) -> Logits:
-    """Return finite logits in float32; those in float64 relative to the largest, so that no precision is lost."""
-    if logits.dtype != torch.float64:
-        return logits.float()
-    below = logits - logits.amax(dim=1, keepdim=True)
-    return below.clamp(min=torch.finfo(torch.float32).min).float()
 
 
 @public
@@ -250,6 +236,11 @@ class Calibrator(nn.Module, ABC):
     def applied(self) -> Calibrator:
         """The calibrator that does the work: itself, or the one that it has chosen."""
         return self
+
+    @property
+    def uses_passes(self) -> bool:
+        """True if it cannot calibrate without further passes."""
+        return False
 
     @property
     def learned(self) -> int:

@@ -60,6 +60,11 @@ class SigmoidHead(Calibrator):
         return all(channel.has_temperature for channel in self._each)
 
     @property
+    def uses_passes(self) -> bool:
+        """True if a channel needs passes."""
+        return any(channel.uses_passes for channel in self._each)
+
+    @property
     def learned(self) -> int:
         """Number of learned values."""
         return sum(channel.learned for channel in self._each)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from segcal.calibrators.base import CalibratedSlab, Calibrator, single
+from segcal.calibrators.base import CalibratedSlab, Calibrator
 from segcal.cases import StreamedCase
 from segcal.functional.division import (
     NotFiniteError,
@@ -16,6 +16,7 @@ from segcal.functional.division import (
     found_nonfinite,
     scaled_logits,
     scaled_probabilities,
+    single,
 )
 from segcal.functional.probability import at_least_float32, keep_labels
 from segcal.kernels.constants import LARGEST_TEMPERATURE, LEAST_TEMPERATURE

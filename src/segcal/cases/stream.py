@@ -8,9 +8,10 @@ that follow, and so are logits and labels as long as they fit into memory: those
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -76,6 +77,10 @@ class _Store:
         return isinstance(self.cases, list | tuple) and in_memory
 
 
+Change: TypeAlias = "Callable[[StreamedCase, Slab], Slab]"
+"""Function from a case and one of its slabs, as it was read, to another slab of the same pixels."""
+
+
 class CaseStream:
     """Cases as checked slabs, which can be gone through many times.
 
@@ -117,6 +122,7 @@ class CaseStream:
         self.device = device or torch.device("cpu")
         self.images, self.passes, self.labelled = images, passes, labelled
         sequence = kept if isinstance(kept, Sequence) else list(kept)
+        self._change: Change | None = None
         self._store = _Store(sequence, _free_memory(self.device) if memory is None else memory)
         self._positions: Sequence[int] = range(len(sequence))
 
@@ -149,6 +155,23 @@ class CaseStream:
         return found
 
     @property
+    def pass_count(self) -> int:
+        """Number of further passes of each case that its slabs carry."""
+        return len(self[0].case.each_pass) if self.passes and self._change is None else 0
+
+    def without_passes(self) -> CaseStream:
+        """Return the same cases without their passes; what is kept and remembered is shared."""
+        found = self.part(range(len(self)))
+        found.passes = False
+        return found
+
+    def changed(self, change: Change) -> CaseStream:
+        """Return the same cases with every slab changed after it is read; what is kept and remembered is shared."""
+        found = self.part(range(len(self)))
+        found._change = change
+        return found
+
+    @property
     def facts(self) -> list[CaseFacts]:
         """Facts about the cases that were read, in order."""
         return [self._store.facts[k] for k in self._positions if k in self._store.facts]
@@ -161,14 +184,14 @@ class CaseStream:
     def _streamed(self, position: int) -> StreamedCase:
         facts = self._store.facts.get(position)
         if facts is not None and facts.case is not None:
-            return StreamedCase(self, facts.case, facts)
+            return StreamedCase(self, facts.case, facts, position)
         case = self._store.cases[position]
-        check_shape(case, self.num_classes)
         case = replace(case, image=case.image if self.images else None, passes=case.passes if self.passes else None)
-        store = self._store
-        count = len(case.each_pass)
-        store.passes = store.passes or (count, case.name)
-        if count != store.passes[0]:
+        check_shape(case, self.num_classes)
+        store, count = self._store, len(case.each_pass)
+        if self.passes:
+            store.passes = store.passes or (count, case.name)
+        if store.passes is not None and self.passes and count != store.passes[0]:
             raise InputError(
                 f"all cases must have the same passes, got {count} of case '{case.name}' and "
                 f"{store.passes[0]} of case '{store.passes[1]}'; give every case each pass, in the same order"
@@ -177,7 +200,7 @@ class CaseStream:
             content = "" if case.labels is None else fingerprint(case.logits, case.labels)
             facts = CaseFacts(case.name, content, probability_doubt(case.logits))
             self._store.facts[position] = facts
-        return StreamedCase(self, case, facts)
+        return StreamedCase(self, case, facts, position)
 
 
 class StreamedCase:
@@ -185,11 +208,12 @@ class StreamedCase:
 
     Attributes:
         case: The case as it was given.
+        number: Its position among all cases that the stream was made of.
         shape: Shape `[L, *S]` of its logits.
     """
 
-    def __init__(self, stream: CaseStream, case: Case, facts: CaseFacts) -> None:
-        self._stream, self._facts, self.case = stream, facts, case
+    def __init__(self, stream: CaseStream, case: Case, facts: CaseFacts, number: int) -> None:
+        self._stream, self._facts, self.case, self.number = stream, facts, case, number
         self.name, self.group, self.spacing = case.name, case.group, case.spacing
         self.shape: tuple[int, ...] = tuple(int(length) for length in case.logits.shape)
 
@@ -218,7 +242,7 @@ class StreamedCase:
     def slabs(self, context: int = 0) -> Iterator[Slab]:
         """Yield the case in slabs of bounded size, each with up to `context` more slices on either side."""
         labels, all_finite = self.labels, True
-        scores = self.shape[0] * (1 + len(self.case.each_pass))
+        scores = self.shape[0] * (1 + (len(self.case.each_pass) if self._stream.passes else 0))
         for rows, inner in slab_rows((scores, *self.shape[1:]), context):
             # nothing here refers to a slab that was yielded, so that the caller can drop it before the next is read
             logits, finite = self._read((rows,))
@@ -235,12 +259,13 @@ class StreamedCase:
     def _slab(self, logits: Tensor, labels: Labels | None, box: Sequence[slice], inner: slice) -> Slab:
         image, place = self.case.image, (slice(None), *box)
         part = None if image is None else to_tensor(image[place]).to(self._stream.device).unsqueeze(0)
-        passes = self._passes(place)
-        return Slab(logits.unsqueeze(0), None if labels is None else labels[place], part, box[0], inner, passes)
+        truth = None if labels is None else labels[place]
+        slab = Slab(logits.unsqueeze(0), truth, part, box[0], inner, self._passes(place))
+        return slab if self._stream._change is None else self._stream._change(self, slab)
 
     def _passes(self, place: tuple[slice, ...]) -> Passes | None:
         """Return the checked scores `[1, K, L, *S]` of further passes in a part of the case."""
-        if self.case.passes is None:
+        if self.case.passes is None or not self._stream.passes:
             return None
         read = [read_scores(scores, place, self._stream.device) for scores in self.case.each_pass]
         classes, of = self._stream.num_classes, f"a pass of case '{self.name}'"

@@ -7,7 +7,18 @@ from pathlib import Path
 from typing import Annotated
 
 from segcal.cli.console import say, say_json
-from segcal.cli.options import OUTPUT, AsJson, Data, FolderOptions, RunOptions, SavedCalibrator, Scores, Split, option
+from segcal.cli.options import (
+    OUTPUT,
+    AsJson,
+    Data,
+    FolderOptions,
+    Passes,
+    RunOptions,
+    SavedCalibrator,
+    Scores,
+    Split,
+    option,
+)
 from segcal.progress import Tracked, progress_of
 
 
@@ -19,6 +30,7 @@ def apply(
     temperature: Annotated[bool, option(OUTPUT, "Also write temperature maps.", "--temperature")] = False,
     dtype: Annotated[str, option(OUTPUT, "Precision of the files: float32 or float16.")] = "float32",
     split: Split = None,
+    passes: Passes = None,
     scores: Scores = None,
     as_json: AsJson = False,
 ) -> None:
@@ -40,7 +52,7 @@ def apply(
     engine = engine_of(run_options.engine, run_options.address)
     fitted = load(calibrator).to(choose_device(run_options.device))
     known = {name: getattr(fitted, name) for name in ("num_classes", "activation", "ignore_index")}
-    folder = open_at(data, FolderOptions(scores=scores), split, **known, require_labels=False)
+    folder = open_at(data, FolderOptions(passes=passes, scores=scores), split, **known, require_labels=False)
     with progress_of("calibrating") as progress:
         run = Run("apply", out, engine, partial(Tracked, progress=progress))
         written = apply_to_folder(fitted, folder, out=out, dtype=dtype, maps=temperature, run=run)

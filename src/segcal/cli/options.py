@@ -93,6 +93,7 @@ Device = Annotated[str, typer.Option(help="auto (GPU if any), cpu, cuda, ...")]
 AsJson = Annotated[bool, option(OUTPUT, "Print JSON instead of text.", "--json")]
 
 Split = Annotated[str | None, option(DATA, "Use only the cases of this split of splits.json.")]
+Passes = Annotated[list[Path] | None, option(DATA, "Folders of further passes, if not DATA/passes.")]
 Scores = Annotated[
     Literal["logits", "probabilities"] | None, option(DATA, "The files hold logits, or probabilities.", metavar="KIND")
 ]
@@ -103,6 +104,7 @@ class FolderOptions(OptionGroup):
     """Options of reading the data folder, which override `segcal.toml`."""
 
     labels: Annotated[Path | None, option(DATA, "True labels, if not in DATA/labels.")] = None
+    passes: Passes = None
     num_classes: Annotated[int | None, option(DATA, "Number of classes, if not in segcal.toml.")] = None
     activation: Annotated[
         Literal["softmax", "sigmoid"] | None,

@@ -34,7 +34,7 @@ def open_at(
         preferred: Split that is used if none is asked for.
         known: Further arguments of `open_folder`, for options that were not given.
     """
-    given = {**vars(options), "ignore_index": options.ignore_index or None}
+    given = {**vars(options), "ignore_index": options.ignore_index or None, "passes": options.passes or None}
     folder = open_folder(data, split=split, **{**known, **{k: v for k, v in given.items() if v is not None}})
     return folder.select(preferred) if split is None and preferred in folder.splits else folder
 

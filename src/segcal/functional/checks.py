@@ -16,7 +16,7 @@ from segcal.functional.fingerprint import holds_numbers, sampled_scores
 from segcal.functional.pixels import all_finite, relabel
 from segcal.functional.probability import possible_logits
 from segcal.kernels.dispatch import has_values
-from segcal.types import Activation, IgnoreIndex, InputError, Logits, Passes
+from segcal.types import Activation, IgnoreIndex, InputError
 
 IGNORED = -1
 """The label of every ignored pixel after the check, whatever it was before."""
@@ -101,7 +101,7 @@ def check_logits(
     return _possible(logits, class_axis, activation, start, of)
 
 
-def check_passes(passes: Passes | None, logits: Logits) -> Passes | None:
+def check_passes(passes: Tensor | None, logits: Tensor) -> Tensor | None:
     """Return passes that are all finite, as `check_logits` does; raise unless they are `[B, K, L, *S]`."""
     if passes is None:
         return None

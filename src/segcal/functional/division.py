@@ -56,6 +56,20 @@ def scaled_probabilities(
     return keep_labels(_divided_softmax(logits, temperature).to(logits.dtype), logits)
 
 
+def softmax_of(logits: Float[Tensor, "B L *S"]) -> Float[Tensor, "B L *S"]:
+    """Return the softmax in float32, by the kernel that gives the same bits for any number of threads."""
+    one = torch.ones((), device=logits.device)
+    return scaled_probabilities(single(logits), one.expand(len(logits), 1, *logits.shape[2:]))
+
+
+def single(logits: Float[Tensor, "B L *S"]) -> Float[Tensor, "B L *S"]:
+    """Return finite logits in float32; those in float64 relative to the largest, so that no precision is lost."""
+    if logits.dtype != torch.float64:
+        return logits.float()
+    below = logits - logits.amax(dim=1, keepdim=True)
+    return below.clamp(min=torch.finfo(torch.float32).min).float()
+
+
 @with_denormals
 @accelerated
 def scaled_logits(logits: Float[Tensor, "B L *S"], temperature: Float[Tensor, "B 1 *S"]) -> Float[Tensor, "B L *S"]:

@@ -17,6 +17,7 @@ from segcal.calibrators import Calibrator, check_method, create
 from segcal.calibrators.progress import fit_with_progress
 from segcal.cases import no_cases
 from segcal.integrations.calibrated_model import CalibratedModel
+from segcal.integrations.passes import Wanted
 from segcal.integrations.predict import check_network, device_of, predict_cases
 from segcal.integrations.spill import IN_MEMORY, SpilledCases
 from segcal.progress import progress_of
@@ -34,7 +35,7 @@ def calibrate(
     raters: int | None = None,
     validation: Iterable[Any] | None = None,
     logits_only: bool = False,
-    prefix: str = "",
+    passes: Wanted = None,
     fit_settings: Mapping[str, Any] | None = None,
     in_memory: int = IN_MEMORY,
     progress: bool = True,
@@ -74,7 +75,10 @@ def calibrate(
         raters: Number of raters if the labels are soft: the share of the raters that chose each class, `[B, L, *S]`.
         validation: Another loader, on which trained methods choose their weights.
         logits_only: Whether methods that can look at the image must not.
-        prefix: Start of the names of cases whose batch has no names; they are numbered.
+        passes: Further passes over each image, which the result runs as well: "mirror" (left and right), "mirror:AXES"
+            (such as "mirror:0,1", all of these axes at once), "scale:FACTOR", "dropout" or "dropout:RUNS", other
+            networks, functions `f(network, image)` that return logits in the place of the image, or a list of such.
+            True is "mirror". Methods "pool" and "auto" learn how much to trust each.
         fit_settings: Arguments of the method's `fit`: epochs, learning_rate, seed, ...
         in_memory: Bytes of predictions kept in memory; further ones go to temporary files.
         progress: Whether to show progress bars in a terminal or notebook.
@@ -90,9 +94,11 @@ def calibrate(
     check_method(method)  # before the network runs
     remarks = dict[str, None]()
     activation = settings.get("activation")
-    predict = partial(predict_cases, model, activation=activation, raters=raters, remark=remarks.setdefault)
+    predict = partial(
+        predict_cases, model, activation=activation, raters=raters, passes=passes, remark=remarks.setdefault
+    )
     rank, world = rank_and_world()
-    prefix, progress = f"{prefix}rank{rank}-" if world > 1 else prefix, progress and rank == 0
+    prefix, progress = f"rank{rank}-" if world > 1 else "", progress and rank == 0
     with (
         torch.random.fork_rng(devices=[]),  # each loop over a DataLoader draws a number
         SpilledCases(in_memory) as cases,
@@ -120,7 +126,7 @@ def calibrate(
     calibrator.fit_report_ = replace(report, warnings=(*remarks, *report.warnings))
     for warning in calibrator.fit_report_.warnings:
         warnings.warn(warning, CalibrationWarning, stacklevel=2)
-    return CalibratedModel(model, calibrator.to(device_of(model)))
+    return CalibratedModel(model, calibrator.to(device_of(model)), passes)
 
 
 @contextmanager

@@ -10,7 +10,8 @@ from torch import nn
 
 from segcal.calibrators import Calibrator, FitReport
 from segcal.integrations.outputs import logits_of
-from segcal.types import Image, InputError, Logits, Probs, public
+from segcal.integrations.passes import PassRunner, Wanted
+from segcal.types import Image, InputError, Logits, Passes, Probs, public
 
 
 @public
@@ -24,11 +25,14 @@ class CalibratedModel(nn.Module):
     Args:
         network: Any segmentation network.
         calibrator: A fitted calibrator.
+        passes: Further passes over each image, as they were when the calibrator was fitted (see `segcal.calibrate`).
+            They are run only if the calibrator uses them.
     """
 
-    def __init__(self, network: nn.Module, calibrator: Calibrator) -> None:
+    def __init__(self, network: nn.Module, calibrator: Calibrator, passes: Wanted = None) -> None:
         super().__init__()
         self.network, self.calibrator = network, calibrator
+        self.passes = PassRunner(passes if calibrator.fitted and calibrator.uses_passes else None)
 
     @property
     def fit_report_(self) -> FitReport:
@@ -37,12 +41,17 @@ class CalibratedModel(nn.Module):
 
     def logits(self, image: Image) -> Logits:
         """Return calibrated logits `[B, L, *S]`; the network's own are `logits_of(network(image), image)`."""
-        calibrated: Logits = self.calibrator(logits_of(self.network(image), image), image)
+        calibrated: Logits = self.calibrator(*self._seen(image))
         return calibrated
 
     def forward(self, image: Image) -> Probs:
         """Return calibrated probabilities `[B, L, *S]`."""
-        return self.calibrator.predict_proba(logits_of(self.network(image), image), image)
+        return self.calibrator.predict_proba(*self._seen(image))
+
+    def _seen(self, image: Image) -> tuple[Logits, Image, Passes | None]:
+        """Return what the calibrator is given."""
+        passes = self.passes(self.network, image, image.shape[2:])
+        return logits_of(self.network(image), image), image, passes
 
 
 def import_network(text: str) -> nn.Module:

@@ -13,7 +13,8 @@ from torch import nn
 from segcal.cases import rater_cases
 from segcal.integrations.loaders import Batch, read_batch
 from segcal.integrations.outputs import check_scale, read_output, resized
-from segcal.types import Activation, Case, InputError, Logits, public
+from segcal.integrations.passes import PassRunner, Wanted
+from segcal.types import Activation, Case, InputError, Logits, Passes, public
 
 Remark = Callable[[str], None]
 """Receives what a user should know about the output of the network."""
@@ -26,6 +27,7 @@ def predict_cases(
     *,
     activation: Activation | None = None,
     raters: int | None = None,
+    passes: Wanted = None,
     prefix: str = "",
     device: str | torch.device | None = None,
     remark: Remark | None = None,
@@ -43,22 +45,24 @@ def predict_cases(
             needed for a single channel.
         raters: Number of raters if the labels are the shares of raters that chose each class, `[B, L, *S]`; each image
             becomes as many cases (see `segcal.rater_cases`).
+        passes: Further passes over each image, whose logits the cases carry; see `segcal.calibrate`.
         prefix: Start of the names of cases whose batch has no names; they are numbered.
         device: Where to move the images; by default where the network is.
         remark: Called once with a sentence if the network returns several tensors, of which the first is used.
     """
     check_network(network)
     there = device_of(network) if device is None else torch.device(device)
-    maker, said = CaseMaker(activation, raters, prefix), False
-    with evaluating(network):
+    maker, said, runner = CaseMaker(activation, raters, prefix), False, PassRunner(passes).to(there)
+    with evaluating(network), evaluating(runner):
         for given in batches:
             batch = maker.read(given)
             with torch.no_grad():  # never around a yield: the mode would leak to the caller
-                output = read_output(network(batch.image.to(there)))
+                image = batch.image.to(there)
+                output, further = read_output(network(image)), runner(network, image, batch.size)
             if output.remark and remark is not None and not said:
                 remark(output.remark)
                 said = True
-            yield from maker.cases(batch, output.logits)
+            yield from maker.cases(batch, output.logits, further)
 
 
 class CaseMaker:
@@ -78,8 +82,8 @@ class CaseMaker:
         """Return what is in a batch of a loader."""
         return read_batch(batch, self.activation, soft=self.raters is not None)
 
-    def cases(self, batch: Batch, logits: Logits) -> Iterator[Case]:
-        """Yield the cases of a batch, with its logits at the size of its labels, on the CPU."""
+    def cases(self, batch: Batch, logits: Logits, passes: Passes | None = None) -> Iterator[Case]:
+        """Yield the cases of a batch, with its logits and passes at the size of its labels, on the CPU."""
         image, labels, names = batch
         if len(logits) != len(image):
             raise InputError(
@@ -92,11 +96,12 @@ class CaseMaker:
         images = image.cpu() if tuple(image.shape[2:]) == batch.size else [None] * len(image)
         own = names or tuple(f"{self.prefix}{self._number + k:06d}" for k in range(len(image)))
         self._number += len(image)
-        for name, scores, truth, picture in zip(own, logits, labels.cpu(), images, strict=True):
+        further = [None] * len(image) if passes is None else passes.detach().cpu()
+        for name, scores, truth, picture, others in zip(own, logits, labels.cpu(), images, further, strict=True):
             times = self._seen[name] = self._seen.get(name, 0) + 1
             # several crops of one image come with its name, and belong together
             group = name if times > 1 or own.count(name) > 1 else None
-            case = Case(name if times == 1 else f"{name}-{times}", scores, truth, picture, group=group)
+            case = Case(name if times == 1 else f"{name}-{times}", scores, truth, picture, group=group, passes=others)
             yield from [case] if self.raters is None else rater_cases(case, self.raters, activation=self.activation)
 
 

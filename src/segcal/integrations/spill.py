@@ -69,7 +69,11 @@ class SpilledCases(Sequence[Case]):
 
     def add(self, case: Case) -> None:
         """Keep a case; arrays that it shares with the one before, as the cases of several raters do, are kept once."""
-        arrays = {name: value for name in ("logits", "labels", "image") if (value := getattr(case, name)) is not None}
+        arrays = {
+            name: value
+            for name in ("logits", "labels", "image", "passes")
+            if (value := getattr(case, name)) is not None
+        }
         new = {name: value for name, value in arrays.items() if value is not self._given.get(name)}
         self._left -= sum(value.nbytes for value in new.values())
         if self._left < 0:

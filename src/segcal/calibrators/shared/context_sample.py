@@ -13,7 +13,7 @@ from itertools import pairwise
 
 import numpy as np
 import torch
-from jaxtyping import Float64, Int64
+from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from segcal.calibrators.shared.sampler import Sampler
@@ -59,6 +59,8 @@ class ContextSample:
     """Fold of each case; -1 for those without a labelled or a drawn pixel."""
     grouping: Grouping
     """Groups of the cases with labelled pixels."""
+    passes: Float[Tensor, "K L N"] | None = None
+    """Logits of further passes at the drawn pixels, if the stream reads them; parts of a sample have none."""
 
     @property
     def standardised(self) -> FeaturePixels:
@@ -105,6 +107,7 @@ class ContextSample:
             mean=known.mean(axis=1),
             scale=_positive(known.std(axis=1)),
             data=data,
+            passes=None,
             case=self.case[stays],
             position=self.position[stays],
             sizes=np.where(left >= 0, self.sizes, 0),
@@ -116,7 +119,8 @@ class ContextSample:
         """Return a sample of about `count` of the pixels, evenly spaced in every fold; sums stay those of all."""
         step = max(1, -(-len(self.case) // count))
         kept = np.concatenate([np.arange(first, last, step) for first, last in pairwise(self.data.edges)])
-        return replace(self, data=self.data.thinned(count), case=self.case[kept], position=self.position[kept])
+        data = self.data.thinned(count)
+        return replace(self, data=data, passes=None, case=self.case[kept], position=self.position[kept])
 
     def without_features(self) -> ContextSample:
         """Return the same sample for methods that do not look at the context."""
@@ -128,10 +132,16 @@ class ContextSample:
         return Case("sample", self.data.logits.unsqueeze(2), self.data.labels.unsqueeze(1))
 
 
-def draw_sample(stream: CaseStream, *, spatial_dims: int, features: bool) -> ContextSample:
-    """Go through the cases once: sums over all pixels, the draw, and the groups."""
+def draw_sample(
+    stream: CaseStream, *, spatial_dims: int, features: bool, like: ContextSample | None = None
+) -> ContextSample:
+    """Go through the cases once: sums over all pixels, the draw, and the groups.
+
+    With a sample of the same cases, `like`, the draw has the same pixels in the same folds.
+    """
     classes, many = stream.num_classes, len(FEATURES) if features else 0
-    sampler = Sampler(1, min(_SAMPLE, _SAMPLE_LOGITS // classes), rows=classes + many + 4, narrow=True)
+    scores, most = classes * (1 + stream.pass_count), _SAMPLE if like is None else len(like.case)
+    sampler = Sampler(1, min(most, _SAMPLE_LOGITS // scores), rows=scores + many + 4, narrow=True)
     names, groups, layouts, sizes = list[str](), list[str | None](), list[Array](), np.zeros(len(stream), np.int64)
     nll, moments = 0.0, np.zeros((2, many))
     for number, case in enumerate(stream):
@@ -145,6 +155,7 @@ def draw_sample(stream: CaseStream, *, spatial_dims: int, features: bool) -> Con
             layout = layout + _layout(slab.logits[0, :, slab.inner], slab.inner_rows.start, case.shape[1:])
             logits, labels, known = _described(slab, features=features)
             first = slab.inner_rows.start * math.prod(case.shape[2:])
+            others = [] if slab.passes is None else [slab.passes[0, :, :, slab.inner].reshape(-1, len(labels))]
             del slab  # with its context it takes hundreds of megabytes
             found = likelihood(logits, labels, 1.0)
             if not found.pixels:
@@ -158,22 +169,26 @@ def draw_sample(stream: CaseStream, *, spatial_dims: int, features: bool) -> Con
             extra = torch.from_numpy(
                 np.stack([truth, place >> _HALF, place % (1 << _HALF), np.full_like(truth, number)])
             )
-            sampler.add(logits, torch.from_numpy(np.minimum(truth, 0)), known, extra)
+            sampler.add(logits, torch.from_numpy(np.minimum(truth, 0)), *others, known, extra)
+            del others
         names.append(case.name)
         groups.append(case.group)
         layouts.append(layout)
     pixels = int(sizes.sum())
     if pixels == 0:
         raise nothing_to_fit()
-    used = np.flatnonzero(sizes).tolist()
-    shares = np.stack([layouts[k] / max(layouts[k].sum(), 1) for k in used])
-    grouping = grouping_of([names[k] for k in used], [groups[k] for k in used], shares)
-    planned = np.full(len(sizes), -1)
-    planned[used] = folds_of(grouping.groups, sizes=sizes[used].tolist())
+    if like is None:
+        used = np.flatnonzero(sizes).tolist()
+        shares = np.stack([layouts[k] / max(layouts[k].sum(), 1) for k in used])
+        grouping = grouping_of([names[k] for k in used], [groups[k] for k in used], shares)
+        planned = np.full(len(sizes), -1)
+        planned[used] = folds_of(grouping.groups, sizes=sizes[used].tolist())
+    else:
+        grouping, planned = like.grouping, like.fold
     mean = moments[0] / pixels
     scale = _positive(np.sqrt(np.maximum(moments[1] / pixels - mean**2, 0.0)))
-    data, places, fold = _by_fold(sampler.values(), classes, planned)
-    return ContextSample(pixels, nll, mean, scale, data, *places, sizes, fold, grouping)
+    data, passes, places, fold = _by_fold(sampler.values(), classes, many, planned)
+    return ContextSample(pixels, nll, mean, scale, data, *places, sizes, fold, grouping, passes)
 
 
 def context_slabs(stream: CaseStream, *, features: bool) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
@@ -225,21 +240,30 @@ def _positive(scale: Array) -> Array:
     return np.where(scale < 1e-6, 1.0, scale)
 
 
-def _by_fold(values: Array, classes: int, planned: Array) -> tuple[FeaturePixels, tuple[Array, Array], Array]:
-    """Return the draw in the order of folds, case and position of each pixel, and the fold of each case.
+def _by_fold(
+    values: Array, classes: int, features: int, planned: Array
+) -> tuple[FeaturePixels, Tensor | None, tuple[Array, Array], Array]:
+    """Return the draw in the order of folds and its passes, case and position of each pixel, and the fold of each case.
 
     A fold of which nothing was drawn, because its images have very few pixels, is left out.
     """
     case = values[-1].astype(np.int64)
     present, fold = np.unique(planned[case], return_inverse=True)
     order = np.argsort(fold, kind="stable")
+    scores = len(values) - features - 4
     data = FeaturePixels(
         torch.from_numpy(np.ascontiguousarray(values[:classes, order])),
         torch.from_numpy(values[-4, order].astype(np.int64)),
-        torch.from_numpy(np.ascontiguousarray(values[classes:-4, order])),
+        torch.from_numpy(np.ascontiguousarray(values[scores:-4, order])),
         (0, *np.cumsum(np.bincount(fold)).tolist()),
     )
+    passes = torch.from_numpy(values[classes:scores, order]).reshape(-1, classes, len(order))
     place = {int(name): k for k, name in enumerate(present)}
     high, low = values[-3:-1, order].astype(np.int64)
     positions = (high << _HALF) + low
-    return data, (case[order], positions), np.array([place.get(int(name), -1) for name in planned])
+    return (
+        data,
+        passes if len(passes) else None,
+        (case[order], positions),
+        np.array([place.get(int(name), -1) for name in planned]),
+    )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, overload
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from segcal.data.folders.crop import Crop, crop_of
 from segcal.data.folders.masks import Masks
@@ -77,6 +79,7 @@ class CaseFiles:
         archived: Whether the scores are an archive of nnU-Net: what is written is one too, and the case is cut to its
             crop.
         masks: How labels of sigmoid channels are read; None for exclusive classes.
+        passes: Files of further passes over the image, of the kind of the scores; each is read when it is asked for.
     """
 
     name: str
@@ -89,6 +92,7 @@ class CaseFiles:
     prediction: Path | None = None
     archived: bool = False
     masks: Masks | None = None
+    passes: tuple[Path, ...] = ()
 
     def space(self, num_classes: int | None) -> Shape:
         """Return `*S`, from the header of the labels, or of the scores, whose class axis `num_classes` may tell."""
@@ -114,7 +118,7 @@ class CaseFiles:
 
     def identity(self) -> str:
         """Return what changes when a file of this case does, or what the folder says about it."""
-        paths = (self.scores, self.labels, self.image, self.prediction)
+        paths = (self.scores, self.labels, self.image, self.prediction, *self.passes)
         files = ["" if path is None else format_of(path).identity(path) for path in paths]
         return "; ".join([*files, self.kind, str(self.group), str(self.spacing), str(self.masks)])
 
@@ -158,17 +162,28 @@ class CaseFiles:
             scores = crop.cut(scores)
             labels, image = (None if part is None else crop.cut(part) for part in (labels, image))
         release_pages(scores)
-        origin = () if crop is None else tuple(side.start for side in crop.box)
         case = Case(
             name=self.name,
-            logits=scores if self.kind == "logits" else logits_of(scores, spec.activation, origin=origin, of=of),
+            logits=self._logits(scores, spec, crop),
             labels=labels,
             image=image,
             spacing=spacing,
             group=self.group,
             orientation=volume_orientation(placed[0]) if placed and len(space) == 3 else None,
+            passes=PassFiles(self, spec, space, crop) if self.passes else None,
         )
         return case, crop
+
+    def read_pass(self, number: int, spec: CaseSpec, space: Shape, crop: Crop | None) -> Array | Tensor:
+        """Return the logits `[L, *S]` of a further pass, cut as the scores are."""
+        scores, _ = replace(self, scores=self.passes[number])._read_scores(space)
+        return self._logits(scores if crop is None else crop.cut(scores), spec, crop)
+
+    def _logits(self, scores: Array, spec: CaseSpec, crop: Crop | None) -> Array | Tensor:
+        origin = () if crop is None else tuple(side.start for side in crop.box)
+        if self.kind == "logits":
+            return scores
+        return logits_of(scores, spec.activation, origin=origin, of=f"case '{self.name}'")
 
     @contextmanager
     def create_scores(self, folder: Path, shape: Shape, dtype: str) -> Iterator[Writer]:
@@ -262,6 +277,32 @@ class CaseFiles:
     def _spacing_of_prediction(self) -> Spacing | None:
         path = self.prediction
         return volume_spacing(path) if path is not None and format_of(path).has_geometry else None
+
+
+class PassFiles(Sequence[Array | Tensor]):
+    """Logits `[L, *S]` of further passes, each read from its file when it is first asked for."""
+
+    def __init__(self, files: CaseFiles, *how: Any) -> None:
+        self._files, self._how, self._read = files, how, dict[int, Array | Tensor]()
+
+    def __len__(self) -> int:
+        return len(self._files.passes)
+
+    def __repr__(self) -> str:
+        return f"{len(self)} files"
+
+    @overload
+    def __getitem__(self, index: int) -> Array | Tensor: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Array | Tensor]: ...
+    def __getitem__(self, index: int | slice) -> Array | Tensor | list[Array | Tensor]:
+        """Return one pass, or several."""
+        if isinstance(index, slice):
+            return [self[number] for number in range(len(self))[index]]
+        number = range(len(self))[index]
+        if number not in self._read:
+            self._read[number] = self._files.read_pass(number, *self._how)
+        return self._read[number]
 
 
 class _OneChannel(Writer):

@@ -20,7 +20,7 @@ from segcal.data.folders import bids, nnunet, ours, totalsegmentator
 from segcal.data.folders.case_files import CaseFiles, CaseSpec
 from segcal.data.folders.classes import DeclaredClasses
 from segcal.data.folders.crop import Crop
-from segcal.data.folders.layouts import FolderRequest, existing, place_of
+from segcal.data.folders.layouts import FolderRequest, existing, place_of, with_passes
 from segcal.data.folders.settings import Scores, Splits, check_background, check_scores, read_settings, read_splits
 from segcal.files import refuse_unfinished
 from segcal.functional.arrays import to_array
@@ -141,6 +141,7 @@ def open_folder(
     path: str | Path,
     *,
     labels: str | Path | None = None,
+    passes: Sequence[str | Path] = (),
     split: str | None = None,
     num_classes: int | None = None,
     ignore_index: IgnoreIndex = None,
@@ -157,6 +158,8 @@ def open_folder(
     Args:
         path: The folder that holds `logits/`, nnU-Net's or TotalSegmentator's `NAME.npz`, or nnU-Net's `fold_k/`.
         labels: Folder of the true labels, instead of `labels/` inside `path`.
+        passes: Folders with the scores of further passes over the same images, such as the predictions of single folds,
+            in this order; by default those in `passes/` inside `path`, in the order of their names.
         split: Only the cases that `splits.json` lists under this name.
         num_classes: `L`; read from `segcal.toml` or the first case where it is not given.
         ignore_index: Label, or labels, to be left out.
@@ -175,6 +178,7 @@ def open_folder(
     found = layout.find(FolderRequest(root, label_folder, scores, settings, require_labels))
     for remark in found.remarks:
         warn_caller(f"'{root}': {remark}")
+    found_files = with_passes(found.files, [place_of(folder) for folder in passes], root)
     splits = read_splits(root / "splits.json", tuple(found.files)) or found.splits
     classes = DeclaredClasses.of(
         settings, found, activation=activation, num_classes=num_classes, ignore_index=ignore_index, root=root
@@ -207,7 +211,7 @@ def open_folder(
         image_channels=first.image_channels(space),
         scores=found.scores,
         splits=splits,
-        files={name: classes.files_of(files) for name, files in found.files.items()},
+        files={name: classes.files_of(files) for name, files in found_files.items()},
         activation=classes.activation,
         descriptions=found.descriptions,
     )

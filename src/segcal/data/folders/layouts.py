@@ -12,14 +12,14 @@ from __future__ import annotations
 import importlib.util
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, cast
 
 from segcal.data.folders.case_files import CaseFiles
 from segcal.data.folders.settings import Channels, FolderSettings, Scores, Splits
-from segcal.data.io.formats import IMAGES, LABELS, extension_of, format_of
+from segcal.data.io.formats import IMAGES, LABELS, SCORES, extension_of, format_of
 from segcal.files import local_path, url_of
 from segcal.text import counted, is_utf8
 from segcal.types import InputError
@@ -121,6 +121,23 @@ def cases_by_name(
             archived=predictions is not None,
         )
         for name in sorted(scores)
+    }
+
+
+def with_passes(files: Mapping[str, CaseFiles], folders: Sequence[Path], root: Path) -> dict[str, CaseFiles]:
+    """Return the files of each case with those of further passes: one in each folder, or in each folder of `passes/`.
+
+    A folder holds scores `NAME.*`, or a folder `logits` with them.
+    """
+    home = root / "passes"
+    if not folders and home.is_dir():
+        folders = [path for path in sorted(home.iterdir()) if path.is_dir() and not path.name.startswith(".")]
+    places = [existing(folder, "passes") for folder in folders]
+    places = [place / "logits" if (place / "logits").is_dir() else place for place in places]
+    found = [(place, by_name(place, SCORES)) for place in places]
+    return {
+        name: replace(own, passes=tuple(only(name, paths, "score", place, SCORES, files) for place, paths in found))
+        for name, own in files.items()
     }
 
 

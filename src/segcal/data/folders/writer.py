@@ -104,6 +104,8 @@ def _write_case(folder: Path, case: Case, spec: CaseSpec, ignored: tuple[int, ..
     spec.check(logits, labels, image, spacing, of=f"case '{name}'")
     _check_values(name, logits, labels, spec, ignored)
     _save(folder / "logits" / f"{name}.npy", logits)
+    for number, scores in enumerate(case.each_pass):
+        _save(folder / "passes" / f"{number:03d}" / f"{name}.npy", plain(to_array(scores), Path(name)))
     if labels is not None:
         _save(folder / "labels" / f"{name}{'.png' if _fits_png(labels) else '.npy'}", labels)
     if image is not None:
@@ -153,7 +155,7 @@ def _fits_png(labels: Array) -> bool:
 
 
 def _save(path: Path, array: Array) -> None:
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".png":
         Image.fromarray(array.astype(np.uint8)).save(path)
     else:

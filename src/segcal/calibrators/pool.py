@@ -1,0 +1,190 @@
+"""Several passes over an image pooled: a weighted mean of their probabilities, then contextual temperature scaling.
+
+A second look at an image (mirrored, rescaled, by another network) shows which pixels are harder than they look, which
+no function of the first logits can. The weights of the passes are learned (`functional.pooling`), the pool is
+calibrated as `cts` calibrates single passes, and the predicted labels stay those of the first pass.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from segcal.calibrators.base import Calibrator
+from segcal.calibrators.contextual import ContextualTemperatureScaling, usual_floor
+from segcal.calibrators.report import Learned
+from segcal.calibrators.shared.context_fit import ContextFit
+from segcal.calibrators.shared.context_sample import ContextSample, draw_sample
+from segcal.calibrators.shared.pooling_fit import PoolWeights, choose_weights
+from segcal.cases import CaseStream
+from segcal.functional.pooling import pooled_logits
+from segcal.functional.ridge import within_one_error
+from segcal.functional.temperature import likelihood
+from segcal.types import IgnoreIndex, Image, InputError, Logits, Passes
+
+_MOST_MEMBERS = 1 << 10
+
+
+class PooledPasses(Calibrator):
+    """Pool several passes over each image with learned weights, and calibrate the pool by `cts`.
+
+    The weights maximise the mean log of the pooled probability of the true class, which is concave, and are pulled
+    towards equal weights with a strength that cross-validation over groups chooses. The pool is used only if its NLL on
+    the groups left out is below that of `cts` without passes by more than one standard error; otherwise the result is
+    `cts`, or temperature scaling where `cts` chooses that, and passes are not needed any more.
+
+    Args:
+        num_classes: L.
+        spatial_dims: 2 or 3.
+        free_labels: Whether predicted labels are those of the pool rather than those of the first pass.
+        ignore_index: Label, or labels, left out of the fit.
+        background: Class left out of the fit except near boundaries; None fits on every labelled pixel.
+        bounds: Smallest and largest temperature that is applied.
+    """
+
+    spatial_dims: int
+    method = "pool"
+    reads_passes = True
+    weights: Float64[Tensor, " M"]
+    """Weight of each member, the first of which are the logits; the number 1 alone if passes are not used."""
+
+    def __init__(
+        self,
+        num_classes: int,
+        *,
+        spatial_dims: int = 2,
+        free_labels: bool = False,
+        ignore_index: IgnoreIndex = None,
+        background: int | None = None,
+        bounds: tuple[float, float] = (0.05, 100.0),
+    ) -> None:
+        super().__init__(num_classes, ignore_index=ignore_index, background=background)
+        self.inner = ContextualTemperatureScaling(num_classes, spatial_dims=spatial_dims, bounds=bounds)
+        self.spatial_dims, self.bounds, self.context = spatial_dims, self.inner.bounds, self.inner.context
+        self.free_labels, self.preserves_labels = bool(free_labels), not free_labels
+        self.register_buffer("weights", torch.full((1,), torch.nan, dtype=torch.float64))
+
+    @property
+    def uses_passes(self) -> bool:
+        """True if it was found that passes help, so that they are needed to calibrate."""
+        return self.weights.numel() > 1
+
+    @property
+    def learned(self) -> int:
+        """The weights, which sum to 1, and the values of `cts`."""
+        return self.weights.numel() - 1 + self.inner.learned
+
+    def _learn(self, stream: CaseStream, *, validation: CaseStream | None = None, settings: Any = None) -> Learned:
+        """Choose weights by cross-validation, compare the pool with single passes, and fit the better one.
+
+        As settings, a sample that was drawn before from the same cases can be given.
+        """
+        sample = settings if isinstance(settings, ContextSample) else draw_sample(
+            stream, spatial_dims=self.spatial_dims, features=True
+        )  # fmt: skip
+        plain, chosen = stream.without_passes(), PoolChoice(None, sample, "the cases have no further passes")
+        if sample.passes is not None:
+            chosen = compare(stream, sample, self.bounds, keep=not self.free_labels, spatial_dims=self.spatial_dims)
+        pool = chosen.pool
+        self.inner._fit_stream(plain if pool is None else pool.pool(stream), None, chosen.sample)
+        found = self.inner.fit_report_
+        details: dict[str, Any] = {"chosen": "pool" if pool is not None else _name_of(found.details)}
+        details |= {"why": chosen.why, "weights": [1.0], **({} if pool is None else pool.details())}
+        if self.free_labels:
+            details["moved"] = 0.0 if pool is None else pool.moved(sample)
+        self.register_buffer("weights", torch.tensor(details["weights"], dtype=torch.float64, device=stream.device))
+        return Learned(
+            pixels=sample.pixels,
+            nll_before=sample.nll / sample.pixels,
+            nll_after=found.nll_after,
+            steps=found.steps,
+            converged=found.converged,
+            warnings=found.warnings,
+            details={**found.details, **details, "words": [*_words(details), *found.details["words"]]},
+        )
+
+    def _map(self, logits: Logits, image: Image | None = None, passes: Passes | None = None) -> Logits:
+        if not self.uses_passes:
+            return self.inner._map(logits)
+        members = 1 if passes is None else 1 + passes.shape[1]
+        if passes is None or members != self.weights.numel():
+            raise InputError(
+                f"this PooledPasses needs the {self.weights.numel() - 1} passes that it was fitted with, got "
+                f"{members - 1}; give them as passes (B, K, L, *S), in the same order"
+            )
+        return self.inner._map(pooled_logits(logits, passes, self.weights, keep=self.preserves_labels))
+
+    def _summary(self) -> dict[str, object]:
+        return {"weights": [round(weight, 3) for weight in self.weights.tolist()]}
+
+    def _problem(self) -> str | None:
+        shares = self.weights
+        if not bool((shares >= 0).all()) or abs(float(shares.sum()) - 1) > 1e-6:
+            return "'weights' must be at least 0 and sum to 1"
+        return self.inner._problem()
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        value = state_dict.get(f"{prefix}weights")  # how many members there are was learned too
+        if value is not None and value.ndim == 1 and 0 < len(value) <= _MOST_MEMBERS:
+            self.register_buffer("weights", torch.empty(len(value), dtype=torch.float64, device=self.fitted.device))
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+
+class PoolChoice(NamedTuple):
+    """Result of the comparison: the pool if passes help, the sample to calibrate on, and the reason in a sentence."""
+
+    pool: PoolWeights | None
+    sample: ContextSample
+    why: str
+
+
+def compare(
+    stream: CaseStream, sample: ContextSample, bounds: tuple[float, float], *, keep: bool, spatial_dims: int
+) -> PoolChoice:
+    """Choose weights, and compare the pool with single passes, both calibrated by `cts`, on groups left out."""
+    pool = choose_weights(sample, keep=keep)
+    pooled = pool.pooled_sample(stream, sample, spatial_dims)
+    totals = np.stack([held_out(one, stream.num_classes, bounds) for one in (sample, pooled)])
+    single, several = (totals[:, :, 2].sum(axis=1) / totals[:, :, 0].sum(axis=1)).tolist()
+    where = "on the groups left out in turn" if sample.folds > 1 else "on the only group"
+    words = f"{where} the NLL of the pool is {several:.4f}, that of the first pass alone {single:.4f}"
+    if several < single and not within_one_error(totals, 1)[0]:
+        return PoolChoice(pool, pooled, f"passes are used: {words}")
+    reason = ", which is not lower by more than one standard error" if several < single else ""
+    return PoolChoice(None, sample, f"passes are not used: {words}{reason}")
+
+
+def held_out(sample: ContextSample, num_classes: int, bounds: tuple[float, float]) -> Float64[np.ndarray, "folds 3"]:
+    """Return pixels, NLL and loss of `cts` on each fold left out, with ridges chosen on the other folds.
+
+    Where only one temperature can be fitted, the sample is scored at its own temperature.
+    """
+    one = sample.temperature
+    fit = ContextFit(num_classes, sample, None, usual_floor(one, bounds), bounds)
+    low, high = fit.searched
+    if sample.folds == 1 or not low < one < high:
+        found = likelihood(sample.data.logits, sample.data.labels, 1 / float(np.clip(one, *bounds)))
+        return np.array([[found.pixels, found.nll, found.nll]])
+    path = fit.path(one, classes=True)
+    rows = [path.totals[path.best(cautious=fit.cautious, without=fold), fold] for fold in range(sample.folds)]
+    return np.stack(rows)
+
+
+def _name_of(details: dict[str, Any]) -> str:
+    """Return the method that a fit of `cts` amounts to."""
+    return "ts" if details["ridge_features"] is None and details["ridge_classes"] is None else "cts"
+
+
+def _words(details: dict[str, Any]) -> list[str]:
+    first, *others = details["weights"]
+    shares = ", ".join(f"{weight:.2f}" for weight in others)
+    moved = [f"labels changed: {details['moved']:.2%} of the pixels"] if "moved" in details else []
+    return [
+        details["why"],
+        *([f"weights: {first:.2f} of the first pass, {shares} of the others"] if others else []),
+        *moved,
+    ]

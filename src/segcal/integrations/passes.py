@@ -1,0 +1,117 @@
+"""Further passes over images: mirrored, rescaled, with dropout, by other networks; run and aligned with the first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
+
+from segcal.integrations.outputs import read_output, resized
+from segcal.types import Image, InputError, Logits
+from segcal.types import Passes as PassLogits
+
+Pass: TypeAlias = Callable[[nn.Module, Image], Any]
+"""Function of a network and images `[B, C, *S]` that returns what the network returns for the images as they are."""
+Wanted: TypeAlias = bool | str | nn.Module | Pass | Sequence[str | nn.Module | Pass] | None
+"""Passes as users name them."""
+
+DEFAULT = ("mirror",)
+"""The passes of `passes=True`."""
+_DROPOUTS = 8
+_LARGEST_STRIDE = 32
+_KNOWN = "'mirror', 'mirror:AXES' such as 'mirror:0,1', 'scale:FACTOR', 'dropout', 'dropout:RUNS'"
+
+
+class PassRunner(nn.Module):
+    """Runs a network several times over an image, and returns the logits of all passes in the place of the first.
+
+    Args:
+        wanted: "mirror" (left and right: the last axis), "mirror:AXES" (all of these axes of the image at once, 0 is
+            the first), "scale:FACTOR", "dropout" or "dropout:RUNS" (with dropout as in training, the same at each
+            call), networks, functions `f(network, image)` that return logits, or a sequence of such; True for the
+            default, "mirror".
+    """
+
+    def __init__(self, wanted: Wanted) -> None:
+        super().__init__()
+        items = DEFAULT if wanted is True else (wanted,) if _is_one(wanted) else tuple(wanted or ())  # type: ignore[arg-type]
+        self.networks = nn.ModuleList(item for item in items if isinstance(item, nn.Module))
+        self._passes = [found for item in items for found in _passes_of(item)]
+
+    def __len__(self) -> int:
+        return len(self._passes)
+
+    def forward(self, network: nn.Module, image: Image, size: Sequence[int]) -> PassLogits | None:
+        """Return the logits `[B, K, L, *S]` of all passes at a size; None if there are none."""
+        found = [resized(read_output(run(network, image)).logits, size) for run in self._passes]
+        return torch.stack(found, dim=1) if found else None
+
+
+def _is_one(wanted: object) -> bool:
+    return isinstance(wanted, str | nn.Module) or callable(wanted)
+
+
+def _passes_of(item: object) -> Iterator[Pass]:
+    """Yield the passes that an item stands for."""
+    if isinstance(item, nn.Module):
+        yield partial(_other_network, item)
+    elif callable(item):
+        yield item
+    else:
+        name, _, value = str(item).partition(":")
+        try:
+            if name == "mirror":
+                yield partial(_mirrored, [int(axis) for axis in value.split(",")] if value else [-1])
+            elif name == "scale" and 0 < float(value) < float("inf"):
+                yield partial(_rescaled, float(value))
+            elif name == "dropout":
+                yield from (partial(_dropped, number) for number in range(int(value or _DROPOUTS)))
+            else:
+                raise ValueError(name)
+        except ValueError as error:
+            raise InputError(f"passes must be {_KNOWN}, networks or functions, got {item!r}") from error
+
+
+def _other_network(other: nn.Module, network: nn.Module, image: Image) -> Any:
+    return other(image)
+
+
+def _mirrored(axes: Sequence[int], network: nn.Module, image: Image) -> Logits:
+    """Return the logits of the mirrored image, mirrored back."""
+    dims = image.ndim - 2
+    if not all(-dims <= axis < dims for axis in axes):
+        raise InputError(f"axes to mirror must be among the {dims} of the image, got {list(axes)}; count from 0")
+    flipped = [2 + axis % dims for axis in axes]
+    return read_output(network(image.flip(flipped))).logits.flip(flipped)
+
+
+def _rescaled(factor: float, network: nn.Module, image: Image) -> Any:
+    """Return the output for the image at another size, which the same power of two divides (up to 32)."""
+    size = []
+    for length in image.shape[2:]:
+        step = min(length & -length, _LARGEST_STRIDE)
+        size.append(max(step, round(length * factor / step) * step))
+    return network(resized(image, size))
+
+
+def _dropped(number: int, network: nn.Module, image: Image) -> Any:
+    """Return the output with dropout, of the same random numbers at each call."""
+    layers = [module for module in network.modules() if isinstance(module, _DropoutNd)]
+    if not layers:
+        raise InputError("passes with dropout need a network with dropout layers, got one without; use 'mirror'")
+    devices = [image.device] if image.device.type == "cuda" else []
+    modes = [layer.training for layer in layers]
+    try:
+        for layer in layers:
+            layer.train()
+        with torch.random.fork_rng(devices):
+            torch.manual_seed(number)
+            output: Tensor = network(image)
+    finally:
+        for layer, mode in zip(layers, modes, strict=True):
+            layer.train(mode)
+    return output
