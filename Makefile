@@ -21,13 +21,13 @@ test-browser: $(VENV)/installed-dev
 # The packages that segcal plugs into, in an environment of their own: they are large, and `make test` does without.
 INTEGRATIONS := .venv-integrations
 test-integrations: $(INTEGRATIONS)/installed
-	$(INTEGRATIONS)/bin/python -m pytest -q -p no:cacheprovider tests/integrations tests/data/test_nnunet.py
+	$(INTEGRATIONS)/bin/python -m pytest -q -p no:cacheprovider tests/integrations tests/data/test_nnunet.py tests/test_strangers.py
 
 $(INTEGRATIONS)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(INTEGRATIONS)
 	$(INTEGRATIONS)/bin/python -m pip install --quiet --upgrade pip
 	$(INTEGRATIONS)/bin/python -m pip install --quiet --constraint constraints.txt \
-		--editable ".[medical,onnx,hf,monai,nnunet,lightning,smp,vision,ray]" beartype hypothesis pytest
+		--editable ".[medical,onnx,hf,monai,nnunet,lightning,smp,vision,ray,figures]" beartype hypothesis pytest tensorboard
 	touch $@
 
 check: $(VENV)/installed-dev

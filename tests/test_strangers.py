@@ -83,18 +83,21 @@ def test_a_hugging_face_user(tmp_path: Path) -> None:
         decoder_hidden_size=16,
     )
     network = transformers.SegformerForSemanticSegmentation(config).eval()
-    images, labels = torch.randn(4, 3, 64, 96), torch.randint(0, 3, (4, 64, 96))
+    processor = transformers.SegformerImageProcessor()
+    images, sizes = torch.randn(4, 3, 64, 96), [(64, 96)] * 4
+    with torch.no_grad():
+        predicted = torch.stack(processor.post_process_semantic_segmentation(network(pixel_values=images), sizes))
+    labels = torch.where(torch.rand(predicted.shape) < 0.5, predicted, torch.randint(0, 3, predicted.shape))
     batches = [{"pixel_values": images[:2], "labels": labels[:2]}, {"pixel_values": images[2:], "labels": labels[2:]}]
     calibrated = segcal.calibrate(network, batches, method="ts")
     model = CalibratedSegmenter(network, calibrated.calibrator).eval()
     with torch.no_grad():
         output, plain = model(pixel_values=images), network(pixel_values=images)
-    processor = transformers.SegformerImageProcessor()
-    maps = processor.post_process_semantic_segmentation(output, target_sizes=[(64, 96)] * 4)
-    assert [tuple(each.shape) for each in maps] == [(64, 96)] * 4
-    assert torch.equal(output.logits.argmax(1), plain.logits.argmax(1)), "labels are kept"
+    maps = processor.post_process_semantic_segmentation(output, target_sizes=sizes)
+    assert torch.equal(torch.stack(maps), predicted), "labels are kept, at the size of the image"
     temperature = calibrated.calibrator.fit_report_.details["temperature"]
-    torch.testing.assert_close(output.logits * temperature, plain.logits, rtol=1e-4, atol=1e-5)
+    expected = nn.functional.interpolate(plain.logits, (64, 96), mode="bilinear", align_corners=False) / temperature
+    torch.testing.assert_close(output.logits, expected, rtol=1e-4, atol=1e-5)
 
 
 # --------------------------------------------------------------------------------------------------------------------

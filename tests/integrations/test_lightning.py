@@ -213,3 +213,17 @@ def test_mistakes() -> None:
         CalibrationCallback(CLASSES, "nothing")
     with pytest.raises(InputError, match="no calibrator before the first validation"):
         CalibrationCallback(CLASSES).calibrated(Convolution())
+
+
+def test_figures_go_to_loggers_that_take_them(tmp_path: Path) -> None:
+    reason = "tensorboard or matplotlib is not installed"
+    pytest.importorskip("tensorboard", reason=reason)
+    pytest.importorskip("matplotlib", reason=reason)
+    from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    board = TensorBoardLogger(tmp_path)
+    options = {"accelerator": "cpu", "enable_progress_bar": False, "logger": [CSVLogger(tmp_path), board]}
+    lightning.Trainer(callbacks=[CalibrationCallback(CLASSES)], **options).validate(Module(True), loader())
+    events = EventAccumulator(board.log_dir).Reload()
+    assert {"val_reliability", "val_reliability_calibrated"} <= set(events.Tags()["images"])

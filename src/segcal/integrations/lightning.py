@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -22,6 +23,7 @@ from segcal.integrations.extras import needs_extra
 from segcal.integrations.outputs import read_output
 from segcal.integrations.predict import CaseMaker
 from segcal.integrations.spill import IN_MEMORY, SpilledCases
+from segcal.integrations.tracking import log_figures, takes_figures
 from segcal.statistics.folds import folds_of
 from segcal.types import Activation, Case, IgnoreIndex, InputError
 
@@ -36,9 +38,10 @@ class CalibrationCallback(Callback):
     """Fit a calibrator on the validation images after each validation.
 
     Logged are `val_ece` and `val_nll` of the network, and `val_ece_calibrated` and `val_nll_calibrated`: those of each
-    half of the images with a calibrator that was fitted on the other half, so that they are not too good. The
-    calibrator of all images is in `calibrator` afterwards and in checkpoints, and `calibrated(module)` puts it behind
-    the network. With several processes, each of them fits the same calibrator on the images of all.
+    half of the images with a calibrator that was fitted on the other half. Loggers of TensorBoard, Weights & Biases and
+    MLflow receive the reliability diagrams of both as well, if matplotlib is installed. The calibrator of all images is
+    in `calibrator` afterwards and in checkpoints, and `calibrated(module)` puts it behind the network. With several
+    processes, each of them fits the same calibrator on the images of all.
 
     Batches are read as `segcal.calibrate` reads them (see `segcal.integrations.loaders`), and so is the output of the
     network (see `segcal.integrations.outputs`).
@@ -108,8 +111,18 @@ class CalibrationCallback(Callback):
         # Lightning validates in inference mode, whose tensors can neither be trained nor loaded into afterwards
         with torch.inference_mode(False):
             self._cases.share()
-            logged = self._fit() if self._cases else {}
+            measured = self._fit() if self._cases else {}
+        logged = {
+            f"val_{name}{suffix}": float(suite.compute()["all"][name])
+            for suffix, suite in measured.items()
+            for name in _LOGGED
+        }
         pl_module.log_dict(logged, sync_dist=trainer.world_size > 1)  # the same in every process
+        trackers = [logger for logger in trainer.loggers if takes_figures(logger)] if trainer.is_global_zero else []
+        if trackers and find_spec("matplotlib") is not None:
+            figures = {f"val_reliability{suffix}": suite.plot() for suffix, suite in measured.items()}
+            for tracker in trackers:
+                log_figures(tracker, figures, trainer.global_step)
         self._forget()
 
     def state_dict(self) -> dict[str, Any]:
@@ -132,16 +145,16 @@ class CalibrationCallback(Callback):
         """Leave no temporary folder behind."""
         self._forget()
 
-    def _fit(self) -> dict[str, float]:
-        """Fit the calibrator of all images; return what is logged."""
+    def _fit(self) -> dict[str, CalibrationSuite]:
+        """Fit the calibrator of all images; return the suites of before and after by the suffix of their names."""
         folds = folds_of([case.group for case in self._cases], 2)
-        logged = {f"val_{name}": value for name, value in self._figures([(self._cases, None)]).items()}
+        measured = {"": self._measured([(self._cases, None)])}
         if folds.max() > 0:
             halves = [Subset(self._cases, np.flatnonzero(folds == k).tolist()) for k in (0, 1)]
             crossed = [(halves[k], self._fitted(halves[1 - k])) for k in (0, 1)]
-            logged |= {f"val_{name}_calibrated": value for name, value in self._figures(crossed).items()}
+            measured["_calibrated"] = self._measured(crossed)
         self.calibrator = self._fitted(self._cases)
-        return logged
+        return measured
 
     def _build(self, spatial_dims: int) -> Calibrator:
         shape = {"spatial_dims": spatial_dims, "image_channels": 0, "activation": self.activation}
@@ -150,17 +163,16 @@ class CalibrationCallback(Callback):
     def _fitted(self, cases: SpilledCases | Subset) -> Calibrator:
         return self._build(cases[0].logits.ndim - 1).fit(cases)
 
-    def _figures(self, measured: Iterable[tuple[Iterable[Case], Calibrator | None]]) -> dict[str, float]:
-        """Return what is logged of cases, each with its calibrator."""
+    def _measured(self, parts: Iterable[tuple[Iterable[Case], Calibrator | None]]) -> CalibrationSuite:
+        """Return a suite that was shown cases, each with its calibrator."""
         suite = CalibrationSuite(self.num_classes, self.ignore_index, activation=self.activation, sync_on_compute=False)
-        for cases, calibrator in measured:
+        for cases, calibrator in parts:
             for case in cases:
                 assert case.labels is not None  # batches without labels are refused
                 logits, labels = to_tensor(case.logits)[None], to_tensor(case.labels)[None]
                 with torch.no_grad():
                     suite.update(logits if calibrator is None else calibrator(logits), labels)
-        found = suite.compute()["all"]
-        return {name: float(found[name]) for name in _LOGGED}
+        return suite
 
     def _forget(self) -> None:
         self._cases.close()
