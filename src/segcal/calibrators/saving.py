@@ -34,7 +34,7 @@ WEIGHTS = "weights.safetensors"
 _LARGEST = 1 << 34
 """Size in bytes of the largest file of learned values that is read."""
 
-_REPORT = {
+FIT = {
     "cases": WHOLE,
     "pixels": WHOLE,
     "nll_before": NUMBER,
@@ -43,10 +43,11 @@ _REPORT = {
     "seconds": NUMBER,
     "converged": FLAG,
     "warnings": list_of(TEXT),
-    "names": list_of(TEXT),
-    "fingerprints": list_of(TEXT),
     "details": TABLE,
 }
+"""Fields of a saved fit report except for those that tell its cases apart."""
+
+_REPORT = {**FIT, "names": list_of(TEXT), "fingerprints": list_of(TEXT)}
 _SAVED = {
     "format": WHOLE,
     "segcal": TEXT,

@@ -16,9 +16,10 @@ from typing import Any, NamedTuple, get_type_hints
 import numpy as np
 import pandas as pd
 
+from segcal.calibrators.saving import FIT
 from segcal.evaluation.protocol import Protocol, ProtocolSettings
 from segcal.files import refuse_special
-from segcal.files.schema import FLAG, NUMBER, TABLE, TEXT, WHOLE, list_of, optional, problem, record, table_of
+from segcal.files.schema import FLAG, NUMBER, TEXT, WHOLE, list_of, optional, problem, record, table_of
 from segcal.tables import Presentation
 from segcal.text import as_cell, from_cell
 from segcal.types import IgnoreIndex, InputError
@@ -93,20 +94,7 @@ _ALWAYS = {"pooled.csv": {"ece", "nll", "brier"}, "surfaces.csv": {"dice"}}
 """Metrics that a table must have; the others must have ECE."""
 
 
-_FIT = record(
-    {
-        "cases": WHOLE,
-        "pixels": WHOLE,
-        "nll_before": NUMBER,
-        "nll_after": NUMBER,
-        "steps": WHOLE,
-        "seconds": NUMBER,
-        "converged": FLAG,
-        "warnings": list_of(TEXT),
-        "details": TABLE,
-    },
-    {"learned": WHOLE, "preserves_labels": FLAG},
-)
+_FIT = record(FIT, {"learned": WHOLE, "preserves_labels": FLAG})
 _BACKGROUND = record({"class": WHOLE, "name": TEXT, "fraction": NUMBER, "scores": table_of(table_of(NUMBER))})
 
 _BY_TYPE = {
