@@ -12,13 +12,14 @@ import pytest
 import torch
 from scipy.stats import spearmanr
 
-from segcal import Case, InputError, create, evaluate
-from segcal.calibrators.local import SHARPEN, UNCHECKED_SHARE, LocalTemperatureScaling
+from segcal import Case, InputError, create, evaluate, load_sample
+from segcal.calibrators.local import SHARPEN, UNCHECKED_SHARE, LocalTemperatureScaling, _preset
 from segcal.calibrators.shared import local_training
 from segcal.calibrators.shared.training_report import TemperatureRange
 from segcal.calibrators.shared.tree import TemperatureTree
 from segcal.cases import reading
 from segcal.data.sample.scenes import Scene, simulate
+from segcal.training.progress import Epoch, History
 from support.nine_convolutions import NineConvolutions
 
 SIZES = {2: (11, 14), 3: (6, 7, 9)}
@@ -478,3 +479,19 @@ def test_without_validation_images_a_part_of_the_way_is_kept() -> None:
     paper = create("lts", 3, positivity="exp", preset="paper").fit(cases, epochs=5, learning_rate=1e-2)
     assert one.fit_report_.details["share"] == UNCHECKED_SHARE
     assert paper.fit_report_.details["share"] == 1.0
+
+
+def test_training_that_stops_when_the_loss_has_settled_is_no_worse_than_all_epochs() -> None:
+    """The weights of least validation loss are kept, so that the losses of all epochs tell what any rule would give."""
+    sample, losses = load_sample("scenes"), list[Epoch]()
+    fitted, held_out = (
+        [Case(case.name, case.logits[:, :48, :48], case.labels[:48, :48]) for case in sample[split][:4]]
+        for split in ("fit", "validation")
+    )
+    create("lts", 5).fit(fitted, validation=held_out, patience=1000, watch=losses.append)
+    assert len(losses) == 200
+    wanted = _preset("default", 2).patience
+    stop = next(n for n in range(1, 201) if History(losses[:n]).epochs_without_decrease() >= wanted or n == 200)
+    settled, whole = (min(History(losses[:n]).losses) for n in (stop, 200))
+    assert stop < 180
+    assert settled < whole * (1 + 1e-3)

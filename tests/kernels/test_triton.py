@@ -144,7 +144,6 @@ READ_LOGITS = (
     "context.context_temperature",
     "tree.root_of_scores",
     "tree.tree_root",
-    "standardise.standardised_log_probabilities",
 )
 
 
