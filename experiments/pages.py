@@ -5,6 +5,7 @@ A page holds it between two comments; everything outside them is written by hand
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -29,10 +30,35 @@ PAGES: Mapping[str, Callable[[], str]] = {"camvid": _camvid, "voc": published}
 """What each page shows, by its name."""
 
 
+def folded(text: str) -> str:
+    r"""Return a text whose sections of one network are closed until a reader opens them: they are long.
+
+    >>> print(folded("## Networks\n\n1\n\n## tiny, seed 0: all\n\n2"))
+    ## Networks
+    <BLANKLINE>
+    1
+    <BLANKLINE>
+    <details markdown="1">
+    <summary>tiny, seed 0: all</summary>
+    <BLANKLINE>
+    2
+    <BLANKLINE>
+    </details>
+    """
+    sections = re.split(r"(?m)^(?=## )", text)
+    return "".join(
+        re.sub(r"## (.+)\n+", r'<details markdown="1">\n<summary>\1</summary>\n\n', own, count=1).rstrip()
+        + "\n\n</details>\n\n"
+        if re.match("## .+, seed [0-9]", own)
+        else own
+        for own in sections
+    ).rstrip()
+
+
 def filled(page: str) -> str:
     """Return the text of a page with what is printed now."""
     before, _, rest = (FOLDER / f"{page}.md").read_text(encoding="utf-8").partition(BEGIN)
-    return f"{before}{BEGIN}\n\n{PAGES[page]()}\n\n{END}{rest.partition(END)[2]}"
+    return f"{before}{BEGIN}\n\n{folded(PAGES[page]())}\n\n{END}{rest.partition(END)[2]}"
 
 
 def main() -> None:
