@@ -39,6 +39,8 @@ def test_products_of_planes_add_up_to_a_convolution(size: tuple[int, ...], chann
     weight = torch.randn(outputs, channels, 5, 5, 5, generator=generator, dtype=torch.float64)
     wide, depth = padded(values, torch.float64), size[0]
     parts = plane_products(wide, weight).unflatten(0, (2, depth + 8))
+    with torch.autocast("cpu"):
+        assert plane_products(wide.float(), weight.float()).dtype == torch.float32
     assert parts.is_contiguous()
     assert parts.shape == (2, depth + 8, *size[1:], 5, 8)
     found = sum(parts[:, 2 * k : 2 * k + depth, :, :, k] for k in range(5)).movedim(-1, 1)

@@ -87,5 +87,6 @@ def plane_products(values: Tensor, weight: Tensor) -> Tensor:
     flat[:, channels:] = 0
     flat.unflatten(0, (images, planes))[:, :, :channels] = values.movedim(2, 1)
     filters = F.pad(weight, (*[0] * 7, more, 0, NODES - len(weight))).movedim(2, 0).flatten(0, 1)
-    found: Tensor = F.conv2d(flat, filters.contiguous(memory_format=torch.channels_last), dilation=_DILATION)
+    with torch.autocast(values.device.type, enabled=False):  # temperatures are never computed in half precision
+        found: Tensor = F.conv2d(flat, filters.contiguous(memory_format=torch.channels_last), dilation=_DILATION)
     return found.permute(0, 2, 3, 1).contiguous().view(*found.shape[:1], *found.shape[2:], _TAPS, NODES)
