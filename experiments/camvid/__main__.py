@@ -15,7 +15,7 @@ from experiments.camvid.network import OutOfTimeError, check_recipe, predict, tr
 from experiments.camvid.protocols import PROTOCOLS
 from experiments.camvid.study import draw, study
 from experiments.camvid.table import print_tables
-from experiments.datasets.camvid import open_camvid
+from experiments.datasets.camvid import Split, open_camvid
 from segcal.statistics import TESTS
 from segcal.types import InputError
 
@@ -68,7 +68,8 @@ def _run(options: argparse.Namespace) -> None:
 def _measure(jobs: Sequence[Job], out: Path, options: argparse.Namespace) -> None:
     if options.data is None:
         raise InputError("give the folder of CamVid with --data")
-    data, recipe = open_camvid(options.data), _recipe(options)
+    splits: tuple[Split, ...] = ("train", "val", "test") if options.stage in ("run", "train") else ("val", "test")
+    data, recipe = open_camvid(options.data, splits), _recipe(options)
     if recipe.frames is None:
         data.require_published()
     for job in jobs:

@@ -75,18 +75,18 @@ class CamVid:
 
     def require_published(self) -> None:
         """Raise unless each split has as many frames as the published one."""
-        for split, count in PUBLISHED.items():
-            if len(self.files[split]) != count:
+        for split in self.files:
+            if len(self.files[split]) != (count := PUBLISHED[split]):
                 raise InputError(
                     f"'{self.root / split}' must hold the {count} frames of the published split, "
                     f"got {len(self.files[split])}; {DOWNLOAD}"
                 )
 
 
-def open_camvid(root: str | Path) -> CamVid:
-    """Look for the frames of CamVid; every picture must have its labels, and no frame may be in two splits."""
+def open_camvid(root: str | Path, splits: Sequence[Split] = tuple(PUBLISHED)) -> CamVid:
+    """Look for the frames of some splits; every picture must have its labels, and no frame may be in two splits."""
     folder = Path(root)
-    files = {split: _pairs(folder, split) for split in PUBLISHED}
+    files = {split: _pairs(folder, split) for split in splits}
     first_seen: dict[str, Split] = {}
     for split, found in files.items():
         for name in found:

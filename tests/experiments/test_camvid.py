@@ -371,6 +371,19 @@ def test_settings_are_chosen_on_the_validation_frames(finished_run: Path) -> Non
     assert chosen.off_diagonal_penalty == chosen.bias_penalty == least["penalty"]
 
 
+def test_calibrating_needs_no_training_frames(
+    finished_run: Path, tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = Path(shutil.copytree(tree, tmp_path / "small"))
+    for folder in ("train", "trainannot"):
+        shutil.rmtree(small / folder)
+    options = ["--network", "tiny", "--preset", "small", "--device", "cpu", "--data", str(small)]
+    assert main(["calibrate", *options, "--out", str(finished_run), "--protocol", "paper"]) == 0
+    assert "measured already" in capsys.readouterr().out
+    assert main(["train", *options, "--out", str(tmp_path / "none")]) == 2
+    assert "train" in capsys.readouterr().err
+
+
 def test_losses_of_the_cited_code() -> None:
     focal, mmce = Job.of("fc-densenet103-focal-cited-1"), Job.of("fc-densenet103-mmce-cited-0")
     assert (focal.method("LTS"), focal.seed, mmce.method("UC")) == ("FL (cited)+LTS", 1, "MMCE (cited)")
