@@ -179,3 +179,32 @@ def test_auto_writes_temperature_maps_of_what_it_chose() -> None:
     assert auto.has_temperature
     logits, _ = batch()
     assert auto.temperature(logits[:, :1]).shape == logits[:, :1].shape
+
+
+def nested_cases(scale: float) -> list[Case]:
+    """A core inside a whole, each drawn from its logits; the scores of the core are `scale` times too confident."""
+    random, cases = np.random.default_rng(3), []
+    for k in range(3):
+        whole = random.normal(scale=2, size=(32, 32))
+        core = whole - random.exponential(size=whole.shape)
+        uniform = random.random(whole.shape)
+        labels = np.stack([uniform < 1 / (1 + np.exp(-z)) for z in (whole, core)]).astype(np.uint8)
+        logits = np.stack([whole, scale * core - (scale - 1) * 2]).astype(np.float32)
+        cases.append(Case(f"nested{k}", logits, labels))
+    return cases
+
+
+def test_lost_nesting_is_reported() -> None:
+    """One temperature per channel lifts the core above the whole; channels that are not nested are not mentioned."""
+    cases = nested_cases(3.0)
+    with pytest.warns(segcal.CalibrationWarning, match="channel 1 lies within channel 0, but after calibration"):
+        fitted = segcal.create("ts", 2, activation="sigmoid").fit(cases)
+    (text,) = [text for text in fitted.fit_report_.warnings if "lies within" in text]
+    raw, calibrated = (
+        np.stack([np.asarray(f(torch.as_tensor(case.logits)[None]))[0] for case in cases], axis=1)
+        for f in (lambda logits: logits, fitted)
+    )
+    lost = int(((raw[1] <= raw[0]) & (calibrated[1] > calibrated[0] + 1e-4)).sum())
+    assert f"at {lost:,} of {raw[0].size:,} pixels" in text
+    beside = segcal.create("ts", CHANNELS, activation="sigmoid").fit(overlapping_cases())
+    assert not any("lies within" in text for text in beside.fit_report_.warnings)

@@ -8,11 +8,13 @@ probability above 0.5; methods that preserve labels preserve it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import replace
 from time import perf_counter
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -21,8 +23,12 @@ from segcal.calibrators.report import FitReport, Learned
 from segcal.cases import CaseStream, StreamedCase
 from segcal.cases.channels import ChannelCases, channel_case
 from segcal.cases.collections import as_collection
+from segcal.functional.arrays import to_tensor
 from segcal.functional.probability import keep_sides, log_odds, two_class_logits
 from segcal.types import Case, Image, InputError, Logits, Passes, Probs, Slab
+
+_ROUNDING = 1e-4
+"""Difference of calibrated logits up to which two channels count as equal."""
 
 
 class SigmoidHead(Calibrator):
@@ -96,7 +102,9 @@ class SigmoidHead(Calibrator):
     def calibrate_case(self, case: Case | StreamedCase) -> Iterator[CalibratedSlab]:
         """Yield a case slab by slab, all channels together."""
         self._check_fitted()
-        own = case.case if isinstance(case, StreamedCase) else case
+        yield from self._slabs(case.case if isinstance(case, StreamedCase) else case)
+
+    def _slabs(self, own: Case) -> Iterator[CalibratedChannels]:
         views = [channel_case(own, k, self.num_classes) for k in range(self.num_classes)]
         slabs = [channel.calibrate_case(view) for channel, view in zip(self._each, views, strict=True)]
         for parts in zip(*slabs, strict=True):
@@ -138,13 +146,52 @@ class SigmoidHead(Calibrator):
         self.channels = nn.ModuleList(fitted)
         reports = [channel.fit_report_ for channel in fitted]
         prints = dict(zip(reports[0].names, reports[0].fingerprints, strict=True))
-        self._finish(_joined(reports), reports[0].cases, prints, perf_counter() - started)
+        learned = _joined(reports)
+        learned = replace(learned, warnings=(*learned.warnings, *self._lost_nesting(kept)))
+        self._finish(learned, reports[0].cases, prints, perf_counter() - started)
+
+    def _lost_nesting(self, cases: Collection[Case]) -> list[str]:
+        """Return a warning for each nested pair of channels of which the inner one becomes the more probable one."""
+        pairs, found = nested_channels(cases, self.num_classes), list[str]()
+        lost, pixels = dict.fromkeys(pairs, 0), 0
+        for case in cases if pairs else ():
+            for slab in self._slabs(case):
+                raw, calibrated = slab.raw[0], slab.logits()[0]
+                pixels += raw[0].numel()
+                for inner, outer in pairs:
+                    kept = calibrated[inner] <= calibrated[outer] + _ROUNDING
+                    lost[inner, outer] += int(((raw[inner] <= raw[outer]) & ~kept).sum())
+        for (inner, outer), count in lost.items():
+            if count:
+                found.append(
+                    f"channel {inner} lies within channel {outer}, but after calibration it is the more probable one "
+                    f"at {count:,} of {pixels:,} pixels; where this matters, use the smaller of the two probabilities"
+                )
+        return found
 
     def _learn(self, stream: CaseStream, *, validation: CaseStream | None, settings: Any) -> Learned:
         raise NotImplementedError("each channel learns from its own stream")
 
     def _map(self, logits: Logits, image: Image | None = None) -> Logits:
         raise NotImplementedError("each channel maps its own logits")
+
+
+def nested_channels(cases: Iterable[Case], channels: int) -> list[tuple[int, int]]:
+    """Return the pairs of channels (inner, outer) of which the inner one lies within the other in all labels.
+
+    Examples:
+        >>> labels = np.array([[[1, 1, 1, 0]], [[0, 1, 1, 0]], [[0, 0, 1, 1]]])
+        >>> nested_channels([Case("a", np.zeros((3, 1, 4)), labels)], 3)
+        [(1, 0)]
+    """
+    pairs = [(inner, outer) for inner in range(channels) for outer in range(channels) if inner != outer]
+    sizes = np.zeros(channels, np.int64)
+    for case in cases if channels > 1 else ():
+        labels = np.asarray(to_tensor(case.labels))
+        inside, outside = labels == 1, labels == 0  # neither where it is ignored
+        sizes += inside.reshape(channels, -1).sum(axis=1)
+        pairs = [(inner, outer) for inner, outer in pairs if not (inside[inner] & outside[outer]).any()]
+    return [(inner, outer) for inner, outer in pairs if 0 < sizes[inner] < sizes[outer]]
 
 
 class CalibratedChannels(CalibratedSlab):

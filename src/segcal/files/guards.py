@@ -50,7 +50,7 @@ _known: dict[tuple[int, int, int, int], str] = {}
 
 
 def url_of(path: str | Path) -> str | None:
-    """Return the URL that a path stands for, also if it was a `Path` in between, which merges slashes; else None.
+    """Return the URL that a path stands for, even if it was a `Path` in between, which merges slashes; else None.
 
     Examples:
         >>> url_of(Path("s3://bucket/data")), url_of(Path("file:///data")), url_of(Path("C:/data"))

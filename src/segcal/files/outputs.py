@@ -210,7 +210,7 @@ def _replace_folder(staging: Path, target: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Remove a folder with a temporary name, also if a signal asks the process to end meanwhile."""
+    """Remove a folder with a temporary name, even if a signal asks the process to end meanwhile."""
     if path.is_symlink() or path.is_file():
         path.unlink()
         return

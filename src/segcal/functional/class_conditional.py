@@ -1,7 +1,7 @@
 """Class-conditional matrix scaling that keeps labels (Kirscher et al., TMLR 2026): an affine map for each prediction.
 
 For the pixels predicted as class k, let f be the margins `z_k - z_j >= 0` over its L - 1 rivals (CMSap), or the gaps
-between scores that follow each other in descending order (CMSop). With an own matrix `B >= 0` and vector `mu >= 0`,
+between scores that follow each other in descending order (CMSop). With a separate matrix `B >= 0` and vector `mu >= 0`,
 
     t = B f + mu,    h_k = 0,    h_j = -t_j (CMSap)    or    h of rank r = -(t_1 + ... + t_r) (CMSop),
 

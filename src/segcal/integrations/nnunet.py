@@ -81,7 +81,7 @@ class CalibratedLabelManager:
         return probs
 
     def convert_probabilities_to_segmentation(self, probs: Any) -> Any:
-        """Return nnU-Net's own segmentation, also if the calibrator can change labels."""
+        """Return nnU-Net's own segmentation, even if the calibrator can change labels."""
         if self._own_segmentation is None:
             return self._manager.convert_probabilities_to_segmentation(probs)
         found, self._own_segmentation = self._own_segmentation, None

@@ -162,7 +162,7 @@ def some_of(names: Sequence[str], what: str) -> str:
 
 
 def place_of(path: str | Path) -> Path:
-    """Return a path, or, for the URL of an object store, what behaves like one (also if it was a Path in between)."""
+    """Return a path, or, for the URL of an object store, what behaves like one (even if it was a Path in between)."""
     url = url_of(path)
     if url is None or url.startswith(("file:", "local:")):
         return local_path(path)
