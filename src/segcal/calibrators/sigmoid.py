@@ -187,6 +187,7 @@ def nested_channels(cases: Iterable[Case], channels: int) -> list[tuple[int, int
     pairs = [(inner, outer) for inner in range(channels) for outer in range(channels) if inner != outer]
     sizes = np.zeros(channels, np.int64)
     for case in cases if channels > 1 else ():
+        assert case.labels is not None  # or the channels would not have been fitted
         labels = np.asarray(to_tensor(case.labels))
         inside, outside = labels == 1, labels == 0  # neither where it is ignored
         sizes += inside.reshape(channels, -1).sum(axis=1)
