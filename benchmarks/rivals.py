@@ -14,41 +14,22 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from time import perf_counter
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor
 
-from benchmarks.fitting import CLASSES, IMAGES, Problem
+from benchmarks.fitting import CLASSES, Fit, Problem, fiducio, netcal, ours, peers_of
 from benchmarks.timing import console, table
-from segcal import create
 from segcal.calibrators import class_conditional
 from segcal.evaluation.memory import memory_growth
 
+IMAGES = 4
 METHODS = ("ts", "ets", "vector", "matrix", "msc", "dirichlet", "cmsap", "cmsop")
 LIBRARIES = ("segcal", "fiducio adam", "fiducio lbfgs", "netcal")
-_FIDUCIO = {
-    "ts": "TemperatureScaling",
-    "ets": "EnsembleTemperatureScaling",
-    "vector": "VectorScaling",
-    "matrix": "MatrixScaling",
-    "msc": "TranslationInvariantMatrixScaling",
-    "dirichlet": "DirichletCalibration",
-    "cmsap": "ArgmaxPreservingMatrixScaling",
-    "cmsop": "OrderPreservingMatrixScaling",
-}
-_NETCAL = {"ts": "TemperatureScaling", "vector": "LogisticCalibration"}
-_NO_PENALTY = {"off_diagonal_penalty": 0.0, "bias_penalty": 0.0}
-_PENALISED = ("matrix", "msc", "dirichlet", "cmsap", "cmsop")
 _ITERATED = ("cmsap", "cmsop")
 _SHORT = 1e-3  # nats
 _MISSING = 3  # exit status of a process that lacks the package
-
-Apply = Callable[[Tensor], Tensor]
-"""From logits `[1, L, H, W]` to calibrated probabilities."""
 
 
 def against_rivals(chosen: Sequence[str] = (), images: int = IMAGES) -> None:
@@ -83,7 +64,7 @@ def _to_the_same_loss(
 
 def _in_process(library: str, method: str, images: int, *more: str) -> dict[str, float] | None:
     """Run one fit in a process of its own; None where the library lacks the method or is not installed."""
-    if (library.startswith("fiducio") and method not in _FIDUCIO) or (library == "netcal" and method not in _NETCAL):
+    if library != "segcal" and not any(name.startswith(library.split(maxsplit=1)[0]) for name, _ in peers_of(method)):
         return None
     command = [sys.executable, "-m", "benchmarks.rivals", library, method, "--images", str(images), *more]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -95,30 +76,11 @@ def _in_process(library: str, method: str, images: int, *more: str) -> dict[str,
     return result
 
 
-def fitted(library: str, method: str, problem: Problem) -> tuple[Callable[[], Any], Apply]:
+def fitted(library: str, method: str, problem: Problem) -> Fit:
     """Return a function that fits, and the map that it then gives."""
-    logits = torch.stack([torch.as_tensor(case.logits) for case in problem.cases])
-    labels = torch.stack([torch.as_tensor(case.labels) for case in problem.cases]).long()
-    if library == "segcal":
-        ours = create(method, CLASSES, **(_NO_PENALTY if method in _PENALISED else {}))
-        return lambda: ours.fit(problem.cases), ours.predict_proba
-    if library == "netcal":
-        import netcal.scaling
-
-        peer = getattr(netcal.scaling, _NETCAL[method])()
-        probs, flat = problem.probs, problem.labels
-
-        def apply(z: Tensor) -> Tensor:
-            rows = torch.softmax(z.double(), dim=1).movedim(1, -1)
-            return (
-                torch.from_numpy(np.asarray(peer.transform(rows.reshape(-1, CLASSES).numpy())))
-                .view(rows.shape)
-                .movedim(-1, 1)
-            )
-
-        return lambda: peer.fit(probs, flat), apply
-    rival = getattr(import_module("fiducio"), _FIDUCIO[method])(optimizer=library.split()[1], device="cpu")
-    return lambda: rival.fit(logits, labels), rival.transform
+    if library.startswith("fiducio"):
+        return fiducio(library.split()[1], method, problem)
+    return (ours if library == "segcal" else netcal)(method, problem)
 
 
 class _ReachedError(Exception):

@@ -116,6 +116,21 @@ def test_parts_share_what_is_kept(tmp_path: Path) -> None:
     assert cases.loads == before
 
 
+def test_decompressed_cases_beyond_the_memory_are_kept_in_temporary_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are loaded once, as long as there is room on the disk; a stream without memory keeps nothing."""
+    whole = [case_of(f"{k}", seed=k) for k in range(3)]
+    for memory, share, loads in ((1, 0.5, 1), (1, 0.0, 3), (0, 0.5, 3)):
+        monkeypatch.setattr(stream_module, "_DISK_SHARE", share)
+        cases = Loaded(whole)
+        stream = CaseStream(cases, CLASSES, memory=memory)
+        for _ in range(3):
+            for case, slab in zip(whole, stream.slabs(), strict=True):
+                assert np.array_equal(slab.logits[0].numpy(), case.logits)
+                assert np.array_equal(slab.labels[0].numpy(), case.labels)
+                assert np.array_equal(slab.image[0].numpy(), case.image)
+        assert cases.loads == [loads] * 3
+
+
 def test_arrays_in_memory_are_not_copied() -> None:
     case = case_of("a")
     (slab,) = CaseStream([case], CLASSES, memory=0).slabs()

@@ -8,6 +8,8 @@ that follow, and so are logits and labels as long as they fit into memory: those
 from __future__ import annotations
 
 import math
+import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -20,7 +22,7 @@ from torch import Tensor
 from segcal.cases import reading
 from segcal.cases.collections import as_collection
 from segcal.cases.reading import check_shape, labels_inside, labels_of, read_scores, slab_rows
-from segcal.functional.arrays import is_mapped, to_tensor
+from segcal.functional.arrays import is_mapped, mapped_copy, to_tensor
 from segcal.functional.checks import check_logits, probability_doubt
 from segcal.functional.fingerprint import fingerprint
 from segcal.progress import Tracked
@@ -28,6 +30,8 @@ from segcal.types import Case, IgnoreIndex, InputError, Labels, Passes, Slab
 
 HOST_MEMORY = 1 << 30
 """Bytes of host memory in which a stream keeps cases that were read from files."""
+_DISK_SHARE = 0.5
+"""Share of the free space for temporary files in which a stream keeps decompressed cases beyond its memory."""
 _DEVICE_SHARE = 0.5
 """Share of the free memory of a CUDA device in which a stream keeps cases; computing needs the rest."""
 
@@ -43,7 +47,7 @@ class CaseFacts:
         finite: Whether all of its logits are finite as they are stored; False until all of them have been read.
         logits: Checked logits `[L, *S]`, where they are kept.
         labels: Checked labels `[1, *S]`, where they are kept.
-        case: The case itself, where its logits are kept.
+        case: The case itself, where its logits are kept in memory or, decompressed, in a temporary file.
     """
 
     name: str
@@ -60,15 +64,29 @@ class _Store:
     """State that a stream shares with its parts: the cases, what is known of them, and bytes that may still be kept."""
 
     cases: Sequence[Case]
-    left: int
+    memory: int
     facts: dict[int, CaseFacts] = field(default_factory=dict)
     passes: tuple[int, str] | None = None
     """Number of passes of the case that was read first, and its name."""
+
+    def __post_init__(self) -> None:
+        self.left = self.memory
 
     def has_room(self, size: int) -> bool:
         """Reserve some bytes; return whether as many were left."""
         fits = size <= self.left
         self.left -= size if fits else 0
+        return fits
+
+    @cached_property
+    def disk(self) -> int:
+        """Bytes of temporary files that may be written."""
+        return int(_DISK_SHARE * shutil.disk_usage(tempfile.gettempdir()).free)
+
+    def has_disk(self, size: int) -> bool:
+        """Reserve some bytes for temporary files; return whether as many were left."""
+        fits = size <= self.disk
+        self.disk -= size if fits else 0
         return fits
 
     def holds(self, logits: object) -> bool:
@@ -291,6 +309,8 @@ class StreamedCase:
             store.holds(self.case.logits) and stream.device.type == "cpu",
         )
         keeps = not large if free else store.has_room(_bytes(self.case))
+        if not keeps and not free:
+            self._keep_on_disk()
         if large and not keeps:
             return None
         stored = read_scores(self.case.logits, (slice(None),), stream.device)
@@ -298,6 +318,25 @@ class StreamedCase:
         if keeps:
             facts.logits, facts.case = whole, self.case
         return whole
+
+    def _keep_on_disk(self) -> None:
+        """Keep a case that was decompressed in temporary files, so that later passes do not decompress it again.
+
+        A stream without memory goes through its cases once. Logits that are mapped from a file of the user stay there.
+        """
+        store, facts, case = self._stream._store, self._facts, self.case
+        logits = case.logits
+        if not isinstance(logits, np.ndarray) or store.memory == 0 or store.holds(logits) or case.passes is not None:
+            return
+        if is_mapped(logits) and getattr(logits, "filename", "") is not None:  # a temporary file has no name
+            return
+        if facts.case is None and store.has_disk(_bytes(case)):
+            copies = {
+                name: mapped_copy(array)
+                for name in ("logits", "labels", "image")
+                if isinstance(array := getattr(case, name), np.ndarray)
+            }
+            self.case = facts.case = replace(case, **copies)
 
     def _checked(self, stored: Tensor, start: int) -> tuple[Tensor, bool]:
         if self._facts.finite:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,16 @@ def is_mapped(array: Any) -> bool:
             return True
         array = array.base
     return False
+
+
+def mapped_copy(array: Array) -> Array:
+    """Return an array as a map of a temporary file, which ends with it; one that is mapped stays as it is."""
+    if is_mapped(array) or not array.size:
+        return array
+    with tempfile.TemporaryFile() as file:  # the map outlives the file
+        mapped: Array = np.memmap(file, array.dtype, "w+", shape=array.shape)
+    mapped[...] = array
+    return mapped
 
 
 def shared_tensor(array: Array) -> Tensor:
