@@ -131,6 +131,19 @@ def test_decompressed_cases_beyond_the_memory_are_kept_in_temporary_files(monkey
         assert cases.loads == [loads] * 3
 
 
+def test_a_full_disk_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(array: Array) -> Array:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(stream_module, "mapped_copy", full)
+    cases = Loaded([case_of("a")])
+    stream = CaseStream(cases, CLASSES, memory=1)
+    for _ in range(2):
+        (slab,) = stream.slabs()
+        assert np.array_equal(slab.logits[0].numpy(), cases.cases[0].logits)
+    assert cases.loads == [2]
+
+
 def test_arrays_in_memory_are_not_copied() -> None:
     case = case_of("a")
     (slab,) = CaseStream([case], CLASSES, memory=0).slabs()

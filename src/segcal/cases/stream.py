@@ -11,6 +11,7 @@ import math
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeAlias
@@ -331,12 +332,10 @@ class StreamedCase:
         if is_mapped(logits) and getattr(logits, "filename", "") is not None:  # a temporary file has no name
             return
         if facts.case is None and store.has_disk(_bytes(case)):
-            copies = {
-                name: mapped_copy(array)
-                for name in ("logits", "labels", "image")
-                if isinstance(array := getattr(case, name), np.ndarray)
-            }
-            self.case = facts.case = replace(case, **copies)
+            arrays = {name: getattr(case, name) for name in ("logits", "labels", "image")}
+            with suppress(OSError):  # the disk is full after all
+                copies = {name: mapped_copy(array) for name, array in arrays.items() if isinstance(array, np.ndarray)}
+                self.case = facts.case = replace(case, **copies)
 
     def _checked(self, stored: Tensor, start: int) -> tuple[Tensor, bool]:
         if self._facts.finite:

@@ -61,8 +61,9 @@ def mapped_copy(array: Array) -> Array:
     if is_mapped(array) or not array.size:
         return array
     with tempfile.TemporaryFile() as file:  # the map outlives the file
-        mapped: Array = np.memmap(file, array.dtype, "w+", shape=array.shape)
-    mapped[...] = array
+        array.tofile(file)  # not through the map: on a full disk that would end the process
+        file.flush()
+        mapped: Array = np.memmap(file, array.dtype, "r", shape=array.shape)
     return mapped
 
 
