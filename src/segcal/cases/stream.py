@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -334,7 +334,9 @@ class StreamedCase:
         if facts.case is None and store.has_disk(_bytes(case)):
             arrays = {name: getattr(case, name) for name in ("logits", "labels", "image")}
             with suppress(OSError):  # the disk is full after all
-                copies = {name: mapped_copy(array) for name, array in arrays.items() if isinstance(array, np.ndarray)}
+                copies: dict[str, Any] = {
+                    name: mapped_copy(array) for name, array in arrays.items() if isinstance(array, np.ndarray)
+                }
                 self.case = facts.case = replace(case, **copies)
 
     def _checked(self, stored: Tensor, start: int) -> tuple[Tensor, bool]:
