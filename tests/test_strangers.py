@@ -244,6 +244,9 @@ def test_a_researcher_is_told_what_is_missing() -> None:
         ts.fit(logits[0], labels[0])
     with pytest.raises(segcal.InputError, match=r"pairs \(logits, labels\), got ndarray"):
         ts.fit([logits, labels])  # type: ignore[list-item]
+    for wrong in (None, "folder", DataLoader(TensorDataset(torch.zeros(2, 3, 4, 5), torch.zeros(2, 4, 5)))):
+        with pytest.raises(segcal.InputError, match=r"cases must be segcal.Case or pairs \(logits, labels\), got "):
+            ts.fit(wrong)  # type: ignore[arg-type]
     with pytest.raises(segcal.InputError, match="must be arrays or tensors, got ndarray and list"):
         ts.fit(logits, labels.tolist())  # type: ignore[arg-type]
 

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from segcal.calibrators.report import FitReport, Learned
 from segcal.calibrators.saving import write_calibrator
 from segcal.cases import CaseStream, StreamedCase, as_collection
-from segcal.cases.arrays import Pair, batch_cases, cases_of
+from segcal.cases.arrays import Pair, batch_cases, cases_of, not_a_case
 from segcal.files import staged_folder
 from segcal.functional.checks import check_logits, check_passes, ignored_labels
 from segcal.functional.division import finite_in, softmax_of
@@ -416,6 +416,8 @@ def _known_cases(given: Iterable[Case | Pair] | Array | Tensor, labels: Array | 
         return batch_cases(given, labels)
     if isinstance(given, np.ndarray | Tensor):
         raise InputError("labels are needed with an array of logits: fit(logits, labels)")
+    if not isinstance(given, Iterable):
+        raise not_a_case(given)
     if isinstance(given, list | tuple | Iterator):
         return list(cases_of(as_collection(given)))
     return cast(Iterable[Case], given)

@@ -15,6 +15,13 @@ Pair: TypeAlias = tuple[Array | Tensor, Array | Tensor]
 """Logits `[L, *S]` and labels `[*S]` of one image or volume; labels `[L, *S]` for sigmoid channels."""
 
 
+def not_a_case(item: object) -> InputError:
+    """Return the error to raise for anything else that stands in place of a case."""
+    return InputError(
+        f"cases must be segcal.Case or pairs (logits, labels), got {type(item).__name__}; give [(logits, labels), ...]"
+    )
+
+
 def cases_of(given: Iterable[Case | Pair]) -> Iterator[Case]:
     """Yield cases as they are, and pairs of arrays as cases that are named by their number.
 
@@ -28,10 +35,7 @@ def cases_of(given: Iterable[Case | Pair]) -> Iterator[Case]:
             yield item
             continue
         if not (isinstance(item, tuple | list) and len(item) == 2):
-            raise InputError(
-                f"cases must be segcal.Case or pairs (logits, labels), got {type(item).__name__}; "
-                "give [(logits, labels), ...]"
-            )
+            raise not_a_case(item)
         logits, labels = (to_tensor(values) for values in item)
         if labels.shape not in (logits.shape[1:], logits.shape):
             raise InputError(

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from segcal.cases import reading
+from segcal.cases.arrays import not_a_case
 from segcal.cases.collections import as_collection
 from segcal.cases.reading import check_shape, labels_inside, labels_of, read_scores, slab_rows
 from segcal.functional.arrays import is_mapped, mapped_copy, to_tensor
@@ -205,6 +206,8 @@ class CaseStream:
         if facts is not None and facts.case is not None:
             return StreamedCase(self, facts.case, facts, position)
         case = self._store.cases[position]
+        if not isinstance(case, Case):
+            raise not_a_case(case)
         case = replace(case, image=case.image if self.images else None, passes=case.passes if self.passes else None)
         check_shape(case, self.num_classes)
         store, count = self._store, len(case.each_pass)
