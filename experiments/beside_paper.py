@@ -43,7 +43,7 @@ def joined(parts: Sequence[Results]) -> Results:
         name: pd.concat([getattr(part, name) for part in parts], ignore_index=True)
         for name in ("frame", "patch_frame", "pooled_frame")
     }
-    return Results(**frames, settings={**parts[0].settings, "methods": names}, case_frame=parts[0].case_frame)
+    return Results(**frames, settings={**parts[0].settings, "methods": names})
 
 
 def of_methods(results: Results, wanted: Sequence[str]) -> Results:
@@ -75,9 +75,7 @@ def of_cases(results: Results, wanted: Sequence[str]) -> Results:
         for name in ("frame", "patch_frame")
         if len(frame := getattr(results, name))
     }
-    cases = results.cases()
-    own = cases[cases.case.isin(wanted)].reset_index(drop=True)
-    return replace(results, **frames, pooled_frame=results.pooled_frame[:0], case_frame=own)
+    return replace(results, **frames, pooled_frame=results.pooled_frame[:0])
 
 
 def markdown(

@@ -57,12 +57,12 @@ def camvid_tasks(root: Path, logits: Path, count: int) -> Iterator[Task]:
     data, job = open_camvid(root), Job.of(logits.name)
     val, test = (_held(data, job, logits.parent, split) for split in ("val", "test"))
     for number in range(count):
-        yield Task("camvid", number, _drawn_blocks(val, 0.8, number), test, about)
+        yield Task("camvid", number, drawn_blocks(val, 0.8, number), test, about)
         for video in VIDEOS:
             own = [case for case in test if sequence_of(case.name) == video]
             if not own:
                 raise InputError(f"the frames of test must hold the video {video}, got none in '{root}'")
-            fit = _drawn_blocks(own, 0.5, number)
+            fit = drawn_blocks(own, 0.5, number)
             groups = {case.group for case in fit}
             yield Task(f"camvid-{video}", number, fit, [case for case in own if case.group not in groups], about)
 
@@ -76,7 +76,7 @@ def _held(data: CamVid, job: Job, out: Path, split: Split) -> list[Case]:
     ]
 
 
-def _drawn_blocks(cases: Sequence[Case], share: float, seed: int) -> list[Case]:
+def drawn_blocks(cases: Sequence[Case], share: float, seed: int) -> list[Case]:
     """The cases of a share of the blocks of time, drawn at random, in random order."""
     blocks = sorted({case.group or "" for case in cases})
     (kept,) = shuffled_parts(blocks, (max(1, round(share * len(blocks))),), seed=seed)

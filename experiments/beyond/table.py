@@ -99,7 +99,7 @@ def _against_ts(tasks: Mapping[str, pd.DataFrame], methods: Sequence[str]) -> li
     titles, parts = [_TITLES.get(task, task) for task in tasks], []
     for metric, region in _COMPARED[:4]:
         body = [
-            [method, *(_difference(own, method, "TS", metric, region) for own in tasks.values())] for method in methods
+            [method, *(difference(own, method, "TS", metric, region) for own in tasks.values())] for method in methods
         ]
         parts.append(lines([f"{_NAMES[metric]}, {region}, % of TS", *titles], body))
     return parts
@@ -111,7 +111,9 @@ def _metrics(rows: pd.DataFrame) -> list[str]:
     found = {method: [frame for _, frame in rows[rows["method"] == method].groupby("split")] for method in methods}
 
     def column(metric: str, region: str, factor: float, digits: int) -> list[str]:
-        values = [factor * np.mean([_value(frame, metric, region) for frame in found[method]]) for method in methods]
+        values = [
+            factor * np.mean([mean_value(frame, metric, region) for frame in found[method]]) for method in methods
+        ]
         cells = [f"{value:.{digits}f}" for value in values]
         return [f"**{cell}**" if cell == min(cells, key=float) else cell for cell in cells]
 
@@ -142,13 +144,13 @@ def _differences(rows: pd.DataFrame) -> list[str]:
         for method in _in_order(rows):
             if method in ("UC", reference):
                 continue
-            body.append([method, *(_difference(rows, method, reference, *column) for column in _COMPARED)])
+            body.append([method, *(difference(rows, method, reference, *column) for column in _COMPARED)])
         titles = [f"{_NAMES[metric]}, {region}" for metric, region in _COMPARED]
         parts.append(lines([f"minus {reference}, % of it", *titles], body))
     return parts
 
 
-def _difference(rows: pd.DataFrame, method: str, reference: str, metric: str, region: str) -> str:
+def difference(rows: pd.DataFrame, method: str, reference: str, metric: str, region: str) -> str:
     """Relative change with its interval, from a bootstrap over groups that are in the test part of any split."""
     own = rows[(rows["metric"] == metric) & (rows["region"] == region) & rows["value"].notna()]
     keys = ["split", "case", "group"]
@@ -175,7 +177,9 @@ def _by_size(rows: pd.DataFrame) -> list[str]:
     if not sizes or "TS" not in set(rows["method"]):
         return []
     keyed = rows[rows["metric"] == "nll"].fillna({"size": np.inf}).groupby(["size", "split", "method"])
-    nll = pd.Series({key: _value(frame, "nll", "all") for key, frame in keyed}).unstack()  # a column for each method
+    nll = pd.Series(
+        {key: mean_value(frame, "nll", "all") for key, frame in keyed}
+    ).unstack()  # a column for each method
     changes = 100 * (nll.div(nll["TS"], axis=0) - 1)
     body = [
         [method, *(_mean_and_worst(changes.loc[size, method]) for size in (*sizes, np.inf))]
@@ -191,7 +195,7 @@ def _mean_and_worst(changes: pd.Series) -> str:
     return f"{own.mean():+.2f} ({own.max():+.2f}), {len(own)}" if len(own) else "-"
 
 
-def _value(frame: pd.DataFrame, metric: str, region: str) -> float:
+def mean_value(frame: pd.DataFrame, metric: str, region: str) -> float:
     """Over all pixels for NLL and Brier, the mean over images for the others."""
     own = frame[(frame["metric"] == metric) & (frame["region"] == region) & frame["value"].notna()]
     weights = own["pixels"] if metric in _OVER_PIXELS else None

@@ -92,27 +92,17 @@ def difference_table(out: Path) -> str:
 
 
 def calibration_table(out: Path, test: Test = "wilcoxon") -> str | None:
-    """Table 1: the calibration of VoteNet+ over all pairs."""
-    whole = pairs(out)
-    if whole is None:
-        return None
-    title = f"## Table 1: calibration of VoteNet+, {whole.frame.case.nunique()} pairs"
-    return f"{title}\n\n{_ACE}\n\n{markdown(whole, reference='LTS', experiment='votenet', test=test)}"
-
-
-def pairs(out: Path) -> Results | None:
-    """The results of all pairs, whose groups are the targets; *Boundary* is that of the anatomical labels."""
+    """Table 1: the calibration of VoteNet+ over all pairs; *Boundary* is that of the anatomical labels."""
     found = [Results.load(path) for path in sorted(out.glob("fold-*/half-*/results"))]
     if not found:
         return None
-    frame = pd.concat([part.frame for part in found], ignore_index=True)
-    return replace(
-        found[0],
-        frame=frame[frame.region != "boundary"].replace({"region": {OUTLINE: "boundary"}}),
-        patch_frame=pd.concat([part.patch_frame for part in found], ignore_index=True),
-        case_frame=pd.concat([part.cases() for part in found], ignore_index=True),
-        pooled_frame=found[0].pooled_frame[:0],
-    )
+    frames = [part.frame for part in found]
+    frame = pd.concat(frames, ignore_index=True)
+    frame = frame[frame.region != "boundary"].replace({"region": {OUTLINE: "boundary"}})
+    patches = pd.concat([part.patch_frame for part in found], ignore_index=True)
+    whole = replace(found[0], frame=frame, patch_frame=patches, pooled_frame=found[0].pooled_frame[:0])
+    title = f"## Table 1: calibration of VoteNet+, {frame.case.nunique()} pairs"
+    return f"{title}\n\n{_ACE}\n\n{markdown(whole, reference='LTS', experiment='votenet', test=test)}"
 
 
 def _facts(out: Path) -> str:

@@ -106,6 +106,21 @@ def test_one_useless_pass_among_good_ones_gets_little_weight() -> None:
     assert abs(weights[0] - weights[1]) < 0.15
 
 
+def test_passes_are_compared_with_scores_that_know_nothing() -> None:
+    random = np.random.default_rng(3)
+    noise = [replace(case, logits=random.normal(size=(CLASSES, *SIZE)).astype(np.float32)) for case in looks(6)]
+    found = segcal.create("pool", CLASSES).fit(noise)
+    assert found.fit_report_.nll_after <= found.fit_report_.nll_before
+
+
+def test_evaluate_reads_the_passes(helped: PooledPasses) -> None:
+    test = looks(4, seed=1)
+    rows = segcal.evaluate(test, {"UC": None, "POOL": helped}, num_classes=CLASSES, patches=0).to_frame()
+    nll = rows.query("metric == 'nll' and region == 'all'").groupby("method")["value"].mean()
+    assert nll["POOL"] == pytest.approx(mean_nll(helped, test), rel=1e-5)
+    assert nll["POOL"] < nll["UC"]
+
+
 def test_cases_without_passes_give_cts() -> None:
     cases = [replace(case, passes=None) for case in looks(6)]
     pool, single = (segcal.create(method, CLASSES).fit(cases) for method in ("pool", "cts"))

@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-from experiments.beside_paper import joined, of_cases, paper_numbers
+from experiments.beside_paper import joined, paper_numbers
 from experiments.camvid.__main__ import main
 from experiments.camvid.augment import Augmentation, look, recolour
 from experiments.camvid.calibrate import calibrate
@@ -23,7 +23,7 @@ from experiments.camvid.jobs import LOSSES, PRESETS, Job
 from experiments.camvid.network import names_of, predict, read_logits, read_quality, train_network
 from experiments.camvid.protocols import FITS, Source
 from experiments.camvid.quality import confusion, fit_statistics, held, logits_of, mean_iou, measure
-from experiments.camvid.table import both_forms, finished, tables
+from experiments.camvid.table import finished, tables
 from experiments.datasets.camvid import (
     CLASSES,
     PUBLISHED,
@@ -404,10 +404,6 @@ def test_frames_are_tested_by_blocks_of_time(finished_run: Path, tree: Path) -> 
     source = Source(Job("tiny", "ce", 0), open_camvid(tree), finished_run, "cpu")
     groups = [case.group for case in source.stream("test", NAMES["test"])]
     assert groups == list(time_groups(sorted(NAMES["test"]), 10).values())
-    results = both_forms(finished_run)[Job("tiny", "ce", 0)]
-    assert dict(zip(results.cases()["case"], results.cases()["group"], strict=True)) == time_groups(NAMES["test"], 10)
-    one = of_cases(results, NAMES["test"][:2])
-    assert one.cases()["case"].tolist() == sorted(NAMES["test"][:2])
 
 
 def test_methods_measured_at_once_are_as_one_by_one(

@@ -7,6 +7,7 @@ calibrated as `cts` calibrates single passes, and the predicted labels stay thos
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -167,8 +168,10 @@ def held_out(sample: ContextSample, num_classes: int, bounds: tuple[float, float
     fit = ContextFit(num_classes, sample, None, usual_floor(one, bounds), bounds)
     low, high = fit.searched
     if sample.folds == 1 or not low < one < high:
-        found = likelihood(sample.data.logits, sample.data.labels, 1 / float(np.clip(one, *bounds)))
-        return np.array([[found.pixels, found.nll, found.nll]])
+        alpha, data = 1 / float(np.clip(one, *bounds)), sample.data
+        parts = [slice(*edges) for edges in pairwise(data.edges)]
+        found = [likelihood(data.logits[:, part].contiguous(), data.labels[part], alpha) for part in parts]
+        return np.array([[fold.pixels, fold.nll, fold.nll] for fold in found])
     path = fit.path(one, classes=True)
     rows = [path.totals[path.best(cautious=fit.cautious, without=fold), fold] for fold in range(sample.folds)]
     return np.stack(rows)

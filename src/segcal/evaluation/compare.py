@@ -16,7 +16,7 @@ from segcal.calibrators import Calibrator
 from segcal.cases import as_collection
 from segcal.evaluation.builder import ResultsBuilder
 from segcal.evaluation.memory import memory_growth
-from segcal.evaluation.methods import UNCALIBRATED, heads_of
+from segcal.evaluation.methods import UNCALIBRATED, heads_of, stream_for
 from segcal.evaluation.protocol import Protocol, ProtocolSettings
 from segcal.evaluation.results import Results
 from segcal.evaluation.run import measure_all, with_limits
@@ -226,7 +226,7 @@ def check_cases(cases: Iterable[Case], protocol: Protocol) -> None:
     """Read every case once, so that a bad one is found before hours of fitting."""
     for case in cases:
         for head in heads_of(protocol):
-            for _ in head.protocol.stream([head.case(case)]).slabs():
+            for _ in stream_for(head.protocol, head.case(case), ()).slabs():
                 pass
 
 

@@ -213,7 +213,7 @@ def _best_temperature(
 
 def excess_map(case: Case, protocol: Protocol, device: torch.device | None = None) -> Array:
     """NLL minus entropy at each pixel `[*S]`, in nats: above 0 where overconfident, NaN where ignored."""
-    slabs = protocol.stream([case], device).slabs()
+    slabs = CaseStream([case], protocol.num_classes, ignore_index=protocol.ignore_index, device=device).slabs()
     return torch.cat([confidence_excess(slab.logits[0], _truth(slab)).float().cpu() for slab in slabs]).numpy()
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from segcal.cases import StreamedCase
 from segcal.evaluation.case_evidence import CaseEvidence, Key, MethodEvidence
 from segcal.evaluation.doubts import majority_class
-from segcal.evaluation.methods import ExclusiveHead, Method, calibrated_slabs, check_methods, device_of, heads_of
+from segcal.evaluation.methods import ExclusiveHead, Method, calibrated_slabs, check_methods, heads_of, stream_for
 from segcal.evaluation.protocol import Protocol
 from segcal.evaluation.quality import NOTHING, CaseQuality, distance_unit
 from segcal.evidence import Evidence, Histogram, Pixels, PixelStore, describe, read
@@ -156,16 +156,11 @@ class Evaluation:
         """Names of the regions that summarise the patches of an image."""
         return tuple(name for name, region in self.regions.items() if region.mask is None)
 
-    @property
-    def device(self) -> torch.device | None:
-        """Device of the calibrators; the uncalibrated scores are measured there too."""
-        return device_of(self.calibrators.values())
-
     def measure(self, case: Case) -> CaseEvidence:
         """Return the evidence of every method on a case: with its labels and, for the floor, with drawn labels."""
         methods = dict[Key, MethodEvidence]()
         for head in self.heads:
-            stream = head.protocol.stream([head.case(case)], self.device)
+            stream = stream_for(head.protocol, head.case(case), self.calibrators.values())
             view = stream[0]
             indices = RegionIndices.of(view, head.protocol, self.measured)
             methods |= self._measured(head, case, view, indices)

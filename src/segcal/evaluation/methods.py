@@ -79,6 +79,19 @@ def device_of(methods: Iterable[Method]) -> torch.device | None:
     return next((method.fitted.device for method in methods if isinstance(method, Calibrator)), None)
 
 
+def stream_for(protocol: Protocol, case: Case, methods: Iterable[Method], *, labelled: bool = True) -> CaseStream:
+    """Return a case as a stream of all labelled pixels, with what the methods read, on the device of the first."""
+    known = [method for method in methods if isinstance(method, Calibrator)]
+    return CaseStream(
+        [case],
+        protocol.num_classes,
+        ignore_index=protocol.ignore_index,
+        device=device_of(known),
+        passes=any(method.reads_passes for method in known),
+        labelled=labelled,
+    )
+
+
 def calibrated_slabs(case: StreamedCase, method: Method) -> Iterator[tuple[slice, Tensor, Tensor | None]]:
     """Yield the position of each slab of a case, its logits as the method maps them, and its temperatures, if any.
 

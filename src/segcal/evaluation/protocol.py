@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, Self, TypedDict, get_args
 
-import torch
-
-from segcal.cases import CaseStream, StreamedCase
+from segcal.cases import StreamedCase
 from segcal.evidence import Form
 from segcal.functional.checks import activation_of
 from segcal.regions import PATCH_SIZE, Box, LabelledCase, local_patches
@@ -19,7 +17,6 @@ from segcal.types import (
     MOST_BINS,
     MOST_CLASSES,
     Activation,
-    Case,
     IgnoreIndex,
     InputError,
     check_whole,
@@ -184,10 +181,6 @@ class Protocol:
         """Names of the classes or channels, or of both classes of a single channel; their numbers by default."""
         names = self.class_names or tuple(str(k) for k in range(max(2, self.num_classes)))
         return (f"not {names[0]}", names[0]) if len(names) == 1 else tuple(names)
-
-    def stream(self, cases: Iterable[Case], device: torch.device | None = None) -> CaseStream:
-        """Return cases as a stream of all labelled pixels."""
-        return CaseStream(cases, self.num_classes, ignore_index=self.ignore_index, device=device)
 
     def labelled(self, case: StreamedCase) -> LabelledCase:
         """Return a case with its checked labels on the CPU, from which its regions are computed."""

@@ -14,8 +14,8 @@ import torch
 from jaxtyping import Float64, Int64, Shaped
 from torch import Tensor
 
-from segcal.cases import CaseStream, StreamedCase
-from segcal.evaluation.methods import ExclusiveHead, Method, calibrated_slabs, device_of
+from segcal.cases import StreamedCase
+from segcal.evaluation.methods import ExclusiveHead, Method, calibrated_slabs, stream_for
 from segcal.evidence import Evidence, Histogram, describe
 from segcal.evidence.cells import empty_cells
 from segcal.functional import counting
@@ -132,7 +132,7 @@ def expected_volumes(
     """Return the expected volume of each class in all pixels of a case, labelled or not, and its uncertain part."""
     classes = head.protocol.num_classes
     table = _empty_table(classes)
-    view = CaseStream([head.case(case)], classes, device=device_of([method]), labelled=False)[0]
+    view = stream_for(head.protocol, head.case(case), [method], labelled=False)[0]
     for _, slab, _ in calibrated_slabs(view, head.method(method, case)):
         logits = slab[0].cpu()
         count_scores(logits, torch.zeros(logits.shape[1:], dtype=torch.int64), table)

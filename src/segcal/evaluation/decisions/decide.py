@@ -14,7 +14,7 @@ from segcal.evaluation.decisions.counts import Counts, decided_classes, threshol
 from segcal.evaluation.decisions.model import TABLES, Decisions
 from segcal.evaluation.decisions.volumes import volume_tables
 from segcal.evaluation.doubts import leaks
-from segcal.evaluation.methods import ExclusiveHead, Method, check_methods, device_of, heads_of
+from segcal.evaluation.methods import ExclusiveHead, Method, check_methods, heads_of, stream_for
 from segcal.evaluation.protocol import Protocol
 from segcal.functional.checks import ignored_labels
 from segcal.functional.conformal import controlled_index, fewest_units, group_means, left_out_indices
@@ -106,7 +106,7 @@ def _count(
         if case.name in content:
             raise InputError(f"case names must be unique, got '{case.name}' twice; rename one")
         for k, head in enumerate(heads):
-            stream = head.protocol.stream([head.case(case)], device_of(methods.values()))
+            stream = stream_for(head.protocol, head.case(case), methods.values())
             for name, method in methods.items():
                 counts[name][k].add(stream[0], head.method(method, case))
             if k == 0:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from segcal.calibrators import Calibrator
 from segcal.cases import StreamedCase
-from segcal.evaluation.methods import ExclusiveHead, calibrated_slabs, device_of
+from segcal.evaluation.methods import ExclusiveHead, calibrated_slabs, stream_for
 from segcal.evaluation.portraits.maps import (
     bin_accuracy,
     coded_labels,
@@ -96,7 +96,7 @@ def _portraits(
 def _portrait(case: Case, why: str, calibrators: Mapping[str, Calibrator | None], results: Results) -> Portrait:
     settings = results.settings
     protocol = Protocol.of(settings)
-    view = protocol.stream([case], device_of(calibrators.values()))[0]
+    view = stream_for(protocol, case, calibrators.values())[0]
     labelled = protocol.labelled(view)
     labels, near, inside, boxes = labelled.labels, labelled.boundary, labelled.all[0], protocol.boxes(labelled)
     shape = tuple(int(length) for length in labels.shape[1:])

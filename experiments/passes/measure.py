@@ -1,0 +1,78 @@
+"""Fit and measure one method on one task; what is there is not done again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import pandas as pd
+
+from experiments.fitting import count_changes
+from experiments.passes.sets import SETS
+from experiments.passes.tasks import Task
+from segcal import Case, create, evaluate
+from segcal.calibrators import Calibrator
+from segcal.files import read_json, staged_file, write_json
+
+REPORT, ROWS = "report.json", "rows.csv.gz"
+POOL, FREE = "POOL ", "free labels "
+_PLAIN = {"UC": None, "TS": "ts", "CTS": "cts"}
+_REPETITIONS = 2  # intervals are taken over all splits, when tables are made
+
+
+def methods(dims: int) -> tuple[str, ...]:
+    """Return the rows of the tables: no calibration, TS, CTS, and `pool` with each set of passes.
+
+    >>> methods(2)[:4]
+    ('UC', 'TS', 'CTS', 'POOL mirror')
+    """
+    return (*_PLAIN, *(POOL + name for name in SETS[dims]), POOL + FREE + "all views")
+
+
+def measure(task: Task, method: str, out: Path) -> None:
+    """Fit on the cases to fit on, measure the others, and write one row per case, region and metric."""
+    folder = out / "measured" / task.data.replace(", ", "-to-") / str(task.number) / method.replace(" ", "-")
+    if (folder / REPORT).exists():
+        return
+    dims = task.fit[0].logits.ndim - 1
+    views = SETS[dims][method.removeprefix(POOL).removeprefix(FREE)] if method.startswith(POOL) else ()
+    fit, test = task.with_passes(task.fit, views), task.with_passes(task.test, views)
+    started = perf_counter()
+    calibrator = _fitted(method, fit, dict(task.about), dims)
+    ready = perf_counter()
+    results = evaluate(test, {method: calibrator}, **task.about, patches=0, repetitions=_REPETITIONS)
+    changed = 0 if calibrator is None else count_changes(test, {method: calibrator})[method][0]
+    groups = {case.name: case.group or case.name for case in test}
+    rows = results.to_frame().query("region in ('all', 'boundary')")
+    keys: dict[str, Any] = {"part": task.data, "split": task.number, "images": len(fit), "changed": changed}
+    keys["seconds"] = ready - started
+    frame = rows.assign(**keys, group=rows["case"].map(groups))
+    folder.mkdir(parents=True, exist_ok=True)
+    with staged_file(folder / ROWS) as file:
+        frame.to_csv(file, index=False, compression="gzip")
+    report = {} if calibrator is None else calibrator.fit_report_.details
+    with staged_file(folder / REPORT) as file:  # last: its presence says that all is done
+        write_json(
+            file, {"method": method, **keys, **{name: report.get(name) for name in ("chosen", "why", "weights")}}
+        )
+    nll = frame.query("metric == 'nll' and region == 'all'")["value"].mean()
+    print(f"{task.data} {task.number}, {method}: {ready - started:.1f} s, NLL {nll:.4f}, moved {changed:,}", flush=True)
+
+
+def _fitted(method: str, cases: Sequence[Case], about: dict[str, Any], dims: int) -> Calibrator | None:
+    name = "pool" if method.startswith(POOL) else _PLAIN[method]
+    if name is None:
+        return None
+    own: dict[str, Any] = {} if name == "ts" else {"spatial_dims": dims}
+    if FREE in method:
+        own["free_labels"] = True
+    return create(name, **about, **own).fit(cases)
+
+
+def gathered(out: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return all rows that are there, and what each fit of `pool` chose."""
+    paths = sorted((out / "measured").glob(f"*/*/*/{REPORT}"))
+    reports = pd.DataFrame([read_json(path) for path in paths])
+    return pd.concat([pd.read_csv(path.with_name(ROWS)) for path in paths], ignore_index=True), reports

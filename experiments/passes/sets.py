@@ -1,0 +1,44 @@
+"""Sets of passes that are compared, by the names of the tables, and the views that they need."""
+
+from __future__ import annotations
+
+OTHERS = "other networks"
+"""Stands for the passes of networks that were trained with other seeds."""
+
+_SCALED_2D = ("mirror:1", "scale:0.75", "scale:1.25")
+_MIRRORED_SCALED = ("mirror:1+scale:0.75", "mirror:1+scale:1.25")
+_BRIGHTNESS = ("brightness:0.7", "brightness:1.3")
+_MIRRORS_3D = ("mirror:2", "mirror:1", "mirror:0", "mirror:1,2", "mirror:0,2", "mirror:0,1", "mirror:0,1,2")
+_SCALED_3D = ("mirror:2", "scale:0.9", "scale:1.1")
+
+SETS: dict[int, dict[str, tuple[str, ...]]] = {
+    2: {
+        "mirror": _SCALED_2D[:1],
+        "mirror, scale 0.75": _SCALED_2D[:2],
+        "mirror, scales": _SCALED_2D,
+        "mirror, scales, both": (*_SCALED_2D, *_MIRRORED_SCALED),
+        "mirror, brightness": ("mirror:1", *_BRIGHTNESS),
+        "all views": (*_SCALED_2D, *_MIRRORED_SCALED, *_BRIGHTNESS),
+        "other networks": (OTHERS,),
+        "all views, other networks": (*_SCALED_2D, *_MIRRORED_SCALED, *_BRIGHTNESS, OTHERS),
+    },
+    3: {
+        "mirror": _MIRRORS_3D[:1],
+        "mirror, scales": _SCALED_3D,
+        "3 mirrors": _MIRRORS_3D[:3],
+        "7 mirrors": _MIRRORS_3D,
+        "all views": (*_MIRRORS_3D, *_SCALED_3D[1:]),
+        "other networks": (OTHERS,),
+        "3 mirrors, other networks": (*_MIRRORS_3D[:3], OTHERS),
+    },
+}
+"""Views of each set by the number of spatial axes, from few passes to many."""
+
+
+def views(dims: int) -> tuple[str, ...]:
+    """Return every view that a set needs.
+
+    >>> views(3)[:2]
+    ('mirror:2', 'scale:0.9')
+    """
+    return tuple(dict.fromkeys(view for own in SETS[dims].values() for view in own if view != OTHERS))

@@ -1,0 +1,107 @@
+"""Cases with their passes, to fit on and to measure, for every network and split."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from experiments.beyond.splits import VIDEOS, drawn_blocks
+from experiments.datasets.camvid import BLOCKS, CLASSES, VOID, open_camvid, sequence_of, time_groups
+from experiments.lpba40.prepared import PreparedFolder
+from experiments.lpba40.recipes import Job
+from experiments.passes.predict import predicted
+from experiments.passes.sets import OTHERS
+from experiments.passes.views import ORIGINAL
+from segcal.types import Array, Case
+
+HALF = 0.5
+
+
+@dataclass(frozen=True)
+class Task:
+    """Cases of one network in one split, without passes.
+
+    Attributes:
+        data: Name of the task.
+        number: Number of the network and split.
+        logits: Folder of the logits of the network, a folder for each view.
+        others: Folders of the other networks.
+        fit: Cases to fit on.
+        test: Cases to measure.
+        about: Classes, labels left out and background.
+    """
+
+    data: str
+    number: int
+    logits: Path
+    others: tuple[Path, ...]
+    fit: Sequence[Case]
+    test: Sequence[Case]
+    about: Mapping[str, Any]
+
+    def with_passes(self, cases: Sequence[Case], views: Sequence[str]) -> list[Case]:
+        """Return cases with the passes of a set; none for an empty one."""
+        return [replace(case, passes=list(self._passes(case.name, views)) or None) for case in cases]
+
+    def _passes(self, name: str, views: Sequence[str]) -> Iterator[Array]:
+        for view in views:
+            if view == OTHERS:
+                yield from (_read(folder, ORIGINAL, name) for folder in self.others)
+            else:
+                yield _read(self.logits, view, name)
+
+
+def camvid_tasks(out: Path, data: Path, splits: int) -> Iterator[Task]:
+    """Yield, for every network, the tasks of `experiments.beyond`: `val` to `test`, and within each video of `test`."""
+    camvid, about = (
+        open_camvid(data, ("val", "test")),
+        {"num_classes": len(CLASSES), "ignore_index": VOID, "background": None},
+    )
+    seeds = list(predicted(out, "camvid"))
+    for place, seed in enumerate(seeds):
+        folder, *others = (out / "camvid" / str(other) for other in (seed, *(k for k in seeds if k != seed)))
+        val, test = (
+            [
+                replace(camvid.read(split, name).case(_read(folder, ORIGINAL, name)), group=group, image=None)
+                for name, group in time_groups(camvid.names(split), BLOCKS).items()
+            ]
+            for split in ("val", "test")
+        )
+        for split in range(splits):
+            number, drawn = place * splits + split, drawn_blocks(val, 0.8, split)
+            shared = (number, folder, tuple(others))
+            for video in VIDEOS:
+                own = [case for case in test if sequence_of(case.name) == video]
+                yield Task(f"camvid, {video}", *shared, drawn, own, about)
+                fit = drawn_blocks(own, HALF, split)
+                groups = {case.group for case in fit}
+                rest = [case for case in own if case.group not in groups]
+                yield Task(f"camvid-{video}", *shared, fit, rest, about)
+
+
+def volume_tasks(out: Path, job: Job, prepared: Path) -> Iterator[Task]:
+    """Yield the halves of the test volumes of the networks of a job: each is fitted on once, and measured once."""
+    data = PreparedFolder(prepared, job.recipe.data)
+    about = {"num_classes": len(data.classes), "background": 0}
+    folder, *others = (
+        out / job.preset / str(seed) for seed in sorted(predicted(out, job.preset), key=lambda seed: seed != job.seed)
+    )
+    for fold, nested in enumerate(job.split(data.names)):
+        for half, parts in enumerate(nested.calibration):
+            fit, test = ([_volume(data, folder, name) for name in names] for names in (parts.fit, parts.test))
+            number = 4 * job.seed + 2 * fold + half
+            yield Task(job.preset, number, folder, tuple(others), fit, test, about)
+
+
+def _volume(data: PreparedFolder, folder: Path, name: str) -> Case:
+    volume = data.read(name)
+    return Case(name, _read(folder, ORIGINAL, name), volume.labels, spacing=volume.spacing)
+
+
+def _read(folder: Path, view: str, name: str) -> Array:
+    logits: Array = np.load(folder / view / f"{name}.npy", mmap_mode="r", allow_pickle=False)
+    return logits

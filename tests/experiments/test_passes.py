@@ -1,0 +1,83 @@
+"""Several passes, end to end on tiny trees of frames and volumes, with networks that were never trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from experiments.camvid.jobs import Job as CamVidJob
+from experiments.passes.__main__ import main
+from experiments.passes.measure import gathered
+from experiments.passes.sets import SETS, views
+from experiments.passes.table import tables
+from experiments.passes.views import ORIGINAL, seen
+from segcal import InputError
+from support.camvid_tree import write_camvid
+from support.strengths import choose_among_few
+
+
+def test_views_of_a_network_that_looks_at_single_pixels_are_aligned() -> None:
+    image = 255 * torch.rand(2, 3, 8, 12)
+    pointwise = torch.nn.Conv2d(3, 4, 1)
+    with torch.no_grad():
+        plain = seen(pointwise, image, ORIGINAL)
+        for view in ("mirror:0", "mirror:1", "mirror:0,1", "scale:1.0", "brightness:1.0"):
+            torch.testing.assert_close(seen(pointwise, image, view), plain)
+        flat = torch.full_like(image, 100.0)
+        torch.testing.assert_close(seen(pointwise, flat, "mirror:1+scale:0.75"), seen(pointwise, flat, ORIGINAL))
+        torch.testing.assert_close(seen(pointwise, flat, "brightness:1.3"), pointwise(1.3 * flat))
+    with pytest.raises(InputError, match=r"mirror:, scale: and brightness:, got 'blur:3'"):
+        seen(pointwise, image, "blur:3")
+
+
+def test_sets_begin_with_few_passes_and_use_known_views() -> None:
+    for dims in (2, 3):
+        counts = [len(own) for name, own in SETS[dims].items() if name.startswith(("mirror", "all views"))]
+        assert counts[0] == 1
+        assert len(views(dims)) == len(set(views(dims))) >= 7
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder in which frames and volumes are predicted and measured with a few methods."""
+    root = tmp_path_factory.mktemp("passes")
+    write_camvid(root / "camvid")
+    torch.manual_seed(0)
+    for seed in (0, 1):
+        camvid = CamVidJob("tiny", "ce", seed)
+        folder = camvid.folder(root / "weights")
+        folder.mkdir(parents=True)
+        save_file(camvid.build().state_dict(), folder / "network.safetensors")
+    return root
+
+
+def test_frames_are_predicted_measured_and_shown(
+    finished: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choose_among_few(monkeypatch)
+    monkeypatch.setitem(SETS, 2, {name: SETS[2][name] for name in ("mirror", "other networks")})
+    shared = ["--camvid", str(finished / "camvid"), "--out", str(finished / "out"), "--splits", "1"]
+    assert main(["predict", *shared, "--weights", str(finished / "weights"), "--device", "cpu"]) == 0
+    own = np.load(finished / "out" / "camvid" / "0" / "mirror:1" / "Seq05VD_f00000.npy")
+    assert own.shape == (11, 44, 60)
+    rows = ["TS", "CTS", "POOL mirror", "POOL other networks"]
+    assert main(["measure", *shared, "--methods", *rows, "--processes", "1"]) == 0
+    measured, reports = gathered(finished / "out")
+    assert set(measured["part"]) == {"camvid, 0001TP", "camvid, Seq05VD", "camvid-0001TP", "camvid-Seq05VD"}
+    assert set(measured["split"]) == {0, 1}, "one number for each network"
+    assert set(measured["changed"]) == {0}
+    assert len(reports) == 2 * 4 * len(rows)
+    capsys.readouterr()
+    assert main(["table", "--out", str(finished / "out")]) == 0
+    text = capsys.readouterr().out
+    assert text.strip() == tables(measured).strip()
+    for expected in ("| POOL mirror | 1 |", "| POOL other networks | networks |", "## CamVid, within Seq05VD"):
+        assert expected in text
+    own_rows = measured.query("part == 'camvid-0001TP' and method == 'TS' and metric == 'nll' and region == 'all'")
+    nll = [np.average(own["value"], weights=own["pixels"]) for _, own in own_rows.groupby("split")]
+    part = text.partition("## CamVid, within 0001TP")[2]
+    assert f"| TS | {np.mean(nll):.4f} |" in part
