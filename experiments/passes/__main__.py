@@ -43,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _predict(options: argparse.Namespace) -> None:
     if options.camvid is not None:
         for path in sorted(options.weights.glob("fc-densenet*-ce-*")):
-            predict_camvid(path, options.camvid, options.out, options.device)
+            predict_camvid(path, options.camvid, options.out, options.device, options.every)
     for job in volume_jobs(options):
         predict_volumes(job, options.weights, options.prepared, options.out, options.device)
 
@@ -62,6 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, nargs="+", default=[0, 1], help="seeds of the networks of volumes")
     parser.add_argument("--small", action="store_true", help="the small form of experiments.lpba40")
     parser.add_argument("--splits", type=int, default=2)
+    parser.add_argument("--every", type=int, default=1, help="use only each of this number of CamVid's frames in a row")
     parser.add_argument("--methods", nargs="+", help="only these rows")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--device", default="auto")

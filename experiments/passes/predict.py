@@ -29,7 +29,7 @@ from segcal.training.processes import choose_device
 _BATCH = 8
 
 
-def predict_camvid(weights: Path, data: Path, out: Path, device: str) -> None:
+def predict_camvid(weights: Path, data: Path, out: Path, device: str, every: int = 1) -> None:
     """Write `out/camvid/SEED/VIEW/FRAME.npy` for the frames of `val` and `test`, unless they are there.
 
     Args:
@@ -37,6 +37,7 @@ def predict_camvid(weights: Path, data: Path, out: Path, device: str) -> None:
         data: Folder of CamVid's frames.
         out: Folder of the results.
         device: Device of the network.
+        every: Of frames in a row, which are nearly equal, only each of this number is used.
     """
     job = CamVidJob.of(weights.name)
     folder = out / "camvid" / str(job.seed)
@@ -50,7 +51,7 @@ def predict_camvid(weights: Path, data: Path, out: Path, device: str) -> None:
         with torch.autocast(place.type, torch.bfloat16, enabled=place.type == "cuda"):
             return cast(Tensor, network(normalised_picture(image / 255))).float()
 
-    frames = [(split, name) for split in ("val", "test") for name in camvid.names(split)]
+    frames = [(split, name) for split in ("val", "test") for name in camvid.names(split)[::every]]
     with staged_folder(folder) as target, ThreadPoolExecutor() as pool, torch.no_grad():
         for view in (ORIGINAL, *views(2)):
             (target / view).mkdir()

@@ -46,7 +46,7 @@ def _measure(place: int, name: str, out: Path) -> None:
 
 def _tasks(options: argparse.Namespace) -> Iterator[Task]:
     if options.camvid is not None:
-        yield from camvid_tasks(options.out, options.camvid, options.splits)
+        yield from camvid_tasks(options.out, options.camvid, options.splits, options.every)
     for job in volume_jobs(options):
         yield from volume_tasks(options.out, job, options.prepared)
 

@@ -55,7 +55,7 @@ class Task:
                 yield _read(self.logits, view, name)
 
 
-def camvid_tasks(out: Path, data: Path, splits: int) -> Iterator[Task]:
+def camvid_tasks(out: Path, data: Path, splits: int, every: int = 1) -> Iterator[Task]:
     """Yield, for every network, the tasks of `experiments.beyond`: `val` to `test`, and within each video of `test`."""
     camvid, about = (
         open_camvid(data, ("val", "test")),
@@ -67,7 +67,7 @@ def camvid_tasks(out: Path, data: Path, splits: int) -> Iterator[Task]:
         val, test = (
             [
                 replace(camvid.read(split, name).case(_read(folder, ORIGINAL, name)), group=group, image=None)
-                for name, group in time_groups(camvid.names(split), BLOCKS).items()
+                for name, group in time_groups(camvid.names(split)[::every], BLOCKS).items()
             ]
             for split in ("val", "test")
         )
