@@ -343,6 +343,14 @@ def test_what_is_hopeless_is_given_up_after_the_first_fold(monkeypatch: pytest.M
     assert found.fit_report_.details["chosen"] == "ts"
 
 
+def test_methods_of_single_pixels_are_given_up_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    hopeless = module._CANDIDATES["ets"]._replace(kind=module.TemperatureScaling, settings={"bounds": (50.0, 100.0)})
+    monkeypatch.setitem(module._CANDIDATES, "ets", hopeless)
+    scores = auto(scenes(5), candidates=("ts", "ets")).fit_report_.details["scores"]
+    assert scores["ets"]["note"].startswith("given up after the first of 5 folds: NLL ")
+    assert scores["ts"]["note"] is None
+
+
 def test_a_candidate_that_cannot_be_fitted_is_told_of() -> None:
     cases = [replace(case, image=None) for case in scenes(5)]
     found = auto(cases, candidates=("ts", "lts"), epochs=1)

@@ -16,7 +16,7 @@ FALLBACK = "ts"
 """The candidate that is chosen unless another is better by more than chance."""
 
 _BEHIND = 0.02
-"""A trained method is given up if it is behind by this share of the NLL after the first fold."""
+"""A method is given up if it is behind by this share of the NLL after the first fold."""
 
 
 def _nearness(behind: Difference) -> str:

@@ -55,16 +55,20 @@ class Search:
     bounds: tuple[float, float]
 
     def score(self, name: str) -> None:
-        """Score a candidate on each fold; one that is trained is given up if it is far behind after the first."""
+        """Score a candidate on each fold; it is given up if it is far behind after the first.
+
+        TS, the fallback, is scored whatever happens, and so are contextual methods, whose fits are shared.
+        """
         started, score, candidate = perf_counter(), self.scores.begin(name), self.new(name)
+        contextual = candidate if isinstance(candidate, ContextualTemperatureScaling) else None
         score.numbers = candidate.learned
         trained = isinstance(candidate, LocalTemperatureScaling)
         for fold in range(self.scores.folds):
             try:
                 if trained:
                     sums = self._trained(name, fold)
-                elif isinstance(candidate, ContextualTemperatureScaling):
-                    sums = self._contextual(candidate, fold)
+                elif contextual is not None:
+                    sums = self._contextual(contextual, fold)
                 else:
                     sums = self._sampled(name, fold)
             except InputError as error:
@@ -73,7 +77,7 @@ class Search:
                 score.failure = f"could not be fitted: {error}"
                 break
             score.sums += sums
-            if fold == 0 and trained and self.scores.is_far_behind(name):
+            if fold == 0 and name != FALLBACK and contextual is None and self.scores.is_far_behind(name):
                 break
         score.seconds = perf_counter() - started
 
