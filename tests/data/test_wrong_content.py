@@ -37,6 +37,9 @@ def test_shapes_and_classes_that_disagree(tmp_path: Path) -> None:
     assert "got (4, 6) of case 'b'" in message
     save(tmp_path / "labels/a.npy", np.zeros(7, np.uint8))
     assert "labels must have shape [H, W] or [D, H, W], got (7,)" in complaint(tmp_path)
+    save(tmp_path / "labels/a.npy", np.zeros((2, 3, 4, 5), np.uint8))
+    assert "(--activation sigmoid) if they are masks of channels that overlap" in complaint(tmp_path)
+    save(tmp_path / "labels/a.npy", np.zeros(7, np.uint8))
     save(tmp_path / "logits/a.npy", np.float32(1.0))
     assert "scores must have shape [L, *S], got a single number" in complaint(make_labels(tmp_path))
 

@@ -261,8 +261,10 @@ def _first(files: dict[str, CaseFiles], splits: Splits, split: str | None) -> Ca
 def _checked_dims(space: tuple[int, ...], first: CaseFiles) -> int:
     if len(space) not in (2, 3):
         what = "labels" if first.labels else "scores, without their class axis,"
+        channels = 'set activation = "sigmoid" (--activation sigmoid) if they are masks of channels that overlap'
+        remedy = channels if first.labels and len(space) == 4 else "correct it"
         raise InputError(
-            f"{what} must have shape [H, W] or [D, H, W], got {space} in '{first.labels or first.scores}'; correct it"
+            f"{what} must have shape [H, W] or [D, H, W], got {space} in '{first.labels or first.scores}'; {remedy}"
         )
     return len(space)
 
