@@ -35,10 +35,10 @@ check: $(VENV)/installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Attacks: damaged input (new ones each time), kills, full disks, odd machines, and changes of the core that the tests must notice.
+# Attacks: damaged files, foreign files, special files (others each time), kills, full disks, odd machines, changed code.
 campaign: $(VENV)/installed-dev
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[campaign]"
-	$(BIN)/python -m pytest -n $(THREADS) -q tests/campaign/test_fuzz.py --hypothesis-profile campaign --hypothesis-show-statistics
+	$(BIN)/python -m pytest -n $(THREADS) -q tests/campaign --hypothesis-profile campaign --hypothesis-show-statistics
 	$(BIN)/python -m tests.campaign kill --number 500 --seed 1
 	$(BIN)/python -m tests.campaign disk --number 100 --seed 1
 	$(BIN)/python -m tests.campaign odd-machines

@@ -35,6 +35,11 @@ class Artefact:
     prefix: str
     commands: tuple[Command, ...]
 
+    @property
+    def signed(self) -> bool:
+        """Whether the part that is damaged has checksums."""
+        return f"{self.prefix}segcal.json" in self.tree
+
     def __repr__(self) -> str:
         return self.name
 

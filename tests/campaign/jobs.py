@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from tests.campaign import folders
-from tests.campaign.processes import finished
+from tests.campaign.processes import PYTHON, finished
 from tests.campaign.running import run
 from tests.campaign.trees import Tree, read_tree, write_tree
 
@@ -72,6 +72,14 @@ JOBS = (
         "out",
     ),
 )
+
+_PROGRAM = """
+import segcal
+from segcal.data.folders import open_folder
+segcal.create({!r}, 3, spatial_dims=2).fit(open_folder("data")).save("out")
+"""
+LIBRARY = Job("fit in Python", (PYTHON, _PROGRAM.format("ts")), (PYTHON, _PROGRAM.format("vector")), "out")
+"""The same without the commands, which handle signals."""
 
 
 def make_inputs(root: Path, seed: int) -> None:

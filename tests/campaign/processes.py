@@ -15,6 +15,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+PYTHON = "python"
+"""In place of a command: what follows is a program that uses segcal as a library."""
+
 
 @dataclass
 class Child:
@@ -38,7 +41,7 @@ def _drained(pipe: int) -> str:
 
 
 def start(args: Sequence[str], folder: Path, confine: Callable[[], None] | None = None) -> Child:
-    """Start `segcal ARGS` in `folder`; `confine` runs in the new process before anything else.
+    """Start `segcal ARGS`, or a Python program, in `folder`; `confine` runs in the new process before anything else.
 
     The command must print less than a pipe holds (64 KiB).
     """
@@ -70,7 +73,7 @@ def _become_segcal(args: Sequence[str], folder: Path, confine: Callable[[], None
     from segcal.cli import main
 
     try:
-        main()
+        exec(args[1], {}) if args[0] == PYTHON else main()
         status = 0
     except SystemExit as ended:
         status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)

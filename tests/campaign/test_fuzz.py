@@ -21,6 +21,7 @@ pytest.importorskip("nibabel")
 from tests.campaign.arguments import odd_arguments
 from tests.campaign.artefacts import whole
 from tests.campaign.damage import Damaged, damaged
+from tests.campaign.damage.forging import forged
 from tests.campaign.folders import FOLDERS
 from tests.campaign.judge import Arena, Attack
 
@@ -53,6 +54,8 @@ def attacks(draw: DrawFn, *kinds: str) -> tuple[Attack, Damaged]:
     artefact = draw(st.sampled_from(whole()[draw(st.sampled_from(kinds))]))
     command = draw(st.sampled_from(artefact.commands))
     damage = draw(damaged(artefact.tree, artefact.prefix))
+    if artefact.signed and draw(st.booleans()):
+        damage = Damaged(forged(damage.tree, artefact.prefix), f"{damage.how}, forged", artefact.tree)
     return Attack(artefact, command, command.args, damage.tree), damage
 
 

@@ -52,13 +52,14 @@ def test_json_holds_every_table(home: Path) -> None:
 def test_volumes_of_new_images_need_no_labels(home: Path, tmp_path: Path) -> None:
     (tmp_path / "new" / "logits").mkdir(parents=True)
     for path in sorted((home / "data" / "logits").iterdir())[:2]:
-        (tmp_path / "new" / "logits" / path.name).write_bytes(path.read_bytes())
+        (tmp_path / "new" / "logits" / f"={path.name}").write_bytes(path.read_bytes())
     arguments = ("decide", tmp_path / "new", "--rules", home / "rules", "--calibrators", home / "ts")
     said = succeed(*arguments, "--out", tmp_path / "volumes.csv")
     assert "volumes with 90% intervals" in said
     assert "pixels" in said
     table = pd.read_csv(tmp_path / "volumes.csv")
     assert len(table) == 2 * 3
+    assert table["case"].str.startswith("'=").all(), "a name is no formula"
     assert (table["low"] <= table["expected"]).all()
     assert (table["expected"] <= table["high"]).all()
     shown = json.loads(succeed(*arguments, "--json"))["volumes"]

@@ -99,12 +99,13 @@ def test_label_pictures_with_palette_sixteen_bits_and_one_bit(tmp_path: Path) ->
     assert all(case.labels.dtype.kind in "iu" for case in (palette_case, wide_case, bit_case))
 
 
+@pytest.mark.parametrize("before", [(), ((b"tEXt", b"a\0" + b"\xff" * 30),)])
 @pytest.mark.parametrize("bits", [1, 2, 4, 8])
-def test_label_pictures_of_few_bits_keep_their_numbers(tmp_path: Path, bits: int) -> None:
+def test_label_pictures_of_few_bits_keep_their_numbers(tmp_path: Path, bits: int, before) -> None:
     write_arrays(tmp_path, "a")
     (tmp_path / "labels/a.npy").unlink()
     labels = labels_of() % min(5, 2**bits)
-    (tmp_path / "labels/a.png").write_bytes(grey_png(labels, bits))
+    (tmp_path / "labels/a.png").write_bytes(grey_png(labels, bits, *before))
     np.testing.assert_array_equal(open_folder(tmp_path)[0].labels, labels)
 
 

@@ -223,6 +223,15 @@ def test_names_of_patients_are_not_published(tmp_path: Path) -> None:
     assert HubCalibrator.from_pretrained(tmp_path / "repository").calibrator.fit_report_.pixels == 512
 
 
+@pytest.mark.parametrize("name", ["segcal.json", "weights.safetensors"])
+def test_files_of_somebody_else_are_not_replaced(tmp_path: Path, name: str) -> None:
+    repository = HubCalibrator(fitted(Convolution(), batch_of(2, (16, 16))))
+    (tmp_path / name).write_text("{}")
+    with pytest.raises(InputError, match=f"holds a '{name}' of somebody else"):
+        repository.save_pretrained(tmp_path)
+    assert (tmp_path / name).read_text() == "{}"
+
+
 def test_pushing_uploads_what_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a network: the two calls of the Hub's client are recorded."""
     import huggingface_hub

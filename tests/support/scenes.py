@@ -128,8 +128,8 @@ def save(path: Path, array: np.ndarray, key: str = "arr_0") -> None:
         Image.fromarray(array).save(path, **({"lossless": True} if path.suffix == ".webp" else {}))
 
 
-def grey_png(values: np.ndarray, bits: int) -> bytes:
-    """Return a greyscale PNG of few bits per pixel, made by hand: Pillow writes 1, 8 and 16."""
+def grey_png(values: np.ndarray, bits: int, *before: tuple[bytes, bytes]) -> bytes:
+    """Return a greyscale PNG of few bits per pixel, with chunks before its header: Pillow writes 1, 8 and 16 bits."""
     height, width = values.shape
     places = np.arange(bits - 1, -1, -1)
     rows = ((values[..., None] >> places) & 1).reshape(height, -1).astype(np.uint8)
@@ -137,7 +137,7 @@ def grey_png(values: np.ndarray, bits: int) -> bytes:
     parts = ((b"IHDR", struct.pack(">IIBBBBB", width, height, bits, 0, 0, 0, 0)), (b"IDAT", zlib.compress(packed)))
     chunks = [
         struct.pack(">I", len(content)) + tag + content + struct.pack(">I", zlib.crc32(tag + content))
-        for tag, content in (*parts, (b"IEND", b""))
+        for tag, content in (*before, *parts, (b"IEND", b""))
     ]
     return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
 

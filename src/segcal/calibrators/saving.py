@@ -34,6 +34,9 @@ WEIGHTS = "weights.safetensors"
 _LARGEST = 1 << 34
 """Size in bytes of the largest file of learned values that is read."""
 
+_PIECE = 1 << 20
+"""Bytes that are hashed at a time."""
+
 FIT = {
     "cases": WHOLE,
     "pixels": WHOLE,
@@ -130,17 +133,19 @@ def read_shapes(folder: Path) -> dict[str, Tensor]:
 def read_values(folder: Path, content: Mapping[str, Any]) -> dict[str, Tensor]:
     """Return the learned values in a folder; raise unless the checksum in its `content` is right."""
     try:
-        values = load_file(folder / WEIGHTS)
-        found = _checksum(content, folder / WEIGHTS)
+        listed = listed_files(folder) if LISTED in content else {WEIGHTS: checksum(folder / WEIGHTS)}
+        if content["checksum"] != _checksum(content, folder / WEIGHTS) or listed != {
+            WEIGHTS: checksum(folder / WEIGHTS)
+        }:
+            raise InputError(
+                f"the calibrator in '{folder}' must be as it was saved, got another checksum: it was changed or "
+                "damaged; fit and save it again"
+            )
+        return load_file(folder / WEIGHTS)
+    except InputError:
+        raise
     except (OSError, RuntimeError, ValueError, SafetensorError) as error:
         raise InputError(f"{_unreadable(folder)} ({_first_line(error)}); fit and save it again") from error
-    listed = listed_files(folder) if LISTED in content else {WEIGHTS: checksum(folder / WEIGHTS)}
-    if content["checksum"] != found or listed != {WEIGHTS: checksum(folder / WEIGHTS)}:
-        raise InputError(
-            f"the calibrator in '{folder}' must be as it was saved, got another checksum: it was changed or damaged; "
-            "fit and save it again"
-        )
-    return values
 
 
 def fill(calibrator: Saved, values: Mapping[str, Tensor], folder: Path) -> None:
@@ -174,7 +179,9 @@ def _checksum(content: Mapping[str, Any], weights: Path) -> str:
     """Return the SHA-256 of everything that is saved, except for the checksum itself."""
     rest = {key: value for key, value in content.items() if key not in ("checksum", LISTED)}
     found = hashlib.sha256(json.dumps(rest, sort_keys=True).encode())
-    found.update(weights.read_bytes())
+    with weights.open("rb") as file:
+        while piece := file.read(_PIECE):
+            found.update(piece)
     return found.hexdigest()
 
 

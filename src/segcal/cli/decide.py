@@ -95,6 +95,7 @@ def _new(
     from segcal.cli.steps import load_all, open_at
     from segcal.evaluation.decisions import Decisions, new_volumes
     from segcal.evaluation.methods import UNCALIBRATED
+    from segcal.evaluation.saved import write_table
     from segcal.files import check_output_file, signed_file
 
     check_output_file(out, (".csv",), data, rules, *calibrators)
@@ -106,7 +107,7 @@ def _new(
         found = new_volumes(Tracked(folder, progress), compared, known)
     if out is not None:
         with signed_file(out) as staging:
-            found.to_csv(staging, index=False)
+            write_table(found, staging)
     if as_json:
         say_json({"volumes": json.loads(found.to_json(orient="records", double_precision=15))})
         return

@@ -222,12 +222,17 @@ def listed_files(folder: Path) -> dict[str, str] | None:
     return listed if digest == _digest(content) else None
 
 
-def stranger_in(folder: Path) -> str | None:
-    """Return the name of something in a folder that segcal did not write, or that was changed since."""
+def stranger_in(folder: Path, name: str | None = None) -> str | None:
+    """Return the name of something in a folder that segcal did not write, or that was changed since.
+
+    With `name`, only the marker and the file of this name are looked at.
+    """
     listed = listed_files(folder)
     if listed is None and (folder / MARKER).exists():
         return MARKER
-    return next((name for name, digest in checksums(folder).items() if (listed or {}).get(name) != digest), None)
+    found = checksums(folder) if name is None else {name: checksum(folder / name)}
+    found.pop(MARKER, None)
+    return next((name for name, digest in found.items() if (listed or {}).get(name) != digest), None)
 
 
 def _digest(content: dict[str, Any]) -> str:

@@ -16,11 +16,12 @@ from torch.nn import functional as F  # noqa: N812  (the name it has everywhere)
 from segcal.calibrators import Calibrator, load
 from segcal.calibrators.saving import WEIGHTS
 from segcal.files import MARKER
+from segcal.files.guards import kind_of, stranger_in
 from segcal.integrations.calibrated_model import CalibratedModel
 from segcal.integrations.extras import needs_extra
 from segcal.integrations.outputs import read_output, resized
 from segcal.integrations.predict import device_of
-from segcal.types import Image, Labels, Logits, Passes, Probs
+from segcal.types import Image, InputError, Labels, Logits, Passes, Probs
 
 with needs_extra("hf"):
     from huggingface_hub import ModelCard, PyTorchModelHubMixin, snapshot_download
@@ -159,6 +160,9 @@ class HubCalibrator(  # type: ignore[call-arg]  # keywords of the mixin
         return calibrated
 
     def _save_pretrained(self, save_directory: Path) -> None:
+        taken = [name for name in (MARKER, WEIGHTS) if (save_directory / name).exists()]
+        if taken and (kind_of(save_directory) != "method" or stranger_in(save_directory, WEIGHTS)):
+            raise InputError(f"'{save_directory}' holds a '{taken[0]}' of somebody else; choose another folder")
         anonymous = deepcopy(self.calibrator)
         if hasattr(anonymous, "fit_report_"):
             anonymous.fit_report_ = replace(anonymous.fit_report_, names=(), fingerprints=())

@@ -78,7 +78,8 @@ def damage_png(draw: DrawFn, content: bytes) -> bytes:
             changed = Image.fromarray(wide) if mode == "I;16" else picture.convert(mode)
         elif kind == "bits":
             depth = draw(st.sampled_from((1, 2, 4)))
-            return grey_png(np.minimum(np.asarray(picture.convert("L")), 2**depth - 1), depth)
+            before = draw(st.sampled_from(((), ((b"tEXt", b"a\0" + b"\xff" * 30),))))
+            return grey_png(np.minimum(np.asarray(picture.convert("L")), 2**depth - 1), depth, *before)
         elif kind == "size":
             sizes = ((1, 1), (picture.width + 1, picture.height), (picture.height, picture.width), (200, 1))
             changed = picture.resize(draw(st.sampled_from(sizes)))

@@ -8,6 +8,7 @@ everything else is read when its case is asked for. The case stream checks the v
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from segcal.data.folders.classes import DeclaredClasses
 from segcal.data.folders.crop import Crop
 from segcal.data.folders.layouts import FolderRequest, existing, place_of, with_passes
 from segcal.data.folders.settings import Scores, Splits, check_background, check_scores, read_settings, read_splits
-from segcal.files import refuse_unfinished
+from segcal.files import MARKER, refuse_unfinished
 from segcal.functional.arrays import to_array
 from segcal.functional.checks import IGNORED
 from segcal.text import warn_caller
@@ -126,7 +127,9 @@ class Folder(Sequence[Case]):
             return [root]
         names = self.class_names or ()
         usable = all(re.fullmatch(r"[^./\\\0-\x1f][^/\\\0-\x1f]{0,50}", name) for name in names)
-        if not usable or len({name.casefold() for name in names}) < self.num_classes:
+        # some file systems take names for the same that differ in case, or in how accents are encoded
+        different = {unicodedata.normalize("NFC", name).casefold() for name in names} - {MARKER}
+        if not usable or len(different) < self.num_classes:
             names = tuple(map(str, range(self.num_classes)))
         return [root / name for name in names]
 

@@ -14,6 +14,9 @@ _FORMATS = ("PNG", "JPEG", "WEBP")
 """Formats that are read: Pillow knows some forty, and chooses by the content rather than by the name of a file."""
 
 _LABEL_MODES = ("1", "L", "P", "I", "I;16", "I;16B")
+_GREY_STEPS = {"L;2": 255 // 3, "L;4": 255 // 15}
+"""Factor by which Pillow scales the grey values of a PNG file to 0..255, by how its pixels are stored."""
+
 _IMAGE_MODES = ("L", "LA", "RGB", "RGBA", "I", "I;16", "I;16B")
 
 
@@ -42,16 +45,8 @@ def read_label_picture(path: Path) -> Array:
             return _labels_from_webp(path, np.asarray(picture.convert("RGB")))
         if picture.mode not in _LABEL_MODES:
             raise _not_labels(path, f"mode {picture.mode}")
-        return plain(np.asarray(picture) // _grey_step(path, picture), path)
-
-
-def _grey_step(path: Path, picture: Image.Image) -> int:
-    """Return the factor by which Pillow scales grey values of 2 and 4 bits to 0..255; 1 for other pictures."""
-    if picture.format != "PNG" or picture.mode != "L":
-        return 1
-    with path.open("rb") as file:
-        depth = file.read(25)[24]  # signature, length, IHDR, width and height come before the bit depth
-    return 255 // (2**depth - 1) if depth < 8 else 1
+        step = _GREY_STEPS.get(str(picture.tile[0].args), 1) if picture.tile else 1
+        return plain(np.asarray(picture) // step, path)
 
 
 def read_image_picture(path: Path) -> Array:

@@ -1,0 +1,44 @@
+"""Checksums made right again after damage, so that what stands behind them is attacked as well."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from segcal.calibrators import saving
+from segcal.evaluation.decisions import model
+from segcal.files import MARKER
+from segcal.files.guards import list_files
+from tests.campaign.trees import Tree, below, read_tree, write_tree
+
+
+def forged(tree: Tree, prefix: str) -> Tree:
+    """Return the tree in which every checksum below `prefix` is right, as far as there are places for it."""
+    with TemporaryDirectory(prefix="segcal-forged-") as name:
+        root = Path(name)
+        write_tree(root, below(tree, prefix))
+        for marker in sorted(root.rglob(MARKER), key=lambda path: -len(path.parts)):  # inner ones first
+            with suppress(Exception):  # an attacker gets no further with a document that cannot be read
+                _sign(marker)
+        found = read_tree(root)
+    return {name: content for name, content in tree.items() if not name.startswith(prefix)} | {
+        f"{prefix}{name}": content for name, content in found.items()
+    }
+
+
+def _sign(marker: Path) -> None:
+    content: dict[str, Any] = json.loads(marker.read_bytes())
+    folder = marker.parent
+    if "checksums" in content:
+        files = [path for path in folder.glob("*.csv") if path.name in content["checksums"]]
+        content["checksums"] = {path.name: sha256(path.read_bytes()).hexdigest() for path in files}
+    if "decisions" in content:
+        content["checksum"] = model._checksum(content["decisions"])
+    elif "checksum" in content:
+        content["checksum"] = saving._checksum(content, folder / saving.WEIGHTS)
+    marker.write_text(json.dumps(content))
+    list_files(folder)
