@@ -329,6 +329,16 @@ def test_changed_rules_are_refused(tmp_path: Path, file: str, old: str, new: str
         Decisions.load(tmp_path / "rules")
 
 
+@pytest.mark.parametrize("table", ["thresholds", "intervals"])
+def test_rules_without_a_class_are_refused(tmp_path: Path, table: str) -> None:
+    """Also if every checksum is right."""
+    rules = learned(drawn_cases(9, 4))
+    rows = getattr(rules, table)
+    replace(rules, **{table: rows[rows["label"] != rules.class_names[0]]}).save(tmp_path / "rules")
+    with pytest.raises(InputError, match="must have a rule for each class, got others; run 'segcal decide' again"):
+        Decisions.load(tmp_path / "rules")
+
+
 def test_names_that_look_like_formulas_are_escaped(tmp_path: Path) -> None:
     rules = learned([replace(case, name=f"=cmd|{case.name}") for case in drawn_cases(9, 4)])
     rules.save(tmp_path / "rules")
