@@ -293,6 +293,15 @@ def test_broken_portraits_are_refused(tmp_path: Path) -> None:
     save_portraits(make_portraits(cases, methods, results), tmp_path)
     marker = tmp_path / "portraits" / "segcal.json"
     content = json.loads(marker.read_text())
+    picture = tmp_path / "portraits" / "000.npz"
+    whole = picture.read_bytes()
+    for path, text in ((picture, whole + b"\0"), (marker, json.dumps({**content, "more": 1}).encode())):
+        before = path.read_bytes()
+        path.write_bytes(text)
+        with pytest.raises(InputError, match=f"{path.name}' was changed or damaged after it was saved"):
+            load_portraits(tmp_path)
+        path.write_bytes(before)
+    del content["files"]  # as whoever makes portraits up may do
     marker.write_text(json.dumps({**content, "format": 99}))
     with pytest.raises(InputError, match="newer segcal"):
         load_portraits(tmp_path)
@@ -301,14 +310,13 @@ def test_broken_portraits_are_refused(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="cannot be read"):
             load_portraits(tmp_path)
     marker.write_text(json.dumps(content))
-    whole = (tmp_path / "portraits" / "000.npz").read_bytes()
     for broken in (b"", b"PK", whole[: len(whole) // 2]):
-        (tmp_path / "portraits" / "000.npz").write_bytes(broken)
+        picture.write_bytes(broken)
         with pytest.raises(InputError, match=r"cannot be read|must be a readable \.npz file"):
             load_portraits(tmp_path)
     shutil.rmtree(tmp_path / "portraits")
     save_portraits(make_portraits(cases, methods, results), tmp_path)
-    content = json.loads(marker.read_text())
+    content = {key: value for key, value in json.loads(marker.read_text()).items() if key != "files"}
     for name, wrong in (("classes", ["0"]), ("kept", [[0.5]] * 2), ("shape", [30, -26])):
         entries = [{**content["portraits"][0], name: wrong}]
         marker.write_text(json.dumps({**content, "portraits": entries}))
