@@ -75,7 +75,7 @@ JOBS = (
 
 _PROGRAM = """
 import segcal
-from segcal.data.folders import open_folder
+from segcal.data.folders.folder import open_folder
 segcal.create({!r}, 3, spatial_dims=2).fit(open_folder("data")).save("out")
 """
 LIBRARY = Job("fit in Python", (PYTHON, _PROGRAM.format("ts")), (PYTHON, _PROGRAM.format("vector")), "out")

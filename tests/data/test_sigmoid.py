@@ -215,7 +215,8 @@ def test_probabilities_that_do_not_sum_to_one_name_the_remedies(tmp_path: Path) 
         (["a\\b", "a", "b"], ["0", "1", "2"]),
         (["a" * 300, "a", "b"], ["0", "1", "2"]),
         (["\u00e9", "e\u0301", "b"], ["0", "1", "2"]),
-        (["segcal.json", "result", "b"], ["0", "1", "2"]),
+        (["segcal.json", "a", "b"], ["0", "1", "2"]),
+        (["a", "Result", "b"], ["0", "1", "2"]),
     ],
 )
 def test_every_channel_has_its_own_folder_of_maps(tmp_path: Path, names: list[str], expected: list[str]) -> None:

@@ -352,7 +352,7 @@ def test_the_files_of_an_unfinished_case_are_removed(data: Path, monkeypatch: py
         for _ in range(2):
             assert "1 finished case is kept" in refuse(*COMMANDS["apply"], "--out", "probs")
             left = {name.partition("/")[2][33:] for name in contents(Path("probs.unfinished"))}
-            assert left == {"", "segcal.json", ".result", "case-0.npy", "temperature/case-0.npy"}
+            assert left == {"", "segcal.json", "result", "case-0.npy", "temperature/case-0.npy"}
     succeed(*COMMANDS["apply"], "--out", "probs")
 
 

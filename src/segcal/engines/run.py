@@ -29,8 +29,7 @@ from segcal.version import __version__
 
 _FOLDERS = ("finished", "fits")
 _KEPT = ("finished case", "fit")
-_RESULT = ".result"
-"""Name of the file with the result of a case; nothing else that is written for one begins with a dot."""
+_RESULT = "result"
 
 Work = Callable[[str, Path | None], bytes]
 """Computes the result of the case with a name, and writes its files, if it has any, to a folder."""

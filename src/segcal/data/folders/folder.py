@@ -33,6 +33,9 @@ _LAYOUTS = (ours, bids, nnunet, totalsegmentator)
 """The first that matches a folder reads it."""
 
 
+_TAKEN = {MARKER, "result"}
+"""Names of other files where the maps of a case are written."""
+
 _NO_BACKGROUND = -1
 """Value of `background` that says that there is none, whatever the classes are called."""
 
@@ -128,7 +131,7 @@ class Folder(Sequence[Case]):
         names = self.class_names or ()
         usable = all(re.fullmatch(r"[^./\\\0-\x1f][^/\\\0-\x1f]{0,50}", name) for name in names)
         # some file systems take names for the same that differ in case, or in how accents are encoded
-        different = {unicodedata.normalize("NFC", name).casefold() for name in names} - {MARKER}
+        different = {unicodedata.normalize("NFC", name).casefold() for name in names} - _TAKEN
         if not usable or len(different) < self.num_classes:
             names = tuple(map(str, range(self.num_classes)))
         return [root / name for name in names]
