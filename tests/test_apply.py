@@ -90,9 +90,9 @@ def test_labels_are_kept_in_the_files(tmp_path: Path, data: Path, dims: int, dty
 @pytest.mark.parametrize("slab", [1, 4000])
 def test_slabs_equal_the_whole(tmp_path: Path, data: Path, slab: int, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = open_folder(data)
-    apply_to_folder(scaling(2.0), folder, out=tmp_path / "whole", maps=True)
+    apply_to_folder(scaling(2.0), folder, out=tmp_path / "whole", maps=["temperature"])
     monkeypatch.setattr("segcal.cases.reading.SLAB", slab)
-    apply_to_folder(scaling(2.0), folder, out=tmp_path / "slabs", maps=True)
+    apply_to_folder(scaling(2.0), folder, out=tmp_path / "slabs", maps=["temperature"])
     written = sorted((tmp_path / "whole").rglob("*.npy"))
     assert len(written) == 10
     for path in written:
@@ -102,7 +102,7 @@ def test_slabs_equal_the_whole(tmp_path: Path, data: Path, slab: int, monkeypatc
 
 def test_temperature_maps(tmp_path: Path, data: Path, dims: int) -> None:
     folder = open_folder(data)
-    apply_to_folder(scaling(1.7), folder, out=tmp_path / "out", maps=True)
+    apply_to_folder(scaling(1.7), folder, out=tmp_path / "out", maps=["temperature"])
     for name in folder.names:
         np.testing.assert_array_equal(
             np.load(tmp_path / "out" / "temperature" / f"{name}.npy"), np.full(SIZES[dims], np.float32(1.7))
@@ -140,7 +140,7 @@ def test_nifti_keeps_labels_and_geometry(tmp_path: Path, dtype: str) -> None:
         truth = np.asarray(case.labels).T.astype(np.uint8)
         nibabel.save(nibabel.Nifti1Image(truth, AFFINE), tmp_path / "data" / "labels" / f"{case.name}.nii.gz")
     folder = open_folder(tmp_path / "data")
-    apply_to_folder(scaling(100.0), folder, out=tmp_path / "out", dtype=dtype, maps=True)
+    apply_to_folder(scaling(100.0), folder, out=tmp_path / "out", dtype=dtype, maps=["temperature"])
     for case in make_cases(3):
         written = nibabel.load(tmp_path / "out" / f"{case.name}.nii.gz")
         np.testing.assert_array_equal(written.affine, AFFINE)
@@ -211,7 +211,7 @@ def spoil_last(data: Path) -> None:
     ("options", "spoil", "error", "message"),
     [
         ({"dtype": "float8"}, None, InputError, "dtype must be one of float32, float16, got 'float8'"),
-        ({"calibrator": Shift(CLASSES), "maps": True}, None, InputError, "'shift' has no temperature"),
+        ({"calibrator": Shift(CLASSES), "maps": ["temperature"]}, None, InputError, "'shift' has no temperature"),
         ({"calibrator": segcal.create("ts", CLASSES)}, None, InputError, "not been fitted"),
         ({"calibrator": Liar(CLASSES)}, None, RuntimeError, "labels of case 'huge' would change"),
         ({}, spoil_last, InputError, "logits must be finite.* got nan .* case 'tied'"),
@@ -233,3 +233,26 @@ def test_nothing_is_left_of_a_failure(
         apply_to_folder(arguments.pop("calibrator"), folder, out=tmp_path / "out", **arguments)
     finished = ["out.unfinished"] if spoil else []  # the cases before it, for the next run
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", *finished]
+
+
+def test_maps_of_uncertainty_follow_from_what_is_written(tmp_path: Path, data: Path) -> None:
+    folder = open_folder(data)
+    maps = ["entropy", "confidence", "labels"]
+    apply_to_folder(scaling(1.7), folder, out=tmp_path / "out", dtype="float16", maps=maps)
+    for case in folder:
+        probs = np.load(tmp_path / "out" / f"{case.name}.npy").astype(np.float32)
+        found = {name: np.load(tmp_path / "out" / name / f"{case.name}.npy") for name in maps}
+        np.testing.assert_array_equal(found["labels"], np.asarray(case.logits).argmax(0))
+        assert found["labels"].dtype == np.uint8
+        np.testing.assert_array_equal(found["confidence"], probs.max(0))
+        logs = np.log(np.where(probs > 0, probs, 1))
+        np.testing.assert_allclose(found["entropy"], -(probs * logs).sum(0), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("maps", "message"),
+    [(["heat"], "maps must be among temperature, entropy"), (["disagreement"], "'ts' does not look at several passes")],
+)
+def test_maps_that_cannot_be_made_are_refused(tmp_path: Path, data: Path, maps: list[str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        apply_to_folder(scaling(1.7), open_folder(data), out=tmp_path / "out", maps=maps)

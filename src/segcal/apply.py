@@ -1,9 +1,9 @@
-"""A fitted calibrator over a folder: probabilities and temperature maps, written slab by slab with every label kept."""
+"""A fitted calibrator over a folder: probabilities and maps, written slab by slab with every label kept."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,19 +11,29 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from segcal.calibrators import Calibrator
+from segcal.calibrators import CalibratedSlab, Calibrator
 from segcal.data.folders.crop import Crop
 from segcal.data.folders.folder import Folder
 from segcal.data.io.base import Shape
 from segcal.engines import Run, engine_of, write_cases
 from segcal.files.prefetch import prefetch
 from segcal.functional.pixels import moved_labels
-from segcal.functional.probability import keep_labels, keep_sides
+from segcal.functional.probability import keep_labels, keep_sides, predicted_labels
+from segcal.functional.uncertainty import entropy_of
+from segcal.text import suggestion
 from segcal.types import Activation, Array, Case, InputError, Logits, Probs
 
 _AT_ONCE = 1 << 23
 """Probabilities outside of a crop that are written at a time."""
+
+MAPS: dict[str, float] = {"temperature": 1, "entropy": 0, "disagreement": 0, "confidence": 1, "labels": 0}
+"""Maps that can be written beside probabilities, and their value where nnU-Net has predicted nothing.
+
+Entropy and disagreement (mutual information between label and pass) are in nats; confidence is the probability of the
+predicted label.
+"""
 
 _PRECISIONS = {"float32": torch.float32, "float16": torch.float16}
 
@@ -34,30 +44,30 @@ def apply_to_folder(
     *,
     out: Path,
     dtype: str = "float32",
-    maps: bool = False,
+    maps: Sequence[str] = (),
     run: Run | None = None,
 ) -> dict[str, int] | None:
-    """Write calibrated probabilities of every case to `out`, and temperature maps to `out/temperature`.
+    """Write calibrated probabilities of every case to `out`, and each map to a folder of its name in it.
 
     Until all cases are written, the output has the name `OUT.unfinished`. What an interrupted run, or an earlier run
     into the same folder, has written with the same calibrator is kept, unless the files of the case have changed since.
 
     A sigmoid head has one probability per channel, above 0.5 where the channel is predicted; several channels have
-    temperature maps in a folder each, `out/temperature/CHANNEL`.
+    maps in a folder each, such as `out/temperature/CHANNEL`.
 
     Args:
         calibrator: A fitted one.
         folder: The cases; determines the format of each file.
         out: Appears when all cases are written.
         dtype: "float32" or "float16".
-        maps: Whether to write temperature maps.
+        maps: Names of the maps to write, among `MAPS`.
         run: How the work is divided and shown; by default between the processes of torchrun, if there are several.
 
     Returns:
         How many cases and pixels were written, and how many predicted labels changed; None where another process
         publishes the output.
     """
-    output = CalibratedFiles(calibrator.applied, folder, dtype, maps)
+    output = CalibratedFiles(calibrator.applied, folder, dtype, tuple(maps))
     with run or Run("apply", out, engine_of()) as begun:
         return write_cases(output, folder, begun)
 
@@ -68,42 +78,49 @@ class WrittenSlab(NamedTuple):
     Attributes:
         start: The first row.
         probabilities: `[L, rows, ...]`, in the precision of the file.
-        temperature: `[1 or C, rows, ...]` if maps are written.
+        maps: Each map `[1 or C, rows, ...]` by its name.
         moved: How many labels changed.
     """
 
     start: int
     probabilities: Array
-    temperature: Array | None
+    maps: dict[str, Array]
     moved: int
 
 
 @dataclass(frozen=True)
 class CalibratedFiles:
-    """The output of a calibrator: a file of probabilities for each case and perhaps a temperature map.
+    """The output of a calibrator: a file of probabilities for each case, and of each map.
 
     Attributes:
         calibrator: A fitted one.
         like: The folder of the cases; determines the format of each file.
         dtype: "float32" or "float16".
-        maps: Whether to write temperature maps to the folder `temperature`.
+        maps: Names of the maps to write, each to the folder of its name.
     """
 
     calibrator: Calibrator
     like: Folder
     dtype: str = "float32"
-    maps: bool = False
+    maps: tuple[str, ...] = ()
     kind = "probabilities"
 
     def __post_init__(self) -> None:
         if self.dtype not in _PRECISIONS:
             raise InputError(f"dtype must be one of {', '.join(_PRECISIONS)}, got '{self.dtype}'")
-        if self.maps and not self.calibrator.has_temperature:
+        if unknown := [name for name in self.maps if name not in MAPS]:
+            raise InputError(f"maps must be among {', '.join(MAPS)}, got '{unknown[0]}'{suggestion(unknown[0], MAPS)}")
+        if "temperature" in self.maps and not self.calibrator.has_temperature:
             raise InputError(f"'{self.calibrator.method}' has no temperature; leave out --temperature")
+        if "disagreement" in self.maps and not self.calibrator.uses_passes:
+            raise InputError(
+                f"'{self.calibrator.method}' does not look at several passes, so that there is no disagreement between "
+                "them; fit 'pool' on cases with passes"
+            )
 
     def identity(self) -> list[Any]:
         """Return everything that decides what is written except the files of the cases."""
-        return [self.calibrator.identity(), self.dtype, self.maps]
+        return [self.calibrator.identity(), self.dtype, list(self.maps)]
 
     def companions(self) -> Iterator[Path]:
         """Yield the files that nnU-Net needs beside its archives, so that it reads the output as its own."""
@@ -123,55 +140,75 @@ class CalibratedFiles:
             probs, moved = _rounded(calibrator, exact, slab.raw, _PRECISIONS[self.dtype])
             if moved and calibrator.preserves_labels:
                 raise RuntimeError(f"{moved} labels of case '{case.name}' would change, which must never happen")
-            map_ = slab.temperature
-            heat = map_[0].float().cpu().numpy() if self.maps and map_ is not None else None
+            maps = {name: _map(name, slab, probs) for name in self.maps}
             start = slab.rows.start
-            del slab, exact, map_  # before the next slab is read
-            yield WrittenSlab(start, probs[0].cpu().numpy(), heat, moved)
-            del probs, heat
+            del slab, exact  # before the next slab is read
+            yield WrittenSlab(start, probs[0].cpu().numpy(), maps, moved)
+            del probs, maps
 
     def write(self, name: str, folder: Path) -> dict[str, int]:
         """Write the files of a case, and return its pixels and how many labels changed."""
         (case,) = self.like.subset([name])
-        files, crop, places = self.like.find(name), self.like.crops.get(name), self._map_folders(folder)
+        files, crop = self.like.find(name), self.like.crops.get(name)
         shape = (case.logits.shape[0], *(case.logits.shape[1:] if crop is None else crop.shape))
-        for place in places:
-            place.mkdir(parents=True, exist_ok=True)
+        places = {kind: self.like.map_folders(folder / kind) for kind in self.maps}
         changed = 0
         with ExitStack() as stack:
-            scores = stack.enter_context(files.create_scores(folder, shape, self.dtype))
-            heats = [stack.enter_context(files.create_map(place, shape[1:], "float32")) for place in places]
+            scores, writers = stack.enter_context(files.create_scores(folder, shape, self.dtype)), {}
+            for kind, channels in places.items():
+                for place in channels:
+                    place.mkdir(parents=True, exist_ok=True)
+                created = [files.create_map(place, shape[1:], self._map_dtype(kind)) for place in channels]
+                writers[kind] = [stack.enter_context(each) for each in created]
             # the next slab is computed while this one is written
             for slab in stack.enter_context(closing(prefetch(self.pieces(case)))):
                 scores.write(slab.start, slab.probabilities)
-                for k, heat in enumerate(heats):
-                    assert slab.temperature is not None
-                    heat.write(slab.start, slab.temperature[k])
+                for kind, values in slab.maps.items():
+                    for writer, channel in zip(writers[kind], values, strict=True):
+                        writer.write(slab.start, channel)
                 changed += slab.moved
                 del slab  # before the next one is waited for
         return {"pixels": math.prod(shape[1:]), "changed": changed}
 
-    def _map_folders(self, folder: Path) -> list[Path]:
-        return self.like.map_folders(folder / "temperature") if self.maps else []
+    def _map_dtype(self, kind: str) -> str:
+        return "float32" if kind != "labels" else "uint8" if self.calibrator.num_classes <= 256 else "uint16"
+
+
+_OF_PROBABILITIES: dict[str, Callable[[Probs], Tensor]] = {
+    "entropy": entropy_of,
+    "confidence": lambda probs: probs.amax(dim=1, keepdim=True),
+    "labels": lambda probs: predicted_labels(probs).unsqueeze(1),
+}
+
+
+def _map(name: str, slab: CalibratedSlab, probs: Probs) -> Array:
+    """Return a map `[1 or C, rows, ...]` of a slab, or of its probabilities as they are written."""
+    if name in _OF_PROBABILITIES:
+        sigmoid, wide = slab.calibrator.activation == "sigmoid", probs.float()
+        found = _OF_PROBABILITIES[name](torch.stack([1 - wide, wide], dim=1) if sigmoid else wide)
+        return (found[:, 0] if sigmoid else found)[0].cpu().numpy()
+    values = slab.temperature if name == "temperature" else slab.disagreement()
+    assert values is not None
+    return values[0].float().cpu().numpy()
 
 
 def _put_back(slabs: Iterator[WrittenSlab], crop: Crop, activation: Activation) -> Iterator[WrittenSlab]:
     """Put the slabs of a case back into its volume, whose other voxels stay what nnU-Net has made of them.
 
-    They are background with a probability of 1, or no channel at all, and have a temperature of 1.
+    They are background with a probability of 1, or no channel at all.
     """
     plane, rows = Crop(crop.shape[1:], crop.box[1:]), crop.box[0]
     for slab in slabs:
         if not slab.start:
             yield from _outside(slab, range(rows.start), plane.shape, activation)
-        probs, heat = plane.put_back_probabilities(slab.probabilities, activation), slab.temperature
-        hot = None if heat is None else plane.put_back(heat, outside=1)
+        probs = plane.put_back_probabilities(slab.probabilities, activation)
+        maps = {name: plane.put_back(values, outside=MAPS[name]) for name, values in slab.maps.items()}
         start = rows.start + slab.start
         stop = start + probs.shape[1]
-        yield WrittenSlab(start, probs, hot, slab.moved)
+        yield WrittenSlab(start, probs, maps, slab.moved)
         if stop == rows.stop:
             yield from _outside(slab, range(stop, crop.shape[0]), plane.shape, activation)
-        del slab, probs, heat, hot
+        del slab, probs, maps
 
 
 def _outside(like: WrittenSlab, rows: range, space: Shape, activation: Activation) -> Iterator[WrittenSlab]:
@@ -183,9 +220,10 @@ def _outside(like: WrittenSlab, rows: range, space: Shape, activation: Activatio
         probs = np.zeros((classes, count, *space), like.probabilities.dtype)
         if activation == "softmax":
             probs[0] = 1
-        heat = like.temperature
-        hot = None if heat is None else np.ones((len(heat), count, *space), heat.dtype)
-        yield WrittenSlab(start, probs, hot, 0)
+        maps = {
+            name: np.full((len(values), count, *space), MAPS[name], values.dtype) for name, values in like.maps.items()
+        }
+        yield WrittenSlab(start, probs, maps, 0)
 
 
 def _rounded(calibrator: Calibrator, exact: Probs, raw: Logits, dtype: torch.dtype) -> tuple[Probs, int]:

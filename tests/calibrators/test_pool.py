@@ -260,3 +260,19 @@ def pooled() -> Iterator[Subject]:
 def test_contract_with_passes(pooled: Subject, check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("segcal.calibrators.pool.within_one_error", lambda totals, best: np.zeros(len(totals), bool))
     check(pooled, tmp_path)
+
+
+def test_an_automatic_choice_takes_the_pool_where_passes_help(tmp_path: Path) -> None:
+    cases, among = looks(8), ("ts", "cts", "pool")
+    auto = segcal.create("auto", CLASSES, candidates=among).fit(cases)
+    details = auto.fit_report_.details
+    assert details["chosen"] == "pool"
+    assert details["scores"]["pool"]["nll"] < 0.9 * details["scores"]["cts"]["nll"]
+    assert auto.uses_passes
+    auto.save(tmp_path / "auto")
+    logits, passes = tensors(cases[0])
+    again = segcal.load(tmp_path / "auto")
+    assert torch.equal(again(logits, None, passes), auto(logits, None, passes))
+    plain = segcal.create("auto", CLASSES, candidates=among).fit([replace(case, passes=None) for case in cases])
+    assert "pool" not in plain.fit_report_.details["scores"]
+    assert not plain.uses_passes

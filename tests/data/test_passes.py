@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from segcal.apply import apply_to_folder
 from segcal.calibrators import create
@@ -89,9 +90,13 @@ def test_a_pool_is_fitted_and_applied_on_a_folder(data: Path, tmp_path: Path) ->
     folder = open_folder(data)
     pool = create("pool", 2).fit(folder)
     assert pool.uses_passes
-    written = apply_to_folder(pool, folder, out=tmp_path / "out")
+    written = apply_to_folder(pool, folder, out=tmp_path / "out", maps=["disagreement"])
     assert written is not None
     assert written["changed"] == 0
     for case in folder:
         probs = np.load(tmp_path / "out" / f"{case.name}.npy")
         np.testing.assert_array_equal(probs.argmax(0), np.asarray(case.logits).argmax(0))
+        members = torch.softmax(torch.as_tensor(np.stack([case.logits, *case.each_pass])), dim=1).numpy()
+        mean = members.mean(0)
+        expected = -(mean * np.log(mean)).sum(0) + (members * np.log(members)).sum(1).mean(0)
+        np.testing.assert_allclose(np.load(tmp_path / "out/disagreement" / f"{case.name}.npy"), expected, atol=1e-5)

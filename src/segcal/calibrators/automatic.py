@@ -28,6 +28,7 @@ from segcal.calibrators.class_conditional import ArgmaxPreservingScaling, OrderP
 from segcal.calibrators.contextual import ContextualTemperatureScaling
 from segcal.calibrators.ensemble import EnsembleTemperatureScaling
 from segcal.calibrators.local import LocalTemperatureScaling
+from segcal.calibrators.pool import PooledPasses
 from segcal.calibrators.report import Learned
 from segcal.calibrators.shared.context_sample import draw_sample
 from segcal.calibrators.shared.cross_validation import FALLBACK, CrossValidation
@@ -76,8 +77,9 @@ _CANDIDATES = {
     "cmsop": _Candidate(OrderPreservingScaling, 7),
     "cmsap": _Candidate(ArgmaxPreservingScaling, 8),
     "lts": _Candidate(LocalTemperatureScaling, 2, trained=True),
+    "pool": _Candidate(PooledPasses, 9),
 }
-"""In order of simplicity."""
+"""In order of simplicity; "pool" is tried where the cases have further passes, which it then needs ever after."""
 
 CANDIDATES = tuple(_CANDIDATES)
 DEFAULT_CANDIDATES = tuple(name for name in CANDIDATES if name not in ("cmsop", "cmsap"))
@@ -105,6 +107,7 @@ class AutomaticChoice(Calibrator):
     spatial_dims: int
     method = "auto"
     preserves_labels = True
+    reads_passes = True
     fit_settings = LocalTemperatureScaling.fit_settings - {"checkpoint"}
 
     choice: Int64[Tensor, ""]
@@ -159,11 +162,14 @@ class AutomaticChoice(Calibrator):
         started = perf_counter()
         begin_stage("reading the cases", 1, 1)
         simplest = self._new(FALLBACK)
+        several, stream = stream, stream.without_passes()
         simplest._fit_stream(stream, None, None)  # goes through all cases, so that bad ones are refused by name
-        context = any(issubclass(_CANDIDATES[name].kind, ContextualTemperatureScaling) for name in self.candidates)
-        sample = draw_sample(stream, spatial_dims=self.spatial_dims, features=context)
-        scores = CrossValidation.of(sample)
-        search = Search(self._new, scores, sample, stream, validation, settings, self.bounds)
+        contextual = (ContextualTemperatureScaling, PooledPasses)
+        context = any(issubclass(_CANDIDATES[name].kind, contextual) for name in self.candidates)
+        drawn = several if "pool" in self.candidates else stream
+        sample = draw_sample(drawn, spatial_dims=self.spatial_dims, features=context)
+        scores, apart = CrossValidation.of(sample), None if validation is None else validation.without_passes()
+        search = Search(self._new, scores, sample, several, apart, settings, self.bounds)
         chosen, why, plan = FALLBACK, _unscored(scores, len(self.candidates)), Plan((), {})
         if scores.groups >= _FEWEST_GROUPS and len(self.candidates) > 1:
             plan = self._plan(search, started)
@@ -172,10 +178,10 @@ class AutomaticChoice(Calibrator):
         if chosen != FALLBACK:
             begin_stage(f"fitting {chosen}, which is chosen", 1, 1)
             found = self._new(chosen).to(stream.device)
-            if isinstance(found, ContextualTemperatureScaling):
-                found._fit_stream(stream, None, sample)
+            if isinstance(found, contextual):
+                found._fit_stream(several if found.reads_passes else stream, None, sample)
             else:
-                found._fit_stream(stream, validation, settings)
+                found._fit_stream(stream, apart, settings)
         self._adopt(chosen, found.to(self.fitted.device))
         report = found.fit_report_
         return Learned(
@@ -200,7 +206,7 @@ class AutomaticChoice(Calibrator):
         """Return what will be tried; trained candidates are timed by a few epochs on one image."""
         costs = dict[str, float]()
         used = np.flatnonzero(search.scores.fold >= 0).tolist()
-        first, short = search.stream.part(used[:1]), replace(search.settings, watch=None)
+        first, short = search.plain.part(used[:1]), replace(search.settings, watch=None)
         trained = [name for name in self.candidates if _CANDIDATES[name].trained]
         for number, name in enumerate(trained, 1):
             begin_stage(f"estimating the time of {name}", number, len(trained))
@@ -213,7 +219,8 @@ class AutomaticChoice(Calibrator):
                 costs[name] = extrapolated(train, _EPOCHS, epochs)
             except InputError as error:
                 search.scores.begin(name).failure = f"could not be fitted: {error}"
-        quick = tuple(name for name in self.candidates if name not in trained)
+        without = [*trained, *(["pool"] if search.sample.passes is None else [])]
+        quick = tuple(name for name in self.candidates if name not in without)
         return Plan(quick, agreed(costs, search.stream.device), perf_counter() - started, self.time_limit)
 
     def _compare(self, search: Search, plan: Plan) -> tuple[str, str]:

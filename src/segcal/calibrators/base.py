@@ -28,6 +28,7 @@ from segcal.files import staged_folder
 from segcal.functional.checks import check_logits, check_passes, ignored_labels
 from segcal.functional.division import finite_in, softmax_of
 from segcal.functional.probability import at_least_float32, keep_labels, probabilities
+from segcal.functional.uncertainty import disagreement_of
 from segcal.kernels.denormals import with_denormals
 from segcal.kernels.dispatch import engine_for
 from segcal.text import suggestion, warn_caller
@@ -88,6 +89,11 @@ class CalibratedSlab:
     def probabilities(self) -> Probs:
         """Return float32 probabilities, the same bits for any number of threads."""
         return softmax_of(self.logits())
+
+    def disagreement(self) -> Tensor | None:
+        """Return the mutual information of label and pass `[1, 1, *S]`; None without passes."""
+        inner, passes = self.slab.inner, self.slab.passes
+        return None if passes is None else disagreement_of(self.raw, passes[:, :, :, inner])
 
 
 @public

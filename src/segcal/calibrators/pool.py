@@ -162,9 +162,9 @@ def compare(
 def held_out(sample: ContextSample, num_classes: int, bounds: tuple[float, float]) -> Float64[np.ndarray, "folds 3"]:
     """Return pixels, NLL and loss of `cts` on each fold left out, with ridges chosen on the other folds.
 
-    Where only one temperature can be fitted, the sample is scored at its own temperature.
+    Where only one temperature can be fitted, each fold is scored at that of the sample.
     """
-    one = sample.temperature
+    one, data = sample.temperature, sample.data
     fit = ContextFit(num_classes, sample, None, usual_floor(one, bounds), bounds)
     low, high = fit.searched
     if sample.folds == 1 or not low < one < high:

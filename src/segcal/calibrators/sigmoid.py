@@ -207,6 +207,11 @@ class CalibratedChannels(CalibratedSlab):
         heats = [part.temperature for part in parts]
         self.temperature = None if any(heat is None for heat in heats) else torch.cat(cast(list[Tensor], heats), dim=1)
 
+    def disagreement(self) -> Tensor | None:
+        """Return the mutual information of each channel `[1, C, *S]`; None without passes."""
+        found = [part.disagreement() for part in self.parts]
+        return None if any(part is None for part in found) else torch.cat(cast(list[Tensor], found), dim=1)
+
     def logits(self) -> Logits:
         """Return the calibrated logit of each channel, in at least float32."""
         return torch.cat([log_odds(part.logits()) for part in self.parts], dim=1)

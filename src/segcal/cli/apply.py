@@ -28,6 +28,10 @@ def apply(
     run_options: RunOptions,
     out: Annotated[Path, option(OUTPUT, "Folder to write the probabilities in.")],
     temperature: Annotated[bool, option(OUTPUT, "Also write temperature maps.", "--temperature")] = False,
+    maps: Annotated[
+        list[str] | None,
+        option(OUTPUT, "Further maps: entropy, confidence, labels, disagreement (of passes), temperature."),
+    ] = None,
     dtype: Annotated[str, option(OUTPUT, "Precision of the files: float32 or float16.")] = "float32",
     split: Split = None,
     passes: Passes = None,
@@ -55,7 +59,8 @@ def apply(
     folder = open_at(data, FolderOptions(passes=passes, scores=scores), split, **known, require_labels=False)
     with progress_of("calibrating") as progress:
         run = Run("apply", out, engine, partial(Tracked, progress=progress))
-        written = apply_to_folder(fitted, folder, out=out, dtype=dtype, maps=temperature, run=run)
+        wanted = dict.fromkeys([*(maps or []), *(["temperature"] if temperature else [])])
+        written = apply_to_folder(fitted, folder, out=out, dtype=dtype, maps=list(wanted), run=run)
     if written is None:
         return
     if as_json:

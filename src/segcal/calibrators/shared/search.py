@@ -8,7 +8,7 @@ the penalties for a fold are chosen on the other folds.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from time import perf_counter
 
@@ -22,6 +22,7 @@ from segcal.calibrators.local import LocalTemperatureScaling
 from segcal.calibrators.shared.context_fit import ContextFit
 from segcal.calibrators.shared.context_sample import ContextSample
 from segcal.calibrators.shared.cross_validation import FALLBACK, CrossValidation
+from segcal.calibrators.shared.pooling_fit import choose_weights
 from segcal.calibrators.tempered import TemperedSlab
 from segcal.cases import CaseStream, StreamedCase
 from segcal.functional.log_linear import FeaturePixels, loss_sums, read_loss
@@ -60,15 +61,19 @@ class Search:
         TS, the fallback, is scored whatever happens, and so are contextual methods, whose fits are shared.
         """
         started, score, candidate = perf_counter(), self.scores.begin(name), self.new(name)
+        score.numbers, search = candidate.learned, self
+        if candidate.reads_passes:
+            assert self.sample.passes is not None
+            search, candidate = self.pooled, self.new("cts+classes")
+            score.numbers = candidate.learned + len(self.sample.passes) + 1
         contextual = candidate if isinstance(candidate, ContextualTemperatureScaling) else None
-        score.numbers = candidate.learned
         trained = isinstance(candidate, LocalTemperatureScaling)
         for fold in range(self.scores.folds):
             try:
                 if trained:
                     sums = self._trained(name, fold)
                 elif contextual is not None:
-                    sums = self._contextual(contextual, fold)
+                    sums = search._contextual(contextual, fold)
                 else:
                     sums = self._sampled(name, fold)
             except InputError as error:
@@ -80,6 +85,18 @@ class Search:
             if fold == 0 and name != FALLBACK and contextual is None and self.scores.is_far_behind(name):
                 break
         score.seconds = perf_counter() - started
+
+    @property
+    def plain(self) -> CaseStream:
+        """All cases without their passes, for candidates that are trained."""
+        return self.stream.without_passes()
+
+    @cached_property
+    def pooled(self) -> Search:
+        """The same search over the cases pooled with their passes, each by weights learned without its fold."""
+        pool = choose_weights(self.sample, keep=True)
+        dims = self.stream[0].case.logits.ndim - 1
+        return replace(self, sample=pool.pooled_sample(self.stream, self.sample, dims))
 
     @cached_property
     def fit(self) -> ContextFit | None:
@@ -145,10 +162,10 @@ class Search:
     def _trained(self, name: str, fold: int) -> Array:
         """Return the NLL of the groups of a fold for a method that is trained on whole images."""
         rest, held_out = self.scores.parts(fold)
-        left = self.stream.part(held_out)
+        left = self.plain.part(held_out)
         apart = None if self.validation is None else cases_apart(self.validation, left)
         fitted = self.new(name).to(self.stream.device)
-        fitted._fit_stream(self.stream.part(rest), apart, self.settings)
+        fitted._fit_stream(self.plain.part(rest), apart, self.settings)
         self.scores.scored[name].numbers = fitted.learned
         sums = np.zeros(self.scores.groups)
         for number, case in zip(held_out, left, strict=True):
