@@ -8,6 +8,7 @@ import torch
 
 from segcal.functional.pooling import lifted, mixture_weights, pooled_logits
 
+ONE = torch.ones((), dtype=torch.float64)
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -51,8 +52,10 @@ def test_the_pool_is_the_mean_of_probabilities() -> None:
     logits, passes = torch.randn(2, 3, 5, generator=generator), torch.randn(2, 2, 3, 5, generator=generator)
     weights = torch.tensor([0.5, 0.2, 0.3], dtype=torch.float64)
     mean = 0.5 * logits.softmax(1) + 0.2 * passes[:, 0].softmax(1) + 0.3 * passes[:, 1].softmax(1)
-    torch.testing.assert_close(pooled_logits(logits, passes, weights, keep=False).exp(), mean)
-    kept = pooled_logits(logits, passes, weights, keep=True)
+    torch.testing.assert_close(pooled_logits(logits, passes, weights, ONE, keep=False).exp(), mean)
+    warm = pooled_logits(2 * logits, 2 * passes, weights, 2 * ONE, keep=False)
+    torch.testing.assert_close(warm.exp(), mean)
+    kept = pooled_logits(logits, passes, weights, ONE, keep=True)
     assert torch.equal(kept.argmax(1), logits.argmax(1))
     same = mean.argmax(1) == logits.argmax(1)
     assert 0 < int(same.sum()) < same.numel()
@@ -66,7 +69,7 @@ def test_labels_are_kept_where_logits_are_tied_or_far_apart(dtype: torch.dtype) 
     logits[:, :, 1000:2000] *= 1 + torch.finfo(dtype).eps
     logits[:, :, 2000:] *= 100
     passes = (5 * torch.randn(1, 3, 4, 4000, generator=generator)).to(dtype)
-    found = pooled_logits(logits, passes, torch.full((4,), 0.25, dtype=torch.float64), keep=True)
+    found = pooled_logits(logits, passes, torch.full((4,), 0.25, dtype=torch.float64), ONE, keep=True)
     assert found.isfinite().all()
     assert torch.equal(found.argmax(1), logits.argmax(1))
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import torch
 from segcal.calibrators import create, load
 from segcal.data.folders.folder import open_folder
 from segcal.functional.probability import logits_from_probabilities
+from segcal.text import CalibrationWarning
 from segcal.types import InputError
 from support.commands import refuse, succeed_json
 
@@ -220,3 +223,58 @@ def test_mistakes(home: Path, tmp_path: Path) -> None:
     refused = refuse("nnunet", "fit", home / "plain", "--out", tmp_path / "cal")
     assert "must hold probabilities in fold_*/validation" in refused
     assert not (tmp_path / "out").exists()
+
+
+def test_folds_are_pooled_as_they_were_when_the_pool_was_fitted(home: Path, tmp_path: Path) -> None:
+    """Two folds with different weights: their mean is calibrated with the folds as passes, its labels are kept."""
+    from nnunetv2.inference.predict_from_raw_data import nnUNetPredictor
+
+    model = tmp_path / "model"
+    shutil.copytree(home / "model", model)
+    content = torch.load(model / "fold_0" / "checkpoint_final.pth", weights_only=False)
+    generator = torch.Generator().manual_seed(1)
+    weights = {
+        name: value + 0.3 * torch.randn(value.shape, generator=generator)
+        for name, value in content["network_weights"].items()
+    }
+    (model / "fold_1").mkdir()
+    torch.save({**content, "network_weights": weights}, model / "fold_1" / "checkpoint_final.pth")
+    predicted = {}
+    for name, folds in (("mean", (0, 1)), ("0", (0,)), ("1", (1,))):
+        predictor = nnUNetPredictor(device=torch.device("cpu"), allow_tqdm=False)
+        predictor.initialize_from_trained_model_folder(str(model), folds, "checkpoint_final.pth")
+        predicted[name] = tmp_path / name
+        predicted[name].mkdir()
+        arguments = (str(home / "images"), str(predicted[name]))
+        predictor.predict_from_files_sequential(*arguments, save_probabilities=True)
+    passes = [predicted["0"], predicted["1"]]
+    folder = open_folder(predicted["mean"], labels=home / "labels", passes=passes)
+    pool = create("pool", 3, spatial_dims=3, ignore_index=folder.ignore_index)
+    with pytest.MonkeyPatch.context() as patch:  # random labels: passes could not help
+        patch.setattr("segcal.calibrators.pool.within_one_error", lambda totals, best: np.zeros(len(totals), bool))
+        patch.setattr(
+            "segcal.calibrators.pool.held_out",
+            lambda sample, *_: np.array([[1.0, *[float(sample.passes is not None)] * 2]]),
+        )
+        pool.fit(folder)
+    assert pool.uses_passes
+    predict(pool, home / "images", tmp_path / "out", model=model)
+    for case in folder:
+        plain, found = (archive(path / f"{case.name}.npz") for path in (predicted["mean"], tmp_path / "out"))
+        np.testing.assert_array_equal(found.argmax(0), plain.argmax(0))
+        expected = torch.cat([slab.probabilities() for slab in pool.calibrate_case(case)], dim=2)[0].numpy()
+        np.testing.assert_allclose(found[(slice(None), *BOX)], expected, atol=2e-3)
+
+
+def test_a_mean_of_folds_is_not_what_cross_validation_calibrates(home: Path, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(home / "model", model)
+    (model / "fold_1").mkdir()
+    shutil.copy(model / "fold_0" / "checkpoint_final.pth", model / "fold_1")
+    folder = open_folder(home / "model", labels=home / "labels")
+    calibrator = create("ts", 3, ignore_index=folder.ignore_index).fit(folder)
+    with pytest.warns(UserWarning, match="applied to the mean of 2 networks, which is less confident"):
+        predict(calibrator, home / "images", tmp_path / "mean", model=model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", CalibrationWarning)
+        predict(calibrator, home / "images", tmp_path / "one", model=model, folds=[0])

@@ -52,6 +52,8 @@ class PooledPasses(Calibrator):
     reads_passes = True
     weights: Float64[Tensor, " M"]
     """Weight of each member, the first of which are the logits; the number 1 alone if passes are not used."""
+    member_temperature: Float64[Tensor, ""]
+    """Temperature of all members before they are pooled."""
 
     def __init__(
         self,
@@ -68,6 +70,7 @@ class PooledPasses(Calibrator):
         self.spatial_dims, self.bounds, self.context = spatial_dims, self.inner.bounds, self.inner.context
         self.free_labels, self.preserves_labels = bool(free_labels), not free_labels
         self.register_buffer("weights", torch.full((1,), torch.nan, dtype=torch.float64))
+        self.register_buffer("member_temperature", torch.tensor(torch.nan, dtype=torch.float64))
 
     @property
     def uses_passes(self) -> bool:
@@ -76,8 +79,8 @@ class PooledPasses(Calibrator):
 
     @property
     def learned(self) -> int:
-        """The weights, which sum to 1, and the values of `cts`."""
-        return self.weights.numel() - 1 + self.inner.learned
+        """The weights, which sum to 1, the temperature of the members, and the values of `cts`."""
+        return self.weights.numel() - 1 + int(self.uses_passes) + self.inner.learned
 
     def _learn(self, stream: CaseStream, *, validation: CaseStream | None = None, settings: Any = None) -> Learned:
         """Choose weights by cross-validation, compare the pool with single passes, and fit the better one.
@@ -94,10 +97,16 @@ class PooledPasses(Calibrator):
         self.inner._fit_stream(plain if pool is None else pool.pool(stream), None, chosen.sample)
         found = self.inner.fit_report_
         details: dict[str, Any] = {"chosen": "pool" if pool is not None else _name_of(found.details)}
-        details |= {"why": chosen.why, "weights": [1.0], **({} if pool is None else pool.details())}
+        details |= {
+            "why": chosen.why,
+            "weights": [1.0],
+            "member_temperature": 1.0,
+            **({} if pool is None else pool.details()),
+        }
         if self.free_labels:
             details["moved"] = 0.0 if pool is None else pool.moved(sample)
         self.register_buffer("weights", torch.tensor(details["weights"], dtype=torch.float64, device=stream.device))
+        self.member_temperature.fill_(details["member_temperature"])
         return Learned(
             pixels=sample.pixels,
             nll_before=sample.nll / sample.pixels,
@@ -117,7 +126,8 @@ class PooledPasses(Calibrator):
                 f"this PooledPasses needs the {self.weights.numel() - 1} passes that it was fitted with, got "
                 f"{members - 1}; give them as passes (B, K, L, *S), in the same order"
             )
-        return self.inner._map(pooled_logits(logits, passes, self.weights, keep=self.preserves_labels))
+        pooled = pooled_logits(logits, passes, self.weights, self.member_temperature, keep=self.preserves_labels)
+        return self.inner._map(pooled)
 
     def _summary(self) -> dict[str, object]:
         return {"weights": [round(weight, 3) for weight in self.weights.tolist()]}
@@ -126,6 +136,8 @@ class PooledPasses(Calibrator):
         shares = self.weights
         if not bool((shares >= 0).all()) or abs(float(shares.sum()) - 1) > 1e-6:
             return "'weights' must be at least 0 and sum to 1"
+        if not 0 < float(self.member_temperature) < float("inf"):
+            return "'member_temperature' must be above 0"
         return self.inner._problem()
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:

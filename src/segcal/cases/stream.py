@@ -143,6 +143,7 @@ class CaseStream:
         self.images, self.passes, self.labelled = images, passes, labelled
         sequence = kept if isinstance(kept, Sequence) else list(kept)
         self._change: Change | None = None
+        self._hides_passes = not passes
         self._store = _Store(sequence, _free_memory(self.device) if memory is None else memory)
         self._positions: Sequence[int] = range(len(sequence))
 
@@ -177,12 +178,12 @@ class CaseStream:
     @property
     def pass_count(self) -> int:
         """Number of further passes of each case that its slabs carry."""
-        return len(self[0].case.each_pass) if self.passes and self._change is None else 0
+        return 0 if self._hides_passes or self._change is not None else len(self[0].case.each_pass)
 
     def without_passes(self) -> CaseStream:
         """Return the same cases without their passes; what is kept and remembered is shared."""
         found = self.part(range(len(self)))
-        found.passes = False
+        found._hides_passes = True
         return found
 
     def changed(self, change: Change) -> CaseStream:
@@ -208,8 +209,9 @@ class CaseStream:
         case = self._store.cases[position]
         if not isinstance(case, Case):
             raise not_a_case(case)
-        case = replace(case, image=case.image if self.images else None, passes=case.passes if self.passes else None)
+        case = case if self.passes else replace(case, passes=None)
         check_shape(case, self.num_classes)
+        case = case if self.images else replace(case, image=None)
         store, count = self._store, len(case.each_pass)
         if self.passes:
             store.passes = store.passes or (count, case.name)
@@ -264,7 +266,7 @@ class StreamedCase:
     def slabs(self, context: int = 0) -> Iterator[Slab]:
         """Yield the case in slabs of bounded size, each with up to `context` more slices on either side."""
         labels, all_finite = self.labels, True
-        scores = self.shape[0] * (1 + (len(self.case.each_pass) if self._stream.passes else 0))
+        scores = self.shape[0] * (1 + (0 if self._stream._hides_passes else len(self.case.each_pass)))
         for rows, inner in slab_rows((scores, *self.shape[1:]), context):
             # nothing here refers to a slab that was yielded, so that the caller can drop it before the next is read
             logits, finite = self._read((rows,))
@@ -287,7 +289,7 @@ class StreamedCase:
 
     def _passes(self, place: tuple[slice, ...]) -> Passes | None:
         """Return the checked scores `[1, K, L, *S]` of further passes in a part of the case."""
-        if self.case.passes is None or not self._stream.passes:
+        if self.case.passes is None or self._stream._hides_passes:
             return None
         read = [read_scores(scores, place, self._stream.device) for scores in self.case.each_pass]
         classes, of = self._stream.num_classes, f"a pass of case '{self.name}'"

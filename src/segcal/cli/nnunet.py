@@ -22,6 +22,9 @@ def fit(
 ) -> None:
     """Fit a calibrator on the cross-validation of a trained nnU-Net: every case as predicted by the fold without it.
 
+    The result is for single folds ('predict --folds 0'). For the mean of several, predict labelled images that no fold
+    was trained on with nnUNetv2_predict --save_probabilities, and fit on these: segcal fit PREDICTIONS --labels LABELS.
+
     The folds must hold probabilities: nnUNetv2_train DATASET CONFIGURATION FOLD --val --npz, for every fold.
 
     Example: segcal nnunet fit nnUNet_results/Dataset004_Hippocampus/nnUNetTrainer__nnUNetPlans__3d_fullres --out cal/

@@ -2,10 +2,11 @@
 
 With members m = 0 .. K, the first of which are the logits themselves, and weights w on the simplex,
 
-    p(x) = sum_m w_m softmax(z_m(x)),
+    p(x) = sum_m w_m softmax(z_m(x) / T),
 
-as logarithms. The label of the first member is kept by lifting its probability to the largest, where another class
-has passed it. The mean log of the true class is concave in w, so its maximum is unique up to members that are alike.
+as logarithms, where T is one temperature of all members. The label of the first member is kept by lifting its
+probability to the largest, where another class has passed it. The mean log of the true class is concave in w, so its
+maximum is unique up to members that are alike.
 """
 
 from __future__ import annotations
@@ -25,28 +26,31 @@ _ARMIJO = 0.25
 _SMALLEST = 1e-300
 
 
-def pooled_logits(logits: Logits, passes: Passes, weights: Float64[Tensor, " M"], *, keep: bool) -> Logits:
+def pooled_logits(
+    logits: Logits, passes: Passes, weights: Float64[Tensor, " M"], temperature: Float64[Tensor, ""], *, keep: bool
+) -> Logits:
     """Return the logarithm of the weighted mean of probabilities, in float32 or float64.
 
     Args:
         logits: Logits of the first member.
         passes: Logits of the other members.
         weights: Weight of each member, the first included; they sum to 1.
+        temperature: Temperature of every member.
         keep: Whether the predicted labels are those of `logits`.
 
     Examples:
         >>> logits, passes = torch.tensor([[[0.2], [0.0]]]), torch.tensor([[[[0.0], [2.0]]]])
-        >>> half = torch.tensor([0.5, 0.5], dtype=torch.float64)
-        >>> pooled_logits(logits, passes, half, keep=False).softmax(1).flatten()
+        >>> half, one = torch.tensor([0.5, 0.5], dtype=torch.float64), torch.ones((), dtype=torch.float64)
+        >>> pooled_logits(logits, passes, half, one, keep=False).softmax(1).flatten()
         tensor([0.3345, 0.6655])
-        >>> pooled_logits(logits, passes, half, keep=True).softmax(1).flatten()
+        >>> pooled_logits(logits, passes, half, one, keep=True).softmax(1).flatten()
         tensor([0.5000, 0.5000])
     """
     wide = at_least_float32(logits)
-    one, share = torch.ones_like(wide[:, :1]), weights.to(wide.dtype)
-    mean = share[0] * scaled_probabilities(wide, one)
+    share, warm = weights.to(wide.dtype), temperature.to(wide.dtype).expand(len(wide), 1, *wide.shape[2:])
+    mean = share[0] * scaled_probabilities(wide, warm)
     for k in range(passes.shape[1]):
-        mean = mean + share[k + 1] * scaled_probabilities(passes[:, k].to(wide.dtype), one)
+        mean = mean + share[k + 1] * scaled_probabilities(passes[:, k].to(wide.dtype), warm)
     found = mean.clamp(min=torch.finfo(torch.float32).tiny).log()
     return lifted(found, logits) if keep else found
 

@@ -26,15 +26,22 @@ from segcal.functional.probability import (
     probabilities,
 )
 from segcal.integrations.extras import needs_extra
+from segcal.text import warn_caller
 from segcal.training.processes import choose_device
 from segcal.types import Case, InputError
 from segcal.version import __version__
 
 
 class CalibratedLabelManager:
-    """nnU-Net's label manager with its softmax, or sigmoid of regions, replaced by a calibrator."""
+    """nnU-Net's label manager with its softmax, or sigmoid of regions, replaced by a calibrator.
 
-    def __init__(self, manager: Any, calibrator: Calibrator) -> None:
+    Args:
+        manager: nnU-Net's own.
+        calibrator: A fitted one.
+        passes: Logits of each fold at the grid of the image, for calibrators that pool them.
+    """
+
+    def __init__(self, manager: Any, calibrator: Calibrator, passes: Sequence[Tensor] = ()) -> None:
         wanted = "sigmoid" if manager.has_regions else "softmax"
         if calibrator.activation != wanted:
             raise InputError(
@@ -47,7 +54,7 @@ class CalibratedLabelManager:
                 f"the calibrator was fitted for num_classes={calibrator.num_classes}, but the model predicts "
                 f"{manager.num_segmentation_heads}; fit one on the folds of this model"
             )
-        self._manager, self._calibrator = manager, calibrator
+        self._manager, self._calibrator, self._passes = manager, calibrator, passes
         self._own_segmentation: Any = None
 
     def __getattr__(self, name: str) -> Any:
@@ -64,12 +71,9 @@ class CalibratedLabelManager:
         """
         scores = torch.as_tensor(logits).float()
         sigmoid, keeps = self._calibrator.activation == "sigmoid", self._calibrator.preserves_labels
-        if sigmoid:
-            known = logits_from_sigmoid(torch.sigmoid(scores))
-        else:
-            known = logits_from_probabilities(torch.softmax(scores[None], dim=1))[0]
+        known, *passes = (_as_archived(one, sigmoid) for one in (scores, *self._passes))
         probs = torch.empty_like(scores)
-        for slab in self._calibrator.calibrate_case(Case("prediction", known, None)):
+        for slab in self._calibrator.calibrate_case(Case("prediction", known, None, passes=passes or None)):
             raw, calibrated = scores[None, :, slab.rows], slab.logits()
             own = (torch.sigmoid(calibrated) if sigmoid else probabilities(calibrated)).to(scores)
             if keeps:
@@ -88,9 +92,50 @@ class CalibratedLabelManager:
         return found
 
 
+def _as_archived(scores: Tensor, sigmoid: bool) -> Tensor:
+    """Return the logits that would be read from an archive of probabilities."""
+    if sigmoid:
+        return logits_from_sigmoid(torch.sigmoid(scores))
+    return logits_from_probabilities(torch.softmax(scores[None], dim=1))[0]
+
+
+class _Resampled:
+    """nnU-Net's label manager, which keeps the logits at the grid of the image."""
+
+    def __init__(self, manager: Any) -> None:
+        self._manager = manager
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._manager, name)
+
+    def apply_inference_nonlin(self, logits: Any) -> Any:
+        self.logits = torch.as_tensor(logits).float()
+        return self._manager.apply_inference_nonlin(logits)
+
+
+def _run_folds_apart(predictor: Any) -> list[Tensor]:
+    """Let a predictor of nnU-Net run its folds one by one; return the list that holds the logits of each afterwards."""
+    run, folds, kept = predictor.predict_logits_from_preprocessed_data, predictor.list_of_parameters, list[Tensor]()
+
+    def each_fold(data: Tensor) -> Tensor:
+        kept.clear()
+        try:
+            for fold in folds:
+                predictor.list_of_parameters = [fold]
+                kept.append(run(data))
+        finally:
+            predictor.list_of_parameters = folds
+        return torch.stack(kept).mean(dim=0)
+
+    predictor.predict_logits_from_preprocessed_data = each_fold
+    return kept
+
+
 @contextmanager
-def calibrated_export(calibrator: Calibrator) -> Iterator[None]:
+def calibrated_export(calibrator: Calibrator, folds: Sequence[Tensor] = ()) -> Iterator[None]:
     """Let nnU-Net export calibrated probabilities inside this block, in this process.
+
+    `folds` holds the logits of each fold, before resampling, whenever a prediction is exported.
 
     Every export goes through `convert_predicted_logits_to_segmentation_with_correct_shape`, whose label manager is
     replaced; worker processes of `predict_from_files` do not see the change, `predict_from_files_sequential` does.
@@ -102,7 +147,11 @@ def calibrated_export(calibrator: Calibrator) -> Iterator[None]:
     own = getattr(export_prediction, name)
 
     def convert(logits: Any, plans: Any, configuration: Any, labels: Any, *others: Any, **options: Any) -> Any:
-        return own(logits, plans, configuration, CalibratedLabelManager(labels, calibrator), *others, **options)
+        passes = []
+        for fold in folds:
+            own(fold, plans, configuration, seen := _Resampled(labels), *others, **options)
+            passes.append(seen.logits)
+        return own(logits, plans, configuration, CalibratedLabelManager(labels, calibrator, passes), *others, **options)
 
     setattr(export_prediction, name, convert)
     try:
@@ -128,8 +177,12 @@ def predict(
     The folder has the files of `nnUNetv2_predict --save_probabilities`, so that nnU-Net's ensembling and every command
     of segcal read it. The segmentations are those of nnU-Net itself.
 
+    A calibrator that was fitted on the validation cases of the folds knows single networks. Applied to the mean of
+    several, which is less confident, it is not calibrated, and a warning says what to do. One that pools passes needs
+    those of the folds, in their order.
+
     Args:
-        calibrator: Fitted on the cross-validation folds of the same model; one that uses the logits only.
+        calibrator: Fitted on predictions of the same model and folds; one that uses the logits only.
         images: Folder of images named as nnU-Net needs them (`NAME_0000.nii.gz`).
         out: Folder to write.
         model: The trained model: the folder that holds `fold_0`, `plans.json` and `dataset.json`.
@@ -161,11 +214,25 @@ def predict(
         reason = (str(error).splitlines() or [""])[0]
         raise InputError(f"nnU-Net cannot load '{model}' ({type(error).__name__}: {reason})") from error
     CalibratedLabelManager(predictor.label_manager, calibrator)  # raises before anything is predicted
-    with staged_folder(out) as folder, calibrated_export(calibrator.applied):
+    _warn_of_single_folds(calibrator, Path(model), len(predictor.list_of_parameters))
+    each = _run_folds_apart(predictor) if calibrator.uses_passes else []
+    with staged_folder(out) as folder, calibrated_export(calibrator.applied, each):
         predictor.predict_from_files_sequential(str(images), str(folder), save_probabilities=True)
         written = len(list(folder.glob("*.npz")))
         write_json(folder / MARKER, {"format": 1, "segcal": __version__, "probabilities": {"cases": written}})
     return written
+
+
+def _warn_of_single_folds(calibrator: Calibrator, model: Path, folds: int) -> None:
+    """Warn if several folds are averaged, and the calibrator was fitted on what single ones predicted."""
+    validated = {path.stem for path in model.glob("fold_*/validation/*.npz")}
+    if folds > 1 and validated.intersection(calibrator.fit_report_.names):
+        warn_caller(
+            "the calibrator was fitted on cross-validation, where one network predicts each case, and is applied to "
+            f"the mean of {folds} networks, which is less confident; predict labelled images that no fold was trained "
+            "on with 'nnUNetv2_predict --save_probabilities', and fit on these with 'segcal fit PREDICTIONS --labels "
+            "LABELS', or predict with one fold"
+        )
 
 
 def _check_images(images: Path, dataset: Any) -> None:

@@ -32,14 +32,16 @@ class PoolWeights:
         weights: Fitted on all folds, at the chosen strength.
         without: Fitted without each fold.
         strength: The chosen pull towards equal weights.
-        tried: Mean NLL on the folds left out, by strength, with one temperature for all pixels.
+        temperature: Temperature of all members before they are pooled: 1, or that of temperature scaling.
+        tried: Mean NLL on the folds left out, by temperature of the members and strength.
         keep: Whether pooling keeps the labels of the first member.
     """
 
     weights: Float64[np.ndarray, " M"]
     without: Float64[np.ndarray, "folds M"]
     strength: float
-    tried: dict[float, float]
+    temperature: float
+    tried: dict[tuple[float, float], float]
     keep: bool
 
     def pool(self, stream: CaseStream, fold: Array | None = None) -> CaseStream:
@@ -58,8 +60,9 @@ class PoolWeights:
     def pooled(self, logits: Logits, passes: Tensor | None, weights: Array) -> Logits:
         """Return logits pooled with their passes."""
         assert passes is not None
+        share, warm = torch.from_numpy(weights), torch.tensor(self.temperature, dtype=torch.float64)
         with torch.no_grad():
-            return pooled_logits(logits, passes, torch.from_numpy(weights).to(logits.device), keep=self.keep)
+            return pooled_logits(logits, passes, share.to(logits.device), warm.to(logits.device), keep=self.keep)
 
     def pooled_sample(self, stream: CaseStream, sample: ContextSample, spatial_dims: int) -> ContextSample:
         """Return the same pixels of the pooled cases, each pooled by weights to which its fold has not contributed."""
@@ -74,8 +77,12 @@ class PoolWeights:
 
     def details(self) -> dict[str, Any]:
         """Return plain values for a fit report."""
-        path = [{"strength": _plain(strength), "nll": nll} for strength, nll in self.tried.items()]
-        return {"weights": self.weights.tolist(), "strength": _plain(self.strength), "cv_weights": path}
+        path = [
+            {"member_temperature": warm, "strength": _plain(strength), "nll": nll}
+            for (warm, strength), nll in self.tried.items()
+        ]
+        chosen = {"member_temperature": self.temperature, "strength": _plain(self.strength)}
+        return {"weights": self.weights.tolist(), **chosen, "cv_weights": path}
 
 
 def _plain(strength: float) -> float | None:
@@ -86,22 +93,31 @@ def _plain(strength: float) -> float | None:
 def choose_weights(sample: ContextSample, *, keep: bool) -> PoolWeights:
     """Fit weights without each fold at each strength, choose by the NLL of the fold left out, and fit them on all.
 
-    A pool is scored with the one temperature that is best on the folds it is fitted on. With few groups the strongest
-    pull within one standard error of the best is taken.
+    Members are pooled as they are, and at the temperature of temperature scaling. A pool is scored with the one
+    temperature that is best on the folds it is fitted on. With few groups the first choice within one standard error of
+    the best is taken: the strongest pull, of members as they are.
     """
-    members = _Members.of(sample, keep)
     folds, strengths = range(sample.folds), STRENGTHS if sample.folds > 1 else STRENGTHS[:1]
-    fits = np.stack([[members.fit(strength, without=fold) for fold in folds] for strength in strengths])
-    totals = np.array([[members.score(fits[k, fold], fold) for fold in folds] for k in range(len(strengths))])
+    one = sample.temperature
+    warm = {
+        temperature: _Members.of(sample, temperature, keep) for temperature in (1.0, one) if 0 < temperature < np.inf
+    }
+    among = [(temperature, strength) for temperature in warm for strength in strengths]
+    fits = [np.stack([warm[t].fit(strength, without=fold) for fold in folds]) for t, strength in among]
+    totals = np.array(
+        [[warm[t].score(fit[fold], fold) for fold in folds] for (t, _), fit in zip(among, fits, strict=True)]
+    )
     losses = totals[:, :, 2].sum(axis=1) / totals[:, :, 0].sum(axis=1)
     best = first_least(losses.tolist())
     if sample.grouping.count < FEW_GROUPS:
         best = int(np.argmax(within_one_error(totals, best)))
+    temperature, strength = among[best]
     return PoolWeights(
-        weights=members.fit(strengths[best]),
+        weights=warm[temperature].fit(strength),
         without=fits[best],
-        strength=strengths[best],
-        tried=dict(zip(strengths, losses.tolist(), strict=True)),
+        strength=strength,
+        temperature=temperature,
+        tried=dict(zip(among, losses.tolist(), strict=True)),
         keep=keep,
     )
 
@@ -113,18 +129,19 @@ class _Members:
     logits: Tensor
     passes: Tensor
     labels: Tensor
+    temperature: float
     truth: Array
     edges: tuple[int, ...]
     keep: bool
 
     @classmethod
-    def of(cls, sample: ContextSample, keep: bool) -> _Members:
+    def of(cls, sample: ContextSample, temperature: float, keep: bool) -> _Members:
         assert sample.passes is not None
         data = sample.data
         index = data.labels.unsqueeze(0)
         members = (data.logits, *sample.passes)
-        truth = np.stack([probabilities(one.T).T.gather(0, index)[0].numpy() for one in members])
-        return cls(data.logits, sample.passes, data.labels, truth, data.edges, keep)
+        truth = np.stack([probabilities(one.T / temperature).T.gather(0, index)[0].numpy() for one in members])
+        return cls(data.logits, sample.passes, data.labels, temperature, truth, data.edges, keep)
 
     def fit(self, strength: float, without: int | None = None) -> Array:
         """Return the weights of all folds, or of all except one if there are others."""
@@ -135,7 +152,8 @@ class _Members:
 
     def score(self, weights: Array, fold: int) -> tuple[float, float, float]:
         """Return pixels, NLL and loss of a fold, with weights and temperature fitted without it."""
-        pooled = pooled_logits(self.logits[None], self.passes[None], torch.from_numpy(weights), keep=self.keep)[0]
+        share, warm = torch.from_numpy(weights), torch.tensor(self.temperature, dtype=torch.float64)
+        pooled = pooled_logits(self.logits[None], self.passes[None], share, warm, keep=self.keep)[0]
         inside = torch.zeros(len(self.labels), dtype=torch.bool)
         inside[self.edges[fold] : self.edges[fold + 1]] = True
         others = ~inside if len(self.edges) > 2 else inside
