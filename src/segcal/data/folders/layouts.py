@@ -127,16 +127,18 @@ def cases_by_name(
 def with_passes(files: Mapping[str, CaseFiles], folders: Sequence[Path], root: Path) -> dict[str, CaseFiles]:
     """Return the files of each case with those of further passes: one in each folder, or in each folder of `passes/`.
 
-    A folder holds scores `NAME.*`, or a folder `logits` with them.
+    A folder holds scores `NAME.*`, or a folder `logits` with them; beside archives of nnU-Net, whose segmentations are
+    no scores, it holds archives.
     """
+    ends = (".npz",) if any(own.archived for own in files.values()) else SCORES
     home = root / "passes"
     if not folders and home.is_dir():
         folders = [path for path in sorted(home.iterdir()) if path.is_dir() and not path.name.startswith(".")]
     places = [existing(folder, "passes") for folder in folders]
     places = [place / "logits" if (place / "logits").is_dir() else place for place in places]
-    found = [(place, by_name(place, SCORES)) for place in places]
+    found = [(place, by_name(place, ends)) for place in places]
     return {
-        name: replace(own, passes=tuple(only(name, paths, "score", place, SCORES, files) for place, paths in found))
+        name: replace(own, passes=tuple(only(name, paths, "score", place, ends, files) for place, paths in found))
         for name, own in files.items()
     }
 
