@@ -17,7 +17,6 @@ from segcal.functional.pooling import mixture_weights, pooled_logits
 from segcal.functional.probability import probabilities
 from segcal.functional.ridge import first_least, within_one_error
 from segcal.functional.temperature import likelihood, optimal_inverse_temperature
-from segcal.statistics.grouping import FEW_GROUPS
 from segcal.types import Array, Logits, Slab
 
 STRENGTHS = (np.inf, 0.1, 0.03, 0.01, 3e-3, 1e-3, 1e-4)
@@ -94,8 +93,8 @@ def choose_weights(sample: ContextSample, *, keep: bool) -> PoolWeights:
     """Fit weights without each fold at each strength, choose by the NLL of the fold left out, and fit them on all.
 
     Members are pooled as they are, and at the temperature of temperature scaling. A pool is scored with the one
-    temperature that is best on the folds it is fitted on. With few groups the first choice within one standard error of
-    the best is taken: the strongest pull, of members as they are.
+    temperature that is best on the folds it is fitted on. The first choice within one standard error of the best is
+    taken: members as they are before members at another temperature, and the strongest pull.
     """
     folds, strengths = range(sample.folds), STRENGTHS if sample.folds > 1 else STRENGTHS[:1]
     one = sample.temperature
@@ -108,9 +107,7 @@ def choose_weights(sample: ContextSample, *, keep: bool) -> PoolWeights:
         [[warm[t].score(fit[fold], fold) for fold in folds] for (t, _), fit in zip(among, fits, strict=True)]
     )
     losses = totals[:, :, 2].sum(axis=1) / totals[:, :, 0].sum(axis=1)
-    best = first_least(losses.tolist())
-    if sample.grouping.count < FEW_GROUPS:
-        best = int(np.argmax(within_one_error(totals, best)))
+    best = int(np.argmax(within_one_error(totals, first_least(losses.tolist()))))
     temperature, strength = among[best]
     return PoolWeights(
         weights=warm[temperature].fit(strength),
