@@ -105,7 +105,7 @@ def check_passes(passes: Tensor | None, logits: Tensor) -> Tensor | None:
     """Return passes that are all finite, as `check_logits` does; raise unless they are `[B, K, L, *S]`."""
     if passes is None:
         return None
-    if passes.ndim != logits.ndim + 1 or (len(passes), *passes.shape[2:]) != tuple(logits.shape):
+    if passes.ndim != logits.ndim + 1 or (passes.shape[0], *passes.shape[2:]) != tuple(logits.shape):
         expected = ", ".join(map(str, (len(logits), "K", *logits.shape[1:])))
         raise InputError(
             f"passes must have shape ({expected}), got {tuple(passes.shape)}; stack their logits along axis 1"

@@ -47,7 +47,7 @@ def pooled_logits(
         tensor([0.5000, 0.5000])
     """
     wide = at_least_float32(logits)
-    share, warm = weights.to(wide.dtype), temperature.to(wide.dtype).expand(len(wide), 1, *wide.shape[2:])
+    share, warm = weights.to(wide.dtype), temperature.to(wide.dtype).expand(wide.shape[0], 1, *wide.shape[2:])
     mean = share[0] * scaled_probabilities(wide, warm)
     for k in range(passes.shape[1]):
         mean = mean + share[k + 1] * scaled_probabilities(passes[:, k].to(wide.dtype), warm)

@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
-from segcal.calibrators import Calibrator
+from segcal.calibrators import Calibrator, PooledPasses
 from segcal.files import signed_file
 from segcal.integrations.calibrated_model import CalibratedModel
 from segcal.integrations.extras import needs_extra
@@ -41,7 +42,8 @@ def export_onnx(
 ) -> float:
     """Write an ONNX file; return the largest difference to PyTorch.
 
-    The calibrator alone maps `logits` (and `image`) to `probabilities`; with a network, `image` to `probabilities`.
+    The calibrator alone maps `logits` (and `image`, and `passes` `[B, K, L, *S]`) to `probabilities`; with a network,
+    `image` to `probabilities`.
     Batch and spatial size are dynamic. The spatial size of a network that runs at one size only is fixed in the file,
     with a warning.
 
@@ -104,14 +106,14 @@ def export_torch(
 
 
 class _Probabilities(nn.Module):
-    """A calibrator as a module from logits, and the image if it uses one, to probabilities."""
+    """A calibrator as a module from logits, and the image and passes if it uses them, to probabilities."""
 
-    def __init__(self, calibrator: Calibrator) -> None:
+    def __init__(self, calibrator: Calibrator, names: Sequence[str]) -> None:
         super().__init__()
-        self.calibrator = calibrator
+        self.calibrator, self.names = calibrator, tuple(names)
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        return self.calibrator.predict_proba(*inputs)
+        return self.calibrator.predict_proba(**dict(zip(self.names, inputs, strict=True)))
 
 
 @dataclass(frozen=True)
@@ -120,29 +122,34 @@ class _Exportable:
 
     Attributes:
         module: From the inputs to probabilities.
-        inputs: Name and channels of each input: `logits` and perhaps `image`, or `image` alone with a network.
+        inputs: Name of each input and its axes between batch and space: `logits` and perhaps `image` and `passes`, or
+            `image` alone with a network.
         size: Spatial size to trace with.
     """
 
     module: nn.Module
-    inputs: tuple[tuple[str, int], ...]
+    inputs: tuple[tuple[str, tuple[int, ...]], ...]
     size: tuple[int, ...]
 
     def examples(self, batch: int, size: tuple[int, ...]) -> tuple[Tensor, ...]:
         """Return noise on blocks of eight pixels a side, so that there are regions with an inside and a border."""
         generator = torch.Generator().manual_seed(0)
 
-        def example(channels: int) -> Tensor:
+        def example(axes: tuple[int, ...]) -> Tensor:
+            channels = prod(axes)
             blocks = 3 * torch.randn(batch, channels, *(-(-side // 8) for side in size), generator=generator)
             whole = torch.nn.functional.interpolate(blocks, size, mode="nearest")
-            return whole + torch.randn(batch, channels, *size, generator=generator)
+            return (whole + torch.randn(batch, channels, *size, generator=generator)).reshape(batch, *axes, *size)
 
-        return tuple(example(channels) for _, channels in self.inputs)
+        return tuple(example(axes) for _, axes in self.inputs)
 
     def shapes(self, dynamic: bool, dimension: Callable[[str], Any]) -> Any:
         """Return the axes that may have any length, the same in every input: the batch and, if `dynamic`, space."""
-        space = {k + 2: dimension(f"size_{k}") for k in range(len(self.size))} if dynamic else {}
-        each = tuple({0: dimension("batch"), **space} for _ in self.inputs)
+        names = [f"size_{k}" for k in range(len(self.size))] if dynamic else []
+        each = tuple(
+            {0: dimension("batch"), **{1 + len(axes) + k: dimension(name) for k, name in enumerate(names)}}
+            for _, axes in self.inputs
+        )
         return (each,) if isinstance(self.module, _Probabilities) else each
 
     @property
@@ -180,17 +187,22 @@ def _exportable(
     if not calibrator.fitted:
         raise InputError(f"this {type(calibrator).__name__} has not been fitted; call fit, or load a fitted one")
     calibrator = calibrator.applied
+    inputs: list[tuple[str, tuple[int, ...]]]
     used, dims = int(getattr(calibrator, "image_channels", 0)), getattr(calibrator, "spatial_dims", None)
     if size is not None and dims is not None and len(size) != dims:
         raise InputError(f"size must have {dims} numbers, as the calibrator has {dims} axes, got {tuple(size)}")
     if network is None:
-        module: nn.Module = _Probabilities(calibrator)
-        inputs = [("logits", calibrator.num_classes), *([("image", used)] if used else [])]
+        inputs = [("logits", (calibrator.num_classes,)), *([("image", (used,))] if used else [])]
+        if isinstance(calibrator, PooledPasses) and calibrator.uses_passes:
+            inputs.append(("passes", (calibrator.weights.numel() - 1, calibrator.num_classes)))
+        module: nn.Module = _Probabilities(calibrator, [name for name, _ in inputs])
     else:
         channels = image_channels or used
         if not channels:
             raise InputError("to export a network, the channels of its input must be known; give image_channels")
-        module, inputs = CalibratedModel(network, calibrator), [("image", channels)]
+        if calibrator.uses_passes:
+            raise InputError("a calibrator that pools passes is exported without its network: leave network out")
+        module, inputs = CalibratedModel(network, calibrator), [("image", (channels,))]
     return _Exportable(deepcopy(module).cpu().eval(), tuple(inputs), tuple(size or (64,) * (dims or 2)))
 
 
