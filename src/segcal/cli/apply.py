@@ -12,10 +12,9 @@ from segcal.cli.options import (
     AsJson,
     Data,
     FolderOptions,
-    Passes,
     RunOptions,
     SavedCalibrator,
-    Scores,
+    ScoreOptions,
     Split,
     option,
 )
@@ -26,6 +25,7 @@ def apply(
     calibrator: SavedCalibrator,
     data: Data,
     run_options: RunOptions,
+    score_options: ScoreOptions,
     out: Annotated[Path, option(OUTPUT, "Folder to write the probabilities in.")],
     temperature: Annotated[bool, option(OUTPUT, "Also write temperature maps.", "--temperature")] = False,
     maps: Annotated[
@@ -34,8 +34,6 @@ def apply(
     ] = None,
     dtype: Annotated[str, option(OUTPUT, "Precision of the files: float32 or float16.")] = "float32",
     split: Split = None,
-    passes: Passes = None,
-    scores: Scores = None,
     as_json: AsJson = False,
 ) -> None:
     """Write the calibrated probabilities of every case.
@@ -56,7 +54,7 @@ def apply(
     engine = engine_of(run_options.engine, run_options.address)
     fitted = load(calibrator).to(choose_device(run_options.device))
     known = {name: getattr(fitted, name) for name in ("num_classes", "activation", "ignore_index")}
-    folder = open_at(data, FolderOptions(passes=passes, scores=scores), split, **known, require_labels=False)
+    folder = open_at(data, FolderOptions(**vars(score_options)), split, **known, require_labels=False)
     with progress_of("calibrating") as progress:
         run = Run("apply", out, engine, partial(Tracked, progress=progress))
         wanted = dict.fromkeys([*(maps or []), *(["temperature"] if temperature else [])])

@@ -116,6 +116,14 @@ class FolderOptions(OptionGroup):
 
 
 @dataclass(frozen=True)
+class ScoreOptions(OptionGroup):
+    """Options of reading scores alone, without labels."""
+
+    passes: Passes = None
+    scores: Scores = None
+
+
+@dataclass(frozen=True)
 class FitOptions(OptionGroup):
     """Options of fitting."""
 
