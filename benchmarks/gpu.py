@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -140,28 +139,6 @@ def measured(part: Part, logits: Tensor) -> tuple[str, ...]:
     return (*found, f"{queued / copy:.2f}", f"{100 * part.least * copy / queued:.0f}")
 
 
-def rounding(classes: tuple[int, ...] = (8, 21, 57), size: tuple[int, ...] = (96, 96, 96)) -> None:
-    """Print the time of LTS on volumes in float32 and in TF32 (`torch.backends.cudnn.allow_tf32`), and its error."""
-    if not torch.cuda.is_available():
-        return
-    columns = ("classes", "float32, copies", "TF32, copies", "largest relative difference of T", "labels moved by TF32")
-    shown = table(f"probabilities of lts, volumes of {size[0]}^3, deferred checks", *columns)
-    before = torch.backends.cudnn.allow_tf32
-    for number in classes:
-        logits, _ = (values.cuda() for values in scene(number, size, 1))
-        lts, copies, found = prepared("lts", number, len(size)), list[str](), list[Tensor]()
-        for torch.backends.cudnn.allow_tf32 in (False, True):
-            with torch.no_grad(), deferred_checks():
-                copy = device_milliseconds(logits.clone)
-                copies.append(f"{device_milliseconds(partial(lts.predict_proba, logits)) / copy:.1f}")
-                found.append(lts.temperature(logits))
-        moved = int((lts.predict_proba(logits).argmax(1) != logits.argmax(1)).sum())
-        apart = float(((found[1] - found[0]).abs() / found[0]).max())
-        shown.add_row(str(number), *copies, f"{apart:.1e}", f"{moved}")
-    torch.backends.cudnn.allow_tf32 = before
-    console.print(shown)
-
-
 def counting(pixels: int = 1_000_000_000, classes: int = 19) -> None:
     """Print the time of the suite for 1e9 pixels, and whether its counts are exact."""
     if not torch.cuda.is_available():
@@ -210,6 +187,5 @@ def step_milliseconds(classes: int, dims: int, samples: list[Any], epochs: int =
 
 if __name__ == "__main__":
     applying()
-    rounding()
     counting()
     training()

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from segcal import create
-from segcal.functional.tree import convolution, padded
-from segcal.kernels.triton.rows import RowProducts, plane_products
+from segcal.kernels.triton.rows import RowProducts
 from support.engines import PLAIN
 from support.scenes import simulated
 
@@ -29,23 +28,6 @@ def test_results_and_gradients_are_those_of_a_convolution(size: tuple[int, ...],
         found.append((result.detach(), *(parameter.grad for parameter in parameters)))
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
-
-
-@pytest.mark.parametrize("size", [(6, 7, 8), (5, 5, 9)])
-@pytest.mark.parametrize(("channels", "outputs"), [(1, 1), (4, 7), (9, 8)])
-def test_products_of_planes_add_up_to_a_convolution(size: tuple[int, ...], channels: int, outputs: int) -> None:
-    generator = torch.Generator().manual_seed(channels)
-    values = torch.randn(2, channels, *size, generator=generator, dtype=torch.float64)
-    weight = torch.randn(outputs, channels, 5, 5, 5, generator=generator, dtype=torch.float64)
-    wide, depth = padded(values, torch.float64), size[0]
-    parts = plane_products(wide, weight).unflatten(0, (2, depth + 8))
-    with torch.autocast("cpu"):
-        assert plane_products(wide.float(), weight.float()).dtype == torch.float32
-    assert parts.is_contiguous()
-    assert parts.shape == (2, depth + 8, *size[1:], 5, 8)
-    found = sum(parts[:, 2 * k : 2 * k + depth, :, :, k] for k in range(5)).movedim(-1, 1)
-    torch.testing.assert_close(found[:, :outputs], convolution(wide, weight, torch.zeros(outputs).double()))
-    assert not found[:, outputs:].any()
 
 
 def test_one_line_worked_by_hand() -> None:

@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from segcal.functional import division
 from segcal.functional.probability import possible_logits
 from segcal.kernels.dispatch import DECLINED, OPERATIONS
 from support.engines import NAMES
@@ -203,38 +202,3 @@ def test_equal_logits_have_a_confidence_of_exactly_one_over_their_number() -> No
         confidence, predicted, *_ = kernel(logits, torch.zeros(5, dtype=torch.int64, device=DEVICE))
         assert confidence.tolist() == [1 / classes] * 5
         assert predicted.tolist() == [0] * 5
-
-
-@pytest.mark.parametrize("channels", [0, 2])
-@pytest.mark.parametrize("size", [(9, 10, 11), (3, 12, 5)])
-def test_tensor_cores_give_the_same_temperatures(
-    size: tuple[int, ...], channels: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where PyTorch's convolutions round to TF32, by 1e-3 of the sums at most; in the interpreter they do not round."""
-    kernels, generator = pytest.importorskip("segcal.kernels.triton.tree"), torch.Generator().manual_seed(3)
-    classes, nodes = 11, 8 if channels else 7
-    logits = torch.randn(2, classes, *size, generator=generator) * 4
-    logits[0, 2, 1] = -torch.inf
-    image = torch.randn(2, channels, *size, generator=generator).to(DEVICE) if channels else None
-    of_logits = (
-        torch.randn(nodes, classes, 5, 5, 5, generator=generator) * 0.02,
-        torch.randn(nodes, generator=generator),
-    )
-    of_image = torch.randn(1, 2, 5, 5, 5, generator=generator).to(DEVICE) * 0.02, torch.ones(1, device=DEVICE)
-    scale = torch.tensor(0.8).double(), torch.zeros(classes), torch.ones(classes)
-    arguments = moved(logits), moved(scale), image, moved(of_logits), of_image if channels else None, 1.0
-    exact = kernels.root_of_scores(*arguments, least=1e-8)
-    if INTERPRETED:
-        monkeypatch.setattr(kernels, "rounds_to_tf32", lambda _: True)
-    else:
-        monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
-        if not kernels.rounds_to_tf32(logits.to(DEVICE).device):
-            pytest.skip("needs tensor cores")
-    found = kernels.root_of_scores(*arguments, least=1e-8)
-    torch.testing.assert_close(found, exact, rtol=5e-3, atol=5e-3)
-    assert INTERPRETED or not torch.equal(found, exact)
-    assert not found_nonfinite(logits.to(DEVICE))
-    kernels.root_of_scores(moved(torch.full_like(logits, torch.nan)), *arguments[1:], least=1e-8)
-    assert found_nonfinite(logits.to(DEVICE))
-    probabilities = division.scaled_probabilities(moved(logits), found)
-    assert torch.equal(probabilities.argmax(1), moved(logits).argmax(1))

@@ -1,9 +1,9 @@
-"""Convolutions of the temperature tree as products that libraries compute fast on CUDA: line by line, plane by plane.
+"""Convolutions of the temperature tree in training on CUDA: products of matrices, line by line, and their gradient.
 
-Libraries choose slow kernels for dilated convolutions with few results, above all for the gradient of their weights. In
-training, a line of results is a sum over the lines that it reads, and for each of these a product of weights `[O, 5 C]`
-with five shifted copies of the line `[5 C, W]`. The same products, transposed, give the gradient of the weights. All
-lines of a batch are one call; sums are exact float32.
+Libraries choose slow kernels for dilated convolutions with few results, above all for the gradient of their weights. A
+line of results is a sum over the lines that it reads, and for each of these a product of weights `[O, 5 C]` with five
+shifted copies of the line `[5 C, W]`. The same products, transposed, give the gradient of the weights. All lines of a
+batch are one call; sums are exact float32.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F  # noqa: N812  (the name it has everywhere)
 
 _TAPS, _DILATION, _REACH = 5, 2, 4
-NODES = 8
-"""Results of each plane of taps in `plane_products`, some of which may be 0; tensor cores multiply eight at a time."""
 
 
 class RowProducts(torch.autograd.Function):
@@ -67,26 +65,3 @@ def _lines(padded: Tensor, size: Sequence[int]) -> Iterator[Tensor]:
         steps = [place // _TAPS**k % _TAPS for k in reversed(range(len(across)))]
         first = sum(_DILATION * step * stride for step, stride in zip(steps, across, strict=True))
         yield padded.as_strided(shape, strides, first).reshape(-1, padded.shape[1] * _TAPS, size[-1])
-
-
-def plane_products(values: Tensor, weight: Tensor) -> Tensor:
-    """Convolve planes of padded volumes `[B, C, D + 8, H + 8, W + 8]` with each of the five planes of weights.
-
-    As a convolution in 2D with many results it runs on tensor cores where PyTorch may round to TF32. Returned are the
-    products `[B (D + 8), H, W, 5, 8]` of up to eight sets of weights `[O, C, 5, 5, 5]`. Plane `d` of the convolution of
-    a volume is the sum of the products of its planes `d + 2 k` with plane `k` of the weights.
-    """
-    images, channels, planes, *lines = values.shape
-    more = -channels % NODES
-    flat = torch.empty(
-        (images * planes, channels + more, *lines),
-        dtype=values.dtype,
-        device=values.device,
-        memory_format=torch.channels_last,
-    )
-    flat[:, channels:] = 0
-    flat.unflatten(0, (images, planes))[:, :, :channels] = values.movedim(2, 1)
-    filters = F.pad(weight, (*[0] * 7, more, 0, NODES - len(weight))).movedim(2, 0).flatten(0, 1)
-    with torch.autocast(values.device.type, enabled=False):  # temperatures are never computed in half precision
-        found: Tensor = F.conv2d(flat, filters.contiguous(memory_format=torch.channels_last), dilation=_DILATION)
-    return found.permute(0, 2, 3, 1).contiguous().view(*found.shape[:1], *found.shape[2:], _TAPS, NODES)

@@ -3,11 +3,8 @@
 The first pass writes log-probabilities in float32 with four more pixels on every side, reflected, so that the second
 reads without asking where an image ends. In the second pass a thread computes 7 (in 3D 6) results that lie 2 lines
 apart. The 11 values that these share among the 5 taps of a column are each read once, next to those of the neighbouring
-threads: for each class and column of taps, 245 multiply-adds with 11 values and 35 weights. The sums are exact float32.
-
-In 3D arithmetic takes most of the time. Where PyTorch's own convolutions may round their inputs to TF32
-(`torch.backends.cudnn.allow_tf32`, as by default), they compute the products of the second pass on tensor cores, and a
-third pass adds up and mixes.
+threads: for each class and column of taps, 245 multiply-adds with 11 values and 35 weights. The sums are exact float32,
+unlike those of PyTorch's convolutions, which round their inputs to TF32 by default.
 """
 
 from __future__ import annotations
@@ -24,7 +21,7 @@ from segcal.kernels.constants import SMALLEST_LOG_PROBABILITY
 from segcal.kernels.dispatch import DECLINED
 from segcal.kernels.triton.launching import PRECISIONS, launch, pieces
 from segcal.kernels.triton.nonfinite import flag, flag_nonfinite
-from segcal.kernels.triton.rows import NODES, RowProducts, plane_products
+from segcal.kernels.triton.rows import RowProducts
 from segcal.kernels.triton.softmax import (
     HELD,
     impossible_logit,
@@ -36,7 +33,6 @@ from segcal.kernels.triton.softmax import (
 )
 
 _REACH = 4
-_FEWEST = 8  # classes for which tensor cores are worth the memory of their products
 _RESULTS = {2: 7, 3: 6}  # of a thread, by number of dimensions; they lie 2 lines apart
 _COLUMNS, _WARPS = 64, 2  # places of a program, each of so many results
 _PREPARED, _PREPARED_WARPS = 256, 4  # pixels that a program prepares
@@ -235,37 +231,6 @@ def _root(
         tl.store(out_ptr + ((image * D + p) * H + y) * W + x, value, mask=(x < W) & (y < H))
 
 
-@triton.jit
-def _summed(parts_ptr, step, node: tl.constexpr, inside):
-    """Return the sum of a node's products with five planes of weights, each `step` after the one before."""
-    total = tl.load(parts_ptr + node, mask=inside, other=0.0)
-    for _ in tl.static_range(4):
-        parts_ptr += step
-        total += tl.load(parts_ptr + node, mask=inside, other=0.0)
-    return total
-
-
-@triton.jit
-def _root_of_products(
-    parts_ptr, image_ptr, bias_ptr, out_ptr, D, N, offset, least,
-    WITH_IMAGE: tl.constexpr, RECTIFIED: tl.constexpr, NODES: tl.constexpr, ROOM: tl.constexpr, BN: tl.constexpr,
-):  # fmt: skip
-    """Mix the nodes of a plane of N pixels, from products with `ROOM` nodes in each of five planes of weights."""
-    image, p = tl.program_id(2).to(tl.int64), tl.program_id(1)
-    n = tl.program_id(0) * BN + tl.arange(0, BN)
-    at, step, inside = ((image * (D + 8) + p) * N + n) * (5 * ROOM), N * (2 * 5 * ROOM) + ROOM, n < N
-    sums = ()
-    for node in tl.static_range(NODES):
-        sums += (_summed(parts_ptr + at, step, node, inside),)
-    leaf = tl.zeros([BN], tl.float32)
-    if WITH_IMAGE:
-        leaf = _summed(image_ptr + at, step, 0, inside)
-    value = _top(sums, leaf, bias_ptr, 0, WITH_IMAGE) + offset
-    if RECTIFIED:
-        value = tl.maximum(value, 0.0, _KEEP) + least
-    tl.store(out_ptr + (image * D + p) * N + n, value, mask=inside)
-
-
 class _Weights(NamedTuple):
     """The weights of a tree in the order in which the kernel reads them."""
 
@@ -306,44 +271,18 @@ def root_of_scores(
     if len(size) not in (2, 3) or math.prod(size) >= 1 << 30:
         return DECLINED
     frame, planes = _Frame.of(size), 5 if len(size) == 3 else 1
-    of_own = inputs = _prepared(logits, standardisation, frame, scores=True)  # first, so that the device has work
+    own = inputs = _prepared(logits, standardisation, frame, scores=True)  # first, so that the device has work
     if with_image:
-        of_own = _prepared(image, None, frame, scores=False)  # type: ignore[arg-type]
+        own = _prepared(image, None, frame, scores=False)  # type: ignore[arg-type]
     weights = _Weights.of([of_logits, of_image] if with_image else [of_logits], planes)  # type: ignore[list-item]
     found = torch.empty((images, 1, *size), dtype=torch.float32, device=logits.device)
-    if len(size) == 3 and classes >= _FEWEST and rounds_to_tf32(logits.device):
-        products = own = plane_products(_volumes(inputs, images, classes, frame), of_logits[0])
-        if with_image:
-            own = plane_products(_volumes(of_own, images, image.shape[1], frame), of_image[0])  # type: ignore[index, union-attr]
-        pixels = size[1] * size[2]
-        launch(
-            _root_of_products, (pieces(pixels, _PREPARED), size[0], images),
-            products, own, weights.biases, found, size[0], pixels, float(offset), float(least or 0.0),
-            WITH_IMAGE=with_image, RECTIFIED=least is not None, NODES=8 if with_image else 7, ROOM=NODES, BN=_PREPARED,
-            num_warps=_PREPARED_WARPS,
-        )  # fmt: skip
-        return found
     launch(
         _root, (pieces(frame.places, _COLUMNS), 2 * frame.size[0], images),
-        inputs, of_own, weights.taps, weights.leaf, weights.biases, found, classes, image.shape[1] if with_image else 0,  # type: ignore[union-attr]
+        inputs, own, weights.taps, weights.leaf, weights.biases, found, classes, image.shape[1] if with_image else 0,  # type: ignore[union-attr]
         *frame.size, *frame.strides, float(offset), float(least or 0.0), PLANES=planes, WITH_IMAGE=with_image,
         RECTIFIED=least is not None, NODES=8 if with_image else 7, RESULTS=frame.results, BN=_COLUMNS, num_warps=_WARPS,
     )  # fmt: skip
     return found
-
-
-def rounds_to_tf32(device: torch.device) -> bool:
-    """Return whether PyTorch's convolutions on this device round their inputs to TF32, for tensor cores."""
-    if device.type != "cuda" or torch.cuda.get_device_capability(device)[0] < 8:
-        return False
-    conv = getattr(torch.backends.cudnn, "conv", None)  # whose setting PyTorch 2.9 separated from the others
-    return bool(torch.backends.cudnn.allow_tf32 if conv is None else conv.fp32_precision == "tf32")
-
-
-def _volumes(prepared: Tensor, images: int, channels: int, frame: _Frame) -> Tensor:
-    """Return prepared volumes with their margins, `[B, C, D + 8, H + 8, W + 8]`."""
-    whole = prepared[: images * channels * frame.strides[-1]].view(images, channels, *frame.padded)
-    return whole[:, :, :, : frame.size[1] + 2 * _REACH]
 
 
 def _prepared(
