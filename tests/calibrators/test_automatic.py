@@ -470,7 +470,7 @@ def test_temperatures_and_reach_are_those_of_the_chosen(
     for calibrator in (ours.fitted, loaded):
         assert isinstance(calibrator, AutomaticChoice)
         assert calibrator.context == calibrator.applied.context
-        if name in ("ets", "cmsap", "cmsop"):
+        if name in ("ets", "cmsap", "cmsop", "pool"):
             with pytest.raises(InputError, match=f"'{name}' was chosen, which has no temperature"):
                 calibrator.temperature(logits, image)
         else:
