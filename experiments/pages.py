@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 from experiments.archive import unpack
 from experiments.camvid.table import tables
 from experiments.coco.__main__ import published
+from experiments.passes import table as passes
 from segcal.files import staged_file
 
 FOLDER = Path(__file__).parents[1] / "docs" / "results"
@@ -26,7 +27,11 @@ def _camvid() -> str:
         return tables(Path(folder))
 
 
-PAGES: Mapping[str, Callable[[], str]] = {"camvid": _camvid, "voc": published}
+def _passes() -> str:
+    return passes.tables(passes.unpack())
+
+
+PAGES: Mapping[str, Callable[[], str]] = {"camvid": _camvid, "voc": published, "passes": _passes}
 """What each page shows, by its name."""
 
 

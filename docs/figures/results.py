@@ -19,6 +19,7 @@ from experiments.archive import unpack  # noqa: E402
 from experiments.beyond import archive as beyond  # noqa: E402
 from experiments.camvid.table import both_forms  # noqa: E402
 from experiments.lpba40 import gathered as volumes  # noqa: E402
+from experiments.passes import table as passes  # noqa: E402
 
 KEEP = ("TS by class", "CTS", "CTS with classes", "CTS with pairs", "LTS", "LTS (preset paper)", "IBTS")
 KEEP += ("IBTS (preset paper)", "ETS", "CMSop", "auto", "IsoReg")
@@ -31,6 +32,7 @@ def main() -> None:
     draw(relative_2d(), "results-beyond.svg")
     draw(relative_3d(), "results-volumes.svg")
     draw(relative_camvid(), "results-camvid.svg")
+    draw(relative_passes(), "results-passes.svg")
 
 
 def relative_2d() -> pd.DataFrame:
@@ -43,6 +45,18 @@ def relative_2d() -> pd.DataFrame:
     titles = {"camvid, 0001TP": "CamVid, val to 0001TP", "camvid, Seq05VD": "CamVid, val to Seq05VD", "voc": "VOC"}
     titles |= {"camvid-0001TP": "CamVid, within 0001TP", "camvid-Seq05VD": "CamVid, within Seq05VD"}
     return change.groupby("part").mean().rename(index=titles).T
+
+
+def relative_passes() -> pd.DataFrame:
+    """Return the NLL over all pixels, in % of that of TS, by method and task."""
+    rows = passes.unpack()
+    rows = rows[(rows["metric"] == "nll") & (rows["region"] == "all") & (rows["part"] != "mouse")].dropna(
+        subset="value"
+    )
+    sums = rows.assign(total=rows["value"] * rows["pixels"]).groupby(["part", "split", "method"])[["total", "pixels"]]
+    nll = (sums.sum()["total"] / sums.sum()["pixels"]).unstack("method")
+    change = 100 * (nll.div(nll["TS"], axis=0) - 1)
+    return change.groupby("part").mean().rename(index=passes.TITLES).T
 
 
 def relative_3d() -> pd.DataFrame:
@@ -70,7 +84,8 @@ def relative_camvid() -> pd.DataFrame:
 
 def draw(change: pd.DataFrame, name: str) -> None:
     """Draw one row per method and one marker per task."""
-    shown = [method for method in KEEP if method in change.index]
+    pooled = [method for method in change.index if method.startswith("POOL") and "free" not in method]
+    shown = [method for method in (*KEEP, *pooled) if method in change.index]
     figure, axis = plt.subplots(figsize=(8, 0.38 * len(shown) + 1.3), constrained_layout=True)
     for k, task in enumerate(change.columns):
         axis.plot(change.loc[shown, task], range(len(shown)), MARKERS[k % len(MARKERS)], ms=6, label=task, alpha=0.85)

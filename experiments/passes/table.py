@@ -15,13 +15,14 @@ from experiments.beyond.table import difference, mean_value
 from experiments.passes.measure import FREE, POOL, gathered, methods
 from experiments.passes.sets import OTHERS, SETS
 from segcal.files import staged_file
+from segcal.text import counted
 from segcal.types import InputError
 
 MEASURED = Path(__file__).with_name("measured.csv.xz")
 _KEYS = ["part", "split", "images", "method", "case", "group", "changed", "seconds"]
 _COLUMNS = tuple((metric, region) for region in ("all", "boundary") for metric in ("nll", "brier", "ece"))
 _UNIT = 1e6
-_TITLES = {
+TITLES = {
     "camvid, 0001TP": "CamVid, `val` to 0001TP",
     "camvid, Seq05VD": "CamVid, `val` to Seq05VD",
     "camvid-0001TP": "CamVid, within 0001TP",
@@ -65,14 +66,14 @@ def print_tables(out: Path | None) -> None:
 
 def tables(rows: pd.DataFrame) -> str:
     """All tables as Markdown."""
-    tasks = {part: rows[rows["part"] == part] for part in _TITLES if part in set(rows["part"])}
+    tasks = {part: rows[rows["part"] == part] for part in TITLES if part in set(rows["part"])}
     parts = ["## NLL and Brier score against the better of TS and CTS"]
     for dims in (2, 3):
         alike = {part: own for part, own in tasks.items() if part.startswith("camvid") == (dims == 2)}
         for metric, name in (("nll", "NLL"), ("brier", "Brier score")):
             parts += _against(alike, dims, metric, name) if alike else []
     for part, own in tasks.items():
-        parts += [f"## {_TITLES[part]}", _counts(own), _values(own)]
+        parts += [f"## {TITLES[part]}", _counts(own), _values(own)]
     return "\n\n".join(parts)
 
 
@@ -82,7 +83,7 @@ def better(rows: pd.DataFrame) -> str:
 
 
 def _against(tasks: dict[str, pd.DataFrame], dims: int, metric: str, name: str) -> list[str]:
-    header = [f"{name}, All, % of the better", "passes", *(_TITLES[part] for part in tasks)]
+    header = [f"{name}, All, % of the better", "passes", *(TITLES[part] for part in tasks)]
     body = [["TS or CTS", "0", *(better(own) for own in tasks.values())]]
     for method in methods(dims):
         if any(method in set(own["method"]) for own in tasks.values()):
@@ -103,7 +104,8 @@ def _number(method: str, dims: int) -> str:
 def _counts(rows: pd.DataFrame) -> str:
     images, splits = rows["images"], rows["split"].nunique()
     cases = rows.groupby("split")["case"].nunique()
-    return f"{_span(images)} images to fit on, {_span(cases)} to measure, {splits} combinations of network and split."
+    many = counted(splits, "combination")
+    return f"{_span(images)} images to fit on, {_span(cases)} to measure, {many} of network and split."
 
 
 def _span(counts: pd.Series) -> str:

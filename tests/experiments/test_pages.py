@@ -71,7 +71,7 @@ def numbers_of(text: str) -> list[str]:
     return re.findall(r"(?<![\w.])\d+\.\d+(?![\w.])", text)
 
 
-@pytest.mark.parametrize("page", ["camvid", "voc", "beyond-lts", "volumes"])
+@pytest.mark.parametrize("page", ["camvid", "voc", "beyond-lts", "volumes", "passes"])
 def test_numbers_of_the_prose_are_those_of_the_tables(page: str) -> None:
     """Each is some number that a command prints, or the paper, rounded: as it is, or in percent."""
     text = re.sub(r"```.*?```", "", (FOLDER / f"{page}.md").read_text(encoding="utf-8"), flags=re.DOTALL)
