@@ -131,10 +131,11 @@ def test_a_network_is_calibrated_with_its_passes_and_runs_them(monkeypatch: pyte
     calibrated = segcal.calibrate(network, batches(6), "pool", passes=True, progress=False).eval()
     assert calibrated.calibrator.uses_passes
     image, _ = batches(1, seed=1)[0]
-    logits, passes = network(image), ran("mirror", network, image)
+    two = ["mirror", "scale:0.75"]  # what True stands for
+    logits, passes = network(image), ran(two, network, image)
     torch.testing.assert_close(calibrated(image), calibrated.calibrator.predict_proba(logits, None, passes))
     assert torch.equal(calibrated(image).argmax(1), logits.argmax(1))
-    again = segcal.CalibratedModel(network, calibrated.calibrator, "mirror")
+    again = segcal.CalibratedModel(network, calibrated.calibrator, two)
     torch.testing.assert_close(again(image), calibrated(image))
 
 
