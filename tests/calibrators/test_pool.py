@@ -17,26 +17,13 @@ import segcal
 from segcal.calibrators import PooledPasses
 from segcal.types import Case, InputError
 from support.contracts import CHECKS, Check, Subject, assert_same_state, subject
+from support.passes import CLASSES, SIZE, looks
 from support.strengths import choose_among_few
-
-CLASSES, SIZE = 3, (24, 18)
 
 
 @pytest.fixture(autouse=True)
 def _few_strengths(monkeypatch: pytest.MonkeyPatch) -> None:
     choose_among_few(monkeypatch)
-
-
-def looks(count: int, passes: int = 2, noise: float = 3.0, seed: int = 0) -> list[Case]:
-    """Overconfident networks that see the same blocks with noise of their own, so that their mean knows more."""
-    random = np.random.default_rng(seed)
-    cases = []
-    for number in range(count):
-        labels = np.kron(random.integers(0, CLASSES, (4, 3)), np.ones((6, 6), int)).astype(np.uint8)
-        signal = 4.0 * np.eye(CLASSES)[labels].transpose(2, 0, 1)
-        members = (signal + noise * random.normal(size=(1 + passes, CLASSES, *SIZE))).astype(np.float32)
-        cases.append(Case(f"case {number}", members[0], labels, passes=members[1:]))
-    return cases
 
 
 def mean_nll(calibrator: segcal.Calibrator, cases: list[Case]) -> float:

@@ -35,7 +35,9 @@ from segcal.evaluation.portraits import (
 )
 from segcal.evaluation.portraits.model import Thinning
 from segcal.evaluation.results import Results
+from support.passes import looks
 from support.scenes import simulated
+from support.strengths import choose_among_few
 
 VOID = 9
 
@@ -150,6 +152,59 @@ def test_pieces_and_thinning_do_not_change_the_best_temperature(
     np.testing.assert_array_equal(local_optimum(slabs, labels, window), whole)
     thinned = Thinning(strides)
     np.testing.assert_array_equal(local_optimum(slabs, labels, window, thinned), thinned(whole))
+
+
+def pooled(monkeypatch: pytest.MonkeyPatch) -> tuple[list[Case], dict[str, Any]]:
+    """Cases with passes, and methods of which two use them."""
+    choose_among_few(monkeypatch)
+    cases = looks(8)
+    methods = {"UC": None, "TS": create("ts", 3).fit(cases), "POOL": create("pool", 3).fit(cases)}
+    assert methods["POOL"].uses_passes
+    return cases[:2], {**methods, "AGAIN": methods["POOL"]}
+
+
+def test_disagreement_is_the_mutual_information_of_label_and_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    cases, methods = pooled(monkeypatch)
+    results, _ = measured(cases, methods)
+    for case, portrait in zip(cases, make_portraits(cases, methods, results, [c.name for c in cases]), strict=True):
+        (layer,) = [layer for layer in portrait.layers if layer.kind == "disagreement"]  # shared by both pools
+        probs = [softmax(np.asarray(scores, dtype=np.float64)) for scores in (case.logits, *case.each_pass)]
+        expected = np.zeros(np.asarray(case.labels).shape)
+        for i, j in np.ndindex(*expected.shape):
+            for label in range(3):
+                mean = sum(p[label, i, j] for p in probs) / len(probs)
+                expected[i, j] += sum(p[label, i, j] * np.log(p[label, i, j] / mean) for p in probs) / len(probs)
+        assert (layer.method, layer.low) == ("", 0.0)
+        assert layer.high == pytest.approx(expected.max(), rel=1e-4)
+        assert layer.high <= np.log(3)
+        np.testing.assert_allclose(layer.numbers(), expected, atol=layer.high / LEVELS / 2 + 1e-5)
+
+
+def test_passes_in_slabs_disagree_as_the_whole_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    cases, methods = pooled(monkeypatch)
+    results, _ = measured(cases, methods)
+    whole, _ = make_portraits(cases, methods, results)
+    monkeypatch.setattr("segcal.cases.reading.SLAB", 5 * 3 * 18)
+    parts, _ = make_portraits(cases, methods, results)
+    np.testing.assert_array_equal(one(whole, "disagreement").values, one(parts, "disagreement").values)
+
+
+def test_only_methods_that_use_passes_have_a_map_of_disagreement(monkeypatch: pytest.MonkeyPatch) -> None:
+    cases, methods = pooled(monkeypatch)
+    without = {name: methods[name] for name in ("UC", "TS")}
+    alone = create("pool", 3).fit([replace(case, passes=None) for case in looks(6)])
+    for chosen in (without, {**without, "POOL": alone}):
+        results, _ = measured(cases, chosen)
+        assert all(portrait.layer("disagreement") is None for portrait in make_portraits(cases, chosen, results))
+
+
+def test_a_map_of_disagreement_survives_the_way_to_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    cases, methods = pooled(monkeypatch)
+    results, _ = measured(cases, methods)
+    portraits = make_portraits(cases, methods, results)
+    save_portraits(portraits, tmp_path)
+    for one_way, back in zip(portraits, load_portraits(tmp_path), strict=True):
+        np.testing.assert_array_equal(one(back, "disagreement").numbers(), one(one_way, "disagreement").numbers())
 
 
 def test_regions_and_bin_accuracies_are_those_of_the_case() -> None:

@@ -21,7 +21,9 @@ from segcal.data.sample.scenes import simulate
 from segcal.evaluation.decisions import decide
 from segcal.evaluation.portraits import make_portraits
 from segcal.report import write_decisions_page, write_page
+from support.passes import looks
 from support.scenes import simulated
+from support.strengths import choose_among_few
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = (
@@ -78,7 +80,19 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     write_page(results, made["explained"], make_portraits(cases, {"UC": None, "AUTO": explained}, results))
     made["channels"] = folder / "channels.html"
     write_channels(made["channels"])
+    made["passes"] = folder / "passes.html"
+    write_passes(made["passes"])
     return made
+
+
+def write_passes(path: Path) -> None:
+    """The page of cases with two further passes, which a method uses."""
+    with pytest.MonkeyPatch.context() as patch:
+        choose_among_few(patch)
+        cases = looks(6)
+        methods = {"UC": None, "POOL": create("pool", 3).fit(cases)}
+    results = evaluate(cases, methods, num_classes=3, repetitions=5, patch_size=8, patches=2)
+    write_page(results, path, make_portraits(cases, methods, results, ["case 0"]))
 
 
 def write_channels(path: Path) -> None:
@@ -291,6 +305,30 @@ def test_a_pixel_tells_its_value_in_every_map(opened: Opened) -> None:
     assert 1.0 < heat < 4.0  # temperature scaling, the same at every pixel, of scenes made with 0.5 to 4
 
 
+DISAGREEMENT = "#cases canvas[aria-label='disagreement of passes']"
+
+
+@pytest.mark.parametrize("opened", ["passes"], indirect=True)
+def test_disagreement_of_passes_is_shown_in_nats_beside_the_best_temperature(opened: Opened) -> None:
+    page = opened.page
+    page.wait_for_selector(DISAGREEMENT)
+    titles = page.locator("#cases .maps.five figcaption span").all_inner_texts()
+    assert titles[2:4] == ["best temperature nearby", "disagreement of passes"]
+    shown = page.locator("#cases .maps.five > div").nth(3)
+    ends = shown.locator(".ramp span").all_inner_texts()
+    assert ends[0] == "0"
+    assert re.fullmatch(r"[01]\.\d\d nats", ends[1])
+    point_at(page, page.locator(DISAGREEMENT))
+    told = shown.locator("output").inner_text()
+    assert re.fullmatch(r"[01]\.\d\d nats", told)
+    assert 0 <= float(told.split()[0]) <= float(ends[1].split()[0]) <= 1.10  # the logarithm of 3 passes
+
+
+def test_a_page_without_passes_has_no_map_of_disagreement(opened: Opened) -> None:
+    opened.page.wait_for_selector("#cases canvas[aria-label^='best temperature nearby']")
+    assert not opened.page.locator(DISAGREEMENT).count()
+
+
 LOW_CONTRAST = """() => {
   const parse = colour => colour.match(/[\\d.]+/g).map(Number);
   const linear = v => v <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4;
@@ -325,7 +363,7 @@ def test_text_has_the_contrast_of_wcag_aa(browser: Any, written: dict[str, Path]
     page.close()
 
 
-@pytest.mark.parametrize("opened", ["images", "volumes", "explained"], indirect=True)
+@pytest.mark.parametrize("opened", ["images", "volumes", "explained", "passes"], indirect=True)
 def test_every_figure_has_a_name(opened: Opened) -> None:
     kinds = ("svg:not([aria-hidden])", "canvas:not([aria-hidden])", "table")
     nameless = ", ".join([*(f"main {kind}:not([aria-label])" for kind in kinds), "main [aria-label='']"])

@@ -124,6 +124,8 @@ def _portrait(case: Case, why: str, calibrators: Mapping[str, Calibrator | None]
             maps.append(("accuracy", method, thinned(bin_accuracy(confidence, inner, curves[method][0]))))
             maps.append(("optimum", method, local_optimum(slabs, labels[0], thinned=thinned)))
         del pixels, temperature, confidence, predicted  # of a volume, before those of the next method are there too
+    if pooled := next((method for method in calibrators.values() if method is not None and method.uses_passes), None):
+        maps.append(("disagreement", "", thinned(_disagreement(view, pooled))))
     classes, coded = coded_labels({"truth": thinned(truth), **predictions})
     layers = [
         *image_layers(case, thinned),
@@ -159,6 +161,12 @@ def _described(case: StreamedCase, calibrator: Calibrator | None, labels: Tensor
         if temperature is not None:
             heats.append(temperature[0, 0].float().cpu())
     return described.pixels(), torch.cat(heats).numpy() if heats else None
+
+
+def _disagreement(case: StreamedCase, calibrator: Calibrator) -> Array:
+    """Return the mutual information between the label of each pixel and the pass that predicts it, in nats."""
+    parts = (slab.disagreement() for slab in calibrator.calibrate_case(case))
+    return torch.cat([part[0, 0].float().cpu() for part in parts if part is not None]).numpy()
 
 
 def _curves(pixels: Pixels, regions: Sequence[Tensor], settings: Mapping[str, Any]) -> list[Curve]:

@@ -65,12 +65,14 @@ def map_layers(maps: Sequence[tuple[Kind, str, Array]], num_classes: int) -> Ite
     heat = float(np.exp(1.2 * max([np.log(1.5), *(np.quantile(values, 0.995) for values in heats)])))
     gaps = [np.abs(values[~np.isnan(values)]) for kind, _, values in maps if kind == "gap"]
     gap = float(min(1.0, max([0.05, *(np.quantile(values, 0.995) for values in gaps if values.size)])))
+    most = max([0.05, *(float(values.max()) for kind, _, values in maps if kind == "disagreement")])
     ranges: dict[Kind, tuple[float, float]] = {
         "confidence": (1 / num_classes, 1.0),
         "accuracy": (1 / num_classes, 1.0),  # as the confidence, beside which it is shown
         "temperature": (1 / heat, heat),
         "optimum": BOUNDS,
         "gap": (-gap, gap),
+        "disagreement": (0.0, most),
     }
     for kind, method, values in maps:
         low, high = ranges[kind]

@@ -11,7 +11,18 @@ import numpy as np
 
 from segcal.types import Array
 
-Kind = Literal["image", "truth", "prediction", "region", "confidence", "temperature", "gap", "accuracy", "optimum"]
+Kind = Literal[
+    "image",
+    "truth",
+    "prediction",
+    "region",
+    "confidence",
+    "temperature",
+    "gap",
+    "accuracy",
+    "optimum",
+    "disagreement",
+]
 LOGARITHMIC = ("temperature", "optimum")
 
 LEVELS = 100
@@ -38,9 +49,10 @@ class Layer:
     """One picture: bytes `[h, w]` or `[d, h, w]`, with a last axis of 3 for an image in colour.
 
     A map goes from `low` to `high`: "confidence", "temperature" and "gap" of a method; "accuracy" (of the bin of each
-    pixel) and "optimum" (the best temperature around each pixel) of the baseline. Temperatures have equal steps of
-    their logarithm. "truth" and "prediction" hold positions in the portrait's `classes`, "region" a `PixelRegion`.
-    `method` is "" where all methods share the layer.
+    pixel) and "optimum" (the best temperature around each pixel) of the baseline; "disagreement" (in nats) of the
+    passes of the case, where a method uses them. Temperatures have equal steps of their logarithm. "truth" and
+    "prediction" hold positions in the portrait's `classes`, "region" a `PixelRegion`. `method` is "" where all methods
+    share the layer.
     """
 
     kind: Kind

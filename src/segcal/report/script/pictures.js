@@ -4,6 +4,7 @@ const RAMPS = {
   confidence: ['#440154', '#482878', '#3e4989', '#31688e', '#26828e', '#1f9e89', '#35b779', '#6ece58', '#b5de2b', '#fde725'],
   temperature: ['#2d004b', '#542788', '#8073ac', '#b2abd2', '#d8daeb', '#f7f7f7', '#fee0b6', '#fdb863', '#e08214', '#b35806', '#7f3b08'],
   gap: ['#053061', '#2166ac', '#4393c3', '#92c5de', '#d1e5f0', '#f7f7f7', '#fddbc7', '#f4a582', '#d6604d', '#b2182b', '#67001f'],
+  disagreement: ['#000004', '#180f3d', '#440f76', '#721f81', '#9e2f7f', '#cd4071', '#f1605d', '#fd9668', '#feca8d', '#fcfdbf'],
 };
 RAMPS.accuracy = RAMPS.confidence;
 RAMPS.optimum = RAMPS.temperature;
@@ -46,12 +47,12 @@ function valueOf(layer, level) {
   const share = level / LEVELS, logarithmic = layer.kind === 'temperature' || layer.kind === 'optimum';
   return logarithmic ? layer.low * (layer.high / layer.low) ** share : layer.low + (layer.high - layer.low) * share;
 }
-const shownValue = (kind, value) => !known(value) ? '–' : kind === 'gap' ? (value > 0 ? '+' : '') + value.toFixed(2) : value.toFixed(2);
+const shownValue = (kind, value) => !known(value) ? '–' : kind === 'gap' ? (value > 0 ? '+' : '') + value.toFixed(2) : value.toFixed(2) + (kind === 'disagreement' ? ' nats' : '');
 
 const signed = value => `${value > 0 ? '+' : ''}${value.toFixed(2)}`;
 function ramp(title, layer) {
   const ends = { gap: [`${signed(layer.low)} under`, '0', `${signed(layer.high)} over`], confidence: [layer.low.toFixed(2), '1'], accuracy: [layer.low.toFixed(2), '1'],
-    temperature: [layer.low.toFixed(2), '1', layer.high.toFixed(2)], optimum: [`≤ ${layer.low}`, '1', `≥ ${layer.high}`] }[layer.kind];
+    temperature: [layer.low.toFixed(2), '1', layer.high.toFixed(2)], optimum: [`≤ ${layer.low}`, '1', `≥ ${layer.high}`], disagreement: ['0', `${layer.high.toFixed(2)} nats`] }[layer.kind];
   const canvas = node('canvas', { width: LEVELS + 1, height: 1, 'aria-hidden': 'true' }), table = rampTable(layer.kind), context = canvas.getContext('2d');
   const out = context.createImageData(LEVELS + 1, 1);
   for (let k = 0; k <= LEVELS; k++) out.data.set([...table[k], 255], 4 * k);

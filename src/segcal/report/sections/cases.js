@@ -57,7 +57,7 @@ function mapsOf(portrait, bytes) {
   const className = k => k === NOTHING ? 'ignored' : portrait.classes[k] ?? 'other', table = tableOf(portrait.colours);
   const truth = portrait.layers.findIndex(layer => layer.kind === 'truth');
   const suffix = layer => layer.method ? `, ${layer.method}` : '';
-  const titles = { gap: 'local gap', accuracy: 'accuracy of the bin', optimum: 'best temperature nearby', region: 'regions' };
+  const titles = { gap: 'local gap', accuracy: 'accuracy of the bin', optimum: 'best temperature nearby', disagreement: 'disagreement of passes', region: 'regions' };
   return portrait.layers.flatMap((layer, k) => {
     const own = { ...layer, bytes: bytes[k], name: `${titles[layer.kind] || layer.kind}${suffix(layer)}` };
     if (layer.kind === 'image') return [{ ...own, table: greyTable(), tell: null }];
@@ -75,9 +75,12 @@ function locationParts(portrait, map, frame, near) {
   const shown = [['confidence', 'confidence', null], ['accuracy', 'accuracy of its bin', null], ['optimum', 'best temperature nearby', null], ['region', 'regions, patches', 'all']]
     .map(([kind, title, boxes]) => [map(kind, kind === 'region' ? '' : baseline), title, boxes]).filter(([one]) => one);
   if (shown.length < 4) return [];
+  const passes = map('disagreement');
+  if (passes) shown.splice(3, 0, [passes, passes.name, null]);
   const legendOf = one => one.kind === 'region' ? node('ul', { class: 'legend below' }, REGIONS.map((name, k) => swatch(DATA.region_colours[k], name))) : ramp(null, one);
-  return [node('h3', null, `What ${baseline} says, and what would be right`), node('div', { class: 'card' }, node('div', { class: 'maps four' }, shown.map(([one, title, boxes]) => node('div', null, frame(one, title, { boxes }), legendOf(one)))),
-    node('p', { class: 'note' }, `Accuracy of its bin: how often ${baseline} is right in this case at the confidence of the pixel. Best temperature nearby: the temperature of least NLL in a window of ${near} pixels per side, found with the labels; a single temperature cannot be right everywhere. Thin boxes are the Local patches, numbered ones are shown below.`))];
+  return [node('h3', null, `What ${baseline} says, and what would be right`), node('div', { class: 'card' }, node('div', { class: `maps ${passes ? 'five' : 'four'}` }, shown.map(([one, title, boxes]) => node('div', null, frame(one, title, { boxes }), legendOf(one)))),
+    node('p', { class: 'note' }, `Accuracy of its bin: how often ${baseline} is right in this case at the confidence of the pixel. Best temperature nearby: the temperature of least NLL in a window of ${near} pixels per side, found with the labels; a single temperature cannot be right everywhere. Thin boxes are the Local patches, numbered ones are shown below.`),
+    passes ? node('p', { class: 'note' }, 'Disagreement of passes: mutual information between the label of a pixel and the pass that predicts it, found without the labels; 0 where all passes agree, at most the logarithm of the number of passes, with the first counted.') : null)];
 }
 
 // The paper's Fig. 2: the reliability of the whole image and of three patches, for each method.
