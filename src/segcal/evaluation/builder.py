@@ -162,7 +162,7 @@ class _HeadTables:
         for name, case in self.builder.cases.items():
             for method in self.methods:
                 own = case.methods[self.key(method)]
-                for k, metric in enumerate(METRICS):
+                for k, metric in enumerate((*METRICS, *evaluation.metrics)):
                     self._add_rows((name, method), case, own, metric, own.values[k].tolist(), rows, patches, sizes)
                 labels = zip(protocol.names, *own.volumes.tolist(), strict=True)
                 volumes += [(name, method, label, mass, int(count)) for label, mass, count in labels]
@@ -255,6 +255,8 @@ class _HeadTables:
         first = len(own.vectors)  # regions, perhaps one more than is shown, come before the patches
         end = first + len(case.origins)
         rows += [(*about, region, metric, values[k], pixels[k]) for k, region in enumerate(masked)]
+        if metric in self.builder.evaluation.metrics:
+            return  # a function of a whole case is not called for each patch
         for k, place in enumerate(case.origins):
             origin = " ".join(map(str, place))
             patches.append((*about, k, origin, metric, values[first + k], pixels[first + k]))

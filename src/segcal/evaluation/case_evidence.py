@@ -31,7 +31,7 @@ class MethodEvidence:
     """The evidence of one method on one case.
 
     Attributes:
-        values: Every metric of every region and patch, Float64 `[K, G]`.
+        values: Every metric of every region and patch, Float64 `[K, G]`, then a user's own, NaN in patches.
         pixels: Pixels of every region and patch, Int64 `[G]`.
         vectors: Evidence of the regions, without the patches: Float64 `[M, E]` (`Evidence.to_vectors`).
         volumes: Expected and true pixels of each class, Float64 `[2, L]`.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from segcal.cases import StreamedCase
 from segcal.evaluation.case_evidence import CaseEvidence, Key, MethodEvidence
 from segcal.evaluation.doubts import majority_class
 from segcal.evaluation.methods import ExclusiveHead, Method, calibrated_slabs, check_methods, heads_of, stream_for
+from segcal.evaluation.own_metrics import MetricFunction, OwnMetrics
 from segcal.evaluation.protocol import Protocol
 from segcal.evaluation.quality import NOTHING, CaseQuality, distance_unit
 from segcal.evidence import Evidence, Histogram, Pixels, PixelStore, describe, read
@@ -81,12 +82,21 @@ class RegionIndices:
 
 
 class Described(NamedTuple):
-    """The pixels of a case with one method, the same with drawn labels, class probabilities and class masses."""
+    """The pixels of a case with one method, and what else is read from its probabilities.
+
+    Attributes:
+        pixels: Values of each pixel.
+        redrawn: The same with drawn labels, for the floor.
+        class_probs: Probabilities of every class `[L, N]`, in the form `marginal`.
+        mass: Sum of the probabilities of each class.
+        probs: Probabilities Float32 `[L, *S]`, for the metrics of a user.
+    """
 
     pixels: Pixels
     redrawn: Pixels | None
     class_probs: Tensor | None
     mass: Tensor
+    probs: Tensor | None
 
 
 @dataclass(frozen=True)
@@ -99,6 +109,7 @@ class Evaluation:
         regions: The regions by name.
         notes: Warnings known before anything is measured.
         majority: Class that may be an unnamed background, without which *All* is measured too; None for none.
+        metrics: A user's own metrics by name.
     """
 
     calibrators: Mapping[str, Method]
@@ -106,6 +117,7 @@ class Evaluation:
     regions: Mapping[str, Region]
     notes: Sequence[str] = ()
     majority: int | None = None
+    metrics: Mapping[str, MetricFunction] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.calibrators:
@@ -119,19 +131,20 @@ class Evaluation:
         calibrators: Mapping[str, Method],
         protocol: Protocol,
         regions: Mapping[str, Region] | None = None,
+        metrics: Mapping[str, MetricFunction] | None = None,
     ) -> Evaluation:
         """Return an evaluation of all regions by default, and of patches whose side suits the first case."""
         chosen = chosen_regions(None) if regions is None else regions
-        majority = _unnamed_background(first, protocol)
+        majority, own = _unnamed_background(first, protocol), metrics or {}
         if protocol.patch_size is not None:
-            return cls(calibrators, protocol, chosen, majority=majority)
+            return cls(calibrators, protocol, chosen, majority=majority, metrics=own)
         size = local_patch_size([first.logits.shape[1:]])
         note = (
             f"Local patches have a side of {size} pixels, since the paper's {PATCH_SIZE} would cover more than a "
             f"quarter of '{first.name}'; set patch_size for another side"
         )
         notes = [note] if size != PATCH_SIZE and protocol.patches else []
-        return cls(calibrators, replace(protocol, patch_size=size), chosen, notes, majority)
+        return cls(calibrators, replace(protocol, patch_size=size), chosen, notes, majority, own)
 
     @cached_property
     def heads(self) -> list[ExclusiveHead]:
@@ -183,13 +196,14 @@ class Evaluation:
         """Return the evidence of every method on one channel of a case."""
         protocol, found, plain = head.protocol, dict[Key, MethodEvidence](), None
         inside = indices.regions[self.masked.index("all")]
-        counter = _Counter(indices, protocol)
+        named = dict(zip(self.masked, indices.regions, strict=False))  # without *All* of the majority class
+        counter = _Counter(indices, protocol, OwnMetrics(self.metrics, case.name, named))
         quality = None
         if protocol.surfaces:
             quality = CaseQuality(view.case, indices.labels, head.structures, protocol.surface_tolerance)
         for name, whole in self.calibrators.items():
             method = head.method(whole, case)
-            seen = _described(view, method, indices.labels, protocol)
+            seen = _described(view, method, indices.labels, protocol, whole=bool(self.metrics))
             plain = seen.pixels.predicted if method is None else plain
             moved = 0
             if plain is not None and method is not None and not getattr(method, "preserves_labels", False):
@@ -217,8 +231,14 @@ def _outside(labelled: LabelledCase, *, background: int) -> Mask:
     return foreground(labelled.labels, IGNORED, background=background, near=labelled.boundary)
 
 
-def _described(case: StreamedCase, method: Method, labels: Tensor, protocol: Protocol) -> Described:
-    """Describe the pixels of a case, where the calibrator is, and keep them on the CPU."""
+def _described(
+    case: StreamedCase, method: Method, labels: Tensor, protocol: Protocol, *, whole: bool = False
+) -> Described:
+    """Describe the pixels of a case, where the calibrator is, and keep them on the CPU.
+
+    The `whole` probabilities are kept only for the metrics of a user, which may look at any pixels together.
+    """
+    kept = torch.empty((protocol.num_classes, *labels.shape)) if whole else None
     described, redrawn, probs = PixelStore(labels.numel()), PixelStore(labels.numel()), []
     mass = torch.zeros(protocol.num_classes, dtype=torch.float64)
     random = generator_of(protocol.seed, case.name)
@@ -229,17 +249,19 @@ def _described(case: StreamedCase, method: Method, labels: Tensor, protocol: Pro
         mass += class_mass(logits, truth, pixels.confidence).cpu()
         if protocol.floor:
             redrawn.add(describe(logits, draw_labels(logits, truth, random)))
+        if kept is not None:
+            kept[:, rows] = probabilities(slab.double())[0].cpu().float()
         if protocol.form == "marginal":
             probs.append(probabilities(slab.double())[0].flatten(1).cpu())
     class_probs = torch.cat(probs, dim=1) if probs else None
-    return Described(described.pixels(), redrawn.pixels() if protocol.floor else None, class_probs, mass)
+    return Described(described.pixels(), redrawn.pixels() if protocol.floor else None, class_probs, mass, kept)
 
 
 class _Counter:
     """Counts the pixels of one case into its regions, patches and cells."""
 
-    def __init__(self, indices: RegionIndices, protocol: Protocol) -> None:
-        self.indices, self.protocol = indices, protocol
+    def __init__(self, indices: RegionIndices, protocol: Protocol, metrics: OwnMetrics) -> None:
+        self.indices, self.protocol, self.metrics = indices, protocol, metrics
         self._table = empty_cells(protocol.num_classes)  # used again for every region and method
 
     def evidence(self, pixels: Pixels, seen: Described, surfaces: Array, moved: int = 0) -> MethodEvidence:
@@ -260,8 +282,12 @@ class _Counter:
         own = counted[: len(regions)]
         # numpy, because small operations wake PyTorch's threads; ignored pixels are counted first and dropped
         support = np.bincount(pixels.labels.numpy() + 1, minlength=protocol.num_classes + 1)[1:]
+        own_metrics = self.metrics.values(seen.probs, pixels.labels)
+        values = np.full((len(METRICS) + len(own_metrics), len(self.indices.every)), np.nan)
+        values[: len(METRICS)] = [found[name].double().numpy() for name in METRICS]
+        values[len(METRICS) :, : own_metrics.shape[1]] = own_metrics
         return MethodEvidence(
-            np.stack([found[name].double().numpy() for name in METRICS]),
+            values,
             found["pixels"].numpy(),
             own.to_vectors().numpy(),
             np.array([seen.mass.tolist(), support.tolist()], np.float64),

@@ -118,6 +118,10 @@ class Results:
         """Names of the regions, in the order of tables."""
         return tuple(in_table_order([str(region) for region in dict.fromkeys(self.frame["region"])]))
 
+    @property
+    def _own_metrics(self) -> list[str]:
+        return [metric for metric in dict.fromkeys(self.frame["metric"].map(str)) if metric not in CATALOGUE]
+
     def to_frame(self) -> pd.DataFrame:
         """Return the columns `case method region metric value pixels`, one row per case, method, region and metric."""
         return self.frame.copy()
@@ -392,6 +396,7 @@ class Results:
         """Return the values that each mean(std) of the paper's table is taken over."""
         columns = [(metric, region) for metric in CALIBRATION for region in self.regions]
         columns += [(metric, region) for metric in QUALITY for region in (self.regions if metric == "nll" else ["all"])]
+        columns += [(metric, region) for metric in self._own_metrics for region in self.regions]
         return {
             (method, *column): values
             for method in self.methods

@@ -14,6 +14,7 @@ from segcal.evaluation.builder import ResultsBuilder, mean_tables
 from segcal.evaluation.limits import limits as oracle_limits
 from segcal.evaluation.measure import Evaluation
 from segcal.evaluation.methods import Method, heads_of, methods_of, settings_of
+from segcal.evaluation.own_metrics import MetricFunction, chosen_metrics
 from segcal.evaluation.protocol import Protocol, ProtocolSettings
 from segcal.evaluation.results import Results
 from segcal.regions import Region, RegionFunction, chosen_regions
@@ -27,6 +28,7 @@ def evaluate(
     protocol: Protocol | None = None,
     *,
     regions: Sequence[str] | Mapping[str, RegionFunction] | None = None,
+    metrics: Mapping[str, MetricFunction] | None = None,
     **settings: Unpack[ProtocolSettings],
 ) -> Results:
     """Measure how well calibrated each method is on the same cases, regions and patches.
@@ -41,6 +43,13 @@ def evaluate(
         regions: Regions to measure. By default all of `segcal.regions.REGIONS`; a sequence of names selects among them
             (*All* is always measured); a mapping from names to functions adds regions of your own. A function takes a
             case and its labels `[1, *S]` (-1 where ignored) and returns a Bool mask `[1, *S]`.
+        metrics: Metrics of your own: functions by name. A function takes the calibrated probabilities `[L, *S]` of a
+            case, a float32 tensor on the CPU that it must not change, and its labels `[*S]`, -1 where a pixel is
+            ignored or outside the region, and returns a finite number. It is called once for each case, method and
+            region that has pixels, except the Local patches; for a sigmoid head once for each channel as a problem of
+            two classes `[2, *S]`, which is then averaged over channels. Its values are rows of `to_frame()` and means
+            over images in the tables, neither marked nor tested because no direction is known. With `floor` it is
+            called again with the drawn labels. The probabilities of one case and method are in memory at a time.
         settings: Fields of `segcal.Protocol`, such as `num_classes`, `ignore_index`, `background` and `patch_size`.
 
     Returns:
@@ -48,7 +57,8 @@ def evaluate(
     """
     chosen = Protocol.given(protocol, settings if protocol else settings_of(calibrators, settings))
     known = as_collection(cases) if chosen.limits else cases
-    builder = measure_all(known, methods_of(calibrators), chosen, chosen_regions(regions))
+    own = chosen_metrics(metrics)
+    builder = measure_all(known, methods_of(calibrators), chosen, chosen_regions(regions), own)
     return with_limits(builder.results(), known, chosen)
 
 
@@ -57,13 +67,14 @@ def measure_all(
     calibrators: Mapping[str, Method],
     protocol: Protocol,
     regions: Mapping[str, Region],
+    metrics: Mapping[str, MetricFunction] | None = None,
 ) -> ResultsBuilder:
     """Measure every case in this process."""
     remaining = cases_of(cases)
     first = next(remaining, None)
     if first is None:
         raise no_cases(cases)
-    evaluation = Evaluation.of(first, calibrators, protocol, regions)
+    evaluation = Evaluation.of(first, calibrators, protocol, regions, metrics)
     return ResultsBuilder(evaluation).measure(chain([first], remaining))
 
 

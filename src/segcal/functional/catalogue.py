@@ -126,6 +126,12 @@ SURFACES: Mapping[str, Metric] = {
 """Figures of segmentation quality (`segcal.functional.surfaces`), in the order of tables: Dice, surface Dice, and
 average, 95 % (of both directions together, and of the larger one) and maximum surface distance."""
 
+
+def metric_named(name: str) -> Metric:
+    """Return a metric by its name; one of a user has its name as title, no unit and no known direction."""
+    return CATALOGUE.get(name) or SURFACES.get(name) or Metric(name, name, "", "neither")
+
+
 METRICS = tuple(metric.name for metric in _METRICS if not metric.pooled_only)
 """Metrics of every case, patch and region."""
 

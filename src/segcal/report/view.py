@@ -13,7 +13,7 @@ import pandas as pd
 from segcal.evaluation.decisions import Decisions
 from segcal.evaluation.portraits import Portrait
 from segcal.evaluation.results import Results
-from segcal.functional.catalogue import CATALOGUE
+from segcal.functional.catalogue import metric_named
 from segcal.regions import region_title
 from segcal.report.colours import REGIONS, method_colours
 from segcal.report.scores import MethodScores
@@ -118,7 +118,7 @@ def _floors(results: Results) -> dict[str, dict[str, dict[str, float | None]]]:
 
 
 def _metric(name: str) -> dict[str, Any]:
-    metric = CATALOGUE[name]
+    metric = metric_named(name)
     return {
         "title": metric.title,
         "percent": metric.percent,

@@ -6,7 +6,7 @@ import unicodedata
 from collections.abc import Sequence
 from itertools import groupby
 
-from segcal.functional.catalogue import CALIBRATION, CATALOGUE, QUALITY
+from segcal.functional.catalogue import CALIBRATION, CATALOGUE
 from segcal.regions import region_title
 from segcal.tables.further import FurtherTable
 from segcal.tables.paper import Cell, PaperTable, title
@@ -39,7 +39,7 @@ def latex_table(table: PaperTable, further: Sequence[FurtherTable] = ()) -> str:
     lines = ["% \\usepackage{graphicx}", "\\begin{table*}[t]", "\\centering"]
     if columns := table.columns(CALIBRATION):
         lines += ["\\resizebox{\\textwidth}{!}{%", *_calibration(table, columns), "}"]
-    if columns := table.columns(QUALITY):
+    if columns := table.columns(table.quality):
         rows = [[_name(table, method, floor), *map(_number, cells)] for method, floor, cells in table.rows(columns)]
         lines += ["", "\\medskip", *_tabular(["Method", *(title(*column) for column in columns)], rows)]
     notes = table.notes("bold", "*")

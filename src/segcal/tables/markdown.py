@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from segcal.functional.catalogue import CALIBRATION, QUALITY
+from segcal.functional.catalogue import CALIBRATION
 from segcal.tables.further import FurtherTable
 from segcal.tables.paper import Cell, PaperTable, title
 
@@ -14,7 +14,7 @@ MARK = r"\*"
 
 def markdown_table(table: PaperTable, further: Sequence[FurtherTable] = ()) -> str:
     """Return tables of calibration and of quality and what their marks mean, then further tables."""
-    parts = [_part(table, columns) for metrics in (CALIBRATION, QUALITY) if (columns := table.columns(metrics))]
+    parts = [_part(table, columns) for metrics in (CALIBRATION, table.quality) if (columns := table.columns(metrics))]
     parts.append("\n".join(_escaped(note) for note in table.notes("bold", "*")))
     for other in further:
         rows = [[_escaped(entry) for entry in (name, *entries)] for name, entries in other.rows.items()]

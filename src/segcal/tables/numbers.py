@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import math
 
-from segcal.functional.catalogue import CATALOGUE, SURFACES
+from segcal.functional.catalogue import metric_named
 
 MISSING = "-"
-_METRICS = {**CATALOGUE, **SURFACES}
 
 
 def number(metric: str, value: float) -> str:
@@ -20,12 +19,12 @@ def number(metric: str, value: float) -> str:
         >>> number("ece", 0.0123), number("nll", 0.338), number("ece", float("nan"))
         ('1.23', '0.3380', '-')
     """
-    return MISSING if math.isnan(value) else _METRICS[metric].number(value)
+    return MISSING if math.isnan(value) else metric_named(metric).number(value)
 
 
 def with_unit(metric: str, value: float) -> str:
     """Write a value with its unit: `1.23 %`, `0.3380`."""
-    return f"{number(metric, value)}{chr(0xA0) + '%' if _METRICS[metric].percent else ''}"
+    return f"{number(metric, value)}{chr(0xA0) + '%' if metric_named(metric).percent else ''}"
 
 
 def percent(fraction: float, digits: int = 0) -> str:

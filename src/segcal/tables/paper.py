@@ -10,7 +10,7 @@ import numpy as np
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from segcal.functional.catalogue import CALIBRATION, CATALOGUE, HIGHER_IS_BETTER, QUALITY
+from segcal.functional.catalogue import CALIBRATION, CATALOGUE, HIGHER_IS_BETTER, QUALITY, metric_named
 from segcal.regions import in_table_order, region_notes, region_title
 from segcal.statistics import mean_std, significantly_better
 from segcal.tables.numbers import MISSING, number, with_interval
@@ -85,6 +85,15 @@ class PaperTable:
         """The method that the others are tested against."""
         return self.presentation.reference
 
+    @property
+    def quality(self) -> tuple[str, ...]:
+        """Metrics of the quality, then a user's own."""
+        return (*QUALITY, *self._own)
+
+    @property
+    def _own(self) -> list[str]:
+        return [metric for metric in dict.fromkeys(metric for _, metric, _ in self.cells) if metric not in CATALOGUE]
+
     def __str__(self) -> str:
         return "\n\n".join([*self._blocks(), "\n".join(wrap(self.legend(), _WIDTH))])
 
@@ -116,6 +125,8 @@ class PaperTable:
     def notes(self, bold: str, mark: str) -> list[str]:
         """Return what numbers, marks and names mean, in sentences; `bold` and `mark` are how the marks look."""
         notes = [f"{self.presentation.average_sentence()}; {bold}: best."]
+        if self._own:
+            notes.append(f"{', '.join(self._own)}: mean(std) over images, without marks (no direction is known).")
         if self.reference is not None:
             test = self.presentation.test_sentence()
             notes.append(f"{mark}: the reference {self.reference} is significantly better ({test}).")
@@ -130,8 +141,8 @@ class PaperTable:
 
     def _grouped(self) -> tuple[list[tuple[str, str]], list[int]]:
         """Return all columns, and how many belong together: those of a metric, and those of the quality."""
-        apart = [metric for metric in (*CALIBRATION, *QUALITY) if metric in self.by_region]
-        others = [metric for metric in QUALITY if metric not in self.by_region]
+        apart = [metric for metric in (*CALIBRATION, *self.quality) if metric in self.by_region]
+        others = [metric for metric in self.quality if metric not in self.by_region]
         groups = [own for metrics in (*([metric] for metric in apart), others) if (own := self.columns(metrics))]
         return [column for own in groups for column in own], [len(own) for own in groups]
 
@@ -223,9 +234,9 @@ def paper_table(
 def _best_number(metric: str, means: Sequence[float]) -> str | None:
     """Return the best of the means as it is printed, so that methods with the same digits are best together.
 
-    None if all print the same, so that none is marked.
+    None if all print the same or the direction of the metric is not known, so that none is marked.
     """
-    if len({number(metric, mean) for mean in means}) < 2:
+    if metric not in CATALOGUE or len({number(metric, mean) for mean in means}) < 2:
         return None
     return number(metric, max(means) if metric in HIGHER_IS_BETTER else min(means))
 
@@ -251,7 +262,8 @@ def _beaten(
     reference = presentation.reference
     if reference is None:
         return set()
-    compared = [(method, column) for method in methods for column in columns if method != reference]
+    tested = [column for column in columns if column[0] in CATALOGUE]
+    compared = [(method, column) for method in methods for column in tested if method != reference]
     marks = significantly_better(
         [(units[(reference, *column)], units[(method, *column)]) for method, column in compared],
         lower_is_better=[metric not in HIGHER_IS_BETTER for _, (metric, _) in compared],
@@ -262,8 +274,9 @@ def _beaten(
 
 def title(metric: str, region: str, *, everywhere: bool | None = None) -> str:
     """Return the heading of a column, without the region for metrics that are shown in *All* only."""
-    everywhere = metric not in QUALITY if everywhere is None else everywhere
-    return f"{CATALOGUE[metric].heading} {region_title(region)}" if everywhere else CATALOGUE[metric].heading
+    everywhere = metric in CALIBRATION if everywhere is None else everywhere
+    heading = metric_named(metric).heading
+    return f"{heading} {region_title(region)}" if everywhere else heading
 
 
 def _bracketed(text: str, column: tuple[str, str]) -> str:

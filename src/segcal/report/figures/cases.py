@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from segcal.evaluation.portraits import PixelRegion, Portrait
-from segcal.functional.catalogue import CATALOGUE
+from segcal.functional.catalogue import metric_named
 from segcal.report.figures.drawing import Request, bare, literal
 from segcal.report.figures.panels import (
     draw_boxes,
@@ -160,6 +160,6 @@ def draw_variation(request: Request) -> Any:
         show_labels(lower, portrait)
         upper.set_title(literal(portrait.name))
         if portrait.name in values:
-            title = CATALOGUE[request.metric].title
+            title = metric_named(request.metric).title
             lower.set_xlabel(f"{title} {with_unit(request.metric, values[portrait.name])}")
     return figure

@@ -11,7 +11,7 @@ from typing import Any, TypedDict
 
 from segcal.evaluation.portraits import Portrait
 from segcal.evaluation.results import Results
-from segcal.functional.catalogue import CATALOGUE
+from segcal.functional.catalogue import metric_named
 from segcal.report.colours import METHODS, method_colours
 from segcal.types import InputError
 
@@ -128,7 +128,7 @@ def literal(name: str) -> str:
 
 def axis_title(metric: str) -> str:
     """Return the title of a metric with its unit."""
-    shown = CATALOGUE[metric]
+    shown = metric_named(metric)
     return f"{shown.title}{' (%)' if shown.percent else ''}"
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from segcal.functional.catalogue import CATALOGUE
+from segcal.functional.catalogue import metric_named
 from segcal.regions import region_title
 from segcal.report.figures.drawing import COLUMN, Request, axis_title, literal, name_above, style_of
 from segcal.types import Array, InputError
@@ -21,7 +21,7 @@ def draw_regions(request: Request) -> Any:
     if not len(rows):
         raise InputError(f"metric must be one of {', '.join(dict.fromkeys(frame.metric))}, got '{metric}'")
     regions = list(dict.fromkeys(rows["region"]))
-    unit = CATALOGUE[metric].scale
+    unit = metric_named(metric).scale
     figure, axis = request.pyplot.subplots(figsize=(max(COLUMN, 0.9 * len(regions) + 0.5), 2.2), layout="constrained")
     width = 0.8 / len(methods)
     for k, method in enumerate(methods):
@@ -56,7 +56,7 @@ def draw_patch_sizes(request: Request) -> Any:
         means = rows[rows.method == method].groupby("size")["value"].mean()
         axis.plot(
             means.index,
-            CATALOGUE[metric].scale * means.to_numpy(),
+            metric_named(metric).scale * means.to_numpy(),
             ms=3.5,
             lw=1.2,
             label=literal(method),
