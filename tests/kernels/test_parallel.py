@@ -19,10 +19,12 @@ from segcal.kernels.cpu.parallel import run_all
 Threads = Callable[[int], None]
 
 FIT = """
+import signal
 import sys
 import torch
 import segcal
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # shells have background jobs ignore it
 torch.set_num_threads(2)
 logits = torch.randn(5, 512, 512, generator=torch.Generator().manual_seed(0))
 labels = (logits + torch.randn(5, 512, 512)).argmax(dim=0)
@@ -115,7 +117,11 @@ def test_a_signal_at_any_moment_ends_the_program(what: str, sent: signal.Signals
         assert program.stdout.readline() == "ready\n"
         time.sleep(delay)
         program.send_signal(sent)
-    for program, delay in zip(programs, delays, strict=True):
-        _, errors = program.communicate(timeout=20)
-        assert program.returncode != 0, f"ignored after {delay:.3f} s"
-        assert "Exception ignored" not in errors
+    try:
+        for program, delay in zip(programs, delays, strict=True):
+            _, errors = program.communicate(timeout=20)
+            assert program.returncode != 0, f"ignored after {delay:.3f} s"
+            assert "Exception ignored" not in errors
+    finally:
+        for program in programs:
+            program.kill()
