@@ -139,7 +139,7 @@ def test_regions_are_sigmoid_channels(model: Path, tmp_path: Path) -> None:
         stored = np.load(model / f"fold_{case.name == 'c':d}/validation/{case.name}.npz")["probabilities"][box]
         torch.testing.assert_close(torch.sigmoid(torch.as_tensor(case.logits)), torch.from_numpy(stored).float())
     fitted = segcal.create("ts", num_classes=2, activation="sigmoid", ignore_index=-1).fit(folder)
-    apply_to_folder(fitted, folder, out=tmp_path / "out", dtype="float16", maps=True)
+    apply_to_folder(fitted, folder, out=tmp_path / "out", dtype="float16", maps=["temperature"])
     written = np.load(tmp_path / "out" / "a.npz")["probabilities"]
     raw = np.load(model / "fold_0" / "validation" / "a.npz")["probabilities"]
     assert written.dtype == np.float16
@@ -363,7 +363,7 @@ def test_voxels_outside_the_crop_stay_what_they_are(
     cases = open_folder(pair[1], labels=pair[1] / "truth")
     settings = {"spatial_dims": 3} if method == "cts" else {}
     calibrator = segcal.create(method, 3, **settings).fit(cases)
-    apply_to_folder(calibrator, cases, out=tmp_path / "out", dtype=dtype, maps=True)
+    apply_to_folder(calibrator, cases, out=tmp_path / "out", dtype=dtype, maps=["temperature"])
     for name in ("a", "b"):
         before = np.load(pair[1] / f"{name}.npz")["probabilities"]
         after = np.load(tmp_path / "out" / f"{name}.npz")["probabilities"]
@@ -477,7 +477,7 @@ def test_what_nnunet_writes_is_read_and_what_is_written_nnunet_reads(package: An
     assert calibrator.fit_report_.pixels == 3 * 4 * 5
 
     out = tmp_path / "out"
-    apply_to_folder(calibrator, folder, out=out, maps=True)
+    apply_to_folder(calibrator, folder, out=out, maps=["temperature"])
     with np.load(pred / "a.npz") as before, np.load(out / "a.npz") as after:
         assert before["probabilities"].shape == after["probabilities"].shape
         np.testing.assert_array_equal(before["probabilities"].argmax(0), after["probabilities"].argmax(0))

@@ -69,7 +69,7 @@ def test_one_channel(tmp_path: Path, end: str, axis_of_scores: bool, axis_of_lab
     assert folder.class_names == ("outside", "vessel")
     ts = segcal.create("ts", 1).fit(folder)
     unlabelled = open_folder(tmp_path / "data", num_classes=1, activation="sigmoid", labels=None, require_labels=False)
-    apply_to_folder(ts, unlabelled, out=tmp_path / "out", maps=True)
+    apply_to_folder(ts, unlabelled, out=tmp_path / "out", maps=["temperature"])
     expected = ts.predict_proba(torch.from_numpy(scores)[None])[0].numpy()
     if end == ".nii.gz":
         found = nibabel.load(tmp_path / "out" / "a.nii.gz")

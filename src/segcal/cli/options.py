@@ -93,7 +93,7 @@ Device = Annotated[str, typer.Option(help="auto (GPU if any), cpu, cuda, ...")]
 AsJson = Annotated[bool, option(OUTPUT, "Print JSON instead of text.", "--json")]
 
 Split = Annotated[str | None, option(DATA, "Use only the cases of this split of splits.json.")]
-Passes = Annotated[list[Path] | None, option(DATA, "Folders of further passes, if not DATA/passes.")]
+Passes = Annotated[list[Path] | None, option(DATA, "Further passes, if not in DATA/passes.", metavar="DIR ...")]
 Scores = Annotated[
     Literal["logits", "probabilities"] | None, option(DATA, "The files hold logits, or probabilities.", metavar="KIND")
 ]
@@ -162,7 +162,7 @@ class MeasureOptions(OptionGroup):
     """Options of measuring: fields of `segcal.Protocol`."""
 
     bins: Annotated[int, option(MEASURING, "Number of confidence bins.")] = 10
-    form: Annotated[str, option(MEASURING, "SCE, ACE: tables, equations, marginal.")] = "tables"
+    form: Annotated[str, option(MEASURING, "SCE, ACE: tables, equations, marginal.", show_default=False)] = "tables"
     patch_size: Annotated[int | None, option(MEASURING, "Side of the Local patches in pixels.")] = None
     patch_sizes: Annotated[list[int] | None, option(MEASURING, "Further sides to measure.", metavar="N ...")] = None
     patches: Annotated[int, option(MEASURING, "Local patches per image.")] = 10

@@ -103,12 +103,11 @@ def _dropped(number: int, network: nn.Module, image: Image) -> Any:
     layers = [module for module in network.modules() if isinstance(module, _DropoutNd)]
     if not layers:
         raise InputError("passes with dropout need a network with dropout layers, got one without; use 'mirror'")
-    devices = [image.device] if image.device.type == "cuda" else []
     modes = [layer.training for layer in layers]
     try:
         for layer in layers:
             layer.train()
-        with torch.random.fork_rng(devices):
+        with torch.random.fork_rng([image.device.index] if image.device.index is not None else []):
             torch.manual_seed(number)
             output: Tensor = network(image)
     finally:

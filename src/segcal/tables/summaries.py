@@ -144,7 +144,8 @@ def _quality_columns(surfaces: pd.DataFrame, methods: Sequence[str], unit: str) 
     found = dict[str, dict[str, str]]()
     for metric in _SURFACES:
         rows = surfaces[surfaces.metric == metric]
-        means = rows.pivot_table(index="label", columns="method", values="value", sort=False)
+        means = rows.pivot_table(index="label", columns="method", values="value", sort=False, dropna=False)
+        means = means.reindex(columns=list(methods))  # without a column where no class has a value
         texts = {
             method: {str(name): number(metric, value) for name, value in means[method].items()} for method in methods
         }
