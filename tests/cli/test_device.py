@@ -9,17 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from segcal.data.folders.writer import write_folder
-from support.commands import refuse, succeed, succeed_json
-from support.scenes import simulated
+from support.commands import refuse, succeed_json
 
-
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    cases = simulated(3, num_classes=3, size=(16, 14), contrast=2.0)
-    write_folder(tmp_path / "data", {"fit": cases[:1], "test": cases[1:]})
-    succeed("fit", tmp_path / "data", "--method", "ts", "--out", tmp_path / "ts")
-    return tmp_path / "data"
+pytestmark = pytest.mark.usefixtures("calibrator")
 
 
 def commands(data: Path, out: Path) -> list[list[object]]:

@@ -1,4 +1,4 @@
-"""segcal nnunet without nnU-Net: help, fitting on folds, and what is refused."""
+"""segcal nnunet without nnU-Net: fitting on folds, and what is refused."""
 
 from __future__ import annotations
 
@@ -7,17 +7,9 @@ import json
 from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
 
-from support.commands import refuse, succeed, succeed_json
-
-
-@pytest.mark.parametrize("command", ["fit", "predict"])
-def test_help_has_an_example(command: str) -> None:
-    shown = succeed("nnunet", command, "--help")
-    assert f"Example: segcal nnunet {command}" in " ".join(shown.split())
-    assert "--json" in shown
+from support.commands import refuse, succeed_json
 
 
 def test_fit_on_folds_and_the_missing_package(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_files_written_in_slabs_are_read_back(tmp_path: Path, end: str, layout: 
     else:
         stored = values.T if layout == "last" else np.moveaxis(values, 0, -1).T
         nibabel.save(nibabel.Nifti1Image(stored, OBLIQUE), like)
-    with kind.create(tmp_path / f"new{end}", SHAPE, "float32", classes=True, like=like, key="logits") as writer:
+    with kind.create(tmp_path / f"new{end}", "logits", SHAPE, "float32", like=like) as writer:
         for start in (2, 0, 4):
             writer.write(start, values[:, start : start + 2])
     found = kind.read(tmp_path / f"new{end}", "logits", SHAPE[1:])

@@ -41,8 +41,11 @@ def staged_folder(path: str | Path) -> Iterator[Path]:
     with exclusive(target, "folder"):
         refuse_foreign(target)
         with replacing(target) as staging:
-            with writing_inside(staging):
+            _staged.add(staging)
+            try:
                 yield staging
+            finally:
+                _staged.discard(staging)
             list_files(staging)
 
 
@@ -87,16 +90,6 @@ def staged_store(path: str | Path) -> Iterator[Path]:
     target = Path(os.path.abspath(path))  # noqa: PTH100
     with exclusive(target, "folder"), replacing(target, target.suffix) as staging:
         yield staging
-
-
-@contextmanager
-def writing_inside(folder: Path) -> Iterator[None]:
-    """Leave what is written inside a folder to its owner, who locks and synchronises all of it."""
-    _staged.add(folder)
-    try:
-        yield
-    finally:
-        _staged.discard(folder)
 
 
 @contextmanager

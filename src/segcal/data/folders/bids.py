@@ -28,7 +28,7 @@ def matches(root: Path) -> bool:
 
 def find(request: FolderRequest) -> FoundCases:
     """Return a case for each file of probabilities."""
-    root, kind = request.root, request.kind("probabilities")
+    root = request.root
     scores = _with_suffix(by_name(root, SCORES), "probseg")
     label_folder = root if request.labels is None else existing(request.labels, "labels")
     labels = by_name(label_folder, LABELS)
@@ -36,8 +36,8 @@ def find(request: FolderRequest) -> FoundCases:
         name: paths for name, paths in labels.items() if name not in scores
     }
     one = {name: only(name, scores, "score", root, SCORES) for name in scores}
-    files = cases_by_name(request, one, label_folder, kind, labels=segmentations)
-    return FoundCases(files, kind, remarks=labels_without_scores(files, label_folder, segmentations))
+    files = cases_by_name(request, one, label_folder, "probabilities", labels=segmentations)
+    return FoundCases(files, remarks=labels_without_scores(files, label_folder, segmentations))
 
 
 def _with_suffix(found: Mapping[str, list[Path]], suffix: str) -> dict[str, list[Path]]:

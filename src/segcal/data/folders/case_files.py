@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from segcal.data.folders.classes import Classes
 from segcal.data.folders.crop import Crop, crop_of
-from segcal.data.folders.masks import Masks
 from segcal.data.folders.probabilities import logits_of
 from segcal.data.folders.settings import Scores
 from segcal.data.io.base import Shape, Spacing, Stored, Writer, whole_numbers
@@ -78,7 +78,7 @@ class CaseFiles:
         prediction: The network's own labels beside its scores, used for their geometry only.
         archived: Whether the scores are an archive of nnU-Net: what is written is one too, and the case is cut to its
             crop.
-        masks: How labels of sigmoid channels are read; None for exclusive classes.
+        channels: What is declared of the channels of a sigmoid head; None for exclusive classes.
         passes: Files of further passes over the image, of the kind of the scores; each is read when it is asked for.
     """
 
@@ -91,7 +91,7 @@ class CaseFiles:
     spacing: Spacing | None
     prediction: Path | None = None
     archived: bool = False
-    masks: Masks | None = None
+    channels: Classes | None = None
     passes: tuple[Path, ...] = ()
 
     def space(self, num_classes: int | None) -> Shape:
@@ -99,7 +99,7 @@ class CaseFiles:
         if known := self.labels or self.prediction:
             shape = format_of(known).shape(known, "labels")
             return shape[1:] if known is self.labels and self._is_by_channel(shape) else shape
-        if self.masks is not None and self._lacks_channel_axis(None, num_classes):
+        if self._lacks_channel_axis(None, num_classes):
             return self._stored_shape()
         return self._score_shape(None, num_classes)[1:]
 
@@ -120,7 +120,7 @@ class CaseFiles:
         """Return what changes when a file of this case does, or what the folder says about it."""
         paths = (self.scores, self.labels, self.image, self.prediction, *self.passes)
         files = ["" if path is None else format_of(path).identity(path) for path in paths]
-        return "; ".join([*files, self.kind, str(self.group), str(self.spacing), str(self.masks)])
+        return "; ".join([*files, self.kind, str(self.group), str(self.spacing), str(self.channels)])
 
     def companions(self, *, labels_kept: bool) -> list[Path]:
         """Return the files that nnU-Net needs beside an archive: a pickle and, while it is right, its segmentation."""
@@ -145,10 +145,10 @@ class CaseFiles:
         check_same_place(placed, of=of)
         labels, label_spacing = self._read_labels()
         space = self.space(spec.num_classes) if labels is None else labels.shape
-        if labels is not None and self.masks is not None:
+        if labels is not None and self.channels is not None:
             if self._is_by_channel(labels.shape):
                 space, label_spacing = labels.shape[1:], None if label_spacing is None else label_spacing[1:]
-            labels = self.masks.of(labels)
+            labels = self.channels.masks_of(labels)
         scores, score_spacing = self._read_scores(space)
         image, image_spacing = None, None
         if self.image is not None:
@@ -197,7 +197,7 @@ class CaseFiles:
         with (
             _staged(target) as staging,
             format_of(target).create(
-                staging, stored, dtype, classes=not flat, like=self.scores, key=self.kind
+                staging, "labels" if flat else self.kind, stored, dtype, like=self.scores
             ) as writer,
         ):
             yield _OneChannel(writer) if flat else writer
@@ -208,9 +208,7 @@ class CaseFiles:
         target = self.map_file(folder)
         with (
             _staged(target) as staging,
-            format_of(target).create(
-                staging, shape, dtype, classes=False, like=self._geometry(), key="labels"
-            ) as writer,
+            format_of(target).create(staging, "labels", shape, dtype, like=self._geometry()) as writer,
         ):
             yield writer
 
@@ -226,13 +224,13 @@ class CaseFiles:
 
     def _is_by_channel(self, shape: Shape) -> bool:
         """Return whether labels of this shape have a channel axis; NIfTI labels of three axes are volumes."""
-        if self.masks is None or self.labels is None or (len(shape) == 3 and format_of(self.scores).has_geometry):
+        if self.channels is None or self.labels is None or (len(shape) == 3 and format_of(self.scores).has_geometry):
             return False
-        return self.masks.are_by_channel(shape, self._stored_shape(), self.labels)
+        return self.channels.are_by_channel(shape, self._stored_shape(), self.labels)
 
     def _lacks_channel_axis(self, space: Shape | None, num_classes: int | None) -> bool:
         """Return whether the scores of a single sigmoid channel are stored as `[*S]`."""
-        if self.masks is None:
+        if self.channels is None:
             return False
         stored = self._stored_shape()
         if space is not None:

@@ -1,104 +1,64 @@
-"""Classes or sigmoid channels of a folder, as far as they are declared before one of its score files is opened."""
+"""Classes of a softmax, or channels of a sigmoid head, as far as they are declared before a score file is opened."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from segcal.data.folders.case_files import CaseFiles
-from segcal.data.folders.layouts import FoundCases
-from segcal.data.folders.masks import Masks
-from segcal.data.folders.settings import FolderSettings
-from segcal.functional.checks import IGNORED, activation_of, ignored_labels
-from segcal.types import Activation, IgnoreIndex, InputError
+from segcal.data.folders.settings import Channels
+from segcal.data.io.base import Shape
+from segcal.functional.channels import channel_labels
+from segcal.functional.checks import IGNORED
+from segcal.types import Activation, Array, InputError
 
 
 @dataclass(frozen=True, slots=True)
-class DeclaredClasses:
-    """Classes of a softmax, or channels of a sigmoid head.
+class Classes:
+    """Declared classes or channels, and how stored labels become masks of the channels.
 
     Args:
-        masks: How labels of sigmoid channels are read; None for a softmax.
-        count: Number of classes or channels, if it is known.
-        names: Their names, if they are known.
-        ignored: Labels that are ignored in the cases.
+        activation: Softmax for classes, sigmoid for channels.
+        count: Their number, if it is known.
+        names: Their names, if they are known; two may name both classes of a single channel.
+        ignored: Labels that are ignored in the files.
+        members: The labels of each channel in a label map `[*S]`; None if masks are stored, as `[C, *S]` or, for a
+            single channel, as `[*S]`.
     """
 
-    masks: Masks | None
+    activation: Activation
     count: int | None
     names: tuple[str, ...] | None
     ignored: tuple[int, ...]
-
-    @classmethod
-    def of(
-        cls,
-        settings: FolderSettings,
-        found: FoundCases,
-        *,
-        activation: Activation | None,
-        num_classes: int | None,
-        ignore_index: IgnoreIndex,
-        root: Path,
-    ) -> DeclaredClasses:
-        """Join arguments, settings and what the layout found; earlier ones override later ones."""
-        channels = settings.channels or (found.channels if settings.classes is None else None)
-        wanted = activation_of(activation or settings.activation or ("sigmoid" if channels else None), 2)
-        given = next(
-            (value for value in (ignore_index, settings.ignore_index) if value is not None), found.ignore_index
-        )
-        ignored = ignored_labels(given)
-        if wanted == "softmax":
-            _refuse_channels(settings, root)
-            count = _class_count(num_classes, settings.classes, root)
-            return cls(None, count, settings.classes or found.classes, ignored)
-        if channels is None:
-            count = _class_count(num_classes, None, root)
-            return cls(Masks(counts=_possible_counts(count, settings.classes)), count, settings.classes, ignored)
-        count = _class_count(num_classes, tuple(channels), root)
-        return cls(Masks(channels, ignored), count, tuple(channels), (IGNORED,) if ignored else ())
+    members: Channels | None = None
 
     @property
-    def activation(self) -> Activation:
-        """Softmax or sigmoid."""
-        return "softmax" if self.masks is None else "sigmoid"
+    def ignored_in_cases(self) -> tuple[int, ...]:
+        """Labels that are ignored in the cases: -1 in masks that are made from a label map."""
+        return self.ignored if self.members is None or not self.ignored else (IGNORED,)
 
     def label_count(self, count: int) -> int:
         """Return the number of values that labels can have, and of names that a single channel can have."""
-        return count if self.masks is None else 2
+        return count if self.activation == "softmax" else 2
 
-    def of_one_channel(self) -> DeclaredClasses:
-        """Return the classes of scores that turn out to have one channel, which can only be a sigmoid."""
-        return replace(self, masks=Masks(counts=(1,)))
+    def masks_of(self, labels: Array) -> Array:
+        """Return labels as stored, or the masks of a label map."""
+        return labels if self.members is None else channel_labels(labels, list(self.members.values()), self.ignored)
 
-    def files_of(self, files: CaseFiles) -> CaseFiles:
-        """Return the files of a case, with its labels read as these classes ask for."""
-        return files if self.masks is None else replace(files, masks=self.masks)
+    def are_by_channel(self, shape: Shape, scores: Shape, path: Path) -> bool:
+        """Return whether labels of this shape have a channel axis, given the shape of the scores as stored.
 
-
-def _possible_counts(count: int | None, names: tuple[str, ...] | None) -> tuple[int, ...]:
-    """Return the numbers of channels that agree with a declared number or with names; two may name both classes."""
-    if count is not None:
-        return (count,)
-    many = len(names or ())
-    return (1, 2) if many == 2 else (many,) if many else ()
-
-
-def _refuse_channels(settings: FolderSettings, root: Path) -> None:
-    if settings.channels is not None:
-        raise InputError(
-            f"'{root / 'segcal.toml'}' lists the labels of sigmoid channels, got activation = \"softmax\"; "
-            "remove one of them"
-        )
-
-
-def _class_count(num_classes: int | None, classes: tuple[str, ...] | None, root: Path) -> int | None:
-    if num_classes is not None and num_classes < 1:
-        raise InputError(f"num_classes must be at least 1, got {num_classes}; count the classes of the logits")
-    if num_classes is None or classes is None:
-        return num_classes or (len(classes) if classes else None)
-    if len(classes) != num_classes:
-        raise InputError(
-            f"num_classes must be the number of class names, got {num_classes} while "
-            f"'{root / 'segcal.toml'}' names {len(classes)}; correct one of them"
-        )
-    return num_classes
+        Three axes beside three are C channels of images, or one channel of volumes without its axis: which of them must
+        be declared.
+        """
+        if self.members is not None or len(shape) < 3 or (len(shape), len(scores)) == (3, 4):
+            return False
+        if len(shape) == 4 or shape[0] == 1 or len(scores) == 2:
+            return True
+        many = self.count or len(self.names or ())
+        if not many:
+            raise InputError(
+                f"labels of shape {shape} beside scores of shape {scores} are masks of {shape[0]} channels, or one "
+                f"mask of a volume, which '{path}' does not say; give num_classes, or name the channels in segcal.toml "
+                '(classes = ["a", "b"])'
+            )
+        return shape[0] == many

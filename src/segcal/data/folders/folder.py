@@ -17,19 +17,27 @@ from typing import overload
 import numpy as np
 from torch import Tensor
 
-from segcal.data.folders import bids, nnunet, ours, totalsegmentator
+from segcal.data.folders import bids, nnunet, ours
 from segcal.data.folders.case_files import CaseFiles, CaseSpec
-from segcal.data.folders.classes import DeclaredClasses
+from segcal.data.folders.classes import Classes
 from segcal.data.folders.crop import Crop
-from segcal.data.folders.layouts import FolderRequest, existing, place_of, with_passes
-from segcal.data.folders.settings import Scores, Splits, check_background, check_scores, read_settings, read_splits
+from segcal.data.folders.layouts import FolderRequest, FoundCases, existing, place_of, with_passes
+from segcal.data.folders.settings import (
+    FolderSettings,
+    Scores,
+    Splits,
+    check_background,
+    check_scores,
+    read_settings,
+    read_splits,
+)
 from segcal.files import MARKER, refuse_unfinished
 from segcal.functional.arrays import to_array
-from segcal.functional.checks import IGNORED
+from segcal.functional.checks import IGNORED, activation_of, ignored_labels
 from segcal.text import warn_caller
 from segcal.types import Activation, Array, Case, IgnoreIndex, InputError
 
-_LAYOUTS = (ours, bids, nnunet, totalsegmentator)
+_LAYOUTS = (ours, bids, nnunet)
 """The first that matches a folder reads it."""
 
 
@@ -176,30 +184,30 @@ def open_folder(
     """
     root = existing(place_of(path), "data")
     refuse_unfinished(root)
-    settings = read_settings(root / "segcal.toml")
     if scores is not None:
         check_scores(scores)
+    settings = read_settings(root / "segcal.toml").overridden(
+        ignore_index=ignore_index, background=background, scores=scores, activation=activation
+    )
     layout = next((layout for layout in _LAYOUTS if layout.matches(root)), ours)
     label_folder = None if labels is None else place_of(labels)
-    found = layout.find(FolderRequest(root, label_folder, scores, settings, require_labels))
+    found = layout.find(FolderRequest(root, label_folder, settings, require_labels))
     for remark in found.remarks:
         warn_caller(f"'{root}': {remark}")
     found_files = with_passes(found.files, [place_of(folder) for folder in passes], root)
     splits = read_splits(root / "splits.json", tuple(found.files)) or found.splits
-    classes = DeclaredClasses.of(
-        settings, found, activation=activation, num_classes=num_classes, ignore_index=ignore_index, root=root
-    )
-    first = classes.files_of(_first(found.files, splits, split))
+    classes = _declared_classes(settings, found, num_classes, root)
+    first = _with_channels(_first(found.files, splits, split), classes)
     space = first.space(classes.count)
     count = classes.count or first.num_classes(space)
-    if count == 1 and classes.masks is None:
-        classes = classes.of_one_channel()
-        first = classes.files_of(first)
+    if count == 1 and classes.activation == "softmax":  # one channel can only be a sigmoid
+        classes = replace(classes, activation="sigmoid", count=1)
+        first = _with_channels(first, classes)
         space = first.space(count)
-    # labels outside of nnU-Net's crop, and those ignored in a map from which masks are made, become -1
-    ignored = tuple(dict.fromkeys((*classes.ignored, *((IGNORED,) if first.archived else ()))))
+    outside = (IGNORED,) if first.archived else ()  # labels outside of nnU-Net's crop become -1
+    ignored = tuple(dict.fromkeys((*classes.ignored_in_cases, *outside)))
     label_count = classes.label_count(count)
-    chosen = settings.background if background is None else background
+    chosen = settings.background
     folder = Folder(
         path=root,
         num_classes=count,
@@ -215,9 +223,9 @@ def open_folder(
         class_names=classes.names if len(classes.names or ()) in (count, max(count, label_count)) else None,
         spatial_dims=_checked_dims(space, first),
         image_channels=first.image_channels(space),
-        scores=found.scores,
+        scores=first.kind,
         splits=splits,
-        files={name: classes.files_of(files) for name, files in found_files.items()},
+        files={name: _with_channels(files, classes) for name, files in found_files.items()},
         activation=classes.activation,
         descriptions=found.descriptions,
     )
@@ -262,6 +270,42 @@ def _first(files: dict[str, CaseFiles], splits: Splits, split: str | None) -> Ca
     """
     names = (splits.get(split) if split is not None else None) or tuple(files)
     return files[next((name for name in names if files[name].labels), names[0])]
+
+
+def _declared_classes(settings: FolderSettings, found: FoundCases, num_classes: int | None, root: Path) -> Classes:
+    """Join what is declared; settings override what the layout found."""
+    channels = settings.channels or (found.channels if settings.classes is None else None)
+    activation = activation_of(settings.activation or ("sigmoid" if channels else None), 2)
+    ignored = ignored_labels(found.ignore_index if settings.ignore_index is None else settings.ignore_index)
+    if activation == "softmax":
+        if settings.channels is not None:
+            raise InputError(
+                f"'{root / 'segcal.toml'}' lists the labels of sigmoid channels, got activation = \"softmax\"; "
+                "remove one of them"
+            )
+        count = _class_count(num_classes, settings.classes, root)
+        return Classes(activation, count, settings.classes or found.classes, ignored)
+    if channels is None:
+        return Classes(activation, _class_count(num_classes, None, root), settings.classes, ignored)
+    names = tuple(channels)
+    return Classes(activation, _class_count(num_classes, names, root), names, ignored, channels)
+
+
+def _class_count(num_classes: int | None, classes: tuple[str, ...] | None, root: Path) -> int | None:
+    if num_classes is not None and num_classes < 1:
+        raise InputError(f"num_classes must be at least 1, got {num_classes}; count the classes of the logits")
+    if num_classes is None or classes is None:
+        return num_classes or (len(classes) if classes else None)
+    if len(classes) != num_classes:
+        raise InputError(
+            f"num_classes must be the number of class names, got {num_classes} while "
+            f"'{root / 'segcal.toml'}' names {len(classes)}; correct one of them"
+        )
+    return num_classes
+
+
+def _with_channels(files: CaseFiles, classes: Classes) -> CaseFiles:
+    return files if classes.activation == "softmax" else replace(files, channels=classes)
 
 
 def _checked_dims(space: tuple[int, ...], first: CaseFiles) -> int:

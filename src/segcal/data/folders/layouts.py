@@ -37,25 +37,19 @@ _CONVERT = "convert it to one of these formats"
 
 @dataclass(frozen=True, slots=True)
 class FolderRequest:
-    """Arguments of `open_folder` that concern the files.
+    """What a layout is asked.
 
     Args:
         root: The folder.
         labels: Folder of the true labels, if it is not the usual one.
-        scores: Whether the files hold logits or probabilities; None leaves it to the layout.
-        settings: The content of `segcal.toml`.
+        settings: The content of `segcal.toml`, and what overrides it.
         require_labels: Whether every case must have labels.
     """
 
     root: Path
     labels: Path | None
-    scores: Scores | None
     settings: FolderSettings
     require_labels: bool
-
-    def kind(self, default: Scores) -> Scores:
-        """Return what the score files hold."""
-        return self.scores or self.settings.scores or default
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +58,6 @@ class FoundCases:
 
     Args:
         files: The files of each case, by name.
-        scores: What the score files hold.
         classes: The names of the classes, if the folder says them.
         ignore_index: Labels that the folder declares as ignored.
         splits: Splits that follow from the folder itself.
@@ -74,7 +67,6 @@ class FoundCases:
     """
 
     files: dict[str, CaseFiles]
-    scores: Scores
     classes: tuple[str, ...] | None = None
     ignore_index: tuple[int, ...] = ()
     splits: Splits = field(default_factory=dict)
@@ -87,7 +79,7 @@ def cases_by_name(
     request: FolderRequest,
     scores: Mapping[str, Path],
     label_folder: Path,
-    kind: Scores,
+    default: Scores,
     *,
     labels: Mapping[str, list[Path]] | None = None,
     predictions: Mapping[str, Path | None] | None = None,
@@ -98,7 +90,7 @@ def cases_by_name(
         request: Arguments of `open_folder`.
         scores: Score file of each case.
         label_folder: Folder of the true labels.
-        kind: What the score files hold.
+        default: What the score files hold unless the settings say otherwise.
         labels: Label files by name; by default those of the folder.
         predictions: The network's own segmentation of each case, if the scores are archives of nnU-Net.
     """
@@ -114,7 +106,7 @@ def cases_by_name(
             if request.require_labels or files_of(name, labels)
             else None,
             image=only(name, images, "image", root / "images", IMAGES, scores) if images else None,
-            kind=kind,
+            kind=settings.scores or default,
             group=next(iter(bids_entities(name)), None) if settings.group is None else settings.group_of(name),
             spacing=settings.spacing_of(name),
             prediction=None if predictions is None else predictions[name],

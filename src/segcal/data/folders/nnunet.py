@@ -1,8 +1,11 @@
-"""Folders that nnU-Net 2 writes.
+"""Folders of archives that nnU-Net 2 and TotalSegmentator write.
 
 - A prediction folder (`nnUNetv2_predict --save_probabilities`): `NAME.npz` with its own segmentation beside it.
 - A trained model (`nnUNetv2_train ... --npz`, or `--val --npz` afterwards): `fold_k/validation/NAME.npz`, where each
   case is predicted by the fold that did not train on it. This is the best calibration set that an nnU-Net user has.
+- Archives of TotalSegmentator (`--save_probabilities NAME.npz`), or any others. They lie in the space in which the
+  network predicted. TotalSegmentator keeps its geometry in a pickle; a NIfTI file of the same name gives it, beside the
+  archive or in the folder that `geometry` in `segcal.toml` names.
 
 Names of classes, regions and the ignored label come from `dataset.json`. Models with regions predict a sigmoid channel
 for each; their probabilities do not sum to 1. The pickles beside the archives are never read.
@@ -38,10 +41,8 @@ _MARKS = ("dataset.json", "plans.json", "predict_from_raw_data_args.json")
 
 
 def matches(root: Path) -> bool:
-    """Return whether there are folds with archives, or archives beside nnU-Net's own files."""
-    return bool(_folds(root)) or (
-        bool(by_name(root, _ARCHIVES)) and (_dataset_json(root) is not None or _has_marks(root))
-    )
+    """Return whether there are archives, or folds with archives."""
+    return bool(by_name(root, _ARCHIVES) or _folds(root))
 
 
 def find(request: FolderRequest) -> FoundCases:
@@ -51,13 +52,12 @@ def find(request: FolderRequest) -> FoundCases:
     splits = _checked_folds(root, folds, request.labels) if folds else {}
     labels = request.labels or (None if folds else _inside(root)) or _truth(_model(root))
     places = list(folds.values()) if folds else [root]
-    files = archived_cases(request, places, labels)
+    files = _archived_cases(request, places, labels)
     classes, ignored, channels = _read_dataset(_dataset_json(root))
     marks = [place / name for place in (root, _model(root)) for name in _MARKS]
     kept = {path.name: path for path in reversed(marks) if path.is_file()}
     return FoundCases(
         files=files,
-        scores=request.kind("probabilities"),
         classes=classes,
         ignore_index=ignored,
         splits=splits,
@@ -70,7 +70,7 @@ def find(request: FolderRequest) -> FoundCases:
     )
 
 
-def archived_cases(request: FolderRequest, places: list[Path], labels: Path | None) -> dict[str, CaseFiles]:
+def _archived_cases(request: FolderRequest, places: list[Path], labels: Path | None) -> dict[str, CaseFiles]:
     """Return the cases whose probabilities are archives `NAME.npz` in some folders, by name.
 
     A segmentation beside an archive is the network's own, and serves for its geometry only.
@@ -95,7 +95,7 @@ def archived_cases(request: FolderRequest, places: list[Path], labels: Path | No
     beside = {place: by_name(place, LABELS) for place in ([named] if named else places)}
     predictions = {name: _prediction(beside[named or place].get(name, [])) for name, (place, _) in found.items()}
     archives = {name: path for name, (_, path) in found.items()}
-    return cases_by_name(request, archives, label_folder, request.kind("probabilities"), predictions=predictions)
+    return cases_by_name(request, archives, label_folder, "probabilities", predictions=predictions)
 
 
 def _missing_folds(root: Path, folds: Mapping[str, Path], labels: Path | None) -> tuple[str, ...]:
@@ -194,10 +194,6 @@ def _truth(root: Path) -> Path | None:
 def _bases() -> list[Path]:
     """Return nnU-Net's folders of preprocessed and raw data, where the environment names them."""
     return [Path(value) for name in ("nnUNet_preprocessed", "nnUNet_raw") if (value := os.environ.get(name))]
-
-
-def _has_marks(root: Path) -> bool:
-    return any((root / name).is_file() for name in _MARKS)
 
 
 def _dataset_json(root: Path) -> Path | None:

@@ -36,7 +36,6 @@ def find(request: FolderRequest) -> FoundCases:
     labels = request.labels or request.root / "labels"
     if request.labels is not None or request.require_labels:
         existing(labels, "labels")
-    kind = request.kind("logits")
     one = {name: only(name, scores, "score", folder, SCORES) for name in scores}
-    files = cases_by_name(request, one, labels, kind)
-    return FoundCases(files, kind, remarks=labels_without_scores(files, labels))
+    files = cases_by_name(request, one, labels, "logits")
+    return FoundCases(files, remarks=labels_without_scores(files, labels))

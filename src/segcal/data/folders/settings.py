@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
@@ -38,6 +38,10 @@ class FolderSettings:
     group: str | dict[str, str] | None = None
     spacing: tuple[float, ...] | dict[str, tuple[float, ...]] | None = None
     geometry: str | None = None
+
+    def overridden(self, **values: Any) -> FolderSettings:
+        """Return these settings with other values; None leaves a setting as it is."""
+        return replace(self, **{key: value for key, value in values.items() if value is not None})
 
     def geometry_folder(self, root: Path) -> Path | None:
         """Return the folder `geometry`, relative to the folder of the settings; raise if it does not exist."""

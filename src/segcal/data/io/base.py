@@ -86,7 +86,6 @@ class Writer:
 class Format:
     """One file format. A subclass implements what it can hold."""
 
-    name: ClassVar[str]
     extensions: ClassVar[dict[Content, tuple[str, ...]]]
     """The extensions by which it is known as a file of scores, of labels or of an image."""
     has_geometry: ClassVar[bool] = False
@@ -116,9 +115,9 @@ class Format:
         raise NotImplementedError
 
     def create(
-        self, path: Path, shape: Shape, dtype: str, *, classes: bool, like: Path | None, key: Key
+        self, path: Path, key: Key, shape: Shape, dtype: str, *, like: Path | None
     ) -> AbstractContextManager[Writer]:
-        """Write a new file slab by slab: scores if `classes`, else a map. `like` is a file of the same geometry."""
+        """Write a new file slab by slab: scores, or labels or a map `[*S]`. `like` is a file of the same geometry."""
         raise NotImplementedError
 
 

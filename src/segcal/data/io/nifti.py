@@ -46,7 +46,6 @@ _LEVEL = 1  # of compression, as nibabel's
 class Nifti(Format):
     """A volume with its place in the world."""
 
-    name = "NIfTI"
     extensions = {"scores": _ENDS, "labels": _ENDS, "image": _ENDS}  # noqa: RUF012
     has_geometry = True
 
@@ -80,13 +79,11 @@ class Nifti(Format):
         return Stored(values[None] if plain_volume else values, stored.spacing)
 
     @contextmanager
-    def create(
-        self, path: Path, shape: Shape, dtype: str, *, classes: bool, like: Path | None, key: Key
-    ) -> Iterator[Writer]:
+    def create(self, path: Path, key: Key, shape: Shape, dtype: str, *, like: Path | None) -> Iterator[Writer]:
         """Write a float32 file with the geometry of `like`, a volume or scores over the same space."""
         if like is None:
             raise InputError(f"NIfTI files such as '{path}' need a geometry; give a NIfTI file to take it from")
-        source = _open(like)
+        source, classes = _open(like), key != "labels"
         header, first = _new_header(source, shape, classes, like)
         options = {"classes": classes, "classes_last": classes and first}
         if not path.name.lower().endswith(".gz"):

@@ -20,7 +20,6 @@ _LONGEST_HEADER = 10_000  # bytes, numpy's own limit
 class Npy(Format):
     """One array without a name, which stays on disk until it is needed."""
 
-    name = "NumPy"
     extensions = {"scores": (".npy",), "labels": (".npy",), "image": (".npy",)}  # noqa: RUF012
 
     def shape(self, path: Path, key: Key, space: Shape | None = None, *, num_classes: int | None = None) -> Shape:
@@ -34,13 +33,11 @@ class Npy(Format):
         return Stored(array.reshape(with_channels(array.shape, key, space)))
 
     @contextmanager
-    def create(
-        self, path: Path, shape: Shape, dtype: str, *, classes: bool, like: Path | None, key: Key
-    ) -> Iterator[Writer]:
+    def create(self, path: Path, key: Key, shape: Shape, dtype: str, *, like: Path | None) -> Iterator[Writer]:
         """Write the header, then the slabs where they belong."""
         with path.open("w+b") as file:
             write_header(file, shape, dtype)
-            yield Writer(file, file.tell(), shape, dtype, classes=classes)
+            yield Writer(file, file.tell(), shape, dtype, classes=key != "labels")
 
 
 FORMAT = Npy()

@@ -31,7 +31,6 @@ _LEVEL = 1  # of compression: higher ones take several times as long and save a 
 class Npz(Format):
     """The array called `logits`, `probabilities` or `labels`, or the only one."""
 
-    name = "NumPy archive"
     extensions = {"scores": (".npz",), "labels": (".npz",)}  # noqa: RUF012
 
     def shape(self, path: Path, key: Key, space: Shape | None = None, *, num_classes: int | None = None) -> Shape:
@@ -44,14 +43,12 @@ class Npz(Format):
         return Stored(array.reshape(_without_z(array.shape, key, space)))
 
     @contextmanager
-    def create(
-        self, path: Path, shape: Shape, dtype: str, *, classes: bool, like: Path | None, key: Key
-    ) -> Iterator[Writer]:
+    def create(self, path: Path, key: Key, shape: Shape, dtype: str, *, like: Path | None) -> Iterator[Writer]:
         """Write the slabs to a temporary file, which is then compressed: the archive has all of a class together."""
         stored = _shape(like, key) if like is not None else shape
-        flat = classes and len(stored) == len(shape) + 1 and stored[1] == 1
+        flat = key != "labels" and len(stored) == len(shape) + 1 and stored[1] == 1
         with tempfile.TemporaryFile(dir=path.parent) as raw:
-            yield Writer(raw, 0, shape, dtype, classes=classes)
+            yield Writer(raw, 0, shape, dtype, classes=key != "labels")
             with (
                 zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=_LEVEL) as archive,
                 archive.open(f"{key}.npy", "w", force_zip64=True) as member,

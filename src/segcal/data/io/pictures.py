@@ -23,7 +23,6 @@ _IMAGE_MODES = ("L", "LA", "RGB", "RGBA", "I", "I;16", "I;16B")
 class Picture(Format):
     """A two-dimensional picture: one number per pixel for labels, values in 0..1 for images."""
 
-    name = "picture"
     extensions = {"labels": (".png", ".webp"), "image": (".png", ".jpg", ".jpeg", ".webp")}  # noqa: RUF012
 
     def shape(self, path: Path, key: Key, space: Shape | None = None, *, num_classes: int | None = None) -> Shape:

@@ -28,7 +28,6 @@ _CHUNK = {2: (128, 256), 3: (8, 128, 128)}
 class Zarr(Format):
     """An array, or the finest resolution of an OME-Zarr image."""
 
-    name = "Zarr"
     extensions = {"scores": _END, "labels": _END, "image": _END}  # noqa: RUF012
     is_folder = True
 
@@ -55,10 +54,9 @@ class Zarr(Format):
         return Stored(values.reshape(with_channels(values.shape, key, space)), spacing)
 
     @contextmanager
-    def create(
-        self, path: Path, shape: Shape, dtype: str, *, classes: bool, like: Path | None, key: Key
-    ) -> Iterator[Writer]:
+    def create(self, path: Path, key: Key, shape: Shape, dtype: str, *, like: Path | None) -> Iterator[Writer]:
         """Write an array chunk by chunk."""
+        classes = key != "labels"
         space = shape[1:] if classes else shape
         pixels = tuple(min(size, most) for size, most in zip(space, _CHUNK[len(space)], strict=True))
         chunks = (shape[0], *pixels) if classes else pixels
