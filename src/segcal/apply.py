@@ -9,24 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from segcal.calibrators import CalibratedSlab, Calibrator
-from segcal.data.folders.crop import Crop
 from segcal.data.folders.folder import Folder
-from segcal.data.io.base import Shape
 from segcal.engines import Run, engine_of, write_cases
 from segcal.files.prefetch import prefetch
 from segcal.functional.pixels import moved_labels
 from segcal.functional.probability import keep_labels, keep_sides, predicted_labels
 from segcal.functional.uncertainty import entropy_of
 from segcal.text import suggestion
-from segcal.types import Activation, Array, Case, InputError, Logits, Probs
-
-_AT_ONCE = 1 << 23
-"""Probabilities outside of a crop that are written at a time."""
+from segcal.types import Array, Case, InputError, Logits, Probs
 
 MAPS: dict[str, float] = {"temperature": 1, "entropy": 0, "disagreement": 0, "confidence": 1, "labels": 0}
 """Maps that can be written beside probabilities, and their value where nnU-Net has predicted nothing.
@@ -128,12 +122,8 @@ class CalibratedFiles:
         for files in self.like.files.values():
             yield from files.companions(labels_kept=self.calibrator.preserves_labels)
 
-    def pieces(self, case: Case) -> Iterator[WrittenSlab]:
+    def slabs(self, case: Case) -> Iterator[WrittenSlab]:
         """Yield the probabilities of a case slab by slab, in the precision of the file, with every label checked."""
-        crop, slabs = self.like.crops.get(case.name), self._slabs(case)
-        return slabs if crop is None else _put_back(slabs, crop, self.calibrator.activation)
-
-    def _slabs(self, case: Case) -> Iterator[WrittenSlab]:
         calibrator = self.calibrator
         for slab in calibrator.calibrate_case(case):
             exact = slab.probabilities()
@@ -150,25 +140,26 @@ class CalibratedFiles:
         """Write the files of a case, and return its pixels and how many labels changed."""
         (case,) = self.like.subset([name])
         files, crop = self.like.find(name), self.like.crops.get(name)
-        shape = (case.logits.shape[0], *(case.logits.shape[1:] if crop is None else crop.shape))
+        shape = tuple(case.logits.shape)
         places = {kind: self.like.map_folders(folder / kind) for kind in self.maps}
         changed = 0
         with ExitStack() as stack:
-            scores, writers = stack.enter_context(files.create_scores(folder, shape, self.dtype)), {}
+            scores, writers = stack.enter_context(files.create_scores(folder, shape, self.dtype, crop)), {}
             for kind, channels in places.items():
                 for place in channels:
                     place.mkdir(parents=True, exist_ok=True)
-                created = [files.create_map(place, shape[1:], self._map_dtype(kind)) for place in channels]
+                how = (shape[1:], self._map_dtype(kind), crop)
+                created = [files.create_map(place, *how, outside=MAPS[kind]) for place in channels]
                 writers[kind] = [stack.enter_context(each) for each in created]
             # the next slab is computed while this one is written
-            for slab in stack.enter_context(closing(prefetch(self.pieces(case)))):
+            for slab in stack.enter_context(closing(prefetch(self.slabs(case)))):
                 scores.write(slab.start, slab.probabilities)
                 for kind, values in slab.maps.items():
                     for writer, channel in zip(writers[kind], values, strict=True):
                         writer.write(slab.start, channel)
                 changed += slab.moved
                 del slab  # before the next one is waited for
-        return {"pixels": math.prod(shape[1:]), "changed": changed}
+        return {"pixels": math.prod(shape[1:] if crop is None else crop.shape), "changed": changed}
 
     def _map_dtype(self, kind: str) -> str:
         return "float32" if kind != "labels" else "uint8" if self.calibrator.num_classes <= 256 else "uint16"
@@ -190,40 +181,6 @@ def _map(name: str, slab: CalibratedSlab, probs: Probs) -> Array:
     values = slab.temperature if name == "temperature" else slab.disagreement()
     assert values is not None
     return values[0].float().cpu().numpy()
-
-
-def _put_back(slabs: Iterator[WrittenSlab], crop: Crop, activation: Activation) -> Iterator[WrittenSlab]:
-    """Put the slabs of a case back into its volume, whose other voxels stay what nnU-Net has made of them.
-
-    They are background with a probability of 1, or no channel at all.
-    """
-    plane, rows = Crop(crop.shape[1:], crop.box[1:]), crop.box[0]
-    for slab in slabs:
-        if not slab.start:
-            yield from _outside(slab, range(rows.start), plane.shape, activation)
-        probs = plane.put_back_probabilities(slab.probabilities, activation)
-        maps = {name: plane.put_back(values, outside=MAPS[name]) for name, values in slab.maps.items()}
-        start = rows.start + slab.start
-        stop = start + probs.shape[1]
-        yield WrittenSlab(start, probs, maps, slab.moved)
-        if stop == rows.stop:
-            yield from _outside(slab, range(stop, crop.shape[0]), plane.shape, activation)
-        del slab, probs, maps
-
-
-def _outside(like: WrittenSlab, rows: range, space: Shape, activation: Activation) -> Iterator[WrittenSlab]:
-    """Yield rows of a volume that lie outside of the crop, some at a time."""
-    classes = len(like.probabilities)
-    step = max(1, _AT_ONCE // (classes * math.prod(space)))
-    for start in rows[::step]:
-        count = min(step, rows.stop - start)
-        probs = np.zeros((classes, count, *space), like.probabilities.dtype)
-        if activation == "softmax":
-            probs[0] = 1
-        maps = {
-            name: np.full((len(values), count, *space), MAPS[name], values.dtype) for name, values in like.maps.items()
-        }
-        yield WrittenSlab(start, probs, maps, 0)
 
 
 def _rounded(calibrator: Calibrator, exact: Probs, raw: Logits, dtype: torch.dtype) -> tuple[Probs, int]:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from segcal.data.folders.classes import Classes
-from segcal.data.folders.crop import Crop, crop_of
+from segcal.data.folders.crop import Crop, CroppedWriter, crop_of
 from segcal.data.folders.probabilities import logits_of
 from segcal.data.folders.settings import Scores
 from segcal.data.io.base import Shape, Spacing, Stored, Writer, whole_numbers
@@ -186,31 +186,42 @@ class CaseFiles:
         return logits_of(scores, spec.activation, origin=origin, of=f"case '{self.name}'")
 
     @contextmanager
-    def create_scores(self, folder: Path, shape: Shape, dtype: str) -> Iterator[Writer]:
+    def create_scores(self, folder: Path, shape: Shape, dtype: str, crop: Crop | None = None) -> Iterator[Writer]:
         """Write scores `[L, *S]` slab by slab as this case's are stored: .npy, NIfTI or an archive of nnU-Net.
 
-        A single channel that was stored without a channel axis in NIfTI is written without one.
+        A single channel that was stored without a channel axis in NIfTI is written without one. Around a case that was
+        cut to nnU-Net's `crop`, probabilities are those of nnU-Net.
         """
-        target = self.score_file(folder)
+        target, outside = self.score_file(folder), np.zeros((shape[0], *(1,) * len(shape[1:])), dtype)
+        if self.channels is None:
+            outside[0] = 1
+        shape = shape if crop is None else (shape[0], *crop.shape)
         flat = format_of(target).has_geometry and self._lacks_channel_axis(shape[1:], shape[0])
         stored = shape[1:] if flat else shape
         with (
             _staged(target) as staging,
             format_of(target).create(
                 staging, "labels" if flat else self.kind, stored, dtype, like=self.scores
-            ) as writer,
+            ) as stored_in,
         ):
-            yield _OneChannel(writer) if flat else writer
+            writer = _OneChannel(stored_in) if flat else stored_in
+            yield writer if crop is None else CroppedWriter(writer, crop, outside)
 
     @contextmanager
-    def create_map(self, folder: Path, shape: Shape, dtype: str) -> Iterator[Writer]:
-        """Write one value per pixel `[*S]` slab by slab: NIfTI where the scores, or the files with them, are NIfTI."""
+    def create_map(
+        self, folder: Path, shape: Shape, dtype: str, crop: Crop | None = None, *, outside: float = 0
+    ) -> Iterator[Writer]:
+        """Write one value per pixel `[*S]` slab by slab: NIfTI where the scores, or the files with them, are NIfTI.
+
+        Around a case that was cut to nnU-Net's `crop`, all values are `outside`.
+        """
         target = self.map_file(folder)
+        shape = shape if crop is None else crop.shape
         with (
             _staged(target) as staging,
             format_of(target).create(staging, "labels", shape, dtype, like=self._geometry()) as writer,
         ):
-            yield writer
+            yield writer if crop is None else CroppedWriter(writer, crop, np.array(outside, dtype))
 
     def score_file(self, folder: Path) -> Path:
         """Return the name of the file that `create_scores` writes."""

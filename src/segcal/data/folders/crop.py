@@ -9,12 +9,17 @@ of a structure; what is written for them is put back.
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from segcal.data.io.base import Writer
 from segcal.files import release_pages
 from segcal.types import Activation, Array
+
+_AT_ONCE = 1 << 23
+"""Values outside of a crop that are written at a time."""
 
 
 class Crop(NamedTuple):
@@ -45,12 +50,29 @@ class Crop(NamedTuple):
         self.cut(whole)[...] = values
         return whole
 
-    def put_back_probabilities(self, probs: Array, activation: Activation) -> Array:
-        """Return a volume with probabilities `[L, *S]` of the case, and around them what nnU-Net has put there."""
-        whole = self.put_back(probs, outside=0)
-        if activation == "softmax":
-            whole[0] = self.put_back(probs[0], outside=1)
-        return whole
+
+class CroppedWriter(Writer):
+    """Writes the slabs of a case at their place in its volume, and `outside` everywhere else.
+
+    Args:
+        writer: Writes the volume.
+        crop: Position of the case in it.
+        outside: A number for a map `[*S]`, or one for each class `[L, 1, ...]`, in the precision of the file.
+    """
+
+    def __init__(self, writer: Writer, crop: Crop, outside: Array) -> None:
+        self.writer, self.crop, self.outside = writer, crop, outside
+        rows, plane = crop.box[0], crop.shape[1:]
+        step = max(1, _AT_ONCE // (outside.size * math.prod(plane)))
+        for left in (range(rows.start), range(rows.stop, crop.shape[0])):
+            for start in left[::step]:
+                count = min(step, left.stop - start)
+                writer.write(start, np.full((*outside.shape[:1], count, *plane), outside))
+
+    def write(self, start: int, values: Array) -> None:
+        """Write slices of the first spatial axis of the case."""
+        plane = Crop(self.crop.shape[1:], self.crop.box[1:])
+        self.writer.write(self.crop.box[0].start + start, plane.put_back(values, outside=self.outside))
 
 
 def crop_of(probs: Array, activation: Activation = "softmax") -> Crop | None:

@@ -239,10 +239,8 @@ def write_scores(folder_out: str | Path, case_name: str, array: Array | Tensor, 
     an archive of nnU-Net stays one. Around a case that was cut to nnU-Net's crop, probabilities are those of nnU-Net.
     """
     values, files = to_array(array), like.find(case_name)
-    crop = like.crops.get(case_name)
-    if crop is not None and values.shape[1:] != crop.shape:
-        values = crop.put_back_probabilities(values, like.activation)
-    with files.create_scores(Path(folder_out), values.shape, values.dtype.str) as writer:
+    crop = _crop_of(like, case_name, values.shape[1:])
+    with files.create_scores(Path(folder_out), values.shape, values.dtype.str, crop) as writer:
         writer.write(0, values)
     return files.score_file(Path(folder_out))
 
@@ -255,12 +253,16 @@ def write_map(folder_out: str | Path, case_name: str, array: Array | Tensor, lik
     point values are NaN, and whole numbers 0.
     """
     values, files = to_array(array), like.find(case_name)
-    crop = like.crops.get(case_name)
-    if crop is not None and values.shape != crop.shape:
-        values = crop.put_back(values, outside=np.nan if values.dtype.kind == "f" else 0)
-    with files.create_map(Path(folder_out), values.shape, values.dtype.str) as writer:
+    crop, outside = _crop_of(like, case_name, values.shape), np.nan if values.dtype.kind == "f" else 0
+    with files.create_map(Path(folder_out), values.shape, values.dtype.str, crop, outside=outside) as writer:
         writer.write(0, values)
     return files.map_file(Path(folder_out))
+
+
+def _crop_of(like: Folder, name: str, shape: tuple[int, ...]) -> Crop | None:
+    """Return the crop of a case, unless values of this shape cover its volume."""
+    crop = like.crops.get(name)
+    return None if crop is None or crop.shape == shape else crop
 
 
 def _first(files: dict[str, CaseFiles], splits: Splits, split: str | None) -> CaseFiles:
