@@ -219,8 +219,8 @@ def test_volumes_with_a_fourth_axis_of_one(tmp_path: Path) -> None:
     assert labels.spacing == stored.header.get_zooms()[2::-1]
     np.testing.assert_array_equal(labels.values, np.asarray(stored.dataobj)[..., 0].T)
     image = sorted((IBSR / "images").iterdir())[0]
-    assert formats.format_of(image).shape(image, "image", labels.values.shape)[0] == 1
-    assert formats.format_of(image).read(image, "image", labels.values.shape).values.shape == (1, *labels.values.shape)
+    assert formats.format_of(image).shape(image, "image", labels.values.shape) == labels.values.shape
+    assert formats.format_of(image).read(image, "image", labels.values.shape).values.shape == labels.values.shape
 
 
 def test_remarks_of_nibabel_on_a_header_are_not_printed(tmp_path: Path) -> None:

@@ -106,3 +106,5 @@ def test_images_that_disagree(tmp_path: Path) -> None:
     assert "got shape (1, 4, 6) of case 'b'" in message
     save(tmp_path / "images/b.npy", np.full((3, 4, 6), np.inf, np.float32))
     assert "images must be finite" in complaint(tmp_path)
+    save(tmp_path / "images/a.npy", np.float32(1.0))
+    assert "as [C, *S] or [*S], got shape () of case 'a'" in complaint(tmp_path)

@@ -114,7 +114,10 @@ class CaseFiles:
 
     def image_channels(self, space: Shape) -> int:
         """Return `C`, from the header of the image; 0 where there is none."""
-        return 0 if self.image is None else format_of(self.image).shape(self.image, "image", space)[0]
+        if self.image is None:
+            return 0
+        shape = format_of(self.image).shape(self.image, "image", space)
+        return 1 if len(shape) == len(space) else next(iter(shape), 0)
 
     def identity(self) -> str:
         """Return what changes when a file of this case does, or what the folder says about it."""
@@ -153,6 +156,7 @@ class CaseFiles:
         image, image_spacing = None, None
         if self.image is not None:
             image, image_spacing = format_of(self.image).read(self.image, "image", space)
+            image = image[None] if image.ndim == len(space) else image
         spacing = label_spacing or score_spacing or image_spacing or self._spacing_of_prediction() or self.spacing
         spec.check(scores, labels, image, spacing, of=of)
         crop = crop_of(scores, spec.activation) if self.archived and scores.shape[1:] == space else None

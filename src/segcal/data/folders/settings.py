@@ -6,12 +6,12 @@ import json
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 from segcal.files import read_json, read_toml
 from segcal.files.schema import NUMBER, TEXT, WHOLE, Kind, any_of, list_of, not_empty, one_of, problem, table_of
+from segcal.text import suggestion
 from segcal.types import Activation, InputError
 
 Scores: TypeAlias = Literal["logits", "probabilities"]
@@ -85,9 +85,8 @@ def read_settings(path: Path) -> FolderSettings:
     if "class_names" in table and "classes" not in table:  # what the arguments of the library call them
         table["classes"] = table.pop("class_names")
     for unknown in sorted(set(table) - set(_REQUIRED)):
-        near = get_close_matches(unknown, _REQUIRED, n=1)
-        hint = f"did you mean '{near[0]}'?" if near else "remove it or correct its spelling"
-        raise InputError(f"'{path}' may set {', '.join(_REQUIRED)}, got '{unknown}'; {hint}")
+        hint = suggestion(unknown, _REQUIRED) or "; remove it or correct its spelling"
+        raise InputError(f"'{path}' may set {', '.join(_REQUIRED)}, got '{unknown}'{hint}")
     for key, value in table.items():
         if problem(value, _REQUIRED[key]):
             raise InputError(f"{key} must be {_REQUIRED[key].words}, got {value!r} in '{path}'; correct it")

@@ -104,7 +104,7 @@ class Format:
 
         Args:
             path: The file.
-            key: What it holds: labels `[*S]`, scores `[L, *S]` or an image `[C, *S]`.
+            key: What it holds: labels `[*S]`, scores `[L, *S]`, or an image `[C, *S]` or `[*S]`.
             space: `*S` where it is known; images need it.
             num_classes: L where it is known.
         """
@@ -186,16 +186,6 @@ def whole_numbers(array: Array, path: Path) -> Array:
     return rounded.astype(np.int64)
 
 
-def with_channels(shape: Shape, key: Key, space: Shape | None) -> Shape:
-    """Return the shape of an array with a channel axis for an image that is stored without one.
-
-    Examples:
-        >>> with_channels((4, 6), "image", (4, 6)), with_channels((4, 6), "labels", None)
-        ((1, 4, 6), (4, 6))
-    """
-    return (1, *shape) if key == "image" and space is not None and len(shape) == len(space) else shape
-
-
 def declared_bytes(shape: Shape, dtype: np.dtype[Any], path: Path, *, compressed: bool) -> int:
     """Return how large an array is by its header; raise if the file cannot hold it, before memory is taken.
 
@@ -250,10 +240,3 @@ def array_in(
     with content:  # the map outlives the file, whose space is freed with it
         mapped: Array = np.memmap(content, dtype=dtype, mode="r", offset=offset, shape=shape, order=order)
     return mapped
-
-
-def copy_to(target: IO[bytes], source: IO[bytes]) -> None:
-    """Copy a file from its beginning, piece by piece."""
-    source.seek(0)
-    while piece := source.read(PIECE):
-        target.write(piece)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gzip
 import logging
 import math
+import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from typing import IO, Any
 import numpy as np
 
 from segcal.data.io.base import (
+    PIECE,
     Format,
     Key,
     Shape,
@@ -27,7 +29,6 @@ from segcal.data.io.base import (
     Stored,
     Writer,
     array_in,
-    copy_to,
     declared_bytes,
     decompressed,
     plain,
@@ -58,10 +59,8 @@ class Nifti(Format):
         """
         image = _open(path)
         shape, own = tuple(image.shape), _space(image)[::-1]
-        if key == "labels":
+        if key == "labels" or (key == "image" and own == space):
             return own
-        if key == "image" and own == space:
-            return (1, *space)
         if space is not None:
             return (int(shape[_class_axis(shape, space, path)]), *space)
         axis = _axis_of(num_classes, shape, path) if num_classes is not None else _likely_axis(shape, path)
@@ -75,8 +74,7 @@ class Nifti(Format):
             return read_channels(path, space)
         plain_volume = self.shape(path, "labels") == space
         stored = read_volume(path) if plain_volume else read_channels(path, space)
-        values = stored.values.astype(np.float32)
-        return Stored(values[None] if plain_volume else values, stored.spacing)
+        return Stored(stored.values.astype(np.float32), stored.spacing)
 
     @contextmanager
     def create(self, path: Path, key: Key, shape: Shape, dtype: str, *, like: Path | None) -> Iterator[Writer]:
@@ -95,7 +93,8 @@ class Nifti(Format):
             # without a time and a name, so that the same values are the same bytes
             with path.open("wb") as target, gzip.GzipFile("", "wb", _LEVEL, target, mtime=0) as packed:
                 _write_header(packed, header)  # type: ignore[arg-type]
-                copy_to(packed, raw)  # type: ignore[arg-type]
+                raw.seek(0)
+                shutil.copyfileobj(raw, packed, PIECE)
 
 
 FORMAT = Nifti()

@@ -10,7 +10,7 @@ from typing import IO, Any, Literal
 
 import numpy as np
 
-from segcal.data.io.base import Format, Key, Shape, Stored, Writer, plain, readable, with_channels
+from segcal.data.io.base import Format, Key, Shape, Stored, Writer, plain, readable
 from segcal.types import Array, InputError
 
 _MAGIC = b"\x93NUMPY"
@@ -25,12 +25,11 @@ class Npy(Format):
     def shape(self, path: Path, key: Key, space: Shape | None = None, *, num_classes: int | None = None) -> Shape:
         """Return the shape, from the header."""
         with readable(path), path.open("rb") as file:
-            return with_channels(read_header(file)[0], key, space)
+            return read_header(file)[0]
 
     def read(self, path: Path, key: Key, space: Shape | None = None) -> Stored:
         """Return the array, memory-mapped, in its own precision and range."""
-        array = read_npy(path)
-        return Stored(array.reshape(with_channels(array.shape, key, space)))
+        return Stored(read_npy(path))
 
     @contextmanager
     def create(self, path: Path, key: Key, shape: Shape, dtype: str, *, like: Path | None) -> Iterator[Writer]:

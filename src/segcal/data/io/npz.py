@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 import zipfile
 from collections.abc import Iterator, Sequence
@@ -9,13 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from segcal.data.io.base import (
+    PIECE,
     Format,
     Key,
     Shape,
     Stored,
     Writer,
     array_in,
-    copy_to,
     declared_bytes,
     decompressed,
     plain,
@@ -54,7 +55,8 @@ class Npz(Format):
                 archive.open(f"{key}.npy", "w", force_zip64=True) as member,
             ):
                 write_header(member, (shape[0], 1, *shape[1:]) if flat else shape, dtype)
-                copy_to(member, raw)
+                raw.seek(0)
+                shutil.copyfileobj(raw, member, PIECE)
 
 
 FORMAT = Npz()

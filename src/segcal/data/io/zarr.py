@@ -17,7 +17,7 @@ from typing import IO, Any, cast
 import numpy as np
 
 from segcal.data.io import base
-from segcal.data.io.base import Format, Key, Shape, Spacing, Stored, Writer, plain, readable, with_channels
+from segcal.data.io.base import Format, Key, Shape, Spacing, Stored, Writer, plain, readable
 from segcal.types import Array, InputError
 
 _END = (".zarr",)
@@ -44,14 +44,13 @@ class Zarr(Format):
 
     def shape(self, path: Path, key: Key, space: Shape | None = None, *, num_classes: int | None = None) -> Shape:
         """Return the shape, from the metadata."""
-        return with_channels(_opened(path, channels=key != "labels")[0].shape, key, space)
+        return _opened(path, channels=key != "labels")[0].shape
 
     def read(self, path: Path, key: Key, space: Shape | None = None) -> Stored:
         """Return an array in its own precision and range; a large one is decompressed to a temporary file."""
         array, spacing = _opened(path, channels=key != "labels")
         with readable(path):
-            values = plain(_loaded(array), path)
-        return Stored(values.reshape(with_channels(values.shape, key, space)), spacing)
+            return Stored(plain(_loaded(array), path), spacing)
 
     @contextmanager
     def create(self, path: Path, key: Key, shape: Shape, dtype: str, *, like: Path | None) -> Iterator[Writer]:
