@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from segcal.cases import CaseStream
 from segcal.cases import stream as stream_module
+from segcal.functional.arrays import TemporaryArrays
 from segcal.functional.geometry import foreground
 from segcal.types import Array, Case, InputError
 
@@ -45,6 +47,20 @@ class Loaded(Sequence[Case]):
     def __getitem__(self, index: Any) -> Any:
         self.loads[index] += 1
         return self.cases[index]
+
+
+class Mapped(Loaded):
+    """Cases whose logits are files that are mapped when a case is read."""
+
+    def __init__(self, cases: Sequence[Case], folder: Path) -> None:
+        super().__init__([replace(case, logits=np.empty(0)) for case in cases])
+        self.folder = folder
+        for case in cases:
+            np.save(folder / f"{case.name}.npy", case.logits)
+
+    def __getitem__(self, index: Any) -> Any:
+        case = super().__getitem__(index)
+        return replace(case, logits=np.load(self.folder / f"{case.name}.npy", mmap_mode="r"))
 
 
 @pytest.fixture
@@ -131,11 +147,28 @@ def test_decompressed_cases_beyond_the_memory_are_kept_in_temporary_files(monkey
         assert cases.loads == [loads] * 3
 
 
+@pytest.mark.parametrize("kind", ["compressed", "mapped"])
+@pytest.mark.parametrize("memory", [1 << 20, 1])
+def test_more_cases_than_open_files(tmp_path: Path, kind: str, memory: int) -> None:
+    """A map of each case would hold its file open: many cases share one, and those in memory have none."""
+    cases: list[Case] = [case_of(f"{k}", (4, 5), seed=k) for k in range(60)]
+    given = Mapped(cases, tmp_path) if kind == "mapped" else Loaded(cases)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(list(Path("/proc/self/fd").iterdir())) + 30, hard))
+    try:
+        stream = CaseStream(given, CLASSES, memory=memory)
+        for _ in range(2):
+            for case, slab in zip(cases, stream.slabs(), strict=True):
+                assert np.array_equal(slab.logits[0].numpy(), case.logits)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
 def test_a_full_disk_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(array: Array) -> Array:
+    def full(files: TemporaryArrays, array: Array) -> Array:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(stream_module, "mapped_copy", full)
+    monkeypatch.setattr(TemporaryArrays, "copy", full)
     cases = Loaded([case_of("a")])
     stream = CaseStream(cases, CLASSES, memory=1)
     for _ in range(2):

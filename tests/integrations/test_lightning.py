@@ -116,8 +116,7 @@ def test_works_during_training_and_forgets_the_sanity_check(trainer: Any) -> Non
     run.fit(Module(False), loader(4), loader(4))
     assert callback.calibrator.fit_report_.cases == 4
     assert "val_ece_calibrated" in run.callback_metrics
-    assert len(callback._cases) == 0
-    assert callback._cases.folder is None  # nothing is left behind
+    assert callback._kept.cases == []
 
 
 def test_the_checkpoint_holds_the_calibrator(trainer: Any, tmp_path: Path) -> None:
@@ -169,7 +168,6 @@ def test_sigmoid_channels(trainer: Any, channels: int) -> None:
     suite.update(logits, masks.long())
     assert found["val_ece"] == pytest.approx(float(suite.compute()["all"]["ece"]))
     assert torch.equal(probs > 0.5, logits > 0)
-    assert callback._cases.folder is None  # nothing is left behind
 
 
 def test_a_suite_is_logged_under_flat_names(trainer: Any) -> None:
@@ -205,7 +203,6 @@ def test_other_batches(trainer: Any) -> None:
     other = CalibrationCallback(CLASSES)
     with pytest.raises(InputError, match=r"a batch must hold images under one of image, .* got the keys 'scan'"):
         trainer(other).validate(Mapped(False), odd, verbose=False)
-    assert other._cases.folder is None  # nothing is left behind
 
 
 def test_mistakes() -> None:

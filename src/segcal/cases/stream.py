@@ -24,7 +24,7 @@ from segcal.cases import reading
 from segcal.cases.arrays import not_a_case
 from segcal.cases.collections import as_collection
 from segcal.cases.reading import check_shape, labels_inside, labels_of, read_scores, slab_rows
-from segcal.functional.arrays import is_mapped, mapped_copy, to_tensor
+from segcal.functional.arrays import TemporaryArrays, is_mapped, to_tensor
 from segcal.functional.checks import check_logits, probability_doubt
 from segcal.functional.fingerprint import fingerprint
 from segcal.progress import Tracked
@@ -68,6 +68,7 @@ class _Store:
     cases: Sequence[Case]
     memory: int
     facts: dict[int, CaseFacts] = field(default_factory=dict)
+    files: TemporaryArrays = field(default_factory=TemporaryArrays)
     passes: tuple[int, str] | None = None
     """Number of passes of the case that was read first, and its name."""
 
@@ -322,7 +323,7 @@ class StreamedCase:
         stored = read_scores(self.case.logits, (slice(None),), stream.device)
         whole, facts.finite = self._checked(stored, 0)
         if keeps:
-            facts.logits, facts.case = whole, self.case
+            facts.logits, facts.case = whole, self.case if free else _without_maps(self.case, stored)
         return whole
 
     def _keep_on_disk(self) -> None:
@@ -340,7 +341,7 @@ class StreamedCase:
             arrays = {name: getattr(case, name) for name in ("logits", "labels", "image")}
             with suppress(OSError):  # the disk is full after all
                 copies: dict[str, Any] = {
-                    name: mapped_copy(array) for name, array in arrays.items() if isinstance(array, np.ndarray)
+                    name: store.files.copy(array) for name, array in arrays.items() if isinstance(array, np.ndarray)
                 }
                 self.case = facts.case = replace(case, **copies)
 
@@ -350,6 +351,22 @@ class StreamedCase:
         of = f"case '{self.name}'"
         logits = check_logits(stored, self._stream.num_classes, class_axis=0, start=start, of=of)
         return logits, logits is stored
+
+
+def _without_maps(case: Case, stored: Tensor) -> Case | None:
+    """Return a case that is in memory; None where its logits were moved to another device.
+
+    Each map holds its file open, and a process may open about a thousand.
+    """
+    fields = {name: getattr(case, name) for name in ("logits", "labels", "image")}
+    mapped = {name: array for name, array in fields.items() if is_mapped(array)}
+    if not mapped and not any(map(is_mapped, case.each_pass)):
+        return case
+    if stored.device.type != "cpu":
+        return None
+    copies: dict[str, Any] = {name: stored.numpy() if name == "logits" else np.array(mapped[name]) for name in mapped}
+    passes = None if case.passes is None else [np.array(scores) for scores in case.each_pass]
+    return replace(case, **copies, passes=passes)
 
 
 def _bytes(case: Case) -> int:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from typing import Any
+import weakref
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -14,6 +15,8 @@ from segcal.types import Array, InputError
 
 _WIDER = {np.dtype(np.uint16): np.int32, np.dtype(np.uint32): np.int64, np.dtype(np.uint64): np.int64}
 _LARGEST = np.iinfo(np.int64).max
+_SHARED_FILE, _ALIGNMENT = 1 << 28, 64
+"""Bytes of a temporary file that several arrays share, of which only those that are written take space on the disk."""
 
 
 def to_tensor(values: Array | Tensor) -> Tensor:
@@ -56,15 +59,31 @@ def is_mapped(array: Any) -> bool:
     return False
 
 
-def mapped_copy(array: Array) -> Array:
-    """Return an array as a map of a temporary file, which ends with it; one that is mapped stays as it is."""
-    if is_mapped(array) or not array.size:
-        return array
-    with tempfile.TemporaryFile() as file:  # the map outlives the file
-        array.tofile(file)  # not through the map: on a full disk that would end the process
-        file.flush()
-        mapped: Array = np.memmap(file, array.dtype, "r", shape=array.shape)
-    return mapped
+class TemporaryArrays:
+    """Copies of arrays in temporary files without a name, which end with the last array in them.
+
+    Many arrays share a file, since each map of one holds it open, and a process may open about a thousand.
+    """
+
+    def __init__(self) -> None:
+        self._map, self._used = np.empty(0, np.uint8), 0
+        self._file: IO[bytes] | None = None
+
+    def copy(self, array: Array) -> Array:
+        """Return an array as a map of a file; one that is mapped stays as it is."""
+        if is_mapped(array) or not array.size:
+            return array
+        if self._file is None or self._used + array.nbytes > self._map.size:
+            self._file, self._used = tempfile.TemporaryFile(), 0  # noqa: SIM115  (open as long as it has room)
+            self._file.truncate(max(array.nbytes, _SHARED_FILE))
+            self._map = np.memmap(self._file, np.uint8, "r")
+            weakref.finalize(self._map, self._file.close)
+        self._file.seek(self._used)
+        array.tofile(self._file)  # not through the map: on a full disk that would end the process
+        self._file.flush()
+        copied: Array = self._map[self._used : self._used + array.nbytes].view(array.dtype).reshape(array.shape)
+        self._used += -(-array.nbytes // _ALIGNMENT) * _ALIGNMENT
+        return copied
 
 
 def shared_tensor(array: Array) -> Tensor:

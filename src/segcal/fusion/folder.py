@@ -11,7 +11,6 @@ Memory holds one volume and a slab of every atlas: compressed files are unpacked
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,9 +19,8 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 
 from segcal.data.io.nifti import check_same_place, read_volume
-from segcal.data.io.npy import write_header
 from segcal.files import MARKER, release_pages, staged_folder, write_json
-from segcal.functional.arrays import is_mapped
+from segcal.functional.arrays import TemporaryArrays
 from segcal.fusion.joint_label_fusion import joint_label_fusion_weights, similarity_weights
 from segcal.fusion.voting import Fused, majority_vote, plurality_vote, weighted_vote
 from segcal.types import Array, InputError
@@ -92,13 +90,13 @@ def fuse_folder(
     kind, evidence_files = _evidence(folder, names, settings, target)
     extra = [target] if kind == "images" and target is not None else []
     check_same_place([*label_files, *evidence_files, *extra], of=f"'{folder}'")
-    with staged_folder(out) as staging, tempfile.TemporaryDirectory(prefix="segcal-") as temporary:
-        spill = _Spill(Path(temporary))
-        labels = [spill.mapped(path) for path in label_files]
-        evidence = [spill.mapped(path) for path in evidence_files]
-        reference = spill.mapped(extra[0]) if extra else None
-        _check_shapes([*labels, *evidence, *([] if reference is None else [reference])], folder)
-        fused = _fused(labels, evidence, reference, kind, settings, watch)
+    temporary = TemporaryArrays()
+    with staged_folder(out) as staging:
+        labels, evidence, reference = (
+            [temporary.copy(read_volume(path)[0]) for path in paths] for paths in (label_files, evidence_files, extra)
+        )
+        _check_shapes([*labels, *evidence, *reference], folder)
+        fused = _fused(labels, evidence, reference[0] if reference else None, kind, settings, watch)
         for name, array in (
             ("labels", fused.labels),
             ("probability", fused.probability),
@@ -111,25 +109,6 @@ def fuse_folder(
         content = {"format": 1, "segcal": __version__, "fusion": settings.method, **found._asdict()}
         write_json(staging / MARKER, content)
     return found
-
-
-class _Spill:
-    """Volumes as memory-mapped arrays; what cannot be mapped as it is gets an uncompressed copy."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.count = folder, 0
-
-    def mapped(self, path: Path) -> Array:
-        values, _ = read_volume(path)
-        if is_mapped(values):
-            return values
-        copy = self.folder / f"{self.count}.npy"
-        self.count += 1
-        with copy.open("wb") as file:  # np.save does not notice a disk that is full at the very end
-            write_header(file, values.shape, values.dtype.str)
-            file.write(np.ascontiguousarray(values).data)
-        found: Array = np.load(copy, mmap_mode="r", allow_pickle=False)
-        return found
 
 
 def _fused(

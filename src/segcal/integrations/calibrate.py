@@ -99,11 +99,8 @@ def calibrate(
     )
     rank, world = rank_and_world()
     prefix, progress = f"rank{rank}-" if world > 1 else "", progress and rank == 0
-    with (
-        torch.random.fork_rng(devices=[]),  # each loop over a DataLoader draws a number
-        SpilledCases(in_memory) as cases,
-        SpilledCases(in_memory) as held_out,
-    ):
+    kept, held_out = SpilledCases(in_memory), SpilledCases(in_memory)
+    with torch.random.fork_rng(devices=[]):  # each loop over a DataLoader draws a number
         with _shown(loader, "predicting", progress) as batches:
             predicted = predict(batches, prefix=prefix)
             if (first := next(predicted, None)) is None:
@@ -111,17 +108,17 @@ def calibrate(
             calibrator = _created(method, first, 0 if logits_only else _channels(first), settings)
             calibrator.check_fit_settings(fit_settings or {})
             reads_images = bool(getattr(calibrator, "image_channels", 0))
-            cases.extend(_kept(chain([first], predicted), reads_images))
-        cases.share()
+            kept.extend(_needed(chain([first], predicted), reads_images))
+        kept.share()
         if validation is not None:
             with _shown(validation, "predicting validation", progress) as batches:
-                held_out.extend(_kept(predict(batches, prefix=f"{prefix}validation-"), reads_images))
+                held_out.extend(_needed(predict(batches, prefix=f"{prefix}validation-"), reads_images))
             held_out.share()
-            if not held_out:
+            if not held_out.cases:
                 raise no_cases(validation, "batch", "loader")
-        if reads_images and any(case.image is None for case in (*cases, *held_out)):
+        if reads_images and any(case.image is None for case in (*kept.cases, *held_out.cases)):
             calibrator = _created(method, first, 0, settings)  # methods can look at the logits only
-        fit_with_progress(calibrator, cases, held_out or None, fit_settings or {}, hidden=not progress)
+        fit_with_progress(calibrator, kept.cases, held_out.cases or None, fit_settings or {}, hidden=not progress)
     report = calibrator.fit_report_
     calibrator.fit_report_ = replace(report, warnings=(*remarks, *report.warnings))
     for warning in calibrator.fit_report_.warnings:
@@ -147,7 +144,7 @@ def _shown(loader: Iterable[Any], what: str, progress: bool) -> Iterator[Iterato
         yield advancing()
 
 
-def _kept(cases: Iterable[Case], reads_images: bool) -> Iterator[Case]:
+def _needed(cases: Iterable[Case], reads_images: bool) -> Iterator[Case]:
     """Yield cases, without their images if the method does not read them."""
     return (case if reads_images else replace(case, image=None) for case in cases)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -73,7 +73,8 @@ class CalibrationCallback(Callback):
         self.unpack, self.settings = unpack, settings
         self.calibrator: Calibrator | None = None
         self._build(spatial_dims=2)  # raises now if a setting is wrong
-        self._maker, self._cases = CaseMaker(self.activation), SpilledCases(in_memory)
+        self.in_memory = in_memory
+        self._forget()
 
     def calibrated(self, network: nn.Module) -> CalibratedModel:
         """Return the network with the calibrator of the last validation."""
@@ -102,7 +103,7 @@ class CalibrationCallback(Callback):
         with torch.no_grad():
             logits = read_output(pl_module(read.image) if given is None else given).logits
         # in float32, whatever the precision of the training, and without the image, which is not calibrated with
-        self._cases.extend(replace(case, image=None) for case in self._maker.cases(read, logits.float()))
+        self._kept.extend(replace(case, image=None) for case in self._maker.cases(read, logits.float()))
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Fit, and log."""
@@ -110,8 +111,8 @@ class CalibrationCallback(Callback):
             return
         # Lightning validates in inference mode, whose tensors can neither be trained nor loaded into afterwards
         with torch.inference_mode(False):
-            self._cases.share()
-            measured = self._fit() if self._cases else {}
+            self._kept.share()
+            measured = self._fit(self._kept.cases) if self._kept.cases else {}
         logged = {
             f"val_{name}{suffix}": float(suite.compute()["all"][name])
             for suffix, suite in measured.items()
@@ -141,26 +142,22 @@ class CalibrationCallback(Callback):
                 (Path(folder) / Path(name).name).write_bytes(content.cpu().numpy().tobytes())
             self.calibrator = load(folder) if state_dict else None
 
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Leave no temporary folder behind."""
-        self._forget()
-
-    def _fit(self) -> dict[str, CalibrationSuite]:
+    def _fit(self, cases: Sequence[Case]) -> dict[str, CalibrationSuite]:
         """Fit the calibrator of all images; return the suites of before and after by the suffix of their names."""
-        folds = folds_of([case.group for case in self._cases], 2)
-        measured = {"": self._measured([(self._cases, None)])}
+        folds = folds_of([case.group for case in cases], 2)
+        measured = {"": self._measured([(cases, None)])}
         if folds.max() > 0:
-            halves = [Subset(self._cases, np.flatnonzero(folds == k).tolist()) for k in (0, 1)]
+            halves = [Subset(cases, np.flatnonzero(folds == k).tolist()) for k in (0, 1)]
             crossed = [(halves[k], self._fitted(halves[1 - k])) for k in (0, 1)]
             measured["_calibrated"] = self._measured(crossed)
-        self.calibrator = self._fitted(self._cases)
+        self.calibrator = self._fitted(cases)
         return measured
 
     def _build(self, spatial_dims: int) -> Calibrator:
         shape = {"spatial_dims": spatial_dims, "image_channels": 0, "activation": self.activation}
         return create(self.method, self.num_classes, ignore_index=self.ignore_index, **shape, **self.settings)
 
-    def _fitted(self, cases: SpilledCases | Subset) -> Calibrator:
+    def _fitted(self, cases: Sequence[Case]) -> Calibrator:
         return self._build(cases[0].logits.ndim - 1).fit(cases)
 
     def _measured(self, parts: Iterable[tuple[Iterable[Case], Calibrator | None]]) -> CalibrationSuite:
@@ -175,5 +172,4 @@ class CalibrationCallback(Callback):
         return suite
 
     def _forget(self) -> None:
-        self._cases.close()
-        self._maker = CaseMaker(self.activation)
+        self._maker, self._kept = CaseMaker(self.activation), SpilledCases(self.in_memory)

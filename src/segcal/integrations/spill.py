@@ -6,87 +6,46 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import count
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any, Self, overload
+from typing import Any
 
 import numpy as np
-from torch import Tensor, distributed
+from torch import distributed
 
-from segcal.functional.arrays import to_array
+from segcal.functional.arrays import TemporaryArrays, to_array
 from segcal.training.processes import rank_and_world
-from segcal.types import Array, Case
+from segcal.types import Case
 
 IN_MEMORY = 2 << 30
 """Bytes of scores and images that are kept in memory by default."""
 
 
-class SpilledCases(Sequence[Case]):
-    """Cases in the order they were added; use it in a `with` statement, whose end deletes the files.
+class SpilledCases:
+    """Cases in the order they were added.
+
+    Attributes:
+        cases: The cases; the files of those on disk end with them.
 
     Args:
-        in_memory: Bytes kept in memory; further cases are written to a temporary folder.
-        folder: Where to make that folder; by default where the system keeps temporary files.
+        in_memory: Bytes kept in memory; the arrays of further cases are written to temporary files.
     """
 
-    def __init__(self, in_memory: int = IN_MEMORY, folder: str | Path | None = None) -> None:
-        self._in_memory, self._left, self._parent = in_memory, in_memory, folder
-        self._cases: list[Case] = []
+    def __init__(self, in_memory: int = IN_MEMORY) -> None:
+        self.cases: list[Case] = []
+        self._left, self._files = in_memory, TemporaryArrays()
         self._given: dict[str, Any] = {}  # arrays of the last case, and what is kept of them
         self._kept: dict[str, Any] = {}
-        self._folder: TemporaryDirectory[str] | None = None
-        self._numbers = count()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Forget the cases and delete the files; cases can be added again afterwards."""
-        self._cases, self._left, self._given, self._kept = [], self._in_memory, {}, {}
-        if self._folder is not None:
-            self._folder.cleanup()
-            self._folder = None
-
-    def __len__(self) -> int:
-        return len(self._cases)
-
-    @overload
-    def __getitem__(self, index: int) -> Case: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Case]: ...
-    def __getitem__(self, index: int | slice) -> Case | list[Case]:
-        """Return one case, or several; arrays on disk are read when they are used."""
-        return self._cases[index]
-
-    @property
-    def folder(self) -> Path | None:
-        """The temporary folder; None while everything is in memory."""
-        return None if self._folder is None else Path(self._folder.name)
-
-    def add(self, case: Case) -> None:
-        """Keep a case; arrays that it shares with the one before, as the cases of several raters do, are kept once."""
-        arrays = {
-            name: value
-            for name in ("logits", "labels", "image", "passes")
-            if (value := getattr(case, name)) is not None
-        }
-        new = {name: value for name, value in arrays.items() if value is not self._given.get(name)}
-        self._left -= sum(value.nbytes for value in new.values())
-        if self._left < 0:
-            self._kept |= {name: self._written(name, value) for name, value in new.items()}
-        else:
-            self._kept |= new
-        self._given = arrays
-        self._cases.append(replace(case, **{name: self._kept[name] for name in arrays}))
 
     def extend(self, cases: Iterable[Case]) -> None:
-        """Keep several cases."""
+        """Keep cases; arrays that one shares with the case before, as those of several raters do, are kept once."""
         for case in cases:
-            self.add(case)
+            fields = {name: getattr(case, name) for name in ("logits", "labels", "image", "passes")}
+            arrays = {name: value for name, value in fields.items() if value is not None}
+            for name, value in arrays.items():
+                if value is not self._given.get(name):
+                    self._left -= value.nbytes
+                    self._kept[name] = value if self._left >= 0 else self._files.copy(to_array(value))
+            self._given = arrays
+            self.cases.append(replace(case, **{name: self._kept[name] for name in arrays}))
 
     def share(self) -> None:
         """Hold the cases of all processes of `torch.distributed`, in the order of their ranks, in each process.
@@ -97,28 +56,20 @@ class SpilledCases(Sequence[Case]):
         rank, world = rank_and_world()
         if world == 1:
             return
-        own, self._cases = self._cases, []
-        seen, names = defaultdict[bytes, list[tuple[int, Case]]](list), set[str]()
+        own, self.cases = self.cases, []
+        seen, names = defaultdict[bytes, list[tuple[int, int]]](list), set[str]()
         for source, case in _from_all(own, rank, world):
             alike = seen[_digest(case.labels)]
-            if any(other != source and _same_scores(case, known) for other, known in alike):
+            if any(other != source and _same_scores(case, self.cases[known]) for other, known in alike):
                 continue
-            alike.append((source, case))
+            alike.append((source, len(self.cases)))
             if case.name in names:  # crops of one image in several processes
                 case = replace(case, name=f"{case.name}-rank{source}", group=case.group or case.name)  # noqa: PLW2901
             names.add(case.name)
             if source == rank:
-                self._cases.append(case)
+                self.cases.append(case)
             else:
-                self.add(case)
-
-    def _written(self, name: str, values: Array | Tensor) -> Array:
-        if self._folder is None:
-            self._folder = TemporaryDirectory(prefix="segcal-", dir=self._parent, ignore_cleanup_errors=True)
-        path = Path(self._folder.name) / f"{next(self._numbers)}-{name}.npy"
-        np.save(path, to_array(values), allow_pickle=False)
-        mapped: Array = np.load(path, mmap_mode="r", allow_pickle=False)
-        return mapped
+                self.extend([case])
 
 
 def _from_all(own: Sequence[Case], rank: int, world: int) -> Iterator[tuple[int, Case]]:
