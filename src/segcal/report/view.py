@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -21,8 +21,7 @@ from segcal.tables import CALIBRATION, QUALITY, Presentation
 
 _DIGITS = 8
 
-Nested = dict[str, dict[str, dict[str, list[Any]]]]
-"""Method -> region -> metric -> values."""
+KEYS = ("method", "region", "metric")
 
 
 @dataclass(frozen=True)
@@ -94,8 +93,8 @@ def shared_content(view: View) -> dict[str, Any]:
         "quality": [metric for metric in QUALITY if metric in metrics],
         "values": _values(view.frame, view.cases),
         "pooled": pooled_values(results),
-        "floor": None if results.redrawn is None else _floors(results),
-        "pooled_floor": {} if results.redrawn is None else _pooled_ece(results.redrawn),
+        "floor": None if results.redrawn is None else nested(results.summary(), KEYS, lambda row: short(row.floor)),
+        "pooled_floor": {} if results.redrawn is None else pooled_values(results.redrawn),
         "curves": _curves(results),
     }
 
@@ -109,11 +108,32 @@ def short(value: Any) -> float | None:
     return float(f"{number:.{_DIGITS}g}") if math.isfinite(number) else None
 
 
-def _floors(results: Results) -> dict[str, dict[str, dict[str, float | None]]]:
-    """Return the floor of each mean that the table shows: over images, Local-Avg over patches."""
-    found: dict[str, dict[str, dict[str, float | None]]] = {}
-    for row in results.summary().itertuples():
-        found.setdefault(str(row.method), {}).setdefault(str(row.region), {})[str(row.metric)] = short(row.floor)
+def nested(frame: pd.DataFrame, keys: Sequence[str], values: Callable[[Any], Any], *, lists: bool = False) -> Any:
+    """Return the values of rows in dictionaries inside one another, by the text of some columns.
+
+    Args:
+        frame: The rows.
+        keys: Columns, from the outermost.
+        values: Function from a row to its values.
+        lists: Whether several rows have the same keys, and their values are a list.
+
+    Examples:
+        >>> frame = pd.DataFrame({"method": ["TS", "TS"], "size": [24, 48], "ece": [0.1, 0.2]})
+        >>> nested(frame, ("method", "size"), lambda row: row.ece)
+        {'TS': {'24': 0.1, '48': 0.2}}
+        >>> nested(frame, ("method",), lambda row: [row.size, row.ece], lists=True)
+        {'TS': [[24, 0.1], [48, 0.2]]}
+    """
+    found: dict[str, Any] = {}
+    for row in frame.itertuples():
+        *outer, last = (str(getattr(row, key)) for key in keys)
+        place = found
+        for key in outer:
+            place = place.setdefault(key, {})
+        if lists:
+            place.setdefault(last, []).append(values(row))
+        else:
+            place[last] = values(row)
     return found
 
 
@@ -127,40 +147,23 @@ def _metric(name: str) -> dict[str, Any]:
     }
 
 
-def _values(frame: pd.DataFrame, cases: Sequence[str]) -> Nested:
-    """Return a value for each case, in their order."""
-    found: Nested = {}
-    place = {case: k for k, case in enumerate(cases)}
-    for (method, region, metric), rows in frame.groupby(["method", "region", "metric"], sort=False):
-        values: list[float | None] = [None] * len(cases)
-        for case, value in zip(rows["case"], rows["value"], strict=True):
-            values[place[case]] = short(value)
-        found.setdefault(str(method), {}).setdefault(str(region), {})[str(metric)] = values
-    return found
+def _values(frame: pd.DataFrame, cases: Sequence[str]) -> Any:
+    """Return method -> region -> metric -> a value for each case, in their order."""
+    wide = frame.pivot(index=list(KEYS), columns="case", values="value").reindex(columns=list(cases))
+    return nested(wide.reset_index(), KEYS, lambda row: [short(value) for value in row[1 + len(KEYS) :]])
 
 
-def pooled_values(results: Results) -> Nested:
-    """Return value and interval over all pixels together."""
-    found: Nested = {}
-    for row in results.pooled().itertuples():
-        entry = found.setdefault(str(row.method), {}).setdefault(str(row.region), {})
-        entry[str(row.metric)] = [short(row.value), short(row.low), short(row.high)]
-    return found
+def pooled_values(results: Results) -> Any:
+    """Return method -> region -> metric -> value and interval over all pixels together."""
+    return nested(results.pooled(), KEYS, lambda row: [short(row.value), short(row.low), short(row.high)])
 
 
-def _pooled_ece(results: Results) -> dict[str, dict[str, float | None]]:
-    return {
-        method: {region: metrics["ece"][0] for region, metrics in regions.items()}
-        for method, regions in pooled_values(results).items()
-    }
-
-
-def _curves(results: Results) -> Nested:
+def _curves(results: Results) -> Any:
     """Return method -> region -> predicted class ("" for all pixels) -> bins."""
-    found: Nested = {}
     if results.curve_frame is None:
-        return found
-    for row in results.curves().itertuples():
-        bins = found.setdefault(str(row.method), {}).setdefault(str(row.region), {}).setdefault(str(row.label), [])
-        bins.append([int(row.count), int(row.hit), round(float(row.confidence), 2), short(row.low), short(row.high)])  # type: ignore[arg-type, call-overload]
-    return found
+        return {}
+
+    def of_bin(row: Any) -> list[Any]:
+        return [int(row.count), int(row.hit), round(float(row.confidence), 2), short(row.low), short(row.high)]
+
+    return nested(results.curves(), ("method", "region", "label"), of_bin, lists=True)

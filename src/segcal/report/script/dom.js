@@ -102,6 +102,7 @@ const curveRegions = regions.filter(region => DATA.curves[baseline] && DATA.curv
 const legend = () => node('ul', { class: 'legend' }, methods.map(method => node('li', null, key(method), method)));
 const pooledAt = (method, region, metric) => (((DATA.pooled[method] || {})[region] || {})[metric]) || [null, null, null];
 const floorAt = (method, region, metric) => DATA.floor ? ((DATA.floor[method] || {})[region] || {})[metric] : null;
+const pooledFloorAt = (method, region) => (((DATA.pooled_floor[method] || {})[region] || {}).ece || [null])[0];
 const samples = (method, region, metric) => ((DATA.values[method] || {})[region] || {})[metric] || [];
 
 // Every section adds itself here; the page builds those that have content, in their order.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from segcal.evaluation.decisions import Decisions
-from segcal.report.view import View, short
+from segcal.report.view import View, nested, short
 from segcal.tables.numbers import threshold_number, volume_number
 
 _SHOWN = ("threshold", "missed", "left_out", "by_label", "precision", "size")
@@ -36,7 +36,7 @@ def decisions_content(decisions: Decisions) -> dict[str, Any]:
             }
             for row in decisions.thresholds.to_dict(orient="records")
         ],
-        "curves": _curves(decisions),
+        "curves": nested(decisions.curves, ("channel", "unit", "method"), _point, lists=True),
         "areas": [
             {
                 "method": row["method"],
@@ -50,13 +50,8 @@ def decisions_content(decisions: Decisions) -> dict[str, Any]:
     }
 
 
-def _curves(decisions: Decisions) -> dict[str, dict[str, dict[str, list[list[float | None]]]]]:
-    """Return channel -> unit -> method -> [coverage, risk, confidence]."""
-    found: dict[str, dict[str, dict[str, list[list[float | None]]]]] = {}
-    for row in decisions.curves.to_dict(orient="records"):
-        points = found.setdefault(row["channel"], {}).setdefault(row["unit"], {}).setdefault(row["method"], [])
-        points.append([short(row[name]) for name in ("coverage", "risk", "confidence")])
-    return found
+def _point(row: Any) -> list[float | None]:
+    return [short(row.coverage), short(row.risk), short(row.confidence)]
 
 
 def _intervals(decisions: Decisions) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from segcal.evaluation.protocol import Protocol
 from segcal.functional.catalogue import CATALOGUE, SURFACES
-from segcal.report.view import View, short
+from segcal.report.view import View, nested, short
 from segcal.tables import surface_dice_in_words, surface_headings
 
 _WORST_PATCHES = 50
@@ -67,16 +67,14 @@ def limits(view: View) -> dict[str, Any] | None:
     }
 
 
-def sizes(view: View) -> dict[str, dict[str, Points]] | None:
+def sizes(view: View) -> Any:
     """Return region -> metric -> method -> [patch size, mean over images]."""
     if view.results.size_frame is None:
         return None
-    found: dict[str, dict[str, Points]] = {}
-    means = view.results.patch_sizes().groupby(["region", "metric", "method", "size"], sort=False)["value"].mean()
-    for row in means.reset_index().sort_values("size", kind="stable").to_dict(orient="records"):
-        points = found.setdefault(row["region"], {}).setdefault(row["metric"], {}).setdefault(row["method"], [])
-        points.append([row["size"], short(row["value"])])
-    return found
+    keys = ["region", "metric", "method"]
+    means = view.results.patch_sizes().groupby([*keys, "size"], sort=False)["value"].mean()
+    ordered = means.reset_index().sort_values("size", kind="stable")
+    return nested(ordered, keys, lambda row: [row.size, short(row.value)], lists=True)
 
 
 def trust(view: View) -> dict[str, Any]:
@@ -120,11 +118,9 @@ def _bins(view: View) -> Points | None:
     }
 
 
-def _volumes(view: View) -> dict[str, dict[str, list[float | None]]] | None:
+def _volumes(view: View) -> Any:
     """Return class -> method -> relative error of the expected volume, with its interval."""
     if view.results.volume_frame is None:
         return None
-    found: dict[str, dict[str, list[float | None]]] = {}
-    for row in view.results.volume_bias().itertuples():
-        found.setdefault(str(row.label), {})[str(row.method)] = [short(row.bias), short(row.low), short(row.high)]
-    return found
+    bias = view.results.volume_bias()
+    return nested(bias, ("label", "method"), lambda row: [short(row.bias), short(row.low), short(row.high)])

@@ -4,7 +4,7 @@ addSection('reliability', 'Reliability', () => {
   function render() {
     holder.replaceChildren(...methods.map(method => {
       const curve = DATA.curves[method][state.region][state.label], read = readCurve(curve);
-      const floor = state.label === '' ? (DATA.pooled_floor[method] || {})[state.region] : null;
+      const floor = state.label === '' ? pooledFloorAt(method, state.region) : null;
       return node('div', { class: 'card diagram' }, node('h4', null, key(method), method, node('span', null, `ECE ${percent(read.ece)} %`)),
         node('p', null, known(read.ece) ? `says ${fixed(read.confidence, 3)}, right ${fixed(read.accuracy, 3)}${known(floor) ? `, floor ${percent(floor)}\u00a0%` : ''}` : 'no pixels'), reliability(curve, method));
     }));

@@ -29,7 +29,7 @@ addSection('table', 'Table', content => {
       };
     });
     const pinned = DATA.floor && state.metric !== 'quality' ? [{ method: `floor of ${content.best}`, key: false, cell: (_, region, metric) => ({
-      value: state.over === 'images' ? floorAt(content.best, region, metric) : metric === 'ece' ? (DATA.pooled_floor[content.best] || {})[region] : null }) }] : [];
+      value: state.over === 'images' ? floorAt(content.best, region, metric) : metric === 'ece' ? pooledFloorAt(content.best, region) : null }) }] : [];
     holder.replaceChildren(sortable(`${state.metric === 'quality' ? 'Quality' : 'Calibration'} by method`, [methodColumn, ...made], methods.map(method => ({ method })), { pinned }));
     const { reference, test } = DATA.presentation;
     const marks = `Bold: best. ${reference ? `* The reference ${reference} is significantly better (${test}).` : 'No reference was chosen, so no test is shown (--reference).'}`;

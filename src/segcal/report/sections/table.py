@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from segcal.report.view import Nested, View, short
+from segcal.report.view import KEYS, View, nested, short
+from segcal.tables.presentation import Average
 
 
 def table(view: View) -> dict[str, Any]:
@@ -16,24 +18,26 @@ def table(view: View) -> dict[str, Any]:
     }
 
 
-def _images(view: View) -> Nested:
+def _images(view: View) -> Any:
     """Return mean and standard deviation; marks in the paper's regions."""
-    found: Nested = {}
-    for row in view.scores.means.itertuples():
-        entry = found.setdefault(str(row.method), {}).setdefault(str(row.region), {})
-        entry[str(row.metric)] = [short(row.value), short(row.std), None, False, False]
-    for (method, metric, region), cell in view.results.table(average="images").cells.items():
-        found[method][region][metric] = [short(cell.mean), short(cell.std), None, cell.best, cell.beaten]
-    return found
+    marks = _marks(view, "images")
+    return nested(view.scores.means, KEYS, lambda row: [short(row.value), short(row.std), None, *marks(row)])
 
 
-def _pixels(view: View) -> Nested:
+def _pixels(view: View) -> Any:
     """Return value and interval over all pixels together; patches are not pooled."""
-    found: Nested = {}
-    cells = view.results.table(average="pixels").cells
-    for row in view.results.pooled().itertuples():
-        cell = cells.get((str(row.method), str(row.metric), str(row.region)))
-        marks = (False, False) if cell is None else (cell.best, cell.beaten)
-        entry = found.setdefault(str(row.method), {}).setdefault(str(row.region), {})
-        entry[str(row.metric)] = [short(row.value), short(row.low), short(row.high), *marks]
-    return found
+    marks = _marks(view, "pixels")
+    return nested(
+        view.results.pooled(), KEYS, lambda row: [short(row.value), short(row.low), short(row.high), *marks(row)]
+    )
+
+
+def _marks(view: View, average: Average) -> Callable[[Any], tuple[bool, bool]]:
+    """Return a function from a row to whether its value is the best, and significantly worse than the reference's."""
+    cells = view.results.table(average=average).cells
+
+    def marks(row: Any) -> tuple[bool, bool]:
+        cell = cells.get((row.method, row.metric, row.region))
+        return (False, False) if cell is None else (cell.best, cell.beaten)
+
+    return marks
