@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import segcal
+from support.program import printed_by
 
 ROOT = Path(segcal.__file__).parent
 FLOORS = (
@@ -177,14 +176,7 @@ def test_the_test_sees_circles_and_unknown_units(tmp_path: Path) -> None:
 def loaded_by(statement: str) -> set[str]:
     """The packages that a fresh interpreter has loaded after a statement."""
     code = f"{statement}\nimport sys\nprint(*sorted({{name.partition('.')[0] for name in sys.modules}}))"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={"PYTHONPATH": str(ROOT.parent), "PATH": ""},
-    )
-    return set(done.stdout.split())
+    return set(printed_by("-c", code).split())
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import stat
-import subprocess
 import sys
 from pathlib import Path
 from types import FrameType
@@ -14,7 +13,6 @@ from types import FrameType
 import numpy as np
 import pytest
 
-import segcal
 from segcal.files import (
     MARKER,
     check_output_file,
@@ -32,6 +30,7 @@ from segcal.files import (
 from segcal.files.outputs import _staged
 from segcal.types import InputError
 from support.commands import everything
+from support.program import python
 
 
 class BrokenError(Exception):
@@ -258,8 +257,7 @@ with files.staged_folder({str(tmp_path / "out")!r}) as folder:
     (folder / files.MARKER).write_text("{{}}")
     (folder / "part").write_text("new")
 """
-    source = str(Path(segcal.__file__).parents[1])
-    done = subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": source}, check=False, capture_output=True)
+    done = python("-c", code)
     assert done.returncode == 9, done.stderr
     assert len(everything(tmp_path)) > 3, "it left something behind"
 

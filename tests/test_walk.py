@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 
 from support import walk
+from support.program import printed_by
 
 MODULES = {"fit": 48, "apply": 53, "evaluate": 93, "report": 46}
 """Numbers that are reached; aims are 25, 28 and 45."""
@@ -19,14 +17,8 @@ LOADS = {"fit": 1, "apply": 1, "evaluate": 2, "report": 0}  # a case is loaded a
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, walk.Walk]:
-    done = subprocess.run(
-        [sys.executable, walk.__file__, "--json"],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
-    )
-    return {name: walk.Walk(**one) for name, one in json.loads(done.stdout.splitlines()[-1]).items()}
+    printed = printed_by(walk.__file__, "--json", CUDA_VISIBLE_DEVICES="")
+    return {name: walk.Walk(**one) for name, one in json.loads(printed.splitlines()[-1]).items()}
 
 
 @pytest.mark.parametrize("command", walk.COMMANDS)

@@ -1,11 +1,7 @@
-"""Every method under the contract, and what building and loading by name refuse."""
+"""Every method under the contract, one-logit heads, and what building by name refuses."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,9 +13,9 @@ import torch
 
 import segcal
 from segcal.calibrators import Calibrator, TemperatureCalibrator, TemperatureScaling
-from segcal.calibrators.saving import WEIGHTS, _checksum
 from segcal.types import InputError
-from support.contracts import CHECKS, CUDA_CHECKS, Check, Subject, check_calibrator, subject
+from support.contracts import CHECKS, CUDA_CHECKS, Check, Subject, subject
+from support.program import printed_by
 from support.strengths import choose_among_few
 
 # arguments of fit that make a method of many steps quick enough to be checked
@@ -52,12 +48,6 @@ def test_contract_on_the_gpu(under_test: Subject, check: Check, tmp_path: Path) 
     check(under_test, tmp_path)
 
 
-def test_all_checks_run_at_once(tmp_path: Path) -> None:
-    ours = subject("ts", 2)
-    check_calibrator(ours.make, ours.cases, tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == set(CHECKS)
-
-
 def test_methods_are_named() -> None:
     assert "ts" in segcal.methods()
     for method in segcal.methods():
@@ -77,9 +67,7 @@ for signature in signatures:
     for method in get_args(hints["method"]) or segcal.methods():
         assert isinstance(segcal.create(method, num_classes=3, spatial_dims=2), hints["return"]), method
 """
-    # in a process of its own, since the shape checks of the tests wrap the overloads
-    source = str(Path(segcal.__file__).parents[1])
-    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": source})
+    printed_by("-c", code)
 
 
 def binary_cases() -> list[segcal.Case]:
@@ -185,66 +173,3 @@ def test_a_one_logit_head_refuses_other_data() -> None:
 def test_create_refuses(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         segcal.create(**arguments)
-
-
-@pytest.fixture
-def saved(tmp_path: Path) -> Path:
-    subject("ts", 2).fitted.save(tmp_path / "saved")
-    return tmp_path / "saved"
-
-
-def test_load_refuses_a_folder_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"segcal\.json' is missing"):
-        segcal.load(tmp_path / "nothing")
-
-
-@pytest.mark.parametrize("content", ["[]", "{}", '{"format": 1, "results": {}}', '{"format": 1, "method": "ts"}'])
-def test_load_refuses_what_is_no_calibrator(tmp_path: Path, content: str) -> None:
-    (tmp_path / "segcal.json").write_text(content)
-    with pytest.raises(InputError, match="is not a saved calibrator"):
-        segcal.load(tmp_path)
-
-
-def test_load_refuses_broken_json(saved: Path) -> None:
-    (saved / "segcal.json").write_text('{"format": 1,')
-    with pytest.raises(InputError, match="is not readable JSON"):
-        segcal.load(saved)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"format": 2, "segcal": "9.9"}, "was saved by segcal 9.9, newer than this one; update segcal"),
-        ({"format": "new"}, "is not a saved calibrator"),
-        ({"method": "telepathy"}, "method must be one of"),
-        ({"config": {"num_classes": 3, "warmth": 2}}, "has no setting 'warmth'"),
-        ({"config": None}, "is not a saved calibrator"),
-        ({"config": {}}, "is not a saved calibrator"),
-        ({"report": {"cases": 3}}, "is not a saved calibrator"),
-    ],
-    ids=str,
-)
-def test_load_refuses_changed_settings(saved: Path, changes: dict[str, Any], message: str) -> None:
-    marker = saved / "segcal.json"
-    content = {**json.loads(marker.read_text()), **changes}
-    content["checksum"] = _checksum(content, saved / WEIGHTS)  # as anyone who makes a folder up can
-    marker.write_text(json.dumps(content))
-    with pytest.raises(InputError, match=message):
-        segcal.load(saved)
-
-
-def _cut(weights: Path) -> None:
-    weights.write_bytes(weights.read_bytes()[:-3])
-
-
-def _of_another_method(weights: Path) -> None:
-    from safetensors.torch import save_file
-
-    save_file({"elsewhere": torch.zeros(3)}, weights)
-
-
-@pytest.mark.parametrize("damage", [_cut, _of_another_method, Path.unlink, lambda path: path.write_bytes(b"")])
-def test_load_refuses_damaged_values(saved: Path, damage: Any) -> None:
-    damage(saved / "weights.safetensors")
-    with pytest.raises(InputError, match=r"the learned values of .* cannot be read|got another checksum"):
-        segcal.load(saved)

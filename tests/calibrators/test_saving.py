@@ -20,6 +20,7 @@ from segcal.files.guards import list_files
 from segcal.types import InputError
 
 METHODS = ("ts", "lts", "isotonic", "dirichlet", "cts", "auto")
+OTHERS = ("matrix", "cmsap", "bts", "histogram")
 MARKER, WEIGHTS = "segcal.json", "weights.safetensors"
 
 
@@ -32,7 +33,7 @@ def case() -> segcal.Case:
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("kept")
-    for method in METHODS:
+    for method in (*METHODS, *OTHERS):
         settings = {"epochs": 1} if method == "lts" else {}
         segcal.create(method, 3, spatial_dims=2).fit([case()], **settings).save(folder / method)
     return folder
@@ -41,6 +42,15 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def damaged(kept: Path, method: str, tmp_path: Path) -> Path:
     """A copy to damage."""
     return Path(shutil.copytree(kept / method, tmp_path / "copy"))
+
+
+def configured(kept: Path, method: str, tmp_path: Path, **config: Any) -> Path:
+    """A copy whose settings were changed by someone who can make up a checksum."""
+    folder = damaged(kept, method, tmp_path)
+    content = json.loads((folder / MARKER).read_text())
+    content["config"].update(config)
+    sign(folder, content)
+    return folder
 
 
 def sign(folder: Path, content: dict[str, Any] | None = None) -> None:
@@ -120,14 +130,10 @@ def test_values_that_cannot_be_computed_with_are_refused(
 
 @pytest.mark.parametrize("number", [10**6, 10**12, 10**30, 2.5, "3", None, True, -1, [3]])
 @pytest.mark.parametrize("method", ["matrix", "cmsap", "lts"])
-def test_settings_that_ask_for_absurd_sizes_are_refused(tmp_path: Path, method: str, number: Any) -> None:
+def test_settings_that_ask_for_absurd_sizes_are_refused(kept: Path, tmp_path: Path, method: str, number: Any) -> None:
     """Before any memory is taken: the weights of a matrix for a million classes would need 8 TB."""
-    segcal.create(method, 3).fit([case()], **({"epochs": 1} if method == "lts" else {})).save(tmp_path / "saved")
-    content = json.loads((tmp_path / "saved" / MARKER).read_text())
-    content["config"]["num_classes"] = number
-    sign(tmp_path / "saved", content)
     with pytest.raises(InputError, match=r"is not a saved calibrator|cannot be read|num_classes must be"):
-        segcal.load(tmp_path / "saved")
+        segcal.load(configured(kept, method, tmp_path, num_classes=number))
 
 
 def two_channels() -> segcal.Case:
@@ -140,10 +146,8 @@ def two_channels() -> segcal.Case:
 def test_channels_that_the_file_does_not_have_are_refused_before_they_are_built(
     tmp_path: Path, channels: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    segcal.create("ts", 2, activation="sigmoid").fit([two_channels()]).save(tmp_path / "saved")
-    content = json.loads((tmp_path / "saved" / MARKER).read_text())
-    content["config"]["num_classes"] = channels
-    sign(tmp_path / "saved", content)
+    segcal.create("ts", 2, activation="sigmoid").fit([two_channels()]).save(tmp_path / "ts")
+    folder = configured(tmp_path, "ts", tmp_path, num_classes=channels)
     built: list[int] = []
     original = Calibrator.__init__
     monkeypatch.setattr(
@@ -152,7 +156,7 @@ def test_channels_that_the_file_does_not_have_are_refused_before_they_are_built(
         lambda self, *given, **named: (built.append(1), original(self, *given, **named))[1],
     )
     with pytest.raises(InputError, match=r"is not a saved calibrator|cannot be read|must be those of \d+ channels"):
-        segcal.load(tmp_path / "saved")
+        segcal.load(folder)
     assert len(built) < 10
 
 
@@ -167,13 +171,11 @@ def test_channels_that_the_file_does_not_have_are_refused_before_they_are_built(
         ("histogram", "bins"),
     ],
 )
-def test_other_sizes_are_refused_before_memory_is_taken(tmp_path: Path, method: str, name: str, number: Any) -> None:
-    segcal.create(method, 3).fit([case()], **({"epochs": 1} if method == "lts" else {})).save(tmp_path / "saved")
-    content = json.loads((tmp_path / "saved" / MARKER).read_text())
-    content["config"][name] = number
-    sign(tmp_path / "saved", content)
+def test_other_sizes_are_refused_before_memory_is_taken(
+    kept: Path, tmp_path: Path, method: str, name: str, number: Any
+) -> None:
     with pytest.raises(InputError, match=rf"is not a saved calibrator|cannot be read|{name} must be"):
-        segcal.load(tmp_path / "saved")
+        segcal.load(configured(kept, method, tmp_path, **{name: number}))
 
 
 def test_a_header_is_checked_before_its_values_are_read(kept: Path, tmp_path: Path) -> None:
@@ -237,6 +239,43 @@ def test_a_marker_without_an_entry_is_refused(kept: Path, tmp_path: Path, key: s
     del content[key]
     sign(folder, content)
     with pytest.raises(InputError, match="is not a saved calibrator"):
+        segcal.load(folder)
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", '{"format": 1, "results": {}}', '{"format": 1, "method": "ts"}'])
+def test_other_folders_are_refused(tmp_path: Path, content: str) -> None:
+    with pytest.raises(InputError, match=r"segcal\.json' is missing"):
+        segcal.load(tmp_path)
+    (tmp_path / MARKER).write_text(content)
+    with pytest.raises(InputError, match="is not a saved calibrator"):
+        segcal.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"format": 2, "segcal": "9.9"}, "was saved by segcal 9.9, newer than this one; update segcal"),
+        ({"format": "new"}, "is not a saved calibrator"),
+        ({"method": "telepathy"}, "method must be one of"),
+        ({"config": {"num_classes": 3, "warmth": 2}}, "has no setting 'warmth'"),
+        ({"config": None}, "is not a saved calibrator"),
+        ({"config": {}}, "is not a saved calibrator"),
+        ({"report": {"cases": 3}}, "is not a saved calibrator"),
+    ],
+    ids=str,
+)
+def test_changed_entries_are_refused(kept: Path, tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    folder = damaged(kept, "ts", tmp_path)
+    sign(folder, {**json.loads((folder / MARKER).read_text()), **changes})
+    with pytest.raises(InputError, match=message):
+        segcal.load(folder)
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(path.read_bytes()[:-3])])
+def test_cut_and_missing_values_are_refused(kept: Path, tmp_path: Path, damage: Any) -> None:
+    folder = damaged(kept, "ts", tmp_path)
+    damage(folder / WEIGHTS)
+    with pytest.raises(InputError, match=r"the learned values of .* cannot be read"):
         segcal.load(folder)
 
 

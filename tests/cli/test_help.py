@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 import segcal
 from segcal.cli.app import COMMANDS
 from support.commands import run, succeed
+from support.program import printed_by
 
 EACH = [(name,) for name in COMMANDS if name != "nnunet"] + [("nnunet", "fit"), ("nnunet", "predict")]
 LINES = 60
@@ -42,23 +40,9 @@ def test_no_command_shows_help() -> None:
     assert "Usage:" in result.output
 
 
-def python(code: str, **environment: str) -> str:
-    """Return what a fresh interpreter prints."""
-    source = str(Path(segcal.__file__).parents[1])
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        env={"PYTHONPATH": source, **environment},
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 def test_completion_offers_methods() -> None:
     asked = {"_SEGCAL_COMPLETE": "complete_bash", "COMP_WORDS": "segcal fit DATA --method is", "COMP_CWORD": "4"}
-    shown = python("import sys; sys.argv = ['segcal']; from segcal.cli import main; main()", **asked)
+    shown = printed_by("-c", "import sys; sys.argv = ['segcal']; from segcal.cli import main; main()", **asked)
     assert shown.split() == [name for name in segcal.methods() if name.startswith("is")]
 
 
@@ -68,4 +52,4 @@ def test_help_does_not_import_torch(arguments: list[str]) -> None:
         "try:\n    main()\nexcept SystemExit as end:\n"
         "    assert not end.code, end.code\n    print('loaded', 'torch' in sys.modules, 'numpy' in sys.modules)"
     )
-    assert python(code).splitlines()[-1] == "loaded False False"
+    assert printed_by("-c", code).splitlines()[-1] == "loaded False False"

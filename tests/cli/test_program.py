@@ -18,8 +18,10 @@ import segcal
 from segcal.data.folders.writer import write_folder
 from support import run_commands
 from support.commands import everything, run, succeed
+from support.program import TORCHRUN, python
 from support.scenes import simulated
 
+STRICT = {"PYTHONWARNINGS": "error", "COLUMNS": "200"}
 QUICK = ("--epochs", 2, "--set", "learning_rate=1e-3", "batch_size=2", "--seed", 1, "--device", "cpu")
 
 
@@ -36,20 +38,8 @@ def test_a_reader_that_has_had_enough_is_no_mistake(data: Path, monkeypatch: pyt
     assert segcal.load(data.parent / "ts").fitted
 
 
-def program(*arguments: object, command: tuple[str, ...] = ("-m", "segcal")) -> subprocess.CompletedProcess[str]:
-    source = Path(segcal.__file__).parents[1]
-    strict = {"PYTHONWARNINGS": "error"} if LAUNCHER[1] not in command else {}  # a launcher may have remarks of its own
-    return subprocess.run(
-        [sys.executable, *command, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={"PYTHONPATH": str(source), "PATH": "", "COLUMNS": "200", "OMP_NUM_THREADS": "1", **strict},
-    )
-
-
 def test_program_runs(data: Path, tmp_path: Path) -> None:
-    done = program("fit", data, "--method", "ts", "--out", tmp_path / "ts", "--json")
+    done = python("-m", "segcal", "fit", data, "--method", "ts", "--out", tmp_path / "ts", "--json", **STRICT)
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["cases"] == 1
     assert segcal.load(tmp_path / "ts").fitted
@@ -60,7 +50,8 @@ def test_program_refuses(data: Path, tmp_path: Path) -> None:
     logits[1, 2, 3] = np.nan
     np.save(data / "logits" / "scene-001.npy", logits)
     before = everything(tmp_path)
-    done = program("fit", data, "--method", "ts", "--split", "test", "--out", tmp_path / "ts")
+    asked = ("--method", "ts", "--split", "test", "--out", tmp_path / "ts")
+    done = python("-m", "segcal", "fit", data, *asked, **STRICT)
     assert done.returncode == 2
     assert done.stdout == ""
     (line,) = done.stderr.splitlines()
@@ -76,16 +67,11 @@ def test_program_cleans_up_when_it_is_terminated(data: Path, calibrator: Path) -
         "tempered.scaled_probabilities = lambda *_: os.kill(os.getpid(), signal.SIGTERM)\nmain()"
     )
     before = everything(data.parent)
-    arguments = ["apply", calibrator, data, "--out", data.parent / "probs"]
-    source = str(Path(segcal.__file__).parents[1])
-    done = subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)], capture_output=True, check=False, env={"PYTHONPATH": source}
-    )
+    done = python("-c", code, "apply", calibrator, data, "--out", data.parent / "probs")
     assert done.returncode == 128 + 15, done.stderr
     assert everything(data.parent) == before
 
 
-LAUNCHER = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 METHODS: dict[str, tuple[object, ...]] = {
     "lts": QUICK,
     "cts": (),
@@ -97,10 +83,10 @@ def test_two_processes_fit_what_one_does(tmp_path: Path) -> None:
     cases = simulated(6, num_classes=3, size=(12, 14), contrast=2.0)
     write_folder(tmp_path / "data", {"fit": cases[:5], "validation": cases[5:]})
     options = {name: ("fit", tmp_path / "data", "--method", name, *settings) for name, settings in METHODS.items()}
-    done = program(*options["lts"], "--out", tmp_path / "lts-2", command=(*LAUNCHER, "-m", "segcal"))
+    done = python(*TORCHRUN, "-m", "segcal", *options["lts"], "--out", tmp_path / "lts-2", COLUMNS="200")
     _assert_done(done, "lts")
     others = [[*map(str, options[name]), "--out", str(tmp_path / f"{name}-2")] for name in ("cts", "auto")]
-    done = program(json.dumps(others), command=(*LAUNCHER, str(run_commands.__file__)))  # to start processes once
+    done = python(*TORCHRUN, run_commands.__file__, json.dumps(others), COLUMNS="200")  # to start processes once
     _assert_done(done, "cts", "auto")
     for name, asked in options.items():
         succeed(*asked, "--out", tmp_path / f"{name}-1")

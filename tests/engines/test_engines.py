@@ -24,11 +24,11 @@ from segcal.evaluation.case_evidence import CaseEvidence
 from segcal.evaluation.measure import Evaluation
 from segcal.files import write_json
 from segcal.types import Case, InputError
+from support import run_commands
 from support.commands import refuse, run, succeed
+from support.program import ENVIRONMENT
 from support.runs import COMMANDS, contents, five_cases
 from support.scenes import overlapping
-
-SOURCE = Path(segcal.__file__).parents[1]
 
 
 @pytest.fixture
@@ -210,13 +210,12 @@ def test_processes_of_torchrun_share_the_cases(data: Path, monkeypatch: pytest.M
         port = free.getsockname()[1]
     asked = [[*COMMANDS[name], "--out", f"{name}-2", "--json"] for name in COMMANDS]
     asked.append([*COMMANDS["evaluate"], "--json"])
-    script = Path(__file__).parents[1] / "support" / "run_commands.py"
     processes = [
         subprocess.Popen(
-            [sys.executable, str(script), json.dumps(asked)],
+            [sys.executable, run_commands.__file__, json.dumps(asked)],
             env={
-                **os.environ, "RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1",
-                "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "PYTHONPATH": str(SOURCE),
+                **ENVIRONMENT, "RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank),
+                "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
             },
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
-from subprocess import run
 
 import numpy as np
 import pandas as pd
@@ -20,6 +17,7 @@ from experiments.beyond.table import tables
 from experiments.datasets.camvid import sequence_of
 from segcal import InputError
 from support.camvid_tree import NAMES, write_camvid
+from support.program import printed_by
 from support.strengths import choose_among_few
 
 JOB = "fc-densenettiny-ce-0"
@@ -160,9 +158,7 @@ def test_lts_leaves_out_a_fifth_of_the_groups_for_its_validation(voc: Path) -> N
 def test_processes_measure_the_same(voc: Path, tmp_path: Path) -> None:
     common = ["run", "--voc", str(voc), "--splits", "1", "--sizes", "--methods", "UC", "TS"]
     assert main([*common, "--out", str(tmp_path / "1")]) == 0
-    several = [*common, "--out", str(tmp_path / "2"), "--processes", "2"]
-    path = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    run([sys.executable, "-m", "experiments.beyond", *several], check=True, env=path)  # as users start it
+    printed_by("-m", "experiments.beyond", *common, "--out", tmp_path / "2", "--processes", "2")  # as users start it
     rows = [[results.to_frame() for *_, results in finished(tmp_path / count)] for count in ("1", "2")]
     for one, two in zip(*rows, strict=True):
         pd.testing.assert_frame_equal(one, two)

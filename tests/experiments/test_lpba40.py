@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -24,6 +21,7 @@ from experiments.lpba40.prepared import PreparedFolder
 from experiments.lpba40.recipes import PRESETS, Job
 from segcal.calibrators import load
 from segcal.files import read_json
+from support.program import printed_by
 
 nibabel = pytest.importorskip("nibabel")
 Captured = pytest.CaptureFixture[str]
@@ -123,9 +121,8 @@ def test_published_tables_come_from_archives(
 
 def test_networks_run_side_by_side_give_the_same_numbers(finished: Path, tmp_path: Path) -> None:
     """As a command, whose own module the processes that it starts cannot import."""
-    run = [sys.executable, "-m", "experiments.lpba40", "run", "--prepared", finished / "prepared", "--small"]
-    options = ["--out", tmp_path, "--device", "cpu", "--methods", "uc", "ts", "--processes", "2"]
-    subprocess.run([*run, *options], check=True, env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"})
+    run = ("-m", "experiments.lpba40", "run", "--prepared", finished / "prepared", "--small")
+    printed_by(*run, "--out", tmp_path, "--device", "cpu", "--methods", "uc", "ts", "--processes", "2")
     for one in sorted((finished / "out" / "hippocampus-small-seed0").glob(f"*/*/ts/{ROWS}")):
         other = tmp_path / one.relative_to(finished / "out")
         pd.testing.assert_frame_equal(pd.read_csv(one), pd.read_csv(other), rtol=1e-3)
@@ -170,7 +167,7 @@ def test_bad_calls_are_refused_in_one_sentence(
 def test_stages_after_prepare_need_no_reader_of_images() -> None:
     code = "import sys; sys.modules |= dict.fromkeys(('nibabel', 'SimpleITK', 'PIL', 'torchmetrics', 'sklearn'))\n"
     code += "import experiments.lpba40.__main__"
-    subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "PATH": ""})
+    printed_by("-c", code)
 
 
 @pytest.mark.parametrize("preset", tuple(PRESETS))

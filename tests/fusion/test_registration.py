@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +12,7 @@ from segcal.fusion.registration import RegistrationQuality, Warp, normalised
 from segcal.fusion.warps import decoded, encoded, failures, warp_path, write_warp
 from segcal.types import InputError
 from support.atlas_volumes import read_volume_file
+from support.program import printed_by
 
 pytest.importorskip("SimpleITK")
 
@@ -127,12 +125,7 @@ print(seen, cut)
 
 def test_a_kill_leaves_no_half_written_warp(tmp_path: Path) -> None:
     """A process that writes warps over and over is killed at different moments; what can be read is always whole."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", KILLER, str(tmp_path)], env=environment, text=True, capture_output=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    seen, cut = map(int, done.stdout.split())
+    seen, cut = map(int, printed_by("-c", KILLER, tmp_path).split())
     assert seen > 0
     assert cut > 0, "no kill came while a file was being written: the test shows nothing"
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +17,7 @@ from segcal.calibrators import create
 from segcal.evidence.suite import CalibrationSuite
 from segcal.types import Case, InputError
 from support.networks import CLASSES, Convolution, batch_of
+from support.program import printed_by
 
 lightning = pytest.importorskip("lightning.pytorch", reason="lightning is not installed: make test-integrations")
 
@@ -136,9 +135,7 @@ def test_the_checkpoint_holds_the_calibrator(trainer: Any, tmp_path: Path) -> No
 
 
 def test_two_processes_fit_one_calibrator(tmp_path: Path) -> None:
-    script = Path(__file__).parents[1] / "support" / "lightning_in_process.py"
-    done = subprocess.run([sys.executable, script, tmp_path], capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == 0, done.stderr
+    printed_by(Path(__file__).parents[1] / "support" / "lightning_in_process.py", tmp_path)
     found = [torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1)]
     assert found[0] == found[1]
     alone = CalibrationCallback(CLASSES)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import ast
 import logging
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
 from segcal.kernels.cpu import compiling
 from segcal.kernels.cpu.compiling import compiled
+from support.program import python
 
 SOURCE = "def double(x):\n    return 2 * x\n"
 SCRIPT = """
@@ -32,17 +32,13 @@ def _reset() -> Iterator[None]:
     compiling._warn_once.cache_clear()
 
 
-def run(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, **environment: str) -> CompletedProcess[str]:
     """Compile and call a function of a module in `folder`, in another process."""
     (folder / "twice.py").write_text(SOURCE)
-    path = os.pathsep.join([str(folder), str(Path(compiling.__file__).parents[3])])
-    return subprocess.run(
-        [sys.executable, "-c", SCRIPT],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={"PATH": os.environ["PATH"], "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", **environment},
-    )
+    script = f"import sys; sys.path[0] = {str(folder)!r}{SCRIPT}"
+    done = python("-c", script, PYTHONDONTWRITEBYTECODE="1", **environment)
+    assert done.returncode == 0, done.stderr
+    return done
 
 
 def test_code_is_kept(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """The contract of every calibrator, in 2D and 3D: one small check for each promise.
 
-A new method joins by being listed in `segcal.methods()`. `check_calibrator` runs all checks at once; the tests run them
-one by one, so that a failure says which promise was broken.
+A new method joins by being listed in `segcal.methods()`. The tests run the checks one by one, so that a failure says
+which promise was broken.
 """
 
 from __future__ import annotations
@@ -99,15 +99,6 @@ def subject(method: str, dims: int, **fit_settings: Any) -> Subject:
 
     scenes = simulate(3, num_classes=CLASSES, size=SIZES[dims], contrast=2.0, seed=3)
     return Subject(make, [scene.case for scene in scenes], fit_settings)
-
-
-def check_calibrator(make: Callable[..., Calibrator], cases: Sequence[Case], folder: Path, **fit_settings: Any) -> None:
-    """Run every check; `make(**settings)` builds an unfitted calibrator, `folder` is for temporary files."""
-    under_test = Subject(make, cases, fit_settings)
-    for name, check in CHECKS.items():
-        place = folder / name
-        place.mkdir()
-        check(under_test, place)
 
 
 def _contract(check: Check) -> Check:

@@ -11,8 +11,6 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from support.networks import CLASSES, Convolution, batch_of
 from support.torchvision_operators import define_missing_operators
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from subprocess import CompletedProcess
 from time import perf_counter
 from typing import Any
 
@@ -25,8 +23,8 @@ from segcal.training.loop import _TrainingRun, hash_seed, train
 from segcal.training.processes import choose_device
 from segcal.training.progress import Epoch
 from segcal.training.settings import Training
-
-SCRIPT = Path(__file__).parents[1] / "support" / "fit_in_process.py"
+from support import fit_in_process
+from support.program import TORCHRUN, python
 
 
 class Line(nn.Module):
@@ -175,15 +173,9 @@ def test_devices_are_checked() -> None:
 
 
 def run(
-    out: Path, checkpoint: Path | str = "", kill_after: int = 0, processes: int = 1
-) -> subprocess.CompletedProcess[str]:
-    python = [
-        sys.executable,
-        *(["-m", "torch.distributed.run", "--nproc-per-node", str(processes)] if processes > 1 else []),
-    ]
-    command = [*python, str(SCRIPT), str(out), str(checkpoint), str(kill_after)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(SCRIPT.parents[2] / "src")}
-    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=300)
+    out: Path, checkpoint: Path | str = "", kill_after: int = 0, launcher: Sequence[str] = ()
+) -> CompletedProcess[str]:
+    return python(*launcher, fit_in_process.__file__, out, checkpoint, kill_after)
 
 
 @pytest.fixture(scope="module")
@@ -257,7 +249,7 @@ def test_a_folder_of_other_files_is_refused(tmp_path: Path) -> None:
 
 
 def test_two_processes_learn_what_one_does(uninterrupted: dict[str, Tensor], tmp_path: Path) -> None:
-    done = run(tmp_path / "w", processes=2)
+    done = run(tmp_path / "w", launcher=TORCHRUN)
     assert done.returncode == 0, done.stderr
     found = load_file(tmp_path / "w")
     for name, value in uninterrupted.items():
