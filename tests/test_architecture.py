@@ -117,9 +117,9 @@ def cycle(known: dict[str, Path]) -> list[str] | None:
     return next((found for name in below if (found := visit(name, []))), None)
 
 
-@pytest.mark.parametrize("unit", sorted({name.partition(".")[0] for name in modules()}))
-def test_every_unit_has_its_floor(unit: str) -> None:
-    floor_of(unit)
+def test_every_unit_has_its_floor() -> None:
+    for unit in {name.partition(".")[0] for name in modules()}:
+        floor_of(unit)
 
 
 def test_the_table_of_the_contributors_has_every_floor() -> None:
@@ -213,9 +213,8 @@ def unsafe(text: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("path", sorted(ROOT.rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT)))
-def test_no_file_can_run_code(path: Path) -> None:
-    assert unsafe(path.read_text(encoding="utf-8")) == []
+def test_no_file_can_run_code() -> None:
+    assert {path: found for path in ROOT.rglob("*.py") if (found := unsafe(path.read_text(encoding="utf-8")))} == {}
 
 
 @pytest.mark.parametrize(
