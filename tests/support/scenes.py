@@ -31,17 +31,6 @@ def simulated(count: int, **settings: Any) -> list[Case]:
     return [scene.case for scene in simulate(count, **settings)]
 
 
-def random_case(
-    name: str = "a", size: Sequence[int] = (12, 10), *, classes: int = 3, channels: int = 1, seed: int = 0, **more: Any
-) -> Case:
-    """Return logits of standard deviation 2 with labels drawn from a softer softmax, and a random image."""
-    random = np.random.default_rng(seed)
-    logits = 2 * random.normal(size=(classes, *size))
-    labels = (logits / 2 + random.gumbel(size=logits.shape)).argmax(0).astype(np.uint8)
-    image = random.random((channels, *size), np.float32) if channels else None
-    return Case(name, logits.astype(np.float32), labels, image, **more)
-
-
 def overlapping(count: int, channels: int, size: Sequence[int] = (16, 14), *, seed: int = 0, **more: Any) -> list[Case]:
     """Return sigmoid channels of blocks that overlap, each overconfident in its own way, with their masks."""
     random, cases = np.random.default_rng(seed), []

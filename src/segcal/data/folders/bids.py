@@ -36,7 +36,7 @@ def find(request: FolderRequest) -> FoundCases:
         name: paths for name, paths in labels.items() if name not in scores
     }
     one = {name: only(name, scores, "score", root, SCORES) for name in scores}
-    files = cases_by_name(request, one, label_folder, "probabilities", labels=segmentations)
+    files = cases_by_name(request, one, label_folder, segmentations, "probabilities")
     return FoundCases(files, remarks=labels_without_scores(files, label_folder, segmentations))
 
 

@@ -79,9 +79,9 @@ def cases_by_name(
     request: FolderRequest,
     scores: Mapping[str, Path],
     label_folder: Path,
+    labels: Mapping[str, list[Path]],
     default: Scores,
     *,
-    labels: Mapping[str, list[Path]] | None = None,
     predictions: Mapping[str, Path | None] | None = None,
 ) -> dict[str, CaseFiles]:
     """Return the files of each case: scores, the label file of the same name, and an image for all cases or for none.
@@ -90,13 +90,12 @@ def cases_by_name(
         request: Arguments of `open_folder`.
         scores: Score file of each case.
         label_folder: Folder of the true labels.
+        labels: Its label files by name.
         default: What the score files hold unless the settings say otherwise.
-        labels: Label files by name; by default those of the folder.
         predictions: The network's own segmentation of each case, if the scores are archives of nnU-Net.
     """
     root, settings = request.root, request.settings
     settings.check_names(scores)
-    labels = by_name(label_folder, LABELS) if labels is None else labels
     images = by_name(root / "images", IMAGES)
     return {
         name: CaseFiles(
@@ -136,11 +135,11 @@ def with_passes(files: Mapping[str, CaseFiles], folders: Sequence[Path], root: P
 
 
 def labels_without_scores(
-    files: Mapping[str, CaseFiles], folder: Path, labels: Mapping[str, list[Path]] | None = None
+    files: Mapping[str, CaseFiles], folder: Path, labels: Mapping[str, list[Path]]
 ) -> tuple[str, ...]:
-    """Return a remark on label files that belong to no case; by default all those of the folder are looked at."""
-    used, found = {case.labels for case in files.values()}, by_name(folder, LABELS) if labels is None else labels
-    unused = [name for name, paths in found.items() if used.isdisjoint(paths)]
+    """Return a remark on label files of a folder that belong to no case."""
+    used = {case.labels for case in files.values()}
+    unused = [name for name, paths in labels.items() if used.isdisjoint(paths)]
     return (f"{some_of(unused, 'label file')} in '{folder}' without scores: left out",) if unused else ()
 
 

@@ -95,7 +95,8 @@ def _archived_cases(request: FolderRequest, places: list[Path], labels: Path | N
     beside = {place: by_name(place, LABELS) for place in ([named] if named else places)}
     predictions = {name: _prediction(beside[named or place].get(name, [])) for name, (place, _) in found.items()}
     archives = {name: path for name, (_, path) in found.items()}
-    return cases_by_name(request, archives, label_folder, "probabilities", predictions=predictions)
+    truth = by_name(label_folder, LABELS)
+    return cases_by_name(request, archives, label_folder, truth, "probabilities", predictions=predictions)
 
 
 def _missing_folds(root: Path, folds: Mapping[str, Path], labels: Path | None) -> tuple[str, ...]:
@@ -110,7 +111,7 @@ def _missing_folds(root: Path, folds: Mapping[str, Path], labels: Path | None) -
 
 def _missing_files(files: Mapping[str, CaseFiles], places: Sequence[Path], labels: Path | None) -> tuple[str, ...]:
     """Return remarks on predictions without probabilities, and on labels without either."""
-    remarks = () if labels is None else labels_without_scores(files, labels)
+    remarks = () if labels is None else labels_without_scores(files, labels, by_name(labels, LABELS))
     names = [name for place in places for name, paths in by_name(place, LABELS).items() if _prediction(paths)]
     if bare := [name for name in names if name not in files]:
         remedy = "left out; predict again with --save_probabilities (training: --npz)"

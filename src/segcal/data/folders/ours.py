@@ -14,7 +14,7 @@ from segcal.data.folders.layouts import (
     only,
     unreadable,
 )
-from segcal.data.io.formats import SCORES
+from segcal.data.io.formats import LABELS, SCORES
 from segcal.types import InputError
 
 
@@ -33,9 +33,10 @@ def find(request: FolderRequest) -> FoundCases:
             f"TotalSegmentator (--save_probabilities), got none; "
             f"{unreadable(folder, '', 'score') or 'is it the right folder?'}"
         )
-    labels = request.labels or request.root / "labels"
+    label_folder = request.labels or request.root / "labels"
     if request.labels is not None or request.require_labels:
-        existing(labels, "labels")
+        existing(label_folder, "labels")
+    labels = by_name(label_folder, LABELS)
     one = {name: only(name, scores, "score", folder, SCORES) for name in scores}
-    files = cases_by_name(request, one, labels, "logits")
-    return FoundCases(files, remarks=labels_without_scores(files, labels))
+    files = cases_by_name(request, one, label_folder, labels, "logits")
+    return FoundCases(files, remarks=labels_without_scores(files, label_folder, labels))
