@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -99,3 +100,14 @@ def test_links_lead_somewhere(page: Path) -> None:
     links = re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text(encoding="utf-8"))
     missing = [link for link in links if not (page.parent / link).exists()]
     assert not missing
+
+
+def test_the_reference_names_what_exists() -> None:
+    pages = "\n".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "reference").glob("*.md"))
+    names = re.findall(r"^::: (\S+)$", pages, flags=re.MULTILINE)
+    assert len(names) > 50
+    for module, _, name in (each.rpartition(".") for each in names):
+        spec = find_spec(module)
+        assert spec is not None, module
+        source = Path(str(spec.origin)).read_text(encoding="utf-8")  # some need a package that may not be installed
+        assert re.search(rf"\b{name}\b", source), f"{module} has no {name}"

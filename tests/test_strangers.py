@@ -265,7 +265,7 @@ def test_a_reader_of_the_docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     names = ("field", "road", "water")
     write_folder("DATA", {"fit": scenes[:3], "test": scenes[3:]}, class_names=names, background=None)
     said = {command[0]: " ".join(succeed(*command).split()) for command in commands}
-    assert "The scores are overconfident; a temperature of " in said["diagnose"]
+    assert "The scores are overconfident; the best temperature for all images is " in said["diagnose"]
     assert re.search(r"ts: NLL [\d.]+ -> [\d.]+ nats on 3 cases .* temperature \d.* saved in ts", said["fit"])
     assert "Use TS (temperature scaling): it lowers the NLL of UC by " in said["evaluate"]
     assert "page.html" in said["evaluate"]

@@ -319,7 +319,7 @@ def test_the_mean_temperature_is_that_of_the_pixels() -> None:
         logits = torch.stack([torch.as_tensor(case.logits) for case in cases])
         mean = cts.temperature(logits).double().log().mean().exp()
         assert cts.fit_report_.details["temperature"] == pytest.approx(float(mean), rel=1e-5)
-        assert cts.fit_report_.details["words"][0] == f"temperatures are {mean:.3g} in the geometric mean"
+        assert cts.fit_report_.details["words"][0] == f"geometric mean of the temperatures: {mean:.3g}"
 
 
 @pytest.mark.usefixtures("few_strengths")

@@ -55,7 +55,7 @@ def test_passes_that_help_are_used_and_labels_kept(helped: PooledPasses) -> None
     details = helped.fit_report_.details
     assert helped.uses_passes
     assert details["chosen"] == "pool"
-    assert details["why"].startswith("passes are used: on the groups left out in turn")
+    assert details["why"].startswith("passes are used: in cross-validation over the groups")
     np.testing.assert_allclose(details["weights"], 1 / 3, atol=0.05)  # all of them look alike
     for case in test:
         logits, passes = tensors(case)
@@ -75,7 +75,7 @@ def test_passes_that_only_disturb_are_not_used() -> None:
     assert not pool.uses_passes
     assert details["chosen"] in ("cts", "ts")
     assert details["weights"] == [1.0]
-    assert details["why"].startswith("passes are not used: on the groups left out in turn")
+    assert details["why"].startswith("passes are not used: in cross-validation over the groups")
     logits, passes = tensors(cases[0])
     assert torch.equal(pool(logits), single(logits))
     assert torch.equal(pool(logits, None, passes), single(logits))

@@ -147,28 +147,29 @@ def advice_of(*factors: float) -> str:
 
 
 def test_a_temperature_of_almost_one_is_not_called_a_remedy() -> None:
-    """'A temperature of 1 fixes that' would contradict itself."""
+    """'The best temperature is 1' would contradict itself."""
     for factor, state in ((1.002, "overconfident"), (0.998, "underconfident")):
         assert advice_of(factor, factor).startswith(
             f"The scores are only just {state}; the best temperature for all images is {factor}, which changes almost "
-            "nothing, and the images agree on it; "
+            "nothing, and it hardly varies between images; "
         )
-    assert advice_of(1.02, 1.02).startswith("The scores are overconfident; a temperature of 1.02 for all images fixes")
+    assert advice_of(1.02, 1.02).startswith("The scores are overconfident; the best temperature for all images is 1.02 (ts)")
 
 
 def test_advice_tells_whether_images_agree() -> None:
     assert advice_of(2.0, 2.0) == (
-        "The scores are overconfident; a temperature of 2 for all images fixes that (ts), and the images agree on it; "
-        "whether it varies within images cannot be told (judged in 0 of 2 images)."
+        "The scores are overconfident; the best temperature for all images is 2 (ts), and it hardly varies between "
+        "images; whether it varies within images is unknown (judged in 0 of 2 images). 'segcal compare' decides which "
+        "method to use."
     )
     # log-temperatures spread by log 2: a factor of 2, so 100 %
     assert advice_of(2.0, 8.0).endswith(
-        "but the best temperature varies from image to image by 100 %: one temperature per image (ibts) may help; "
-        "whether it varies within images cannot be told (judged in 0 of 2 images)."
+        "but it varies from image to image by 100 %: one temperature per image (ibts) may help; whether it varies "
+        "within images is unknown (judged in 0 of 2 images). 'segcal compare' decides which method to use."
     )
     alone = advice_of(2.0)
-    assert "agree" not in alone, "one image agrees with nothing"
-    assert alone.endswith("(judged in 0 of 1 image).")
+    assert "hardly" not in alone, "one image agrees with nothing"
+    assert "(judged in 0 of 1 image)." in alone
 
 
 def split_scene(*factors: float) -> Case:
@@ -195,12 +196,12 @@ def test_advice_tells_where_the_temperature_varies() -> None:
         return diagnose(cases, num_classes=4).advice()
 
     even = advice((2, 2, 2), (2, 2, 2))
-    assert "and the images agree on it; within images it varies by only" in even
-    assert even.endswith("(judged in 2 of 2 images).")
+    assert "and it hardly varies between images; within images it varies by only" in even
+    assert "(judged in 2 of 2 images)." in even
     assert "by 100 %: one temperature per image (ibts) may help; within images" in advice((2, 2, 2), (8, 8, 8))
     place = advice((1, 2, 4), (1, 2, 4))
     assert "varies within images by" in place
-    remedy = "one temperature per pixel (cts or lts) may help, which 'segcal compare' decides."
+    remedy = "one temperature per pixel (cts or lts) may help. 'segcal compare' decides which method to use."
     assert place.endswith(f"(judged in 2 of 2 images): {remedy}")
     assert "from image to image by 100 % and within images by" in advice((1, 2, 4), (4, 8, 16))
 

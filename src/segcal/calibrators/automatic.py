@@ -231,7 +231,7 @@ class AutomaticChoice(Calibrator):
             search.score(name)
         chosen, why = search.scores.choose()
         if plan.left_out:
-            why += f"; {', '.join(plan.left_out)} was left out by the time limit of {plan.time_limit:.0f} s"
+            why += f"; {', '.join(plan.left_out)} was not tried because of the time limit of {plan.time_limit:.0f} s"
         return chosen, why
 
     @property

@@ -163,8 +163,8 @@ def compare(
     pooled = pool.pooled_sample(stream, sample, spatial_dims)
     totals = np.stack([held_out(one, stream.num_classes, bounds) for one in (sample, pooled)])
     single, several = (totals[:, :, 2].sum(axis=1) / totals[:, :, 0].sum(axis=1)).tolist()
-    where = "on the groups left out in turn" if sample.folds > 1 else "on the only group"
-    words = f"{where} the NLL of the pool is {several:.4f}, that of the first pass alone {single:.4f}"
+    where = "in cross-validation over the groups" if sample.folds > 1 else "on the only group"
+    words = f"{where} the NLL of the pool is {several:.4f} and the NLL of the first pass alone {single:.4f}"
     if several < single and not within_one_error(totals, 1)[0]:
         return PoolChoice(pool, pooled, f"passes are used: {words}")
     reason = ", which is not lower by more than one standard error" if several < single else ""

@@ -130,5 +130,5 @@ def _print_choice(details: Mapping[str, Any]) -> None:
     notes = [f"{name}: {score['note']}" for name, score in details["scores"].items() if score["note"]]
     if rows:
         headings = ("method", "NLL, nats", "difference to ts", "parameters", "time, s")
-        OUT.print(TerminalTable(headings, rows, title="on images left out", note="\n".join(notes)))
+        OUT.print(TerminalTable(headings, rows, title="on held-out images", note="\n".join(notes)))
     say(details["why"])

@@ -35,6 +35,7 @@ _VARIES = 0.1  # standard deviation of log temperatures from which they are said
 _NEGLIGIBLE = 0.01  # logarithm of a temperature up to which it is not worth applying: it reads as 1
 _PARTS = 3
 _FULL = 2.0  # nats, at which the colour of a picture is full
+_NEXT = "'segcal compare' decides which method to use."
 
 
 @dataclass(frozen=True)
@@ -75,10 +76,10 @@ class Diagnosis:
     doubt: str = ""
 
     def advice(self) -> str:
-        """Return a recommendation, and in how many images it was judged whether the temperature varies within them.
+        """Return which methods are worth comparing, and in how many images the variation within them was judged.
 
-        A temperature that follows the place is advised only if `dataset.spread` is known, and agreement is claimed only
-        of what was judged.
+        Methods are recommended by what they do on other images (`segcal.evaluation.recommendation`), which only
+        `segcal compare` can measure. One temperature per pixel is suggested only if `dataset.spread` is known.
         """
         best = self.dataset.temperature
         if np.isinf(best):
@@ -99,23 +100,20 @@ class Diagnosis:
                 "which changes almost nothing"
             )
         else:
-            start = f"The scores are {self.dataset.state}; a temperature of {best:.3g} for all images fixes that (ts)"
+            start = f"The scores are {self.dataset.state}; the best temperature for all images is {best:.3g} (ts)"
         between, within = self._spread_between_images(), self.dataset.spread
         apart = f"from image to image by {_percent(between)}" if between is not None and between > _VARIES else ""
         if within is not None and within > _VARIES:
             where = f"{apart} and within images" if apart else "within images"
             rate = f"{_percent(within)} ({self._judged()})"
-            return (
-                f"{start}, but the best temperature varies {where} by {rate}: one temperature per pixel (cts or lts) "
-                "may help, which 'segcal compare' decides."
-            )
+            return f"{start}, but it varies {where} by {rate}: one temperature per pixel (cts or lts) may help. {_NEXT}"
         if apart:
-            start = f"{start}, but the best temperature varies {apart}: one temperature per image (ibts) may help"
+            start = f"{start}, but it varies {apart}: one temperature per image (ibts) may help"
         elif between is not None:
-            start = f"{start}, and the images agree on it"
+            start = f"{start}, and it hardly varies between images"
         if within is None:
-            return f"{start}; whether it varies within images cannot be told ({self._judged()})."
-        return f"{start}; within images it varies by only {_percent(within)} ({self._judged()})."
+            return f"{start}; whether it varies within images is unknown ({self._judged()}). {_NEXT}"
+        return f"{start}; within images it varies by only {_percent(within)} ({self._judged()}). {_NEXT}"
 
     def _spread_between_images(self) -> float | None:
         """Return the standard deviation of the logarithm of the best temperatures; None of fewer than two images."""

@@ -141,7 +141,7 @@ class Evaluation:
         size = local_patch_size([first.logits.shape[1:]])
         note = (
             f"Local patches have a side of {size} pixels, since the paper's {PATCH_SIZE} would cover more than a "
-            f"quarter of '{first.name}'; set patch_size for another side"
+            f"quarter of '{first.name}'; set patch_size to choose another"
         )
         notes = [note] if size != PATCH_SIZE and protocol.patches else []
         return cls(calibrators, replace(protocol, patch_size=size), chosen, notes, majority, own)

@@ -117,7 +117,7 @@ def structure_table(
         columns[f"{method} volume(%)"] = {
             str(name): f"{100 * bias:+.1f}" for name, bias in entries if not math.isnan(bias)
         }
-    notes = ["ECE: of the pixels predicted as the class in All" if not channels else "ECE: of the channel in All"]
+    notes = ["ECE: in All, of the pixels predicted as the class" if not channels else "ECE: of the channel in All"]
     notes.append("volume: sum of the probabilities against the number of labelled pixels, minus 1")
     if surfaces is None:
         notes.append("Dice and distances: evaluate with --surfaces (surfaces=True)")

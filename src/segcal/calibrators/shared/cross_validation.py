@@ -107,17 +107,17 @@ class CrossValidation:
             return chosen, self._why_not(best)
         base, gain = self._nll(FALLBACK), self._gain(chosen)
         words = (
-            f"{chosen} is chosen: on the {self.units} left out in turn its NLL is "
+            f"{chosen} is chosen: in cross-validation over {self.units} its NLL is "
             f"{self._nll(chosen):.4f}, {100 * gain.mean / base:.1f} % below that of {FALLBACK} "
             f"(standard error {100 * gain.error / base:.1f} %)"
         )
         if chosen == best:
-            return chosen, f"{words}, and nothing simpler that is no worse than {FALLBACK} comes near it"
+            return chosen, f"{words}, and no simpler method that is at least as good as {FALLBACK} comes within one standard error"
         behind = paired_difference(self.scored[chosen].sums, self.scored[best].sums, self.pixels)
         return chosen, f"{words}, {_nearness(behind)} of the best, {best} ({self._nll(best):.4f})"
 
     def _why_not(self, best: str) -> str:
-        words = f"{FALLBACK} is chosen: on the {self.units} left out in turn"
+        words = f"{FALLBACK} is chosen: in cross-validation over {self.units}"
         if best == FALLBACK:
             return f"{words} no other method has a lower NLL"
         gain = self._gain(best)

@@ -108,22 +108,22 @@ def _sentences(
         yield "nothing more could be learned that holds for other groups"
         return
     features = point.size - 1 - shares.size
-    yield f"temperatures are {temperature:.3g} in the geometric mean"
+    yield f"geometric mean of the temperatures: {temperature:.3g}"
     if np.isfinite(strengths.features):
         for k, words in enumerate(WORDS[:features], start=1):
-            yield f"{words} {_effect(point[k], spans[k])} for one standard deviation"
+            yield f"{words} {_effect(point[k], spans[k])} per standard deviation"
     if np.isfinite(strengths.classes):
         for number, k in enumerate(range(1 + features, point.size)):
             words = _factor(point[k], spans[k]) if shares[number] else "none were seen, so nothing was learned"
             yield f"pixels predicted as class {number}: {words}"
     if floor > 0:
-        yield f"no temperature is below {floor:.3g}; {raised:.0%} of the pixels would have a lower one"
+        yield f"temperatures below {floor:.3g} are set to {floor:.3g}, at {100 * raised:.0f} % of the pixels"
 
 
 def account_of_pairs(offsets: Float64[np.ndarray, "L L"], choice: PairChoice) -> dict[str, Any]:
     """Return the offsets of pairs of classes, how their ridge was chosen, and the largest in words."""
     words = [
-        f"where class {k} is predicted, class {j} is {'more' if offset < 0 else 'less'} likely than the scores say: "
+        f"where class {k} is predicted, class {j} is {'more' if offset < 0 else 'less'} likely than the scores suggest: "
         f"odds x{np.exp(-offset):.2f}"
         for k, j, offset in strongest_pairs(offsets, _PAIRS_SHOWN)
     ]
@@ -137,7 +137,7 @@ def account_of_pairs(offsets: Float64[np.ndarray, "L L"], choice: PairChoice) ->
 
 def _effect(value: float, span: Array) -> str:
     clear = span[0] > 0 or span[1] < 0
-    what = ("raises" if value > 0 else "lowers") if clear else "does not clearly move"
+    what = ("raises" if value > 0 else "lowers") if clear else "has no clear effect on"
     return f"{what} the temperature: {_factor(value, span)}"
 
 

@@ -59,7 +59,7 @@ class Plan:
             text += f", and trains {', '.join(trained)}"
         if self.left_out:
             names = ", ".join(f"{name} (about {_words(self.seconds[name])})" for name in self.left_out)
-            text += f"; left out by the time limit of {_words(self.time_limit or 0)}: {names}"
+            text += f"; not tried because of the time limit of {_words(self.time_limit or 0)}: {names}"
         return text
 
     def to_dict(self) -> dict[str, Any]:

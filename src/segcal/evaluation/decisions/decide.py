@@ -114,7 +114,7 @@ def _count(
                 doubts |= dict.fromkeys(stream.doubts)
     if not content:
         raise no_cases(cases)
-    return counts, [*doubts, *leaks(methods, content, "its rules promise too much; use other cases")]
+    return counts, [*doubts, *leaks(methods, content, "its guarantees are optimistic; use other cases")]
 
 
 def _thresholds(method: str, counts: Counts, risk: float) -> Iterable[tuple[Any, ...]]:
