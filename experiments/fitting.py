@@ -20,7 +20,7 @@ from segcal.calibrators import (
 )
 from segcal.calibrators.local import Preset
 from segcal.calibrators.shared.survey import summed_nll
-from segcal.evaluation.compare import moved_labels
+from segcal.functional.pixels import moved_labels
 from segcal.types import Case
 
 NAMES = {
@@ -151,6 +151,9 @@ def count_changes(cases: Iterable[Case], calibrators: Mapping[str, Calibrator]) 
     counts = dict.fromkeys(calibrators, (0, 0))
     for case in cases:
         for name, calibrator in calibrators.items():
-            moved, (changed, pixels) = moved_labels(calibrator, case), counts[name]
-            counts[name] = changed + int(moved.sum()), pixels + moved.numel()
+            changed, pixels = counts[name]
+            for part in calibrator.calibrate_case(case):
+                scores, raw = part.logits()[0].flatten(1), part.raw[0].flatten(1)
+                changed, pixels = changed + moved_labels(scores, raw), pixels + raw.shape[1]
+            counts[name] = changed, pixels
     return counts

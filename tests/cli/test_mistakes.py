@@ -132,7 +132,7 @@ def test_input_is_never_replaced(data: Path, calibrator: Path) -> None:
 def test_a_page_that_cannot_be_written_is_refused_before_measuring(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("segcal.evaluation.folders.evaluate_folder", None)
+    monkeypatch.setattr("segcal.evaluation.run.evaluate_folder", None)
     (tmp_path / "file").touch()
     assert "is a file; choose" in refuse("evaluate", data, "--page", tmp_path / "file" / "sub" / "page.html")
     real = os.access

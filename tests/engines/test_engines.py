@@ -276,7 +276,7 @@ def test_compare_is_continued_with_its_fits(data: Path, monkeypatch: pytest.Monk
     assert ended.exit_code == 130
     assert "1 finished case and 2 fits are kept in 'results.unfinished'" in ended.stderr
     with monkeypatch.context() as patch:
-        patch.setattr("segcal.evaluation.folders.measured_fit", None)
+        patch.setattr("segcal.evaluation.compare.measured_fit", None)
         succeed(*asked, "--out", "results")
     succeed(*asked, "--out", "whole")
     found, whole = contents(Path("results")), contents(Path("whole"))

@@ -62,8 +62,7 @@ def compare(
         validation_of,
     )
     from segcal.engines import Run, engine_of
-    from segcal.evaluation.compare import PAPER, check_cases, check_names
-    from segcal.evaluation.folders import compare_folder
+    from segcal.evaluation.compare import PAPER, check_cases, check_names, compare_folder
     from segcal.evaluation.methods import UNCALIBRATED
     from segcal.training.processes import choose_device
 

@@ -37,8 +37,8 @@ def evaluate(
     from segcal.cli.results_view import print_summary, say_recommendation, say_rest, warn_of
     from segcal.cli.steps import check_outputs, load_all, open_at, presentation_of, protocol_of, save_results
     from segcal.engines import Run, engine_of
-    from segcal.evaluation.folders import evaluate_folder
     from segcal.evaluation.methods import UNCALIBRATED
+    from segcal.evaluation.run import evaluate_folder
     from segcal.training.processes import choose_device
 
     engine, device = engine_of(run_options.engine, run_options.address), choose_device(run_options.device)

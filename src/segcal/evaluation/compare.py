@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import pandas as pd
 import torch
 
-from segcal.calibrators import Calibrator
+from segcal.calibrators import Calibrator, load
 from segcal.cases import as_collection
+from segcal.engines.run import write_result
 from segcal.evaluation.builder import ResultsBuilder
+from segcal.evaluation.measure import Evaluation
 from segcal.evaluation.memory import memory_growth
 from segcal.evaluation.methods import UNCALIBRATED, heads_of, stream_for
 from segcal.evaluation.protocol import Protocol, ProtocolSettings
 from segcal.evaluation.results import Results
-from segcal.evaluation.run import measure_all, with_limits
+from segcal.evaluation.run import identity_of, measure_all, measure_folder, with_limits
 from segcal.files import staged_folder, write_json
-from segcal.functional.probability import predicted_labels
 from segcal.regions import RegionFunction, chosen_regions
-from segcal.types import Case, InputError, Mask, public
+from segcal.types import Case, InputError, public
+
+if TYPE_CHECKING:
+    from segcal.data.folders.folder import Folder
+    from segcal.engines import Run
 
 PAPER = ("ts", "ibts", "lts", "isotonic", "vector", "ets", "dirichlet")
 """The methods of the paper's tables."""
@@ -155,6 +161,37 @@ def compare(
     return comparison_of(fits, measure_all(tested, compared(fits), chosen, chosen_regions(regions)), tested)
 
 
+def compare_folder(
+    folder: Folder,
+    calibrators: Mapping[str, Calibrator],
+    fit: Mapping[str, Callable[[], object]],
+    about: Sequence[Any],
+    protocol: Protocol,
+    run: Run,
+    *,
+    device: torch.device,
+) -> Comparison | None:
+    """Fit every method and measure it on the cases of a folder; None where another process has it all.
+
+    Args:
+        folder: Cases to measure on.
+        calibrators: Unfitted calibrators by their name in the tables; they are fitted in place.
+        fit: Fits the calibrator of each name.
+        about: Everything else that decides the fits, in values that JSON can hold.
+        protocol: How calibration is measured.
+        run: How measuring is divided, and where fits and evidence are kept.
+        device: Where the fitted methods are measured.
+    """
+    configs = {name: [calibrator.method, calibrator.config()] for name, calibrator in calibrators.items()}
+    plain = Evaluation.of(next(iter(folder)), {UNCALIBRATED: None}, protocol)
+    run.begin(*about, configs, *identity_of(plain, folder))
+    fits = {name: _kept_fit(run, name, calibrators[name], fit[name]) for name in calibrators}
+    for calibrator in (done.calibrator for done in fits.values() if done.calibrator is not None):
+        calibrator.to(device)
+    builder = measure_folder(replace(plain, calibrators=compared(fits)), folder, run)
+    return None if builder is None else comparison_of(fits, builder, folder)
+
+
 def measured_fit(calibrator: Calibrator, fit: Callable[[], object]) -> Fit:
     """Fit a calibrator by calling `fit`, and record a failure and the growth of memory."""
     failure = None
@@ -234,10 +271,22 @@ def _fitted(fits: Mapping[str, Fit]) -> dict[str, Calibrator]:
     return {name: fit.calibrator for name, fit in fits.items() if fit.calibrator is not None}
 
 
-def moved_labels(calibrator: Calibrator, case: Case) -> Mask:
-    """Return the mask `[1, *S]` of pixels whose predicted label a calibrator changes, on the CPU."""
-    parts = [predicted_labels(slab.logits()) != predicted_labels(slab.raw) for slab in calibrator.calibrate_case(case)]
-    return torch.cat([part.cpu() for part in parts], dim=1)
+def _kept_fit(run: Run, name: str, calibrator: Calibrator, fit: Callable[[], object]) -> Fit:
+    """Return a fit that is finished already, or do it, and keep it if the run keeps its work."""
+    finished = run.fits
+    if finished is None:
+        return measured_fit(calibrator, fit)
+    # the processes of torchrun fit together or not at all
+    if not run.engine.share(lambda: finished.result(name, "") is not None):
+        done = measured_fit(calibrator, fit)
+        if run.engine.is_first:
+            with finished.working_on(name, "") as place:
+                if done.calibrator is not None:
+                    done.calibrator.save(place / "calibrator")
+                write_result(place, json.dumps({"memory": done.memory, "failure": done.failure}).encode())
+        run.engine.share(lambda: None)
+    about = json.loads(finished.result(name, "") or b"{}")
+    return Fit(None if about["failure"] else load(finished.place(name) / "calibrator"), **about)
 
 
 def _plain(value: Any) -> Any:

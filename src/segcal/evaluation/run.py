@@ -1,24 +1,35 @@
-"""`segcal.evaluate`: cases x calibrators x regions -> Results, the paper's evaluation (Sec. 4), one row per image."""
+"""`segcal.evaluate`: cases x calibrators x regions -> Results, the paper's evaluation (Sec. 4), one row per image.
+
+A folder is measured by any engine. The evidence of a case depends on the case alone and is added up in the order of the
+cases, so that the results are the same bits on every engine.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain, islice
-from typing import Unpack, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from segcal.calibrators import Calibrator
 from segcal.cases import as_collection, no_cases
 from segcal.cases.arrays import Pair, cases_of
 from segcal.evaluation.builder import ResultsBuilder, mean_tables
+from segcal.evaluation.case_evidence import CaseEvidence
 from segcal.evaluation.limits import limits as oracle_limits
 from segcal.evaluation.measure import Evaluation
 from segcal.evaluation.methods import Method, heads_of, methods_of, settings_of
 from segcal.evaluation.own_metrics import MetricFunction, chosen_metrics
 from segcal.evaluation.protocol import Protocol, ProtocolSettings
 from segcal.evaluation.results import Results
+from segcal.functional.checks import ignored_labels
 from segcal.regions import Region, RegionFunction, chosen_regions
 from segcal.types import Case, public
+
+if TYPE_CHECKING:  # not needed for cases in memory
+    from segcal.data.folders.folder import Folder
+    from segcal.engines import Run
 
 
 @public
@@ -91,3 +102,57 @@ def with_limits(results: Results, cases: Iterable[Case | Pair], protocol: Protoc
     }
     channels = {name: replace(own, limits_frame=frames[name]) for name, own in results.channels.items()}
     return replace(results, limits_frame=mean_tables(list(frames.values())), channels=channels)
+
+
+def evaluate_folder(
+    folder: Folder, calibrators: Mapping[str, Calibrator | None], protocol: Protocol, run: Run
+) -> Results | None:
+    """Measure the cases of a folder; None where another process has the results.
+
+    Args:
+        folder: The cases.
+        calibrators: Fitted calibrators by their name in the tables; None stands for the uncalibrated scores.
+        protocol: How calibration is measured.
+        run: How the work is divided and kept.
+    """
+    first = next(iter(folder))
+    evaluation = Evaluation.of(first, calibrators, protocol)
+    run.begin(*identity_of(evaluation, folder))
+    builder = measure_folder(evaluation, folder, run, first)
+    return None if builder is None else with_limits(builder.results(), folder, evaluation.protocol)
+
+
+def measure_folder(
+    evaluation: Evaluation, folder: Folder, run: Run, first: Case | None = None
+) -> ResultsBuilder | None:
+    """Return the evidence of all cases, or None where another process has it."""
+    builder = ResultsBuilder(evaluation)
+    known = {first.name: first} if first is not None and run.engine.is_alone else {}  # not sent to other processes
+    if run.engine.is_alone and run.finished is None:  # nothing needs the evidence of single cases
+        return builder.measure(run.track(folder))
+    for result in run.map(_MeasureCase(evaluation, folder, known), folder.identities()):
+        builder.add(CaseEvidence.from_bytes(result))
+    return builder if run.engine.is_first else None
+
+
+def identity_of(evaluation: Evaluation, folder: Folder) -> list[Any]:
+    """Return everything that decides the numbers except the files of the cases, in values that JSON can hold."""
+    settings = {**vars(evaluation.protocol), "ignore_index": ignored_labels(evaluation.protocol.ignore_index)}
+    kept = {name: method for name, method in evaluation.calibrators.items() if isinstance(method, Calibrator)}
+    methods = {name: kept[name].identity() if name in kept else None for name in evaluation.calibrators}
+    return [settings, methods, list(evaluation.regions), list(folder.names)]
+
+
+@dataclass(frozen=True)
+class _MeasureCase:
+    """Measures the case with a name; one that is read already is not read again."""
+
+    evaluation: Evaluation
+    folder: Folder
+    known: dict[str, Case]
+
+    def __call__(self, name: str, _: Path | None) -> bytes:
+        case = self.known.pop(name, None)
+        if case is None:
+            (case,) = self.folder.subset([name])
+        return self.evaluation.measure(case).to_bytes()

@@ -1,9 +1,10 @@
-"""Files of a diagnosis: the diagnosis as JSON, and maps of NLL minus entropy."""
+"""Diagnosis of a folder, by any engine, and its files: the diagnosis as JSON, and maps of NLL minus entropy."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,52 @@ import torch
 from PIL import Image
 
 from segcal.data.folders.folder import Folder, write_map
-from segcal.evaluation.diagnosis import Diagnosis, coloured, excess_map
+from segcal.engines import Run
+from segcal.evaluation.diagnosis import (
+    ConfidenceSummary,
+    Diagnosis,
+    coloured,
+    diagnose_image,
+    diagnosis_of,
+    excess_map,
+)
 from segcal.evaluation.methods import heads_of_folder
 from segcal.files import MARKER, staged_folder, write_json
 from segcal.version import __version__
+
+
+def diagnose_folder(folder: Folder, run: Run, *, device: torch.device) -> dict[str, Diagnosis] | None:
+    """Diagnose the cases of a folder; None where another process has the diagnosis.
+
+    Each image is diagnosed by itself. The temperature of the whole data set depends on all pixels at once: the first
+    process finds it, in a few passes over the data.
+
+    Returns:
+        The diagnosis of each sigmoid channel by its name; that of a softmax has the name "".
+    """
+    run.begin(folder.num_classes, folder.activation, folder.ignore_index, folder.background, list(folder.names))
+    found = [json.loads(result) for result in run.map(_DiagnoseCase(folder, device), folder.identities())]
+    if not run.engine.is_first:
+        return None
+    diagnoses = {}
+    for k, head in enumerate(heads_of_folder(folder)):
+        images = tuple(ConfidenceSummary(**image[k]) for image in found)
+        diagnoses[head.name] = diagnosis_of(images, head.cases(folder), head, device)
+    return diagnoses
+
+
+@dataclass(frozen=True)
+class _DiagnoseCase:
+    """Diagnoses every head of the case with a name."""
+
+    folder: Folder
+    device: torch.device
+
+    def __call__(self, name: str, _: Path | None) -> bytes:
+        (case,) = self.folder.subset([name])
+        heads = heads_of_folder(self.folder)
+        found = [diagnose_image(head.case(case), head.protocol, self.device) for head in heads]
+        return json.dumps([asdict(image) for image in found]).encode()
 
 
 def plain_diagnosis(found: Mapping[str, Diagnosis], limits: Mapping[str, pd.DataFrame] | None = None) -> dict[str, Any]:
