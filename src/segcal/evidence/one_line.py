@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import product
 from typing import NamedTuple, TypeAlias, TypedDict, Unpack
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from segcal.evidence import errors
 from segcal.evidence.errors import Form, Histogram
@@ -147,123 +149,101 @@ def reliability_curve(
 
 def _pools(logits: Values, labels: Values, **options: Unpack[ArrayOptions]) -> list[_Pool]:
     """Return the pixels of a softmax or of one sigmoid channel, or those of each of several channels."""
-    whole = _Pool(logits, labels, **options)
-    channels = int(logits.shape[whole.axis])
-    if activation_of(whole.activation, channels) == "softmax" or channels == 1:
-        whole.check()
-        return [whole]
-    if tuple(labels.shape) != tuple(logits.shape):
+    scores, mask, shape = check_scores(options.get("scores", "logits")), options.get("mask"), tuple(logits.shape)
+    class_axis, ignored = options.get("class_axis", 1), options.get("ignore_index")
+    if not -len(shape) <= class_axis < len(shape):
         raise InputError(
-            f"labels of sigmoid channels must have the shape {tuple(logits.shape)} of the logits, a mask of 0 and 1 "
-            f"for each, got {tuple(labels.shape)}; make masks from a label map with "
-            "segcal.functional.channels.channel_labels"
+            f"class_axis must be an axis of the logits, got {class_axis} and logits of shape {shape}; "
+            "0 without a batch axis, 1 with one"
         )
-    each = [whole.channel(k) for k in range(channels)]
-    each[0].check()
-    return each
+    axis = class_axis % len(shape)
+    classes, outer, inner = int(shape[axis]), math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
+    several = activation_of(options.get("activation"), classes) == "sigmoid" and classes > 1
+    has_classes = tuple(labels.shape) == shape
+    if several and not has_classes:
+        raise InputError(
+            f"labels of sigmoid channels must have the shape {shape} of the logits, a mask of 0 and 1 for each, got "
+            f"{tuple(labels.shape)}; make masks from a label map with segcal.functional.channels.channel_labels"
+        )
+    soft = has_classes and "float" in str(labels.dtype)
+    for what, values in (("labels", None if several or soft else labels), ("mask", mask)):
+        if values is not None:
+            check_same_space(_empty(logits), _empty(values), class_axis=axis, what=what)
+    z, y = logits.reshape(outer, classes, inner), labels.reshape(outer, classes if several or soft else 1, inner)
+    inside = None if mask is None else mask.reshape(outer, 1, inner)
+    channels = [slice(k, k + 1) for k in range(classes)] if several else [slice(None)]
+    return [_Pool(z[:, own], y[:, own], inside, soft, scores, ignored) for own in channels]
 
 
 @dataclass(frozen=True)
 class _Pool:
-    """The pixels of arrays, checked, part by part."""
+    """The pixels of arrays, or of one of several sigmoid channels, checked part by part.
+
+    Attributes:
+        logits: Scores `[outer, L, inner]`.
+        labels: Classes `[outer, 1, inner]`, or shares of raters in the shape of the logits.
+        mask: Pixels to measure `[outer, 1, inner]`, or None.
+        soft: Whether the labels are shares.
+        scores: What the scores are.
+        ignore_index: Label, or labels, to ignore.
+    """
 
     logits: Values
     labels: Values
-    scores: Scores = "logits"
-    ignore_index: IgnoreIndex = None
-    mask: Values | None = None
-    class_axis: int = 1
-    activation: Activation | None = None
-
-    def __post_init__(self) -> None:
-        check_scores(self.scores)
-        if not -len(self.logits.shape) <= self.class_axis < len(self.logits.shape):
-            raise InputError(
-                f"class_axis must be an axis of the logits, got {self.class_axis} and logits of shape "
-                f"{tuple(self.logits.shape)}; 0 without a batch axis, 1 with one"
-            )
-
-    def check(self) -> None:
-        """Raise unless labels and mask cover the pixels of the logits."""
-        if not self.is_soft:
-            check_same_space(_empty(self.logits), _empty(self.labels), class_axis=self.axis)
-        if self.mask is not None:
-            check_same_space(_empty(self.logits), _empty(self.mask), class_axis=self.axis, what="mask")
-
-    def channel(self, index: int) -> _Pool:
-        """Return the pixels of one sigmoid channel; shares of raters keep its axis, by which they are recognised."""
-        before, kept = (slice(None),) * self.axis, slice(index, index + 1)
-        labels = self.labels[(*before, kept if self.is_soft else index)]
-        return replace(self, logits=self.logits[(*before, kept)], labels=labels)
-
-    @property
-    def is_soft(self) -> bool:
-        """Return whether the labels are shares of raters: floating point, in the shape of the logits."""
-        return tuple(self.labels.shape) == tuple(self.logits.shape) and "float" in str(self.labels.dtype)
-
-    @property
-    def axis(self) -> int:
-        """Axis of the classes, counted from the first."""
-        return self.class_axis % len(self.logits.shape)
+    mask: Values | None
+    soft: bool
+    scores: Scores
+    ignore_index: IgnoreIndex
 
     @property
     def num_classes(self) -> int:
         """L; 2 for one-logit heads."""
-        return max(2, int(self.logits.shape[self.axis]))
+        return max(2, int(self.logits.shape[1]))
 
     def pixels(self) -> Iterator[SoftPixels]:
         """Yield what the metrics need from each pixel."""
         for logits, truth in self.parts():
-            yield describe_soft(logits, truth) if self.is_soft else describe_hard(logits, truth)
+            yield describe_soft(logits, truth) if self.soft else describe_hard(logits, truth)
 
     def parts(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the logits `[L, n]` and the labels `[n]` or shares `[L, n]` of the pixels to measure."""
-        outer, classes = math.prod(self.logits.shape[: self.axis]), int(self.logits.shape[self.axis])
-        for image, at in self._places(outer):
-            z = self._part(self.logits, image, at, classes)
-            z = check_logits(z, classes, class_axis=0, activation=activation_of(None, classes))
-            z = logits_of(z.unsqueeze(0), self.scores, activation_of(None, classes))[0]
-            inside = None if self.mask is None else self._flat(self.mask, image, at).bool()
-            if self.is_soft:
-                truth = self._part(self.labels, image, at, classes).double()
+        """Yield the logits `[L, n]` and the labels `[n]` or shares `[L, n]` of the pixels to measure.
+
+        Images are read one by one or, where the classes are last, many pixels at once; long images in pieces.
+        """
+        outer, classes, inner = self.logits.shape
+        activation, step = activation_of(None, classes), 1 if inner > 1 else _CHUNK
+        for image, start in product(range(0, outer, step), range(0, inner, _CHUNK)):
+            at = (slice(image, image + step), slice(None), slice(start, start + _CHUNK))
+            z = check_logits(_classes_first(self.logits[at]), classes, class_axis=0, activation=activation)
+            z, truth = logits_of(z.unsqueeze(0), self.scores, activation)[0], _classes_first(self.labels[at])
+            inside = None if self.mask is None else _classes_first(self.mask[at])[0].bool()
+            if self.soft:
                 kept = torch.ones(z.shape[1], dtype=torch.bool, device=z.device) if inside is None else inside
+                truth = truth.double()
                 check_shares(truth[:, kept], classes)
             else:
-                truth = check_labels(self._flat(self.labels, image, at), self.num_classes, self.ignore_index)
+                truth = check_labels(truth[0], self.num_classes, self.ignore_index)
                 kept = truth >= 0 if inside is None else (truth >= 0) & inside
             if classes == 1:
                 z = two_class_logits(z.T).T
-                truth = torch.cat([1 - truth, truth]) if self.is_soft else truth
+                truth = torch.cat([1 - truth, truth]) if self.soft else truth
             yield z[:, kept], truth[..., kept]
 
-    def _places(self, outer: int) -> Iterator[tuple[slice, slice]]:
-        """Yield the parts: images one by one or, where the classes are last, pixels; long images in pieces."""
-        inner = math.prod(self.logits.shape[self.axis + 1 :])
-        for image in range(0, outer, 1 if inner > 1 else _CHUNK):
-            for start in range(0, inner, _CHUNK):
-                yield slice(image, image + (1 if inner > 1 else _CHUNK)), slice(start, start + _CHUNK)
 
-    def _part(self, values: Values, image: slice, at: slice, classes: int) -> Tensor:
-        """Return `[L, n]` of one part of an array with a class axis."""
-        outer = math.prod(values.shape[: self.axis])
-        part = to_tensor(values.reshape(outer, classes, -1)[image, :, at])
-        return part.movedim(1, 0).reshape(classes, -1)
-
-    def _flat(self, values: Values, image: slice, at: slice) -> Tensor:
-        """Return `[n]` of the same part of an array without one."""
-        outer = math.prod(self.logits.shape[: self.axis])
-        return to_tensor(values.reshape(outer, -1)[image, at]).reshape(-1)
+def _classes_first(values: Values) -> Tensor:
+    """Return values `[outer, L, inner]` as a tensor `[L, n]`."""
+    part = to_tensor(values)
+    return part.movedim(1, 0).reshape(part.shape[1], -1)
 
 
 def _top(pool: _Pool, bins: int, *, adaptive: bool = False) -> Histogram:
     """Return the histogram of the confidence by predicted class, in equal or equal-mass bins."""
-    parts: Iterator[SoftPixels] | list[SoftPixels] = pool.pixels()
+    parts: Iterable[SoftPixels] = pool.pixels()
     if adaptive:
         parts = list(parts)
-        edges = _quantiles([part.confidence for part in parts], bins)
-    else:
-        edges = _equal_edges(bins)
-    total = _zeros(pool.num_classes, bins)
+    edges = _edges(bins, torch.cat([part.confidence.cpu() for part in parts]) if adaptive else None)
+    counts = torch.zeros(pool.num_classes, bins, dtype=torch.int64)
+    total = Histogram(counts, counts.double(), counts.double())
     for part in parts:
         own = _histogram(edges.to(part.hit.device), part.confidence, part.predicted, part.hit, pool.num_classes)
         total = Histogram(*(a + b.cpu() for a, b in zip(total, own, strict=True)))
@@ -272,14 +252,12 @@ def _top(pool: _Pool, bins: int, *, adaptive: bool = False) -> Histogram:
 
 def _marginal(pool: _Pool, bins: int, *, adaptive: bool) -> Histogram:
     """Return the histogram of the probability of each class against the truth of that class."""
-    probs, truths = [], []
-    for logits, truth in pool.parts():
-        probs.append(probabilities(logits.double().T).T)
-        truths.append(truth if pool.is_soft else torch.nn.functional.one_hot(truth, pool.num_classes).T.double())
+    parts = [(probabilities(z.double().T).T, truth) for z, truth in pool.parts()]
+    hits = [q if pool.soft else one_hot(q, pool.num_classes).T.double() for _, q in parts]
     tables = []
     for c in range(pool.num_classes):
-        value, hit = (torch.cat([part[c] for part in parts]).cpu() for parts in (probs, truths))
-        edges = _quantiles([value], bins) if adaptive else _equal_edges(bins)
+        value, hit = torch.cat([own[c] for own, _ in parts]).cpu(), torch.cat([own[c] for own in hits]).cpu()
+        edges = _edges(bins, value if adaptive else None)
         tables.append(_histogram(edges, value, torch.zeros_like(value, dtype=torch.int64), hit, 1))
     return Histogram(*(torch.cat(fields) for fields in zip(*tables, strict=True)))
 
@@ -292,20 +270,13 @@ def _histogram(edges: Tensor, value: Tensor, group: Tensor, hit: Tensor, groups:
     return Histogram(*(part.view(groups, bins) for part in (torch.bincount(key, minlength=groups * bins), *sums)))
 
 
-def _quantiles(parts: list[Tensor], bins: int) -> Tensor:
-    values = torch.cat([part.cpu() for part in parts])
-    return counting.percentile_edges(values, torch.arange(len(values)), bins)
-
-
-def _equal_edges(bins: int) -> Tensor:
+def _edges(bins: int, values: Tensor | None) -> Tensor:
+    """Return the edges of equal bins or, of some values, of equal-mass bins."""
     if bins < 1:
         raise InputError(f"bins must be at least 1, got {bins}")
-    return errors.equal_edges(bins)
-
-
-def _zeros(classes: int, bins: int) -> Histogram:
-    counts = torch.zeros(classes, bins, dtype=torch.int64)
-    return Histogram(counts, counts.double(), counts.double())
+    if values is None:
+        return errors.equal_edges(bins)
+    return counting.percentile_edges(values, torch.arange(len(values)), bins)
 
 
 def _empty(values: Values) -> Tensor:
