@@ -41,9 +41,10 @@ def joined(parts: Sequence[Results]) -> Results:
         raise InputError("results must be of the same cases to be joined; measure them on the same frames")
     frames = {
         name: pd.concat([getattr(part, name) for part in parts], ignore_index=True)
-        for name in ("frame", "patch_frame", "pooled_frame")
+        for name in ("frame", "patch_frame", "pooled_frame", "curve_frame", "sensitivity_frame", "volume_frame")
     }
-    return Results(**frames, settings={**parts[0].settings, "methods": names})
+    settings = {**parts[0].settings, "methods": names}
+    return Results(settings=settings, case_frame=parts[0].case_frame, redrawn=None, channels={}, **frames)
 
 
 def of_methods(results: Results, wanted: Sequence[str]) -> Results:

@@ -66,7 +66,10 @@ def _results(measured: Measured) -> Results:
     kept = [title for title in named if title in done]
     rows, patches = (frame[frame["method"].isin(kept)] for frame in (measured.rows, measured.patches))
     settings = {"methods": kept, "patch_size": measured.fits[0]["patch_size"], "repetitions": 1000, "seed": 0}
-    return Results(rows, patches, pd.DataFrame(), settings)
+    cases, none = pd.DataFrame({"case": rows["case"].unique(), "group": ""}), pd.DataFrame()
+    return Results(
+        rows, patches, none, settings, case_frame=cases, curve_frame=none, sensitivity_frame=none, volume_frame=none
+    )
 
 
 def _networks(measured: Measured) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,73 +15,47 @@ import pytest
 from pandas.testing import assert_frame_equal
 
 from segcal.evaluation.results import Results
+from segcal.evaluation.saved import TABLES
 from segcal.types import InputError
 from support.commands import succeed
 
 NAN = math.nan
+OPTIONAL = ("size_frame", "surface_frame", "limits_frame")
 
 
 def make(
-    methods: tuple[str, ...] = ("UC", "TS"), cases: tuple[str, ...] = ("a", "b", "c"), patches: int = 2
+    methods: tuple[str, ...] = ("UC", "TS"),
+    cases: tuple[str, ...] = ("a", "b", "c"),
+    patches: int = 2,
+    floor: bool = False,
 ) -> Results:
     """Values that tell where they come from; the last case has neither a boundary nor a second patch."""
     random = np.random.default_rng(1)
-    rows, patch_rows = [], []
-    for case in cases:
-        for method in methods:
-            for metric in ("ece", "nll"):
-                for region in ("all", "boundary", "local-avg", "local-max"):
-                    empty = case == cases[-1] and region == "boundary"
-                    value, pixels = (NAN, 0) if empty else (random.random() / 3, 10)
-                    rows.append((case, method, region, metric, value, pixels))
-                for k in range(patches):
-                    empty = case == cases[-1] and k == 1
-                    value, pixels = (NAN, 0) if empty else (random.random() / 3, 5)
-                    patch_rows.append((case, method, k, f"{k} 7", metric, value, pixels))
-    pooled = [
-        (method, "all", metric, 0.1, NAN, 0.2, 3, 30) for method in methods for metric in ("ece", "ace", "nll", "brier")
-    ]
-    settings = {"methods": list(methods), "num_classes": 3, "ignore_index": [9], "warnings": []}
-    return Results(
-        pd.DataFrame(rows, columns=["case", "method", "region", "metric", "value", "pixels"]),
-        pd.DataFrame(patch_rows, columns=["case", "method", "patch", "origin", "metric", "value", "pixels"]),
-        pd.DataFrame(pooled, columns=["method", "region", "metric", "value", "low", "high", "images", "pixels"]),
-        settings,
-    )
-
-
-def make_whole(floor: bool = False, **options: Any) -> Results:
-    """With the tables that came later, and with the floor."""
-    old = make(**options)
-    cases, methods = list(dict.fromkeys(old.frame.case)), old.methods
-    curves = [
-        (method, "all", label, j, j / 3, (j + 1) / 3, j, 0, j / 7, NAN, 0.1 * j)
-        for method in methods
-        for label in ("", "7")
-        for j in range(3)
-    ]
-    edges = ["low_edge", "high_edge", "count", "hit", "confidence", "low", "high"]
-    whole = replace(
-        old,
-        case_frame=pd.DataFrame({"case": cases, "group": ["", *("007" for _ in cases[1:])]}),
-        curve_frame=pd.DataFrame(curves, columns=["method", "region", "label", "bin", *edges]),
-        sensitivity_frame=pd.concat(
-            [
-                pd.DataFrame({"method": method, "region": "all", "bins": [5, 6], "ece": [1 / 3, NAN]})
-                for method in methods
-            ],
-            ignore_index=True,
-        ),
-        volume_frame=pd.concat(
-            [
-                pd.DataFrame({"case": cases, "method": method, "label": "NA", "predicted": 1 / 3, "true": 4})
-                for method in methods
-            ],
-            ignore_index=True,
-        ),
-    )
-    settings = {**whole.settings, "floor": floor}
-    return replace(whole, settings=settings, redrawn=make_whole(**options) if floor else None)
+    rows = dict[str, list[tuple[Any, ...]]]({name: [] for name in TABLES if name not in OPTIONAL})
+    rows["case_frame"] = [(case, "007" if k else "") for k, case in enumerate(cases)]
+    for case, method in product(cases, methods):
+        rows["volume_frame"].append((case, method, "NA", 1 / 3, 4))
+        for metric in ("ece", "nll"):
+            for region in ("all", "boundary", "local-avg", "local-max"):
+                empty = case == cases[-1] and region == "boundary"
+                value, pixels = (NAN, 0) if empty else (random.random() / 3, 10)
+                rows["frame"].append((case, method, region, metric, value, pixels))
+            for k in range(patches):
+                empty = case == cases[-1] and k == 1
+                value, pixels = (NAN, 0) if empty else (random.random() / 3, 5)
+                rows["patch_frame"].append((case, method, k, f"{k} 7", metric, value, pixels))
+    for method in methods:
+        rows["pooled_frame"] += [(method, "all", name, 0.1, NAN, 0.2, 3, 30) for name in ("ece", "ace", "nll", "brier")]
+        rows["curve_frame"] += [
+            (method, "all", label, j, j / 3, (j + 1) / 3, j, 0, j / 7, NAN, 0.1 * j)
+            for label in ("", "7")
+            for j in range(3)
+        ]
+        rows["sensitivity_frame"] += [(method, "all", 5, 1 / 3), (method, "all", 6, NAN)]
+    frames = {name: TABLES[name].frame(own) for name, own in rows.items()}
+    settings = {"methods": list(methods), "num_classes": 3, "ignore_index": [9], "warnings": [], "floor": floor}
+    redrawn = make(methods, cases, patches) if floor else None
+    return Results(**frames, settings=settings, redrawn=redrawn)
 
 
 def test_local_avg_is_over_patches_and_the_rest_over_images() -> None:
@@ -129,6 +104,7 @@ def test_unknown_reference_is_refused() -> None:
     "options",
     [
         {},
+        {"floor": True},
         {"patches": 0},
         {"cases": ("001", "NA", 'x, "y"', "ü")},  # names that look like numbers, like nothing, like two cells
         {"methods": ("None", "2", "nan")},
@@ -147,48 +123,16 @@ def test_saved_is_what_is_loaded(tmp_path: Path, options: dict[str, Any]) -> Non
     assert loaded.methods == found.methods
     assert loaded.skipped() == found.skipped()
     assert str(loaded.table(reference=found.methods[0])) == str(found.table(reference=found.methods[0]))
-    assert sorted(path.name for path in (tmp_path / "results").iterdir()) == [
-        "images.csv",
-        "patches.csv",
-        "pooled.csv",
-        "segcal.json",
-    ]
-
-
-TABLES = (
-    Results.to_frame,
-    Results.patches,
-    Results.pooled,
-    Results.cases,
-    Results.curves,
-    Results.sensitivity,
-    Results.volumes,
-)
-
-
-@pytest.mark.parametrize("floor", [False, True])
-def test_later_tables_come_back_to_the_last_bit(tmp_path: Path, floor: bool) -> None:
-    found = make_whole(floor)
-    found.save(tmp_path / "floor")
-    loaded = Results.load(tmp_path / "floor")
-    for read in TABLES:
+    for read in (Results.cases, Results.curves, Results.sensitivity, Results.volumes):
         assert_frame_equal(read(loaded), read(found), check_exact=True)
-    assert loaded.settings == found.settings
-    if floor:
+    written = {table.file for name, table in TABLES.items() if name not in OPTIONAL} | {"segcal.json"}
+    assert {path.name for path in (tmp_path / "results").iterdir() if path.is_file()} == written
+    if found.redrawn is not None:
         assert_frame_equal(loaded.floor(), found.floor(), check_exact=True)
         assert_frame_equal(loaded.redrawn.patches(), found.redrawn.patches(), check_exact=True)
     else:
         with pytest.raises(InputError, match=r"the floor was not measured; evaluate with floor=True"):
             loaded.floor()
-
-
-def test_results_without_further_tables_are_read(tmp_path: Path) -> None:
-    make().save(tmp_path / "few")
-    loaded = Results.load(tmp_path / "few")
-    assert loaded.cases().to_dict("list") == {"case": ["a", "b", "c"], "group": ["", "", ""]}
-    for read in (Results.curves, Results.sensitivity, Results.volumes):
-        with pytest.raises(InputError, match="this table was not measured; evaluate again"):
-            read(loaded)
 
 
 def test_saving_replaces_own_results_and_nothing_else(tmp_path: Path) -> None:
@@ -243,7 +187,7 @@ def paired(groups: tuple[str, ...] = ("",) * 20) -> Results:
         for method in ("UC", "TS")
         for region in ("all", "boundary", "local-avg", "local-max")
     ]
-    whole = make_whole()
+    whole = make()
     return replace(
         whole,
         frame=pd.DataFrame(rows, columns=list(whole.frame)),
@@ -272,7 +216,7 @@ def test_unknown_test_is_refused() -> None:
 
 
 def test_summary_is_the_table_with_intervals() -> None:
-    found = make_whole(floor=True)
+    found = make(floor=True)
     table, floors = found.table(floor=True), found.table(floor=True).floors
     rows = found.summary()
     assert list(rows) == ["method", "region", "metric", "mean", "std", "low", "high", "count", "floor"]
@@ -283,7 +227,7 @@ def test_summary_is_the_table_with_intervals() -> None:
         assert (row.mean, row.std) == pytest.approx((cell.mean, cell.std))
         assert row.floor == pytest.approx(floors[(row.method, "ece", row.region)].mean)
         assert row.low <= row.mean <= row.high
-    assert make_whole().summary().floor.isna().all()
+    assert make().summary().floor.isna().all()
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".CSV", ".parquet"])
@@ -302,7 +246,7 @@ def test_rows_are_exported(tmp_path: Path, suffix: str) -> None:
 
 
 def test_json_holds_everything_but_patches(tmp_path: Path) -> None:
-    found = make_whole(floor=True)
+    found = make(floor=True)
     found.export(tmp_path / "all.json")
     content = json.loads((tmp_path / "all.json").read_text(), parse_constant=pytest.fail)
     names = {"settings", "skipped", "images", "pooled", "cases", "curves", "bins", "volumes"}
@@ -314,7 +258,7 @@ def test_json_holds_everything_but_patches(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("suffix", "start"), [(".tex", "% \\usepackage{graphicx}"), (".md", "| Method |")])
 def test_the_table_is_exported(tmp_path: Path, suffix: str, start: str) -> None:
-    make_whole(floor=True).export(tmp_path / f"table{suffix}", "TS", test="wilcoxon", floor=True)
+    make(floor=True).export(tmp_path / f"table{suffix}", "TS", test="wilcoxon", floor=True)
     text = (tmp_path / f"table{suffix}").read_text()
     assert text.startswith(start)
     assert "TS is significantly better (paired Wilcoxon" in text

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from segcal import Results
 from segcal.evaluation.recommendation import recommend
+from segcal.evaluation.saved import TABLES
 from segcal.report.scores import MethodScores, Value, severity_of
 from segcal.report.words import headline
 from segcal.tables import Presentation
@@ -55,7 +56,10 @@ def made(
     redrawn = None
     if floor is not None:
         redrawn = made(nll, dict.fromkeys(nll, floor), bins=bins)
-    results = Results(frame, patches, pooled, settings, curve_frame=curve, redrawn=redrawn)
+    cases = TABLES["case_frame"].frame([(f"case-{k}", "") for k in range(IMAGES)])
+    volumes = TABLES["volume_frame"].frame([(case, method, "0", 9.0, 9) for case in cases["case"] for method in nll])
+    sensitivity = TABLES["sensitivity_frame"].frame([])
+    results = Results(frame, patches, pooled, settings, cases, curve, sensitivity, volumes, redrawn=redrawn)
     return results if shown is None else results.presented(shown)
 
 
@@ -195,15 +199,13 @@ def test_differences_are_paired_by_image_and_weighted_by_pixels() -> None:
     frame.loc[heavy, "value"] -= 0.1
     frame.loc[frame["case"] == "case-0", "pixels"] = 1100  # half of all pixels
     for average, expected in (("images", -0.1 - 0.1 / 12), ("pixels", -0.15)):
-        shown = Results(frame, results.patch_frame, results.pooled_frame, results.settings)
+        shown = replace(results, frame=frame)
         found = MethodScores(shown.presented(Presentation(average=average))).difference("TS", "UC")  # type: ignore[arg-type]
         assert found.value == pytest.approx(expected)
 
 
 def test_results_without_curves_say_what_was_measured() -> None:
-    results = made({"UC": 0.5}, {"UC": 0.1})
-    bare = Results(results.frame, results.patch_frame, results.pooled_frame, results.settings)
-    assert said(bare)[0] == "UC (uncalibrated) was measured on 3 classes."
+    assert said(made({"UC": 0.5}, {"UC": 0.1}, bins=()))[0] == "UC (uncalibrated) was measured on 3 classes."
 
 
 def test_an_unnamed_background_is_in_the_headline() -> None:

@@ -143,22 +143,12 @@ def test_a_folder_is_enough(found: tuple[Results, Any, Any], tmp_path: Path) -> 
     assert told == json.loads(json.dumps(page_content(results, portraits)))
 
 
-def test_results_without_later_tables_have_a_page_too(found: tuple[Results, Any, Any]) -> None:
+def test_results_of_what_is_always_measured_have_a_page_too(found: tuple[Results, Any, Any]) -> None:
     results, _, _ = found
-    old = replace(
-        results,
-        curve_frame=None,
-        sensitivity_frame=None,
-        volume_frame=None,
-        case_frame=None,
-        size_frame=None,
-        redrawn=None,
-        settings={key: results.settings[key] for key in ("methods", "num_classes", "warnings")},
-    )
-    content = embedded(render(page_content(old)))
-    assert (content["curves"], content["floor"]) == ({}, None)
-    assert content["sections"]["trust"] == {"bins": None, "volumes": None}
-    assert not {"sizes", "reliability", "cases", "limits"} & set(content["sections"])
+    settings = {key: results.settings[key] for key in ("methods", "num_classes", "warnings")}
+    content = embedded(render(page_content(replace(results, size_frame=None, redrawn=None, settings=settings))))
+    assert content["floor"] is None
+    assert not {"sizes", "cases", "limits"} & set(content["sections"])
     assert content["classes"] == ["0", "1", "2"]
 
 

@@ -85,8 +85,6 @@ def _print_paper(results: Results, table: PaperTable) -> None:
 
 def _print_structures(results: Results, methods: Sequence[str], most: int | None) -> None:
     """Print a row for each class or channel; at most so many, the first ones."""
-    if results.curve_frame is None or results.volume_frame is None:
-        return
     table = results.structure_table(methods)
     rows = dict(list(table.rows.items())[:most])
     more = f"; {len(table.rows) - len(rows)} more in segcal table" if len(rows) < len(table.rows) else ""

@@ -173,8 +173,7 @@ def _worse(results: Results, method: str) -> list[str]:
             old, new = (with_unit(metric, _mean(results, name, metric, region)) for name in (baseline, method))
             verb = "lowers" if CATALOGUE[metric].higher_is_better else "raises"
             found.append(f"It {verb} the {CATALOGUE[metric].title} in {region_title(region)} from {old} to {new}.")
-    curves = results.curve_frame
-    before, after = ({} if curves is None else class_errors(curves, name) for name in (baseline, method))
+    before, after = (class_errors(results.curve_frame, name) for name in (baseline, method))
     risen = {name: (before[name], value) for name, value in after.items() if value - before[name] > _CLASS_RISE}
     for name, errors in sorted(risen.items(), key=lambda item: item[1][0] - item[1][1])[:3]:
         old, new = (with_unit("ece", error) for error in errors)
@@ -184,8 +183,6 @@ def _worse(results: Results, method: str) -> list[str]:
 
 def _worse_volumes(results: Results, method: str) -> list[str]:
     """Return the classes whose expected volume the method moves away from the true one."""
-    if results.volume_frame is None:
-        return []
     bias = results.volume_bias().pivot(index="label", columns="method", values="bias")
     moved = (bias[method].abs() - bias[results.baseline].abs()).sort_values(ascending=False, kind="stable")
     return [

@@ -39,8 +39,8 @@ from segcal.types import Array, InputError, public
 FORMAT = 2
 """Version of the saved format."""
 
-_ALWAYS = ("frame", "patch_frame", "pooled_frame")
-"""Tables that all results have; the others are there where they were measured."""
+_WHERE_MEASURED = ("size_frame", "surface_frame", "limits_frame")
+"""Tables that only some results have."""
 _FLOOR = "floor"
 _CHANNELS = "channels"
 _SUFFIXES = (".csv", ".parquet", ".json", ".tex", ".md")
@@ -72,10 +72,10 @@ class Results:
     patch_frame: pd.DataFrame
     pooled_frame: pd.DataFrame
     settings: Mapping[str, Any]
-    case_frame: pd.DataFrame | None = None
-    curve_frame: pd.DataFrame | None = None
-    sensitivity_frame: pd.DataFrame | None = None
-    volume_frame: pd.DataFrame | None = None
+    case_frame: pd.DataFrame
+    curve_frame: pd.DataFrame
+    sensitivity_frame: pd.DataFrame
+    volume_frame: pd.DataFrame
     size_frame: pd.DataFrame | None = None
     surface_frame: pd.DataFrame | None = None
     limits_frame: pd.DataFrame | None = None
@@ -141,8 +141,6 @@ class Results:
 
     def cases(self) -> pd.DataFrame:
         """Return the cases in order: columns `case group`; the group is "" if there is none."""
-        if self.case_frame is None:
-            return pd.DataFrame({"case": list(dict.fromkeys(self.frame["case"])), "group": ""})
         return self.case_frame.copy()
 
     def curves(self) -> pd.DataFrame:
@@ -152,11 +150,11 @@ class Results:
         class, or "" for all pixels; `hit` and `confidence` are sums, and `low` and `high` bound the 95 % bootstrap
         interval of the accuracy `hit / count`.
         """
-        return self._further("curve_frame")
+        return self.curve_frame.copy()
 
     def sensitivity(self) -> pd.DataFrame:
         """Return pooled ECE for 5 to 100 bins: columns `method region bins ece`."""
-        return self._further("sensitivity_frame")
+        return self.sensitivity_frame.copy()
 
     def volumes(self) -> pd.DataFrame:
         """Return the volume of each class over all labelled pixels: columns `case method label predicted true`.
@@ -164,7 +162,7 @@ class Results:
         `predicted` is the sum of the probability of the class, `true` the number of its pixels; calibrated
         probabilities give the correct volume on average.
         """
-        return self._further("volume_frame")
+        return self.volume_frame.copy()
 
     def patch_sizes(self) -> pd.DataFrame:
         """Return Local-Avg and Local-Max for further sizes: columns `case method size region metric value pixels`."""
@@ -285,7 +283,7 @@ class Results:
     def to_dict(self) -> dict[str, Any]:
         """Return everything except the patches in values that JSON can hold: settings, counts, tables as rows."""
         tables = {Path(table.file).stem: getattr(self, name) for name, table in TABLES.items()}
-        tables |= {"cases": self.cases(), "patches": None}
+        tables["patches"] = None
         content: dict[str, Any] = {"settings": dict(self.settings), "skipped": self.skipped()}
         content |= {name: table_records(table) for name, table in tables.items() if table is not None}
         if self.channels:
@@ -323,7 +321,7 @@ class Results:
 
     def _further_tables(self) -> list[FurtherTable]:
         found = [] if self.surface_frame is None else [self.surface_table()]
-        found += [] if self.curve_frame is None or self.volume_frame is None else [self.structure_table()]
+        found.append(self.structure_table())
         return found if self.limits_frame is None else [*found, limits_table(self.limits_frame)]
 
     def save(self, path: str | Path) -> None:
@@ -350,9 +348,9 @@ class Results:
         if parent is not None and (len(names) > 1 or (parent == _FLOOR and settings.get("floor"))):
             raise InputError(f"the results in '{folder}' must not hold further ones, got some; evaluate again")
         sums = listed if isinstance(listed := content.get("checksums"), dict) else {}
-        wanted = {name: table for name, table in TABLES.items() if name in _ALWAYS or table.file in sums}
+        wanted = {name: table for name, table in TABLES.items() if name not in _WHERE_MEASURED or table.file in sums}
         tables = read_tables(folder, wanted, settings["methods"], sums, "evaluate again")
-        if "case_frame" in tables and set(tables["case_frame"]["case"]) != set(tables["frame"]["case"]):
+        if set(tables["case_frame"]["case"]) != set(tables["frame"]["case"]):
             raise InputError(f"the tables in '{folder}' must be of the same cases, got others; evaluate again")
         redrawn = cls._load(folder / _FLOOR, _FLOOR) if settings.get("floor") else None
         several = enumerate(names) if len(names) > 1 else ()  # one channel has no results but these
@@ -373,12 +371,6 @@ class Results:
         for k, own in enumerate(self.channels.values()):
             (folder / _CHANNELS / str(k)).mkdir(parents=True)
             own._write(folder / _CHANNELS / str(k))
-
-    def _further(self, attribute: str) -> pd.DataFrame:
-        table: pd.DataFrame | None = getattr(self, attribute)
-        if table is None:
-            raise InputError("this table was not measured; evaluate again")
-        return table.copy()
 
     def _measured_floor(self) -> Self:
         if self.redrawn is None:

@@ -105,7 +105,7 @@ class MethodScores:
     def state(self, method: str) -> CalibrationState | None:
         """Return the calibration of a method in *All*; None where that was not measured."""
         ece, curve = self.value(method, "ece"), curve_of(self.results, method)
-        if ece is None or curve is None or not curve["count"].sum():
+        if ece is None or not curve["count"].sum():
             return None
         pixels, gaps = curve["count"].sum(), curve["confidence"] - curve["hit"]
         worst = int(np.argmax(gaps.abs()))
@@ -146,10 +146,8 @@ class MethodScores:
         return self.results.summary().rename(columns={"mean": "value"})
 
 
-def curve_of(results: Results, method: str, region: str = "all", label: str = "") -> pd.DataFrame | None:
-    """Return the reliability diagram over all pixels, a row for each bin; None where none was kept."""
-    if results.curve_frame is None:
-        return None
+def curve_of(results: Results, method: str, region: str = "all", label: str = "") -> pd.DataFrame:
+    """Return the reliability diagram over all pixels, a row for each bin."""
     curves = results.curve_frame
     return curves[(curves.method == method) & (curves.region == region) & (curves.label == label)]
 

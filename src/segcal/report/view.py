@@ -160,8 +160,6 @@ def pooled_values(results: Results) -> Any:
 
 def _curves(results: Results) -> Any:
     """Return method -> region -> predicted class ("" for all pixels) -> bins."""
-    if results.curve_frame is None:
-        return {}
 
     def of_bin(row: Any) -> list[Any]:
         return [int(row.count), int(row.hit), round(float(row.confidence), 2), short(row.low), short(row.high)]

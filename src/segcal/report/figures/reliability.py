@@ -111,7 +111,7 @@ def draw_reliability(request: Request) -> Any:
     found = {}
     for method in request.methods:
         curve = curve_of(request.results, method, region, label)
-        if curve is None or not len(curve):
+        if not len(curve):
             raise InputError(f"no reliability diagram of region '{region}' and class '{label}'; see results.curves()")
         found[method] = Bins.of_frame(curve)
     return side_by_side(request.pyplot, found)

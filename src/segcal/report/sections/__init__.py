@@ -33,7 +33,7 @@ SECTIONS: dict[str, Callable[[View], Any]] = {
     "summary": summary,
     "table": table,
     "channels": _channels,
-    "reliability": lambda view: None if view.results.curve_frame is None else {},
+    "reliability": lambda view: {},
     "cases": cases,
     "surfaces": further.surfaces,
     "variation": lambda view: None if len(view.cases) < 2 else {},

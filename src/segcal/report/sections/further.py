@@ -105,10 +105,8 @@ def worst(view: View) -> dict[str, Any]:
     }
 
 
-def _bins(view: View) -> Points | None:
+def _bins(view: View) -> Points:
     """Return method -> [number of bins, pooled ECE in *All*]."""
-    if view.results.sensitivity_frame is None:
-        return None
     rows = view.results.sensitivity()
     rows = rows[(rows.region == "all") & rows.bins.isin(_BINS)]
     return {
@@ -120,7 +118,5 @@ def _bins(view: View) -> Points | None:
 
 def _volumes(view: View) -> Any:
     """Return class -> method -> relative error of the expected volume, with its interval."""
-    if view.results.volume_frame is None:
-        return None
     bias = view.results.volume_bias()
     return nested(bias, ("label", "method"), lambda row: [short(row.bias), short(row.low), short(row.high)])
