@@ -488,14 +488,6 @@ def test_one_logit_heads_are_recognised() -> None:
     assert calibrator.fit_report_.fingerprints == tuple(fingerprint(case.logits, case.labels) for case in cases)
 
 
-def test_calibrators_saved_without_content_are_compared_by_name() -> None:
-    cases = make_cases()
-    calibrator = segcal.create("ts", 3, ignore_index=IGNORED).fit(cases[:2])
-    calibrator.fit_report_ = replace(calibrator.fit_report_, fingerprints=())
-    with pytest.warns(CalibrationWarning, match=r"on 2 of these 3 cases by their names \(their content was not saved"):
-        evaluate(cases, {"TS": calibrator}, **PROTOCOL)
-
-
 @pytest.mark.parametrize(
     ("images", "groups", "told"),
     [

@@ -6,6 +6,7 @@ import platform
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any, Self
 
 import numpy as np
@@ -14,16 +15,15 @@ import torch
 
 from segcal.evaluation.case_evidence import CaseEvidence, Key, MethodEvidence
 from segcal.evaluation.doubts import METRICS as METRICS_SHOWN
-from segcal.evaluation.doubts import UnnamedBackground, different_backgrounds, leaks, majority_class
+from segcal.evaluation.doubts import background_note, different_backgrounds, leaks, majority_class
 from segcal.evaluation.measure import Evaluation
 from segcal.evaluation.methods import ExclusiveHead
 from segcal.evaluation.pooled import PooledMetrics, pooled_curves, pooled_metrics
-from segcal.evaluation.quality import quality_rows
 from segcal.evaluation.results import Results
 from segcal.evaluation.saved import TABLES
 from segcal.evidence import Evidence, Histogram
 from segcal.evidence.cells import add_cells, ece_by_bins, empty_cells
-from segcal.functional.catalogue import HIGHER_IS_BETTER, METRICS
+from segcal.functional.catalogue import HIGHER_IS_BETTER, METRICS, SURFACES
 from segcal.functional.checks import ignored_labels
 from segcal.statistics import Drawing, bootstrap_doubts
 from segcal.text import warn_caller
@@ -46,16 +46,20 @@ class ResultsBuilder:
     def __init__(self, evaluation: Evaluation) -> None:
         self.evaluation = evaluation
         self.cases: dict[str, CaseEvidence] = {}
-        self._cells: dict[tuple[Key, int, bool], Histogram] = {}
+        self._cells: dict[tuple[Key, bool], Histogram] = {}
 
     def add(self, case: CaseEvidence) -> None:
         """Add the evidence of one case; its fine histograms are summed at once, and not kept."""
         if case.name in self.cases:
             raise InputError(f"case names must be unique, got '{case.name}' twice; rename one")
         for key, own in case.methods.items():
-            for marginal, regions in ((False, own.cells), (True, own.class_cells)):
-                for k, cells in enumerate(regions):
-                    add_cells(cells, self.fine(key, k, marginal=marginal))
+            for marginal, cells in ((False, own.cells), (True, own.class_cells)):
+                if cells is None:
+                    continue
+                if (key, marginal) not in self._cells:
+                    classes = self.evaluation.heads[0].protocol.num_classes
+                    self._cells[key, marginal] = empty_cells(len(own.vectors), classes)
+                add_cells(cells, self._cells[key, marginal])
         self.cases[case.name] = case.without_cells()
 
     def measure(self, cases: Iterable[Case]) -> Self:
@@ -66,10 +70,7 @@ class ResultsBuilder:
 
     def fine(self, key: Key, region: int, *, marginal: bool = False) -> Histogram:
         """Return the fine histogram of a region `[L, 65536]` over all cases."""
-        place = (key, region, marginal)
-        if place not in self._cells:
-            self._cells[place] = empty_cells(self.evaluation.heads[0].protocol.num_classes)
-        return self._cells[place]
+        return self._cells[key, marginal].of(region)
 
     def moved(self, method: str) -> int:
         """Return how many predicted labels of *All* a method changed, in all channels together."""
@@ -101,15 +102,18 @@ class ResultsBuilder:
             ],
         }
         if (background := self._unnamed_background()) is not None:
-            about["unnamed_background"] = background.to_dict()
-            about["warnings"].append(background.note(about["baseline"]))
+            about["unnamed_background"], scores = background
+            about["warnings"].append(background_note(background[0], scores[about["baseline"]], about["baseline"]))
         results = self._joined(about)
         if not evaluation.protocol.floor:
             return results
         return _with_floor(results, self._joined({"warnings": []}, redrawn=True))
 
-    def _unnamed_background(self) -> UnnamedBackground | None:
-        """Return the class that covers most of all cases, if no background is named and it was measured without it."""
+    def _unnamed_background(self) -> tuple[dict[str, Any], dict[str, dict[str, float]]] | None:
+        """Return what is known of a class that covers most of all cases, and the scores of every method with it.
+
+        None if a background is named, or no class was left out.
+        """
         evaluation = self.evaluation
         pixels = sum(own.volumes[1] for own in self._of(next(iter(evaluation.calibrators))))
         if evaluation.majority is None or majority_class(np.asarray(pixels)) != evaluation.majority:
@@ -121,7 +125,7 @@ class ResultsBuilder:
         )
         index, names = evaluation.majority, evaluation.protocol.names
         fraction = float(pixels[index] / np.sum(pixels))
-        return UnnamedBackground(index, names[index], fraction, inside, outside)
+        return {"class": index, "name": names[index], "fraction": fraction, "scores": outside}, inside
 
     def _of(self, method: str) -> Iterator[MethodEvidence]:
         """Yield the evidence of a method with true labels, of every case and channel."""
@@ -157,22 +161,20 @@ class _HeadTables:
         evaluation, protocol = self.builder.evaluation, self.head.protocol
         if self.redrawn:
             protocol = replace(protocol, floor=False, surfaces=False, limits=False)
-        rows, patches, sizes, volumes, surfaces = (list[Row]() for _ in range(5))
+        rows = {name: list[Row]() for name in TABLES if name != "limits_frame"}
         left_out = about.get("unnamed_background", {}).get("class", -1)  # no structure
         for name, case in self.builder.cases.items():
+            rows["case_frame"].append((name, case.group))
             for method in self.methods:
-                own = case.methods[self.key(method)]
-                for k, metric in enumerate((*METRICS, *evaluation.metrics)):
-                    self._add_rows((name, method), case, own, metric, own.values[k].tolist(), rows, patches, sizes)
-                labels = zip(protocol.names, *own.volumes.tolist(), strict=True)
-                volumes += [(name, method, label, mass, int(count)) for label, mass, count in labels]
-                kept = own.surfaces[own.surfaces[:, 0] != left_out]
-                surfaces += quality_rows(name, method, kept, protocol.names)
+                for table, row in self._rows_of(case, method, left_out):
+                    rows[table].append((name, method, *row))
+        for table, row in self._pooled_rows():
+            rows[table].append(row)
         settings = {
             **asdict(protocol),
             "ignore_index": list(ignored_labels(protocol.ignore_index)),
             "class_names": list(protocol.names),
-            "patch_sizes": sorted({row[2] for row in sizes}),
+            "patch_sizes": sorted({row[2] for row in rows["size_frame"]}),
             "methods": list(self.methods),
             "regions": list(evaluation.masked),
             "segcal": __version__,
@@ -183,19 +185,9 @@ class _HeadTables:
         if protocol.surfaces:
             settings["surface_background"] = self._background_name(left_out)
             settings["surface_unit"] = " or ".join(dict.fromkeys(case.unit for case in self.builder.cases.values()))
-        pooled, curves, bins = self._pooled()
-        return Results(
-            TABLES["frame"].frame(rows),
-            TABLES["patch_frame"].frame(patches),
-            pooled,
-            settings,
-            case_frame=pd.DataFrame({"case": list(self.builder.cases), "group": self._groups}),
-            curve_frame=curves,
-            sensitivity_frame=bins,
-            volume_frame=TABLES["volume_frame"].frame(volumes),
-            size_frame=TABLES["size_frame"].frame(sizes) if sizes else None,
-            surface_frame=TABLES["surface_frame"].frame(surfaces) if protocol.surfaces else None,
-        )
+        measured = {"size_frame": bool(rows["size_frame"]), "surface_frame": protocol.surfaces}
+        frames = {name: TABLES[name].frame(own) for name, own in rows.items() if measured.get(name, True)}
+        return Results(settings=settings, redrawn=None, channels={}, **frames)
 
     def _background_name(self, left_out: int) -> str:
         """Return the class that no surface table has; "" for none."""
@@ -239,40 +231,34 @@ class _HeadTables:
         key = self.key(method)
         return np.stack([case.methods[key].vectors[region] for case in self.builder.cases.values()])
 
-    def _add_rows(
-        self,
-        about: tuple[str, str],
-        case: CaseEvidence,
-        own: MethodEvidence,
-        metric: str,
-        values: list[float],
-        rows: list[Row],
-        patches: list[Row],
-        sizes: list[Row],
-    ) -> None:
-        """Add the rows of one metric of one case and method."""
-        masked, pixels = self.builder.evaluation.masked, own.pixels.tolist()
-        first = len(own.vectors)  # regions, perhaps one more than is shown, come before the patches
-        end = first + len(case.origins)
-        rows += [(*about, region, metric, values[k], pixels[k]) for k, region in enumerate(masked)]
-        if metric in self.builder.evaluation.metrics:
-            return  # a function of a whole case is not called for each patch
-        for k, place in enumerate(case.origins):
-            origin = " ".join(map(str, place))
-            patches.append((*about, k, origin, metric, values[first + k], pixels[first + k]))
-        if not case.origins:
-            return
-        rows += [(*about, *row) for row in self._summarised(metric, values[first:end], pixels[first:end])]
-        for side, count in case.studied.items():
-            start, end = end, end + count
-            summary = self._summarised(metric, values[start:end], pixels[start:end])
-            sizes += [(*about, side, *row) for row in summary]
+    def _rows_of(self, case: CaseEvidence, method: str, left_out: int) -> Iterator[tuple[str, Row]]:
+        """Yield the rows of one case and method, each with its table; the class `left_out` is no structure."""
+        evaluation, names, own = self.builder.evaluation, self.head.protocol.names, case.methods[self.key(method)]
+        pixels, starts = own.pixels.tolist(), np.cumsum([len(own.vectors), *case.patches.values()]).tolist()
+        patches = {side: slice(*ends) for side, ends in zip(case.patches, pairwise(starts), strict=True)}
+        for metric, values in zip((*METRICS, *evaluation.metrics), own.values.tolist(), strict=True):
+            measured = list(zip(values, pixels, strict=True))
+            for region, found in zip(evaluation.masked, measured, strict=False):  # perhaps one more than is shown
+                yield "frame", (region, metric, *found)
+            if metric in evaluation.metrics or not case.origins:
+                continue  # a function of a whole case is not called for each patch
+            first, *_ = patches.values()
+            for k, (place, found) in enumerate(zip(case.origins, measured[first], strict=True)):
+                yield "patch_frame", (k, " ".join(map(str, place)), metric, *found)
+            for row in self._summarised(metric, measured[first]):
+                yield "frame", row
+            for side in dict.fromkeys(self.head.protocol.patch_sizes):
+                for row in self._summarised(metric, measured[patches[side]]):
+                    yield "size_frame", (side, *row)
+        for label, mass, count in zip(names, *own.volumes.tolist(), strict=True):
+            yield "volume_frame", (label, mass, int(count))
+        for label, *values in own.surfaces.tolist():
+            for metric, value in zip(SURFACES if label != left_out else (), values, strict=False):
+                yield "surface_frame", (names[int(label)], metric, value)
 
-    def _summarised(
-        self, metric: str, values: Sequence[float], pixels: Sequence[int]
-    ) -> Iterator[tuple[str, str, float, int]]:
+    def _summarised(self, metric: str, patches: Sequence[tuple[float, int]]) -> Iterator[tuple[str, str, float, int]]:
         """Yield Local-Avg and Local-Max of one image: the mean patch and the worst, among those that hold pixels."""
-        held = [(value, size) for value, size in zip(values, pixels, strict=True) if size]
+        held = [(value, size) for value, size in patches if size]
         found: dict[str, tuple[float, int]] = dict.fromkeys(("local-avg", "local-max"), (np.nan, 0))
         if held:
             worst = min if metric in HIGHER_IS_BETTER else max
@@ -280,22 +266,18 @@ class _HeadTables:
             found = {"local-avg": (mean, sum(size for _, size in held)), "local-max": worst(held)}
         yield from ((region, metric, *found[region]) for region in self.builder.evaluation.local)
 
-    def _pooled(self) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
-        """Return metrics over all pixels of all cases, reliability diagrams, and ECE for other numbers of bins."""
+    def _pooled_rows(self) -> Iterator[tuple[str, Row]]:
+        """Yield metrics over all pixels of all cases, reliability diagrams, and ECE for other numbers of bins."""
         names, drawing = self.head.protocol.names, self.drawing
-        pooled, curves, bins = list[Row](), list[Row](), list[Row]()
         for method in self.methods:
             for k, region in enumerate(self.builder.evaluation.masked):
-                about = (method, region)
-                pooled += [(*about, *row) for row in self.metrics(method, k).rows(drawing)]
-                curves += [(*about, *row) for row in pooled_curves(self.top(method, k), names, drawing=drawing)]
                 errors = ece_by_bins(self.builder.fine(self.key(method), k), BINS).tolist()
-                bins += [(*about, *row) for row in zip(BINS, errors, strict=True)]
-        return (
-            TABLES["pooled_frame"].frame(pooled),
-            TABLES["curve_frame"].frame(curves),
-            TABLES["sensitivity_frame"].frame(bins),
-        )
+                for table, rows in (
+                    ("pooled_frame", self.metrics(method, k).rows(drawing)),
+                    ("curve_frame", pooled_curves(self.top(method, k), names, drawing=drawing)),
+                    ("sensitivity_frame", zip(BINS, errors, strict=True)),
+                ):
+                    yield from ((table, (method, region, *row)) for row in rows)
 
 
 def _mean_over_channels(

@@ -37,7 +37,7 @@ class MethodEvidence:
         volumes: Expected and true pixels of each class, Float64 `[2, L]`.
         surfaces: Class and surface metrics of each structure, Float64 `[S, 7]`; no rows where they are not measured.
         moved: Number of pixels of *All* whose predicted label differs from that of the uncalibrated scores.
-        cells: Fine histogram of each region.
+        cells: Occupied cells of the fine histograms of the regions `[M, L, 65536]`; None once they are added up.
         class_cells: The same for the probability of every class, in the form `marginal`.
     """
 
@@ -47,8 +47,8 @@ class MethodEvidence:
     volumes: Array
     surfaces: Array
     moved: int = 0
-    cells: tuple[OccupiedCells, ...] = ()
-    class_cells: tuple[OccupiedCells, ...] = ()
+    cells: OccupiedCells | None = None
+    class_cells: OccupiedCells | None = None
 
 
 _ARRAYS = ("values", "pixels", "vectors", "volumes", "surfaces")
@@ -66,7 +66,7 @@ class CaseEvidence:
         doubt: Warning about its logits, "" for none.
         unit: Unit of its surface distances.
         origins: Origins of its Local patches.
-        studied: Number of patches of each further size.
+        patches: Number of patches of each size, that of the Local regions first.
         methods: The evidence of each method.
     """
 
@@ -76,29 +76,24 @@ class CaseEvidence:
     doubt: str
     unit: str
     origins: tuple[tuple[int, ...], ...]
-    studied: Mapping[int, int]
+    patches: Mapping[int, int]
     methods: Mapping[Key, MethodEvidence]
 
     def without_cells(self) -> CaseEvidence:
         """Return it without fine histograms, which take far more memory than the rest."""
-        methods = {key: replace(own, cells=(), class_cells=()) for key, own in self.methods.items()}
+        methods = {key: replace(own, cells=None, class_cells=None) for key, own in self.methods.items()}
         return replace(self, methods=methods)
 
     def to_bytes(self) -> bytes:
         """Return the content of a safetensors file."""
         arrays = dict[str, Array]()
         for k, own in enumerate(self.methods.values()):
-            arrays |= {f"{k}.{name}": getattr(own, name) for name in _ARRAYS}
+            arrays |= {f"{k}.{name}": np.ascontiguousarray(getattr(own, name)) for name in _ARRAYS}  # `save` needs it
             for kind in _CELLS:
-                for r, cells in enumerate(getattr(own, kind)):
-                    arrays |= {f"{k}.{kind}.{r}.{part}": _narrow(v) for part, v in cells._asdict().items()}
-        about = {
-            **{name: getattr(self, name) for name in ("name", "group", "fingerprint", "doubt", "unit")},
-            "origins": self.origins,
-            "studied": list(self.studied.items()),
-            "methods": [[*key, own.moved, len(own.cells), len(own.class_cells)] for key, own in self.methods.items()],
-        }
-        arrays = {name: np.ascontiguousarray(values) for name, values in arrays.items()}  # `save` ignores strides
+                if (cells := getattr(own, kind)) is not None:
+                    arrays |= {f"{k}.{kind}.{part}": _narrow(values) for part, values in cells._asdict().items()}
+        about = {**vars(self), "patches": [*self.patches.items()]}
+        about["methods"] = [[*key, own.moved] for key, own in self.methods.items()]
         return save(arrays, {"about": json.dumps(about)})
 
     @classmethod
@@ -107,18 +102,17 @@ class CaseEvidence:
         length = int.from_bytes(content[:8], "little")
         about = json.loads(json.loads(content[8 : 8 + length])["__metadata__"]["about"])
         arrays, methods = load(content), dict[Key, MethodEvidence]()
-        for k, (method, redrawn, channel, moved, *counts) in enumerate(about.pop("methods")):
-            cells = {
-                kind: tuple(
-                    OccupiedCells(*(arrays[f"{k}.{kind}.{r}.{part}"] for part in OccupiedCells._fields))
-                    for r in range(many)
-                )
-                for kind, many in zip(_CELLS, counts, strict=True)
-            }
-            own = {name: arrays[f"{k}.{name}"] for name in _ARRAYS}
-            methods[Key(method, redrawn, channel)] = MethodEvidence(**own, **cells, moved=moved)  # type: ignore[arg-type]
-        origins = tuple(tuple(origin) for origin in about.pop("origins"))
-        return cls(**about | {"origins": origins, "studied": dict(about["studied"]), "methods": methods})
+        for k, (*key, moved) in enumerate(about["methods"]):
+            values, pixels, vectors, volumes, surfaces = (arrays[f"{k}.{name}"] for name in _ARRAYS)
+            cells, class_cells = (
+                OccupiedCells(*(arrays[f"{k}.{kind}.{part}"] for part in OccupiedCells._fields))
+                if f"{k}.{kind}.position" in arrays
+                else None
+                for kind in _CELLS
+            )
+            methods[Key(*key)] = MethodEvidence(values, pixels, vectors, volumes, surfaces, moved, cells, class_cells)
+        about["origins"] = tuple(tuple(origin) for origin in about["origins"])
+        return cls(**about | {"patches": dict(about["patches"]), "methods": methods})
 
 
 def _narrow(values: Array) -> Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache, partial
 from itertools import pairwise, product
 from typing import Any
@@ -317,9 +317,7 @@ def _percent(spread: float) -> str:
 
 
 def _plain(finding: ConfidenceSummary) -> dict[str, Any]:
-    temperature = finding.temperature if 0 < finding.temperature < np.inf else None
-    values = {name: getattr(finding, name) for name in ConfidenceSummary.__dataclass_fields__}
+    values = {**asdict(finding), "temperature": finding.temperature or None}
     return {
-        name: None if isinstance(value, float) and np.isnan(value) else value
-        for name, value in {**values, "temperature": temperature}.items()
+        name: None if isinstance(value, float) and not np.isfinite(value) else value for name, value in values.items()
     }

@@ -8,7 +8,6 @@ silently: the scores with and without it are given, with the way to name it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -35,36 +34,21 @@ def majority_class(pixels: Array) -> int | None:
     return int(np.argmax(pixels)) if total and pixels.max() > MAJORITY * total else None
 
 
-@dataclass(frozen=True)
-class UnnamedBackground:
-    """A class that is probably the background, and the scores without it.
+def background_note(about: Mapping[str, Any], scores: Mapping[str, float], method: str) -> str:
+    """Return a sentence with the scores of a method with and without a class that is probably the background.
 
-    Attributes:
-        index: The class.
-        name: Its name.
-        fraction: Fraction of the labelled pixels that it covers.
-        inside: Scores over all labelled pixels, by method and metric.
-        outside: Scores without this class, except near boundaries.
+    Args:
+        about: The class, its name, the fraction of the labelled pixels that it covers, and the scores of every method
+            without it, except near boundaries.
+        scores: Scores of the method over all labelled pixels.
+        method: Its name.
     """
-
-    index: int
-    name: str
-    fraction: float
-    inside: Mapping[str, Mapping[str, float]]
-    outside: Mapping[str, Mapping[str, float]]
-
-    def note(self, method: str) -> str:
-        """Return a sentence with the scores of a method with and without the class, and how to name the background."""
-        with_it, without = (_in_words(scores[method]) for scores in (self.inside, self.outside))
-        return (
-            f"class '{self.name}' covers {percent(self.fraction)} of the labelled pixels: {method} has {with_it} over "
-            f"all pixels and {without} without this class (except near boundaries); if it is the background, set "
-            f"background={self.index} (--background {self.index})"
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for the settings of results."""
-        return {"class": self.index, "name": self.name, "fraction": self.fraction, "scores": dict(self.outside)}
+    with_it, without = (_in_words(own) for own in (scores, about["scores"][method]))
+    return (
+        f"class '{about['name']}' covers {percent(about['fraction'])} of the labelled pixels: {method} has {with_it} "
+        f"over all pixels and {without} without this class (except near boundaries); if it is the background, set "
+        f"background={about['class']} (--background {about['class']})"
+    )
 
 
 def leaks(methods: Mapping[str, Method], content: Mapping[str, str], consequence: str) -> list[str]:
@@ -80,14 +64,9 @@ def leaks(methods: Mapping[str, Method], content: Mapping[str, str], consequence
         report = getattr(method, "fit_report_", None)
         if report is None:
             continue
-        if report.fingerprints:
-            known, how = {*report.fingerprints} - {""}, ""
-            shared = [case for case, own in content.items() if own in known]
-        else:
-            how = " by their names (their content was not saved with it)"
-            shared = [case for case in content if case in report.names]
-        if shared:
-            found.append(f"{name} was fitted on {len(shared)} of these {len(content)} cases{how}: {consequence}")
+        known = {*report.fingerprints} - {""}
+        if shared := sum(own in known for own in content.values()):
+            found.append(f"{name} was fitted on {shared} of these {len(content)} cases: {consequence}")
     return found
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from segcal.cases import CaseStream
 from segcal.cases.channels import ChannelCases
-from segcal.evidence import Evidence, describe, read
+from segcal.evidence import Evidence, read
 from segcal.functional.context import REACH, changes, distance
 from segcal.functional.probability import at_least_float32, predicted_labels
 from segcal.functional.random_labels import draw_labels, generator_of
@@ -80,8 +80,8 @@ def limits(
             shared = logits * inverse["dataset"].to(logits.dtype)
             scaled = {level: logits * inverse[level].to(logits.dtype)[group] for level, group in groups.items()}
             for level, scores in {"uncalibrated": logits, **scaled}.items():
-                evidence[level] += _pooled(scores, labels, bins)
-            evidence["floor"] += _pooled(shared, draw_labels(shared, labels, random), bins)
+                _add(evidence[level], scores, labels)
+            _add(evidence["floor"], shared, draw_labels(shared, labels, random))
     found = {level: read(own[0], ("ece", "nll")) for level, own in evidence.items()}
     if not found["dataset"]["pixels"]:
         raise InputError("no labelled pixel to measure; check ignore_index, background and the labels")
@@ -145,10 +145,8 @@ def _sums(logits: Tensor, labels: Tensor, group: Tensor, alphas: Tensor) -> Floa
     return result
 
 
-def _pooled(logits: Float[Tensor, "L N"], labels: Int64[Tensor, " N"], bins: int) -> Evidence:
-    """Return the evidence of labelled pixels."""
-    pixels, every = describe(logits, labels), torch.arange(len(labels))
-    return Evidence.of(pixels, [every], num_classes=len(logits), bins=bins, equal_mass=False)
+def _add(evidence: Evidence, logits: Float[Tensor, "L N"], labels: Int64[Tensor, " N"]) -> None:
+    evidence.add(logits[None], labels[None], torch.ones(1, 1, len(labels), dtype=torch.bool))
 
 
 def verdict(table: pd.DataFrame) -> str:

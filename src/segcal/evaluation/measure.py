@@ -6,10 +6,12 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from jaxtyping import Int64
 from torch import Tensor
 
 from segcal.cases import StreamedCase
@@ -19,8 +21,8 @@ from segcal.evaluation.methods import ExclusiveHead, Method, calibrated_slabs, c
 from segcal.evaluation.own_metrics import MetricFunction, OwnMetrics
 from segcal.evaluation.protocol import Protocol
 from segcal.evaluation.quality import NOTHING, CaseQuality, distance_unit
-from segcal.evidence import Evidence, Histogram, Pixels, PixelStore, describe, read
-from segcal.evidence.cells import OccupiedCells, empty_cells, take_cells
+from segcal.evidence import Evidence, Pixels, PixelStore, describe, read
+from segcal.evidence.cells import OccupiedCells, empty_cells, join_cells, take_cells
 from segcal.evidence.statistic import count_class_cells
 from segcal.functional import counting
 from segcal.functional.arrays import to_tensor
@@ -46,15 +48,14 @@ class RegionIndices:
         labels: The labels `[*S]` of the case on the CPU, -1 where ignored.
         regions: Positions of each region's pixels, in the order of the regions.
         boxes: The Local patches.
-        patches: Positions of each patch's pixels that lie in *All*; none of a patch that is left out.
-        studied: The same for each further patch size.
+        patches: Positions of each patch's pixels that lie in *All*, none of a patch that is left out, by the size of
+            the patches: that of the Local regions, then further ones.
     """
 
     labels: Tensor
     regions: Sequence[Tensor]
     boxes: Sequence[Box]
-    patches: Sequence[Tensor]
-    studied: Mapping[int, Sequence[Tensor]]
+    patches: Mapping[int, Sequence[Tensor]]
 
     @classmethod
     def of(cls, case: StreamedCase, protocol: Protocol, regions: Iterable[Region]) -> RegionIndices:
@@ -71,14 +72,13 @@ class RegionIndices:
             labelled.labels[0],
             [positions(mask) for mask in masks],
             boxes.get(protocol.patch_side, []),
-            patches.get(protocol.patch_side, []),
-            {size: patches[size] for size in sizes[1:]},
+            patches,
         )
 
     @property
     def every(self) -> list[Tensor]:
-        """Positions of the regions, then of the patches, then of the patches of each further size."""
-        return [*self.regions, *self.patches, *(patch for patches in self.studied.values() for patch in patches)]
+        """Positions of the regions, then of the patches of each size."""
+        return [*self.regions, *chain.from_iterable(self.patches.values())]
 
 
 class Described(NamedTuple):
@@ -186,7 +186,7 @@ class Evaluation:
             about.facts[0].doubt or "",
             distance_unit(case),
             tuple(tuple(interval.start for interval in box) for box in first.boxes),
-            {size: len(patches) for size, patches in first.studied.items()},
+            {size: len(patches) for size, patches in first.patches.items()},
             methods,
         )
 
@@ -293,18 +293,23 @@ class _Counter:
             np.array([seen.mass.tolist(), support.tolist()], np.float64),
             surfaces,
             moved,
-            tuple(self._cells(pixels, index, own[k].top) for k, index in enumerate(regions)),
-            () if seen.class_probs is None else tuple(self._class_cells(pixels, seen, index) for index in regions),
+            self._cells(pixels, own.top.pixels.sum(dim=-1)),
+            None if seen.class_probs is None else self._class_cells(seen.class_probs, pixels.labels),
         )
 
-    def _cells(self, pixels: Pixels, index: Tensor, top: Histogram) -> OccupiedCells:
-        counting.count_cells(index, pixels.confidence, pixels.predicted, pixels.labels, *self._table)
-        return take_cells(self._table, top.pixels.sum(dim=-1).nonzero().flatten().tolist())
+    def _cells(self, pixels: Pixels, predicted: Int64[Tensor, "M L"]) -> OccupiedCells:
+        found = []
+        for index, own in zip(self.indices.regions, predicted, strict=True):
+            counting.count_cells(index, *pixels[:3], *self._table)
+            found.append(take_cells(self._table, own.nonzero().flatten().tolist()))
+        return join_cells(found, self.protocol.num_classes)
 
-    def _class_cells(self, pixels: Pixels, seen: Described, index: Tensor) -> OccupiedCells:
-        assert seen.class_probs is not None
-        count_class_cells(seen.class_probs, pixels.labels, index, self._table)
-        return take_cells(self._table, range(self.protocol.num_classes))
+    def _class_cells(self, class_probs: Tensor, labels: Tensor) -> OccupiedCells:
+        found = []
+        for index in self.indices.regions:
+            count_class_cells(class_probs, labels, index, self._table)
+            found.append(take_cells(self._table, range(self.protocol.num_classes)))
+        return join_cells(found, self.protocol.num_classes)
 
 
 def _enough(pixels: Tensor, box: Box, least: float) -> Tensor:

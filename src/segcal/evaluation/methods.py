@@ -169,10 +169,6 @@ class ExclusiveHead:
             return method
         return self._channel_of(method, case)
 
-    def calibrator(self, calibrator: Calibrator | None) -> Calibrator | None:
-        """Return the calibrator of this head."""
-        return calibrator.channel(self.channel) if isinstance(calibrator, SigmoidHead) else calibrator
-
     def _channel_of(self, function: Callable[[Logits], Logits], case: Case) -> Callable[[Logits], Logits]:
         def calibrated(_view: Logits) -> Logits:
             stream = CaseStream([case], self.channels, device=_view.device, labelled=False)

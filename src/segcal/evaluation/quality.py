@@ -61,17 +61,6 @@ def distance_unit(case: Case) -> str:
     return "pixels" if case.logits.ndim == 3 else "voxels"
 
 
-def quality_rows(
-    case: str, method: str, figures: Array, names: Sequence[str]
-) -> list[tuple[str, str, str, str, float]]:
-    """Return the rows of the table of one case and method."""
-    return [
-        (case, method, names[int(label)], metric, value)
-        for label, *values in figures.tolist()
-        for metric, value in zip(_FIGURES, values, strict=True)
-    ]
-
-
 def mean_quality(frame: pd.DataFrame, methods: tuple[str, ...]) -> pd.DataFrame:
     """Return the mean of each figure: columns `method metric mean std cases undefined`.
 

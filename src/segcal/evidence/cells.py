@@ -25,7 +25,7 @@ _GRID = 1 << 14  # positions at which the smoothed gap is computed
 
 
 class OccupiedCells(NamedTuple):
-    """The cells of a fine histogram `[L, 65536]` that hold pixels: their positions, laid flat, and their content."""
+    """The cells of fine histograms `[*G, L, 65536]` that hold pixels: their positions, laid flat, and their content."""
 
     position: Array
     pixels: Array
@@ -33,9 +33,9 @@ class OccupiedCells(NamedTuple):
     confidence: Array
 
 
-def empty_cells(num_classes: int) -> Histogram:
-    """Return a fine histogram of zeros; numpy allocates no memory for pages that are never written to."""
-    shape = (num_classes, CELLS)
+def empty_cells(*shape: int) -> Histogram:
+    """Return fine histograms of zeros; numpy allocates no memory for pages that are never written to."""
+    shape = (*shape, CELLS)
     count, hit, total = np.zeros(shape, np.int64), np.zeros(shape, np.int64), np.zeros(shape)
     return Histogram(torch.from_numpy(count), torch.from_numpy(hit), torch.from_numpy(total))
 
@@ -52,8 +52,15 @@ def take_cells(cells: Histogram, classes: Sequence[int]) -> OccupiedCells:
     return found
 
 
+def join_cells(regions: Sequence[OccupiedCells], num_classes: int) -> OccupiedCells:
+    """Return the occupied cells of several regions, one after the other."""
+    moved = [cells.position + k * num_classes * CELLS for k, cells in enumerate(regions)]
+    content = zip(*(cells[1:] for cells in regions), strict=True)
+    return OccupiedCells(np.concatenate(moved), *(np.concatenate(parts) for parts in content))
+
+
 def add_cells(occupied: OccupiedCells, cells: Histogram) -> None:
-    """Add occupied cells to a fine histogram, in place."""
+    """Add occupied cells to fine histograms, in place."""
     for field, values in zip(cells, occupied[1:], strict=True):
         field.view(-1).numpy()[occupied.position] += values
 

@@ -6,7 +6,7 @@ processes and machines are joined by addition.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, Self
 
@@ -198,7 +198,8 @@ class Evidence:
     def to_vectors(self) -> Float64[Tensor, "*G E"]:
         """Return one vector for each region that adds like the evidence, without cells; counts are exact to 2**53."""
         shape = self.support.shape[:-1]
-        return torch.cat([part.double().reshape(*shape, -1) for part in self._additive()], dim=-1)
+        parts = (*self.top, *(self.static or ()), self.support, self.sums)
+        return torch.cat([part.double().reshape(*shape, -1) for part in parts], dim=-1)
 
     @classmethod
     def from_vectors(cls, vectors: Float64[Tensor, "*G E"], num_classes: int, *, marginal: bool = False) -> Self:
@@ -231,14 +232,6 @@ class Evidence:
             elif f"{name}_pixels" in tensors:
                 found[name] = Histogram(*(tensors[f"{name}_{part}"] for part in Histogram._fields))
         return cls(**found)
-
-    def _additive(self) -> Iterator[Tensor]:
-        """Yield the tensors of the vectors."""
-        yield from self.top
-        if self.static is not None:
-            yield from self.static
-        yield self.support
-        yield self.sums
 
 
 def count_class_cells(

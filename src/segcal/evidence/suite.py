@@ -235,7 +235,8 @@ class CalibrationSuite(Metric):
             evidence = self._checked_evidence()
             cells = evidence.cells or evidence.static_cells or ()
             bounds = [float(equal_mass_error(Histogram(*own), bins=self.bins)) for own in zip(*cells, strict=True)]
-        return self._by_one(torch.tensor(bounds, dtype=torch.float64).view(self.channels, -1).mean(dim=0))
+        means = torch.tensor(bounds, dtype=torch.float64).view(self.channels, -1).mean(dim=0)
+        return dict(zip(self.regions, means.tolist(), strict=True))
 
     def _sync_dist(self, *args: Any, **kwargs: Any) -> None:
         if not len(self.images):
@@ -265,9 +266,6 @@ class CalibrationSuite(Metric):
 
     def _by_region(self, columns: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
         return {region: {name: values[k] for name, values in columns.items()} for k, region in enumerate(self.regions)}
-
-    def _by_one(self, values: Tensor) -> dict[str, float]:
-        return dict(zip(self.regions, values.tolist(), strict=True))
 
     def _over_channels(self, name: str, values: Tensor, axis: int) -> Tensor:
         """Return the mean over channels, or the sum of pixels, of values with the rows of the state along an axis."""

@@ -86,26 +86,9 @@ def bootstrap_doubts(groups: Sequence[str]) -> list[str]:
     return [f"{doubt}; measure {_FEW} or more"]
 
 
-def bootstrap_interval(
-    statistic: Callable[[Array], Array],
-    units: int,
-    *,
-    kind: IntervalKind = "percentile",
-    level: float = 0.95,
-    repetitions: int = 1000,
-    seed: int = 0,
-    clusters: Array | None = None,
-) -> Interval:
-    """Return the interval of one number; see `bootstrap_intervals`."""
-    low, high = bootstrap_intervals(
-        lambda weights: statistic(weights)[:, np.newaxis],
-        units,
-        kind=kind,
-        level=level,
-        repetitions=repetitions,
-        seed=seed,
-        clusters=clusters,
-    )
+def bootstrap_interval(statistic: Callable[[Array], Array], units: int, **settings: Any) -> Interval:
+    """Return the interval of one number; settings are those of `bootstrap_intervals`."""
+    low, high = bootstrap_intervals(lambda weights: statistic(weights)[:, np.newaxis], units, **settings)
     return Interval(*(float(ends[0]) if ends.size else float("nan") for ends in (low, high)))
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from segcal.cases import StreamedCase
 from segcal.evaluation.methods import ExclusiveHead, Method, calibrated_slabs, stream_for
+from segcal.evaluation.quality import distance_unit
 from segcal.evidence import Evidence, Histogram, describe
 from segcal.evidence.cells import empty_cells
 from segcal.functional import counting
@@ -96,7 +97,7 @@ class Counts:
         classes = protocol.num_classes
         labelled = protocol.labelled(case)
         labels, inside = labelled.labels[0], labelled.all[0]
-        table, evidence = _empty_table(classes), Evidence.zeros(2, classes, 1)
+        table, evidence = ScoreHistogram(*empty_cells(classes)), Evidence.zeros(2, classes, 1)
         for rows, slab, _ in calibrated_slabs(case, method):
             logits, truth = slab[0].cpu(), labels[rows]
             count_scores(logits, truth, table)
@@ -131,7 +132,7 @@ def expected_volumes(
 ) -> tuple[Float64[np.ndarray, " L"], Float64[np.ndarray, " L"]]:
     """Return the expected volume of each class in all pixels of a case, labelled or not, and its uncertain part."""
     classes = head.protocol.num_classes
-    table = _empty_table(classes)
+    table = ScoreHistogram(*empty_cells(classes))
     view = stream_for(head.protocol, head.case(case), [method], labelled=False)[0]
     for _, slab, _ in calibrated_slabs(view, head.method(method, case)):
         logits = slab[0].cpu()
@@ -151,17 +152,7 @@ def voxel_size(case: Case) -> float:
 
 def volume_unit(case: Case) -> str:
     """Return the unit of volumes: of the spacing, which is in mm, or pixels or voxels where there is none."""
-    dims = case.logits.ndim - 1
-    if case.spacing is None:
-        return "pixels" if dims == 2 else "voxels"
-    return f"mm^{dims}"
-
-
-def _empty_table(num_classes: int) -> ScoreHistogram:
-    """Return a table without scores; numpy allocates no memory for pages that are never written to."""
-    shape = (num_classes, CELLS)
-    count, hits, distance = np.zeros(shape, np.int64), np.zeros(shape, np.int64), np.zeros(shape)
-    return ScoreHistogram(torch.from_numpy(count), torch.from_numpy(hits), torch.from_numpy(distance))
+    return distance_unit(case) if case.spacing is None else f"mm^{case.logits.ndim - 1}"
 
 
 def _counts_of(case: Case, table: ScoreHistogram, evidence: Evidence) -> CaseCounts:

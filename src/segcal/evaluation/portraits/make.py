@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from segcal.calibrators import Calibrator
+from segcal.calibrators import Calibrator, SigmoidHead
 from segcal.cases import StreamedCase
 from segcal.evaluation.methods import ExclusiveHead, calibrated_slabs, stream_for
 from segcal.evaluation.portraits.maps import (
@@ -88,7 +88,10 @@ def _portraits(
     for k, name in enumerate(channels):
         head = ExclusiveHead(name, Protocol.of(results.settings), k, len(channels))
         own = results.channels.get(name, results)
-        fitted = {method: head.calibrator(calibrator) for method, calibrator in calibrators.items()}
+        fitted = {
+            method: calibrator.channel(k) if isinstance(calibrator, SigmoidHead) else calibrator
+            for method, calibrator in calibrators.items()
+        }
         portrait = _portrait(head.case(case), why, fitted, own)
         yield replace(portrait, channel=name if results.channels else "")
 
