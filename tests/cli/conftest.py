@@ -1,7 +1,8 @@
-"""Data folders and a calibrator that the tests of several commands share."""
+"""Data folders, a calibrator and results that the tests of several commands share: made once, and copied."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,18 +12,28 @@ from support.commands import succeed
 from support.scenes import simulated
 
 
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    """Three cases, of which one is to fit and two are to test."""
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with everything below, which no test may alter."""
+    root = tmp_path_factory.mktemp("made")
     cases = simulated(3, num_classes=3, size=(16, 14), contrast=2.0)
-    write_folder(tmp_path / "data", {"fit": cases[:1], "test": cases[:0:-1]})
-    return tmp_path / "data"
+    write_folder(root / "data", {"fit": cases[:1], "test": cases[:0:-1]})
+    succeed("fit", root / "data", "--method", "ts", "--out", root / "ts")
+    options = ("--calibrators", root / "ts", "--floor", "--patch-size", 6)
+    succeed("evaluate", root / "data", *options, "--out", root / "results")
+    return root
 
 
 @pytest.fixture
-def calibrator(data: Path) -> Path:
-    succeed("fit", data, "--method", "ts", "--out", data.parent / "ts")
-    return data.parent / "ts"
+def data(made: Path, tmp_path: Path) -> Path:
+    """Three cases, of which one is to fit and two are to test."""
+    return Path(shutil.copytree(made / "data", tmp_path / "data"))
+
+
+@pytest.fixture
+def calibrator(made: Path, data: Path) -> Path:
+    """Temperature scaling of the case to fit, beside the data."""
+    return Path(shutil.copytree(made / "ts", data.parent / "ts"))
 
 
 @pytest.fixture
