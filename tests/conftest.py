@@ -60,6 +60,14 @@ def set_threads() -> Iterator[Callable[[int], None]]:
     torch.set_num_threads(before)
 
 
+@pytest.fixture
+def few_strengths(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let contextual methods choose among few penalties, where the choice is not what is tested."""
+    from support.fits import choose_among_few
+
+    choose_among_few(monkeypatch)
+
+
 @pytest.fixture(autouse=True)
 def without_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing in the tests has to survive a power cut, and thousands of small files would wait for the disk."""

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from segcal import calibrators, create, methods
-from support.strengths import choose_among_few
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -50,10 +49,10 @@ def test_the_readme_counts_the_methods_that_change_labels() -> None:
     assert counted in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.usefixtures("few_strengths")
 @pytest.mark.parametrize("page", WITH_CODE, ids=name_of)
 def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    choose_among_few(monkeypatch)
     monkeypatch.setattr(calibrators, "_METHODS", dict(calibrators._METHODS))  # a page registers a method of its own
     exec(compile(code_of(page), str(page), "exec"), {})
 

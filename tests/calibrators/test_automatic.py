@@ -31,8 +31,8 @@ from segcal.integrations.export import export_onnx
 from segcal.progress import stages_shown
 from segcal.types import Case, InputError
 from support.contracts import CHECKS, Check, Subject
+from support.fits import choose_among_few
 from support.scenes import simulated
-from support.strengths import choose_among_few
 
 QUICK = ("ts", "ets")
 

@@ -22,16 +22,10 @@ from segcal.functional.log_linear import FeaturePixels, Loss, MeanLoss, loss_sum
 from segcal.functional.ridge import RidgePath, Strengths, ridge_path
 from segcal.kernels.dispatch import plain_only
 from segcal.types import Case, InputError
-from support.strengths import choose_among_few
 
 CLASSES = 4
 WEIGHTS = {"entropy": 0.3, "boundary in 25": -2.0}
 OFFSETS = np.array([0.4, -0.4, 0.0, 0.0])
-
-
-@pytest.fixture
-def few_strengths(monkeypatch: pytest.MonkeyPatch) -> None:
-    choose_among_few(monkeypatch)
 
 
 def heated(count: int, size: tuple[int, ...] = (48, 48), seed: int = 0, **settings: Any) -> list[Case]:

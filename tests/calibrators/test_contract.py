@@ -16,18 +16,13 @@ from segcal.calibrators import Calibrator, TemperatureCalibrator, TemperatureSca
 from segcal.types import InputError
 from support.contracts import CHECKS, CUDA_CHECKS, Check, Subject, subject
 from support.program import printed_by
-from support.strengths import choose_among_few
 
 # arguments of fit that make a method of many steps quick enough to be checked
 FIT_SETTINGS: dict[str, dict[str, Any]] = {method: {"epochs": 2} for method in ("lts", "ibts", "auto")}
 
 SUBJECTS = [(method, dims) for method in segcal.methods() for dims in (2, 3)]
+pytestmark = pytest.mark.usefixtures("few_strengths")
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-
-
-@pytest.fixture(autouse=True)
-def _few_strengths(monkeypatch: pytest.MonkeyPatch) -> None:
-    choose_among_few(monkeypatch)
 
 
 @pytest.fixture(scope="module", params=SUBJECTS, ids=lambda chosen: f"{chosen[0]}-{chosen[1]}d")

@@ -20,6 +20,7 @@ from segcal.calibrators.shared.tree import TemperatureTree
 from segcal.cases import reading
 from segcal.data.sample.scenes import Scene, simulate
 from segcal.training.progress import Epoch, History
+from support.fits import mean_nll
 from support.nine_convolutions import NineConvolutions
 
 SIZES = {2: (11, 14), 3: (6, 7, 9)}
@@ -31,14 +32,6 @@ def cases_of(scenes: list[Scene]) -> list[Case]:
 
 def tensors(case: Case) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.as_tensor(case.logits)[None], torch.as_tensor(case.image)[None]
-
-
-def mean_nll(calibrator: LocalTemperatureScaling, cases: list[Case]) -> float:
-    losses = []
-    for case in cases:
-        probs = calibrator.predict_proba(torch.as_tensor(case.logits)[None]).double()
-        losses.append(-probs.gather(1, torch.as_tensor(case.labels).long()[None, None]).log().flatten())
-    return float(torch.cat(losses).mean())
 
 
 def random_tree(dims: int, channels: int, **options: object) -> TemperatureTree:

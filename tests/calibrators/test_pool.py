@@ -17,22 +17,12 @@ import segcal
 from segcal.calibrators import PooledPasses
 from segcal.types import Case, InputError
 from support.contracts import CHECKS, Check, Subject, assert_same_state, subject
-from support.passes import CLASSES, SIZE, looks
-from support.strengths import choose_among_few
+from support.fits import mean_nll, pool_of_passes
+from support.scenes import PASS_CLASSES as CLASSES
+from support.scenes import PASS_SIZE as SIZE
+from support.scenes import several_passes
 
-
-@pytest.fixture(autouse=True)
-def _few_strengths(monkeypatch: pytest.MonkeyPatch) -> None:
-    choose_among_few(monkeypatch)
-
-
-def mean_nll(calibrator: segcal.Calibrator, cases: list[Case]) -> float:
-    parts = []
-    for case in cases:
-        for slab in calibrator.calibrate_case(case):
-            labels = torch.as_tensor(np.array(case.labels)[slab.rows]).long()
-            parts.append(torch.nn.functional.cross_entropy(slab.logits().double()[0].flatten(1).T, labels.flatten()))
-    return float(torch.stack(parts).mean())
+pytestmark = pytest.mark.usefixtures("few_strengths")
 
 
 def tensors(case: Case) -> tuple[Tensor, Tensor]:
@@ -41,16 +31,12 @@ def tensors(case: Case) -> tuple[Tensor, Tensor]:
 
 @pytest.fixture(scope="module")
 def helped() -> PooledPasses:
-    with pytest.MonkeyPatch.context() as patch:
-        choose_among_few(patch)
-        found = segcal.create("pool", CLASSES).fit(looks(8))
-    assert isinstance(found, PooledPasses)
-    return found
+    return pool_of_passes()
 
 
 def test_passes_that_help_are_used_and_labels_kept(helped: PooledPasses) -> None:
-    test = looks(4, seed=1)
-    single = segcal.create("cts", CLASSES).fit(looks(8))
+    test = several_passes(4, seed=1)
+    single = segcal.create("cts", CLASSES).fit(several_passes(8))
     assert mean_nll(helped, test) < 0.9 * mean_nll(single, test)
     details = helped.fit_report_.details
     assert helped.uses_passes
@@ -68,7 +54,8 @@ def test_passes_that_help_are_used_and_labels_kept(helped: PooledPasses) -> None
 def test_passes_that_only_disturb_are_not_used() -> None:
     random = np.random.default_rng(2)
     cases = [
-        replace(case, passes=(9 * random.normal(size=(2, CLASSES, *SIZE))).astype(np.float32)) for case in looks(8)
+        replace(case, passes=(9 * random.normal(size=(2, CLASSES, *SIZE))).astype(np.float32))
+        for case in several_passes(8)
     ]
     pool, single = (segcal.create(method, CLASSES).fit(cases) for method in ("pool", "cts"))
     details = pool.fit_report_.details
@@ -86,7 +73,7 @@ def test_one_useless_pass_among_good_ones_gets_little_weight() -> None:
     random = np.random.default_rng(3)
     cases = [
         replace(case, passes=[case.each_pass[0], (9 * random.normal(size=(CLASSES, *SIZE))).astype(np.float32)])
-        for case in looks(8)
+        for case in several_passes(8)
     ]
     weights = segcal.create("pool", CLASSES).fit(cases).fit_report_.details["weights"]
     assert weights[2] < 0.1
@@ -95,13 +82,15 @@ def test_one_useless_pass_among_good_ones_gets_little_weight() -> None:
 
 def test_passes_are_compared_with_scores_that_know_nothing() -> None:
     random = np.random.default_rng(3)
-    noise = [replace(case, logits=random.normal(size=(CLASSES, *SIZE)).astype(np.float32)) for case in looks(6)]
+    noise = [
+        replace(case, logits=random.normal(size=(CLASSES, *SIZE)).astype(np.float32)) for case in several_passes(6)
+    ]
     found = segcal.create("pool", CLASSES).fit(noise)
     assert found.fit_report_.nll_after <= found.fit_report_.nll_before
 
 
 def test_evaluate_reads_the_passes(helped: PooledPasses) -> None:
-    test = looks(4, seed=1)
+    test = several_passes(4, seed=1)
     rows = segcal.evaluate(test, {"UC": None, "POOL": helped}, num_classes=CLASSES, patches=0).to_frame()
     nll = rows.query("metric == 'nll' and region == 'all'").groupby("method")["value"].mean()
     assert nll["POOL"] == pytest.approx(mean_nll(helped, test), rel=1e-5)
@@ -109,23 +98,23 @@ def test_evaluate_reads_the_passes(helped: PooledPasses) -> None:
 
 
 def test_cases_without_passes_give_cts() -> None:
-    cases = [replace(case, passes=None) for case in looks(6)]
+    cases = [replace(case, passes=None) for case in several_passes(6)]
     pool, single = (segcal.create(method, CLASSES).fit(cases) for method in ("pool", "cts"))
     assert pool.fit_report_.details["why"] == "the cases have no further passes"
-    logits, _ = tensors(looks(1)[0])
+    logits, _ = tensors(several_passes(1)[0])
     assert torch.equal(pool(logits), single(logits))
 
 
 def test_one_group_shows_whether_equal_weights_help() -> None:
-    pool = segcal.create("pool", CLASSES).fit([replace(case, group="all") for case in looks(3)])
+    pool = segcal.create("pool", CLASSES).fit([replace(case, group="all") for case in several_passes(3)])
     assert pool.fit_report_.details["weights"] == pytest.approx([1 / 3] * 3)
     assert any("belong to one image or group" in warning for warning in pool.fit_report_.warnings)
 
 
 def test_free_labels_are_those_of_the_pool_and_counted() -> None:
-    pool = segcal.create("pool", CLASSES, free_labels=True).fit(looks(8))
+    pool = segcal.create("pool", CLASSES, free_labels=True).fit(several_passes(8))
     right = moved = pixels = 0
-    for case in looks(4, seed=1):
+    for case in several_passes(4, seed=1):
         logits, passes = tensors(case)
         labels, raw = pool(logits, None, passes).argmax(1), logits.argmax(1)
         truth = torch.as_tensor(case.labels)[None]
@@ -138,7 +127,7 @@ def test_free_labels_are_those_of_the_pool_and_counted() -> None:
 
 
 def test_other_passes_than_those_of_the_fit_are_refused(helped: PooledPasses) -> None:
-    logits, passes = tensors(looks(1)[0])
+    logits, passes = tensors(several_passes(1)[0])
     for given, got in ((None, 0), (passes[:, :1], 1)):
         with pytest.raises(InputError, match=f"needs the 2 passes that it was fitted with, got {got}"):
             helped(logits, None, given)
@@ -147,7 +136,7 @@ def test_other_passes_than_those_of_the_fit_are_refused(helped: PooledPasses) ->
     with pytest.raises(InputError, match="got nan"):
         helped(logits, None, passes * torch.nan)
     with pytest.raises(InputError, match="got 0 of case 'other'"):
-        helped.fit([*looks(2), replace(looks(1)[0], name="other", passes=None)])
+        helped.fit([*several_passes(2), replace(several_passes(1)[0], name="other", passes=None)])
 
 
 def test_a_pool_is_saved_with_its_weights(helped: PooledPasses, tmp_path: Path) -> None:
@@ -156,7 +145,7 @@ def test_a_pool_is_saved_with_its_weights(helped: PooledPasses, tmp_path: Path) 
     assert_same_state(loaded, helped)
     assert loaded.fit_report_ == helped.fit_report_
     assert loaded.uses_passes
-    logits, passes = tensors(looks(1)[0])
+    logits, passes = tensors(several_passes(1)[0])
     assert torch.equal(loaded(logits, None, passes), helped(logits, None, passes))
 
 
@@ -167,7 +156,7 @@ def test_the_weights_of_a_damaged_pool_are_refused(helped: PooledPasses) -> None
 
 
 def test_slabs_with_passes_give_what_the_whole_gives(helped: PooledPasses) -> None:
-    case = looks(1)[0]
+    case = several_passes(1)[0]
     with mock.patch("segcal.cases.reading.SLAB", 8 * SIZE[1] * CLASSES * 3):
         parts = [slab.logits() for slab in helped.calibrate_case(case)]
     assert len(parts) == 3
@@ -176,7 +165,7 @@ def test_slabs_with_passes_give_what_the_whole_gives(helped: PooledPasses) -> No
 
 
 def test_fitting_in_slabs_and_from_lists_of_passes_gives_the_same(helped: PooledPasses) -> None:
-    cases = [replace(case, passes=list(case.each_pass)) for case in looks(8)]
+    cases = [replace(case, passes=list(case.each_pass)) for case in several_passes(8)]
     assert_same_state(segcal.create("pool", CLASSES).fit(case for case in cases), helped)
     with mock.patch("segcal.cases.reading.SLAB", 8 * SIZE[1] * CLASSES * 3):
         in_slabs = segcal.create("pool", CLASSES).fit(cases)
@@ -250,7 +239,7 @@ def test_contract_with_passes(pooled: Subject, check: Check, tmp_path: Path, mon
 
 
 def test_an_automatic_choice_takes_the_pool_where_passes_help(tmp_path: Path) -> None:
-    cases, among = looks(8), ("ts", "cts", "pool")
+    cases, among = several_passes(8), ("ts", "cts", "pool")
     auto = segcal.create("auto", CLASSES, candidates=among).fit(cases)
     details = auto.fit_report_.details
     assert details["chosen"] == "pool"

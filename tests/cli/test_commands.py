@@ -14,15 +14,14 @@ import torch
 from PIL import Image
 
 import segcal
-from segcal.calibrators import Calibrator
 from segcal.cli.app import COMMANDS
 from segcal.data.folders.folder import open_folder
 from segcal.data.folders.writer import write_folder
 from segcal.evaluation.recommendation import recommend
 from segcal.evaluation.results import Results
 from support.commands import done, everything, refuse, run, succeed, succeed_json
+from support.fits import mean_nll
 from support.scenes import simulated
-from support.strengths import choose_among_few
 
 QUICK = ("--epochs", 2, "--set", "learning_rate=1e-3", "batch_size=2", "--seed", 1, "--device", "cpu")
 
@@ -313,7 +312,7 @@ def test_learned_methods_are_fitted_and_applied(learned: Path, method: str) -> N
     assert (report["steps"], report["cases"]) == (2, 3)
     assert set(fitted.fit_report_.names) == {f"scene-00{k}" for k in range(3)}
     assert everything(checkpoints)
-    nll = mean_nll(fitted, open_folder(learned, split="validation")[0])
+    nll = mean_nll(fitted, open_folder(learned, split="validation"))
     assert report["details"]["validation_nll"] == pytest.approx(nll, rel=1e-5)
     for dtype in ("float32", "float16"):
         out = learned.parent / dtype
@@ -328,8 +327,8 @@ def test_learned_methods_are_fitted_and_applied(learned: Path, method: str) -> N
             assert (np.ptp(heat) == 0) == (method == "ibts")
 
 
-def test_auto_tells_what_it_took(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    choose_among_few(monkeypatch)
+@pytest.mark.usefixtures("few_strengths")
+def test_auto_tells_what_it_took(tmp_path: Path) -> None:
     cases = simulated(5, num_classes=3, size=(16, 14), contrast=2.0)
     write_folder(tmp_path / "data", {"fit": cases})
     unlimited = ("--epochs", 1, "--set", "time_limit=none")
@@ -353,13 +352,6 @@ def test_auto_tells_what_it_took(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert "candidates must be among ts, ets" in refuse(*asked, "candidates=best")
     words = refuse(*asked, f"checkpoint={tmp_path}")
     assert "'auto' has no setting 'checkpoint'; the settings are bounds, candidates, time_limit, epochs" in words
-
-
-def mean_nll(calibrator: Calibrator, case: segcal.Case) -> float:
-    with torch.no_grad():
-        calibrated = calibrator(torch.as_tensor(np.array(case.logits))[None])
-    truth = torch.as_tensor(np.array(case.labels)).long()[None]
-    return float(torch.nn.functional.cross_entropy(calibrated, truth))
 
 
 def test_learned_methods_see_images_and_settings(learned: Path) -> None:

@@ -35,11 +35,11 @@ from segcal.evaluation.portraits import (
 )
 from segcal.evaluation.portraits.model import Thinning
 from segcal.evaluation.results import Results
-from support.passes import looks
-from support.scenes import simulated
-from support.strengths import choose_among_few
+from support.fits import pool_of_passes
+from support.scenes import several_passes, simulated, softmax
 
 VOID = 9
+Pooled = tuple[list[Case], dict[str, Any], Results]
 
 
 def scenes(count: int = 6, size: tuple[int, ...] = (30, 26)) -> list[Case]:
@@ -55,11 +55,6 @@ def measured(cases: list[Case], methods: dict[str, Any] | None = None, **options
 def one(portrait: Portrait, kind: str, method: str = "") -> Layer:
     (layer,) = [layer for layer in portrait.layers if (layer.kind, layer.method) == (kind, method)]
     return layer
-
-
-def softmax(logits: Any) -> Any:
-    exponential = np.exp(logits - logits.max(axis=0))
-    return exponential / exponential.sum(axis=0)
 
 
 def test_worst_typical_and_best_are_chosen() -> None:
@@ -154,18 +149,16 @@ def test_pieces_and_thinning_do_not_change_the_best_temperature(
     np.testing.assert_array_equal(local_optimum(slabs, labels, window, thinned), thinned(whole))
 
 
-def pooled(monkeypatch: pytest.MonkeyPatch) -> tuple[list[Case], dict[str, Any]]:
-    """Cases with passes, and methods of which two use them."""
-    choose_among_few(monkeypatch)
-    cases = looks(8)
-    methods = {"UC": None, "TS": create("ts", 3).fit(cases), "POOL": create("pool", 3).fit(cases)}
-    assert methods["POOL"].uses_passes
-    return cases[:2], {**methods, "AGAIN": methods["POOL"]}
+@pytest.fixture(scope="module")
+def pooled() -> Pooled:
+    """Cases with passes, methods of which two use them, and their results."""
+    cases, pool = several_passes(8), pool_of_passes()
+    methods = {"UC": None, "TS": create("ts", 3).fit(cases), "POOL": pool, "AGAIN": pool}
+    return cases[:2], methods, measured(cases[:2], methods)[0]
 
 
-def test_disagreement_is_the_mutual_information_of_label_and_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    cases, methods = pooled(monkeypatch)
-    results, _ = measured(cases, methods)
+def test_disagreement_is_the_mutual_information_of_label_and_pass(pooled: Pooled) -> None:
+    cases, methods, results = pooled
     for case, portrait in zip(cases, make_portraits(cases, methods, results, [c.name for c in cases]), strict=True):
         (layer,) = [layer for layer in portrait.layers if layer.kind == "disagreement"]  # shared by both pools
         probs = [softmax(np.asarray(scores, dtype=np.float64)) for scores in (case.logits, *case.each_pass)]
@@ -180,28 +173,26 @@ def test_disagreement_is_the_mutual_information_of_label_and_pass(monkeypatch: p
         np.testing.assert_allclose(layer.numbers(), expected, atol=layer.high / LEVELS / 2 + 1e-5)
 
 
-def test_passes_in_slabs_disagree_as_the_whole_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    cases, methods = pooled(monkeypatch)
-    results, _ = measured(cases, methods)
+def test_passes_in_slabs_disagree_as_the_whole_does(pooled: Pooled, monkeypatch: pytest.MonkeyPatch) -> None:
+    cases, methods, results = pooled
     whole, _ = make_portraits(cases, methods, results)
     monkeypatch.setattr("segcal.cases.reading.SLAB", 5 * 3 * 18)
     parts, _ = make_portraits(cases, methods, results)
     np.testing.assert_array_equal(one(whole, "disagreement").values, one(parts, "disagreement").values)
 
 
-def test_only_methods_that_use_passes_have_a_map_of_disagreement(monkeypatch: pytest.MonkeyPatch) -> None:
-    cases, methods = pooled(monkeypatch)
+@pytest.mark.usefixtures("few_strengths")
+def test_only_methods_that_use_passes_have_a_map_of_disagreement(pooled: Pooled) -> None:
+    cases, methods, _ = pooled
     without = {name: methods[name] for name in ("UC", "TS")}
-    alone = create("pool", 3).fit([replace(case, passes=None) for case in looks(6)])
+    alone = create("pool", 3).fit([replace(case, passes=None) for case in several_passes(6)])
     for chosen in (without, {**without, "POOL": alone}):
         results, _ = measured(cases, chosen)
         assert all(portrait.layer("disagreement") is None for portrait in make_portraits(cases, chosen, results))
 
 
-def test_a_map_of_disagreement_survives_the_way_to_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    cases, methods = pooled(monkeypatch)
-    results, _ = measured(cases, methods)
-    portraits = make_portraits(cases, methods, results)
+def test_a_map_of_disagreement_survives_the_way_to_disk(pooled: Pooled, tmp_path: Path) -> None:
+    portraits = make_portraits(*pooled)
     save_portraits(portraits, tmp_path)
     for one_way, back in zip(portraits, load_portraits(tmp_path), strict=True):
         np.testing.assert_array_equal(one(back, "disagreement").numbers(), one(one_way, "disagreement").numbers())

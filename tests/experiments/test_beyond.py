@@ -17,8 +17,8 @@ from experiments.beyond.table import tables
 from experiments.datasets.camvid import sequence_of
 from segcal import InputError
 from support.camvid_tree import NAMES, write_camvid
+from support.fits import choose_among_few
 from support.program import printed_by
-from support.strengths import choose_among_few
 
 JOB = "fc-densenettiny-ce-0"
 

@@ -40,7 +40,7 @@ from segcal import InputError, evaluate, load
 from segcal.calibrators import DirichletCalibration, LocalTemperatureScaling, TemperatureCalibrator, TemperatureScaling
 from segcal.losses import FocalLoss, MMCELoss
 from support.camvid_tree import NAMES, write_camvid
-from support.strengths import choose_among_few
+from support.fits import choose_among_few
 
 REAL = Path(__file__).parents[3] / "shared" / "data" / "camvid"
 needs_data = pytest.mark.skipif(not REAL.is_dir(), reason=f"needs CamVid in '{REAL}'")

@@ -17,7 +17,7 @@ from experiments.passes.table import tables
 from experiments.passes.views import ORIGINAL, seen
 from segcal import InputError
 from support.camvid_tree import write_camvid
-from support.strengths import choose_among_few
+from support.fits import choose_among_few
 
 
 def test_views_of_a_network_that_looks_at_single_pixels_are_aligned() -> None:

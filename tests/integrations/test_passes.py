@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import segcal
 from segcal.integrations.passes import PassRunner
 from segcal.types import InputError
-from support.strengths import choose_among_few
+from support.fits import choose_among_few
 
 CLASSES = 3
 

@@ -21,9 +21,8 @@ from segcal.data.sample.scenes import simulate
 from segcal.evaluation.decisions import decide
 from segcal.evaluation.portraits import make_portraits
 from segcal.report import write_decisions_page, write_page
-from support.passes import looks
-from support.scenes import simulated
-from support.strengths import choose_among_few
+from support.fits import pool_of_passes
+from support.scenes import several_passes, simulated
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = (
@@ -87,10 +86,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def write_passes(path: Path) -> None:
     """The page of cases with two further passes, which a method uses."""
-    with pytest.MonkeyPatch.context() as patch:
-        choose_among_few(patch)
-        cases = looks(6)
-        methods = {"UC": None, "POOL": create("pool", 3).fit(cases)}
+    cases, methods = several_passes(6), {"UC": None, "POOL": pool_of_passes()}
     results = evaluate(cases, methods, num_classes=3, repetitions=5, patch_size=8, patches=2)
     write_page(results, path, make_portraits(cases, methods, results, ["case 0"]))
 

@@ -58,6 +58,21 @@ def noisy(count: int = 3, classes: int = 4, size: tuple[int, ...] = (30, 24), se
     return cases
 
 
+PASS_CLASSES, PASS_SIZE = 3, (24, 18)
+
+
+def several_passes(count: int, passes: int = 2, noise: float = 3.0, seed: int = 0) -> list[Case]:
+    """Return overconfident networks that see the same blocks with noise of their own, so that their mean knows more."""
+    random = np.random.default_rng(seed)
+    cases = []
+    for number in range(count):
+        labels = np.kron(random.integers(0, PASS_CLASSES, (4, 3)), np.ones((6, 6), int)).astype(np.uint8)
+        signal = 4.0 * np.eye(PASS_CLASSES)[labels].transpose(2, 0, 1)
+        members = (signal + noise * random.normal(size=(1 + passes, PASS_CLASSES, *PASS_SIZE))).astype(np.float32)
+        cases.append(Case(f"case {number}", members[0], labels, passes=members[1:]))
+    return cases
+
+
 def degenerate() -> dict[str, list[Case]]:
     """Three classes, of which the labels say too little, or nothing that agrees with the logits."""
     rng = np.random.default_rng(0)
