@@ -8,9 +8,10 @@ import importlib.util
 import re
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -44,15 +45,27 @@ pytestmark = [
 ]
 
 
-@dataclass
-class Opened:
-    """A page, and what it should never do."""
+class Opened(NamedTuple):
+    """A page whose sections are unfolded, and how many were folded."""
 
     page: Any
-    errors: list[str] = field(default_factory=list)
-    requests: list[str] = field(default_factory=list)
-    dialogs: list[str] = field(default_factory=list)
-    folded: int = 0
+    folded: int
+
+
+@contextmanager
+def opening(browser: Any, path: Path, width: int = 1200, scheme: Any = "light") -> Iterator[Any]:
+    """A page that must not fail, ask, or fetch anything."""
+    size = {"width": width, "height": 900}
+    page = browser.new_page(viewport=size, color_scheme=scheme, reduced_motion="reduce")
+    wrong: list[str] = []
+    page.on("console", lambda message: message.type == "error" and wrong.append(message.text))
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("request", lambda request: request.url.startswith(("data:", path.as_uri())) or wrong.append(request.url))
+    page.on("dialog", lambda dialog: (wrong.append(dialog.message), dialog.dismiss()))
+    page.goto(path.as_uri())
+    yield page
+    assert wrong == []
+    page.close()
 
 
 @pytest.fixture(scope="module")
@@ -136,22 +149,11 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def opened(browser: Any, written: dict[str, Path], request: pytest.FixtureRequest) -> Iterator[Opened]:
-    kind = getattr(request, "param", "images")
-    found = Opened(browser.new_page(viewport={"width": 1200, "height": 900}, reduced_motion="reduce"))
-    page = found.page
-    page.on("console", lambda message: message.type == "error" and found.errors.append(message.text))
-    page.on("pageerror", lambda error: found.errors.append(str(error)))
-    page.on("request", lambda request: found.requests.append(request.url))
-    page.on("dialog", lambda dialog: (found.dialogs.append(dialog.message), dialog.dismiss()))
-    page.goto(written[kind].as_uri())
-    page.wait_for_selector("#cases canvas", state="attached")
-    found.folded = page.locator("details.folded:not([open])").count()
-    page.evaluate("document.querySelectorAll('details.folded').forEach(one => { one.open = true; })")
-    yield found
-    assert found.errors == []
-    assert found.dialogs == []
-    assert [url for url in found.requests if not url.startswith(("data:", written[kind].as_uri()))] == []
-    page.close()
+    with opening(browser, written[getattr(request, "param", "images")]) as page:
+        page.wait_for_selector("#cases canvas", state="attached")
+        folded = page.locator("details.folded:not([open])").count()
+        page.evaluate("document.querySelectorAll('details.folded').forEach(one => { one.open = true; })")
+        yield Opened(page, folded)
 
 
 def column(page: Any, place: str, number: int) -> list[float]:
@@ -351,12 +353,10 @@ LOW_CONTRAST = """() => {
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_has_the_contrast_of_wcag_aa(browser: Any, written: dict[str, Path], scheme: Any) -> None:
-    page = browser.new_page(color_scheme=scheme, viewport={"width": 1200, "height": 900})
-    page.goto(written["images"].as_uri())
-    page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
-    page.wait_for_selector("#cases canvas")
-    assert page.evaluate(LOW_CONTRAST) == []
-    page.close()
+    with opening(browser, written["images"], scheme=scheme) as page:
+        page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
+        page.wait_for_selector("#cases canvas")
+        assert page.evaluate(LOW_CONTRAST) == []
 
 
 @pytest.mark.parametrize("opened", ["images", "volumes", "explained", "passes"], indirect=True)
@@ -457,6 +457,10 @@ def test_a_volume_lies_as_radiologists_read_it(opened: Opened) -> None:
     coronal = page.locator("#cases .planes canvas").nth(1)
     box = coronal.bounding_box()
     assert 0.3 < box["width"] / box["height"] < 3.1  # however thick the slices are
+    heights = page.locator("#cases .planes .letter").evaluate_all(
+        "all => all.map(one => one.getBoundingClientRect().height)"
+    )
+    assert min(heights) > 8  # pixels on the screen: no letter is squeezed with its slice
     coronal.click(position={"x": 2, "y": 2})
     assert labels.all_inner_texts() == ["axial: 12 of 12", "coronal: 11 of 20", "sagittal: 1 of 24"]
     coronal.focus()
@@ -488,18 +492,16 @@ def test_keys_and_clicks_move_through_a_volume(opened: Opened) -> None:
 
 
 def test_the_menu_of_a_phone_holds_every_section(browser: Any, written: dict[str, Path]) -> None:
-    page = browser.new_page(viewport={"width": 400, "height": 800}, reduced_motion="reduce")
-    page.goto(written["images"].as_uri())
-    links = page.locator("#nav a")
-    assert not links.first.is_visible()
-    page.locator("#menu").click()
-    for link in links.all():
-        box = link.bounding_box()
-        assert 0 <= box["x"] < box["x"] + box["width"] <= 400
-    links.last.click()
-    page.wait_for_function("Math.abs(document.querySelector('#how').getBoundingClientRect().top) < 800")
-    assert not links.first.is_visible()
-    page.close()
+    with opening(browser, written["images"], width=400) as page:
+        links = page.locator("#nav a")
+        assert not links.first.is_visible()
+        page.locator("#menu").click()
+        for link in links.all():
+            box = link.bounding_box()
+            assert 0 <= box["x"] < box["x"] + box["width"] <= 400
+        links.last.click()
+        page.wait_for_function("Math.abs(document.querySelector('#how').getBoundingClientRect().top) < 800")
+        assert not links.first.is_visible()
 
 
 @pytest.mark.parametrize("opened", ["explained"], indirect=True)
@@ -517,14 +519,12 @@ def test_the_axis_of_many_factors_stays_in_sight(opened: Opened) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_follows_the_system_and_the_button(browser: Any, written: dict[str, Path], scheme: Any) -> None:
-    page = browser.new_page(color_scheme=scheme, viewport={"width": 400, "height": 800})
-    page.goto(written["images"].as_uri())
     shade = "getComputedStyle(document.body).backgroundColor.match(/\\d+/g)[0] < 128 ? 'dark' : 'light'"
-    assert page.evaluate(shade) == scheme
-    page.locator("#theme").click()
-    assert page.evaluate(shade) != scheme
-    assert page.evaluate("document.documentElement.scrollWidth") == 400  # nothing sticks out on a phone
-    page.close()
+    with opening(browser, written["images"], width=400, scheme=scheme) as page:
+        assert page.evaluate(shade) == scheme
+        page.locator("#theme").click()
+        assert page.evaluate(shade) != scheme
+        assert page.evaluate("document.documentElement.scrollWidth") == 400  # nothing sticks out on a phone
 
 
 def test_decisions_on_a_page_of_their_own(browser: Any, tmp_path: Path) -> None:
@@ -535,25 +535,19 @@ def test_decisions_on_a_page_of_their_own(browser: Any, tmp_path: Path) -> None:
     for many in (len(cases), 4):
         rules = decide(cases[:many], methods, num_classes=3, class_names=names)
         write_decisions_page(rules, tmp_path / f"{many}.html")
-        page, errors = browser.new_page(viewport={"width": 1200, "height": 900}), []
-        page.on("console", lambda message, seen=errors: message.type == "error" and seen.append(message.text))
-        page.on("pageerror", lambda error, seen=errors: seen.append(str(error)))
-        page.on("dialog", lambda dialog, seen=errors: (seen.append(dialog.message), dialog.dismiss()))
-        page.goto((tmp_path / f"{many}.html").as_uri())
-        shown = page.locator("#decisions")
-        assert EVIL_CLASS in shown.inner_text()
-        assert shown.locator("svg[role=img]").count() == 2
-        assert ("needs 9 images" in shown.inner_text()) == (many == 4)
-        tables = shown.locator("table")
-        assert tables.count() == 4
-        assert tables.first.locator("tbody tr").count() == 6
-        if many > 4:
-            first = float(tables.first.locator("tbody tr td:nth-child(3)").first.inner_text())
-            assert first == pytest.approx(rules.thresholds["threshold"][0], rel=1e-2)
-            point_at(page, shown.locator("svg[role=img] .column").last)  # the one on top, where methods agree
-            assert "kept" in page.locator("#tip").inner_text()
-        assert errors == []
-        page.close()
+        with opening(browser, tmp_path / f"{many}.html") as page:
+            shown = page.locator("#decisions")
+            assert EVIL_CLASS in shown.inner_text()
+            assert shown.locator("svg[role=img]").count() == 2
+            assert ("needs 9 images" in shown.inner_text()) == (many == 4)
+            tables = shown.locator("table")
+            assert tables.count() == 4
+            assert tables.first.locator("tbody tr").count() == 6
+            if many > 4:
+                first = float(tables.first.locator("tbody tr td:nth-child(3)").first.inner_text())
+                assert first == pytest.approx(rules.thresholds["threshold"][0], rel=1e-2)
+                point_at(page, shown.locator("svg[role=img] .column").last)  # the one on top, where methods agree
+                assert "kept" in page.locator("#tip").inner_text()
 
 
 def test_decisions_about_sigmoid_channels(browser: Any, tmp_path: Path) -> None:
@@ -564,14 +558,9 @@ def test_decisions_about_sigmoid_channels(browser: Any, tmp_path: Path) -> None:
     cases = [Case(str(k), logits[k], masks[k]) for k in range(4)]
     rules = decide(cases, {"UC": None}, num_classes=2, activation="sigmoid", class_names=("core", EVIL_CLASS))
     write_decisions_page(rules, tmp_path / "page.html")
-    page, errors = browser.new_page(viewport={"width": 1200, "height": 900}), []
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    page.on("dialog", lambda dialog: (errors.append(dialog.message), dialog.dismiss()))
-    page.goto((tmp_path / "page.html").as_uri())
-    shown = page.locator("#decisions")
-    assert shown.locator("svg[role=img]").count() == 4
-    assert shown.locator("table").first.locator("tbody tr").count() == 2
-    headings = shown.locator("h3").all_inner_texts()
-    assert [text.partition(": ")[0] for text in headings[1:5]] == ["core", "core", EVIL_CLASS, EVIL_CLASS]
-    assert errors == []
-    page.close()
+    with opening(browser, tmp_path / "page.html") as page:
+        shown = page.locator("#decisions")
+        assert shown.locator("svg[role=img]").count() == 4
+        assert shown.locator("table").first.locator("tbody tr").count() == 2
+        headings = shown.locator("h3").all_inner_texts()
+        assert [text.partition(": ")[0] for text in headings[1:5]] == ["core", "core", EVIL_CLASS, EVIL_CLASS]

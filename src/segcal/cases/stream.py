@@ -365,8 +365,8 @@ def _without_maps(case: Case, stored: Tensor) -> Case | None:
     if stored.device.type != "cpu":
         return None
     copies: dict[str, Any] = {name: stored.numpy() if name == "logits" else np.array(mapped[name]) for name in mapped}
-    passes = None if case.passes is None else [np.array(scores) for scores in case.each_pass]
-    return replace(case, **copies, passes=passes)
+    passes = [np.array(scores) if is_mapped(scores) else scores for scores in case.each_pass]
+    return replace(case, **copies, passes=passes or None)
 
 
 def _bytes(case: Case) -> int:

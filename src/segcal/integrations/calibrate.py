@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sized
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -101,8 +100,8 @@ def calibrate(
     prefix, progress = f"rank{rank}-" if world > 1 else "", progress and rank == 0
     kept, held_out = SpilledCases(in_memory), SpilledCases(in_memory)
     with torch.random.fork_rng(devices=[]):  # each loop over a DataLoader draws a number
-        with _shown(loader, "predicting", progress) as batches:
-            predicted = predict(batches, prefix=prefix)
+        with progress_of("predicting", hidden=not progress) as bar:
+            predicted = predict(bar.track(loader, task_id=bar.task_ids[0]), prefix=prefix)
             if (first := next(predicted, None)) is None:
                 raise no_cases(loader, "batch", "loader")
             calibrator = _created(method, first, 0 if logits_only else _channels(first), settings)
@@ -111,7 +110,8 @@ def calibrate(
             kept.extend(_needed(chain([first], predicted), reads_images))
         kept.share()
         if validation is not None:
-            with _shown(validation, "predicting validation", progress) as batches:
+            with progress_of("predicting validation", hidden=not progress) as bar:
+                batches = bar.track(validation, task_id=bar.task_ids[0])
                 held_out.extend(_needed(predict(batches, prefix=f"{prefix}validation-"), reads_images))
             held_out.share()
             if not held_out.cases:
@@ -124,24 +124,6 @@ def calibrate(
     for warning in calibrator.fit_report_.warnings:
         warnings.warn(warning, CalibrationWarning, stacklevel=2)
     return CalibratedModel(model, calibrator.to(device_of(model)), passes)
-
-
-@contextmanager
-def _shown(loader: Iterable[Any], what: str, progress: bool) -> Iterator[Iterator[Any]]:
-    """Give the batches of a loader, under a progress bar."""
-    try:
-        total = len(loader) if isinstance(loader, Sized) else None
-    except TypeError:  # a DataLoader of an IterableDataset
-        total = None
-    with progress_of(what, total=total, hidden=not progress) as bar:
-        (task,) = bar.task_ids
-
-        def advancing() -> Iterator[Any]:
-            for batch in loader:
-                yield batch
-                bar.advance(task)
-
-        yield advancing()
 
 
 def _needed(cases: Iterable[Case], reads_images: bool) -> Iterator[Case]:

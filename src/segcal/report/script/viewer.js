@@ -26,6 +26,12 @@ class CaseView {
     const rank = other => this.toward ? ['SI', 'AP', 'LR'].findIndex(pair => pair.includes(this.toward[other])) : other;
     return [0, 1, 2].filter(other => other !== axis).sort((a, b) => rank(a) - rank(b));
   }
+  // Width and height of a slice as it is drawn, whose sides differ by a limited factor, however thick the slices are.
+  drawn(axis) {
+    const [rows, columns] = this.plane(axis), width = this.extent[columns], height = this.extent[rows];
+    const shown = width / Math.max(1 / LONGEST, Math.min(LONGEST, width / height));
+    return { rows, columns, width, height: shown, stretch: shown / height };
+  }
   flipped(axis) { return this.toward !== null && 'SAR'.includes(this.toward[axis]); }
   shown(value, axis) { return this.flipped(axis) ? this.size[axis] - 1 - value : value; }
   planeName(axis) { return this.toward ? { S: 'axial', I: 'axial', A: 'coronal', P: 'coronal', L: 'sagittal', R: 'sagittal' }[this.toward[axis]] : `axis ${axis + 1}`; }
@@ -63,12 +69,11 @@ class CaseView {
   }
 
   paint({ canvas, bytes, table, axis, holder, overlay }) {
-    const shown = axis ?? this.axis, [rows, columns] = this.plane(shown), w = this.size[columns], h = this.size[rows];
+    const { rows, columns, width, height } = this.drawn(axis ?? this.axis), w = this.size[columns], h = this.size[rows];
     canvas.width = w; canvas.height = h;
-    const ratio = Math.max(1 / LONGEST, Math.min(LONGEST, this.extent[columns] / this.extent[rows]));  // of a few thick slices too
-    holder.style.aspectRatio = String(ratio);
-    holder.style.width = `min(100%, ${(HIGHEST * ratio).toFixed(1)}rem)`;
-    overlay.setAttribute('viewBox', `0 0 ${this.extent[columns]} ${this.extent[rows]}`);
+    holder.style.aspectRatio = String(width / height);
+    holder.style.width = `min(100%, ${(HIGHEST * width / height).toFixed(1)}rem)`;
+    overlay.setAttribute('viewBox', `0 0 ${width} ${height}`);
     const context = canvas.getContext('2d'), out = context.createImageData(w, h), pixel = [...this.position];
     for (let y = 0; y < h; y++) for (let x = 0; x < w; x++) {
       pixel[rows] = this.shown(y, rows); pixel[columns] = this.shown(x, columns);
@@ -92,15 +97,15 @@ class CaseView {
   }
 
   cross(axis, pixel) {
-    const [rows, columns] = this.plane(axis), at = other => (this.shown(pixel[other], other) + .5) / this.size[other] * this.extent[other];
-    return [draw('line', { class: 'cross', x1: at(columns), x2: at(columns), y1: 0, y2: this.extent[rows] }),
-      draw('line', { class: 'cross', x1: 0, x2: this.extent[columns], y1: at(rows), y2: at(rows) })];
+    const { rows, columns, width, height } = this.drawn(axis), at = other => (this.shown(pixel[other], other) + .5) / this.size[other];
+    const x = width * at(columns), y = height * at(rows);
+    return [draw('line', { class: 'cross', x1: x, x2: x, y1: 0, y2: height }), draw('line', { class: 'cross', x1: 0, x2: width, y1: y, y2: y })];
   }
 
   // The directions of the patient at the edges of a slice.
   letters(axis) {
     if (!this.toward) return [];
-    const [rows, columns] = this.plane(axis), width = this.extent[columns], height = this.extent[rows], size = Math.min(width, height) / 12;
+    const { rows, columns, width, height } = this.drawn(axis), size = Math.min(width, height) / 12;
     const opposite = { L: 'R', R: 'L', A: 'P', P: 'A', S: 'I', I: 'S' }, last = other => this.flipped(other) ? opposite[this.toward[other]] : this.toward[other];
     const letter = (x, y, words) => draw('text', { class: 'letter', x, y, 'text-anchor': 'middle', style: `font-size:${size}px;stroke-width:${size / 6}px` }, words);
     return [letter(size * .6, height / 2, opposite[last(columns)]), letter(width - size * .6, height / 2, last(columns)),
@@ -108,14 +113,14 @@ class CaseView {
   }
 
   boxes(axis, which) {
-    const { patches, boxes, kept, spacing } = this.portrait, [rows, columns] = this.plane(axis), place = kept[axis][this.position[axis]];
-    const size = this.extent[columns] / 14, cut = ({ start, stop }) => !this.volume || (place >= start[axis] && place < stop[axis]);
+    const { patches, boxes, kept, spacing } = this.portrait, { rows, columns, width, height, stretch } = this.drawn(axis), place = kept[axis][this.position[axis]];
+    const size = Math.min(width, height) / 14, cut = ({ start, stop }) => !this.volume || (place >= start[axis] && place < stop[axis]);
     const first = ({ start, stop }, other) => this.flipped(other) ? this.extent[other] - stop[other] * spacing[other] : start[other] * spacing[other];
-    const rect = (box, kind) => draw('rect', { class: kind, x: first(box, columns), y: first(box, rows),
-      width: (box.stop[columns] - box.start[columns]) * spacing[columns], height: (box.stop[rows] - box.start[rows]) * spacing[rows] });
+    const rect = (box, kind) => draw('rect', { class: kind, x: first(box, columns), y: stretch * first(box, rows),
+      width: (box.stop[columns] - box.start[columns]) * spacing[columns], height: stretch * (box.stop[rows] - box.start[rows]) * spacing[rows] });
     const all = which === 'all' ? boxes.map(([start, stop]) => ({ start, stop })).filter(cut).map(box => rect(box, 'thin')) : [];
     return [...all, ...patches.map((patch, k) => ({ ...patch, k })).filter(cut).flatMap(patch => [rect(patch, 'shade'), rect(patch, 'light'),
-      draw('text', { x: first(patch, columns) + size * .35, y: first(patch, rows) + size * 1.05, style: `font-size:${size}px;stroke-width:${size / 5}px` }, String(patch.k + 1))])];
+      draw('text', { x: first(patch, columns) + size * .35, y: stretch * first(patch, rows) + size * 1.05, style: `font-size:${size}px;stroke-width:${size / 5}px` }, String(patch.k + 1))])];
   }
 }
 
