@@ -153,7 +153,8 @@ def test_a_temperature_of_almost_one_is_not_called_a_remedy() -> None:
             f"The scores are only just {state}; the best temperature for all images is {factor}, which changes almost "
             "nothing, and it hardly varies between images; "
         )
-    assert advice_of(1.02, 1.02).startswith("The scores are overconfident; the best temperature for all images is 1.02 (ts)")
+    larger = advice_of(1.02, 1.02)
+    assert larger.startswith("The scores are overconfident; the best temperature for all images is 1.02 (ts)")
 
 
 def test_advice_tells_whether_images_agree() -> None:
