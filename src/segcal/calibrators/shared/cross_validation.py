@@ -112,7 +112,7 @@ class CrossValidation:
             f"(standard error {100 * gain.error / base:.1f} %)"
         )
         if chosen == best:
-            return chosen, f"{words}, and no simpler method that is at least as good as {FALLBACK} comes within one standard error"
+            return chosen, f"{words}; no simpler one that is as good as {FALLBACK} comes within one standard error"
         behind = paired_difference(self.scored[chosen].sums, self.scored[best].sums, self.pixels)
         return chosen, f"{words}, {_nearness(behind)} of the best, {best} ({self._nll(best):.4f})"
 

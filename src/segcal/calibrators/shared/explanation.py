@@ -123,8 +123,8 @@ def _sentences(
 def account_of_pairs(offsets: Float64[np.ndarray, "L L"], choice: PairChoice) -> dict[str, Any]:
     """Return the offsets of pairs of classes, how their ridge was chosen, and the largest in words."""
     words = [
-        f"where class {k} is predicted, class {j} is {'more' if offset < 0 else 'less'} likely than the scores suggest: "
-        f"odds x{np.exp(-offset):.2f}"
+        f"where class {k} is predicted, class {j} is {'more' if offset < 0 else 'less'} likely than the scores "
+        f"suggest: odds x{np.exp(-offset):.2f}"
         for k, j, offset in strongest_pairs(offsets, _PAIRS_SHOWN)
     ]
     return {
