@@ -121,20 +121,24 @@ def _listed(texts: Mapping[str, str]) -> str:
 
 
 def _over_seeds(found: Found, title: str) -> list[str]:
-    """The mean of each seed next to each other: what differs less than they do is no difference."""
+    """The mean of each seed next to each other, for methods that all seeds have: what differs less is no difference."""
     parts = []
     for network in sorted({job.network for job in found}):
-        own = {job: results for job, results in found.items() if job.network == network}
-        seeds = sorted({job.seed for job in own})
+        alike = {job: results for job, results in found.items() if job.network == network}
+        seeds = sorted({job.seed for job in alike})
         if len(seeds) < 2:
             continue
         columns = [("ece", "all"), ("ece", "boundary"), ("ece", "local-max"), ("nll", "all"), ("nll", "boundary")]
         rows = []
         for loss in LOSSES:
-            by_seed = {job.seed: results for job, results in own.items() if job.loss == loss}
-            for method in dict.fromkeys(name for results in by_seed.values() for name in results.methods):
-                having = {s: of_methods(one, [method]) for s, one in by_seed.items() if method in one.methods}
-                rows.append([method, *(" / ".join(_mean(having.get(s), *c) for s in seeds) for c in columns)])
+            by_seed = {job.seed: results for job, results in alike.items() if job.loss == loss}
+            if by_seed.keys() < {*seeds}:
+                continue
+            for method in (
+                name for name in by_seed[seeds[0]].methods if all(name in by_seed[s].methods for s in seeds)
+            ):
+                own = [of_methods(by_seed[seed], [method]) for seed in seeds]
+                rows.append([method, *(" / ".join(_mean(one, *c) for one in own) for c in columns)])
         header = ["Method", *(f"{metric} {region}" for metric, region in columns)]
         parts += [f"## FC-DenseNet{network}, seeds {' / '.join(map(str, seeds))}: {title}", lines(header, rows)]
     return parts
@@ -155,9 +159,7 @@ def both_forms(out: Path) -> Found:
     return both
 
 
-def _mean(results: Results | None, metric: str, region: str) -> str:
-    """The mean over images; a dash where the method was not measured."""
-    if results is None:
-        return "-"
+def _mean(results: Results, metric: str, region: str) -> str:
+    """The mean over images."""
     rows = results.frame[(results.frame.metric == metric) & (results.frame.region == region)]
     return f"{rows['value'].mean():.4f}"

@@ -33,6 +33,7 @@ from experiments.versions import versions
 from segcal import Results, evaluate
 from segcal.calibrators import Calibrator
 from segcal.calibrators.local import Preset
+from segcal.evaluation.protocol import PatchRule
 from segcal.files import read_json, staged_file, write_json
 from segcal.integrations.calibrated_model import CalibratedModel
 from segcal.statistics import TESTS, Test
@@ -162,7 +163,7 @@ def measure(options: argparse.Namespace) -> None:
         fitted |= {name + AS_PRINTED * beside: calibrator for name, calibrator in found.items()}
         timings |= {name + AS_PRINTED * beside: seconds for name, seconds in own.items()}
     started = perf_counter()
-    results = evaluate(test, {"UC": None, **fitted}, **_ABOUT, seed=options.seed)
+    results = evaluate(test, {"UC": None, **fitted}, **_ABOUT, seed=options.seed, patch_rule=options.patch_rule)
     results.save(out / "results")
     timings["evaluate"] = perf_counter() - started
     changed = count_changes(test, fitted)
@@ -221,6 +222,12 @@ def _parser() -> argparse.ArgumentParser:
         help="measure: form of IBTS and LTS; with both, each has two rows",
     )
     parser.add_argument("--crop", type=int, help="measure: train IBTS and LTS on random crops of this side")
+    parser.add_argument(
+        "--patch-rule",
+        choices=get_args(PatchRule),
+        default="labelled",
+        help="measure: which Local patches count; paper: all with a pixel in All",
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--test", choices=tuple(TESTS), default="wilcoxon", help="test of significance of the tables")
     parser.add_argument("--beside", choices=("coco",), help="measure: print the paper's numbers beside")

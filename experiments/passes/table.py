@@ -68,10 +68,11 @@ def tables(rows: pd.DataFrame) -> str:
     """All tables as Markdown."""
     tasks = {part: rows[rows["part"] == part] for part in TITLES if part in set(rows["part"])}
     parts = ["## NLL and Brier score against the better of TS and CTS"]
-    for dims in (2, 3):
-        alike = {part: own for part, own in tasks.items() if part.startswith("camvid") == (dims == 2)}
+    pictures = {part: own for part, own in tasks.items() if part.startswith("camvid")}
+    volumes = [{part: own} for part, own in tasks.items() if part not in pictures]  # each has its own passes
+    for alike in (pictures, *volumes):
         for metric, name in (("nll", "NLL"), ("brier", "Brier score")):
-            parts += _against(alike, dims, metric, name) if alike else []
+            parts += _against(alike, 2 if alike is pictures else 3, metric, name) if alike else []
     for part, own in tasks.items():
         parts += [f"## {TITLES[part]}", _counts(own), _values(own)]
     return "\n\n".join(parts)
@@ -86,9 +87,9 @@ def _against(tasks: dict[str, pd.DataFrame], dims: int, metric: str, name: str) 
     header = [f"{name}, All, % of the better", "passes", *(TITLES[part] for part in tasks)]
     body = [["TS or CTS", "0", *(better(own) for own in tasks.values())]]
     for method in methods(dims):
-        if any(method in set(own["method"]) for own in tasks.values()):
+        if any(method in set(own["method"]) and method != better(own) for own in tasks.values()):
             cells = [
-                difference(own, method, better(own), metric, "all") if method != better(own) else ""
+                difference(own, method, better(own), metric, "all") if method != better(own) else "the better"
                 for own in tasks.values()
             ]
             body.append([method, _number(method, dims), *cells])

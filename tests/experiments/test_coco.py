@@ -272,7 +272,7 @@ def test_from_coco_to_the_table(coco: Path, tmp_path: Path, capsys: pytest.Captu
     assert np.load(scores / "logits" / "000000000003.npy", allow_pickle=False).shape == (21, 5, 6)
     images = ["--images", str(coco / "val2017"), "--data", str(scores), "--beside", "coco"]
     few = ["--sizes", "6", "2", "4", "--epochs", "2", "--methods", "ts", "lts", "--learning-rate", "1e-4", "1e-2"]
-    few += ["--preset", "default", "paper"]
+    few += ["--preset", "default", "paper", "--patch-rule", "paper"]
     assert main(["measure", *images, *few, *named, "--out", str(out)]) == 0
     text = capsys.readouterr().out
     assert "10.04(11.54)" in text, "the paper's LTS stands beside"
@@ -286,7 +286,9 @@ def test_from_coco_to_the_table(coco: Path, tmp_path: Path, capsys: pytest.Captu
     assert [len(part) for part in parts] == [6, 2, 4]
     assert len(set.union(*parts)) == 12
     assert set(report["fits"]["LTS"]["names"]) == parts[0]
-    assert set(Results.load(out / "results").frame.case) == parts[2]
+    results = Results.load(out / "results")
+    assert set(results.frame.case) == parts[2]
+    assert results.settings["patch_rule"] == "paper"
 
 
 def test_bad_input_ends_with_status_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

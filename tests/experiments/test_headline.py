@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from experiments.headline import headline
+from experiments.pages import FOLDER
 
 README = Path(__file__).parents[2] / "README.md"
 
 
 def test_the_readme_shows_what_was_measured() -> None:
     assert headline() in README.read_text(encoding="utf-8")
+
+
+def test_the_gain_of_passes_in_the_readme_is_that_of_the_page() -> None:
+    page = (FOLDER / "passes.md").read_text(encoding="utf-8").partition("| NLL, All")[2]
+    text = " ".join(README.read_text(encoding="utf-8").split())
+    scenes = gains("mirror, scale 0.75", page)
+    assert f"`pool` has an NLL {min(scenes):.0f} to {max(scenes):.0f} % below that of CTS on CamVid" in text
+    (volumes,) = gains("other networks", page.partition("| Hippocampus, 200 volumes |")[2])
+    assert f"three further networks lower it by {volumes:.0f} % on the hippocampus" in text
+
+
+def gains(name: str, page: str) -> list[float]:
+    """Return by how many percent the first table of a page says that a set of passes lowers the NLL."""
+    row = re.search(rf"(?m)^\| POOL {name} \| [^|]+ \| (.*) \|$", page)
+    assert row is not None
+    return [-float(cell.split()[0]) for cell in row[1].split(" | ")]

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 
 import pytest
 
-from experiments.beside_paper import paper_numbers
 from experiments.beyond.__main__ import main as beyond
 from experiments.lpba40.__main__ import main as volumes
 from experiments.pages import BEGIN, END, FOLDER, PAGES, filled
@@ -64,21 +62,3 @@ def test_every_digit_of_a_page_is_printed_by_its_command(
     ]
     assert len(shown) >= least
     assert [table for table in shown if table not in printed] == []
-
-
-def numbers_of(text: str) -> list[str]:
-    """Return the decimal numbers of a text."""
-    return re.findall(r"(?<![\w.])\d+\.\d+(?![\w.])", text)
-
-
-@pytest.mark.parametrize("page", ["camvid", "voc", "beyond-lts", "volumes", "passes"])
-def test_numbers_of_the_prose_are_those_of_the_tables(page: str) -> None:
-    """Each is some number that a command prints, or the paper, rounded: as it is, or in percent."""
-    text = re.sub(r"```.*?```", "", (FOLDER / f"{page}.md").read_text(encoding="utf-8"), flags=re.DOTALL)
-    printed = [line for line in text.splitlines() if line.startswith(("|", "Networks: "))]
-    prose = [line for line in text.splitlines() if line not in printed]
-    known = [float(number) for number in numbers_of("\n".join(printed))]
-    known += [float(number) for cell in paper_numbers("lpba40").values() for number in numbers_of(cell)]
-    for number in numbers_of("\n".join(prose)):
-        half = 0.5001 * 10.0 ** -len(number.partition(".")[2])
-        assert any(abs(scale * one - float(number)) <= half for one in known for scale in (1, 100)), number

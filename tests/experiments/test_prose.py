@@ -1,0 +1,214 @@
+"""Numbers in the sentences of the result pages are those of the archives, or of the tables that come from them."""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from collections.abc import Iterator, Sequence
+from functools import cache
+
+import pandas as pd
+import pytest
+
+from experiments.beside_paper import paper_numbers
+from experiments.coco.__main__ import MEASURED as PICTURES
+from experiments.lpba40.gathered import MEASURED, unpack
+from experiments.pages import FOLDER
+
+TASKS = ("`val` to 0001TP", "`val` to Seq05VD", "within 0001TP", "within Seq05VD", "VOC")
+VIDEOS = TASKS[:4]
+NLL, ECE_ALL, ECE_EDGE = ("NLL, all, % of TS", "ECE, all, % of TS", "ECE, boundary, % of TS")
+VOC = PICTURES / "voc-seed0.zip"
+POOLS, POOLS_BRIER = ("NLL, All, % of the better", "Brier score, All, % of the better")
+SCENES = tuple(f"CamVid, {task}" for task in VIDEOS)
+NUMBER = r"[-+]?\d+(?:\.\d+)?"
+DECIMAL = r"(?<![\w.])\d+\.\d+(?![\w.]*\d)"
+NO_MEASUREMENT = {
+    "camvid": {"0.05", "9.1", "9.3", "8.2", "8.4"},  # level of the tests; what the command prints between the tables
+    "voc": {"0.05"},
+    "beyond-lts": set[str](),
+    "volumes": {"0.05", "4.0"},  # level of the tests; a licence
+    "passes": {"0.75"},  # a size
+}
+
+
+@cache
+def tables(page: str) -> tuple[tuple[list[str], dict[str, list[str]]], ...]:
+    """Return the header and the rows of each table of a page, in their order."""
+    found = list[tuple[list[str], dict[str, list[str]]]]()
+    lines = (FOLDER / f"{page}.md").read_text(encoding="utf-8").splitlines()
+    for before, line in zip(["", *lines], lines, strict=False):
+        cells = [cell.strip() for cell in line.strip("|").split(" | ")]
+        if line.startswith("| ---") or not line.startswith("|"):
+            continue
+        if not before.startswith("|"):
+            found.append((cells, {}))
+        else:
+            found[-1][1][cells[0]] = cells[1:]
+    return tuple(found)
+
+
+def cell(page: str, first: str, column: str, row: str, *, place: int = 0, part: int = 0) -> float:
+    """Return a number of the table of this place among those with a first header cell and a column.
+
+    A part is that of the seeds of `0.1 / 0.2`.
+    """
+    alike = [(head, rows) for head, rows in tables(page) if head[0] == first and column in head and row in rows]
+    head, rows = alike[place]
+    return float(re.findall(NUMBER, rows[row][head.index(column) - 1].replace("*", ""))[part])
+
+
+def of_tasks(row: str, first: str = NLL, tasks: Sequence[str] = TASKS) -> list[float]:
+    """Return a row of the summary of the five tasks, in percent of TS."""
+    return [cell("beyond-lts", first, task, row) for task in tasks]
+
+
+@cache
+def mean_nll() -> list[pd.Series]:
+    """Return the mean NLL over volumes by method, for seed 0 and seed 1 of each data set."""
+    rows = [measured.rows for measured in unpack(MEASURED)]
+    return [own[(own.region == "all") & (own.metric == "nll")].groupby("method")["value"].mean() for own in rows]
+
+
+def below(row: str, base: str = "TS") -> list[float]:
+    """Return by how many percent the NLL on volumes is lower."""
+    return [100 * (1 - float(own[row] / own[base])) for own in mean_nll()]
+
+
+def seeds(row: str, column: str, place: int) -> list[float]:
+    return [cell("volumes", "Method", column, row, place=place, part=part) for part in (0, 1)]
+
+
+def pools(row: str, first: str = POOLS) -> list[float]:
+    return [-cell("passes", first, task, f"POOL {row}") for task in SCENES]
+
+
+def pixels(row: str, region: str, metric: str) -> float:
+    """Return a number over all pixels of VOC."""
+    with zipfile.ZipFile(VOC) as archive, archive.open("results/pooled.csv") as file:
+        own = pd.read_csv(file).set_index(["method", "region", "metric"])["value"]
+    return float(own[row, region, metric])
+
+
+def ends(values: Sequence[float]) -> tuple[float, float]:
+    return min(values), max(values)
+
+
+def gaps(row: str, other: str, tasks: Sequence[str] = TASKS) -> list[float]:
+    return [mine - theirs for mine, theirs in zip(of_tasks(row, NLL, tasks), of_tasks(other, NLL, tasks), strict=True)]
+
+
+def voc() -> Iterator[str]:
+    nll = {row: pixels(row, "all", "nll") for row in ("UC", "TS", "VS", "DirODIR", "IBTS", "LTS")}
+    edge = {row: pixels(row, "boundary", "nll") for row in ("UC", "VS")}
+    ece = [100 * pixels(row, "boundary", "ece") for row in ("UC", "TS")]
+    yield f"TS lowers the pooled NLL from {nll['UC']:.3f} to {nll['TS']:.3f}"
+    yield f"halves the pooled ECE at boundaries ({ece[0]:.1f} to {ece[1]:.1f} %)"
+    yield f"IBTS and LTS have an NLL of {nll['IBTS']:.3f} and {nll['LTS']:.3f}, below TS by"
+    changed = re.search(r"VS ([\d,]+) of ([\d,]+); DirODIR ([\d,]+)", (FOLDER / "voc.md").read_text(encoding="utf-8"))
+    assert changed is not None
+    vs, total, dirichlet = (int(count.replace(",", "")) for count in changed.groups())
+    yield f"({nll['DirODIR']:.3f} against {nll['UC']:.3f}) and changes {100 * dirichlet / total:.1f} % of the labels"
+    yield f"VS has the lowest NLL in *All* ({nll['VS']:.3f}) and changes {100 * vs / total:.1f} % of the labels"
+    miou = [cell("voc", "Method", "mIoU(%) of an image", row) for row in ("UC", "VS")]
+    yield f"the mIoU per image falls from {miou[0]:.0f} to {miou[1]:.0f} %"
+    yield f"its NLL at boundaries rises from {edge['UC']:.2f} to {edge['VS']:.2f}."
+
+
+def beyond_lts() -> Iterator[str]:
+    lts, held, paper = of_tasks("LTS"), of_tasks("LTS held out"), of_tasks("LTS paper", NLL, VIDEOS)
+    one, two, three, four, five = (-value for value in lts)
+    yield f"by {one:.1f} and {two:.1f} % from one video to another"
+    yield f"another, {three:.1f} and {four:.1f} % within the videos, {five:.1f} % on VOC"
+    yield f"*paper* is {paper[0]:.1f} % above TS on 0001TP"
+    within = f"({-held[2]:.1f} and {-held[3]:.1f} % within the videos)"
+    yield f"{within}, and {-held[1]:.1f} % on Seq05VD, but is {held[0]:.1f} % above TS on 0001TP"
+    yield f"The paper's own schedule is {paper[0]:.1f} % above TS there"
+    raw, image = gaps("LTS raw", "LTS", VIDEOS), gaps("LTS with image", "LTS", VIDEOS)
+    yield f"differ by at most {max(map(abs, raw)):.1f} points of NLL on CamVid"
+    yield f"above TS ({of_tasks('LTS raw', NLL, VIDEOS)[0]:+.1f} %)"
+    yield f"helps by {-min(image):.1f} points at most and costs {max(image):.1f} at most"
+    low, high = ends(gaps("LTS sharpened", "LTS"))
+    yield f"**The floor** gains {low:.1f} to {high:.1f} points of NLL in every task"
+    high, low = (-value for value in ends(of_tasks("CTS with pairs")))
+    yield f"below TS in every task ({low:.1f} to {high:.1f} %;"
+    high, low = (-value for value in ends(of_tasks("CTS with pairs", ECE_EDGE, VIDEOS)))
+    yield f"lower ECE at boundaries by {low:.0f} to {high:.0f} % on CamVid"
+    yield "They raise ECE in *All* there by {:.0f} to {:.0f} %".format(
+        *ends(of_tasks("CTS with pairs", ECE_ALL, VIDEOS))
+    )
+    other, _, first, second, third_party = of_tasks("CMSap")
+    yield f"({first:.1f} and {second:.1f} %) and fails from one to another ({other:+.1f} % on 0001TP)"
+    yield f"on 0001TP) and on VOC ({third_party:+.1f} %)"
+    both = [value for row in ("CMSap", "CMSop") for value in of_tasks(row, ECE_EDGE)]
+    raised = [value for row in ("CMSap", "CMSop") for value in of_tasks(row, ECE_ALL, VIDEOS)]
+    yield "boundaries ({:.0f} to {:.0f} %), and on CamVid in *All* ({:.0f} to {:.0f} %)".format(
+        *ends(both), *ends(raised)
+    )
+    high, low = (-value for value in ends([*of_tasks("TS by class"), *of_tasks("CTS with classes")]))
+    yield f"are below TS in every task too, by {low:.1f} to {high:.1f} %"
+    yield f"**IBTS** is within {max(map(abs, of_tasks('IBTS', NLL, VIDEOS))):.1f} % of TS either way"
+    high, low = (-value for value in ends(of_tasks("auto")))
+    yield f"is below TS in NLL in all five tasks**, by {low:.1f} to {high:.1f} %"
+
+
+def volumes() -> Iterator[str]:
+    paper = paper_numbers("lpba40")
+    for row in ("UC", "LTS"):
+        regions = ("all", "boundary", "local-avg", "local-max")
+        yield f"{row} " + " / ".join(paper[row, "ece", region].partition("(")[0] for region in regions)
+    one, two, three, four, five, six = below("LTS")
+    yield f"by {one:.1f} and {two:.1f} % (hippocampus, 40 volumes), {three:.1f} and {four:.1f} % (200 volumes)"
+    yield f"(200 volumes), {five:.1f} and {six:.1f} % (mouse)"
+    one, two, three, four, five, six = below("auto")
+    yield f"by {one:.1f} and {two:.1f}, {three:.1f} and {four:.1f}, {five:.1f} and {six:.1f} %"
+    uc, ts, lts = (seeds(row, "ECE(%) all", 0) for row in ("UC", "TS", "LTS"))
+    yield f"UC has {uc[0]:.2f} and {uc[1]:.2f} % in *All*, TS {ts[0]:.2f} and {ts[1]:.2f}, LTS"
+    yield f"LTS {lts[0]:.2f} and {lts[1]:.2f}."
+    above = [cell("volumes", "Minus TS", "ECE(%) all", "LTS", place=place) for place in (2, 3)]
+    yield f"LTS is above TS in *All* by {above[0]:.2f} and {above[1]:.2f} points"
+    mouse = seeds("UC", "ECE(%) all", 2)
+    yield f"(ECE {mouse[0]:.1f} and {mouse[1]:.1f} % in *All*)"
+    yield "({:.1f} and {:.1f} % below TS)".format(*below("IsoReg")[4:])
+    edge = [-cell("volumes", "Minus TS", "ECE(%) boundary", "LTS", place=place) for place in (4, 5)]
+    yield f"in *Boundary* by {edge[0]:.1f} and {edge[1]:.1f} points"
+    schedule = below("LTS", "LTS (paper's schedule)")
+    yield "on hippocampus, by {:.1f} to {:.1f} %".format(*ends(schedule[:4]))
+    yield f"equal within {max(map(abs, schedule[4:])):.1f} %"
+
+
+def passes() -> Iterator[str]:
+    two, seven, mirror = pools("mirror, scale 0.75"), pools("all views"), pools("mirror")
+    yield "lower the NLL on CamVid by {:.1f} to {:.1f} %".format(*ends(two))
+    yield "the Brier score falls by {:.1f} to {:.1f} %".format(*ends(pools("mirror, scale 0.75", POOLS_BRIER)))
+    yield "Seven passes reach {:.1f} to {:.1f} %".format(*ends(seven))
+    yield "pass alone gives {:.1f} to {:.1f} %".format(*ends(mirror))
+    other = [
+        -cell("passes", first, "Hippocampus, 200 volumes", "POOL other networks") for first in (POOLS, POOLS_BRIER)
+    ]
+    yield f"lower the NLL by {other[0]:.1f} % and the Brier score by {other[1]:.1f} %"
+    yield f"({cell('passes', POOLS, 'Hippocampus, 200 volumes', 'POOL mirror'):+.1f} %)"
+    yield "({:.1f} to {:.1f} % with the mirrored pass)".format(*ends(pools("mirror, brightness")))
+    more = [100 * (1 - (100 - f) / (100 - s)) for f, s in zip(pools("free labels all views"), seven, strict=True)]
+    yield "lower by another {:.0f} to {:.0f} % on CamVid".format(*ends(more))
+    ece = [
+        cell("passes", "Method", f"ECE(%) {region}", row)
+        for region in ("all", "boundary")
+        for row in ("POOL mirror, scale 0.75", "TS")
+    ]
+    yield f"({ece[0]:.2f} % against {ece[1]:.2f} % from `val` to 0001TP with two passes)"
+    yield f"At boundaries it is {ece[2]:.2f} % against {ece[3]:.2f} %"
+    yield f"an NLL {cell('passes', POOLS, 'Mouse brain, 17 volumes', 'POOL mirror'):.1f} % above that of TS"
+
+
+PAGES = {"voc": voc, "beyond-lts": beyond_lts, "volumes": volumes, "passes": passes}
+
+
+@pytest.mark.parametrize("page", NO_MEASUREMENT)
+def test_every_number_of_a_sentence_is_that_of_a_table(page: str) -> None:
+    text = re.sub(r"```.*?```", "", (FOLDER / f"{page}.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+    prose = " ".join(" ".join(line for line in text.splitlines() if not line.startswith(("|", "Networks: "))).split())
+    said = list(PAGES[page]()) if page in PAGES else []
+    assert [sentence for sentence in said if sentence not in prose] == []
+    known = {number for sentence in said for number in re.findall(DECIMAL, sentence)}
+    assert set(re.findall(DECIMAL, prose)) - known - NO_MEASUREMENT[page] == set()
