@@ -76,7 +76,7 @@ def table(options: argparse.Namespace) -> None:
 def published(test: Test = "wilcoxon") -> str:
     """Return the tables of every archive as Markdown."""
     parts = []
-    for path in sorted(MEASURED.glob("*.zip")):
+    for path in sorted(MEASURED.glob("*.zip"), key=lambda path: path.stem):
         with TemporaryDirectory() as folder:
             archives.unpack(path, Path(folder) / "run")
             parts += [f"## {path.stem}", tables_of(Path(folder) / "run", None, test)]

@@ -110,6 +110,13 @@ def voc() -> Iterator[str]:
     vs, total, dirichlet = (int(count.replace(",", "")) for count in changed.groups())
     yield f"({nll['DirODIR']:.3f} against {nll['UC']:.3f}) and changes {100 * dirichlet / total:.1f} % of the labels"
     yield f"VS has the lowest NLL in *All* ({nll['VS']:.3f}) and changes {100 * vs / total:.1f} % of the labels"
+    (uc, uc_all), (ts, ts_all) = (
+        [[cell("voc", "Method", f"ECE(%) Local-{kind}", row, place=k) for kind in ("Avg", "Max")] for k in (0, 1)]
+        for row in ("UC", "TS")
+    )
+    yield f"UC in *Local-Avg* from {uc[0]:.2f} to {uc_all[0]:.2f} % and in *Local-Max*"
+    yield f"in *Local-Max* from {uc[1]:.2f} to {uc_all[1]:.2f} %, that of TS"
+    yield f"TS from {ts[0]:.2f} to {ts_all[0]:.2f} and from {ts[1]:.2f} to {ts_all[1]:.2f} %"
     miou = [cell("voc", "Method", "mIoU(%) of an image", row) for row in ("UC", "VS")]
     yield f"the mIoU per image falls from {miou[0]:.0f} to {miou[1]:.0f} %"
     yield f"its NLL at boundaries rises from {edge['UC']:.2f} to {edge['VS']:.2f}."
