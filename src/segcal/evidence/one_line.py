@@ -1,17 +1,17 @@
 """Metrics of arrays in one line: `segcal.ece(logits, labels)` and its siblings.
 
 Each pools all pixels of the arrays. They are read part by part in float64, so that memory-mapped arrays stay on disk;
-the results equal those of `segcal.CalibrationSuite` and, unlike there, the equal-mass bins of ACE are exact. The
-definitions are those of `segcal.evidence.errors` and, for soft labels, `segcal.functional.soft`.
+the results equal those of `segcal.CalibrationSuite` and, unlike there, the equal-mass bins of ACE are exact. Every
+metric is a reading of the evidence; `segcal.functional.soft` has what soft labels add to it.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
-from typing import NamedTuple, TypeAlias, TypedDict, Unpack
+from typing import NamedTuple, TypeAlias, TypedDict, Unpack, get_args
 
 import torch
 from torch import Tensor
@@ -19,7 +19,9 @@ from torch.nn.functional import one_hot
 
 from segcal.evidence import errors
 from segcal.evidence.errors import Form, Histogram
+from segcal.evidence.readings import read
 from segcal.evidence.scores import Scores, check_scores, logits_of
+from segcal.evidence.statistic import Evidence
 from segcal.functional import counting
 from segcal.functional.arrays import to_tensor
 from segcal.functional.checks import (
@@ -75,15 +77,13 @@ def ece(logits: Values, labels: Values, *, bins: int = 10, **options: Unpack[Arr
     Returns:
         A fraction, 0 for perfect calibration of infinitely many pixels; NaN if there is no pixel.
     """
-    pools = _pools(logits, labels, **options)
-    return _over(errors.ece(_top(pool, bins)) for pool in pools)
+    return _measured("ece", logits, labels, bins=bins, **options)
 
 
 @public
 def mce(logits: Values, labels: Values, *, bins: int = 10, **options: Unpack[ArrayOptions]) -> float:
     """Return the maximum calibration error: the largest gap of all bins that contain pixels; arguments as in `ece`."""
-    pools = _pools(logits, labels, **options)
-    return _over(errors.mce(_top(pool, bins)) for pool in pools)
+    return _measured("mce", logits, labels, bins=bins, **options)
 
 
 @public
@@ -94,9 +94,7 @@ def sce(
 
     `form` is "tables", "equations" or "marginal", as in `segcal.evidence.errors`.
     """
-    table = _marginal if _checked(form) == "marginal" else _top
-    pools = _pools(logits, labels, **options)
-    return _over(errors.sce(table(pool, bins, adaptive=False), form) for pool in pools)
+    return _measured("sce", logits, labels, bins=bins, form=form, **options)
 
 
 @public
@@ -104,23 +102,19 @@ def ace(
     logits: Values, labels: Values, *, bins: int = 10, form: Form = "tables", **options: Unpack[ArrayOptions]
 ) -> float:
     """Return the adaptive calibration error: gaps by class and equal-mass bin, exactly; arguments as in `sce`."""
-    table = _marginal if _checked(form) == "marginal" else _top
-    pools = _pools(logits, labels, **options)
-    return _over(errors.ace(table(pool, bins, adaptive=True), form) for pool in pools)
+    return _measured("ace", logits, labels, bins=bins, form=form, **options)
 
 
 @public
 def nll(logits: Values, labels: Values, **options: Unpack[ArrayOptions]) -> float:
     """Return the mean negative log-likelihood of the true class, in nats; arguments as in `ece`."""
-    pools = _pools(logits, labels, **options)
-    return _over(_mean(part.nll for part in pool.pixels()) for pool in pools)
+    return _measured("nll", logits, labels, **options)
 
 
 @public
 def brier(logits: Values, labels: Values, **options: Unpack[ArrayOptions]) -> float:
     """Return the mean squared distance of the probabilities to the one-hot truth, in 0..2; arguments as in `ece`."""
-    pools = _pools(logits, labels, **options)
-    return _over(_mean(part.brier for part in pool.pixels()) for pool in pools)
+    return _measured("brier", logits, labels, **options)
 
 
 class ReliabilityCurve(NamedTuple):
@@ -142,9 +136,25 @@ def reliability_curve(
         >>> confidence, accuracy, pixels  # all three pixels have confidence 1/2; the first class wins ties
         (array([0.5, nan]), array([0.66666667,        nan]), array([3, 0]))
     """
-    tables = [_top(pool, bins) for pool in _pools(logits, labels, **options)]
+    tables = [_counted(pool.pixels(), pool.num_classes, bins).top for pool in _pools(logits, labels, **options)]
     found = errors.reliability_curve(Histogram(*(sum(fields) for fields in zip(*tables, strict=True))))
-    return ReliabilityCurve(*(found[name].cpu().numpy() for name in ReliabilityCurve._fields))
+    return ReliabilityCurve(*(found[name].numpy() for name in ReliabilityCurve._fields))
+
+
+def _measured(
+    name: str,
+    logits: Values,
+    labels: Values,
+    *,
+    bins: int = 10,
+    form: Form = "tables",
+    **options: Unpack[ArrayOptions],
+) -> float:
+    """Return a metric by its name: the mean over the channels that have pixels, or the one value of a softmax."""
+    if form not in get_args(Form):
+        raise InputError(f"form must be 'tables', 'equations' or 'marginal', got '{form}'")
+    each = [_evidence(pool, bins, form, adaptive=name == "ace") for pool in _pools(logits, labels, **options)]
+    return float(torch.stack([read(evidence, (name,), form)[name] for evidence in each]).nanmean())
 
 
 def _pools(logits: Values, labels: Values, **options: Unpack[ArrayOptions]) -> list[_Pool]:
@@ -236,17 +246,27 @@ def _classes_first(values: Values) -> Tensor:
     return part.movedim(1, 0).reshape(part.shape[1], -1)
 
 
-def _top(pool: _Pool, bins: int, *, adaptive: bool = False) -> Histogram:
-    """Return the histogram of the confidence by predicted class, in equal or equal-mass bins."""
-    parts: Iterable[SoftPixels] = pool.pixels()
-    if adaptive:
-        parts = list(parts)
-    edges = _edges(bins, torch.cat([part.confidence.cpu() for part in parts]) if adaptive else None)
-    counts = torch.zeros(pool.num_classes, bins, dtype=torch.int64)
-    total = Histogram(counts, counts.double(), counts.double())
+def _evidence(pool: _Pool, bins: int, form: Form, *, adaptive: bool) -> Evidence:
+    """Return the evidence of the pixels; if `adaptive`, with exact equal-mass bins, for which all are held at once."""
+    parts = list(pool.pixels()) if adaptive else pool.pixels()
+    found = _counted(parts, pool.num_classes, bins)
+    if form == "marginal":
+        tables = _marginal(pool, bins, adaptive=adaptive)
+        return replace(found, equal_mass=tables) if adaptive else replace(found, static=tables)
+    if not adaptive:
+        return found
+    edges = _edges(bins, torch.cat([part.confidence.cpu() for part in parts]))
+    return replace(found, equal_mass=_counted(parts, pool.num_classes, bins, edges).top)
+
+
+def _counted(parts: Iterable[SoftPixels], num_classes: int, bins: int, edges: Tensor | None = None) -> Evidence:
+    """Return the evidence of parts in bins of the confidence: equal ones, or those between the edges."""
+    inner = _edges(bins) if edges is None else edges
+    total = Evidence.zeros(1, num_classes, bins)[0]
     for part in parts:
-        own = _histogram(edges.to(part.hit.device), part.confidence, part.predicted, part.hit, pool.num_classes)
-        total = Histogram(*(a + b.cpu() for a, b in zip(total, own, strict=True)))
+        own = _histogram(inner.to(part.hit.device), part.confidence, part.predicted, part.hit, num_classes)
+        sums = torch.stack([part.nll.sum(), part.brier.sum(), part.entropy.sum()])
+        total += Evidence(Histogram(*(field.cpu() for field in own)), part.support.cpu(), sums.cpu())
     return total
 
 
@@ -270,7 +290,7 @@ def _histogram(edges: Tensor, value: Tensor, group: Tensor, hit: Tensor, groups:
     return Histogram(*(part.view(groups, bins) for part in (torch.bincount(key, minlength=groups * bins), *sums)))
 
 
-def _edges(bins: int, values: Tensor | None) -> Tensor:
+def _edges(bins: int, values: Tensor | None = None) -> Tensor:
     """Return the edges of equal bins or, of some values, of equal-mass bins."""
     if bins < 1:
         raise InputError(f"bins must be at least 1, got {bins}")
@@ -282,22 +302,3 @@ def _edges(bins: int, values: Tensor | None) -> Tensor:
 def _empty(values: Values) -> Tensor:
     """Return a tensor of the same shape that takes no memory."""
     return torch.empty(tuple(values.shape), device="meta")
-
-
-def _mean(parts: Iterable[Tensor]) -> float:
-    total, pixels = 0.0, 0
-    for part in parts:
-        total, pixels = total + float(part.sum()), pixels + len(part)
-    return total / pixels if pixels else math.nan
-
-
-def _over(values: Iterable[Tensor | float]) -> float:
-    """Return the mean over the channels that have pixels, or the one value of a softmax."""
-    known = [number for value in values if not math.isnan(number := float(value))]
-    return math.fsum(known) / len(known) if known else math.nan
-
-
-def _checked(form: Form) -> Form:
-    if form not in ("tables", "equations", "marginal"):
-        raise InputError(f"form must be 'tables', 'equations' or 'marginal', got '{form}'")
-    return form

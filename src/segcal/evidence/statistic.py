@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, Self
 
 import torch
-from jaxtyping import Bool, Float, Float64, Int32, Int64
+from jaxtyping import Bool, Float, Float64, Int32, Int64, Num
 from torch import Tensor
 
 from segcal.evidence.cells import equal_mass_bins
@@ -86,7 +86,7 @@ class Evidence:
     """
 
     top: Histogram
-    support: Int64[Tensor, "*G L"]
+    support: Num[Tensor, "*G L"]  # not whole where raters share a pixel
     sums: Float64[Tensor, "*G 3"]
     cells: Histogram | None = None
     static: Histogram | None = None

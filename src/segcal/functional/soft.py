@@ -24,34 +24,39 @@ from segcal.types import Activation, InputError
 
 
 class SoftPixels(NamedTuple):
-    """Values of each pixel that the metrics need; `hit` is the probability that its predicted class is right."""
+    """Values of each pixel that the metrics need, and the pixels of each true class, which raters may share.
+
+    `hit` is the probability that the predicted class is right.
+    """
 
     confidence: Float64[Tensor, " N"]
     predicted: Int64[Tensor, " N"]
     hit: Float64[Tensor, " N"]
     nll: Float64[Tensor, " N"]
     brier: Float64[Tensor, " N"]
+    entropy: Float64[Tensor, " N"]
+    support: Float64[Tensor, " L"]
 
 
 def describe_soft(logits: Float[Tensor, "L N"], shares: Float[Tensor, "L N"]) -> SoftPixels:
-    """Return confidence, predicted class, expected accuracy, NLL and Brier score of each pixel."""
+    """Return the values of pixels with the share of raters that chose each class."""
     z, q = logits.double(), shares.double()
     nothing = torch.zeros(z.shape[1], dtype=torch.int64, device=z.device)
-    confidence, predicted, *_ = pixel_statistics(logits, nothing)
+    confidence, predicted, _, _, entropy = pixel_statistics(logits, nothing)
     winner = predicted.long()
     log_probs = torch.log_softmax(z, dim=0)
     probs = log_probs.exp()
     # a share of 0 adds 0, although the logarithm of the probability may be infinite in float64
     nll = -torch.where(q > 0, q * log_probs, 0.0).sum(dim=0)
     brier = probs.square().sum(dim=0) - 2 * (q * probs).sum(dim=0) + 1
-    return SoftPixels(confidence, winner, q.gather(0, winner[None])[0], nll, brier)
+    return SoftPixels(confidence, winner, q.gather(0, winner[None])[0], nll, brier, entropy, q.sum(dim=1))
 
 
 def describe_hard(logits: Float[Tensor, "L N"], labels: Int64[Tensor, " N"]) -> SoftPixels:
     """Return the same for labels, none of which may be negative."""
-    confidence, predicted, nll, brier, _ = pixel_statistics(logits, labels)
-    winner = predicted.long()
-    return SoftPixels(confidence, winner, (winner == labels).double(), nll, brier)
+    confidence, predicted, nll, brier, entropy = pixel_statistics(logits, labels)
+    winner, support = predicted.long(), torch.bincount(labels, minlength=len(logits)).double()
+    return SoftPixels(confidence, winner, (winner == labels).double(), nll, brier, entropy, support)
 
 
 def rater_labels(
