@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ import torch
 from segcal.evidence import Evidence, Form, Histogram, errors, read
 from segcal.evidence.cells import smooth_ece
 from segcal.functional.catalogue import POOLED_METRICS, WITHOUT_INTERVAL
-from segcal.statistics import Drawing, weighted_sums
+from segcal.statistics import Drawing, weighted_ratio, weighted_sums
 from segcal.types import Array
 
 
@@ -103,8 +104,7 @@ def _centred(drawn: Histogram, whole: Histogram) -> Histogram:
 
 def _known_mean(values: Array) -> Array:
     """Return the mean along the first axis without NaN; NaN where there is nothing else."""
-    count = (~np.isnan(values)).sum(axis=0)
-    return np.asarray(np.where(count > 0, np.nansum(values, axis=0) / np.maximum(count, 1), np.nan))
+    return torch.from_numpy(values).nanmean(dim=0).numpy()
 
 
 def pooled_curves(
@@ -122,12 +122,7 @@ def pooled_curves(
     held = np.flatnonzero(count.sum(axis=0))
     own_hit, own_count = (field.reshape(cases, -1)[:, held].astype(np.float64) for field in (hit, count))
 
-    def accuracy(weights: Array) -> Array:
-        drawn = weighted_sums(weights, own_count)
-        return np.asarray(
-            np.divide(weighted_sums(weights, own_hit), drawn, out=np.full(drawn.shape, np.nan), where=drawn > 0)
-        )
-
+    accuracy = partial(weighted_ratio, totals=own_hit, counts=own_count)
     low, high = np.full(shape, np.nan), np.full(shape, np.nan)
     low.flat[held], high.flat[held] = drawing.intervals(accuracy)
     sums = [field.sum(axis=0) for field in (count, hit, confidence)]

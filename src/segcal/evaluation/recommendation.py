@@ -9,6 +9,7 @@ noise of the lowest NLL, one that keeps the labels is preferred, then the one wi
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,11 +18,11 @@ from segcal.calibrators import method_titles
 from segcal.evaluation.results import Results
 from segcal.functional.catalogue import CATALOGUE
 from segcal.regions import region_title
+from segcal.statistics import weighted_ratio
 from segcal.statistics.selection import WORTH
 from segcal.tables import class_errors
 from segcal.tables.numbers import percent, with_unit
 from segcal.text import counted
-from segcal.types import Array
 
 _WORSE = (("ece", "all"), ("ece", "boundary"), ("ece", "local-max"), ("mce", "local-max"), ("accuracy", "all"))
 """Metrics and regions in which a recommended method is checked for having become worse."""
@@ -108,13 +109,8 @@ def difference(
     )
     gaps = (ours["value"] - theirs["value"]).to_numpy(np.float64)
     weights = np.where(np.isnan(gaps), 0.0, ours["pixels"].to_numpy(np.float64) if by_pixels else 1.0)
-    total = weights * np.nan_to_num(gaps)
-
-    def mean(times: Array) -> Array:
-        many = times @ weights
-        means = np.divide(times @ total, many, out=np.full(many.shape, np.nan), where=many > 0)
-        return np.asarray(means)[:, np.newaxis]
-
+    columns = (weights * np.nan_to_num(gaps))[:, np.newaxis], weights[:, np.newaxis]
+    mean = partial(weighted_ratio, totals=columns[0], counts=columns[1])
     low, high = drawing.intervals(mean)
     return ScoreDifference(float(mean(np.ones((1, len(gaps))))[0, 0]), float(low[0]), float(high[0]))
 

@@ -9,6 +9,7 @@ from segcal.statistics.bootstrap import (
     bootstrap_intervals,
     bootstrap_weights,
     clusters_of,
+    weighted_ratio,
     weighted_sums,
 )
 from segcal.statistics.selection import Difference, Selection, mean_of, paired_difference, simplest_good
@@ -44,6 +45,7 @@ __all__ = [
     "paired_difference",
     "significantly_better",
     "simplest_good",
+    "weighted_ratio",
     "weighted_sums",
     "wilcoxon_p",
 ]

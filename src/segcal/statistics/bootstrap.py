@@ -60,6 +60,19 @@ def weighted_sums(weights: Array, values: Array) -> Array:
     return np.asarray(drawn @ coarse + drawn @ fine)
 
 
+def weighted_ratio(weights: Array, totals: Array, counts: Array) -> Array:
+    """Return `weights @ totals` divided by `weights @ counts`, both as `weighted_sums`; NaN where the divisor is 0.
+
+    Examples:
+        >>> weighted_ratio(np.array([[2, 1], [0, 1]]), np.array([[1.0], [4.0]]), np.array([[1.0], [0.0]]))
+        array([[ 3.],
+               [nan]])
+    """
+    many = weighted_sums(weights, counts)
+    unknown = np.full(many.shape, np.nan)
+    return np.asarray(np.divide(weighted_sums(weights, totals), many, out=unknown, where=many > 0))
+
+
 def clusters_of(groups: Sequence[str]) -> Array:
     """Return the cluster of each image, by first appearance; an image without a group ("") is its own cluster.
 

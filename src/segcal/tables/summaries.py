@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import pandas as pd
 
 from segcal.functional.catalogue import CATALOGUE
-from segcal.statistics import Drawing, clusters_of, weighted_sums
+from segcal.statistics import Drawing, clusters_of, weighted_ratio
 from segcal.tables.further import FurtherTable, surface_headings
 from segcal.tables.numbers import MISSING, number
 from segcal.types import Array
@@ -34,15 +35,8 @@ def summary(frame: pd.DataFrame, patches: pd.DataFrame, drawing: Drawing) -> pd.
         return table.reindex(index=index, columns=list(drawing.cases)).fillna(0).to_numpy(np.float64).T
 
     total, count = by_image(rows.value, "sum"), by_image(rows.value, "count")
-
-    def mean(weights: Array) -> Array:
-        many = weighted_sums(weights, count)
-        return np.asarray(
-            np.divide(weighted_sums(weights, total), many, out=np.full(many.shape, np.nan), where=many > 0)
-        )
-
-    once = np.ones((1, len(drawing.cases)))
-    means = mean(once)[0]
+    mean = partial(weighted_ratio, totals=total, counts=count)
+    means = mean(np.ones((1, len(drawing.cases))))[0]
     by_key = rows.groupby(["method", "region", "metric"]).value
     spread = by_key.std(ddof=0).reindex(index).to_numpy()
     low, high = drawing.intervals(mean)
@@ -65,9 +59,7 @@ def volume_bias(volumes: pd.DataFrame, drawing: Drawing) -> pd.DataFrame:
     predicted, true = by_image("predicted"), by_image("true")
 
     def bias(weights: Array) -> Array:
-        whole = weighted_sums(weights, true)
-        ratio = np.divide(weighted_sums(weights, predicted), whole, out=np.full(whole.shape, np.nan), where=whole > 0)
-        return np.asarray(ratio - 1)
+        return weighted_ratio(weights, predicted, true) - 1
 
     low, high = drawing.intervals(bias)
     off = bias(np.ones((1, len(drawing.cases))))[0]
