@@ -16,7 +16,9 @@ import segcal
 from segcal.evaluation.compare import known_settings
 from segcal.evaluation.diagnosis import diagnose
 from segcal.evaluation.limits import limits
+from segcal.evaluation.methods import heads_of
 from segcal.evaluation.portraits import load_portraits, make_portraits, save_portraits
+from segcal.evaluation.protocol import Protocol
 from segcal.evaluation.results import Results
 from segcal.report import page_content
 from segcal.text import CalibrationWarning
@@ -241,9 +243,8 @@ def test_diagnosis_and_limits_of_one_channel_are_those_of_two_classes() -> None:
     one, two = diagnose(cases, num_classes=1, **ignored), diagnose(two_class(cases, 0), num_classes=2, **ignored)
     assert (one.dataset, one.images) == (two.dataset, two.images)
     assert (one.doubt, "background=0" in two.doubt) == ("", True)  # a channel has no unnamed background
-    assert_frame_equal(
-        limits(cases, num_classes=1, ignore_index=9), limits(two_class(cases, 0), num_classes=2, ignore_index=9)
-    )
+    (head,) = heads_of(Protocol(1, **ignored))
+    assert_frame_equal(limits(head.cases(cases), head.protocol), limits(two_class(cases, 0), Protocol(2, **ignored)))
 
 
 def test_compare_counts_moved_labels_of_all_channels() -> None:

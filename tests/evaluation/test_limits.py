@@ -12,6 +12,7 @@ from scipy.optimize import minimize_scalar
 
 from segcal.data.sample.scenes import simulate
 from segcal.evaluation.limits import LEVELS, limits, limits_table, verdict
+from segcal.evaluation.protocol import Protocol
 from segcal.functional.context import changes, distance
 from segcal.types import Case, InputError
 
@@ -26,7 +27,7 @@ def cases() -> list[Case]:
 
 @pytest.fixture(scope="module")
 def found(cases: list[Case]) -> pd.DataFrame:
-    return limits(cases, num_classes=CLASSES)
+    return limits(cases, Protocol(CLASSES))
 
 
 def value(table: pd.DataFrame, level: str, metric: str = "nll") -> float:
@@ -83,10 +84,10 @@ def test_finer_levels_have_less_nll(found: pd.DataFrame) -> None:
 
 
 def test_the_floor_is_small_and_repeatable(cases: list[Case], found: pd.DataFrame) -> None:
-    again = limits(cases, num_classes=CLASSES)
+    again = limits(cases, Protocol(CLASSES))
     pd.testing.assert_frame_equal(found, again)
     assert 0 < value(found, "floor", "ece") < 0.05
-    assert value(limits(cases, num_classes=CLASSES, seed=1), "floor", "ece") != value(found, "floor", "ece")
+    assert value(limits(cases, Protocol(CLASSES, seed=1)), "floor", "ece") != value(found, "floor", "ece")
 
 
 def test_slabs_and_ignored_pixels_change_nothing(
@@ -99,7 +100,7 @@ def test_slabs_and_ignored_pixels_change_nothing(
         logits = np.concatenate([np.asarray(case.logits), np.asarray(case.logits)[:, -1:].repeat(2, 1)], axis=1)
         wider.append(replace(case, logits=logits, labels=more))
     monkeypatch.setattr("segcal.cases.reading.SLAB", CLASSES * 20 * 8)
-    table = limits(wider, num_classes=CLASSES, ignore_index=255)
+    table = limits(wider, Protocol(CLASSES, ignore_index=255))
     for level in ("uncalibrated", "dataset", "class", "image", "image and class"):
         assert value(table, level) == pytest.approx(value(found, level), rel=1e-9)
 
@@ -112,11 +113,11 @@ def test_the_verdict_follows_the_numbers() -> None:
         return pd.DataFrame(rows, columns=["level", "metric", "value"])
 
     assert "little is left to gain" in verdict(table(0.049))
-    assert "by more than 1%: other information" in verdict(table(0.0, image=0.496))
-    assert "for each class would lower the NLL by 20.0%" in verdict(table(0.049, image=0.49, **{"class": 0.4}))
+    assert "by more than 1\xa0%: information other" in verdict(table(0.0, image=0.496))
+    assert "for each class would lower the NLL by 20.0\xa0%" in verdict(table(0.049, image=0.49, **{"class": 0.4}))
 
 
 def test_no_pixel_is_refused(cases: list[Case]) -> None:
     empty = [replace(case, labels=np.full((24, 20), 255)) for case in cases]
     with pytest.raises(InputError, match="no labelled pixel to measure"):
-        limits(empty, num_classes=CLASSES, ignore_index=255)
+        limits(empty, Protocol(CLASSES, ignore_index=255))

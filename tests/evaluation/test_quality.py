@@ -13,6 +13,7 @@ import torch
 import segcal
 from segcal.calibrators import Calibrator, Learned
 from segcal.evaluation.limits import limits
+from segcal.evaluation.protocol import Protocol
 from segcal.evaluation.results import Results
 from segcal.functional.surfaces import segmentation_quality
 from segcal.report import write_page
@@ -109,7 +110,7 @@ def test_limits_are_those_of_diagnose_and_both_are_saved(tmp_path: Path) -> None
     cases = [case("a", 1), case("b", 2)]
     results = segcal.evaluate(iter(cases), {"UC": None}, surfaces=True, limits=True, **ABOUT)
     assert results.limits_frame is not None
-    assert results.limits_frame.equals(limits(cases, num_classes=3, background=0))
+    assert results.limits_frame.equals(limits(cases, Protocol(3, background=0)))
     results.save(tmp_path / "r")
     again = Results.load(tmp_path / "r")
     assert again.surfaces().equals(results.surfaces())

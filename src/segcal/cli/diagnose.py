@@ -60,15 +60,8 @@ def diagnose(
             return
         if out is not None:
             save_diagnosis(found, out)
-    reached = {}
-    for head in heads_of_folder(folder) if limits else ():
-        protocol = head.protocol
-        reached[head.name] = limits_of(
-            head.cases(folder),
-            num_classes=protocol.num_classes,
-            ignore_index=protocol.ignore_index,
-            background=protocol.background,
-        )
+    heads = heads_of_folder(folder) if limits else []
+    reached = {head.name: limits_of(head.cases(folder), head.protocol) for head in heads}
     if as_json:
         say_json(plain_diagnosis(found, reached))
         return

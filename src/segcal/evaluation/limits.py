@@ -17,7 +17,7 @@ from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from segcal.cases import CaseStream
-from segcal.cases.channels import ChannelCases
+from segcal.evaluation.protocol import Protocol
 from segcal.evidence import Evidence, read
 from segcal.functional.context import REACH, changes, distance
 from segcal.functional.probability import at_least_float32, predicted_labels
@@ -25,8 +25,8 @@ from segcal.functional.random_labels import draw_labels, generator_of
 from segcal.functional.temperature import likelihood, optimal_inverse_temperatures
 from segcal.kernels.constants import DOUBLINGS
 from segcal.tables.further import FurtherTable
-from segcal.tables.numbers import number
-from segcal.types import Case, IgnoreIndex, InputError
+from segcal.tables.numbers import number, percent, with_unit
+from segcal.types import Case, InputError
 
 LEVELS = {
     "uncalibrated": "the scores as they are",
@@ -45,36 +45,24 @@ _BOUNDS = (0.05, 100.0)
 _WORTHWHILE = 0.01  # relative decrease of NLL below which a finer level is not worth it
 
 
-def limits(
-    cases: Iterable[Case],
-    *,
-    num_classes: int,
-    ignore_index: IgnoreIndex = None,
-    background: int | None = None,
-    bins: int = 10,
-    seed: int = 0,
-) -> pd.DataFrame:
+def limits(cases: Iterable[Case], protocol: Protocol) -> pd.DataFrame:
     """Return the ECE and NLL of each level in the region *All*, pooled over all cases: columns level, metric, value.
 
     Temperatures are found exactly, slab by slab, and kept between 0.05 and 100.
 
     Args:
         cases: With labels; gone through about ten times.
-        num_classes: L; 1 for a single sigmoid channel.
-        ignore_index: Label, or labels, left out.
-        background: Class left out except near boundaries; None for none.
-        bins: Of the ECE.
-        seed: Of the labels drawn for the floor.
+        protocol: The classes, ignored labels and background, the bins of the ECE, and the seed of the labels that are
+            drawn for the floor; of one sigmoid channel, that of its head (`segcal.evaluation.methods.heads_of`).
     """
-    if num_classes == 1:
-        cases, num_classes = ChannelCases(cases), 2
-    stream = CaseStream(cases, num_classes, ignore_index=ignore_index, background=background, images=False)
+    num_classes, ignored, background = protocol.num_classes, protocol.ignore_index, protocol.background
+    stream = CaseStream(cases, num_classes, ignore_index=ignored, background=background, images=False)
     levels = _Levels(num_classes)
     pooled = levels.temperatures(stream, _POOLED)
-    evidence = {level: Evidence.zeros(1, num_classes, bins) for level in LEVELS}
+    evidence = {level: Evidence.zeros(1, num_classes, protocol.bins) for level in LEVELS}
     for k in range(len(stream)):
         case = stream.part([k])
-        random = generator_of(seed, case[0].name)
+        random = generator_of(protocol.seed, case[0].name)
         inverse = {**pooled, **levels.temperatures(case, _OWN)}
         for logits, labels, groups in levels.slabs(case, (*_POOLED, *_OWN)):
             shared = logits * inverse["dataset"].to(logits.dtype)
@@ -154,18 +142,19 @@ def verdict(table: pd.DataFrame) -> str:
     scores = {(row["level"], row["metric"]): row["value"] for row in table.to_dict(orient="records")}
     ece, floor, nll = scores["dataset", "ece"], scores["floor", "ece"], scores["dataset", "nll"]
     best = min(("class", "distance", "image"), key=lambda level: scores[level, "nll"])
-    reached = f"One temperature reaches an NLL of {nll:.4f} and an ECE of {ece:.2%} (floor {floor:.2%})"
+    errors = f"an ECE of {with_unit('ece', ece)} (floor {with_unit('ece', floor)})"
+    reached = f"One temperature reaches an NLL of {number('nll', nll)} and {errors}"
     gain = (nll - scores[best, "nll"]) / nll if nll > 0 else 0.0
     if gain > _WORTHWHILE:
         return (
-            f"{reached}; the best one for each {best} would lower the NLL by {gain:.1%}, if it could be predicted from "
-            "the scores."
+            f"{reached}; the best one for each {best} would lower the NLL by {percent(gain, 1)}, if it could be "
+            "predicted from the scores."
         )
     if ece - floor <= 0.1 * ece:
         return f"{reached}: little is left to gain."
     return (
-        f"{reached}, and none for each class, distance or image lowers the NLL by more than {_WORTHWHILE:.0%}: other "
-        "information than temperatures is needed."
+        f"{reached}, and none for each class, distance or image lowers the NLL by more than {percent(_WORTHWHILE)}: "
+        "information other than temperatures is needed."
     )
 
 
@@ -177,5 +166,5 @@ def limits_table(table: pd.DataFrame) -> FurtherTable:
         for level, text in LEVELS.items()
     }
     return FurtherTable(
-        "What limits calibration", "oracle for", ("ECE, %", "NLL", ""), rows, verdict(table).removesuffix(".")
+        "What limits calibration", "Oracle for", ("ECE, %", "NLL", ""), rows, verdict(table).removesuffix(".")
     )

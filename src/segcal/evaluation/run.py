@@ -93,13 +93,10 @@ def with_limits(results: Results, cases: Iterable[Case | Pair], protocol: Protoc
     """Return results with what temperatures chosen with the labels would reach, where the protocol asks for it."""
     if not protocol.limits:
         return results
-    names, kept = ("num_classes", "ignore_index", "background", "bins", "seed"), as_collection(cases)
+    kept = as_collection(cases)
     pairs = not all(isinstance(case, Case) for case in islice(kept, 1))
     views = list(cases_of(kept)) if pairs else cast(Collection[Case], kept)
-    frames = {
-        head.name: oracle_limits(head.cases(views), **{name: getattr(head.protocol, name) for name in names})
-        for head in heads_of(protocol)
-    }
+    frames = {head.name: oracle_limits(head.cases(views), head.protocol) for head in heads_of(protocol)}
     channels = {name: replace(own, limits_frame=frames[name]) for name, own in results.channels.items()}
     return replace(results, limits_frame=mean_tables(list(frames.values())), channels=channels)
 
