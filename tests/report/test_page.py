@@ -17,6 +17,7 @@ import pytest
 from PIL import Image
 
 from segcal import InputError, Results, create, evaluate
+from segcal.evaluation.limits import LEVELS
 from segcal.evaluation.portraits import make_portraits, save_portraits
 from segcal.evaluation.recommendation import recommend
 from segcal.report import page_content, render, write_page, write_page_of_folder
@@ -187,22 +188,25 @@ def test_page_and_table_have_the_same_numbers(
 
 def test_limits_are_shown_where_there_are_any(found: tuple[Results, Any, Any]) -> None:
     results, _, _ = found
-    rows = [
-        ("data set", "nll", 0.5),
-        ("data set", "ece", 0.03),
-        ("each image", "nll", 0.4),
-        ("each image", "ece", 0.02),
-    ]
-    limited = replace(results)
-    object.__setattr__(limited, "limits_frame", pd.DataFrame(rows, columns=["level", "metric", "value"]))
-    content = page_content(limited)["sections"]["limits"]
-    assert [metric["name"] for metric in content["metrics"]] == ["nll", "ece"]
-    assert content["levels"] == [
-        {"name": "data set", "values": [0.5, 0.03]},
-        {"name": "each image", "values": [0.4, 0.02]},
-    ]
+    rows = [(level, metric, 0.5) for level in LEVELS for metric in ("nll", "ece")]
+    limited = replace(results, limits_frame=pd.DataFrame(rows, columns=["level", "metric", "value"]))
+    levels, scores = page_content(limited)["sections"]["limits"]
+    assert [row["entries"][:2] for row in levels["rows"]] == [("50.00", "0.5000")] * len(LEVELS)
     means = results.summary().query("method == 'TS' and region == 'all'").set_index("metric")["mean"]
-    assert content["methods"][1] == {"name": "TS", "values": pytest.approx([means["nll"], means["ece"]], rel=1e-4)}
+    assert scores["rows"][1] == {"name": "TS", "entries": [number(metric, means[metric]) for metric in ("ece", "nll")]}
+
+
+def test_segmentation_is_shown_as_the_terminal_shows_it() -> None:
+    """Both 95 % distances and the background that is left out are named; structures are those of the first method."""
+    cases = simulated(2, num_classes=3, size=(24, 20))
+    settings = {"num_classes": 3, "background": 0, "class_names": ["ground", "a", "b"], "repetitions": 5}
+    results = evaluate(cases, {"UC": None}, surfaces=True, **settings)
+    methods, structures = page_content(results)["sections"]["surfaces"]
+    assert "without the background 'ground'" in methods["title"]
+    assert "95MD: 95 % of the distances of both directions together; HD95: of the larger direction" in methods["note"]
+    assert [row["name"] for row in structures["rows"]] == ["a", "b"]
+    dice = results.surfaces().query("label == 'b' and metric == 'dice'")["value"]
+    assert structures["rows"][1]["entries"][0] == f"{number('dice', dice.mean())}({number('dice', dice.std(ddof=0))})"
 
 
 def test_every_section_has_its_script() -> None:

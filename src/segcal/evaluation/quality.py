@@ -61,20 +61,19 @@ def distance_unit(case: Case) -> str:
     return "pixels" if case.logits.ndim == 3 else "voxels"
 
 
-def mean_quality(frame: pd.DataFrame, methods: tuple[str, ...]) -> pd.DataFrame:
-    """Return the mean of each figure: columns `method metric mean std cases undefined`.
+def mean_quality(frame: pd.DataFrame, column: str, names: Sequence[str]) -> pd.DataFrame:
+    """Return the mean of each metric: `method` or `label` (the column of the names), `metric mean std cases undefined`.
 
     The mean over the structures of a case is taken first, then that over cases, with their standard deviation. A
     structure that only the prediction or only the truth has counts with a Dice of 0; it has no distance, and
     `undefined` counts such pairs of case and structure.
     """
     rows = []
-    for method in methods:
-        own = frame[frame.method == method]
+    for name in names:
+        own = frame[frame[column] == name]
         for metric in _FIGURES:
             values = own[own.metric == metric]
             by_case = values.groupby("case", sort=False)["value"].mean().dropna()
-            spread = float(by_case.std(ddof=0)) if len(by_case) else float("nan")
-            mean = float(by_case.mean()) if len(by_case) else float("nan")
-            rows.append((method, metric, mean, spread, len(by_case), int(values["value"].isna().sum())))
-    return pd.DataFrame(rows, columns=["method", "metric", "mean", "std", "cases", "undefined"])
+            spread = (float(by_case.mean()), float(by_case.std(ddof=0)))
+            rows.append((name, metric, *spread, len(by_case), int(values["value"].isna().sum())))
+    return pd.DataFrame(rows, columns=[column, "metric", "mean", "std", "cases", "undefined"])

@@ -187,12 +187,16 @@ class Results:
 
         Columns `method metric mean std cases undefined`; `undefined` counts structures of cases without a distance.
         """
-        return mean_quality(self.surfaces(), self.methods)
+        return mean_quality(self.surfaces(), "method", self.methods)
 
-    def surface_table(self) -> FurtherTable:
-        """Return `mean_surfaces` as a table."""
+    def surface_table(self, method: str | None = None) -> FurtherTable:
+        """Return `mean_surfaces` as a table; of one method, the means over cases of each structure."""
+        means = self.mean_surfaces()
+        if method is not None:
+            own = self.surfaces().query("method == @method")
+            means = mean_quality(own, "label", [*dict.fromkeys(own["label"])])
         unit, tolerance = self.settings.get("surface_unit", ""), Protocol.of(self.settings).surface_tolerance
-        return surface_table(self.mean_surfaces(), unit, tolerance, self.settings.get("surface_background", ""))
+        return surface_table(means, unit, tolerance, self.settings.get("surface_background", ""), method)
 
     def structure_table(self, methods: Sequence[str] | None = None) -> FurtherTable:
         """Return ECE and volume of each class or channel as a table, with Dice and ASD where they were measured."""

@@ -2,7 +2,7 @@
 
 from segcal.functional.catalogue import CALIBRATION, QUALITY
 from segcal.regions import REGIONS
-from segcal.tables.further import FurtherTable, surface_dice_in_words, surface_headings, surface_table
+from segcal.tables.further import FurtherTable, surface_table
 from segcal.tables.latex import latex_table
 from segcal.tables.markdown import markdown_table
 from segcal.tables.paper import Cell, PaperTable, paper_table
@@ -28,8 +28,6 @@ __all__ = [
     "paper_table",
     "structure_table",
     "summary",
-    "surface_dice_in_words",
-    "surface_headings",
     "surface_table",
     "volume_bias",
 ]

@@ -10,7 +10,6 @@ import pandas as pd
 from segcal.functional.catalogue import SURFACES
 from segcal.tables.paper import Cell
 
-_TITLE = "Segmentation: mean(std) over cases of the mean over structures"
 _NOTE = (
     "ASD, MD: average and maximum distance; 95MD: 95 % of the distances of both directions together; HD95: of the "
     "larger direction"
@@ -36,21 +35,27 @@ class FurtherTable:
     note: str
 
 
-def surface_table(means: pd.DataFrame, unit: str, tolerance: float, background: str = "") -> FurtherTable:
-    """Return the table of means with the columns `method metric mean std undefined`.
+def surface_table(
+    means: pd.DataFrame, unit: str, tolerance: float, background: str = "", method: str | None = None
+) -> FurtherTable:
+    """Return the table of means whose columns are the name of the row, `metric`, `mean`, `std` and `undefined`.
 
     Args:
         means: The figures.
         unit: Unit of the distances; "" if it is not known.
         tolerance: Of the surface Dice, in that unit.
         background: Name of the class that is left out; "" for none.
+        method: The method that the means are of, if the rows are structures.
     """
-    cells = {(row.method, row.metric): Cell(row.metric, row.mean, row.std) for row in means.itertuples()}  # type: ignore[arg-type]
-    methods = dict.fromkeys(str(method) for method in means["method"])
-    rows = {method: tuple(cells[method, metric].number() for metric in SURFACES) for method in methods}
-    note = f"SD: {surface_dice_in_words(unit, tolerance)}; {_NOTE}{_alone(int(means['undefined'].max()))}"
+    rows = dict[str, list[str]]()
+    for name, *row in means[[means.columns[0], "metric", "mean", "std"]].itertuples(index=False):
+        rows.setdefault(str(name), []).append(Cell(*row).number())
+    note = f"SD: {_surface_dice(unit, tolerance)}; {_NOTE}{_alone(int(means['undefined'].max()))}"
     without = f", without the background '{background}'" if background else ""
-    return FurtherTable(f"{_TITLE}{without}", "Method", surface_headings(unit), rows, note)
+    over, first = ("of the mean over structures", "Method") if method is None else (f"of {method}", "Structure")
+    return FurtherTable(
+        f"Segmentation: mean(std) over cases {over}{without}", first, surface_headings(unit), rows, note
+    )
 
 
 def surface_headings(unit: str) -> list[str]:
@@ -63,11 +68,11 @@ def surface_headings(unit: str) -> list[str]:
     return [metric.heading.replace("(mm)", f"({unit})" if unit else "") for metric in SURFACES.values()]
 
 
-def surface_dice_in_words(unit: str, tolerance: float) -> str:
+def _surface_dice(unit: str, tolerance: float) -> str:
     """Return what the surface Dice is; it means nothing without its tolerance.
 
     Examples:
-        >>> surface_dice_in_words("mm", 1.0), surface_dice_in_words("pixels", 1.0)
+        >>> _surface_dice("mm", 1.0), _surface_dice("pixels", 1.0)
         ('surface Dice at a tolerance of 1 mm', 'surface Dice at a tolerance of 1 pixel')
     """
     own = unit.removesuffix("s") if tolerance == 1 else unit

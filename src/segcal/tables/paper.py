@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from textwrap import wrap
+from io import StringIO
 
 import numpy as np
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console
 from rich.text import Text
 
 from segcal.functional.catalogue import CALIBRATION, CATALOGUE, HIGHER_IS_BETTER, QUALITY, metric_named
@@ -15,7 +15,7 @@ from segcal.regions import in_table_order, region_notes, region_title
 from segcal.statistics import mean_std, significantly_better
 from segcal.tables.numbers import MISSING, number, with_interval
 from segcal.tables.presentation import Presentation
-from segcal.tables.terminal import GAP, TerminalTable, blocks
+from segcal.tables.terminal import TerminalTable
 from segcal.types import Array
 
 _WIDTH = 100
@@ -95,19 +95,24 @@ class PaperTable:
         return [metric for metric in dict.fromkeys(metric for _, metric, _ in self.cells) if metric not in CATALOGUE]
 
     def __str__(self) -> str:
-        return "\n\n".join([*self._blocks(), "\n".join(wrap(self.legend(), _WIDTH))])
+        written = StringIO()
+        Console(file=written, width=_WIDTH, color_system=None).print(self._terminal("**bold**", Cell.__str__))
+        return "\n".join(line.rstrip() for line in written.getvalue().splitlines())
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+    def __rich__(self) -> TerminalTable:
+        return self._terminal("bold", Cell.__rich__)
+
+    def _terminal(self, bold: str, entry: Callable[[Cell], str | Text]) -> TerminalTable:
         columns, groups = self._grouped()
         rows = [
             [
                 Text("  floor") if floor else Text(method, style="bold" if method == self.reference else ""),
-                *(Text(cell.__rich__().plain, style="dim") if floor else cell.__rich__() for cell in cells),
+                *(Text(cell.number(), style="dim") if floor else entry(cell) for cell in cells),
             ]
             for method, floor, cells in self.rows(columns)
         ]
         headings = [self._title(*column).replace(" ", "\n") for column in columns]
-        yield TerminalTable(["method", *headings], rows, groups=groups, note=" ".join(self.notes("bold", "*")))
+        return TerminalTable(["method", *headings], rows, groups=groups, note=" ".join(self.notes(bold, "*")))
 
     def only(self, *metrics: str) -> PaperTable:
         """Return the table of some of the metrics, in every region."""
@@ -168,29 +173,6 @@ class PaperTable:
 
     def _title(self, metric: str, region: str) -> str:
         return title(metric, region, everywhere=metric in self.by_region)
-
-    def _blocks(self) -> list[str]:
-        """Return the lines of each block of columns."""
-        columns, groups = self._grouped()
-        names = ["Method", *("  floor" if floor else method for method, floor, _ in self.rows(()))]
-        entries = [
-            [self._title(*column), *(_bracketed(str(cells[k]), column) for _, _, cells in self.rows(columns))]
-            for k, column in enumerate(columns)
-        ]
-        first, *widths = (max(map(len, own)) for own in [names, *entries])
-        return [
-            _lines([names, *(entries[k] for k in block)], [first, *(widths[k] for k in block)])
-            for block in blocks(widths, _WIDTH - first - GAP, groups)
-        ]
-
-
-def _lines(columns: Sequence[Sequence[str]], widths: Sequence[int]) -> str:
-    rows = [list(row) for row in zip(*columns, strict=True)]
-    rows.insert(1, ["-" * width for width in widths])
-    gap = " " * GAP
-    return "\n".join(
-        gap.join(entry.ljust(width) for entry, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
 
 
 def paper_table(
@@ -277,7 +259,3 @@ def title(metric: str, region: str, *, everywhere: bool | None = None) -> str:
     everywhere = metric in CALIBRATION if everywhere is None else everywhere
     heading = metric_named(metric).heading
     return f"{heading} {region_title(region)}" if everywhere else heading
-
-
-def _bracketed(text: str, column: tuple[str, str]) -> str:
-    return f"[{text}]" if column[1] == "local-max" else text

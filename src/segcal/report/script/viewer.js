@@ -120,7 +120,7 @@ class CaseView {
       width: (box.stop[columns] - box.start[columns]) * spacing[columns], height: stretch * (box.stop[rows] - box.start[rows]) * spacing[rows] });
     const all = which === 'all' ? boxes.map(([start, stop]) => ({ start, stop })).filter(cut).map(box => rect(box, 'thin')) : [];
     return [...all, ...patches.map((patch, k) => ({ ...patch, k })).filter(cut).flatMap(patch => [rect(patch, 'shade'), rect(patch, 'light'),
-      draw('text', { x: first(patch, columns) + size * .35, y: stretch * first(patch, rows) + size * 1.05, style: `font-size:${size}px;stroke-width:${size / 5}px` }, String(patch.k + 1))])];
+      draw('text', { x: Math.max(first(patch, columns) + size * .35, size * 1.4), y: stretch * first(patch, rows) + size * 1.05, style: `font-size:${size}px;stroke-width:${size / 5}px` }, String(patch.k + 1))])];
   }
 }
 

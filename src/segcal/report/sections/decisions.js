@@ -21,6 +21,6 @@ addSection('decisions', 'Decisions', content => {
     node('div', { class: 'card' }, node('h3', { class: 'head' }, `Thresholds that miss at most ${percent(content.risk, 0)} % of a class`), node('div', { class: 'tall' }, thresholds),
       node('p', { class: 'note' }, `A pixel is taken for a class where its probability reaches the threshold. On average over new images that contain the class, at most ${percent(content.risk, 0)} % of its pixels are then missed (conformal risk control). Left out: missed with the threshold of all other ${content.units}. By label: missed by the predicted labels. Size: pixels taken, relative to the true number.`)),
     ...curves,
-    node('div', { class: 'card', style: 'margin-top:1rem' }, node('h3', { class: 'head' }, 'Volumes'), node('div', { class: 'tall' }, volumes),
+    node('div', { class: 'card spaced' }, node('h3', { class: 'head' }, 'Volumes'), node('div', { class: 'tall' }, volumes),
       node('p', { class: 'note' }, `Mean over images${content.volume_unit ? `, in ${content.volume_unit}` : ''}. The expected volume is the sum of the probabilities; for ${percent(content.level, 0)} % of new images the true volume lies inside the interval (conformal, in units of the image's uncertain volume). Inside, left out: images inside the interval of all other ${content.units}.`)));
 });

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from segcal.evaluation.protocol import Protocol
-from segcal.functional.catalogue import CATALOGUE, SURFACES
+from segcal.evaluation.limits import limits_table
 from segcal.report.view import View, nested, short
-from segcal.tables import surface_dice_in_words, surface_headings
+from segcal.report.words import average_in_words
+from segcal.tables import FurtherTable
+from segcal.tables.numbers import number
 
 _WORST_PATCHES = 50
 _BINS = (5, 10, 15, 20, 25, 30, 40, 50, 75, 100)
@@ -17,54 +18,32 @@ Points = dict[str, list[list[float | None]]]
 """Method -> points of a line."""
 
 
-def surfaces(view: View) -> dict[str, Any] | None:
-    """Return Dice and surface distances of each method, and of each structure of the first method."""
-    if view.results.surface_frame is None:
+def surfaces(view: View) -> list[dict[str, Any]] | None:
+    """Return the segmentation of each method, and of each structure of the first method, as tables."""
+    results = view.results
+    if results.surface_frame is None:
         return None
-    frame, first = view.results.surfaces(), view.results.methods[0]
-    means = view.results.mean_surfaces()
-    of_first = frame[frame.method == first].groupby(["label", "metric"], sort=False)["value"].mean()
-    settings = view.results.settings
-    unit = settings.get("surface_unit", "")
-    return {
-        "metrics": [
-            {"title": heading, "scale": metric.scale, "digits": metric.digits}
-            for heading, metric in zip(surface_headings(unit), SURFACES.values(), strict=True)
-        ],
-        "surface_dice": surface_dice_in_words(unit, Protocol.of(settings).surface_tolerance),
-        "methods": [
-            {"name": str(method), "values": [short(value) for value in rows["mean"]]}
-            for method, rows in means.groupby("method", sort=False)
-        ],
-        "labels": [
-            {"name": label, "values": [short(of_first[label, name]) for name in SURFACES]}
-            for label in dict.fromkeys(frame["label"])
-            if (label, "dice") in of_first.index
-        ],
-        "first": first,
-        "alone": int(means["undefined"].max()),
-    }
+    return [_plain(results.surface_table()), _plain(results.surface_table(results.methods[0]))]
 
 
-def limits(view: View) -> dict[str, Any] | None:
-    """Return scores of temperatures chosen with the labels, by level and metric, and those of the methods."""
+def limits(view: View) -> list[dict[str, Any]] | None:
+    """Return scores of temperatures chosen with the labels, and those of the methods, as tables."""
     frame = view.results.limits_frame
     if frame is None or not len(frame):
         return None
-    metrics = [metric for metric in ("nll", "ece") if metric in set(frame["metric"])]
-    levels = frame.pivot_table(index="level", columns="metric", values="value", sort=False)
-    found = {method: [view.scores.value(method, metric) for metric in metrics] for method in view.results.methods}
-    return {
-        "metrics": [{"name": metric, "title": CATALOGUE[metric].title} for metric in metrics],
-        "levels": [
-            {"name": str(level), "values": [short(row[metric]) for metric in metrics]}
-            for level, row in levels.iterrows()
-        ],
-        "methods": [
-            {"name": method, "values": [None if value is None else short(value.value) for value in values]}
-            for method, values in found.items()
-        ],
-    }
+    metrics = {"ece": "ECE, %", "nll": "NLL"}
+    rows = {name: [_number(view, name, metric) for metric in metrics] for name in view.results.methods}
+    over = f"Averages: {average_in_words(view.results)}"
+    return [_plain(limits_table(frame)), _plain(FurtherTable("The methods", "Method", [*metrics.values()], rows, over))]
+
+
+def _number(view: View, method: str, metric: str) -> str:
+    value = view.scores.value(method, metric)
+    return number(metric, math.nan if value is None else value.value)
+
+
+def _plain(table: FurtherTable) -> dict[str, Any]:
+    return {**vars(table), "rows": [{"name": name, "entries": entries} for name, entries in table.rows.items()]}
 
 
 def sizes(view: View) -> Any:
