@@ -242,6 +242,19 @@ def test_checkpoints_of_another_run_are_refused(tmp_path: Path) -> None:
         train(Line(), data, Training(epochs=2, learning_rate=0.1, **place))
 
 
+def test_a_run_that_diverges_is_resumed(tmp_path: Path) -> None:
+    """Its losses are infinite, then NaN."""
+    data, losses = line_data([8] * 4), list[float]()
+    settings = Training(
+        epochs=4, learning_rate=1e30, spatial_dims=1, checkpoint=tmp_path, watch=lambda epoch: losses.append(epoch.loss)
+    )
+    for _ in range(2):
+        train(Line(), data, settings)
+        max(tmp_path.glob("epoch-*")).unlink()
+    assert len(losses) == 5, "four epochs, and the last one again"
+    assert not np.isfinite(losses[1:]).any()
+
+
 def test_a_folder_of_other_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("precious")
     with pytest.raises(InputError, match="did not write"):

@@ -6,6 +6,7 @@ that neither a shift nor a scale of the logits matters and training starts at TS
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
@@ -187,7 +188,8 @@ class LocalTemperatureScaling(TrainedTemperature):
         samples, held_out = CaseSource(stream, self.image_channels), None
         if validation is not None:
             held_out = CaseValidation(validation, self.image_channels)
-        history = train(Objective(self), samples, settings, validation=held_out, record=True)
+        about = {} if settings.checkpoint is None else self._run(stream, validation)
+        history = train(Objective(self), samples, settings, validation=held_out, record=True, about=about)
         self.requires_grad_(False).fitted.fill_(True)
         outcome = self._judge(start.to(stream.device), validation or stream, history, validation is not None)
         seen = self._range(stream)
@@ -213,6 +215,12 @@ class LocalTemperatureScaling(TrainedTemperature):
                 "parameters": sum(parameter.numel() for parameter in self.parameters()),
             },
         )
+
+    def _run(self, stream: CaseStream, validation: CaseStream | None) -> dict[str, Any]:
+        """Return what is trained on which cases, by which checkpoints of another run are recognised."""
+        parts = [[part[k].fingerprint for k in range(len(part))] for part in (stream, validation or ())]
+        cases = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+        return {"method": self.method, **self.config(), "cases": cases}
 
     def _temperature(self, logits: Logits, image: Image | None = None) -> Temperature:
         return self._applied(self._factor(logits, image))

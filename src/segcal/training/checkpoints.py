@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,79 +14,115 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from segcal.files import MARKER, refuse_foreign, refuse_special, staged_file, write_json
+from segcal.files.schema import FLAG, TABLE, WHOLE, Kind, list_of, optional, problem, record
 from segcal.types import InputError
 
 _KEPT = 2
+_LOSS = Kind("a number", lambda value: isinstance(value, float | int))  # or NaN, where a run diverges
+_EPOCH = {"number": WHOLE, "of": WHOLE, "loss": _LOSS, "validation": optional(_LOSS), "best": FLAG, "seconds": _LOSS}
+_NOTES = record(
+    {"epoch": WHOLE, "run": TABLE, "epochs": list_of(record(_EPOCH)), "best_epoch": WHOLE, "best_loss": _LOSS}
+)
 
 
 class TrainingState(NamedTuple):
-    """All that a training run needs to go on after an epoch."""
+    """All that a training run needs to go on after an epoch.
+
+    Attributes:
+        epoch: How many are done.
+        weights: Those of the network.
+        best: Those of the best epoch.
+        moments: State of the optimiser, by the number of the parameter.
+        notes: Losses of the epochs, as JSON can hold them.
+    """
 
     epoch: int
     weights: Mapping[str, Tensor]
     best: Mapping[str, Tensor]
-    optimiser: dict[str, Any]
+    moments: Mapping[int, Mapping[str, Tensor]]
     notes: dict[str, Any]
 
 
 class Checkpoints:
-    """A folder with the checkpoints of one run; the last two are kept."""
+    """A folder with the checkpoints of one run; the last two are kept.
 
-    def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder)
+    Args:
+        folder: Made with the first checkpoint.
+        run: Settings of the run, and what is trained on which data; checkpoints of another run are refused.
+    """
+
+    def __init__(self, folder: str | Path, run: Mapping[str, Any]) -> None:
+        self.folder, self.run = Path(folder), json.loads(json.dumps(run))  # as it is read again
 
     def save(self, state: TrainingState) -> None:
         """Write a checkpoint under a temporary name, then rename it; drop those that are older than the last two."""
         refuse_foreign(self.folder, "checkpoints")
-        self.folder.mkdir(parents=True, exist_ok=True)
         if not (self.folder / MARKER).exists():
-            write_json(self.folder / MARKER, {"format": 1, "checkpoints": "of a training run"})
-        tensors, plain = _flatten(state)
-        notes = json.dumps(plain, allow_nan=False, sort_keys=True)
+            with staged_file(self.folder / MARKER) as file:
+                write_json(file, {"format": 1, "checkpoints": "of a training run"})
+        tensors = {name: value.detach().cpu().contiguous().clone() for name, value in _tensors(state).items()}
+        notes = json.dumps({**state.notes, "epoch": state.epoch, "run": self.run}, sort_keys=True)
         metadata = {"notes": notes, "sha256": _digest(tensors, notes)}
-        with staged_file(self.folder / f"epoch-{state.epoch:06d}.safetensors") as file:
+        path = self.folder / f"epoch-{state.epoch:06d}.safetensors"
+        if path.is_symlink():
+            raise InputError(f"'{path}' is a link, and a checkpoint is to be written there; remove it")
+        with staged_file(path) as file:
             save_file(tensors, file, metadata=metadata)
         for old in self._files()[_KEPT:]:
             old.unlink()
 
-    def newest(self, settings: Mapping[str, Any]) -> tuple[TrainingState | None, list[str]]:
+    def newest(self, start: TrainingState) -> tuple[TrainingState | None, list[str]]:
         """The newest whole checkpoint, and a sentence on each damaged one that was passed over.
 
+        Args:
+            start: The state in which the run begins; a checkpoint must have tensors of these names, shapes and types.
+
         Raises:
-            InputError: The checkpoints are of a run with other settings.
+            InputError: The checkpoints are of another run.
         """
         warnings = []
         for file in self._files():
             try:
                 state = _read(file)
-            except (OSError, ValueError, KeyError, SafetensorError) as error:
+                self._check_same_run(file, state.notes["run"])
+                if _shapes(state, state.moments) != _shapes(start, state.moments):
+                    raise ValueError("its values are those of another network")
+            except (OSError, KeyError, ValueError, RecursionError, SafetensorError) as error:
+                if isinstance(error, _AnotherRunError):
+                    raise
                 warnings.append(f"checkpoint '{file}' is damaged ({error}) and was passed over")
                 continue
-            _check_same_run(file, state.notes["settings"], settings)
             return state, warnings
         return None, warnings
 
     def _files(self) -> list[Path]:
         return sorted(self.folder.glob("epoch-*.safetensors"), reverse=True)
 
+    def _check_same_run(self, file: Path, found: Mapping[str, Any]) -> None:
+        differing = [name for name in self.run if found.get(name) != self.run[name]]
+        if differing:
+            name = differing[0]
+            raise _AnotherRunError(
+                f"checkpoint '{file}' is of a run with {name}={found.get(name)}, and this one has {self.run[name]}; "
+                "use the same settings and data, or another checkpoint folder"
+            )
 
-def _check_same_run(file: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    differing = [name for name in wanted if found.get(name) != wanted[name]]
-    if differing:
-        name = differing[0]
-        raise InputError(
-            f"checkpoint '{file}' is of a run with {name}={found.get(name)}, and this one has {wanted[name]}; "
-            "use the same settings or another checkpoint folder"
-        )
+
+class _AnotherRunError(InputError):
+    """A checkpoint that nothing is wrong with, of another run."""
 
 
-def _flatten(state: TrainingState) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    tensors = {f"weights/{name}": value for name, value in state.weights.items()}
-    tensors |= {f"best/{name}": value for name, value in state.best.items()}
-    for index, values in state.optimiser["state"].items():
-        tensors |= {f"optimiser/{index}/{name}": torch.as_tensor(value) for name, value in values.items()}
-    copies = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
-    return copies, {"epoch": state.epoch, "groups": state.optimiser["param_groups"], **state.notes}
+def _tensors(state: TrainingState) -> dict[str, Tensor]:
+    """Return all tensors by their names in the file."""
+    parts = {"weights": state.weights, "best": state.best}
+    parts |= {f"moments/{number}": values for number, values in state.moments.items()}
+    return {f"{part}/{name}": value for part, values in parts.items() for name, value in values.items()}
+
+
+def _shapes(state: TrainingState, numbers: Collection[int]) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    """Return shapes and types of all tensors, with the moments of some parameters."""
+    chosen = state._replace(moments={number: state.moments.get(number, {}) for number in numbers})
+    return {name: (value.shape, value.dtype) for name, value in _tensors(chosen).items()}
 
 
 def _read(file: Path) -> TrainingState:
@@ -97,16 +133,17 @@ def _read(file: Path) -> TrainingState:
     if _digest(tensors, metadata["notes"]) != metadata["sha256"]:
         raise ValueError("its checksum is wrong")
     notes = json.loads(metadata["notes"])
-    optimiser: dict[str, Any] = {"state": {}, "param_groups": notes.pop("groups")}
-    for name, value in tensors.items():
-        if name.startswith("optimiser/"):
-            _, index, field = name.split("/")
-            optimiser["state"].setdefault(int(index), {})[field] = value
-    weights, best = (
-        {name.removeprefix(kind): value for name, value in tensors.items() if name.startswith(kind)}
-        for kind in ("weights/", "best/")
-    )
-    return TrainingState(notes.pop("epoch"), weights, best, optimiser, notes)
+    if wrong := problem(notes, _NOTES):
+        raise ValueError(wrong)
+    parts: dict[str, dict[str, Tensor]] = {"weights": {}, "best": {}, "moments": {}}
+    for path, value in tensors.items():
+        part, _, name = path.partition("/")
+        parts[part][name] = value
+    moments: dict[int, dict[str, Tensor]] = {}
+    for path, value in parts["moments"].items():
+        number, _, name = path.partition("/")
+        moments.setdefault(int(number), {})[name] = value
+    return TrainingState(notes.pop("epoch"), parts["weights"], parts["best"], moments, notes)
 
 
 def _digest(tensors: Mapping[str, Tensor], notes: str) -> str:

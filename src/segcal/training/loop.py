@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import fields
 from time import perf_counter
 from typing import Any
 
@@ -43,6 +44,7 @@ def train(
     augment: Augment | None = None,
     inspect: Inspect | None = None,
     record: bool = False,
+    about: Mapping[str, Any] | None = None,
 ) -> History:
     """Train `objective` in place; it ends with the weights of least validation loss, or the last without validation.
 
@@ -54,6 +56,7 @@ def train(
         augment: Applied to the batches of `source` on the device, after crops and flips.
         inspect: Called after every epoch, before `settings.watch`; it must not change the weights.
         record: Replay each step as a CUDA graph on a GPU. The objective must not branch on the values of tensors.
+        about: What is trained on which data, by name, as JSON can hold it; checkpoints of another run are refused.
     """
     if len(source) == 0:
         raise InputError("training needs at least one sample, got none; is the folder or the split empty?")
@@ -62,7 +65,9 @@ def train(
     device = choose_device(settings.device)
     with process_group(device), torch.enable_grad():  # callers often predict and fit in one block without gradients
         # without a name, so that its DistributedDataParallel is gone before the process group is: later it hangs
-        return _TrainingRun(objective.to(device), source, validation, settings, device, augment, record).go(inspect)
+        return _TrainingRun(objective.to(device), source, validation, settings, device, augment, record, about).go(
+            inspect
+        )
 
 
 class _Sums(nn.Module):
@@ -89,6 +94,7 @@ class _TrainingRun:
         device: torch.device,
         augment: Augment | None,
         record: bool,
+        about: Mapping[str, Any] | None = None,
     ) -> None:
         self.objective, self.settings, self.device, self.augment = objective, settings, device, augment
         self.source = as_source(source)
@@ -108,7 +114,8 @@ class _TrainingRun:
         self.averaged = None if settings.average is None else Average(objective, settings.average)
         self.best = _copy(objective.state_dict())
         self.history = History()
-        self.checkpoints = None if settings.checkpoint is None else Checkpoints(settings.checkpoint)
+        run = {**settings.fingerprint(), **(about or {})}
+        self.checkpoints = None if settings.checkpoint is None else Checkpoints(settings.checkpoint, run)
 
     def go(self, inspect: Inspect | None) -> History:
         for number in range(self._resume() + 1, self.settings.epochs + 1):
@@ -230,41 +237,46 @@ class _TrainingRun:
 
     def _save(self, number: int) -> None:
         if self.rank == 0 and self.checkpoints is not None:
-            weights = self.objective.state_dict()
-            if self.averaged is not None:
-                weights |= {_AVERAGED + name: value for name, value in self.averaged.module.state_dict().items()}
-            state = TrainingState(number, weights, self.best, self.optimiser.state_dict(), self._notes())
-            self.checkpoints.save(state)
+            self.checkpoints.save(self._state(number, self.optimiser.state_dict()["state"]))
         if self.world > 1:
             distributed.barrier()
+
+    def _state(self, number: int, moments: Mapping[int, Mapping[str, Tensor]]) -> TrainingState:
+        weights = self.objective.state_dict()
+        if self.averaged is not None:
+            weights |= {_AVERAGED + name: value for name, value in self.averaged.module.state_dict().items()}
+        history = self.history
+        notes = {
+            "epochs": [vars(epoch) for epoch in history.epochs],
+            "best_epoch": history.best_epoch,
+            "best_loss": history.best_loss,
+        }
+        return TrainingState(number, weights, self.best, moments, notes)
 
     def _resume(self) -> int:
         """Load the newest undamaged checkpoint; return the number of epochs done."""
         if self.checkpoints is None:
             return 0
-        state, self.history.warnings = self.checkpoints.newest(self.settings.fingerprint())
+        parameters = enumerate(self.objective.parameters())
+        start = self._state(0, {number: _first_moments(parameter) for number, parameter in parameters})
+        state, self.history.warnings = self.checkpoints.newest(start)
         if state is None:
             return 0
         self.objective.load_state_dict({n: v for n, v in state.weights.items() if not n.startswith(_AVERAGED)})
         if self.averaged is not None:
             average = {n.removeprefix(_AVERAGED): v for n, v in state.weights.items() if n.startswith(_AVERAGED)}
             self.averaged.load(average)
-        self.optimiser.load_state_dict(state.optimiser)
+        self.optimiser.load_state_dict({**self.optimiser.state_dict(), "state": state.moments})
         self.best = _copy(state.best)
         notes = state.notes
-        self.history.epochs = [Epoch(**epoch) for epoch in notes["epochs"]]
-        self.history.best_epoch = notes["best_epoch"]
-        self.history.best_loss = float("inf") if notes["best_loss"] is None else notes["best_loss"]
+        self.history.epochs = [Epoch(*(epoch[part.name] for part in fields(Epoch))) for epoch in notes["epochs"]]
+        self.history.best_epoch, self.history.best_loss = notes["best_epoch"], notes["best_loss"]
         return state.epoch
 
-    def _notes(self) -> dict[str, Any]:
-        finite = np.isfinite(self.history.best_loss)
-        return {
-            "settings": self.settings.fingerprint(),
-            "epochs": [vars(epoch) for epoch in self.history.epochs],
-            "best_epoch": self.history.best_epoch,
-            "best_loss": self.history.best_loss if finite else None,
-        }
+
+def _first_moments(parameter: Tensor) -> dict[str, Tensor]:
+    """Return values of the shapes and types that Adam and AdamW keep for a parameter."""
+    return {"step": torch.zeros(()), "exp_avg": parameter, "exp_avg_sq": parameter}
 
 
 def _as_it_is(batch: Batch, randoms: Sequence[np.random.Generator], epoch: int) -> Batch:

@@ -97,11 +97,7 @@ class Training:
     def fingerprint(self) -> dict[str, Any]:
         """Return the settings that must be equal for a checkpoint to belong to the same run."""
         elsewhere = ("device", "cache_bytes", "checkpoint", "checkpoint_every", "watch")
-        return {
-            name: list(value) if isinstance(value, tuple) else value
-            for name, value in vars(self).items()
-            if name not in elsewhere
-        }
+        return {name: value for name, value in vars(self).items() if name not in elsewhere}
 
 
 def override(settings: Training, **changes: Any) -> Training:
