@@ -67,7 +67,7 @@ def test_pairs_are_resumed_and_remade_when_the_data_change(tmp_path: Path) -> No
     assert all(outcome.made for outcome in other)
     path = warp_path(tmp_path, pairs[0])
     path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(InputError, match="is damaged"):
+    with pytest.raises(InputError, match=r"must be a readable \.npz file, got a damaged"):
         read_warp(tmp_path, pairs[0])
     with pytest.raises(InputError, match="register '9' to '1' first"):
         read_warp(tmp_path, Pair("9", "1"))

@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
+from segcal.data.io.base import whole_numbers
 from segcal.data.io.nifti import check_same_place, read_volume
 from segcal.files import MARKER, release_pages, staged_folder, write_json
 from segcal.functional.arrays import TemporaryArrays
@@ -92,8 +93,9 @@ def fuse_folder(
     check_same_place([*label_files, *evidence_files, *extra], of=f"'{folder}'")
     temporary = TemporaryArrays()
     with staged_folder(out) as staging:
-        labels, evidence, reference = (
-            [temporary.copy(read_volume(path)[0]) for path in paths] for paths in (label_files, evidence_files, extra)
+        labels = [temporary.copy(_read_labels(path)) for path in label_files]
+        evidence, reference = (
+            [temporary.copy(read_volume(path)[0]) for path in paths] for paths in (evidence_files, extra)
         )
         _check_shapes([*labels, *evidence, *reference], folder)
         fused = _fused(labels, evidence, reference[0] if reference else None, kind, settings, watch)
@@ -123,7 +125,7 @@ def _fused(
     whole = Fused(np.empty(shape, np.int32), np.empty(shape, np.float32), np.empty(shape, np.float32))
     per_slice = 8 * len(labels) * int(np.prod(shape[1:]))
     for inner, outer in _slabs(shape[0], max(1, settings.slab_bytes // per_slice), _reach(kind, settings)):
-        own = np.stack([_whole_numbers(array[outer]) for array in labels])
+        own = np.stack([array[outer] for array in labels])
         weights = _weights([array[outer] for array in evidence], None if target is None else target[outer], settings)
         kept = slice(inner.start - outer.start, inner.stop - outer.start)
         part = _vote(own[:, kept], None if weights is None else weights[:, kept], settings)
@@ -219,13 +221,11 @@ def _check_shapes(arrays: list[Array], folder: Path) -> None:
         )
 
 
-def _whole_numbers(labels: Array) -> Array:
-    whole = np.rint(labels)
-    with np.errstate(invalid="ignore"):
-        off, largest = (float(np.abs(values).max(initial=0)) for values in (whole - labels, whole))
-    if not (off <= 1e-3 and largest < 2**31):  # written so that NaN is wrong as well
-        raise InputError("warped labels must be whole numbers; warp them with nearest-neighbour interpolation")
-    return whole.astype(np.int32)
+def _read_labels(path: Path) -> Array:
+    labels = whole_numbers(read_volume(path)[0], path)
+    if labels.max(initial=0) >= 2**31 or labels.min(initial=0) < -(2**31):
+        raise InputError(f"warped labels must be below 2^31, got more in '{path}'; correct them")
+    return labels.astype(np.int32)
 
 
 def _write(path: Path, array: Array, like: Path) -> None:

@@ -9,16 +9,16 @@ from __future__ import annotations
 import hashlib
 import json
 import multiprocessing
-import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from segcal.data.io.npz import read_array
 from segcal.files import staged_file
 from segcal.fusion.registration import RegistrationQuality, RegistrationSettings, Volume, Warp, register, simple_itk
 from segcal.types import Array, InputError
@@ -103,25 +103,25 @@ def write_warp(path: Path, warp: Warp, digest: str) -> None:
             image=encoded(warp.image),
             labels=_narrow(warp.labels),
             quality=np.array(warp.quality),
-            digest=np.array(digest),
+            digest=np.frombuffer(digest.encode(), np.uint8),
         )
 
 
-def encoded(image: Array, levels: int = LEVELS) -> Array:
+def encoded(image: Array) -> Array:
     """Return an image of 0..1 as differences between neighbouring grey levels, which compress better than the levels.
 
     Examples:
-        >>> encoded(np.array([0.0, 0.5, 1.0, 0.9]), levels=11)
-        array([  0,   5,   5, 255], dtype=uint8)
+        >>> encoded(np.array([0.0, 0.2, 1.0, 0.8]))
+        array([  0,  51, 204, 205], dtype=uint8)
     """
-    grey = np.rint(np.clip(image, 0, 1) * (levels - 1)).astype(np.uint8)
+    grey = np.rint(np.clip(image, 0, 1) * (LEVELS - 1)).astype(np.uint8)
     return np.diff(grey, axis=-1, prepend=np.uint8(0))
 
 
-def decoded(differences: Array, levels: int = LEVELS) -> Array:
+def decoded(differences: Array) -> Array:
     """Return the image that `encoded` was given, at its grey levels, as float32."""
     grey: Array = np.cumsum(differences, axis=-1, dtype=np.uint8)
-    return grey.astype(np.float32) / (levels - 1)
+    return grey.astype(np.float32) / (LEVELS - 1)
 
 
 def digest_of(target: Volume, atlas: Volume, settings: RegistrationSettings) -> str:
@@ -173,13 +173,10 @@ def _kept(path: Path, digest: str) -> RegistrationQuality | None:
 
 
 def _read(path: Path) -> tuple[Warp, str]:
-    try:
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as content:
-            parts: dict[str, Any] = {name: content[name] for name in ("image", "labels", "quality", "digest")}
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise InputError(f"'{path}' is damaged ({error}); delete it and register again") from error
-    quality = RegistrationQuality(*(float(value) for value in parts["quality"]))
-    return Warp(decoded(parts["image"]), parts["labels"], quality), str(parts["digest"])
+    image, labels, quality, digest = (read_array(path, name) for name in ("image", "labels", "quality", "digest"))
+    if quality.shape != (len(RegistrationQuality._fields),):
+        raise InputError(f"'{path}' is damaged; delete it and register again")
+    return Warp(decoded(image), labels, RegistrationQuality(*map(float, quality))), digest.tobytes().decode("latin-1")
 
 
 def _narrow(labels: Array) -> Array:
