@@ -497,6 +497,18 @@ def test_a_link_in_place_of_a_file_is_followed(tmp_path: Path) -> None:
     assert (tmp_path / "deep" / "page.md").read_text().startswith("second")
 
 
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_pipe_in_place_of_a_file_is_not_replaced(tmp_path: Path, linked: bool) -> None:
+    """A device would not be either, such as /dev/zero, which root could replace."""
+    os.mkfifo(tmp_path / "pipe")
+    out = tmp_path / "link" if linked else tmp_path / "pipe"
+    if linked:
+        out.symlink_to("pipe")
+    with pytest.raises(InputError, match="must be a regular file, got a device, pipe or socket"), staged_file(out):
+        pass
+    assert (tmp_path / "pipe").is_fifo()
+
+
 def test_outputs_are_not_written_where_links_of_an_input_lead(tmp_path: Path) -> None:
     data, out, other = tmp_path / "data", tmp_path / "out", tmp_path / "other"
     (data / "logits").mkdir(parents=True)
@@ -508,6 +520,21 @@ def test_outputs_are_not_written_where_links_of_an_input_lead(tmp_path: Path) ->
     refuse_overwriting(other, data)
     (data / "round").symlink_to(data)
     refuse_overwriting(other, data)
+
+
+@pytest.mark.parametrize("key", ["a.", " 'b c' .\t", '"[{," . '])
+@pytest.mark.parametrize("before", ["", "x = 1\n  ", "[", "x = {y = 1, "])
+def test_keys_of_many_levels_are_refused_before_they_are_parsed(
+    tmp_path: Path, before: str, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """128 KB of these would take 16 GB of memory."""
+    path = tmp_path / "segcal.toml"
+    path.write_text("group = 'a.b" + ".c" * 200 + "'\n")
+    assert read_toml(path)["group"].endswith(".c")
+    path.write_text(f"{before}{key * 100}z")
+    monkeypatch.setattr("segcal.files.reading.tomllib.loads", None)
+    with pytest.raises(InputError, match=r"segcal\.toml' is not readable TOML \(it has more than 100 levels\)"):
+        read_toml(path)
 
 
 SPECIAL = {

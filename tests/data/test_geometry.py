@@ -105,7 +105,7 @@ def test_maps_of_nifti_scores(tmp_path: Path, layout: str, nifti_labels: bool) -
     assert written.header.get_intent()[0] == "none"  # temperatures are no labels
     assert written.get_data_dtype() == np.float32
     with pytest.raises(InputError, match="NIfTI shape"):
-        write_map(tmp_path / "out", "a", torch.ones(3, 4, 5), folder)
+        write_map(tmp_path / "other", "a", torch.ones(3, 4, 5), folder)
 
 
 def test_scaled_nifti_is_read_and_written_in_true_values(tmp_path: Path) -> None:

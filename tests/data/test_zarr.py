@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import segcal
 from segcal.apply import apply_to_folder
-from segcal.cli.app import app
 from segcal.data.folders.folder import open_folder
 from segcal.data.folders.writer import write_folder
 from segcal.data.io import base, formats
 from segcal.data.sample.scenes import simulate
 from segcal.files import refuse_overwriting
 from segcal.types import Case, InputError
+from support.commands import refuse, succeed
 
 zarr = pytest.importorskip("zarr", reason="zarr is not installed")
 fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed")
-runner = CliRunner()
 pytestmark = pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning")
 
 
@@ -116,6 +115,40 @@ def test_a_group_without_an_image_is_refused(tmp_path: Path) -> None:
         formats.format_of(tmp_path / "a.zarr").shape(tmp_path / "a.zarr", "labels")
 
 
+SPECIAL = {
+    "fifo": (os.mkfifo, "must be a regular file"),
+    "endless": (lambda path: path.symlink_to("/dev/zero"), "must be a regular file"),
+    "sparse": (lambda path: [path.touch(), os.truncate(path, 3 << 30)], r"at most (64 MiB|2 GiB), got (more|3 GiB)"),
+    "folder": (lambda path: path.symlink_to(path.parents[2]), "must be a folder, got a link to one"),
+}
+
+
+@pytest.mark.parametrize("special", SPECIAL)
+@pytest.mark.parametrize("name", ["zarr.json", "c/0/0"])
+def test_special_files_in_a_store_are_refused(tmp_path: Path, name: str, special: str) -> None:
+    zarr.create_array(store=str(tmp_path / "deep" / "a.zarr"), data=np.ones((3, 4)))
+    make, message = SPECIAL[special]
+    (tmp_path / "deep" / "a.zarr" / name).unlink()
+    make(tmp_path / "deep" / "a.zarr" / name)
+    with pytest.raises(InputError, match=message):
+        formats.format_of(tmp_path / "deep" / "a.zarr").read(tmp_path / "deep" / "a.zarr", "labels")
+
+
+@pytest.mark.parametrize(
+    ("shape", "chunks", "message"),
+    [
+        ((2**30, 2**30), (1, 1), "arrays that are read must have at most 128 GiB"),
+        ((3, 4), (2**30, 2**10), "chunks must have at most 2 GiB, got 8192 GiB"),
+    ],
+)
+def test_stores_that_declare_too_much_take_no_memory(
+    tmp_path: Path, shape: tuple[int, ...], chunks: tuple[int, ...], message: str
+) -> None:
+    zarr.create_array(store=str(tmp_path / "a.zarr"), shape=shape, chunks=chunks, dtype="f8")
+    with pytest.raises(InputError, match=message):
+        formats.format_of(tmp_path / "a.zarr").shape(tmp_path / "a.zarr", "labels")
+
+
 def test_a_file_url_is_a_local_folder(tmp_path: Path) -> None:
     made = cases()
     write_store(str(tmp_path / "a b"), made)
@@ -168,8 +201,7 @@ def test_commands_read_a_url(tmp_path: Path) -> None:
     for command in ("apply", "evaluate"):
         for out, place in (("url", "memory://place/data"), ("folder", str(tmp_path / "data"))):
             given = [str(tmp_path / "ts"), place] if command == "apply" else [place]
-            found = runner.invoke(app, [command, *given, "--out", str(tmp_path / f"{command}-{out}")])
-            assert found.exit_code == 0, found.output
+            succeed(command, *given, "--out", tmp_path / f"{command}-{out}")
         one, other = (contents(tmp_path / f"{command}-{out}") for out in ("url", "folder"))
         assert one == other
 
@@ -185,9 +217,8 @@ def test_an_output_is_no_url(tmp_path: Path, option: str, monkeypatch: pytest.Mo
     """It would become a folder called 's3:'."""
     monkeypatch.chdir(tmp_path)
     write_store("store", cases())
-    found = runner.invoke(app, ["evaluate", "store", option, "s3://bucket/out.html"])
-    assert found.exit_code == 2
-    assert "must be a local path, got the URL 's3://bucket/out.html'" in found.output
+    line = refuse("evaluate", "store", option, "s3://bucket/out.html")
+    assert "must be a local path, got the URL 's3://bucket/out.html'" in line
     with pytest.raises(InputError, match="must be a local path"):
         segcal.create("ts", 3).fit(cases()).save("s3://bucket/ts")
     assert [path.name for path in tmp_path.iterdir()] == ["store"]

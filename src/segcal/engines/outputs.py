@@ -74,7 +74,7 @@ def _take_over(output: Output, finished: FinishedCases, out: Path, identities: M
         if whole and finished.result(name, about["identity"]) is None:
             with finished.working_on(name, about["identity"]) as place:
                 for file in about["files"]:
-                    _link(out / file, place / file)
+                    _link(out / file, place / file, listed[file])
                 write_result(place, json.dumps(about["counts"]).encode())
 
 
@@ -89,8 +89,7 @@ def _publish(
         for (name, identity), count in zip(identities.items(), counts, strict=True):
             files = finished.files(name)
             for file, digest in files.items():
-                _link(finished.place(name) / file, staging / file)
-                trust_checksum(staging / file, digest)
+                _link(finished.place(name) / file, staging / file, digest)
             cases[name] = {"identity": identity, "files": list(files), "counts": count}
         for path in output.companions():
             _copy(path, staging)
@@ -106,10 +105,11 @@ def _copy(file: Path, folder: Path) -> None:
         raise InputError(f"'{file}' must stay until its output is complete, but it is gone; restore it") from error
 
 
-def _link(source: Path, target: Path) -> None:
-    """Give a file a second name; copy it where the file system has only one."""
+def _link(source: Path, target: Path, digest: str) -> None:
+    """Give a file with a known checksum a second name; copy it where the file system has only one."""
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
         os.link(source, target)
     except OSError:
         shutil.copy2(source, target)
+    trust_checksum(target, digest)

@@ -45,8 +45,8 @@ _GROWING = ("unfinished", "checkpoints")
 """Folders in which single files are written and removed, instead of replacing the folder."""
 
 
-_known: dict[tuple[int, int, int, int], str] = {}
-"""Checksums by what changes with the content of a file; a second name of a file (a hard link) has the same."""
+_known: dict[tuple[int, ...], str] = {}
+"""Checksums by what changes with the content of a file, and with its number of names (hard links)."""
 
 
 def url_of(path: str | Path) -> str | None:
@@ -193,7 +193,7 @@ def checksum(path: Path) -> str:
 
 
 def trust_checksum(path: Path, digest: str) -> None:
-    """Take over the checksum of a file that another process of the same run has just written."""
+    """Take over the checksum of a file that has just got a second name, or was written by another process."""
     _known[_identity_of(path)] = digest
 
 
@@ -273,6 +273,7 @@ def _links(folder: Path) -> Iterator[Path]:
                 yield from _links(Path(entry))
 
 
-def _identity_of(path: Path) -> tuple[int, int, int, int]:
+def _identity_of(path: Path) -> tuple[int, ...]:
     status = path.stat()
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+    # whoever edits a file can set its time of modification, but not that of the change itself
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns

@@ -18,6 +18,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from segcal.files.guards import list_files, refuse_foreign, refuse_foreign_file, refuse_url
+from segcal.files.reading import refuse_special
 from segcal.files.signing import sign
 from segcal.types import InputError
 
@@ -53,12 +54,14 @@ def staged_folder(path: str | Path) -> Iterator[Path]:
 def staged_file(path: str | Path) -> Iterator[Path]:
     """Yield a temporary file name that becomes `path` if the block succeeds and vanishes if it does not.
 
-    Where `path` is a link, the file that it names is written.
+    Where `path` is a link, the file that it names is written, and no device, pipe or socket.
     """
     refuse_url(path)
     target = Path(path).resolve()
     if target.is_dir():
         raise InputError(f"'{path}' is a folder, and a file is to be written there; choose another name")
+    if target.exists():
+        refuse_special(target)
     with exclusive(target, "file"):
         staging = temporary_name(target, "".join(target.suffixes))
         try:

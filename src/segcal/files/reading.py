@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import mmap
+import re
 import stat
 import tomllib
 from pathlib import Path
@@ -20,6 +21,11 @@ _LARGEST = 1 << 26
 
 _DEEPEST = 100
 """Number of lists and tables inside one another."""
+
+_DOTTED = re.compile(
+    rf"""(?:^|[\[{{,])[ \t]*+(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){{{_DEEPEST}}}""", re.MULTILINE
+)
+"""A key of TOML that names more levels, for each of which Python's parser takes memory for all levels above it."""
 
 _LARGE = 1 << 26
 """Size in bytes above which it is worthwhile to release the pages of a mapped file."""
@@ -38,7 +44,10 @@ def read_json(path: Path) -> Any:
 def read_toml(path: Path) -> dict[str, Any]:
     """Return the content of a TOML file; raise if it is broken."""
     try:
-        content: dict[str, Any] = _shallow(tomllib.loads(read_text(path)))
+        text = read_text(path)
+        if _DOTTED.search(text):
+            raise ValueError(f"it has more than {_DEEPEST} levels")
+        content: dict[str, Any] = _shallow(tomllib.loads(text))
     except (ValueError, OSError, RecursionError) as error:
         raise _unreadable(path, "TOML", error) from error
     return content

@@ -146,13 +146,15 @@ class CaseFiles:
         of = f"case '{self.name}'"
         placed = self._placed()
         check_same_place(placed, of=of)
-        labels, label_spacing = self._read_labels()
+        labels, label_spacing = (
+            (None, None) if self.labels is None else format_of(self.labels).read(self.labels, "labels")
+        )
         space = self.space(spec.num_classes) if labels is None else labels.shape
-        if labels is not None and self.channels is not None:
-            if self._is_by_channel(labels.shape):
-                space, label_spacing = labels.shape[1:], None if label_spacing is None else label_spacing[1:]
-            labels = self.channels.masks_of(labels)
+        if labels is not None and self._is_by_channel(labels.shape):
+            space, label_spacing = labels.shape[1:], None if label_spacing is None else label_spacing[1:]
         scores, score_spacing = self._read_scores(space)
+        if labels is not None and labels.size <= scores.size:  # the case stream refuses others, which may be huge
+            labels = self._converted(labels)
         image, image_spacing = None, None
         if self.image is not None:
             image, image_spacing = format_of(self.image).read(self.image, "image", space)
@@ -270,11 +272,11 @@ class CaseFiles:
     def _score_shape(self, space: Shape | None, num_classes: int | None) -> Shape:
         return format_of(self.scores).shape(self.scores, self.kind, space, num_classes=num_classes)
 
-    def _read_labels(self) -> tuple[Array | None, Spacing | None]:
-        if self.labels is None:
-            return None, None
-        labels, spacing = format_of(self.labels).read(self.labels, "labels")
-        return whole_numbers(labels, self.labels), spacing
+    def _converted(self, labels: Array) -> Array:
+        """Return labels as whole numbers, and as masks of the channels of a sigmoid head."""
+        assert self.labels is not None
+        whole = whole_numbers(labels, self.labels)
+        return whole if self.channels is None else self.channels.masks_of(whole)
 
     def _placed(self) -> list[Path]:
         """Return the files that say where they lie in the world."""

@@ -32,6 +32,7 @@ from segcal.data.folders.settings import (
     read_splits,
 )
 from segcal.files import MARKER, refuse_unfinished
+from segcal.files.guards import refuse_foreign_file
 from segcal.functional.arrays import to_array
 from segcal.functional.checks import IGNORED, activation_of, ignored_labels
 from segcal.text import warn_caller
@@ -237,12 +238,14 @@ def write_scores(folder_out: str | Path, case_name: str, array: Array | Tensor, 
 
     `.npy` and `.npz` become `NAME.npy`; NIfTI stays NIfTI (float32) with its affine, zooms and class axis;
     an archive of nnU-Net stays one. Around a case that was cut to nnU-Net's crop, probabilities are those of nnU-Net.
+    A file that is already there is not replaced.
     """
     values, files = to_array(array), like.find(case_name)
+    refuse_foreign_file(path := files.score_file(Path(folder_out)))
     crop = _crop_of(like, case_name, values.shape[1:])
-    with files.create_scores(Path(folder_out), values.shape, values.dtype.str, crop) as writer:
+    with files.create_scores(path.parent, values.shape, values.dtype.str, crop) as writer:
         writer.write(0, values)
-    return files.score_file(Path(folder_out))
+    return path
 
 
 def write_map(folder_out: str | Path, case_name: str, array: Array | Tensor, like: Folder) -> Path:
@@ -250,13 +253,14 @@ def write_map(folder_out: str | Path, case_name: str, array: Array | Tensor, lik
 
     NIfTI where the scores, or the files beside those of nnU-Net, are NIfTI, with the affine of the labels, or of
     the scores where there are no labels; `NAME.npy` otherwise. Around a case that was cut to nnU-Net's crop, floating
-    point values are NaN, and whole numbers 0.
+    point values are NaN, and whole numbers 0. A file that is already there is not replaced.
     """
     values, files = to_array(array), like.find(case_name)
+    refuse_foreign_file(path := files.map_file(Path(folder_out)))
     crop, outside = _crop_of(like, case_name, values.shape), np.nan if values.dtype.kind == "f" else 0
-    with files.create_map(Path(folder_out), values.shape, values.dtype.str, crop, outside=outside) as writer:
+    with files.create_map(path.parent, values.shape, values.dtype.str, crop, outside=outside) as writer:
         writer.write(0, values)
-    return files.map_file(Path(folder_out))
+    return path
 
 
 def _crop_of(like: Folder, name: str, shape: tuple[int, ...]) -> Crop | None:

@@ -194,12 +194,17 @@ def declared_bytes(shape: Shape, dtype: np.dtype[Any], path: Path, *, compressed
     size = math.prod(shape) * dtype.itemsize  # of Python's integers, which do not overflow
     if min(shape, default=0) < 0 or size > path.stat().st_size * (_DEFLATE if compressed else 1) + PIECE:
         raise ValueError(f"its header declares an array of shape {shape}, which cannot be in a file of its size")
+    refuse_large(size, path)
+    return size
+
+
+def refuse_large(size: int, path: Path) -> None:
+    """Raise if a header declares more bytes than any array that is read may have."""
     if size > LARGEST:
         raise InputError(
             f"arrays that are read must have at most {LARGEST >> 30} GiB, got {size >> 30} GiB in '{path}'; "
             "split the volume"
         )
-    return size
 
 
 def decompressed(stream: IO[bytes], size: int) -> bytearray | IO[bytes]:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageFile
 
 from segcal.data.io.base import Format, Key, Shape, Stored, plain, readable
 from segcal.types import Array, InputError
 
 _FORMATS = ("PNG", "JPEG", "WEBP")
 """Formats that are read: Pillow knows some forty, and chooses by the content rather than by the name of a file."""
+
+_LARGEST = 1 << 30
+"""Bytes of the largest picture file: Pillow reads all of some formats before it looks at them."""
 
 _LABEL_MODES = ("1", "L", "P", "I", "I;16", "I;16B")
 _GREY_STEPS = {"L;2": 255 // 3, "L;4": 255 // 15}
@@ -39,7 +44,7 @@ FORMAT = Picture()
 
 def read_label_picture(path: Path) -> Array:
     """Return labels `[H, W]` from a greyscale picture, or the indices of one with a palette."""
-    with readable(path), Image.open(path, formats=_FORMATS) as picture:
+    with _opened(path) as picture:
         if picture.format == "WEBP":
             return _labels_from_webp(path, np.asarray(picture.convert("RGB")))
         if picture.mode not in _LABEL_MODES:
@@ -50,7 +55,7 @@ def read_label_picture(path: Path) -> Array:
 
 def read_image_picture(path: Path) -> Array:
     """Return float32 `[C, H, W]` in 0..1 from a picture of 8 or 16 bits."""
-    with readable(path), Image.open(path, formats=_FORMATS) as picture:
+    with _opened(path) as picture:
         pixels = np.asarray(picture.convert(_image_mode(picture.mode)))
     scale = np.float32(255 if pixels.dtype == np.uint8 else 65535)
     channels = pixels[None] if pixels.ndim == 2 else np.moveaxis(pixels, -1, 0)
@@ -59,9 +64,21 @@ def read_image_picture(path: Path) -> Array:
 
 def picture_shape(path: Path) -> Shape:
     """Return `(C, H, W)` of a picture, from its header."""
-    with readable(path), Image.open(path, formats=_FORMATS) as picture:
+    with _opened(path) as picture:
         bands = len(Image.new(_image_mode(picture.mode), (1, 1)).getbands())
         return (bands, picture.height, picture.width)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[ImageFile.ImageFile]:
+    with readable(path):
+        if (size := path.stat().st_size) > _LARGEST:
+            raise InputError(
+                f"pictures must have at most {_LARGEST >> 30} GiB, got {size >> 30} GiB in '{path}'; "
+                "is it the right file?"
+            )
+        with Image.open(path, formats=_FORMATS) as picture:
+            yield picture
 
 
 def _labels_from_webp(path: Path, pixels: Array) -> Array:

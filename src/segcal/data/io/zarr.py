@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import math
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,12 +18,18 @@ from typing import IO, Any, cast
 import numpy as np
 
 from segcal.data.io import base
-from segcal.data.io.base import Format, Key, Shape, Spacing, Stored, Writer, plain, readable
+from segcal.data.io.base import Format, Key, Shape, Spacing, Stored, Writer, plain, readable, refuse_large
+from segcal.files import read_text, refuse_special
 from segcal.types import Array, InputError
 
 _END = (".zarr",)
 _CHUNK = {2: (128, 256), 3: (8, 128, 128)}
 """Pixels of a chunk along each spatial axis; slabs begin at multiples of 8, so that most chunks are written once."""
+
+
+_LARGEST_CHUNK = 1 << 31
+"""Bytes of the largest chunk, packed or not, which is read as a whole."""
+_METADATA = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
 
 
 class Zarr(Format):
@@ -119,13 +126,41 @@ def _opened(path: Path, *, channels: bool) -> tuple[_Axes, Spacing | None]:
     """Open an array, or the finest resolution of an OME-Zarr image, with its axes in order."""
     zarr = _zarr()
     with readable(path):
+        _refuse_special_inside(path)
         found = zarr.open(str(path), mode="r", storage_options=getattr(path, "storage_options", None) or None)
         if isinstance(found, zarr.Array):
-            return _Axes(found, tuple(range(found.ndim))), None
+            return _Axes(_checked(found, path), tuple(range(found.ndim))), None
         about = _multiscales(found.attrs, path)
         scale = about["datasets"][0]
-        array = found[scale["path"]]
+        array = _checked(found[scale["path"]], path)
         return _ordered(array, about, scale, path, channels=channels)
+
+
+def _refuse_special_inside(path: Path) -> None:
+    """Raise if a file of a local store is a device, a pipe or larger than any, before zarr reads it as a whole."""
+    for file in path.rglob("*") if not hasattr(path, "fs") else ():
+        refuse_special(file)
+        if file.is_dir():
+            if file.is_symlink():
+                raise InputError(f"'{file}' must be a folder, got a link to one; put its content there")
+        elif file.name in _METADATA:
+            read_text(file)
+        else:
+            _refuse_large_chunk(file.stat().st_size, file)
+
+
+def _checked(array: Any, path: Path) -> Any:
+    """Return an array of a store; raise if it, or one of its chunks, declares more than memory may be taken for."""
+    refuse_large(math.prod(array.shape) * array.dtype.itemsize, path)
+    _refuse_large_chunk(math.prod(array.shards or array.chunks) * array.dtype.itemsize, path)
+    return array
+
+
+def _refuse_large_chunk(size: int, path: Path) -> None:
+    if size > _LARGEST_CHUNK:
+        raise InputError(
+            f"chunks must have at most {_LARGEST_CHUNK >> 30} GiB, got {size >> 30} GiB in '{path}'; write smaller ones"
+        )
 
 
 def _multiscales(attributes: Mapping[str, Any], path: Path) -> dict[str, Any]:
