@@ -76,6 +76,10 @@ _OF_RULES = (
     Command(("decide", "data", "--rules", "rules", "--json"), checks.check_form),
     Command(("report", "results", "--decisions", "rules", "--out", "out.html"), checks.check_page),
 )
+_RESUME = Command(
+    ("fit", "data", "--method", "lts", "--epochs", "3", "--set", "checkpoint=checkpoints", "--out", "out", "--json"),
+    checks.check_fit,
+)
 _FUSE = Command(("fuse", "data", "--method", "plurality", "--out", "out", "--json"), checks.check_fuse)
 
 
@@ -94,6 +98,10 @@ def artefacts(work: Path, chosen: Sequence[str]) -> dict[str, list[Artefact]]:
     _must(("decide", "data", "--split", "fit", "--out", "made/rules"), work)
     rules = _placed(read_tree(work / "made" / "rules"), "rules/")
     found["decisions"] = [Artefact("decisions", {**placed, **results, **rules}, "rules/", _OF_RULES)]
+    _must(_RESUME.args, work)
+    epochs = {name: content for name, content in read_tree(work / "checkpoints").items() if "000003" not in name}
+    checkpoints = _placed(epochs, "checkpoints/")
+    found["checkpoints"] = [Artefact("checkpoints", {**placed, **checkpoints}, "checkpoints/", (_RESUME,))]
     for name, tree in data.items():
         found[name] = [Artefact(f"data {name}", _placed(tree, "data/") | saved["ts"], "data/", _OF_DATA)]
     found["atlases"] = [Artefact("atlases", _placed(folders.of_atlases(rng), "data/"), "data/", (_FUSE,))]

@@ -71,15 +71,41 @@ JOBS = (
         ("fuse", "atlases", "--method", "majority", "--out", "out"),
         "out",
     ),
+    Job(
+        "figure",
+        ("figure", "reliability", "results", "--out", "out.png"),
+        ("figure", "reliability", "others", "--out", "out.png"),
+        "out.png",
+    ),
+    Job("export", ("export", "one", "--out", "out.onnx"), ("export", "two", "--out", "out.onnx"), "out.onnx"),
+    Job(
+        "nnunet fit",
+        ("nnunet", "fit", "folds", "--method", "ts", "--out", "out"),
+        ("nnunet", "fit", "folds", "--method", "vector", "--out", "out"),
+        "out",
+    ),
 )
 
-_PROGRAM = """
-import segcal
-from segcal.data.folders.folder import open_folder
-segcal.create({!r}, 3, spatial_dims=2).fit(open_folder("data")).save("out")
-"""
-LIBRARY = Job("fit in Python", (PYTHON, _PROGRAM.format("ts")), (PYTHON, _PROGRAM.format("vector")), "out")
-"""The same without the commands, which handle signals."""
+
+def _program(name: str, text: str, new: str, old: str) -> Job:
+    """Return a program that uses segcal as a library, which has no handlers of signals."""
+    start = "import torch, segcal\nfrom segcal.data.folders.folder import open_folder\n"
+    return Job(f"{name} in Python", (PYTHON, start + text.format(new)), (PYTHON, start + text.format(old)), "out")
+
+
+_SMALL = 'open_folder("small"), {{"TS": segcal.load("one")}}, num_classes=3, repetitions=50'
+PROGRAMS = (
+    _program("fit", 'segcal.create("{}", 3, spatial_dims=2).fit(open_folder("data")).save("out")', "ts", "vector"),
+    _program("evaluate", f'segcal.evaluate({_SMALL}, patches={{}}).save("out")', "2", "3"),
+    _program(
+        "calibrate",
+        "loader = [(torch.as_tensor(case.logits[:])[None], torch.as_tensor(case.labels)[None]) for case in "
+        'open_folder("data")]\nsegcal.calibrate(torch.nn.Identity(), loader, "{}").calibrator.save("out")',
+        "ts",
+        "vector",
+    ),
+)
+"""The same without the commands."""
 
 
 def make_inputs(root: Path, seed: int) -> None:
@@ -93,6 +119,7 @@ def make_inputs(root: Path, seed: int) -> None:
             tree[f"{place}/logits/{name}.npy"] = folders.npy(logits)
             tree[f"{place}/labels/{name}.png"] = folders.png(labels)
     tree |= {f"atlases/{name}": content for name, content in folders.of_atlases(rng).items()}
+    tree |= {f"folds/{name}": content for name, content in folders.of_folds(rng).items()}
     write_tree(root, tree)
     for args in (
         ("fit", "data", "--method", "ts", "--out", "one"),

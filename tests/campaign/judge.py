@@ -107,12 +107,16 @@ def judged(attack: Attack, ran: Ran, after: Tree, root: Path) -> str:
 def _may_be_replaced(name: str, args: tuple[str, ...]) -> bool:
     """Return whether the command was told to write where this file is, and an earlier one of its kind is there.
 
+    Checkpoints are added to a folder, in which older ones are removed.
+
     >>> fit = ("fit", "data", "--out", "out", "--out", "calibrator")
     >>> _may_be_replaced("calibrator/segcal.json", fit), _may_be_replaced("data/labels/a.npy", fit)
     (True, False)
     >>> _may_be_replaced("calibrator/segcal.json", ("fit", "data", "--out", "out"))
     False
     """
+    if name.startswith("checkpoints/") and "checkpoint=checkpoints" in args:
+        return True
     told = [args[k + 1] for k in range(len(args) - 1) if args[k] == "--out"]
     return args[0] == "fit" and told[-1:] == ["calibrator"] and name.startswith("calibrator/")
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from tests.campaign.jobs import JOBS, LIBRARY, Job, content_of, hidden, make_inputs, must, remove, unfinished, warm_up
+from tests.campaign.jobs import JOBS, PROGRAMS, Job, content_of, hidden, make_inputs, must, remove, unfinished, warm_up
 from tests.campaign.processes import Child, start
 from tests.campaign.trees import Tree
 
@@ -59,10 +59,10 @@ def kill(seed: int, *, number: int | None, minutes: float | None) -> Kills:
         prepare()
         make_inputs(root, seed)
         warm_up(root)
-        rehearsals = {job: _rehearsed(job, root) for job in (*JOBS, LIBRARY)}
+        rehearsals = {job: _rehearsed(job, root) for job in (*JOBS, *PROGRAMS)}
         k = 0
         while (number is None or k < number) and (minutes is None or time.monotonic() - began < 60 * minutes):
-            job = rng.choice((*JOBS, LIBRARY))
+            job = rng.choice((*JOBS, *PROGRAMS))
             _once(rng, job, rehearsals[job], root, found, aimed=k % 3 == 2)
             k += 1
             if k % 50 == 0:

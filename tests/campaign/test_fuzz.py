@@ -1,4 +1,4 @@
-"""Damaged folders, calibrators, results, decisions and command lines: a right number or one sentence, nothing else.
+"""Damaged folders, saved files and command lines: a right number or one sentence, nothing else.
 
 `make test` tries a few mutants of each artefact, the same ones every time; `make campaign` tries many thousands, of all
 methods, with a new seed each time (`--hypothesis-profile campaign`).
@@ -73,6 +73,12 @@ def test_damaged_data_give_a_right_number_or_one_sentence(arena: Arena, tried: t
 @CAMPAIGN
 @given(tried=attacks("calibrators", "atlases"))
 def test_damaged_calibrators_give_a_right_number_or_one_sentence(arena: Arena, tried: tuple[Attack, Damaged]) -> None:
+    judge(arena, tried[0], tried[1].how)
+
+
+@CAMPAIGN
+@given(tried=attacks("checkpoints"))
+def test_damaged_checkpoints_give_a_right_number_or_one_sentence(arena: Arena, tried: tuple[Attack, Damaged]) -> None:
     judge(arena, tried[0], tried[1].how)
 
 

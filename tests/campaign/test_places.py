@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,10 @@ OUTPUTS = (
     (*_EVALUATE, "--out", "out"),
     (*_EVALUATE, "--page", "out.html"),
     ("diagnose", "data", "--maps", "out"),
+    ("diagnose", "data", "--out", "out"),
     ("compare", "data", "--methods", "ts", "--patches", "2", "--out", "out"),
+    ("compare", "data", "--methods", "ts", "--patches", "2", "--page", "out.html"),
+    ("nnunet", "fit", "folds", "--method", "ts", "--out", "out"),
     ("decide", "data", "--out", "out"),
     ("decide", "data", "--page", "out.html"),
     ("decide", "data", "--rules", "rules", "--out", "out.csv"),
@@ -43,6 +47,9 @@ OUTPUTS = (
     *(("figure", "reliability", "results", "--out", f"out.{end}") for end in ("png", "pdf", "svg")),
     ("export", "calibrator", "--out", "out.onnx"),
 )
+CHECKPOINTS = ("fit", "data", "--method", "lts", "--epochs", "1", "--out", "made", "--set", "checkpoint=out")
+"""Checkpoints are added to a folder of their own, in which files that somebody adds stay."""
+
 THESIS = b'\\begin{tabular}{l|l} | years of work | {"segcal": 1} <html></html>\n'
 
 
@@ -106,7 +113,11 @@ def unix_socket(out: Path, content: bytes = b"") -> None:
 
 
 def device(out: Path, content: bytes = b"") -> None:
-    out.symlink_to("/dev/zero")
+    """Link to an endless device: one of our own if we may make it, since root could replace that of the machine."""
+    own = out.with_name(f"{out.name}-device")
+    with suppress(OSError):
+        os.mknod(own, stat.S_IFCHR | 0o666, os.makedev(1, 5))
+    out.symlink_to(own if own.exists() else "/dev/zero")
 
 
 AT = (
@@ -162,7 +173,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("places") / "home"
     folder.mkdir()
     atlases = {name.replace("data/", "atlases/"): content for name, content in whole()["atlases"][0].tree.items()}
-    become(folder, {}, {**whole()["npy"][0].tree, **whole()["decisions"][0].tree, **atlases})
+    folds = {name.replace("data/", "folds/"): content for name, content in whole()["folds"][0].tree.items()}
+    become(folder, {}, {**whole()["npy"][0].tree, **whole()["decisions"][0].tree, **atlases, **folds})
     for args in OUTPUTS:  # with time to compile
         with unchanged(folder):
             assert run(args, folder, seconds=600).status == 0
@@ -213,12 +225,12 @@ CONTENTS = st.just(THESIS) | st.binary(min_size=1, max_size=50)
 
 
 @CAMPAIGN
-@given(args=st.sampled_from(OUTPUTS), place=st.sampled_from(AT), content=CONTENTS)
+@given(args=st.sampled_from((*OUTPUTS, CHECKPOINTS)), place=st.sampled_from(AT), content=CONTENTS)
 def test_nothing_of_somebody_else_is_replaced(
     args: tuple[str, ...], place: Callable[[Path, bytes], None], content: bytes, home: Path
 ) -> None:
     with unchanged(home):
-        place(home / args[-1], content)
+        place(home / args[-1].rpartition("=")[2], content)
         assert_refused(run_beside(args, home))
 
 

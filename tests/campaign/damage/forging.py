@@ -9,10 +9,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from safetensors import safe_open
+from safetensors.torch import save_file
+
 from segcal.calibrators import saving
 from segcal.evaluation.decisions import model
 from segcal.files import MARKER
 from segcal.files.guards import list_files
+from segcal.training import checkpoints
 from tests.campaign.trees import Tree, below, read_tree, write_tree
 
 
@@ -24,6 +28,9 @@ def forged(tree: Tree, prefix: str) -> Tree:
         for marker in sorted(root.rglob(MARKER), key=lambda path: -len(path.parts)):  # inner ones first
             with suppress(Exception):  # an attacker gets no further with a document that cannot be read
                 _sign(marker)
+        for checkpoint in root.glob("epoch-*.safetensors"):
+            with suppress(Exception):
+                _sign_checkpoint(checkpoint)
         found = read_tree(root)
     return {name: content for name, content in tree.items() if not name.startswith(prefix)} | {
         f"{prefix}{name}": content for name, content in found.items()
@@ -42,3 +49,9 @@ def _sign(marker: Path) -> None:
         content["checksum"] = saving._checksum(content, folder / saving.WEIGHTS)
     marker.write_text(json.dumps(content))
     list_files(folder)
+
+
+def _sign_checkpoint(path: Path) -> None:
+    with safe_open(path, "pt") as content:
+        notes, tensors = content.metadata()["notes"], {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118
+    save_file(tensors, path, metadata={"notes": notes, "sha256": checkpoints._digest(tensors, notes)})

@@ -107,8 +107,16 @@ def damage_safetensors(draw: DrawFn, content: bytes) -> bytes:
     size = struct.unpack("<Q", content[:8])[0]
     header, data = json.loads(content[8 : 8 + size]), bytearray(content[8 + size :])
     name = draw(st.sampled_from([name for name in header if name != "__metadata__"]))
-    kind = draw(st.sampled_from(("value",) * 5 + ("rename", "shape", "dtype", "data_offsets", "any")))
-    if kind == "value":
+    about = header.get("__metadata__", {})
+    kinds = (
+        ("value",) * 5 + ("rename", "shape", "dtype", "data_offsets", "any") + ("notes",) * (10 * ("notes" in about))
+    )
+    kind = draw(st.sampled_from(kinds))
+    if kind == "notes":
+        notes = json.loads(about["notes"])
+        damage_node(draw, notes)
+        about["notes"] = json.dumps(notes)
+    elif kind == "value":
         _set_value(draw, header[name], data)
     elif kind == "rename":
         header[f"{name}x"] = header.pop(name)
