@@ -45,29 +45,22 @@ _NOWHERE = -1
 
 @dataclass(frozen=True)
 class Distances:
-    """Distances between the structures of one label: ascending values and how many points have each.
+    """Distances between the structures of one label.
 
     Args:
         label: The label.
-        forward: From the points of the prediction to the truth.
-        forward_counts: Points at each of them.
-        backward: From the points of the truth to the prediction.
-        backward_counts: Points at each of them.
+        forward: From each point of the prediction to the truth.
+        backward: From each point of the truth to the prediction.
     """
 
     label: int
     forward: Float64[np.ndarray, " P"]
-    forward_counts: Int64[np.ndarray, " P"]
     backward: Float64[np.ndarray, " T"]
-    backward_counts: Int64[np.ndarray, " T"]
 
     @property
-    def both(self) -> tuple[Float64[np.ndarray, " N"], Int64[np.ndarray, " N"]]:
-        """Ascending distances of both directions together, and their counts."""
-        values, where = np.unique(np.concatenate([self.forward, self.backward]), return_inverse=True)
-        counts = np.zeros(len(values), np.int64)
-        np.add.at(counts, where, np.concatenate([self.forward_counts, self.backward_counts]))
-        return values, counts
+    def both(self) -> Float64[np.ndarray, " N"]:
+        """Distances of both directions together."""
+        return np.concatenate([self.forward, self.backward])
 
 
 @dataclass(frozen=True)
@@ -141,24 +134,23 @@ def surface_distances(
                 _nearest(points[int(label)], surface, label, other, sizes, is_surface=of == "surfaces")
                 for points, surface, other in zip(volumes, (theirs, mine), (truth, prediction), strict=True)
             ]
-            yield Distances(int(label), *found[0], *found[1])
+            yield Distances(int(label), *found)
 
 
 def average_distance(distances: Distances) -> float:
     """Return the average surface distance: the mean over the points of both surfaces."""
-    values, counts = distances.both
-    return float(values @ counts / counts.sum())
+    return float(distances.both.mean())
 
 
 def percentile_distance(distances: Distances, percent: float = 95.0) -> float:
-    """Return a percentile of the distances in both directions together, interpolated as `np.percentile` does.
+    """Return a percentile of the distances in both directions together.
 
     Examples:
         >>> one, two = np.array([0, 1, 1, 0, 0]), np.array([0, 1, 1, 1, 1])
         >>> [round(percentile_distance(entry), 2) for entry in surface_distances(one, two, (1,))]  # 0, 1 and 0, 2
         [1.85]
     """
-    return _percentile(*distances.both, percent)
+    return float(np.percentile(distances.both, percent))
 
 
 def larger_percentile_distance(distances: Distances, percent: float = 95.0) -> float:
@@ -169,20 +161,18 @@ def larger_percentile_distance(distances: Distances, percent: float = 95.0) -> f
         >>> [round(larger_percentile_distance(entry), 2) for entry in surface_distances(one, two, (1,))]
         [1.9]
     """
-    forward = _percentile(distances.forward, distances.forward_counts, percent)
-    return max(forward, _percentile(distances.backward, distances.backward_counts, percent))
+    return float(max(np.percentile(way, percent) for way in (distances.forward, distances.backward)))
 
 
 def maximum_distance(distances: Distances) -> float:
     """Return the largest distance in either direction (the Hausdorff distance)."""
-    return float(max(distances.forward[-1], distances.backward[-1]))
+    return float(distances.both.max())
 
 
 def surface_dice(distances: Distances, tolerance: float, *, form: Form = "share") -> float:
     """Return the share of both surfaces within the tolerance of the other; see the module for `form="equation"`."""
-    values, counts = distances.both
     # distances are square roots, so one that equals the tolerance may lie a rounding error above it
-    share = float(counts[values <= tolerance * (1 + 1e-9)].sum() / counts.sum())
+    share = float((distances.both <= tolerance * (1 + 1e-9)).mean())
     return share if form == "share" else 2 * share / (1 + share)
 
 
@@ -277,13 +267,6 @@ def _of_label(overlap: Overlap, distances: Distances | None, tolerance: float) -
     )
 
 
-def _percentile(values: Float64[np.ndarray, " N"], counts: Int64[np.ndarray, " N"], percent: float) -> float:
-    """Return a percentile of ascending values with counts, interpolated as `np.percentile` does."""
-    rank = percent / 100 * (counts.sum() - 1)
-    low, high = (values[np.searchsorted(np.cumsum(counts), r, side="right")] for r in (np.floor(rank), np.ceil(rank)))
-    return float(low + (high - low) * (rank - np.floor(rank)))
-
-
 def _mean(values: Sequence[float]) -> float:
     """The mean of what is defined; NaN where nothing is."""
     defined = [value for value in values if not np.isnan(value)]
@@ -334,22 +317,14 @@ def _nearest(
     sizes: Float64[np.ndarray, " D"],
     *,
     is_surface: bool,
-) -> tuple[Float64[np.ndarray, " V"], Int64[np.ndarray, " V"]]:
-    """Distances from points to a surface, ascending, with their counts; 0 for points that are part of the target."""
+) -> Float64[np.ndarray, " N"]:
+    """Distances from points to a surface; 0 for points that are part of the target."""
     here = np.isin(points, surface, assume_unique=True) if is_surface else other.ravel()[points] == label
-    apart = points[~here]
-    if not len(apart):
-        return np.zeros(1), np.array([len(points)], np.int64)
-    tree, shape = (
-        cKDTree(_positions(surface, other.shape, sizes), balanced_tree=False, compact_nodes=False),
-        other.shape,
-    )
-    found, _ = tree.query(_positions(apart, shape, sizes))
-    values, counts = np.unique(found, return_counts=True)
-    zeros = len(points) - len(apart)
-    if zeros:
-        values, counts = np.concatenate([[0.0], values]), np.concatenate([[zeros], counts])
-    return values, counts.astype(np.int64)
+    found = np.zeros(len(points))
+    if not here.all():
+        tree = cKDTree(_positions(surface, other.shape, sizes), balanced_tree=False, compact_nodes=False)
+        found[~here], _ = tree.query(_positions(points[~here], other.shape, sizes))
+    return found
 
 
 def _positions(
