@@ -1,6 +1,6 @@
 """Every CPU kernel against its plain form, end to end: a kernel stays if it pays.
 
-Each workload (fitting, applying, measuring, training, fusing) runs with all kernels, and with one of its kernels at a
+Each workload (fitting, applying, measuring, training) runs with all kernels, and with one of its kernels at a
 time replaced by the plain form. A kernel pays if some workload takes at least 1.3 times as long without it. Times are
 CPU times on one thread, the shortest of several runs, which other work on the machine disturbs least.
 """
@@ -22,7 +22,6 @@ import torch
 from benchmarks.timing import console, scene, table
 from segcal import CalibrationSuite, Case, create, evaluate
 from segcal.calibrators import Calibrator
-from segcal.fusion import joint_label_fusion_weights
 from segcal.kernels.dispatch import DECLINED, OPERATIONS
 
 WANTED = 1.3
@@ -42,7 +41,7 @@ def paying() -> None:
     ratios = {key: dict[str, float]() for key in _kernels()}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for name, work in {**_workloads(11, (360, 480), FITTED, APPLIED), **_more(), **_fusing()}.items():
+        for name, work in {**_workloads(11, (360, 480), FITTED, APPLIED), **_more()}.items():
             _measure(name, work, ratios)
     shown = table("CPU time without the kernel, as a multiple of that with it", "kernel", "workload", "ratio", "pays")
     for key, own in sorted(ratios.items()):
@@ -76,12 +75,6 @@ def _more() -> dict[str, Workload]:
     """Return workloads of more classes and of volumes."""
     found = {**_workloads(21, (384, 384), SOME, SOME), **_workloads(3, (48, 48, 48), SOME, SOME)}
     return {**found, **_workloads(57, (32, 32, 32), ("lts",), ())}
-
-
-def _fusing() -> dict[str, Workload]:
-    probabilities = torch.softmax(scene(11, (40, 40, 40))[0][0], dim=0).double().numpy()
-    fuse = partial(joint_label_fusion_weights, probabilities, patch=1, nonnegative=True)
-    return {"fuse 11 atlases of 40 x 40 x 40, patches, no negative weights": fuse}
 
 
 def _fitted(method: str, cases: Sequence[Case], epochs: int = EPOCHS) -> Calibrator:

@@ -11,7 +11,7 @@ import torch
 from scipy.optimize import minimize_scalar
 
 from segcal.calibrators import AttendedTemperatureScaling, create
-from segcal.functional.scaling import attended_likelihood
+from segcal.functional.scaling import attended_sums
 from segcal.types import Case, InputError
 from support.flat import mean_nll, table
 from support.references import softmax
@@ -59,7 +59,7 @@ def test_derivatives_are_those_of_the_loss(cases: list[Case]) -> None:
     z, labels = table(cases)
 
     def sums(alpha: float) -> np.ndarray:
-        found = attended_likelihood(torch.from_numpy(z.T.copy()), torch.from_numpy(labels), 0.2, alpha)
+        found = attended_sums(torch.from_numpy(z.T.copy()), torch.from_numpy(labels), 0.2, alpha)
         return found.numpy()
 
     for alpha in (0.3, 1.0, 2.0):

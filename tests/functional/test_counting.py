@@ -1,36 +1,19 @@
-"""Percentiles, sums that no number of threads changes, and batches that are not yet checked."""
+"""Labels that are moved, and batches that are not yet checked."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 import pytest
 import torch
 
-from segcal.evidence import describe
 from segcal.functional.counting import (
     Totals,
     add_unchecked_batch,
-    percentile_edges,
     place_of_problem,
 )
 from segcal.functional.pixels import moved_labels
-from segcal.functional.random_labels import class_mass
 from segcal.kernels.constants import CELLS
-from segcal.kernels.dispatch import plain_only
 from support import references
-
-
-def test_masses_do_not_depend_on_threads(rng: np.random.Generator, set_threads: Callable[[int], None]) -> None:
-    logits, labels = torch.from_numpy(rng.normal(size=(3, 40_001))), torch.from_numpy(rng.integers(-1, 3, 40_001))
-    found = []
-    for threads in (1, 2, 3):
-        set_threads(threads)
-        found.append(class_mass(logits, labels, describe(logits, labels).confidence))
-    assert torch.equal(found[0], found[1])
-    assert torch.equal(found[0], found[2])
 
 
 def test_moved_labels_by_hand() -> None:
@@ -39,22 +22,6 @@ def test_moved_labels_by_hand() -> None:
     scores = torch.tensor([[0.9, 0.4, 0.5], [0.1, 0.6, 0.5]])
     assert moved_labels(scores, logits) == 1
     assert moved_labels(scores.half(), logits) == 1
-    with plain_only():
-        assert moved_labels(scores, logits) == 1
-
-
-@pytest.mark.parametrize("engine", [nullcontext, plain_only])
-@pytest.mark.parametrize("bins", [1, 2, 7, 10])
-def test_percentiles_are_those_of_numpy_to_the_last_bit(
-    rng: np.random.Generator, engine: Callable[[], AbstractContextManager[None]], bins: int
-) -> None:
-    """From one pixel to more than there are bins; others than those of the region do not count."""
-    confidence = rng.random(80) ** 3
-    for many in (*range(1, 14), *[2] * 20, 21, 40):  # of two pixels the median rounds one way or the other
-        index = rng.permutation(80)[:many]
-        with engine():
-            found = percentile_edges(torch.from_numpy(confidence), torch.from_numpy(index), bins)
-        assert found.tolist() == np.percentile(confidence[index], np.linspace(0, 100, bins + 1)).tolist()
 
 
 def empty_totals(regions: int, classes: int, bins: int) -> Totals:

@@ -1,4 +1,4 @@
-"""Slopes of the likelihood: against automatic differentiation, and the kernel against the plain form."""
+"""Slopes of the likelihood against automatic differentiation."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ import torch
 
 from segcal.functional import slopes
 from segcal.functional.slopes import likelihood_slopes
-from segcal.kernels.dispatch import plain_only
 
 
-@pytest.mark.parametrize("plain", [False, True])
 @pytest.mark.parametrize(("classes", "count"), [(1, 3), (4, 200), (57, 70)])
 def test_slopes_are_derivatives_of_the_log_likelihood(
-    classes: int, count: int, plain: bool, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+    classes: int, count: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of log p(label) in 1/T, for few pixels at a time and for many, and 0 for ignored pixels."""
     logits = torch.from_numpy(rng.normal(scale=3.0, size=(classes, count)))
@@ -22,12 +20,7 @@ def test_slopes_are_derivatives_of_the_log_likelihood(
     monkeypatch.setattr(slopes, "_CHUNK", 100)
     for kind in (torch.float16, torch.float32, torch.float64):
         given = logits.to(kind)
-        if plain:
-            with plain_only():
-                found = likelihood_slopes(given, labels, 0.125, 6)
-        else:
-            found = likelihood_slopes(given, labels, 0.125, 6)
-        for k, slope in enumerate(found):
+        for k, slope in enumerate(likelihood_slopes(given, labels, 0.125, 6)):
             inverse = torch.full((count,), 1 / (0.125 * 2 ** (k / 2)), dtype=torch.float64, requires_grad=True)
             own = torch.log_softmax(given.double() * inverse, dim=0).gather(0, labels.clamp(min=0)[None])[0]
             (expected,) = torch.autograd.grad(own.sum(), inverse)

@@ -1,4 +1,4 @@
-"""The kernels for the CPU and their plain forms: the same numbers for every size, class count, precision and tie."""
+"""The kernels for the CPU, and their plain forms, against loops, by hand and with any number of threads."""
 
 from __future__ import annotations
 
@@ -12,16 +12,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from segcal.functional.counting import measure
-from segcal.functional.pixels import all_finite, relabel
-from segcal.functional.scores import cell_of
-from segcal.kernels.constants import CELLS
+from segcal.functional.pixels import all_finite
 from segcal.kernels.cpu import compiling
 from segcal.kernels.dispatch import plain_only
 from support import references
 from support.engines import CPU, PLAIN
 
-SIZES = (0, 1, 255, 256, 257, 5000)
-CLASSES = tuple(range(1, 14))
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 ENGINES = pytest.mark.parametrize("engine", [CPU, PLAIN], ids=["cpu", "plain"])
 EXACT = {"rtol": 1e-13, "atol": 1e-14}
@@ -75,19 +71,6 @@ def test_log_is_accurate(rng: np.random.Generator) -> None:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # per pixel
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("n", SIZES)
-@pytest.mark.parametrize("classes", CLASSES)
-def test_describe_agrees(classes: int, n: int, dtype: torch.dtype) -> None:
-    logits, labels = scene(classes, n, dtype)
-    fast, plain = CPU.pixel_statistics(logits, labels), PLAIN.pixel_statistics(logits, labels)
-    assert [v.dtype for v in fast] == [v.dtype for v in plain]
-    assert torch.equal(fast[1], plain[1])
-    valid = labels >= 0
-    for a, b in zip(fast, plain, strict=True):
-        torch.testing.assert_close(a[valid].double(), b[valid].double(), **EXACT)
 
 
 @ENGINES
@@ -177,18 +160,6 @@ def edges_for(confidence: Tensor, index: Tensor, bins: int) -> Tensor:
     return torch.stack([fixed, CPU.percentile_edges(confidence, index, bins).nan_to_num(0.5)])
 
 
-@pytest.mark.parametrize("n", [*SIZES, 40_000])
-@pytest.mark.parametrize("classes", CLASSES)
-def test_histograms_agree(classes: int, n: int) -> None:
-    confidence, predicted, labels, index = described(classes, n)
-    arguments = (edges_for(confidence, index, 10), index, confidence, predicted, labels, classes)
-    fast, plain = CPU.count_between(*arguments), PLAIN.count_between(*arguments)
-    assert torch.equal(fast[0], plain[0])
-    assert torch.equal(fast[1], plain[1])
-    torch.testing.assert_close(fast[2], plain[2], **EXACT)
-    assert fast[0].sum() == 2 * len(index)
-
-
 @ENGINES
 @pytest.mark.parametrize("bins", [1, 2, 10, 13])
 def test_histograms_agree_with_loops(engine: object, bins: int) -> None:
@@ -235,18 +206,6 @@ def test_measuring_many_regions_at_once_agrees(threads: int, known: bool, set_th
         torch.testing.assert_close(a, b, **EXACT)
 
 
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32, torch.int64])
-@pytest.mark.parametrize("ignored", [(), (3,), (-1, 200), (300,)])
-def test_relabelling_agrees_with_a_loop(dtype: torch.dtype, ignored: tuple[int, ...]) -> None:
-    for values in ([0, 1, 2], [0, 3, 1], [2, 200, 0], [1, 0, -1] if dtype != torch.uint8 else [1, 0, 255], []):
-        labels = torch.tensor(values, dtype=torch.int64).to(dtype)
-        found, wrong = relabel(labels, ignored, 3)
-        wide = labels.long().tolist()
-        assert found.tolist() == [-1 if label in ignored else label for label in wide]
-        strange = [k for k, label in enumerate(wide) if not (0 <= label < 3 or label in ignored)]
-        assert wrong == (strange[0] if strange else -1)
-
-
 @pytest.mark.parametrize("bad", [None, float("nan"), float("inf"), -float("inf")])
 def test_entropy_shows_what_is_not_finite(bad: float | None) -> None:
     logits = torch.randn(5, 700)
@@ -267,83 +226,8 @@ def test_entropy_shows_what_is_not_finite(bad: float | None) -> None:
         assert bool(torch.isfinite(CPU.pixel_statistics(logits, torch.zeros(700, dtype=torch.int64))[4]).all())
 
 
-@pytest.mark.parametrize("n", SIZES)
-@pytest.mark.parametrize("classes", CLASSES)
-def test_sums_agree(classes: int, n: int) -> None:
-    logits, labels = scene(classes, n)
-    _, _, nll, brier, entropy = CPU.pixel_statistics(logits, labels)
-    index = (labels >= 0).nonzero().squeeze(1)
-    fast, plain = (engine.region_sums(index, labels, nll, brier, entropy, classes) for engine in (CPU, PLAIN))
-    assert torch.equal(fast[0], plain[0])
-    assert fast[0].tolist() == [int((labels == c).sum()) for c in range(classes)]
-    torch.testing.assert_close(fast[1], plain[1], **EXACT)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# cells
-
-
-def empty_cells(classes: int) -> tuple[Tensor, Tensor, Tensor]:
-    shape = (classes, CELLS)
-    return torch.zeros(shape, dtype=torch.int64), torch.zeros(shape, dtype=torch.int64), torch.zeros(shape).double()
-
-
-@pytest.mark.parametrize("n", SIZES)
-@pytest.mark.parametrize("classes", [1, 2, 13])
-def test_cells_agree_and_add_up(classes: int, n: int) -> None:
-    confidence, predicted, labels, index = described(classes, n)
-    fast, plain = empty_cells(classes), empty_cells(classes)
-    for _ in range(2):
-        CPU.count_cells(index, confidence, predicted, labels, *fast)
-        PLAIN.count_cells(index, confidence, predicted, labels, *plain)
-    assert torch.equal(fast[0], plain[0])
-    assert torch.equal(fast[1], plain[1])
-    torch.testing.assert_close(fast[2], plain[2], **EXACT)
-    assert fast[0].sum() == 2 * len(index)
-    assert fast[1].sum() == 2 * (predicted[index] == labels[index]).sum()
-    assert fast[2].sum().item() == pytest.approx(2 * confidence[index].sum().item(), rel=1e-13)
-
-
-def special_confidences(rng: np.random.Generator) -> np.ndarray:
-    near = [2.0**-k for k in range(1, 60)]
-    values = np.concatenate([near, np.subtract(1, near), [0, 1, 5e-324], rng.random(3000), 1 - rng.random(3000) ** 9])
-    values = np.concatenate([values, np.nextafter(values, 0), np.nextafter(values, 1)])
-    return np.sort(values)
-
-
-def test_cells_ascend_with_the_confidence(rng: np.random.Generator) -> None:
-    values = special_confidences(rng)
-    cells = np.array([compiling.cell_of(v) for v in values])
-    assert (np.diff(cells) >= 0).all()
-    assert (cells[0], cells[-1]) == (0, CELLS - 1)
-    np.testing.assert_array_equal(cell_of(torch.from_numpy(values)), cells)
-
-
-def test_cells_are_as_narrow_as_promised(rng: np.random.Generator) -> None:
-    """At most 2**-11 wide, and 0.2 % of 1 - confidence near 1."""
-    values = special_confidences(rng)
-    cells = cell_of(torch.from_numpy(values)).numpy()
-    for cell in np.unique(cells):
-        members = values[cells == cell]
-        width = members[-1] - members[0]
-        assert width <= 2.0**-11
-        if members[0] > 0.5 and cell < CELLS - 1:
-            assert width <= 0.002 * (1 - members[0])
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # likelihood
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("n", SIZES)
-@pytest.mark.parametrize("classes", CLASSES)
-def test_likelihood_agrees(classes: int, n: int, dtype: torch.dtype) -> None:
-    logits, labels = scene(classes, n, dtype)
-    for alpha in (0.0, 0.01, 1.0, 7.0):
-        fast, plain = CPU.likelihood_sums(logits, labels, alpha), PLAIN.likelihood_sums(logits, labels, alpha)
-        # curvature is a difference of squares of logits up to 20,000
-        torch.testing.assert_close(fast, plain, rtol=1e-10, atol=1e-6 if n else 0)
 
 
 @ENGINES
@@ -379,6 +263,7 @@ def run_everything() -> list[Tensor]:
         *CPU.count_between(*arguments),
         *CPU.region_sums(index, labels, nll, brier, entropy, 5),
         CPU.likelihood_sums(logits, labels, 0.7),
+        CPU.class_mass(logits, labels, confidence),
     ]  # fmt: skip
 
 

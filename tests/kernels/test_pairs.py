@@ -16,14 +16,33 @@ WITHOUT_CPU = ("counting.add_unchecked_batch", "tree.convolve", "tree.root_of_sc
 PAIRS = [name for name in NAMES if name not in WITHOUT_CPU]
 
 
+ROWS = [
+    Scene((pixels,), dtype, classes)
+    for pixels in (1, 255, 256, 257, 5000)
+    for classes, dtype in enumerate(4 * (torch.float16, torch.bfloat16, torch.float32, torch.float64), start=1)
+    if classes < 9 or classes == 13
+]
+"""Rows of pixels that end in and at a block, of every parity of the number of classes."""
+
+
+@pytest.mark.parametrize("name", [name for name in PAIRS if not name.startswith("tree")])
+def test_rows_of_any_length_and_any_number_of_classes_agree(name: str) -> None:
+    for row in ROWS:
+        check(name, row)
+
+
 @pytest.mark.parametrize("scene", SCENES, ids=str)
 @pytest.mark.parametrize("name", PAIRS)
 def test_kernel_and_plain_form_agree(name: str, scene: Scene) -> None:
+    if scene is EMPTY and name in NEED_PIXELS:
+        pytest.skip("images without pixels are refused before")
+    check(name, scene)
+
+
+def check(name: str, scene: Scene) -> None:
     operation, (inputs, tolerance) = OPERATIONS[name], INPUTS[name]
     kernel, calls = operation.kernel("cpu"), inputs(scene)
     assert kernel is not None
-    if scene is EMPTY and name in NEED_PIXELS:
-        pytest.skip("images without pixels are refused before")
     for args, kwargs in calls if isinstance(calls, list) else [calls]:
         own, other = copy.deepcopy((args, kwargs)), copy.deepcopy((args, kwargs))
         found = kernel(*own[0], **own[1])

@@ -89,8 +89,9 @@ def halves(scene: Scene) -> Tensor:
 
 
 def tables(classes: int, size: int) -> tuple[Tensor, Tensor, Tensor]:
-    whole = torch.zeros(classes, size, dtype=torch.int64)
-    return whole, whole.clone(), torch.zeros(classes, size, dtype=torch.float64)
+    """Tables that hold something already, so that adding differs from writing."""
+    whole = torch.ones(classes, size, dtype=torch.int64)
+    return whole, whole.clone(), torch.ones(classes, size, dtype=torch.float64)
 
 
 def totals(regions: int, scene: Scene) -> Totals:
@@ -202,14 +203,7 @@ def of_loss(scene: Scene) -> list[Call]:
     ]
 
 
-def of_systems(scene: Scene) -> Call:
-    errors = scene.numbers(50, scene.classes + 1, 2).abs()
-    matrices = errors @ errors.mT + 0.1 * torch.eye(scene.classes + 1).double()
-    return call(matrices, torch.linalg.solve(matrices, torch.ones(50, scene.classes + 1, 1).double()).squeeze(2))
-
-
 INPUTS: dict[str, tuple[Callable[[Scene], Call | list[Call]], dict[str, float]]] = {
-    "active_set.nonnegative_solutions": (of_systems, {"rtol": 1e-9, "atol": 1e-9}),
     "affine.affine_sums": (
         lambda s: [
             call(*s.flat, s.numbers(s.classes).abs(), s.numbers(s.classes, width), s.numbers(s.classes), of_log=of_log)

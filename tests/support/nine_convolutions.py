@@ -16,9 +16,8 @@ class NineConvolutions(nn.Module):
     ) -> None:
         super().__init__()
         conv = nn.Conv2d if dims == 2 else nn.Conv3d
-        options = {"kernel_size": 5, "dilation": 2, "padding": 4}
-        # zero padding would be wrong, and nn.Conv3d pads by reflection only in newer versions: pad by hand below
-        options["padding"] = 0
+        # padded by hand below: nn.Conv3d pads by reflection only in newer versions
+        options = {"kernel_size": 5, "dilation": 2}
         names = ["v1", "v2", "v3", "v4", "c5", "c6", "c7", *(["c8"] if channels else [])]
         self.convs = nn.ModuleDict({name: conv(classes, 1, **options) for name in names})
         if channels:

@@ -12,7 +12,7 @@ from segcal.calibrators.report import Learned
 from segcal.calibrators.shared.survey import pixels_of, summed_likelihood, survey
 from segcal.calibrators.temperature import TemperatureScaling
 from segcal.cases import CaseStream
-from segcal.functional.scaling import attended_likelihood
+from segcal.functional.scaling import attended_sums
 from segcal.functional.temperature import Likelihood, optimal_inverse_temperature
 from segcal.types import IgnoreIndex, InputError
 
@@ -74,5 +74,5 @@ class AttendedTemperatureScaling(TemperatureScaling):
         )
 
     def _attended(self, stream: CaseStream, alpha: float) -> Tensor:
-        parts = (attended_likelihood(z, labels, self.threshold, alpha) for z, labels in pixels_of(stream))
+        parts = (attended_sums(z, labels, self.threshold, alpha) for z, labels in pixels_of(stream))
         return sum(parts, torch.zeros(7, dtype=torch.float64))

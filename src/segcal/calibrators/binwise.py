@@ -15,7 +15,7 @@ from segcal.calibrators.tempered import TemperatureCalibrator
 from segcal.cases import CaseStream
 from segcal.evidence import describe
 from segcal.functional.probability import probabilities
-from segcal.functional.scaling import binned_likelihood
+from segcal.functional.scaling import binned_sums
 from segcal.functional.temperature import optimal_inverse_temperatures
 from segcal.types import MOST_BINS, IgnoreIndex, Image, Logits, Temperature, check_whole
 
@@ -112,8 +112,7 @@ def _histogram(stream: CaseStream) -> Int64[Tensor, " cells"]:
     """Count pixels whose confidence is at most 0.999 in cells of equal width."""
     total = torch.zeros(_CELLS, dtype=torch.int64)
     for logits, labels in pixels_of(stream):
-        parts = torch.split(logits.reshape(len(logits), -1), _PART, dim=1), torch.split(labels.reshape(-1), _PART)
-        for z, y in zip(*parts, strict=True):
+        for z, y in zip(torch.split(logits, _PART, dim=1), torch.split(labels, _PART), strict=True):
             confidence = describe(z, y).confidence
             chosen = confidence[(y >= 0) & (confidence <= _TOP)]
             cell = (chosen * _CELLS).ceil().long() - 1
@@ -122,7 +121,7 @@ def _histogram(stream: CaseStream) -> Int64[Tensor, " cells"]:
 
 
 def _likelihoods(stream: CaseStream, edges: Tensor, alphas: Tensor) -> Float64[Tensor, "R 6"]:
-    parts = (binned_likelihood(logits, labels, edges, alphas) for logits, labels in pixels_of(stream))
+    parts = (binned_sums(logits, labels, edges, alphas) for logits, labels in pixels_of(stream))
     return sum(parts, torch.zeros(len(alphas), 6, dtype=torch.float64))
 
 

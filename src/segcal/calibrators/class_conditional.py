@@ -117,12 +117,7 @@ class ClassConditionalScaling(Calibrator):
     def _all_experts(self, stream: CaseStream) -> Iterator[dict[int, Expert]]:
         everyone = torch.ones(self.num_classes, dtype=torch.float64)
         for logits, labels in pixels_of(stream):
-            parts = zip(
-                torch.split(logits.reshape(len(logits), -1), _SAMPLE, dim=1),
-                torch.split(labels.reshape(-1), _SAMPLE),
-                strict=True,
-            )
-            for z, y in parts:
+            for z, y in zip(torch.split(logits, _SAMPLE, dim=1), torch.split(labels, _SAMPLE), strict=True):
                 yield experts_of(z, y, everyone, ordered=self.ordered)
 
     def _objective(

@@ -17,7 +17,7 @@ from segcal.calibrators.shared.survey import pixels_of, survey
 from segcal.calibrators.temperature import TemperatureScaling
 from segcal.cases import CaseStream
 from segcal.functional.pixel_sample import Sample
-from segcal.functional.scaling import Mixture, least_on_simplex, mixed_logits, mixture, read_mixture
+from segcal.functional.scaling import Mixture, least_on_simplex, mixed_logits, mixture_sums, read_mixture
 from segcal.types import Array, IgnoreIndex, Image, InputError, Logits
 
 Loss = Literal["cross_entropy", "squared_error"]
@@ -104,8 +104,8 @@ class EnsembleTemperatureScaling(Calibrator):
             return least_on_simplex(sums.gram, -sums.truth), 1, True
 
         def of_sample(weights: Array) -> Mixture:
-            own = mixture(sample.logits, sample.labels, sample.importance, alpha, torch.from_numpy(weights))
-            return read_mixture(own, self.num_classes)
+            own = mixture_sums(sample.logits, sample.labels, sample.importance, alpha, torch.from_numpy(weights))
+            return read_mixture(own.numpy(), self.num_classes)
 
         start, _, _ = _least_nll(of_sample, thirds)
         return _least_nll(at, start)
@@ -119,7 +119,7 @@ class EnsembleTemperatureScaling(Calibrator):
             key = weights.tobytes()
             if key not in latest:
                 parts = (
-                    mixture(logits, labels, everyone, alpha, torch.from_numpy(weights))
+                    mixture_sums(logits, labels, everyone, alpha, torch.from_numpy(weights)).numpy()
                     for logits, labels in pixels_of(stream)
                 )
                 latest[key] = read_mixture(sum(parts, np.zeros(19)), self.num_classes)

@@ -24,24 +24,6 @@ def features(logits: Float[Tensor, "..."], *, of_log: bool, dim: int) -> Float[T
     return torch.log_softmax(logits, dim=dim).clamp(min=SMALLEST_LOG_PROBABILITY) if of_log else logits
 
 
-def affine_nll(
-    logits: Float[Tensor, "L *S"],
-    labels: Int64[Tensor, "*S"],
-    importance: Float64[Tensor, " L"],
-    weights: Float64[Tensor, "L K"],
-    bias: Float64[Tensor, " L"],
-    *,
-    of_log: bool,
-) -> Float64[Tensor, " P"]:
-    """Return the summed NLL of one image under an affine map, and its gradient in weights and bias, in one row.
-
-    Pixels with a negative label are skipped; those of class c count `importance[c]` times. The weights are `[L, L]`,
-    or `[L, 1]` for one scale per class. The map is applied to the logits, or to their log-probabilities (`of_log`).
-    """
-    settings = (values.to(logits.device) for values in (importance, weights, bias))
-    return affine_sums(logits.reshape(logits.shape[0], -1), labels.reshape(-1), *settings, of_log=of_log).cpu()
-
-
 @accelerated
 def affine_sums(
     logits: Float[Tensor, "L N"],
@@ -52,7 +34,12 @@ def affine_sums(
     *,
     of_log: bool,
 ) -> Float64[Tensor, " P"]:
-    """Compute `affine_nll` on the device of the logits."""
+    """Return the summed NLL of pixels under an affine map, and its gradient in weights and bias, in one row.
+
+    Pixels with a negative label are skipped; those of class c count `importance[c]` times. The weights are `[L, L]`,
+    or `[L, 1]` for one scale per class. The map is applied to the logits, or to their log-probabilities (`of_log`).
+    """
+    importance, weights, bias = (values.to(logits.device) for values in (importance, weights, bias))
     index = (labels >= 0).nonzero().squeeze(1)
     truth = labels[index].unsqueeze(0)
     x = features(logits[:, index].double(), of_log=of_log, dim=0)
@@ -62,7 +49,7 @@ def affine_sums(
     loss = -(share * log_probs.gather(0, truth)).sum()
     residual = (share * log_probs.exp()).scatter_add(0, truth, -share)
     slope = (residual * x).sum(dim=1) if diagonal else residual @ x.T
-    return torch.cat([loss.reshape(1), slope.reshape(-1), residual.sum(dim=1)])
+    return torch.cat([loss.reshape(1), slope.reshape(-1), residual.sum(dim=1)]).cpu()
 
 
 def affine_map(
@@ -97,7 +84,7 @@ def affine_curvature(
 ) -> list[Block]:
     """Return second derivatives of the mean NLL of a sample plus `penalty` times squares, whole or class by class.
 
-    Variables are ordered as in `affine_nll`. With the features `f` (a scale's own score and 1, or all scores and 1),
+    Variables are ordered as in `affine_sums`. With the features `f` (a scale's own score and 1, or all scores and 1),
     the block of classes c and d is the mean of `(p_c [c = d] - p_c p_d) f f'`.
     """
     classes, width = weights.shape

@@ -41,19 +41,6 @@ def mixed_logits(
     return mixed.clamp(min=torch.finfo(wide.dtype).tiny).log()
 
 
-def mixture(
-    logits: Float[Tensor, "L *S"],
-    labels: Int64[Tensor, "*S"],
-    importance: Float64[Tensor, " L"],
-    inverse_temperature: float,
-    weights: Float64[Tensor, "3"],
-) -> Array:
-    """Return one row of sums of one image, to be added up and read by `read_mixture`."""
-    z, y = logits.reshape(logits.shape[0], -1), labels.reshape(-1)
-    settings = importance.to(z.device), inverse_temperature, weights.to(z.device)
-    return mixture_sums(z, y, *settings).cpu().numpy()
-
-
 @accelerated
 def mixture_sums(
     logits: Float[Tensor, "L N"],
@@ -62,12 +49,13 @@ def mixture_sums(
     alpha: float,
     weights: Float64[Tensor, "3"],
 ) -> Float64[Tensor, "19"]:
-    """Return the sums from which the weights of `{softmax(alpha z), softmax(z), 1 / L}` are found.
+    """Return the sums from which the weights of `{softmax(alpha z), softmax(z), 1 / L}` are found; see `read_mixture`.
 
     Over the labelled pixels, a pixel of class c counted `importance[c]` times: the NLL of the mixture and its gradient
     (4); its second derivatives (9); the products of the probabilities scaled by scaled, scaled by raw and raw by raw
     (3); the probabilities of the true class, scaled and raw (2); the count.
     """
+    importance, weights = importance.to(logits.device), weights.to(logits.device)
     index = (labels >= 0).nonzero().squeeze(1)
     truth = labels[index].unsqueeze(0)
     z = logits[:, index].double()
@@ -89,7 +77,7 @@ def mixture_sums(
             parts[:2] @ share,
             share.sum().reshape(1),
         ]
-    )
+    ).cpu()
 
 
 def read_mixture(sums: Array, num_classes: int) -> Mixture:
@@ -100,17 +88,6 @@ def read_mixture(sums: Array, num_classes: int) -> Mixture:
     return Mixture(float(sums[0]), sums[1:4], sums[4:13].reshape(3, 3), gram, np.array([truth_scaled, truth_raw, each]))
 
 
-def binned_likelihood(
-    logits: Float[Tensor, "L *S"],
-    labels: Int64[Tensor, "*S"],
-    edges: Float64[Tensor, " inner"],
-    inverse_temperatures: Float64[Tensor, " R"],
-) -> Float64[Tensor, "R 6"]:
-    """Return the sums of `temperature.Likelihood` for the pixels of each bin of confidence, given the inner edges."""
-    settings = edges.to(logits.device), inverse_temperatures.to(logits.device)
-    return binned_sums(logits.reshape(logits.shape[0], -1), labels.reshape(-1), *settings).cpu()
-
-
 @accelerated
 def binned_sums(
     logits: Float[Tensor, "L N"],
@@ -118,7 +95,7 @@ def binned_sums(
     edges: Float64[Tensor, " inner"],
     alphas: Float64[Tensor, " R"],
 ) -> Float64[Tensor, "R 6"]:
-    """Return the sums of `likelihood_sums` for pixels in bins of confidence, each bin with its inverse temperature.
+    """Return the sums of `temperature.Likelihood` of each bin of confidence, at its own inverse temperature.
 
     Bin r holds the confidences in `(edges[r - 1], edges[r]]`.
     """
@@ -126,28 +103,20 @@ def binned_sums(
     z = logits[:, index].double()
     below = z - z.amax(dim=0)
     truth = below.gather(0, labels[index].unsqueeze(0)).squeeze(0)
-    bins = torch.bucketize(1 / below.exp().sum(dim=0), edges)
-    terms = likelihood_terms(below, truth, alphas[bins]).T
-    return terms.new_zeros(len(alphas), 6).index_add_(0, bins, terms)
-
-
-def attended_likelihood(
-    logits: Float[Tensor, "L *S"], labels: Int64[Tensor, "*S"], threshold: float, inverse_temperature: float
-) -> Float64[Tensor, "7"]:
-    """Return the sums of `temperature.Likelihood` for the attended loss, and the number of its borrowed terms.
-
-    The loss is `-log S_y` plus `-log(1 - S_k)` for each other class k whose raw probability is at least `threshold`,
-    with `S = softmax(alpha z)`.
-    """
-    z, y = logits.reshape(logits.shape[0], -1), labels.reshape(-1)
-    return attended_sums(z, y, threshold, inverse_temperature).cpu()
+    bins = torch.bucketize(1 / below.exp().sum(dim=0), edges.to(z.device))
+    terms = likelihood_terms(below, truth, alphas.to(z.device)[bins]).T
+    return terms.new_zeros(len(alphas), 6).index_add_(0, bins, terms).cpu()
 
 
 @accelerated
 def attended_sums(
     logits: Float[Tensor, "L N"], labels: Int64[Tensor, " N"], threshold: float, alpha: float
 ) -> Float64[Tensor, "7"]:
-    """Compute `attended_likelihood` on the device of the logits."""
+    """Return the sums of `temperature.Likelihood` for the attended loss, and the number of its borrowed terms.
+
+    The loss is `-log S_y` plus `-log(1 - S_k)` for each other class k whose raw probability is at least `threshold`,
+    with `S = softmax(alpha z)`.
+    """
     index = (labels >= 0).nonzero().squeeze(1)
     truth = labels[index]
     z = logits[:, index].double()
@@ -181,7 +150,7 @@ def attended_sums(
                 chosen.sum().double(),
             ]
         )
-    return total
+    return total.cpu()
 
 
 def _moments(z: Tensor, alpha: float) -> tuple[Tensor, Tensor, Tensor]:

@@ -12,7 +12,6 @@ from segcal.kernels.constants import NEAREST, SMALLEST, TIE_BREAK
 from segcal.kernels.dispatch import accelerated
 
 _NEVER = 2.0  # a break beyond every probability
-_PART = 1 << 22  # scores that are mapped at a time
 
 
 class PiecewiseMap(NamedTuple):
@@ -43,15 +42,6 @@ def mapped_log_probabilities(logits: Float[Tensor, "B L *S"], maps: PiecewiseMap
     """Return the logarithm of the mapped probabilities, normalised to a sum of 1."""
     mapped = apply_map(torch.softmax(logits.double(), dim=1), maps)
     return mapped.log() - mapped.sum(dim=1, keepdim=True).log()
-
-
-def mapped_nll(logits: Float[Tensor, "L N"], labels: Int64[Tensor, " N"], maps: PiecewiseMap) -> float:
-    """Return the summed NLL after `mapped_log_probabilities`; pixels with a negative label are skipped."""
-    total, size = 0.0, max(1, _PART // len(logits))
-    for z, truth in zip(torch.split(logits, size, dim=1), torch.split(labels, size), strict=True):
-        chosen = mapped_log_probabilities(z[None], maps)[0].gather(0, truth.clamp(min=0)[None])[0]
-        total -= float(chosen[truth >= 0].cpu().numpy().sum())  # numpy adds in one order for any number of threads
-    return total
 
 
 @accelerated

@@ -17,11 +17,10 @@ from itertools import product
 from typing import TypeAlias
 
 import numpy as np
-import torch
 from jaxtyping import Float
 from scipy.ndimage import uniform_filter
+from scipy.optimize import nnls
 
-from segcal.functional.active_set import nonnegative_solutions
 from segcal.functional.arrays import to_array
 from segcal.fusion.voting import Values, Weights
 from segcal.types import InputError, check_whole
@@ -143,9 +142,21 @@ def _solved(source: _PatchErrors, alpha: float, *, nonnegative: bool) -> PerAtla
         regular = matrices + diagonal
         found = np.linalg.solve(regular, np.broadcast_to(ones, (len(regular), n, 1)))[..., 0]
         if nonnegative:
-            found = nonnegative_solutions(torch.from_numpy(regular), torch.from_numpy(found)).numpy()
+            wrong = (found < 0).any(axis=1)
+            found[wrong] = _least_nonnegative(regular[wrong], found[wrong])
         weights[:, voxels] = (found / found.sum(axis=1, keepdims=True)).T
     return weights.reshape(n, *source.space)
+
+
+def _least_nonnegative(matrices: Matrices, free: Float[np.ndarray, "V N"]) -> Float[np.ndarray, "V N"]:
+    """Return the minima of `x^T M x / 2 - 1^T x` with `x >= 0` from those without the constraint, voxel by voxel.
+
+    With `M = L L^T` that is the least squared distance of `L^T x` from `L^T free`.
+    """
+    factors = np.linalg.cholesky(matrices).swapaxes(1, 2)
+    targets = np.einsum("vij,vj->vi", factors, free)
+    found = [nnls(factor, target)[0] for factor, target in zip(factors, targets, strict=True)]
+    return np.array(found).reshape(free.shape)
 
 
 def _standardised(image: Float[np.ndarray, "*S"], radius: int) -> Float[np.ndarray, "*S"]:

@@ -24,9 +24,6 @@ LOSS_HEAD = 5
 """First sums of `log_linear.loss_sums`: pixels, NLL, loss, pixels whose temperature is clipped and pixels below the
 floor; then come the derivatives."""
 
-SETTLED = 1e-12
-"""Slopes and solutions of the active set method below this count as 0."""
-
 LEAST_TEMPERATURE = 1e-30
 """The least bound of temperatures; as a floor under them it stands for none."""
 LARGEST_TEMPERATURE = 1e30

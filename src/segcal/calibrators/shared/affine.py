@@ -23,7 +23,7 @@ from segcal.calibrators.report import Learned
 from segcal.calibrators.shared.sampler import Sampler, refusing_large
 from segcal.calibrators.shared.survey import pixels_of, survey
 from segcal.cases import CaseStream
-from segcal.functional.affine import affine_curvature, affine_map, affine_nll
+from segcal.functional.affine import affine_curvature, affine_map, affine_sums
 from segcal.functional.lbfgs import Block, Minimum, Objective, Preconditioner, minimise
 from segcal.functional.pixel_sample import Sample
 from segcal.functional.temperature import Likelihood, likelihood, optimal_inverse_temperature
@@ -108,7 +108,7 @@ class AffineCalibrator(Calibrator):
         self._check_fitted()
         nll, pixels, everyone = 0.0, 0, torch.ones(self.num_classes, dtype=torch.float64)
         for logits, labels in pixels_of(self.stream(cases)):
-            nll += float(affine_nll(logits, labels, everyone, self.weights, self.bias, of_log=self.of_log)[0])
+            nll += float(affine_sums(logits, labels, everyone, self.weights, self.bias, of_log=self.of_log)[0])
             pixels += int((labels >= 0).sum())
         if pixels == 0:
             raise InputError("no labelled pixel to measure; check ignore_index, background and the labels")
@@ -137,7 +137,7 @@ class AffineCalibrator(Calibrator):
             weights, bias = self._split(inside)
             total = np.zeros(1 + point.size)
             for logits, labels in slabs():
-                total += affine_nll(logits, labels, importance, weights, bias, of_log=self.of_log).numpy()
+                total += affine_sums(logits, labels, importance, weights, bias, of_log=self.of_log).numpy()
             mean, off, astray = total / pixels, inside - identity, point - inside
             slope = self._constrained(mean[1:] + 2 * penalty * off) + 2 * _ANCHOR * astray
             return float(mean[0] + (penalty * off**2).sum() + _ANCHOR * (astray**2).sum()), slope

@@ -18,7 +18,7 @@ from segcal.calibrators.base import Calibrator
 from segcal.calibrators.report import Learned
 from segcal.calibrators.shared.survey import nothing_to_fit, pixels_of
 from segcal.cases import CaseStream
-from segcal.functional.score_maps import PiecewiseMap, mapped_log_probabilities, mapped_nll
+from segcal.functional.score_maps import PiecewiseMap, mapped_log_probabilities
 from segcal.functional.scores import ScoreHistogram, ScoreTotals, count_scores, empty_scores
 from segcal.kernels.constants import CELLS
 from segcal.types import IgnoreIndex, Image, Logits
@@ -51,11 +51,6 @@ class ScoreCalibrator(Calibrator):
     def _score_edges(self) -> Float64[Tensor, " inner"] | None:
         """Return the inner edges of the bins that scores are counted in; None for the fine cells."""
         return None
-
-    def _nll_of_part(self, logits: Float[Tensor, "L N"], labels: Int64[Tensor, " N"]) -> float:
-        """Return the summed NLL of calibrated pixels in a row; negative labels are left out."""
-        chosen = self._log_probabilities(logits[None])[0].gather(0, labels.clamp(min=0)[None])[0]
-        return -float(chosen[labels >= 0].sum())
 
     def _learn(self, stream: CaseStream, *, validation: CaseStream | None = None, settings: Any = None) -> Learned:
         """Learn from the scores of all labelled pixels; nothing is left to choose, so nothing is validated."""
@@ -91,11 +86,13 @@ class ScoreCalibrator(Calibrator):
         # the logarithm of the largest could come out below its neighbour's by one rounding
         return torch.minimum(calibrated, calibrated.gather(1, logits.argmax(dim=1, keepdim=True)))
 
-    def _nll(self, logits: Tensor, labels: Tensor) -> float:
-        """Return the summed NLL of the calibrated scores `[L, *S]` of a slab."""
-        pixels = max(1, _PART // len(logits))
-        both = torch.split(logits.flatten(1), pixels, dim=1), torch.split(labels.flatten(), pixels)
-        return sum(self._nll_of_part(part, truth) for part, truth in zip(*both, strict=True))
+    def _nll(self, logits: Float[Tensor, "L N"], labels: Int64[Tensor, " N"]) -> float:
+        """Return the summed NLL of the calibrated scores of a slab; negative labels are left out."""
+        total, size = 0.0, max(1, _PART // len(logits))
+        for z, truth in zip(torch.split(logits, size, dim=1), torch.split(labels, size), strict=True):
+            chosen = self._log_probabilities(z[None])[0].gather(0, truth.clamp(min=0)[None])[0]
+            total -= float(chosen[truth >= 0].cpu().numpy().sum())  # numpy adds in one order for any number of threads
+        return total
 
     def _count(self, stream: CaseStream) -> tuple[ScoreHistogram, ScoreTotals]:
         edges = self._score_edges()
@@ -124,9 +121,6 @@ class PiecewiseCalibrator(ScoreCalibrator):
 
     def _log_probabilities(self, logits: Logits) -> Float64[Tensor, "B L *S"]:
         return mapped_log_probabilities(logits, PiecewiseMap(self.breaks, self.left, self.right))
-
-    def _nll_of_part(self, logits: Float[Tensor, "L N"], labels: Int64[Tensor, " N"]) -> float:
-        return mapped_nll(logits, labels, PiecewiseMap(self.breaks, self.left, self.right))
 
     def _problem(self) -> str | None:
         if self.breaks.ndim != 2:

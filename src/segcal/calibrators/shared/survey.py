@@ -25,10 +25,10 @@ _SAMPLED = 61
 
 
 def pixels_of(stream: CaseStream) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield logits `[L, *S]` and labels `[*S]` of every slab, with -1 at pixels left out of the fit."""
+    """Yield logits `[L, N]` and labels `[N]` of every slab, with -1 at pixels left out of the fit."""
     for slab in stream.slabs():
         assert slab.labels is not None
-        yield slab.logits[0], slab.labels[0]
+        yield slab.logits[0].flatten(1), slab.labels[0].flatten()
 
 
 def nothing_to_fit() -> InputError:
@@ -47,7 +47,7 @@ def summed_likelihood(
     for logits, labels in pixels_of(stream):
         if sample is not None:
             few = slice(None, None, _SAMPLED)
-            sample.append((logits.flatten(1)[:, few].contiguous(), labels.flatten()[few].contiguous()))
+            sample.append((logits[:, few].contiguous(), labels[few].contiguous()))
         part = likelihood(logits, labels, alpha)
         total = [a + b for a, b in zip(total, part, strict=True)]
     if total[0] == 0:
@@ -108,7 +108,7 @@ def survey(stream: CaseStream, sampler: Sampler | None = None) -> Survey:
         nll, below = nll + found.nll, below + found.slope_at_infinity
         above_mean -= found.slope_at_zero
         support += torch.bincount(labels[labels >= 0], minlength=stream.num_classes).cpu()
-        some_right = some_right or _some_right(logits.reshape(len(logits), -1), labels.reshape(-1))
+        some_right = some_right or _some_right(logits, labels)
         if sampler is not None:
             sampler.add(logits, labels)
     pixels = int(support.sum())

@@ -82,21 +82,6 @@ def expert_loss(expert: tuple[Tensor, Tensor, Tensor], matrix: Tensor, *, ordere
 
 
 @compiled
-def _find_winners(scores: Array, winner: Array, start: int, stop: int) -> None:
-    """The first class of the largest score of each pixel."""
-    for at in range(start, stop, BLOCK):
-        n = min(BLOCK, stop - at)
-        top, best = scores[0, at : at + n].copy(), winner[at : at + n]
-        for i in range(n):
-            best[i] = 0
-        for c in range(1, scores.shape[0]):
-            row = scores[c, at : at + n]
-            for i in range(n):
-                best[i] = c if row[i] > top[i] else best[i]
-                top[i] = max(top[i], row[i])
-
-
-@compiled
 def _find_ranks(scores: Array, labels: Array, gaps: Array, place: Array, start: int, stop: int) -> None:
     """Gaps between the scores in descending order, and the rank of each label."""
     classes = scores.shape[0]
@@ -123,8 +108,7 @@ def pixels_by_prediction(
     Pixels are sorted by predicted class once, and each class is a range of them.
     """
     z, y, weight = as_numpy(logits), labels.numpy(), importance.numpy()
-    classes, best = len(z), np.empty(len(y), np.int64)
-    over_pixels(_find_winners, len(y), z, best)
+    classes, best = len(z), logits.max(dim=0).indices.numpy()
     kept = np.flatnonzero(y >= 0)
     sequence = kept[np.argsort(best[kept], kind="stable")]
     scores, truth = z.take(sequence, axis=1).astype(np.float64), y[sequence]
