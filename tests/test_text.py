@@ -16,7 +16,7 @@ import segcal
 from segcal.cli.console import PlainConsole
 from segcal.evaluation.saved import write_table
 from segcal.files import read_json, write_json
-from segcal.tables.terminal import TerminalTable
+from segcal.tables.text_table import TextTable
 from segcal.text import as_cell, from_cell, is_utf8, printable
 
 NASTY = [
@@ -65,7 +65,7 @@ def test_the_console_shows_names_as_they_are(text: str, encoding: str) -> None:
     raw = io.BytesIO()
     file = io.TextIOWrapper(raw, encoding=encoding, errors="backslashreplace")
     console = PlainConsole(file=file, force_terminal=True, width=200, color_system=None)
-    table = TerminalTable(("name", "value"), [(text, "1")], title=f"of {text}")
+    table = TextTable(("name", "value"), [(text, "1")], title=f"of {text}")
     for shown in (text, f"saved in {text} \u2193", table):
         console.print(shown, style="bold")
     file.flush()

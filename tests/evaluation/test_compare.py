@@ -235,7 +235,7 @@ def test_the_command_tells_everything(data: Path) -> None:
         cell = results.table(reference="LTS").cells[(method, "ece", "all")]
         assert f"{100 * cell.mean:.2f}({100 * cell.std:.2f})" in shown
     assert "LTS is significantly better" in " ".join(shown.split())
-    costs = shown[shown.index("cost, and effect on labels") :]
+    costs = shown[shown.index("Cost, and effect on labels") :]
     for record in json.loads((out / "comparison.json").read_text()):
         line = re.search(rf"^{record['method']} .*$", costs, re.MULTILINE)
         assert line is not None

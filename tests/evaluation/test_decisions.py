@@ -224,7 +224,7 @@ def test_methods_are_compared_and_leaks_reported() -> None:
     cases = simulated(6, num_classes=CLASSES, size=(16, 16))
     scaling = segcal.create("ts", CLASSES).fit(cases[:3])
     renamed = [replace(case, name=f"copy of {case.name}") for case in cases]
-    with pytest.warns(CalibrationWarning, match="TS was fitted on 3 of these 6 cases: its rules promise") as caught:
+    with pytest.warns(CalibrationWarning, match="TS was fitted on 3 of these 6 cases: its guarantees are optimistic") as caught:
         rules = decide(renamed, {"UC": None, "TS": scaling}, num_classes=CLASSES)
     assert rules.methods == ("UC", "TS")
     assert rules.settings["warnings"] == [str(caught[0].message)]
@@ -291,7 +291,7 @@ def test_calibrators_of_sigmoid_heads_decide_and_leak_by_content(channels: int, 
     options = {"num_classes": channels, "activation": "sigmoid", "ignore_index": 9}
     scaling = segcal.create("ts", **options).fit([replace(case, name=f"x{k}") for k, case in enumerate(cases[:2])])
     assert all(scaling.fit_report_.fingerprints)
-    with pytest.warns(CalibrationWarning, match="TS was fitted on 2 of these 12 cases: its rules"):
+    with pytest.warns(CalibrationWarning, match="TS was fitted on 2 of these 12 cases: its guarantees"):
         decide(cases, {"TS": scaling}, **options)
     rules = decide(cases[2:], {"UC": None, "TS": scaling}, **options)
     risk = rules.selective.set_index(["channel", "unit", "method"])["risk"]

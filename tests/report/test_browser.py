@@ -541,7 +541,7 @@ def test_decisions_on_a_page_of_their_own(browser: Any, tmp_path: Path) -> None:
             assert shown.locator("svg[role=img]").count() == 2
             assert ("needs 9 images" in shown.inner_text()) == (many == 4)
             tables = shown.locator("table")
-            assert tables.count() == 4
+            assert tables.count() == 3
             assert tables.first.locator("tbody tr").count() == 6
             if many > 4:
                 first = float(tables.first.locator("tbody tr td:nth-child(3)").first.inner_text())

@@ -191,9 +191,9 @@ def test_limits_are_shown_where_there_are_any(found: tuple[Results, Any, Any]) -
     rows = [(level, metric, 0.5) for level in LEVELS for metric in ("nll", "ece")]
     limited = replace(results, limits_frame=pd.DataFrame(rows, columns=["level", "metric", "value"]))
     levels, scores = page_content(limited)["sections"]["limits"]
-    assert [row["entries"][:2] for row in levels["rows"]] == [("50.00", "0.5000")] * len(LEVELS)
+    assert [row[1:3] for row in levels["rows"]] == [("50.00", "0.5000")] * len(LEVELS)
     means = results.summary().query("method == 'TS' and region == 'all'").set_index("metric")["mean"]
-    assert scores["rows"][1] == {"name": "TS", "entries": [number(metric, means[metric]) for metric in ("ece", "nll")]}
+    assert scores["rows"][1] == ("TS", number("ece", means["ece"]), number("nll", means["nll"]))
 
 
 def test_segmentation_is_shown_as_the_terminal_shows_it() -> None:
@@ -204,9 +204,9 @@ def test_segmentation_is_shown_as_the_terminal_shows_it() -> None:
     methods, structures = page_content(results)["sections"]["surfaces"]
     assert "without the background 'ground'" in methods["title"]
     assert "95MD: 95 % of the distances of both directions together; HD95: of the larger direction" in methods["note"]
-    assert [row["name"] for row in structures["rows"]] == ["a", "b"]
+    assert [row[0] for row in structures["rows"]] == ["a", "b"]
     dice = results.surfaces().query("label == 'b' and metric == 'dice'")["value"]
-    assert structures["rows"][1]["entries"][0] == f"{number('dice', dice.mean())}({number('dice', dice.std(ddof=0))})"
+    assert structures["rows"][1][1] == f"{number('dice', dice.mean())}({number('dice', dice.std(ddof=0))})"
 
 
 def test_every_section_has_its_script() -> None:

@@ -30,20 +30,27 @@ def results() -> Results:
 
 def test_rows_and_columns(results: Results) -> None:
     table = results.structure_table(["UC", "TS"])
-    assert list(table.headings) == ["UC ECE(%)↓", "TS ECE(%)↓", "UC volume(%)", "TS volume(%)", "Dice(%)↑", "ASD(mm)↓"]
-    assert list(table.rows) == ["background", "anterior", "posterior"]
-    assert table.rows["background"][-2:] == ("-", "-"), "the background has no Dice"
+    columns = ["UC ECE(%)↓", "TS ECE(%)↓", "UC volume(%)", "TS volume(%)", "Dice(%)↑", "ASD(mm)↓"]
+    assert list(table.headings) == ["Class", *columns]
+    assert [row[0] for row in table.rows] == ["background", "anterior", "posterior"]
+    assert table.rows[0][-2:] == ("-", "-"), "the background has no Dice"
     every = results.structure_table()
     assert "VECTOR Dice(%)↑" in every.headings, "a method that changes labels has its own"
     assert every.title in {other.title for other in results._further_tables()}, "in LaTeX and Markdown too"
 
 
 def test_numbers_are_those_of_the_results(results: Results) -> None:
-    row = results.structure_table(["UC"]).rows["anterior"]
+    _, row, _ = results.structure_table(["UC"]).rows
     curves = results.curves().query("method == 'UC' and region == 'all' and label == 'anterior'")
     error = (curves.hit - curves.confidence).abs().sum() / curves["count"].sum()
     assert class_errors(results.curves(), "UC")["anterior"] == pytest.approx(error)
     volumes = results.volumes().query("method == 'UC' and label == 'anterior'")
     bias = volumes.predicted.sum() / volumes.true.sum() - 1
     quality = results.surfaces().query("method == 'UC' and label == 'anterior'").groupby("metric").value.mean()
-    assert row == (f"{100 * error:.2f}", f"{100 * bias:+.1f}", f"{100 * quality['dice']:.2f}", f"{quality['asd']:.3f}")
+    assert row == (
+        "anterior",
+        f"{100 * error:.2f}",
+        f"{100 * bias:+.1f}",
+        f"{100 * quality['dice']:.2f}",
+        f"{quality['asd']:.3f}",
+    )

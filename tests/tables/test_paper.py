@@ -103,7 +103,7 @@ def test_text_of_the_whole_table() -> None:
     }
     assert str(build(columns)).splitlines() == [
         "                ECE(%)↓          ECE(%)↓",
-        "method              All        Local-Max                NLL↓",
+        "Method              All        Local-Max                NLL↓",
         "UC         30.00(10.00)  **50.00(0.00)**  **1.0000(0.0000)**",
         "TS      **10.00(0.00)**      60.00(0.00)      2.0000(0.0000)",
         "mean(std) over images, Local-Avg over patches; **bold**: best. All: labelled pixels outside the",

@@ -26,7 +26,7 @@ from segcal.progress import Tracked, progress_of
 
 if TYPE_CHECKING:
     from segcal.evaluation.compare import Comparison
-    from segcal.tables import Presentation, TerminalTable
+    from segcal.tables import Presentation, TextTable
 
 
 def compare(
@@ -125,14 +125,14 @@ def _print_comparison(comparison: Comparison, floor: bool, options: OutputOption
     say_rest(options)
 
 
-def _cost_table(comparison: Comparison) -> TerminalTable:
-    from segcal.tables import TerminalTable
+def _cost_table(comparison: Comparison) -> TextTable:
+    from segcal.tables import TextTable
 
     rows = [_cost_row(row) for row in comparison.records()]
-    return TerminalTable(
-        ("method", "parameters", "fit, s", "memory, MB", "labels\nchanged", "accuracy,\npoints", "mIoU,\npoints"),
+    return TextTable(
+        ("Method", "parameters", "fit, s", "memory, MB", "labels\nchanged", "accuracy,\npoints", "mIoU,\npoints"),
         rows,
-        title="cost, and effect on labels",
+        title="Cost, and effect on labels",
         note="memory: growth of the resident memory of this process during the fit; kept: no label can change; "
         "accuracy, mIoU: change against UC, mean over images of All",
     )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,12 +10,8 @@ from segcal.cli.options import OUTPUT, AsJson, Data, FolderOptions, SavedCalibra
 from segcal.progress import Tracked, progress_of
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from segcal.calibrators import Calibrator
     from segcal.data.folders.folder import Folder
-    from segcal.evaluation.decisions import Decisions
-    from segcal.tables import TerminalTable
 
 _RULES = "Rules"
 
@@ -45,6 +39,7 @@ def decide(
     """
     from segcal.cli.steps import load_all, open_at
     from segcal.evaluation.decisions import decide as learn
+    from segcal.evaluation.decisions import decision_tables
     from segcal.evaluation.methods import UNCALIBRATED
     from segcal.files import check_output_file, check_output_folder
     from segcal.report import write_decisions_page
@@ -70,7 +65,7 @@ def decide(
     if as_json:
         say_json(found.to_dict())
         return
-    for table in (_thresholds(found), _selective(found), _intervals(found)):
+    for table in decision_tables(found):
         OUT.print(table)
     say_where(out, page)
 
@@ -93,7 +88,7 @@ def _new(
     import json
 
     from segcal.cli.steps import load_all, open_at
-    from segcal.evaluation.decisions import Decisions, new_volumes
+    from segcal.evaluation.decisions import Decisions, new_volumes, volume_table
     from segcal.evaluation.methods import UNCALIBRATED
     from segcal.evaluation.saved import write_table
     from segcal.files import check_output_file, signed_file
@@ -111,77 +106,5 @@ def _new(
     if as_json:
         say_json({"volumes": json.loads(found.to_json(orient="records", double_precision=15))})
         return
-    OUT.print(_volumes(found, known.settings["level"]))
+    OUT.print(volume_table(found, known.settings["level"]))
     say_where(out)
-
-
-def _thresholds(found: Decisions) -> TerminalTable:
-    from segcal.tables.numbers import threshold_number
-
-    rows = []
-    for row in _rows(found.thresholds):
-        shown = threshold_number(row["threshold"]) if row["groups"] >= row["needed"] else f"0 (needs {row['needed']})"
-        shares = [_percent(row[name]) for name in ("missed", "left_out", "by_label", "precision")]
-        times = "-" if math.isnan(row["size"]) else f"{row['size']:.2f}"
-        rows.append((row["method"], row["label"], shown, *shares, times, str(row["images"])))
-    title = (
-        f"thresholds that miss at most {found.settings['risk']:.0%} of each class, on average over new images that "
-        "contain it"
-    )
-    return _table(title, "method|class|threshold|missed|left out|by label|precision|size|images", rows, keys=2)
-
-
-def _selective(found: Decisions) -> TerminalTable:
-    keys = ("method", "unit") if found.channels == ("",) else ("method", "channel", "unit")
-    risks = {(*(row[key] for key in keys), row["coverage"]): row["risk"] for row in _rows(found.curves)}
-    rows = []
-    for row in _rows(found.selective):
-        own = [row[key] for key in keys]
-        shares = [_percent(risks[*own, at]) for at in (0.5, 0.8, 0.9, 0.95, 1.0)]
-        rows.append((*own, *shares, f"{row['aurc']:.4f}", f"{row['excess']:.4f}"))
-    headings = "|".join(keys).replace("unit", "reject")
-    title = "risk (fraction of wrong pixels) of the most confident part"
-    return _table(title, f"{headings}|50 %|80 %|90 %|95 %|all|AURC|excess", rows, keys=len(keys))
-
-
-def _intervals(found: Decisions) -> TerminalTable:
-    from segcal.tables.numbers import volume_number
-
-    means = {(row["method"], row["label"]): row for row in _rows(found.mean_volumes())}
-    rows = []
-    for row in _rows(found.intervals):
-        own = means[row["method"], row["label"]]
-        reach = volume_number(own["reach"]) if row["groups"] >= row["needed"] else f"needs {row['needed']}"
-        numbers = volume_number(own["expected"]), volume_number(own["true"]), reach
-        rows.append((row["method"], row["label"], *numbers, _percent(row["left_out"]), str(row["images"])))
-    unit = f" in {found.volume_unit}" if found.volume_unit else ""
-    title = f"volume = sum of probabilities{unit}, with intervals for {found.settings['level']:.0%} of new images"
-    return _table(title, "method|class|expected|true|half interval|inside, left out|images", rows, keys=2)
-
-
-def _volumes(found: pd.DataFrame, level: float) -> TerminalTable:
-    from segcal.tables.numbers import volume_number
-
-    rows = [
-        (
-            *(row["case"], row["method"], row["label"]),
-            *(volume_number(row[name]) for name in ("expected", "low", "high")),
-            row["unit"],
-        )
-        for row in _rows(found)
-    ]
-    return _table(f"volumes with {level:.0%} intervals", "case|method|class|expected|low|high|unit", rows, keys=3)
-
-
-def _table(title: str, headings: str, rows: Sequence[Sequence[str]], keys: int) -> TerminalTable:
-    from segcal.tables import TerminalTable
-
-    return TerminalTable(headings.split("|"), rows, keys=keys, title=title)
-
-
-def _rows(table: pd.DataFrame) -> list[dict[Any, Any]]:
-    return table.to_dict(orient="records")
-
-
-def _percent(value: float) -> str:
-    return "-" if math.isnan(value) else f"{100 * value:.1f} %"

@@ -13,7 +13,7 @@ from segcal.progress import Tracked, progress_of
 
 if TYPE_CHECKING:
     from segcal.evaluation.diagnosis import Diagnosis
-    from segcal.tables import TerminalTable
+    from segcal.tables import TextTable
 
 _SHOWN = 20
 """Images in the table; --json has all."""
@@ -79,9 +79,9 @@ def diagnose(
     say_where(out)
 
 
-def _table(found: Diagnosis) -> TerminalTable:
+def _table(found: Diagnosis) -> TextTable:
     """Return the state of the data set and of the images that are furthest from balance."""
-    from segcal.tables import TerminalTable
+    from segcal.tables import TextTable
 
     shown = sorted(found.images, key=lambda image: -_imbalance(image.nll - image.entropy))
     rows = [
@@ -99,7 +99,7 @@ def _table(found: Diagnosis) -> TerminalTable:
     if any(finding.spread is None for finding in (found.dataset, *shown)):
         notes.append(_UNJUDGED)
     headings = ("image", "state", "NLL,\nnats", "entropy,\nnats", "best T", "T varies")
-    return TerminalTable(headings, rows, keys=2, note="\n".join(notes))
+    return TextTable(headings, rows, keys=2, note="\n".join(notes))
 
 
 def _imbalance(gap: float) -> float:

@@ -115,7 +115,7 @@ def _in_words(details: Mapping[str, Any]) -> Iterator[str]:
 
 def _print_choice(details: Mapping[str, Any]) -> None:
     """Print how each candidate did on groups of images left out, and why one was chosen."""
-    from segcal.tables import TerminalTable
+    from segcal.tables import TextTable
 
     rows = [
         (
@@ -130,5 +130,5 @@ def _print_choice(details: Mapping[str, Any]) -> None:
     notes = [f"{name}: {score['note']}" for name, score in details["scores"].items() if score["note"]]
     if rows:
         headings = ("method", "NLL, nats", "difference to ts", "parameters", "time, s")
-        OUT.print(TerminalTable(headings, rows, title="on held-out images", note="\n".join(notes)))
+        OUT.print(TextTable(headings, rows, title="on held-out images", note="\n".join(notes)))
     say(details["why"])

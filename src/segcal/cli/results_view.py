@@ -15,7 +15,7 @@ from segcal.evaluation.recommendation import recommend
 from segcal.evaluation.results import Results
 from segcal.functional.catalogue import CATALOGUE
 from segcal.regions import region_title
-from segcal.tables import FurtherTable, PaperTable, TerminalTable
+from segcal.tables import PaperTable, TextTable
 from segcal.tables.numbers import with_interval
 from segcal.text import counted
 
@@ -73,8 +73,7 @@ def say_rest(options: OutputOptions) -> None:
 
 def print_limits(frame: pd.DataFrame) -> None:
     """Print ECE and NLL of every level of an oracle, which pixels share a temperature at each, and what it means."""
-    found = limits_table(frame)
-    _print_below(_further_table(replace(found, note=f"{found.note}.")))
+    _print_below(limits_table(frame))
 
 
 def _print_paper(results: Results, table: PaperTable) -> None:
@@ -86,12 +85,12 @@ def _print_paper(results: Results, table: PaperTable) -> None:
 def _print_structures(results: Results, methods: Sequence[str], most: int | None) -> None:
     """Print a row for each class or channel; at most so many, the first ones."""
     table = results.structure_table(methods)
-    rows = dict(list(table.rows.items())[:most])
-    more = f"; {len(table.rows) - len(rows)} more in segcal table" if len(rows) < len(table.rows) else ""
-    _print_below(_further_table(replace(table, rows=rows, note=f"{table.note}{more}.")))
+    rows = table.rows[:most]
+    more = f" {len(table.rows) - len(rows)} more in segcal table." if len(rows) < len(table.rows) else ""
+    _print_below(replace(table, rows=rows, note=f"{table.note}{more}"))
 
 
-def _print_below(table: TerminalTable) -> None:
+def _print_below(table: TextTable) -> None:
     """Print a table below others, after an empty line."""
     OUT.print()
     OUT.print(table)
@@ -101,7 +100,7 @@ def _print_further(results: Results, methods: Sequence[str], most: int | None = 
     """Print what was measured besides, and the classes or channels of some methods."""
     _print_structures(results, methods, most)
     if results.surface_frame is not None:
-        _print_below(_further_table(results.surface_table()))
+        _print_below(results.surface_table())
     if results.limits_frame is not None:
         print_limits(results.limits_frame)
     if skipped := {name: count for name, count in results.skipped().items() if count}:
@@ -116,22 +115,17 @@ def _skipped(name: str, count: int) -> str:
     return f"{region_title(name)} of {counted(count, 'image')}"
 
 
-def _further_table(found: FurtherTable) -> TerminalTable:
-    rows = [(name, *entries) for name, entries in found.rows.items()]
-    return TerminalTable((found.first.lower(), *found.headings), rows, title=found.title, note=found.note)
-
-
-def _pooled_table(results: Results) -> TerminalTable:
+def _pooled_table(results: Results) -> TextTable:
     over = "groups of images" if results.cases().group.any() else "images"
     rows = [
         (str(method), region_title(str(region)), *_numbers(rows))
         for (method, region), rows in results.pooled().groupby(["method", "region"], sort=False)
     ]
-    title = f"all pixels together, with 95 % bootstrap intervals over {over}"
-    return TerminalTable(("method", "region", *_headings()), rows, keys=2, title=title)
+    title = f"All pixels together, with 95 % bootstrap intervals over {over}"
+    return TextTable(("Method", "Region", *_headings()), rows, keys=2, title=title)
 
 
-def _channel_table(results: Results) -> TerminalTable:
+def _channel_table(results: Results) -> TextTable:
     """Return the metrics of each sigmoid channel in *All*."""
     pooled = {channel: own.pooled().query("region == 'all'") for channel, own in results.channels.items()}
     rows = [
@@ -139,8 +133,8 @@ def _channel_table(results: Results) -> TerminalTable:
         for channel, own in pooled.items()
         for method, rows in own.groupby("method", sort=False)
     ]
-    title = "each channel in All, all pixels together"
-    return TerminalTable(("channel", "method", *_headings()), rows, keys=2, title=title)
+    title = "Each channel in All, all pixels together"
+    return TextTable(("Channel", "Method", *_headings()), rows, keys=2, title=title)
 
 
 def _headings() -> list[str]:

@@ -24,8 +24,8 @@ from segcal.functional.probability import at_least_float32, predicted_labels
 from segcal.functional.random_labels import draw_labels, generator_of
 from segcal.functional.temperature import likelihood, optimal_inverse_temperatures
 from segcal.kernels.constants import DOUBLINGS
-from segcal.tables.further import FurtherTable
 from segcal.tables.numbers import number, percent, with_unit
+from segcal.tables.text_table import TextTable
 from segcal.types import Case, InputError
 
 LEVELS = {
@@ -158,13 +158,11 @@ def verdict(table: pd.DataFrame) -> str:
     )
 
 
-def limits_table(table: pd.DataFrame) -> FurtherTable:
+def limits_table(table: pd.DataFrame) -> TextTable:
     """Return ECE and NLL of each level, which pixels share a temperature at it, and what follows."""
     found = {(row["level"], row["metric"]): row["value"] for row in table.to_dict(orient="records")}
-    rows = {
-        level: (number("ece", found[level, "ece"]), number("nll", found[level, "nll"]), text)
+    rows = [
+        (level, number("ece", found[level, "ece"]), number("nll", found[level, "nll"]), text)
         for level, text in LEVELS.items()
-    }
-    return FurtherTable(
-        "What limits calibration", "Oracle for", ("ECE, %", "NLL", ""), rows, verdict(table).removesuffix(".")
-    )
+    ]
+    return TextTable(("Oracle for", "ECE, %", "NLL", ""), rows, "What limits calibration", verdict(table))

@@ -21,9 +21,9 @@ from segcal.functional.catalogue import CALIBRATION, CATALOGUE, QUALITY
 from segcal.regions import in_table_order
 from segcal.statistics import TESTS, Drawing
 from segcal.tables import (
-    FurtherTable,
     PaperTable,
     Presentation,
+    TextTable,
     image_means,
     latex_table,
     markdown_table,
@@ -86,17 +86,14 @@ class Results:
         """A small table: the main metrics of each method in *All*, over all pixels."""
         values = self.pooled_frame.query("region == 'all'").set_index(["method", "metric"])["value"]
         shown = [CATALOGUE[name] for name in _MAIN_METRICS if name in set(self.pooled_frame["metric"])]
-        lines = [["", *(metric.heading for metric in shown)]]
+        rows = []
         for method in self.methods:
             found = [values.get((method, metric.name), np.nan) for metric in shown]
-            numbers = [metric.number(value) for metric, value in zip(shown, found, strict=True)]
-            lines.append([method, *numbers])
-        widths = [max(len(line[k]) for line in lines) for k in range(len(lines[0]))]
-        table = ["  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]) for line in lines]
+            rows.append((method, *(metric.number(value) for metric, value in zip(shown, found, strict=True))))
         cases = len(self.cases())
         over = f", mean over {len(self.channels)} channels" if self.channels else ""
         title = f"Results of {cases} case{'s' if cases != 1 else ''}, region All, pooled over all pixels{over}:"
-        return "\n".join([title, *table])
+        return str(TextTable(("", *(metric.heading for metric in shown)), rows, title))
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -189,7 +186,7 @@ class Results:
         """
         return mean_quality(self.surfaces(), "method", self.methods)
 
-    def surface_table(self, method: str | None = None) -> FurtherTable:
+    def surface_table(self, method: str | None = None) -> TextTable:
         """Return `mean_surfaces` as a table; of one method, the means over cases of each structure."""
         means = self.mean_surfaces()
         if method is not None:
@@ -198,7 +195,7 @@ class Results:
         unit, tolerance = self.settings.get("surface_unit", ""), Protocol.of(self.settings).surface_tolerance
         return surface_table(means, unit, tolerance, self.settings.get("surface_background", ""), method)
 
-    def structure_table(self, methods: Sequence[str] | None = None) -> FurtherTable:
+    def structure_table(self, methods: Sequence[str] | None = None) -> TextTable:
         """Return ECE and volume of each class or channel as a table, with Dice and ASD where they were measured."""
         about = {"unit": self.settings.get("surface_unit", ""), "channels": bool(self.channels)}
         return structure_table(self.curves(), self.volume_bias(), self.surface_frame, methods or self.methods, **about)
@@ -323,7 +320,7 @@ class Results:
                 written = latex_table if suffix == ".tex" else markdown_table
                 staging.write_text(written(table, self._further_tables()), encoding="utf-8")
 
-    def _further_tables(self) -> list[FurtherTable]:
+    def _further_tables(self) -> list[TextTable]:
         found = [] if self.surface_frame is None else [self.surface_table()]
         found.append(self.structure_table())
         return found if self.limits_frame is None else [*found, limits_table(self.limits_frame)]

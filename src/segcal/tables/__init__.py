@@ -2,13 +2,13 @@
 
 from segcal.functional.catalogue import CALIBRATION, QUALITY
 from segcal.regions import REGIONS
-from segcal.tables.further import FurtherTable, surface_table
 from segcal.tables.latex import latex_table
 from segcal.tables.markdown import markdown_table
 from segcal.tables.paper import Cell, PaperTable, paper_table
 from segcal.tables.presentation import Average, Presentation, named_method
 from segcal.tables.summaries import class_errors, image_means, structure_table, summary, volume_bias
-from segcal.tables.terminal import TerminalTable
+from segcal.tables.surfaces import surface_table
+from segcal.tables.text_table import TextTable
 
 __all__ = [
     "CALIBRATION",
@@ -16,10 +16,9 @@ __all__ = [
     "REGIONS",
     "Average",
     "Cell",
-    "FurtherTable",
     "PaperTable",
     "Presentation",
-    "TerminalTable",
+    "TextTable",
     "class_errors",
     "image_means",
     "latex_table",

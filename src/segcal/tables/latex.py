@@ -8,8 +8,8 @@ from itertools import groupby
 
 from segcal.functional.catalogue import CALIBRATION, CATALOGUE
 from segcal.regions import region_title
-from segcal.tables.further import FurtherTable
 from segcal.tables.paper import Cell, PaperTable, title
+from segcal.tables.text_table import TextTable
 
 BOLD, MARK = r"\textbf{%s}", "$^{*}$"
 _SPECIAL = {
@@ -31,7 +31,7 @@ _ACCENTS = dict(
 )
 
 
-def latex_table(table: PaperTable, further: Sequence[FurtherTable] = ()) -> str:
+def latex_table(table: PaperTable, further: Sequence[TextTable] = ()) -> str:
     r"""Return a `table*` in plain ASCII for a document that loads graphicx; no other package is needed.
 
     Calibration and quality, then further tables.
@@ -44,9 +44,11 @@ def latex_table(table: PaperTable, further: Sequence[FurtherTable] = ()) -> str:
         lines += ["", "\\medskip", *_tabular(["Method", *(title(*column) for column in columns)], rows)]
     notes = table.notes("bold", "*")
     for other in further:
-        rows = [[_name(table, name, False), *map(latex_text, entries)] for name, entries in other.rows.items()]
-        lines += ["", "\\medskip", *_tabular([other.first, *other.headings], rows)]
-        notes.append(f"{other.title}; {other.note}.")
+        rows = [
+            [_name(table, str(name), False), *(latex_text(str(entry)) for entry in own)] for name, *own in other.rows
+        ]
+        lines += ["", "\\medskip", *_tabular(other.headings, rows)]
+        notes.append(f"{other.title}. {other.note}")
     lines += [f"\\caption{{{latex_text(' '.join(notes))}}}", "\\end{table*}"]
     return "\n".join(lines) + "\n"
 

@@ -6,19 +6,19 @@ import re
 from collections.abc import Sequence
 
 from segcal.functional.catalogue import CALIBRATION
-from segcal.tables.further import FurtherTable
 from segcal.tables.paper import Cell, PaperTable, title
+from segcal.tables.text_table import TextTable
 
 MARK = r"\*"
 
 
-def markdown_table(table: PaperTable, further: Sequence[FurtherTable] = ()) -> str:
+def markdown_table(table: PaperTable, further: Sequence[TextTable] = ()) -> str:
     """Return tables of calibration and of quality and what their marks mean, then further tables."""
     parts = [_part(table, columns) for metrics in (CALIBRATION, table.quality) if (columns := table.columns(metrics))]
     parts.append("\n".join(_escaped(note) for note in table.notes("bold", "*")))
     for other in further:
-        rows = [[_escaped(entry) for entry in (name, *entries)] for name, entries in other.rows.items()]
-        parts += [f"{_escaped(other.title)}:", _lines([other.first, *other.headings], rows), f"{_escaped(other.note)}."]
+        rows = [[_escaped(str(entry)) for entry in row] for row in other.rows]
+        parts += [f"{_escaped(other.title)}:", _lines(other.headings, rows), _escaped(other.note)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -30,7 +30,7 @@ def _part(table: PaperTable, columns: list[tuple[str, str]]) -> str:
     return _lines(["Method", *(title(*column) for column in columns)], rows)
 
 
-def _lines(headings: list[str], rows: list[list[str]]) -> str:
+def _lines(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [[_escaped(heading) for heading in headings], ["---", *("---:" for _ in headings[1:])], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from io import StringIO
 
 import numpy as np
-from rich.console import Console
 from rich.text import Text
 
 from segcal.functional.catalogue import CALIBRATION, CATALOGUE, HIGHER_IS_BETTER, QUALITY, metric_named
@@ -15,11 +13,8 @@ from segcal.regions import in_table_order, region_notes, region_title
 from segcal.statistics import mean_std, significantly_better
 from segcal.tables.numbers import MISSING, number, with_interval
 from segcal.tables.presentation import Presentation
-from segcal.tables.terminal import TerminalTable
+from segcal.tables.text_table import TextTable
 from segcal.types import Array
-
-_WIDTH = 100
-"""Characters in a line of `str(table)`."""
 
 
 @dataclass(frozen=True)
@@ -95,14 +90,12 @@ class PaperTable:
         return [metric for metric in dict.fromkeys(metric for _, metric, _ in self.cells) if metric not in CATALOGUE]
 
     def __str__(self) -> str:
-        written = StringIO()
-        Console(file=written, width=_WIDTH, color_system=None).print(self._terminal("**bold**", Cell.__str__))
-        return "\n".join(line.rstrip() for line in written.getvalue().splitlines())
+        return str(self._as_text("**bold**", Cell.__str__))
 
-    def __rich__(self) -> TerminalTable:
-        return self._terminal("bold", Cell.__rich__)
+    def __rich__(self) -> TextTable:
+        return self._as_text("bold", Cell.__rich__)
 
-    def _terminal(self, bold: str, entry: Callable[[Cell], str | Text]) -> TerminalTable:
+    def _as_text(self, bold: str, entry: Callable[[Cell], str | Text]) -> TextTable:
         columns, groups = self._grouped()
         rows = [
             [
@@ -112,7 +105,7 @@ class PaperTable:
             for method, floor, cells in self.rows(columns)
         ]
         headings = [self._title(*column).replace(" ", "\n") for column in columns]
-        return TerminalTable(["method", *headings], rows, groups=groups, note=" ".join(self.notes(bold, "*")))
+        return TextTable(["Method", *headings], rows, groups=groups, note=" ".join(self.notes(bold, "*")))
 
     def only(self, *metrics: str) -> PaperTable:
         """Return the table of some of the metrics, in every region."""

@@ -11,8 +11,9 @@ import pandas as pd
 
 from segcal.functional.catalogue import CATALOGUE
 from segcal.statistics import Drawing, clusters_of, weighted_ratio
-from segcal.tables.further import FurtherTable, surface_headings
 from segcal.tables.numbers import MISSING, number
+from segcal.tables.surfaces import surface_headings
+from segcal.tables.text_table import TextTable
 from segcal.types import Array
 
 _SURFACES = ("dice", "asd")
@@ -86,7 +87,7 @@ def structure_table(
     *,
     unit: str = "",
     channels: bool = False,
-) -> FurtherTable:
+) -> TextTable:
     """Return the table, with a row for each class or channel.
 
     Methods that keep every label share one column of Dice and one of distances.
@@ -117,9 +118,9 @@ def structure_table(
         columns |= _quality_columns(surfaces, methods, unit)
         notes.append("Dice, ASD: means over cases")
     names = dict.fromkeys(name for entries in columns.values() for name in entries)
-    rows = {name: tuple(entries.get(name, MISSING) for entries in columns.values()) for name in names}
+    rows = [(name, *(entries.get(name, MISSING) for entries in columns.values())) for name in names]
     title = f"{'Channels' if channels else 'Classes'}, all pixels together"
-    return FurtherTable(title, "Channel" if channels else "Class", tuple(columns), rows, "; ".join(notes))
+    return TextTable(("Channel" if channels else "Class", *columns), rows, title, f"{'; '.join(notes)}.")
 
 
 def class_errors(curves: pd.DataFrame, method: str) -> dict[str, float]:

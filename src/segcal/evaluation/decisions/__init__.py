@@ -2,6 +2,7 @@
 
 from segcal.evaluation.decisions.decide import decide
 from segcal.evaluation.decisions.model import Decisions
+from segcal.evaluation.decisions.tables import decision_tables, volume_table
 from segcal.evaluation.decisions.volumes import new_volumes
 
-__all__ = ["Decisions", "decide", "new_volumes"]
+__all__ = ["Decisions", "decide", "decision_tables", "new_volumes", "volume_table"]

@@ -35,11 +35,11 @@ function sortable(name, columns, rows, { sorted = null, descending = false, pinn
 }
 
 // A table as the terminal and papers show it: entries are text, sorted by the numbers that they begin with.
-function writtenTable({ title, first, headings, rows, note }) {
-  const named = { title: first, of: row => row.name, show: row => methods.includes(row.name) ? [key(row.name), row.name] : row.name };
-  const read = entry => entry === '-' ? null : isNaN(parseFloat(entry)) ? entry : parseFloat(entry);
-  const columns = headings.map((heading, k) => ({ title: heading || 'Meaning', of: row => read(row.entries[k]), show: row => node('td', { class: heading ? null : 'prose' }, row.entries[k]) }));
-  return node('div', { class: 'card spaced' }, node('h3', { class: 'head' }, title), sortable(title, [named, ...columns], rows), node('p', { class: 'note' }, `${note}.`));
+function writtenTable({ title, note, headings, rows, keys }) {
+  const read = entry => entry === '-' ? null : isNaN(parseFloat(entry)) ? entry : parseFloat(entry.replaceAll(',', ''));
+  const columns = headings.map((heading, k) => ({ title: heading || 'Meaning', of: row => k < keys ? row[k] : read(row[k]),
+    show: row => node('td', { class: heading ? null : 'prose' }, methods.includes(row[k]) ? key(row[k]) : null, row[k]) }));
+  return node('div', { class: 'card spaced' }, node('h3', { class: 'head' }, title), node('div', { class: 'tall' }, sortable(title, columns, rows)), node('p', { class: 'note' }, note));
 }
 const number = (title, of, format) => ({ title, of, show: row => format(of(row)) });
 const nameColumn = (title, of = row => row.name) => ({ title, of, show: of });

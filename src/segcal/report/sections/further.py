@@ -8,7 +8,7 @@ from typing import Any
 from segcal.evaluation.limits import limits_table
 from segcal.report.view import View, nested, short
 from segcal.report.words import average_in_words
-from segcal.tables import FurtherTable
+from segcal.tables import TextTable
 from segcal.tables.numbers import number
 
 _WORST_PATCHES = 50
@@ -23,7 +23,7 @@ def surfaces(view: View) -> list[dict[str, Any]] | None:
     results = view.results
     if results.surface_frame is None:
         return None
-    return [_plain(results.surface_table()), _plain(results.surface_table(results.methods[0]))]
+    return [vars(results.surface_table()), vars(results.surface_table(results.methods[0]))]
 
 
 def limits(view: View) -> list[dict[str, Any]] | None:
@@ -32,18 +32,14 @@ def limits(view: View) -> list[dict[str, Any]] | None:
     if frame is None or not len(frame):
         return None
     metrics = {"ece": "ECE, %", "nll": "NLL"}
-    rows = {name: [_number(view, name, metric) for metric in metrics] for name in view.results.methods}
-    over = f"Averages: {average_in_words(view.results)}"
-    return [_plain(limits_table(frame)), _plain(FurtherTable("The methods", "Method", [*metrics.values()], rows, over))]
+    rows = [(name, *(_number(view, name, metric) for metric in metrics)) for name in view.results.methods]
+    over = f"Averages: {average_in_words(view.results)}."
+    return [vars(limits_table(frame)), vars(TextTable(("Method", *metrics.values()), rows, "The methods", over))]
 
 
 def _number(view: View, method: str, metric: str) -> str:
     value = view.scores.value(method, metric)
     return number(metric, math.nan if value is None else value.value)
-
-
-def _plain(table: FurtherTable) -> dict[str, Any]:
-    return {**vars(table), "rows": [{"name": name, "entries": entries} for name, entries in table.rows.items()]}
 
 
 def sizes(view: View) -> Any:

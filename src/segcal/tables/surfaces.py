@@ -1,14 +1,12 @@
-"""Tables beside the paper's, as terminal, LaTeX and Markdown show them; that of the segmentation quality is one."""
+"""The table of the segmentation quality."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import pandas as pd
 
 from segcal.functional.catalogue import SURFACES
 from segcal.tables.paper import Cell
+from segcal.tables.text_table import TextTable
 
 _NOTE = (
     "ASD, MD: average and maximum distance; 95MD: 95 % of the distances of both directions together; HD95: of the "
@@ -16,28 +14,9 @@ _NOTE = (
 )
 
 
-@dataclass(frozen=True)
-class FurtherTable:
-    """Entries as text.
-
-    Attributes:
-        title: What is shown.
-        first: Heading of the names of the rows.
-        headings: Of the other columns.
-        rows: The entries of each row by its name, in the order of the headings.
-        note: What the headings mean, or what follows from the numbers; a sentence without its full stop.
-    """
-
-    title: str
-    first: str
-    headings: Sequence[str]
-    rows: Mapping[str, Sequence[str]]
-    note: str
-
-
 def surface_table(
     means: pd.DataFrame, unit: str, tolerance: float, background: str = "", method: str | None = None
-) -> FurtherTable:
+) -> TextTable:
     """Return the table of means whose columns are the name of the row, `metric`, `mean`, `std` and `undefined`.
 
     Args:
@@ -50,12 +29,12 @@ def surface_table(
     rows = dict[str, list[str]]()
     for name, *row in means[[means.columns[0], "metric", "mean", "std"]].itertuples(index=False):
         rows.setdefault(str(name), []).append(Cell(*row).number())
-    note = f"SD: {_surface_dice(unit, tolerance)}; {_NOTE}{_alone(int(means['undefined'].max()))}"
+    note = f"SD: {_surface_dice(unit, tolerance)}; {_NOTE}{_alone(int(means['undefined'].max()))}."
     without = f", without the background '{background}'" if background else ""
     over, first = ("of the mean over structures", "Method") if method is None else (f"of {method}", "Structure")
-    return FurtherTable(
-        f"Segmentation: mean(std) over cases {over}{without}", first, surface_headings(unit), rows, note
-    )
+    title = f"Segmentation: mean(std) over cases {over}{without}"
+    written = [(name, *cells) for name, cells in rows.items()]
+    return TextTable((first, *surface_headings(unit)), written, title, note)
 
 
 def surface_headings(unit: str) -> list[str]:

@@ -7,9 +7,9 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from segcal.tables import TerminalTable
+from segcal.tables import TextTable
 
-TABLE = TerminalTable(
+TABLE = TextTable(
     ("method", "ECE\nAll", "ECE\nBoundary", "NLL"),
     [("UC", "12.34(5.67)", "23.45(6.78)", "0.1234 [0.1111, 0.2222]"), ("a long name", "1.00(2.00)", "3.00(4.00)", "-")],
     title="metrics",
@@ -19,7 +19,7 @@ TABLE = TerminalTable(
 ENTRIES = [entry for row in TABLE.rows for entry in row]
 
 
-def shown(table: TerminalTable, width: int) -> str:
+def shown(table: TextTable, width: int) -> str:
     console = Console(file=StringIO(), width=width, color_system=None)
     console.print(table)
     return console.file.getvalue()  # type: ignore[attr-defined]
@@ -54,14 +54,14 @@ def test_every_entry_is_whole(width: int) -> None:
 
 def test_names_are_data() -> None:
     """Neither markup nor control characters of a name reach the terminal, and the columns stay aligned."""
-    table = TerminalTable(("case", "x"), [("[red]a\x1b[31m", "1"), ("b", "22")])
+    table = TextTable(("case", "x"), [("[red]a\x1b[31m", "1"), ("b", "22")])
     lines = shown(table, 40).splitlines()
     assert lines[1].startswith("[red]a\\x1b[31m")
     assert len({len(line.rstrip()) for line in lines}) == 1
 
 
 def test_text_is_wrapped_beside_the_numbers() -> None:
-    table = TerminalTable(("level", "NLL", ""), [("image", "0.1", "one temperature for each of the images")])
+    table = TextTable(("level", "NLL", ""), [("image", "0.1", "one temperature for each of the images")])
     lines = shown(table, 45).splitlines()
     assert lines[1].startswith("image  0.1  one temperature")
     assert len(lines) == 3

@@ -1,9 +1,13 @@
-"""Tables for terminals of any width: columns that do not fit continue in a block below, and numbers are never cut."""
+"""Tables whose entries are text: terminal, LaTeX, Markdown and page show the same.
+
+In a terminal of any width, columns that do not fit continue in a block below, and numbers are never cut.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from io import StringIO
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -15,30 +19,36 @@ from segcal.text import printable
 GAP = 2
 """Spaces between columns."""
 _NARROWEST_KEY = 8
+_WIDTH = 100  # characters in a line of `str(table)`
 _TEXT = 24  # width that columns of text, which have no heading and are wrapped, need at least
 
 Entry = str | Text
 
 
 @dataclass(frozen=True)
-class TerminalTable:
+class TextTable:
     """Entries under headings.
 
     Attributes:
         headings: Heading of each column, of one or more lines; "" for a column of text, which is wrapped.
         rows: Entries of each row.
+        title: What is shown.
+        note: What the headings mean, or what follows from the numbers, in sentences.
         keys: Number of columns, from the left, that name a row; every block repeats them.
-        title: Line above the table.
-        note: Lines below the table.
         groups: Numbers of neighbouring columns after the keys that stay in one block if they fit; by default 1 each.
     """
 
     headings: Sequence[str]
     rows: Sequence[Sequence[Entry]]
-    keys: int = 1
     title: str = ""
     note: str = ""
+    keys: int = 1
     groups: Sequence[int] = ()
+
+    def __str__(self) -> str:
+        written = StringIO()
+        Console(file=written, width=_WIDTH, color_system=None).print(self)
+        return "\n".join(line.rstrip() for line in written.getvalue().splitlines())
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         columns = [[_text(row[k]) for row in self.rows] for k in range(len(self.headings))]
