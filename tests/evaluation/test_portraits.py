@@ -214,7 +214,7 @@ def test_regions_and_bin_accuracies_are_those_of_the_case() -> None:
     assert (np.isnan(accuracy) == ((region == NOTHING) | (region == PixelRegion.OUTSIDE))).all()
     probs = softmax(np.asarray(case.logits, dtype=np.float64)).max(axis=0)
     place = int(np.ceil(probs[10, 11] * 10)) - 1
-    assert accuracy[10, 11] == pytest.approx(max(1 / 3, curve.hit[place] / curve.count[place]), abs=0.004)
+    assert accuracy[10, 11] == pytest.approx(max(1 / 3, curve[place][1] / curve[place][0]), abs=0.004)
     assert len(portrait.boxes) == 5
     assert all(stop[0] - start[0] == 10 for start, stop in portrait.boxes)
 
@@ -225,14 +225,15 @@ def test_the_curves_agree_with_the_results() -> None:
     frame, patches = results.to_frame(), results.patches()
     for portrait in make_portraits(cases, methods, results):
         for method in methods:
-            curve = portrait.curves[method]
-            ece = np.abs(np.subtract(curve.hit, curve.confidence)).sum() / sum(curve.count)
+            count, hit, confidence = np.array(portrait.curves[method]).T
+            ece = np.abs(hit - confidence).sum() / count.sum()
             row = frame[(frame.case == portrait.name) & (frame.method == method) & (frame.region == "all")]
             assert ece == pytest.approx(row[row.metric == "ece"]["value"].item())
             own = patches[(patches.case == portrait.name) & (patches.method == method) & (patches.metric == "ece")]
             for patch in portrait.patches:
-                curve, row = patch.curves[method], own[own.patch == patch.number]
-                ece = np.abs(np.subtract(curve.hit, curve.confidence)).sum() / sum(curve.count)
+                row = own[own.patch == patch.number]
+                count, hit, confidence = np.array(patch.curves[method]).T
+                ece = np.abs(hit - confidence).sum() / count.sum()
                 assert ece == pytest.approx(row["value"].item())
                 assert " ".join(map(str, patch.start)) == row["origin"].item()
         assert len(portrait.patches) == 3
@@ -349,9 +350,9 @@ def test_broken_portraits_are_refused(tmp_path: Path) -> None:
         path.write_bytes(before)
     del content["files"]  # as whoever makes portraits up may do
     marker.write_text(json.dumps({**content, "format": 99}))
-    with pytest.raises(InputError, match="newer segcal"):
+    with pytest.raises(InputError, match="another version of segcal"):
         load_portraits(tmp_path)
-    for broken in ([], {"format": 1}, {**content, "portraits": [{"layers": []}]}):
+    for broken in ([], {"format": 2}, {**content, "portraits": [{"layers": []}]}):
         marker.write_text(json.dumps(broken))
         with pytest.raises(InputError, match="cannot be read"):
             load_portraits(tmp_path)

@@ -13,7 +13,7 @@ from PIL import Image
 
 from segcal import InputError, Results, create, evaluate
 from segcal.data.sample.scenes import simulate
-from segcal.evaluation.portraits import NOTHING, Curve, Portrait, make_portraits
+from segcal.evaluation.portraits import NOTHING, Portrait, make_portraits
 from segcal.report import colours
 from segcal.report.colours import channels, class_colours
 from segcal.report.figures import FIGURES, KINDS, draw_figure, write_figure
@@ -94,7 +94,7 @@ def test_bins_of_a_case_have_its_ece(found: Any) -> None:
         row = frame[(frame.case == portrait.name) & (frame.method == "UC") & (frame.region == "all")]
         ece = row[row.metric == "ece"]["value"].item()
         assert Bins.of_curve(portrait.curves["UC"]).ece == pytest.approx(ece)
-    assert np.isnan(Bins.of_curve(Curve((0, 0), (0, 0), (0.0, 0.0))).ece)
+    assert np.isnan(Bins.of_curve(((0, 0, 0.0), (0, 0, 0.0))).ece)
 
 
 def test_labels_have_the_colours_of_their_classes() -> None:

@@ -13,10 +13,10 @@ from segcal.data.io.npz import read_array
 from segcal.evaluation.portraits.model import Curve, Layer, Patch, Portrait
 from segcal.files import LISTED, MARKER, read_json, staged_folder, write_json
 from segcal.files.guards import stranger_in
-from segcal.types import Array, InputError
+from segcal.types import InputError
 from segcal.version import __version__
 
-FORMAT = 1
+FORMAT = 2
 """Version of the saved form."""
 
 FOLDER = "portraits"
@@ -40,8 +40,8 @@ def load_portraits(results_folder: str | Path) -> list[Portrait]:
         return []
     content = read_json(folder / MARKER)
     try:
-        if content["format"] > FORMAT:
-            raise InputError(f"the portraits in '{folder}' were saved by a newer segcal; update segcal")
+        if content["format"] != FORMAT:
+            raise InputError(f"the portraits in '{folder}' were saved by another version of segcal; evaluate again")
         if LISTED in content and (changed := stranger_in(folder)):
             raise InputError(f"'{folder / changed}' was changed or damaged after it was saved; evaluate again")
         return [_read(entry, folder / f"{k:03d}.npz") for k, entry in enumerate(content["portraits"])]
@@ -52,45 +52,24 @@ def load_portraits(results_folder: str | Path) -> list[Portrait]:
 
 
 def _plain(portrait: Portrait) -> dict[str, Any]:
-    def curves(of: Mapping[str, Curve]) -> dict[str, Any]:
-        return {method: vars(curve) for method, curve in of.items()}
-
-    return {
-        **vars(portrait),
-        "layers": [
-            {name: value for name, value in vars(layer).items() if name != "values"} for layer in portrait.layers
-        ],
-        "curves": curves(portrait.curves),
-        "patches": [{**vars(patch), "curves": curves(patch.curves)} for patch in portrait.patches],
-    }
+    layers = [{name: value for name, value in vars(layer).items() if name != "values"} for layer in portrait.layers]
+    return {**vars(portrait), "layers": layers, "patches": [vars(patch) for patch in portrait.patches]}
 
 
 def _read(entry: Mapping[str, Any], path: Path) -> Portrait:
     pictures = [read_array(path, f"layer{j}") for j in range(len(entry["layers"]))]
-    return _checked(_portrait(entry, pictures))
-
-
-def _portrait(entry: Mapping[str, Any], pictures: Sequence[Array]) -> Portrait:
-    return Portrait(
-        name=entry["name"],
-        why=entry["why"],
-        shape=tuple(entry["shape"]),
-        kept=tuple(tuple(positions) for positions in entry["kept"]),
-        spacing=tuple(entry["spacing"]),
-        window=entry["window"],
-        classes=tuple(entry["classes"]),
-        layers=tuple(
-            Layer(**{**layer, "values": picture}) for layer, picture in zip(entry["layers"], pictures, strict=True)
-        ),
-        curves=_curves(entry["curves"]),
-        patches=tuple(
+    read = {
+        "kept": tuple(tuple(positions) for positions in entry["kept"]),
+        "layers": tuple(Layer(**about, values=values) for about, values in zip(entry["layers"], pictures, strict=True)),
+        "curves": _curves(entry["curves"]),
+        "patches": tuple(
             Patch(patch["number"], tuple(patch["start"]), tuple(patch["stop"]), _curves(patch["curves"]))
             for patch in entry["patches"]
         ),
-        boxes=tuple((tuple(start), tuple(stop)) for start, stop in entry["boxes"]),
-        orientation=entry["orientation"],
-        channel=entry["channel"],
-    )
+        "boxes": tuple((tuple(start), tuple(stop)) for start, stop in entry["boxes"]),
+    }
+    plain = {name: tuple(entry[name]) for name in ("shape", "spacing", "classes")}
+    return _checked(Portrait(**{**entry, **plain, **read}))
 
 
 def _checked(portrait: Portrait) -> Portrait:
@@ -114,6 +93,4 @@ def _is_orientation(letters: object, axes: int) -> bool:
 
 
 def _curves(of: Mapping[str, Any]) -> dict[str, Curve]:
-    return {
-        method: Curve(*(tuple(curve[name]) for name in ("count", "hit", "confidence"))) for method, curve in of.items()
-    }
+    return {method: tuple((count, hit, sure) for count, hit, sure in curve) for method, curve in of.items()}

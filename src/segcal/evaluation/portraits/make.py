@@ -177,7 +177,7 @@ def _curves(pixels: Pixels, regions: Sequence[Tensor], settings: Mapping[str, An
         pixels, regions, num_classes=settings["num_classes"], bins=settings["bins"], equal_mass=False
     )
     merged = [part.sum(dim=-2).tolist() for part in evidence.top]
-    return [Curve(*(tuple(part[k]) for part in merged)) for k in range(len(regions))]
+    return [tuple(zip(*(part[k] for part in merged), strict=True)) for k in range(len(regions))]
 
 
 def _corners(box: Box) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -32,12 +32,13 @@ def bin_accuracy(confidence: Array, inside: Array, curve: Curve) -> Array:
     """Return the accuracy of the reliability bin of each pixel inside (Fig. 1, middle); NaN outside.
 
     Examples:
-        >>> curve = Curve(count=(2, 4), hit=(1, 3), confidence=(0.8, 3.6))
+        >>> curve = ((2, 1, 0.8), (4, 3, 3.6))
         >>> bin_accuracy(np.array([0.4, 0.5, 0.9]), np.array([True, True, True]), curve)
         array([0.5 , 0.5 , 0.75])
     """
-    bins = len(curve.count)
-    accuracy = np.array(curve.hit) / np.maximum(curve.count, 1)
+    bins = len(curve)
+    count, hit, _ = np.array(curve).T
+    accuracy = hit / np.maximum(count, 1)
     position = np.clip(np.ceil(confidence * bins).astype(int) - 1, 0, bins - 1)
     return np.where(inside, accuracy[position], np.nan)
 

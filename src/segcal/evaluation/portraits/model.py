@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import numpy as np
 
@@ -69,13 +69,8 @@ class Layer:
         return np.asarray(self.low + (self.high - self.low) * share)
 
 
-@dataclass(frozen=True)
-class Curve:
-    """A reliability histogram: pixels, correct pixels and summed confidence of each bin."""
-
-    count: tuple[int, ...]
-    hit: tuple[int, ...]
-    confidence: tuple[float, ...]
+Curve: TypeAlias = tuple[tuple[int, int, float], ...]
+"""A reliability histogram: pixels, correct pixels and summed confidence of each bin."""
 
 
 @dataclass(frozen=True)

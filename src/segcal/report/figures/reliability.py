@@ -49,9 +49,9 @@ class Bins:
     @classmethod
     def of_curve(cls, curve: Curve) -> Bins:
         """Return the bins of the histogram of a portrait."""
-        count = np.array(curve.count, float)
+        count, hit, confidence = np.array(curve, float).T
         divisor = np.maximum(count, 1)
-        return cls.of_equal_width(count, np.array(curve.hit) / divisor, np.array(curve.confidence) / divisor)
+        return cls.of_equal_width(count, hit / divisor, confidence / divisor)
 
     @classmethod
     def of_equal_width(cls, count: Array, accuracy: Array, confidence: Array) -> Bins:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from PIL import Image
 
-from segcal.evaluation.portraits import LEVELS, NOTHING, Curve, Layer, Portrait
+from segcal.evaluation.portraits import LEVELS, NOTHING, Layer, Portrait
 from segcal.evaluation.portraits.optimum import WINDOW
 from segcal.report.colours import class_colours
 from segcal.report.view import View
@@ -41,23 +41,12 @@ def _portrait(portrait: Portrait, class_names: Sequence[str]) -> dict[str, Any]:
             "evaluate again"
         )
     return {
-        "name": portrait.name,
+        **vars(portrait),
         "title": portrait.title,
-        "why": portrait.why,
-        "shape": portrait.shape,
-        "kept": portrait.kept,
-        "spacing": portrait.spacing,
-        "orientation": portrait.orientation,
-        "window": portrait.window,
         "classes": [class_names[c] for c in portrait.classes],
         "colours": [class_colours(len(class_names))[c] for c in portrait.classes],
         "layers": [_layer(layer, volume=len(portrait.shape) == 3) for layer in portrait.layers],
-        "curves": _curves(portrait.curves),
-        "boxes": portrait.boxes,
-        "patches": [
-            {"number": patch.number, "start": patch.start, "stop": patch.stop, "curves": _curves(patch.curves)}
-            for patch in portrait.patches
-        ],
+        "patches": [vars(patch) for patch in portrait.patches],
     }
 
 
@@ -80,13 +69,3 @@ def _data_uri(values: Array, *, exact: bool) -> str:
     form, options = ("PNG", {"optimize": True}) if exact else ("JPEG", {"quality": 85})
     Image.fromarray(values).save(buffer, form, **options)
     return f"data:image/{form.lower()};base64,{base64.b64encode(buffer.getvalue()).decode()}"
-
-
-def _curves(curves: Mapping[str, Curve]) -> dict[str, list[tuple[int, int, float]]]:
-    return {
-        method: [
-            (count, hit, round(confidence, 3))
-            for count, hit, confidence in zip(curve.count, curve.hit, curve.confidence, strict=True)
-        ]
-        for method, curve in curves.items()
-    }
