@@ -224,9 +224,7 @@ def test_methods_are_compared_and_leaks_reported() -> None:
     cases = simulated(6, num_classes=CLASSES, size=(16, 16))
     scaling = segcal.create("ts", CLASSES).fit(cases[:3])
     renamed = [replace(case, name=f"copy of {case.name}") for case in cases]
-    with pytest.warns(
-        CalibrationWarning, match="TS was fitted on 3 of these 6 cases: its guarantees"
-    ) as caught:
+    with pytest.warns(CalibrationWarning, match="TS was fitted on 3 of these 6 cases: its guarantees") as caught:
         rules = decide(renamed, {"UC": None, "TS": scaling}, num_classes=CLASSES)
     assert rules.methods == ("UC", "TS")
     assert rules.settings["warnings"] == [str(caught[0].message)]

@@ -105,8 +105,10 @@ DAMAGE: dict[str, tuple[Callable[[pd.DataFrame], pd.DataFrame], str]] = {
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGE)
-@pytest.mark.parametrize("name", ["frame", "patch_frame", "pooled_frame", "curve_frame", "sensitivity_frame"])
+SEVERAL = ("frame", "patch_frame", "pooled_frame", "curve_frame", "sensitivity_frame")
+
+
+@pytest.mark.parametrize(("name", "damage"), zip(SEVERAL, DAMAGE, strict=True))
 def test_tables_of_another_form_are_refused(kept: Path, tmp_path: Path, name: str, damage: str) -> None:
     folder, (change, message) = copied(kept, tmp_path), DAMAGE[damage]
     path = folder / TABLES[name].file

@@ -80,7 +80,7 @@ class Comparison:
         seconds and memory of the fit, whether labels are guaranteed to stay the same, the share of labels that changed,
         and the gain in accuracy and mIoU (mean over images, region *All*); NaN for a method that failed.
         """
-        return pd.DataFrame([self._row(name, fit) for name, fit in self.fits.items()])
+        return pd.DataFrame(self.records())
 
     def save(self, path: str | Path) -> None:
         """Write the folder `path`: the results as `Results.load` reads them, each calibrator, and `comparison.json`."""
@@ -91,19 +91,21 @@ class Comparison:
             write_json(folder / "comparison.json", self.records())
 
     def records(self) -> list[dict[str, Any]]:
-        """Return the rows of `to_frame` in plain values, None for NaN."""
-        rows = self.to_frame().astype(object).to_dict(orient="records")
-        return [{str(name): _plain(value) for name, value in row.items()} for row in rows]
+        """Return the rows of `to_frame` in plain values, None for what is not known."""
+        rows = [self._row(name, fit) for name, fit in self.fits.items()]
+        return [
+            {key: None if isinstance(value, float) and np.isnan(value) else value for key, value in row.items()}
+            for row in rows
+        ]
 
     def _row(self, name: str, fit: Fit) -> dict[str, Any]:
-        nan = float("nan")
-        row = {"method": name, "parameters": nan, "seconds": nan, "memory": nan, "keeps_labels": None}
-        row |= {"changed": nan, "accuracy": nan, "miou": nan, "failure": fit.failure}
+        costs = ("parameters", "seconds", "memory", "keeps_labels", "changed", "accuracy", "miou")
+        row = {"method": name, **dict.fromkeys(costs), "failure": fit.failure}
         if fit.calibrator is not None:
             row |= {
                 "parameters": fit.calibrator.learned,
                 "seconds": fit.calibrator.fit_report_.seconds,
-                "memory": nan if fit.memory is None else fit.memory,
+                "memory": fit.memory,
                 "keeps_labels": fit.calibrator.preserves_labels,
                 "changed": self.changed[name],
                 "accuracy": self._gain(name, "accuracy"),
@@ -287,9 +289,3 @@ def _kept_fit(run: Run, name: str, calibrator: Calibrator, fit: Callable[[], obj
         run.engine.share(lambda: None)
     about = json.loads(finished.result(name, "") or b"{}")
     return Fit(None if about["failure"] else load(finished.place(name) / "calibrator"), **about)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, float) and np.isnan(value):
-        return None
-    return value.item() if isinstance(value, np.generic) else value
