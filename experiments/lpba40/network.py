@@ -60,6 +60,7 @@ def train_network(
         learning_rate=recipe.learning_rate,
         milestones=recipe.milestones,
         precision=recipe.precision,
+        flips=recipe.flips,
         spatial_dims=3,
         seed=job.seed,
         device=device,

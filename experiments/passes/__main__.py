@@ -17,7 +17,7 @@ from experiments.passes.processes import measure_in_processes, volume_jobs
 from experiments.passes.table import pack, print_tables
 from segcal.types import InputError
 
-_VOLUMES = ("hippocampus-200", "mouse")
+_VOLUMES = ("hippocampus-200", "mouse", "hippocampus-mirrored")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -45,7 +45,7 @@ def _predict(options: argparse.Namespace) -> None:
         for path in sorted(options.weights.glob("fc-densenet*-ce-*")):
             predict_camvid(path, options.camvid, options.out, options.device, options.every)
     for job in volume_jobs(options):
-        predict_volumes(job, options.weights, options.prepared, options.out, options.device)
+        predict_volumes(job, options.weights, options.prepared, options.out, options.device, options.fold)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -58,8 +58,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--camvid", type=Path, help="folder of CamVid's frames")
     parser.add_argument("--prepared", type=Path, help="folder of the volumes that experiments.lpba40 prepared")
-    parser.add_argument("--preset", nargs="+", choices=_VOLUMES, default=_VOLUMES)
+    parser.add_argument("--preset", nargs="+", choices=_VOLUMES, default=_VOLUMES[:2])
     parser.add_argument("--seed", type=int, nargs="+", default=[0, 1], help="seeds of the networks of volumes")
+    parser.add_argument("--fold", type=int, nargs="+", default=[0, 1], help="only these networks of volumes")
     parser.add_argument("--small", action="store_true", help="the small form of experiments.lpba40")
     parser.add_argument("--splits", type=int, default=2)
     parser.add_argument("--every", type=int, default=1, help="use only each of this number of CamVid's frames in a row")

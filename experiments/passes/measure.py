@@ -10,25 +10,14 @@ from typing import Any
 import pandas as pd
 
 from experiments.fitting import count_changes
-from experiments.passes.sets import SETS
+from experiments.passes.sets import FREE, PLAIN, POOL, SETS, SINGLE
 from experiments.passes.tasks import Task
 from segcal import Case, create, evaluate
 from segcal.calibrators import Calibrator
 from segcal.files import read_json, staged_file, write_json
 
 REPORT, ROWS = "report.json", "rows.csv.gz"
-POOL, FREE = "POOL ", "free labels "
-_PLAIN = {"UC": None, "TS": "ts", "CTS": "cts"}
 _REPETITIONS = 2  # intervals are taken over all splits, when tables are made
-
-
-def methods(dims: int) -> tuple[str, ...]:
-    """Return the rows of the tables: no calibration, TS, CTS, and `pool` with each set of passes.
-
-    >>> methods(2)[:4]
-    ('UC', 'TS', 'CTS', 'POOL mirror')
-    """
-    return (*_PLAIN, *(POOL + name for name in SETS[dims]), POOL + FREE + "all views")
 
 
 def measure(task: Task, method: str, out: Path) -> None:
@@ -38,7 +27,8 @@ def measure(task: Task, method: str, out: Path) -> None:
         return
     dims = task.fit[0].logits.ndim - 1
     views = SETS[dims][method.removeprefix(POOL).removeprefix(FREE)] if method.startswith(POOL) else ()
-    fit, test = task.with_passes(task.fit, views), task.with_passes(task.test, views)
+    fit = list(task.single) if method.endswith(SINGLE) else task.with_passes(task.fit, views)
+    test = task.with_passes(task.test, views)
     started = perf_counter()
     calibrator = _fitted(method, fit, dict(task.about), dims)
     ready = perf_counter()
@@ -62,7 +52,7 @@ def measure(task: Task, method: str, out: Path) -> None:
 
 
 def _fitted(method: str, cases: Sequence[Case], about: dict[str, Any], dims: int) -> Calibrator | None:
-    name = "pool" if method.startswith(POOL) else _PLAIN[method]
+    name = "pool" if method.startswith(POOL) else PLAIN[method.removesuffix(SINGLE)]
     if name is None:
         return None
     own: dict[str, Any] = {} if name == "ts" else {"spatial_dims": dims}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import cast
@@ -64,8 +64,8 @@ def predict_camvid(weights: Path, data: Path, out: Path, device: str, every: int
         write_json(target / MARKER, {"format": 1, "views": views(2)})
 
 
-def predict_volumes(job: Job, weights: Path, prepared: Path, out: Path, device: str) -> None:
-    """Write `out/PRESET/SEED/VIEW/VOLUME.npy` for every volume, by the network that it is a test volume of."""
+def predict_volumes(job: Job, weights: Path, prepared: Path, out: Path, device: str, folds: Sequence[int]) -> None:
+    """Write `out/PRESET/SEED/VIEW/VOLUME.npy` for the test volumes of networks, each by the one not trained on it."""
     folder, recipe = out / job.preset / str(job.seed), job.recipe
     if (folder / MARKER).exists():
         return
@@ -73,9 +73,9 @@ def predict_volumes(job: Job, weights: Path, prepared: Path, out: Path, device: 
     with staged_folder(folder) as target, torch.no_grad():
         for view in (ORIGINAL, *views(3)):
             (target / view).mkdir()
-        for fold, nested in enumerate(job.split(data.names)):
+        for fold in folds:
             network = _loaded(unet3d(recipe.network, len(data.classes)), job.folder(weights, fold) / WEIGHTS).to(place)
-            for name in nested.network.test:
+            for name in job.split(data.names)[fold].network.test:
                 image = torch.from_numpy(data.read(name).image)[None, None].float()
                 for view in (ORIGINAL, *views(3)):
                     tiled = _tiled(network, len(data.classes), recipe.patch, recipe.centre, place)

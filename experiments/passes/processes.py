@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from experiments.lpba40.recipes import Job
-from experiments.passes.measure import measure, methods
+from experiments.passes.measure import measure
 from experiments.passes.tasks import Task, camvid_tasks, volume_tasks
 
 _opened: list[Task] = []  # of a process of the pool
@@ -32,7 +32,7 @@ def measure_in_processes(options: argparse.Namespace) -> None:
 
 
 def _rows(options: argparse.Namespace, task: Task) -> list[str]:
-    return [name for name in methods(task.fit[0].logits.ndim - 1) if not options.methods or name in options.methods]
+    return [name for name in task.rows if not options.methods or name in options.methods]
 
 
 def _open(options: argparse.Namespace) -> None:
@@ -48,7 +48,7 @@ def _tasks(options: argparse.Namespace) -> Iterator[Task]:
     if options.camvid is not None:
         yield from camvid_tasks(options.out, options.camvid, options.splits, options.every)
     for job in volume_jobs(options):
-        yield from volume_tasks(options.out, job, options.prepared)
+        yield from volume_tasks(options.out, job, options.prepared, options.fold)
 
 
 def volume_jobs(options: argparse.Namespace) -> list[Job]:

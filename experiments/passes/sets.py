@@ -30,9 +30,30 @@ SETS: dict[int, dict[str, tuple[str, ...]]] = {
         "all views": (*_MIRRORS_3D, *_SCALED_3D[1:]),
         "other networks": (OTHERS,),
         "3 mirrors, other networks": (*_MIRRORS_3D[:3], OTHERS),
+        "5 mirrors": _MIRRORS_3D[:5],
     },
 }
 """Views of each set by the number of spatial axes, from few passes to many."""
+
+
+CHAINS: dict[str, tuple[tuple[str, ...], dict[int, str]]] = {
+    "CamVid, mean of four tasks: views, then a network": (
+        ("camvid, 0001TP", "camvid, Seq05VD", "camvid-0001TP", "camvid-Seq05VD"),
+        {
+            1: "mirror",
+            2: "mirror, scale 0.75",
+            3: "mirror, scales",
+            5: "mirror, scales, both",
+            7: "all views",
+            8: "all views, other networks",
+        },
+    ),
+    "Hippocampus, flips in training: mirrors": (
+        ("hippocampus-mirrored",),
+        {1: "mirror", 3: "3 mirrors", 5: "5 mirrors", 7: "7 mirrors"},
+    ),
+}
+"""Tasks, and the set of each number of passes, from the most useful pass on."""
 
 
 def views(dims: int) -> tuple[str, ...]:
@@ -42,3 +63,18 @@ def views(dims: int) -> tuple[str, ...]:
     ('mirror:2', 'scale:0.9')
     """
     return tuple(dict.fromkeys(view for own in SETS[dims].values() for view in own if view != OTHERS))
+
+
+POOL, FREE, SINGLE = "POOL ", "free labels ", " of one pass"
+PLAIN = {"UC": None, "TS": "ts", "CTS": "cts"}
+MEAN_ROWS = (*PLAIN, "TS" + SINGLE, "CTS" + SINGLE, POOL + "7 mirrors")
+"""Rows of a mean of passes: those that end in `SINGLE` are fitted on the scores of the first pass alone."""
+
+
+def methods(dims: int) -> tuple[str, ...]:
+    """Return the rows of the tables: no calibration, TS, CTS, and `pool` with each set of passes.
+
+    >>> methods(2)[:4]
+    ('UC', 'TS', 'CTS', 'POOL mirror')
+    """
+    return (*PLAIN, *(POOL + name for name in SETS[dims]), POOL + FREE + "all views")

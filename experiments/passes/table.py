@@ -12,8 +12,8 @@ import pandas as pd
 
 from experiments.beside_paper import lines
 from experiments.beyond.table import difference, mean_value
-from experiments.passes.measure import FREE, POOL, gathered, methods
-from experiments.passes.sets import OTHERS, SETS
+from experiments.passes.measure import gathered
+from experiments.passes.sets import CHAINS, FREE, MEAN_ROWS, OTHERS, POOL, SETS, methods
 from segcal.files import staged_file
 from segcal.text import counted
 from segcal.types import InputError
@@ -29,12 +29,15 @@ TITLES = {
     "camvid-Seq05VD": "CamVid, within Seq05VD",
     "hippocampus-200": "Hippocampus, 200 volumes",
     "mouse": "Mouse brain, 17 volumes",
+    "hippocampus-mirrored": "Hippocampus, flips in training",
+    "hippocampus-mirrored-mean": "Hippocampus, flips in training, mean of 8 mirrors",
 }
 
 
 def pack(out: Path) -> None:
-    """Keep what the tables are made from, in units of 1e-6, beside the experiment."""
-    rows, _ = gathered(out)
+    """Keep what the tables are made from, in units of 1e-6, beside the experiment; other tasks stay as they are."""
+    known, (own, _) = unpack(), gathered(out)
+    rows = pd.concat([known[~known["part"].isin(own["part"])], own[known.columns]])
     wide = rows.set_index([*_KEYS, "metric", "region"])[["value", "pixels"]].unstack(["metric", "region"])
     table = pd.DataFrame(index=wide.index)
     for metric, region in _COLUMNS:
@@ -60,7 +63,7 @@ def unpack() -> pd.DataFrame:
 def print_tables(out: Path | None) -> None:
     """Print every table, of a folder of results or of the published measurements."""
     if out is not None and not (out / "measured").exists():
-        raise InputError(f"'{out}' holds nothing measured; run `python -m experiments.passes run` first")
+        raise InputError(f"'{out}' holds nothing measured; run `python -m experiments.passes measure` first")
     print(tables(unpack() if out is None else gathered(out)[0]))
 
 
@@ -73,6 +76,7 @@ def tables(rows: pd.DataFrame) -> str:
     for alike in (pictures, *volumes):
         for metric, name in (("nll", "NLL"), ("brier", "Brier score")):
             parts += _against(alike, 2 if alike is pictures else 3, metric, name) if alike else []
+    parts += _by_number(tasks)
     for part, own in tasks.items():
         parts += [f"## {TITLES[part]}", _counts(own), _values(own)]
     return "\n\n".join(parts)
@@ -86,7 +90,7 @@ def better(rows: pd.DataFrame) -> str:
 def _against(tasks: dict[str, pd.DataFrame], dims: int, metric: str, name: str) -> list[str]:
     header = [f"{name}, All, % of the better", "passes", *(TITLES[part] for part in tasks)]
     body = [["TS or CTS", "0", *(better(own) for own in tasks.values())]]
-    for method in methods(dims):
+    for method in dict.fromkeys((*methods(dims), *MEAN_ROWS)):
         if any(method in set(own["method"]) and method != better(own) for own in tasks.values()):
             cells = [
                 difference(own, method, better(own), metric, "all") if method != better(own) else "the better"
@@ -100,6 +104,28 @@ def _number(method: str, dims: int) -> str:
     views = SETS[dims].get(method.removeprefix(POOL).removeprefix(FREE), ())
     many = sum(view != OTHERS for view in views)
     return f"{many} + networks" if OTHERS in views and many else "networks" if OTHERS in views else str(many)
+
+
+def _by_number(tasks: dict[str, pd.DataFrame]) -> list[str]:
+    """Return the gain in NLL by number of passes, where everything that it needs was measured."""
+    chains = {title: chain for title, chain in CHAINS.items() if set(chain[0]) <= set(tasks)}
+    if not chains:
+        return []
+    numbers = sorted({number for _, chain in chains.values() for number in chain})
+    body = []
+    for number in numbers:
+        cells = []
+        for among, chain in chains.values():
+            name = chain.get(number)
+            gains = [_change(tasks[part], POOL + name) for part in among] if name else []
+            cells.append(f"{np.mean(gains):+.1f} ({name})" if gains else "")
+        body.append([str(number), *cells])
+    return ["## Gain by number of passes", lines(["passes: NLL, All, % of the better of TS and CTS", *chains], body)]
+
+
+def _change(rows: pd.DataFrame, method: str) -> float:
+    ours, base = (mean_value(rows[rows["method"] == name], "nll", "all") for name in (method, better(rows)))
+    return 100 * (ours / base - 1)
 
 
 def _counts(rows: pd.DataFrame) -> str:
@@ -116,7 +142,7 @@ def _span(counts: pd.Series) -> str:
 
 def _values(rows: pd.DataFrame) -> str:
     """NLL, Brier score and ECE in both regions, labels that were moved, and the seconds of a fit."""
-    found = [name for name in (*methods(2), *methods(3)) if name in set(rows["method"])]
+    found = [name for name in (*methods(2), *methods(3), *MEAN_ROWS) if name in set(rows["method"])]
     body = []
     for method in dict.fromkeys(found):
         split = [each for _, each in rows[rows["method"] == method].groupby("split")]

@@ -14,7 +14,7 @@ from experiments.datasets.camvid import BLOCKS, CLASSES, VOID, open_camvid, sequ
 from experiments.lpba40.prepared import PreparedFolder
 from experiments.lpba40.recipes import Job
 from experiments.passes.predict import predicted
-from experiments.passes.sets import OTHERS
+from experiments.passes.sets import MEAN_ROWS, OTHERS, SETS, methods
 from experiments.passes.views import ORIGINAL
 from segcal.types import Array, Case
 
@@ -33,6 +33,7 @@ class Task:
         fit: Cases to fit on.
         test: Cases to measure.
         about: Classes, labels left out and background.
+        single: Cases to fit on with the scores of the first pass alone, where the others have the mean of all mirrors.
     """
 
     data: str
@@ -42,6 +43,12 @@ class Task:
     fit: Sequence[Case]
     test: Sequence[Case]
     about: Mapping[str, Any]
+    single: Sequence[Case] = ()
+
+    @property
+    def rows(self) -> tuple[str, ...]:
+        """Rows of its table."""
+        return MEAN_ROWS if self.single else methods(self.fit[0].logits.ndim - 1)
 
     def with_passes(self, cases: Sequence[Case], views: Sequence[str]) -> list[Case]:
         """Return cases with the passes of a set; none for an empty one."""
@@ -83,23 +90,37 @@ def camvid_tasks(out: Path, data: Path, splits: int, every: int = 1) -> Iterator
                 yield Task(f"camvid-{video}", *shared, fit, rest, about)
 
 
-def volume_tasks(out: Path, job: Job, prepared: Path) -> Iterator[Task]:
-    """Yield the halves of the test volumes of the networks of a job: each is fitted on once, and measured once."""
+def volume_tasks(out: Path, job: Job, prepared: Path, folds: Sequence[int] = (0, 1)) -> Iterator[Task]:
+    """Yield the halves of the test volumes of the networks of a job: each is fitted on once, and measured once.
+
+    Where networks were trained with flips, the mean of the logits of all mirrors is a further task: what nnU-Net
+    predicts.
+    """
     data = PreparedFolder(prepared, job.recipe.data)
     about = {"num_classes": len(data.classes), "background": 0}
     folder, *others = (
         out / job.preset / str(seed) for seed in sorted(predicted(out, job.preset), key=lambda seed: seed != job.seed)
     )
-    for fold, nested in enumerate(job.split(data.names)):
-        for half, parts in enumerate(nested.calibration):
-            fit, test = ([_volume(data, folder, name) for name in names] for names in (parts.fit, parts.test))
+    split = job.split(data.names)
+    for fold in folds:
+        for half, parts in enumerate(split[fold].calibration):
             number = 4 * job.seed + 2 * fold + half
+            fit, test = ([_volume(data, folder, name) for name in names] for names in (parts.fit, parts.test))
             yield Task(job.preset, number, folder, tuple(others), fit, test, about)
+            if job.recipe.flips:
+                views = (ORIGINAL, *SETS[3]["7 mirrors"])
+                mean, apart = (
+                    [_volume(data, folder, name, views) for name in names] for names in (parts.fit, parts.test)
+                )
+                yield Task(f"{job.preset}-mean", number, folder, (), mean, apart, about, single=fit)
 
 
-def _volume(data: PreparedFolder, folder: Path, name: str) -> Case:
+def _volume(data: PreparedFolder, folder: Path, name: str, views: Sequence[str] = (ORIGINAL,)) -> Case:
+    """Return a volume with the logits of a view, or with the mean logits of several."""
     volume = data.read(name)
-    return Case(name, _read(folder, ORIGINAL, name), volume.labels, spacing=volume.spacing)
+    logits = [_read(folder, view, name) for view in views]
+    scores = logits[0] if len(logits) == 1 else np.stack(logits).mean(axis=0, dtype=np.float32)
+    return Case(name, scores, volume.labels, spacing=volume.spacing)
 
 
 def _read(folder: Path, view: str, name: str) -> Array:

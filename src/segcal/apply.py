@@ -105,7 +105,7 @@ class CalibratedFiles:
         if unknown := [name for name in self.maps if name not in MAPS]:
             raise InputError(f"maps must be among {', '.join(MAPS)}, got '{unknown[0]}'{suggestion(unknown[0], MAPS)}")
         if "temperature" in self.maps and not self.calibrator.has_temperature:
-            raise InputError(f"'{self.calibrator.method}' has no temperature; leave out --temperature")
+            raise InputError(f"'{self.calibrator.method}' has no temperature; leave this map out")
         if "disagreement" in self.maps and not self.calibrator.uses_passes:
             raise InputError(
                 f"'{self.calibrator.method}' does not look at several passes, so that there is no disagreement between "

@@ -106,6 +106,21 @@ def test_maps_of_nifti_scores(tmp_path: Path, layout: str, nifti_labels: bool) -
     assert written.get_data_dtype() == np.float32
     with pytest.raises(InputError, match="NIfTI shape"):
         write_map(tmp_path / "other", "a", torch.ones(3, 4, 5), folder)
+    classes = nibabel.load(write_map(tmp_path / "classes", "a", np.full((3, 4, 6), 200, np.uint8), folder))
+    assert classes.get_data_dtype() == np.uint8
+    assert (np.asarray(classes.dataobj) == 200).all()
+
+
+def test_files_have_the_byte_order_of_their_source(tmp_path: Path) -> None:
+    write_nifti_case(tmp_path, "last")
+    for path in (tmp_path / "logits/a.nii.gz", tmp_path / "labels/a.nii.gz"):
+        image = nibabel.load(path)
+        values = np.asarray(image.dataobj)
+        nibabel.save(nibabel.Nifti1Image(values, image.affine, nibabel.Nifti1Header(endianness=">")), path)
+    folder, values = open_folder(tmp_path), np.arange(72.0, dtype=np.float32).reshape(3, 4, 6)
+    written = nibabel.load(write_map(tmp_path / "out", "a", values, folder))
+    assert written.header.endianness == ">"
+    np.testing.assert_array_equal(written.get_fdata(), values.T)
 
 
 def test_scaled_nifti_is_read_and_written_in_true_values(tmp_path: Path) -> None:

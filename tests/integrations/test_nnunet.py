@@ -17,7 +17,7 @@ from segcal.data.folders.folder import open_folder
 from segcal.functional.probability import logits_from_probabilities
 from segcal.text import CalibrationWarning
 from segcal.types import InputError
-from support.commands import refuse, succeed_json
+from support.commands import refuse, succeed, succeed_json
 
 pytest.importorskip("nnunetv2", reason="nnunetv2 is not installed: make test-integrations")
 nibabel = pytest.importorskip("nibabel", reason="nibabel is not installed")
@@ -193,7 +193,8 @@ def test_the_hook_is_gone_afterwards(home: Path, tmp_path: Path) -> None:
     before = export_prediction.convert_predicted_logits_to_segmentation_with_correct_shape
     folder = open_folder(home / "model", labels=home / "labels")
     calibrator = create("ts", 3, ignore_index=folder.ignore_index).fit(folder)
-    predict(calibrator, home / "images", tmp_path / "out", model=home / "model", mirroring=False)
+    with pytest.warns(UserWarning, match="where nnU-Net averages over mirrored images"):
+        predict(calibrator, home / "images", tmp_path / "out", model=home / "model", mirroring=False)
     assert export_prediction.convert_predicted_logits_to_segmentation_with_correct_shape is before
     with pytest.raises(InputError, match="holds files that segcal did not write"):
         predict(calibrator, home / "images", home / "labels", model=home / "model")
@@ -271,8 +272,9 @@ def test_a_mean_of_folds_is_not_what_cross_validation_calibrates(home: Path, tmp
     shutil.copytree(home / "model", model)
     (model / "fold_1").mkdir()
     shutil.copy(model / "fold_0" / "checkpoint_final.pth", model / "fold_1")
-    folder = open_folder(home / "model", labels=home / "labels")
-    calibrator = create("ts", 3, ignore_index=folder.ignore_index).fit(folder)
+    arguments = ("nnunet", "fit", model, "--labels", home / "labels", "--method", "ts", "--out", tmp_path / "single")
+    assert "for single folds: predict with --folds 0" in succeed(*arguments)
+    calibrator = load(tmp_path / "single")
     with pytest.warns(UserWarning, match="applied to the mean of 2 networks, which is less confident"):
         predict(calibrator, home / "images", tmp_path / "mean", model=model)
     with warnings.catch_warnings():

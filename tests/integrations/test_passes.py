@@ -55,7 +55,9 @@ def test_mirroring_looks_from_the_other_side() -> None:
     torch.testing.assert_close(ran("mirror:0", network, image)[:, 0], network(image).detach())
 
 
-@pytest.mark.parametrize(("length", "factor", "expected"), [(64, 0.75, 64), (48, 0.75, 32), (90, 0.75, 68), (7, 2, 14)])
+@pytest.mark.parametrize(
+    ("length", "factor", "expected"), [(64, 0.75, 32), (64, 1, 64), (48, 0.75, 32), (90, 0.75, 68), (7, 2, 14)]
+)
 def test_a_rescaled_image_stays_divisible_and_its_logits_come_back(length: int, factor: float, expected: int) -> None:
     seen: list[tuple[int, ...]] = []
 

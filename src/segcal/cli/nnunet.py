@@ -38,6 +38,8 @@ def fit(
             "run nnUNetv2_train DATASET CONFIGURATION FOLD --val --npz for every fold"
         )
     fit_folder(model, fit_command, folder_options, replace(fit_options, logits_only=True))
+    if not fit_command.as_json and len(list(model.glob("fold_*"))) > 1:
+        say("for single folds: predict with --folds 0, or another one; 'segcal nnunet fit --help' says more")
 
 
 def predict(

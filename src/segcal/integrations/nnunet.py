@@ -177,9 +177,9 @@ def predict(
     The folder has the files of `nnUNetv2_predict --save_probabilities`, so that nnU-Net's ensembling and every command
     of segcal read it. The segmentations are those of nnU-Net itself.
 
-    A calibrator that was fitted on the validation cases of the folds knows single networks. Applied to the mean of
-    several, which is less confident, it is not calibrated, and a warning says what to do. One that pools passes needs
-    those of the folds, in their order.
+    A calibrator that was fitted on the validation cases of the folds knows single networks and mirrored images. Applied
+    to the mean of several networks, which is less confident, or to images that are not mirrored, it is not calibrated,
+    and a warning says what to do. One that pools passes needs those of the folds, in their order.
 
     Args:
         calibrator: Fitted on predictions of the same model and folds; one that uses the logits only.
@@ -214,7 +214,8 @@ def predict(
         reason = (str(error).splitlines() or [""])[0]
         raise InputError(f"nnU-Net cannot load '{model}' ({type(error).__name__}: {reason})") from error
     CalibratedLabelManager(predictor.label_manager, calibrator)  # raises before anything is predicted
-    _warn_of_single_folds(calibrator, Path(model), len(predictor.list_of_parameters))
+    mirrors = mirroring or not predictor.allowed_mirroring_axes
+    _warn_of_mismatch(calibrator, Path(model), len(predictor.list_of_parameters), mirrors)
     each = _run_folds_apart(predictor) if calibrator.uses_passes else []
     with staged_folder(out) as folder, calibrated_export(calibrator.applied, each):
         predictor.predict_from_files_sequential(str(images), str(folder), save_probabilities=True)
@@ -223,10 +224,17 @@ def predict(
     return written
 
 
-def _warn_of_single_folds(calibrator: Calibrator, model: Path, folds: int) -> None:
-    """Warn if several folds are averaged, and the calibrator was fitted on what single ones predicted."""
+def _warn_of_mismatch(calibrator: Calibrator, model: Path, folds: int, mirrors: bool) -> None:
+    """Warn if the calibrator was fitted on cross-validation, and folds are averaged, or images are not mirrored."""
     validated = {path.stem for path in model.glob("fold_*/validation/*.npz")}
-    if folds > 1 and validated.intersection(calibrator.fit_report_.names):
+    if not validated.intersection(calibrator.fit_report_.names):
+        return
+    if not mirrors:
+        warn_caller(
+            "the calibrator was fitted on cross-validation, where nnU-Net averages over mirrored images, and is "
+            "applied to images as they are; predict with mirroring, or fit on predictions without it"
+        )
+    if folds > 1:
         warn_caller(
             "the calibrator was fitted on cross-validation, where one network predicts each case, and is applied to "
             f"the mean of {folds} networks, which is less confident; predict labelled images that no fold was trained "

@@ -91,10 +91,10 @@ def _mirrored(axes: Sequence[int], network: nn.Module, image: Image) -> Logits:
 
 def _rescaled(factor: float, network: nn.Module, image: Image) -> Any:
     """Return the output for the image at another size, which the same power of two divides (up to 32)."""
-    size = []
-    for length in image.shape[2:]:
-        step = min(length & -length, _LARGEST_STRIDE)
-        size.append(max(step, round(length * factor / step) * step))
+    steps = [(length, min(length & -length, _LARGEST_STRIDE)) for length in image.shape[2:]]
+    size = [max(step, round(length * factor / step) * step) for length, step in steps]
+    if size == list(image.shape[2:]) and factor != 1:  # the next size: at its own, a pass would see nothing new
+        size = [max(step, length + (step if factor > 1 else -step)) for length, step in steps]
     return network(resized(image, size))
 
 

@@ -98,9 +98,7 @@ def choose_weights(sample: ContextSample, *, keep: bool) -> PoolWeights:
     """
     folds, strengths = range(sample.folds), STRENGTHS if sample.folds > 1 else STRENGTHS[:1]
     one = sample.temperature
-    warm = {
-        temperature: _Members.of(sample, temperature, keep) for temperature in (1.0, one) if 0 < temperature < np.inf
-    }
+    warm = {temperature: _Members(sample, temperature, keep) for temperature in (1.0, one) if 0 < temperature < np.inf}
     among = [(temperature, strength) for temperature in warm for strength in strengths]
     fits = [np.stack([warm[t].fit(strength, without=fold) for fold in folds]) for t, strength in among]
     totals = np.array(
@@ -119,43 +117,32 @@ def choose_weights(sample: ContextSample, *, keep: bool) -> PoolWeights:
     )
 
 
-@dataclass(frozen=True)
 class _Members:
-    """Drawn pixels in the order of folds: logits of all members, and the probability that each gives the true class."""
+    """Members at one temperature, and the probability that each gives the true class of the drawn pixels."""
 
-    logits: Tensor
-    passes: Tensor
-    labels: Tensor
-    temperature: float
-    truth: Array
-    edges: tuple[int, ...]
-    keep: bool
-
-    @classmethod
-    def of(cls, sample: ContextSample, temperature: float, keep: bool) -> _Members:
+    def __init__(self, sample: ContextSample, temperature: float, keep: bool) -> None:
         assert sample.passes is not None
-        data = sample.data
-        index = data.labels.unsqueeze(0)
-        members = (data.logits, *sample.passes)
-        truth = np.stack([probabilities(one.T / temperature).T.gather(0, index)[0].numpy() for one in members])
-        return cls(data.logits, sample.passes, data.labels, temperature, truth, data.edges, keep)
+        self.data, self.passes, self.temperature, self.keep = sample.data, sample.passes, temperature, keep
+        index, members = self.data.labels.unsqueeze(0), (self.data.logits, *self.passes)
+        self.truth = np.stack([probabilities(one.T / temperature).T.gather(0, index)[0].numpy() for one in members])
 
     def fit(self, strength: float, without: int | None = None) -> Array:
         """Return the weights of all folds, or of all except one if there are others."""
-        truth = self.truth
-        if without is not None and len(self.edges) > 2:
-            truth = np.delete(truth, np.s_[self.edges[without] : self.edges[without + 1]], axis=1)
+        truth, edges = self.truth, self.data.edges
+        if without is not None and len(edges) > 2:
+            truth = np.delete(truth, np.s_[edges[without] : edges[without + 1]], axis=1)
         return mixture_weights(truth, strength)
 
     def score(self, weights: Array, fold: int) -> tuple[float, float, float]:
         """Return pixels, NLL and loss of a fold, with weights and temperature fitted without it."""
+        data, edges = self.data, self.data.edges
         share, warm = torch.from_numpy(weights), torch.tensor(self.temperature, dtype=torch.float64)
-        pooled = pooled_logits(self.logits[None], self.passes[None], share, warm, keep=self.keep)[0]
-        inside = torch.zeros(len(self.labels), dtype=torch.bool)
-        inside[self.edges[fold] : self.edges[fold + 1]] = True
-        others = ~inside if len(self.edges) > 2 else inside
-        fitted, labels = pooled[:, others].contiguous(), self.labels[others]
+        pooled = pooled_logits(data.logits[None], self.passes[None], share, warm, keep=self.keep)[0]
+        inside = torch.zeros(len(data.labels), dtype=torch.bool)
+        inside[edges[fold] : edges[fold + 1]] = True
+        others = ~inside if len(edges) > 2 else inside
+        fitted, labels = pooled[:, others].contiguous(), data.labels[others]
         root = optimal_inverse_temperature(lambda alpha: likelihood(fitted, labels, alpha)).inverse_temperature
         alpha = root if np.isfinite(root) else 1.0
-        found = likelihood(pooled[:, inside].contiguous(), self.labels[inside], alpha)
+        found = likelihood(pooled[:, inside].contiguous(), data.labels[inside], alpha)
         return found.pixels, found.nll, found.nll

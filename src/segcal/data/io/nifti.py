@@ -78,18 +78,19 @@ class Nifti(Format):
 
     @contextmanager
     def create(self, path: Path, key: Key, shape: Shape, dtype: str, *, like: Path | None) -> Iterator[Writer]:
-        """Write a float32 file with the geometry of `like`, a volume or scores over the same space."""
+        """Write a file with the geometry of `like`, a volume or scores over the same space; any floats as float32."""
         if like is None:
             raise InputError(f"NIfTI files such as '{path}' need a geometry; give a NIfTI file to take it from")
         source, classes = _open(like), key != "labels"
-        header, first = _new_header(source, shape, classes, like)
+        header, first = _new_header(source, shape, classes, like, dtype)
+        stored = header.get_data_dtype().str  # in the byte order of the source
         options = {"classes": classes, "classes_last": classes and first}
         if not path.name.lower().endswith(".gz"):
             with path.open("w+b") as file:
-                yield Writer(file, _write_header(file, header), shape, "float32", **options)
+                yield Writer(file, _write_header(file, header), shape, stored, **options)
             return
         with tempfile.TemporaryFile(dir=path.parent) as raw:
-            yield Writer(raw, 0, shape, "float32", **options)
+            yield Writer(raw, 0, shape, stored, **options)
             # without a time and a name, so that the same values are the same bytes
             with path.open("wb") as target, gzip.GzipFile("", "wb", _LEVEL, target, mtime=0) as packed:
                 _write_header(packed, header)  # type: ignore[arg-type]
@@ -279,7 +280,7 @@ def _zooms(image: Any, dims: int) -> Spacing:
     return tuple(float(length) * unit for length in lengths[::-1])
 
 
-def _new_header(source: Any, shape: Shape, classes: bool, like: Path) -> tuple[Any, bool]:
+def _new_header(source: Any, shape: Shape, classes: bool, like: Path, dtype: str) -> tuple[Any, bool]:
     """Return the header of a new file with the geometry of `source`, and whether its classes come first."""
     header, first = source.header.copy(), False
     if classes:
@@ -300,7 +301,7 @@ def _new_header(source: Any, shape: Shape, classes: bool, like: Path) -> tuple[A
         image.header.set_xyzt_units(*source.header.get_xyzt_units())
     image.update_header()
     new = image.header
-    new.set_data_dtype(np.float32)
+    new.set_data_dtype(dtype if np.dtype(dtype).kind == "u" else np.float32)
     new.set_slope_inter(1, 0)
     new.set_data_offset(0)  # the smallest that header and extensions leave
     return new, first
