@@ -98,7 +98,7 @@ def artefacts(work: Path, chosen: Sequence[str]) -> dict[str, list[Artefact]]:
     _must(("decide", "data", "--split", "fit", "--out", "made/rules"), work)
     rules = _placed(read_tree(work / "made" / "rules"), "rules/")
     found["decisions"] = [Artefact("decisions", {**placed, **results, **rules}, "rules/", _OF_RULES)]
-    _must(_RESUME.args, work)
+    _must((*_RESUME.args, "--out", "made/resumed"), work)
     epochs = {name: content for name, content in read_tree(work / "checkpoints").items() if "000003" not in name}
     checkpoints = _placed(epochs, "checkpoints/")
     found["checkpoints"] = [Artefact("checkpoints", {**placed, **checkpoints}, "checkpoints/", (_RESUME,))]

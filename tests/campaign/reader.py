@@ -187,7 +187,7 @@ def _label_array(tree: Tree, path: str) -> np.ndarray:
     content, low = _bytes(tree, path), path.lower()
     if low.endswith((".png", ".webp")):
         array = np.asarray(Image.open(io.BytesIO(content)))
-        depth, colour = content[24], content[25]
+        depth, colour = content[(header := content.find(b"IHDR")) + 12 : header + 14]  # other chunks may be before it
         if content[1:4] == b"PNG" and colour == 0 and depth in (2, 4):  # which Pillow stretches to 0..255
             array = array // (255 // (2**depth - 1))
     elif low.endswith(".npy"):
