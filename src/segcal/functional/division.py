@@ -52,8 +52,11 @@ def scaled_probabilities(
     Raises `NotFiniteError`; kernels look for NaN and infinity in their one pass, and some replace minus infinity as
     `possible_logits` does.
     """
+    wide = at_least_float32(logits)
+    if wide is not logits:  # half precision, which few kernels read
+        return keep_labels(scaled_probabilities(wide, temperature.to(wide.dtype)).to(logits.dtype), logits)
     require_finite(logits)
-    return keep_labels(_divided_softmax(logits, temperature).to(logits.dtype), logits)
+    return keep_labels(_divided_softmax(logits, temperature), logits)
 
 
 def softmax_of(logits: Float[Tensor, "B L *S"]) -> Float[Tensor, "B L *S"]:
@@ -78,18 +81,20 @@ def scaled_logits(logits: Float[Tensor, "B L *S"], temperature: Float[Tensor, "B
     Raises `NotFiniteError`; kernels look for NaN and infinity in their one pass, and some replace minus infinity as
     `possible_logits` does.
     """
+    wide = at_least_float32(logits)
+    if wide is not logits:
+        return keep_labels(finite_in(scaled_logits(wide, temperature.to(wide.dtype)), logits.dtype), logits)
     require_finite(logits)
     return keep_labels(finite_in(divided(logits, temperature), logits.dtype), logits)
 
 
 def _divided_softmax(logits: Float[Tensor, "B L *S"], temperature: Float[Tensor, "B 1 *S"]) -> Float[Tensor, "B L *S"]:
-    """Return the softmax of `logits / temperature` in float32 or float64, with gradients.
+    """Return the softmax of `logits / temperature`, with gradients.
 
     The largest logit is subtracted first, as in the kernels: quotients of several could all exceed the largest number.
     """
-    wide = at_least_float32(logits)
-    below = finite_in(wide - wide.detach().amax(dim=1, keepdim=True), wide.dtype)
-    return probabilities(finite_in(divided(below, temperature), wide.dtype))
+    below = finite_in(logits - logits.detach().amax(dim=1, keepdim=True), logits.dtype)
+    return probabilities(finite_in(divided(below, temperature), logits.dtype))
 
 
 def divided(logits: Float[Tensor, "B L *S"], temperature: Float[Tensor, "B 1 *S"]) -> Float[Tensor, "B L *S"]:

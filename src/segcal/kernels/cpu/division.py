@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from segcal.kernels.cpu.compiling import BLOCK, as_numpy, compiled, exp_float32, largest_logits, over_pixels
-from segcal.kernels.cpu.half import HALVES, LARGEST, flat_scores, narrow_scores, widen_block
 from segcal.kernels.denormals import least_gap
 from segcal.kernels.dispatch import DECLINED
 from segcal.types import Array
@@ -107,46 +106,23 @@ def _quotients(
         _note_odd(probe, n, odd)
 
 
-@compiled
-def _in_half(
-    bits: Array, temperature: Array, zero: float, largest: float, brain: bool, softmax: bool, found: Array, odd: Array,
-    start: int, stop: int,
-) -> None:  # fmt: skip
-    """Compute `_probabilities`, or `_quotients`, in half precision."""
-    logits, scores = np.empty((bits.shape[0], BLOCK), np.float32), np.empty((bits.shape[0], BLOCK), np.float32)
-    heat = np.empty(BLOCK, np.float32)
-    for at in range(start, stop, BLOCK):
-        n = min(BLOCK, stop - at)
-        widen_block(bits, brain, at, n, logits)
-        _spread(temperature, at, n, heat)
-        if softmax:
-            _probabilities(logits, heat, zero, scores, odd, 0, n)
-        else:
-            _quotients(logits, heat, zero, scores, odd, 0, n)
-        narrow_scores(scores, logits, n, largest, brain, at, found)
-
-
 def scaled_probabilities(logits: Tensor, temperature: Tensor) -> Tensor:
-    """Twin of `segcal.functional.division.scaled_probabilities`, in float32 and half precision."""
-    return _run(logits, temperature, softmax=True)
+    """Twin of `segcal.functional.division.scaled_probabilities`, in float32."""
+    return _run(_probabilities, logits, temperature)
 
 
 def scaled_logits(logits: Tensor, temperature: Tensor) -> Tensor:
-    """Twin of `segcal.functional.division.scaled_logits`, in float32 and half precision."""
-    return _run(logits, temperature, softmax=False)
+    """Twin of `segcal.functional.division.scaled_logits`, in float32."""
+    return _run(_quotients, logits, temperature)
 
 
-def _run(logits: Tensor, temperature: Tensor, *, softmax: bool) -> Tensor:
-    half = logits.dtype in HALVES
-    if temperature.dtype != torch.float32 or not (half or logits.dtype == torch.float32) or not logits.numel():
+def _run(kernel: Any, logits: Tensor, temperature: Tensor) -> Tensor:
+    if not (logits.dtype == temperature.dtype == torch.float32 and logits.numel()):
         return DECLINED
-    found, odd = torch.empty(logits.shape, dtype=logits.dtype), np.zeros(1, np.bool_)
-    kernel: Any = _in_half if half else _probabilities if softmax else _quotients
-    more = (LARGEST[logits.dtype], logits.dtype == torch.bfloat16, softmax) if half else ()
-    for k in range(len(logits)):
-        z, out = (flat_scores(values[k]) for values in (logits, found))
-        own = temperature[k]
+    found, odd = np.empty(logits.shape, np.float32), np.zeros(1, np.bool_)
+    for image, own, out in zip(logits, temperature, found, strict=True):
+        z = as_numpy(image).reshape(len(image), -1)
         one = all(stride == 0 or length == 1 for stride, length in zip(own.stride(), own.shape, strict=True))
         heat = as_numpy(own[(slice(0, 1),) * own.ndim] if one else own).reshape(-1)
-        over_pixels(kernel, z.shape[1], z, heat, np.float32(0), *more, out, odd)
-    return DECLINED if odd[0] else found  # the plain form refuses numbers that are not finite
+        over_pixels(kernel, z.shape[1], z, heat, np.float32(0), out.reshape(z.shape), odd)
+    return DECLINED if odd[0] else torch.from_numpy(found)  # the plain form refuses numbers that are not finite
