@@ -13,18 +13,15 @@ from segcal.functional.lbfgs import Block, Preconditioner, minimise
 from segcal.functional.pixel_sample import Sample
 from segcal.kernels.cpu import affine as affine_kernels
 from support.engines import CPU
+from support.kernel_inputs import Scene
 
 CLOSE = {"rtol": 1e-11, "atol": 1e-10}
 
 
 def scene(classes: int, n: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
-    """Logits, some of them huge, labels with every tenth pixel ignored, and the importance of each class."""
-    rng = np.random.default_rng([classes, n])
-    z = rng.normal(scale=4, size=(classes, n))
-    z[:, ::7] *= 50
-    labels = rng.integers(0, classes, n)
-    labels[::10] = -1
-    return torch.from_numpy(z).to(dtype), torch.from_numpy(labels), torch.from_numpy(rng.uniform(1, 3, classes))
+    """A row of logits and labels, and the importance of each class."""
+    row = Scene((n,), dtype, classes)
+    return row.laid(row.moderate[0]), row.flat[1], torch.linspace(1, 3, classes, dtype=torch.float64)
 
 
 @pytest.mark.parametrize("full", [False, True])

@@ -170,17 +170,3 @@ def test_gradients_reach_the_logits() -> None:
     heat.sum().backward()
     assert logits.grad is not None
     assert logits.grad.abs().sum() > 0
-
-
-@pytest.mark.parametrize("size", [(50, 60), (11, 13, 70)])
-def test_one_thread_gives_the_same_bits_as_several(size: tuple[int, ...]) -> None:
-    logits, threads, found = logits_of(size), torch.get_num_threads(), []
-    weights, zero = torch.linspace(-0.2, 0.2, len(FEATURES)).double(), torch.zeros((), dtype=torch.float64)
-    try:
-        for count in (1, 2, 5):
-            torch.set_num_threads(count)
-            heat = CPU.context_temperature(logits, weights, zero, zero.repeat(4), (0.05, 100.0), zero, zero)
-            found.append(torch.cat([CPU.context_features(logits), heat], dim=1))
-    finally:
-        torch.set_num_threads(threads)
-    assert all(torch.equal(one, found[0]) for one in found)

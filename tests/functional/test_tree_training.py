@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -97,14 +96,3 @@ def test_weight_gradients_are_those_of_the_convolution(nodes: int, channels: int
     close = partial(torch.testing.assert_close, expected=weight.grad, rtol=1e-4, atol=1e-4)
     close(weight_gradient(padded, gradient))
     close(OPERATIONS["tree_training.weight_gradient"].plain(padded, gradient))
-
-
-def test_the_thread_count_changes_no_bit_of_a_weight_gradient(set_threads: Callable[[int], None]) -> None:
-    generator = torch.Generator().manual_seed(0)
-    padded, gradient = torch.randn(2, 3, 41, 50, generator=generator), torch.randn(2, 8, 33, 42, generator=generator)
-    found = []
-    for threads in (1, 2, 5):
-        set_threads(threads)
-        found.append(weight_gradient(padded, gradient))
-    assert torch.equal(found[0], found[1])
-    assert torch.equal(found[0], found[2])

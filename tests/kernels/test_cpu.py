@@ -1,4 +1,4 @@
-"""The kernels for the CPU, and their plain forms, against loops, by hand and with any number of threads."""
+"""The kernels for the CPU, and their plain forms, against loops and by hand."""
 
 from __future__ import annotations
 
@@ -17,21 +17,16 @@ from segcal.kernels.cpu import compiling
 from segcal.kernels.dispatch import plain_only
 from support import references
 from support.engines import CPU, PLAIN
+from support.kernel_inputs import Scene
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 ENGINES = pytest.mark.parametrize("engine", [CPU, PLAIN], ids=["cpu", "plain"])
 EXACT = {"rtol": 1e-13, "atol": 1e-14}
 
 
-def scene(classes: int, n: int, dtype: torch.dtype = torch.float32, *, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Random logits, a third of them whole numbers (ties) and some huge, with every tenth pixel ignored."""
-    rng = np.random.default_rng([seed, classes, n])
-    z = rng.normal(scale=4, size=(classes, n))
-    z[:, ::3] = z[:, ::3].round()
-    z[:, ::7] *= 1000
-    labels = rng.integers(0, classes, n)
-    labels[::10] = -1
-    return torch.from_numpy(z).to(dtype), torch.from_numpy(labels)
+def scene(classes: int, n: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    """A row of logits and labels."""
+    return Scene((n,), dtype, classes).flat
 
 
 def described(classes: int, n: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -246,34 +241,6 @@ def test_likelihood_agrees_with_differences(rng: np.random.Generator, engine: ob
     kept = [(z[:, n], label) for n, label in enumerate(y) if label >= 0]
     assert at_zero == pytest.approx(sum(v.mean() - v[label] for v, label in kept), rel=1e-12)
     assert at_infinity == pytest.approx(sum(v.max() - v[label] for v, label in kept), rel=1e-12)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# threads
-
-
-def run_everything() -> list[Tensor]:
-    logits, labels = scene(5, 20_000)
-    confidence, predicted, nll, brier, entropy = CPU.pixel_statistics(logits, labels)
-    index = (labels >= 0).nonzero().squeeze(1)
-    arguments = (edges_for(confidence, index, 10), index, confidence, predicted, labels, 5)
-    return [
-        confidence, predicted, nll, brier, entropy,
-        CPU.percentile_edges(confidence, index, 10),
-        *CPU.count_between(*arguments),
-        *CPU.region_sums(index, labels, nll, brier, entropy, 5),
-        CPU.likelihood_sums(logits, labels, 0.7),
-        CPU.class_mass(logits, labels, confidence),
-    ]  # fmt: skip
-
-
-def test_the_thread_count_changes_no_bit(set_threads: Callable[[int], None]) -> None:
-    results = []
-    for threads in (1, 2, 3):
-        set_threads(threads)
-        results.append(run_everything())
-    for one, *others in zip(*results, strict=True):
-        assert all(torch.equal(one, other) for other in others)
 
 
 def test_logits_that_are_no_block_of_memory(rng: np.random.Generator) -> None:

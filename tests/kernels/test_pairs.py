@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -37,6 +38,21 @@ def test_kernel_and_plain_form_agree(name: str, scene: Scene) -> None:
     if scene is EMPTY and name in NEED_PIXELS:
         pytest.skip("images without pixels are refused before")
     check(name, scene)
+
+
+@pytest.mark.parametrize("scene", [Scene((150, 160)), Scene((20, 21, 22), classes=3)], ids=str)
+@pytest.mark.parametrize("name", PAIRS)
+def test_the_thread_count_changes_no_bit(name: str, scene: Scene, set_threads: Callable[[int], None]) -> None:
+    kernel, calls = OPERATIONS[name].kernel("cpu"), INPUTS[name][0](scene)
+    assert kernel is not None
+    for args, kwargs in calls if isinstance(calls, list) else [calls]:
+        results = []
+        for threads in (1, 2, 5):
+            set_threads(threads)
+            own = copy.deepcopy(args)
+            results.append((kernel(*own, **kwargs), own))  # and the tables that are filled in place
+        for other in results[1:]:
+            same(other, results[0], {"rtol": 0.0, "atol": 0.0})
 
 
 def check(name: str, scene: Scene) -> None:

@@ -73,20 +73,6 @@ def test_images_too_small_to_mirror_are_continued_by_their_edge(size: tuple[int,
     assert float((found - expected).abs().max()) <= PRECISION[len(size)] * products(tree, logits)
 
 
-@pytest.mark.parametrize("dims", [2, 3])
-def test_one_thread_gives_the_same_bits_as_several(dims: int) -> None:
-    tree, (logits, image) = tree_of(5, dims, 1), inputs(5, 1, {2: (50, 60), 3: (20, 21, 22)}[dims], batch=3)
-    threads = torch.get_num_threads()
-    try:
-        found = []
-        for count in (1, 2, 5):
-            torch.set_num_threads(count)
-            found.append(tree(logits, image))
-    finally:
-        torch.set_num_threads(threads)
-    assert all(torch.equal(one, found[0]) for one in found)
-
-
 def test_logits_that_its_sums_cannot_hold_are_left_to_plain_convolutions() -> None:
     tree = tree_of(2, 2, 0)
     for parameter in tree.parameters():
