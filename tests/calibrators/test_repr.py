@@ -53,10 +53,10 @@ def scenes() -> list[segcal.Case]:
 def test_a_printed_report_has_ten_lines_at_most() -> None:
     report = FitReport(3, 1200, 0.9, 0.5, 7, 1.25, True, details={"temperature": 1.5, "scores": {"ts": 1}})
     assert str(report).splitlines() == [
-        "NLL 0.9000 -> 0.5000 per pixel",
+        "NLL 0.9000 -> 0.5000 nats per pixel",
         "3 cases, 1,200 pixels",
         "7 steps, 1.2 s, converged",
-        "temperature: 1.5",
+        "temperature 1.5",
     ]
     long = replace(report, warnings=tuple("abcdefgh"), details={f"number {k}": float(k) for k in range(20)})
     lines = str(long).splitlines()

@@ -65,7 +65,7 @@ def test_what_was_not_learned_is_not_shown() -> None:
     assert (one["features"], len(one["classes"])) == ([], 2)
     assert (len(other["features"]), other["classes"]) == (3, [])
     assert {row["low"] for row in other["features"]} == {None}
-    assert other["words"] == ["Tree, class 2: more."]
+    assert other["words"] == ["'tree', class 2: more"]
     assert choices(View(results)) is None
 
 

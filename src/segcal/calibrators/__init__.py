@@ -163,7 +163,7 @@ def create(method: str, num_classes: int, *, activation: Activation | None = Non
 
     `spatial_dims` and `image_channels` describe the data; methods that read one pixel at a time ignore them. With
     `activation="sigmoid"` the calibrator is for `num_classes` channels that may overlap: logits `[B, C, *S]` and labels
-    `[B, C, *S]` of 0 and 1, each channel calibrated by itself; `num_classes=1` is always such a head.
+    `[B, C, *S]` of 0 and 1, each channel calibrated separately; `num_classes=1` is always such a head.
 
     "classwise" is another name of "cts" with `features=False`.
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from string import Formatter
 from typing import Any
 
 from torch import Tensor
@@ -12,6 +14,24 @@ from segcal.text import counted
 
 _MOST_LINES = 10
 """Lines of a printed report."""
+
+_SENTENCES = (
+    "temperature {temperature:.4g}",
+    "temperatures from {temperature_low:.4g} to {temperature_high:.4g} (ts: {ts_temperature:.4g})",
+    "weights from epoch {best_epoch}; {share:.0%} of their change from ts is kept",
+    "NLL of the validation images: {validation_nll:.4f} nats (ts: {validation_nll_ts:.4f})",
+    "temperatures of the confidence bins: {temperatures}",
+    "weights: {weights[scaled]:.3g} scaled, {weights[raw]:.3g} uncalibrated, {weights[uniform]:.3g} uniform",
+    "scale factors of the classes: {scales}",
+    "diagonal of the matrix: {diagonal}; largest other entry: {largest_off_diagonal:.3g}",
+    "deviations of the classes: {deviations}",
+    "offsets of the classes: {biases}",
+    "steps of the fitted function: {knots}",
+    "bins without pixels: {empty_bins}",
+    "attended pixels: {attended:,}",
+    "weights that are 0: {zero_share:.0%}",
+)
+"""Details of a fit in words; a sentence is used if all that it names is known."""
 
 
 @dataclass(frozen=True)
@@ -61,18 +81,58 @@ class FitReport:
     details: dict[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        """Ten lines at most: the NLL before and after, the cases, the search, short details and warnings."""
+        """Ten lines at most: the NLL before and after, the cases, the search, what was learned, and warnings."""
         done = "converged" if self.converged else "not converged"
         lines = [
-            f"NLL {self.nll_before:.4f} -> {self.nll_after:.4f} per pixel",
+            f"NLL {self.nll_before:.4f} -> {self.nll_after:.4f} nats per pixel",
             f"{counted(self.cases, 'case')}, {counted(self.pixels, 'pixel')}",
             f"{counted(self.steps, 'step')}, {self.seconds:.1f} s, {done}",
+            *self.sentences(),
         ]
-        lines += [f"{name}: {_short(value)}" for name, value in self.details.items() if isinstance(value, float | str)]
         warned = [f"warning: {text}" for text in self.warnings]
         room = max(_MOST_LINES - len(warned), 3)
         return "\n".join([*lines[:room], *warned][:_MOST_LINES])
 
+    def sentences(self, class_names: Sequence[str] = ()) -> list[str]:
+        """Return what was learned, with classes under their names if these are known."""
+        return [with_class_names(sentence, class_names) for sentence in _sentences(self.details)]
 
-def _short(value: float | str) -> str:
-    return f"{value:.5g}" if isinstance(value, float) else value
+
+def with_class_names(sentence: str, class_names: Sequence[str]) -> str:
+    """Return a sentence of a fit, which knows classes by their numbers, with their names.
+
+    Examples:
+        >>> with_class_names("pixels predicted as class 1 or class 2", ["field", "road"])
+        "pixels predicted as 'road' or class 2"
+    """
+
+    def named(found: re.Match[str]) -> str:
+        number = int(found[1])
+        return f"'{class_names[number]}'" if number < len(class_names) else found[0]
+
+    return re.sub(r"\bclass (\d{1,9})\b", named, sentence)
+
+
+def _sentences(details: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the reason of a choice, and what was learned: in the method's own words if it has any."""
+    if "why" in details:
+        yield details["why"]
+    learned = details.get("chosen_details", details)
+    yield from learned.get("words") or _in_words(learned)
+    for name, channel in details.items():
+        if isinstance(channel, Mapping) and name.startswith("channel "):
+            yield f"{name}:"
+            yield from _sentences(channel)
+
+
+def _in_words(details: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the sentences of which every value is known; lists of numbers are given as their range."""
+    known = {
+        name: f"{min(value):.4g} to {max(value):.4g}" if isinstance(value, list) and value else value
+        for name, value in details.items()
+        if value not in (None, 0)
+    }
+    for sentence in _SENTENCES:
+        names = {name.partition("[")[0] for _, name, _, _ in Formatter().parse(sentence) if name}
+        if names <= known.keys():
+            yield sentence.format_map(known)

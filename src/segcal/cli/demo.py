@@ -64,7 +64,7 @@ def _scene_story() -> Story:
         splits=load_sample("scenes"),
         class_names=("field", "road", "water", "forest", "town"),
         background=None,
-        fits={"ts": (), "lts": ("--epochs", "60", "--set", "learning_rate=0.003", "flips=true")},
+        fits={"ts": (), "lts": ("--epochs", "60", "--set", "learning_rate=0.005", "cosine=true", "flips=true")},
         patch_sizes=(48, 12, 24, 96),
     )
 

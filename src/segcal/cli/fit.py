@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from string import Formatter
 from typing import TYPE_CHECKING, Any
 
 from segcal.cli.console import OUT, say, say_json, warn
@@ -59,62 +57,13 @@ def print_report(method: str, report: FitReport, out: Path, as_json: bool, class
     )
     if "scores" in report.details:
         _print_choice(report.details)
-    _print_details(report.details.get("chosen_details", report.details), class_names)
+    for sentence in report.sentences(class_names):
+        say(f"  {sentence}", soft_wrap=True)
     say(f"saved in {out}")
 
 
-_SENTENCES = (
-    "temperature {temperature:.4g}",
-    "temperatures from {temperature_low:.4g} to {temperature_high:.4g} (ts: {ts_temperature:.4g})",
-    "weights from epoch {best_epoch}; {share:.0%} of their change from ts is kept",
-    "NLL of the validation images: {validation_nll:.4f} nats (ts: {validation_nll_ts:.4f})",
-    "temperatures of the confidence bins: {temperatures}",
-    "weights: {weights[scaled]:.3g} scaled, {weights[raw]:.3g} uncalibrated, {weights[uniform]:.3g} uniform",
-    "scale factors of the classes: {scales}",
-    "diagonal of the matrix: {diagonal}; largest other entry: {largest_off_diagonal:.3g}",
-    "deviations of the classes: {deviations}",
-    "offsets of the classes: {biases}",
-    "steps of the fitted function: {knots}",
-    "bins without pixels: {empty_bins}",
-    "attended pixels: {attended:,}",
-    "weights that are 0: {zero_share:.0%}",
-)
-"""Details of a fit in words; a sentence is printed if all that it names is known. JSON has every detail."""
-
-_CLASS = re.compile(r"class (\d+)")
-"""A class by its number, in sentences of a method."""
-
-
-def _print_details(details: Mapping[str, Any], class_names: Sequence[str] = ()) -> None:
-    """Print what a fit learned: in its own words if it has any, otherwise those details that have a sentence here."""
-
-    def named(found: re.Match[str]) -> str:
-        number = int(found[1])
-        return f"'{class_names[number]}'" if number < len(class_names) else found[0]
-
-    for sentence in details.get("words") or _in_words(details):
-        say("  " + _CLASS.sub(named, sentence), soft_wrap=True)
-    for name, value in details.items():
-        if isinstance(value, Mapping) and name.startswith("channel "):
-            say(f"  {name}")
-            _print_details(value.get("chosen_details", value))
-
-
-def _in_words(details: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the sentences of which every value is known; lists of numbers are given as their range."""
-    known = {
-        name: f"{min(value):.4g} to {max(value):.4g}" if isinstance(value, list) and value else value
-        for name, value in details.items()
-        if value not in (None, 0)
-    }
-    for sentence in _SENTENCES:
-        names = {name.partition("[")[0] for _, name, _, _ in Formatter().parse(sentence) if name}
-        if names <= known.keys():
-            yield sentence.format_map(known)
-
-
 def _print_choice(details: Mapping[str, Any]) -> None:
-    """Print how each candidate did on groups of images left out, and why one was chosen."""
+    """Print how each candidate did on groups of images left out."""
     from segcal.tables import TextTable
 
     rows = [
@@ -131,4 +80,3 @@ def _print_choice(details: Mapping[str, Any]) -> None:
     if rows:
         headings = ("method", "NLL, nats", "difference to ts", "parameters", "time, s")
         OUT.print(TextTable(headings, rows, title="on held-out images", note="\n".join(notes)))
-    say(details["why"])

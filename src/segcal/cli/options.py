@@ -176,7 +176,7 @@ class MeasureOptions(OptionGroup):
     surfaces: Annotated[bool, option(MEASURING, "Add Dice and surface distances.", "--surfaces")] = False
     surface_tolerance: Annotated[float, option(MEASURING, "Tolerance, mm or pixels.")] = 1.0
     limits: Annotated[bool, option(MEASURING, "Add the scores of oracle temperatures.", "--limits")] = False
-    seed: Annotated[int, option(MEASURING, "Seed, of training too.")] = 0
+    seed: Annotated[int, option(MEASURING, "Random seed.")] = 0
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from segcal.types import Image, InputError, Logits, Passes, Probs, public
 
 @public
 class CalibratedModel(nn.Module):
-    """Image to calibrated probabilities; with a method that preserves labels, they are those of the network alone.
+    """Image to calibrated probabilities; with a method that preserves labels, they keep the labels of the network.
 
     The network may return any output that `segcal.integrations.outputs` reads; logits of another resolution are
     interpolated to the size of the image. The calibrator receives the image as the network does, so fit it on such

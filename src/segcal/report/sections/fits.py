@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from segcal.calibrators.report import with_class_names
 from segcal.evaluation.results import Results
 from segcal.files.schema import NUMBER, PLAIN, TEXT, list_of, optional, problem, record, table_of
 from segcal.report.view import View
@@ -58,7 +58,7 @@ def influences(view: View) -> list[dict[str, Any]] | None:
             unseen = {label for label, share in zip(class_names, shares, strict=False) if not share}
             offsets = _factors(class_names, own.get("class_offsets"), own.get("class_offset_intervals"))
             classes = [row for row in offsets if row["name"] not in unseen]
-            words = [_sentence(str(words), class_names) for words in own.get("words") or ()]
+            words = [with_class_names(str(sentence), class_names) for sentence in own.get("words") or ()]
             if features or classes or words:
                 found.append({"method": name, "features": features, "classes": classes, "words": words})
     return found or None
@@ -88,16 +88,6 @@ def _factors(
         for name, value, (low, high) in zip(names, logarithms, pairs, strict=True)
     ]
     return sorted((row for row in rows if row["value"] is not None), key=lambda row: -(row["value"] or 0))
-
-
-def _sentence(words: str, class_names: Sequence[str]) -> str:
-    """Return words as a sentence; a fit knows classes by their numbers, the page by their names."""
-
-    def name(found: re.Match[str]) -> str:
-        return class_names[int(found[1])] if int(found[1]) < len(class_names) else found[0]
-
-    named = re.sub(r"\bclass (\d{1,9})\b", name, words.removesuffix("."))
-    return f"{named[:1].upper()}{named[1:]}."
 
 
 def _exp(value: float | None) -> float | None:
