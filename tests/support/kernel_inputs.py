@@ -17,6 +17,7 @@ from segcal.functional.context import FEATURES
 from segcal.functional.counting import Totals
 from segcal.functional.floor import NO_FLOOR, Floor
 from segcal.functional.score_maps import PiecewiseMap
+from segcal.functional.scores import ScoreHistogram
 from segcal.kernels.constants import CELLS
 from segcal.kernels.dispatch import OPERATIONS
 
@@ -257,10 +258,10 @@ INPUTS: dict[str, tuple[Callable[[Scene], Call | list[Call]], dict[str, float]]]
         {"rtol": 1e-9, "atol": 1e-9},
     ),
     "score_maps.mapped_log_probabilities": (lambda s: call(s.logits, maps(s.classes)), {"rtol": 1e-9, "atol": 1e-9}),
-    "scores.add_scores": (
+    "scores.count_scores": (
         lambda s: [
-            call(*s.flat, None, *tables(s.classes, CELLS)),
-            call(*s.flat, halves(s)[0, 1:-1], *tables(s.classes, 10)),
+            call(*s.flat, ScoreHistogram(*tables(s.classes, CELLS))),
+            call(*s.flat, ScoreHistogram(*tables(s.classes, 10)), halves(s)[0, 1:-1]),
         ],
         CLOSE,
     ),

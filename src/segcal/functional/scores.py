@@ -29,14 +29,6 @@ class ScoreHistogram(NamedTuple):
     distance: Float64[Tensor, "L K"]
 
 
-class ScoreTotals(NamedTuple):
-    """Number of the pixels counted, how many are predicted correctly, and their summed NLL."""
-
-    pixels: int
-    right: int
-    nll: float
-
-
 def empty_scores(num_classes: int, cells: int = CELLS, *, device: torch.device | None = None) -> ScoreHistogram:
     """Return a table without scores."""
     shape = (num_classes, cells)
@@ -44,46 +36,31 @@ def empty_scores(num_classes: int, cells: int = CELLS, *, device: torch.device |
     return ScoreHistogram(whole, whole.clone(), torch.zeros(shape, dtype=torch.float64, device=device))
 
 
+@accelerated
 def count_scores(
     logits: Float[Tensor, "L *S"],
     labels: Int64[Tensor, "*S"],
     into: ScoreHistogram,
     edges: Float64[Tensor, " inner"] | None = None,
-) -> ScoreTotals:
-    """Add the probabilities of one image to a table, in place; pixels with a negative label are skipped.
+) -> Float64[Tensor, "3"]:
+    """Add probabilities to a table in place; return the pixels, how many are predicted correctly, and their summed NLL.
 
     Args:
-        logits: Scores of the image.
-        labels: True classes of the image.
+        logits: Scores of the pixels.
+        labels: Their true classes; those with a negative label are skipped.
         into: The table: `[L, 65536]`, or one column more than there are edges.
         edges: Ascending inner edges of right-closed bins; by default the cells of `cell_of`.
     """
-    z, truth = logits.reshape(logits.shape[0], -1), labels.reshape(-1)
-    if into.total.shape != (len(logits), CELLS if edges is None else len(edges) + 1):
-        raise ValueError(f"the table has shape {tuple(into.total.shape)}, which does not fit these classes and bins")
-    pixels, correct, nll = add_scores(z, truth, edges, *into).tolist()
-    return ScoreTotals(int(pixels), int(correct), nll)
-
-
-@accelerated
-def add_scores(
-    logits: Float[Tensor, "L N"],
-    labels: Int64[Tensor, " N"],
-    edges: Float64[Tensor, " inner"] | None,
-    total: Int64[Tensor, "L K"],
-    hits: Int64[Tensor, "L K"],
-    distance: Float64[Tensor, "L K"],
-) -> Float64[Tensor, "3"]:
-    """Add probabilities to tables in place; return pixels, correct pixels and summed NLL."""
+    logits, labels = logits.flatten(1), labels.flatten()
     valid = labels >= 0
     truth, z = labels[valid], logits[:, valid]
     log_probs = torch.log_softmax(z.double(), dim=0)
     own = z.gather(0, truth[None])[0]
     for c, score in enumerate(log_probs.exp()):
         key = cell_of(score) if edges is None else torch.bucketize(score, edges)
-        total[c] += torch.bincount(key, minlength=total.shape[1])
-        hits[c] += torch.bincount(key[truth == c], minlength=total.shape[1])
-        distance[c].index_add_(0, key, torch.minimum(score, 1.0 - score))
+        into.total[c] += torch.bincount(key, minlength=into.total.shape[1])
+        into.hits[c] += torch.bincount(key[truth == c], minlength=into.total.shape[1])
+        into.distance[c].index_add_(0, key, torch.minimum(score, 1.0 - score))
     correct = (own >= z.amax(dim=0)).sum()
     nll = -log_probs.gather(0, truth[None]).sum()
     return torch.stack([valid.sum().double(), correct.double(), nll])

@@ -19,7 +19,7 @@ from segcal.calibrators.report import Learned
 from segcal.calibrators.shared.survey import nothing_to_fit, pixels_of
 from segcal.cases import CaseStream
 from segcal.functional.score_maps import PiecewiseMap, mapped_log_probabilities
-from segcal.functional.scores import ScoreHistogram, ScoreTotals, count_scores, empty_scores
+from segcal.functional.scores import ScoreHistogram, count_scores, empty_scores
 from segcal.kernels.constants import CELLS
 from segcal.types import IgnoreIndex, Image, Logits
 
@@ -35,6 +35,14 @@ class ScoreMap(NamedTuple):
     converged: bool = True
     warnings: tuple[str, ...] = ()
     details: Mapping[str, Any] = {}
+
+
+class ScoreTotals(NamedTuple):
+    """Number of the pixels counted, how many are predicted correctly, and their summed NLL."""
+
+    pixels: int
+    right: int
+    nll: float
 
 
 class ScoreCalibrator(Calibrator):
@@ -98,13 +106,11 @@ class ScoreCalibrator(Calibrator):
         edges = self._score_edges()
         edges = None if edges is None else edges.to(stream.device)
         table = empty_scores(self.num_classes, CELLS if edges is None else len(edges) + 1, device=stream.device)
-        pixels, right, nll = 0, 0, 0.0
-        for logits, labels in pixels_of(stream):
-            part = count_scores(logits, labels, table, edges)
-            pixels, right, nll = pixels + part.pixels, right + part.right, nll + part.nll
+        parts = (count_scores(logits, labels, table, edges).cpu() for logits, labels in pixels_of(stream))
+        pixels, right, nll = sum(parts, torch.zeros(3, dtype=torch.float64)).tolist()
         if pixels == 0:
             raise nothing_to_fit()
-        return table, ScoreTotals(pixels, right, nll)
+        return table, ScoreTotals(int(pixels), int(right), nll)
 
 
 class PiecewiseCalibrator(ScoreCalibrator):

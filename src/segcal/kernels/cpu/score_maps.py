@@ -8,6 +8,7 @@ from torch import Tensor
 
 from segcal.kernels.constants import CELLS, NEAREST, SMALLEST, TIE_BREAK
 from segcal.kernels.cpu.compiling import BLOCK, as_numpy, cell_of, compiled, exp_below_zero, log_above_one, over_pixels
+from segcal.kernels.cpu.pixels import largest
 from segcal.kernels.cpu.scores import normalised
 from segcal.kernels.dispatch import DECLINED
 from segcal.types import Array
@@ -88,22 +89,17 @@ def mapped_log_probabilities(logits: Tensor, maps: Maps) -> Tensor:
 @compiled
 def _beta_scores(logits: Array, coefficients: Array, least: float, out: Array, start: int, stop: int) -> None:
     classes = logits.shape[0]
-    peak, total, others, winner = np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK, np.int64)
+    top, winner = np.empty(BLOCK, logits.dtype), np.empty(BLOCK, np.int32)
+    peak, total, others = np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK)
     for at in range(start, stop, BLOCK):
         n = min(BLOCK, stop - at)
-        peak[:] = -np.inf
+        largest(logits, at, n, top, winner)
         total[:] = 0.0
         others[:] = 0.0
         for c in range(classes):
-            row = logits[c, at : at + n]
-            for i in range(n):
-                higher = np.float64(row[i]) > peak[i]
-                winner[i] = c if higher else winner[i]
-                peak[i] = np.float64(row[i]) if higher else peak[i]
-        for c in range(classes):
             row, line = logits[c, at : at + n], out[c, at : at + n]
             for i in range(n):
-                power = exp_below_zero(np.float64(row[i]) - peak[i])
+                power = exp_below_zero(np.float64(row[i]) - np.float64(top[i]))
                 line[i] = power
                 total[i] += power
                 others[i] += 0.0 if winner[i] == c else power  # not total - 1, which would cancel

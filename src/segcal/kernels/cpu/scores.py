@@ -83,13 +83,13 @@ def _count_class(
                     hits[key[i]] += 1
 
 
-def add_scores(
-    logits: Tensor, labels: Tensor, edges: Tensor | None, total: Tensor, hits: Tensor, distance: Tensor
+def count_scores(
+    logits: Tensor, labels: Tensor, into: tuple[Tensor, Tensor, Tensor], edges: Tensor | None = None
 ) -> Tensor:
-    """Twin of `segcal.functional.scores.add_scores`."""
-    z, truth = as_numpy(logits), as_numpy(labels)
+    """Twin of `segcal.functional.scores.count_scores`."""
+    z, truth = as_numpy(logits).reshape(len(logits), -1), as_numpy(labels).reshape(-1)
     top, inverse, sums = normalised(z, truth)
-    tables = [as_numpy(table) for table in (total, hits, distance)]
+    tables = [as_numpy(table) for table in into]
     inner = np.empty(0) if edges is None else as_numpy(edges)
     run_all([
         partial(_count_class, z[c], truth, c, top, inverse, inner, edges is None, *(table[c] for table in tables))
