@@ -15,7 +15,7 @@ import torch
 
 from segcal.evaluation.case_evidence import CaseEvidence, Key, MethodEvidence
 from segcal.evaluation.doubts import METRICS as METRICS_SHOWN
-from segcal.evaluation.doubts import background_note, different_backgrounds, leaks, majority_class
+from segcal.evaluation.doubts import background_scores, different_backgrounds, leaks, majority_class
 from segcal.evaluation.measure import Evaluation
 from segcal.evaluation.methods import ExclusiveHead
 from segcal.evaluation.pooled import PooledMetrics, pooled_curves, pooled_metrics
@@ -103,7 +103,7 @@ class ResultsBuilder:
         }
         if (background := self._unnamed_background()) is not None:
             about["unnamed_background"], scores = background
-            about["warnings"].append(background_note(background[0], scores[about["baseline"]], about["baseline"]))
+            about["warnings"].append(background_scores(background[0], scores[about["baseline"]], about["baseline"]))
         results = self._joined(about)
         if not evaluation.protocol.floor:
             return results

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from segcal.calibrators import TemperatureScaling
 from segcal.cases import CaseStream, StreamedCase
-from segcal.evaluation.doubts import majority_class
+from segcal.evaluation.doubts import background_note, majority_class
 from segcal.evaluation.methods import ExclusiveHead, heads_of
 from segcal.evaluation.protocol import Protocol
 from segcal.functional.temperature import (
@@ -27,7 +27,6 @@ from segcal.functional.temperature import (
     optimal_inverse_temperature,
 )
 from segcal.kernels.constants import LARGEST_TEMPERATURE, LEAST_TEMPERATURE
-from segcal.tables.numbers import percent
 from segcal.types import Array, Case, IgnoreIndex, Slab
 
 _OVER, _UNDER, _EVEN, _IGNORED = (213, 94, 0), (0, 114, 178), (250, 250, 248), (128, 128, 128)
@@ -187,11 +186,8 @@ def diagnosis_of(
     majority = None if head.channels or background is not None else majority_class(counts)
     if majority is None:
         return Diagnosis(whole, images)
-    doubt = (
-        f"class '{names[majority]}' covers {percent(counts[majority] / counts.sum())} of the labelled pixels: the best "
-        f"temperature is {best:.3g} over all pixels and {temperature(majority):.3g} without this class (except near "
-        f"boundaries); if it is the background, set background={majority} (--background {majority})"
-    )
+    found = f"the best temperature is {best:.3g} over all pixels and {temperature(majority):.3g}"
+    doubt = background_note(majority, names[majority], counts[majority] / counts.sum(), found)
     return Diagnosis(whole, images, doubt)
 
 

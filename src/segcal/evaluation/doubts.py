@@ -34,21 +34,26 @@ def majority_class(pixels: Array) -> int | None:
     return int(np.argmax(pixels)) if total and pixels.max() > MAJORITY * total else None
 
 
-def background_note(about: Mapping[str, Any], scores: Mapping[str, float], method: str) -> str:
-    """Return a sentence with the scores of a method with and without a class that is probably the background.
+def background_note(label: int, name: str, fraction: float, found: str) -> str:
+    """Return a sentence about a class that is probably the background.
 
     Args:
-        about: The class, its name, the fraction of the labelled pixels that it covers, and the scores of every method
-            without it, except near boundaries.
-        scores: Scores of the method over all labelled pixels.
-        method: Its name.
+        label: The class.
+        name: Its name.
+        fraction: Fraction of the labelled pixels that it covers.
+        found: What was found over all pixels, and then without this class.
     """
-    with_it, without = (_in_words(own) for own in (scores, about["scores"][method]))
     return (
-        f"class '{about['name']}' covers {percent(about['fraction'])} of the labelled pixels: {method} has {with_it} "
-        f"over all pixels and {without} without this class (except near boundaries); if it is the background, set "
-        f"background={about['class']} (--background {about['class']})"
+        f"class '{name}' covers {percent(fraction)} of the labelled pixels: {found} without this class (except near "
+        f"boundaries); if it is the background, set background={label} (--background {label})"
     )
+
+
+def background_scores(about: Mapping[str, Any], scores: Mapping[str, float], method: str) -> str:
+    """Return that sentence with scores of a method: all of them, and those that `about` holds without the class."""
+    with_it, without = (_in_words(own) for own in (scores, about["scores"][method]))
+    found = f"{method} has {with_it} over all pixels and {without}"
+    return background_note(about["class"], about["name"], about["fraction"], found)
 
 
 def leaks(methods: Mapping[str, Method], content: Mapping[str, str], consequence: str) -> list[str]:

@@ -74,19 +74,14 @@ def check_methods(methods: Mapping[str, Method], protocol: Protocol) -> None:
             )
 
 
-def device_of(methods: Iterable[Method]) -> torch.device | None:
-    """Return the device of the first calibrator, where cases are read to; None without one."""
-    return next((method.fitted.device for method in methods if isinstance(method, Calibrator)), None)
-
-
 def stream_for(protocol: Protocol, case: Case, methods: Iterable[Method], *, labelled: bool = True) -> CaseStream:
-    """Return a case as a stream of all labelled pixels, with what the methods read, on the device of the first."""
+    """Return a case as a stream of all labelled pixels, with what methods read, on the device of the first if any."""
     known = [method for method in methods if isinstance(method, Calibrator)]
     return CaseStream(
         [case],
         protocol.num_classes,
         ignore_index=protocol.ignore_index,
-        device=device_of(known),
+        device=next((method.fitted.device for method in known), None),
         passes=any(method.reads_passes for method in known),
         labelled=labelled,
     )
