@@ -17,8 +17,8 @@ import numpy as np
 import pandas as pd
 
 from segcal.evaluation.results import FORMAT
-from segcal.evaluation.saved import TABLES, checksums
 from segcal.files import MARKER, staged_file, staged_folder, write_json
+from segcal.files.guards import list_files
 from segcal.tables import CALIBRATION, QUALITY
 from segcal.types import Array, InputError
 
@@ -62,16 +62,16 @@ def unpack(path: str | Path, folder: str | Path) -> None:
         for path_of_images, local in averages.items():
             rows = pd.read_csv(path_of_images, dtype={"case": str}, keep_default_na=False)
             pd.concat([rows, local], ignore_index=True).to_csv(path_of_images, index=False)
-        for marker in staging.rglob(MARKER):
+        for marker in sorted(staging.rglob(MARKER), key=lambda path: -len(path.parts)):  # inner ones first
             _sign(marker)
 
 
 def _sign(marker: Path) -> None:
-    """Write the checksums of the tables of results, whose last digits are not those that were saved."""
+    """List the checksums of the tables of results, whose last digits are not those that were saved."""
     content = json.loads(marker.read_bytes())
     if "results" in content:
-        tables = [table.file for table in TABLES.values() if (marker.parent / table.file).exists()]
-        write_json(marker, {**content, "format": FORMAT, "checksums": checksums(marker.parent, tables)})
+        write_json(marker, {**content, "format": FORMAT})
+        list_files(marker.parent)
 
 
 def _averages(patches: pd.DataFrame) -> pd.DataFrame:

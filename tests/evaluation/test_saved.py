@@ -14,7 +14,8 @@ import pytest
 
 import segcal
 from segcal.evaluation.results import Results
-from segcal.evaluation.saved import TABLES, checksums
+from segcal.evaluation.saved import TABLES
+from segcal.files.guards import list_files
 from segcal.report.sections.fits import choices, influences
 from segcal.report.sections.further import surfaces
 from segcal.report.sections.how import how
@@ -41,16 +42,13 @@ def copied(kept: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(kept, tmp_path / "copy"))
 
 
-def sign(folder: Path) -> None:
-    """Write the right checksums of changed tables, as anyone who makes results up can."""
-    files = [table.file for table in TABLES.values()]
-    change_json(folder, lambda content: content.update(checksums=checksums(folder, files)))
-
-
-def change_json(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+def change_json(folder: Path, change: Callable[[dict[str, Any]], Any], *, signed: bool = True) -> None:
+    """Change settings, with right checksums as anyone who makes results up can."""
     content = json.loads((folder / "segcal.json").read_text())
     change(content)
     (folder / "segcal.json").write_text(json.dumps(content))
+    if signed:
+        list_files(folder)
 
 
 def test_what_is_read_is_what_was_saved(kept: Path, tmp_path: Path) -> None:
@@ -67,11 +65,18 @@ def test_what_is_read_is_what_was_saved(kept: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [lambda content: content.pop("checksums"), lambda content: content.update(checksums=3)]
+    "change",
+    [
+        lambda content: content.pop("files"),
+        lambda content: content.update(files=3),
+        lambda content: content["files"].pop("images.csv"),
+        lambda content: content["results"].update(class_names=["a", "b", "c"]),
+        lambda content: content["results"]["fits"]["TS"].update(nll_after=0.1),
+    ],
 )
 def test_results_without_checksums_are_refused(kept: Path, tmp_path: Path, change: Any) -> None:
     folder = copied(kept, tmp_path)
-    change_json(folder, change)
+    change_json(folder, change, signed=False)
     with pytest.raises(InputError, match="must be as they were saved"):
         Results.load(folder)
 
@@ -108,12 +113,12 @@ DAMAGE: dict[str, tuple[Callable[[pd.DataFrame], pd.DataFrame], str]] = {
 SEVERAL = ("frame", "patch_frame", "pooled_frame", "curve_frame", "sensitivity_frame")
 
 
-@pytest.mark.parametrize(("name", "damage"), zip(SEVERAL, DAMAGE, strict=True))
+@pytest.mark.parametrize(("name", "damage"), list(zip(SEVERAL, DAMAGE, strict=True)))
 def test_tables_of_another_form_are_refused(kept: Path, tmp_path: Path, name: str, damage: str) -> None:
     folder, (change, message) = copied(kept, tmp_path), DAMAGE[damage]
     path = folder / TABLES[name].file
     change(pd.read_csv(path, dtype={"case": str}, keep_default_na=False)).to_csv(path, index=False)
-    sign(folder)
+    list_files(folder)
     with pytest.raises(InputError, match=message):
         Results.load(folder)
 

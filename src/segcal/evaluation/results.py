@@ -15,8 +15,9 @@ from segcal.calibrators import method_titles
 from segcal.evaluation.limits import limits_table
 from segcal.evaluation.protocol import Protocol
 from segcal.evaluation.quality import mean_quality
-from segcal.evaluation.saved import TABLES, check_settings, checksums, read_tables, table_records, write_table
+from segcal.evaluation.saved import TABLES, check_settings, read_tables, table_records, write_table
 from segcal.files import MARKER, read_json, signed_file, staged_folder, write_json
+from segcal.files.guards import list_files, listed_files
 from segcal.functional.catalogue import CALIBRATION, CATALOGUE, QUALITY
 from segcal.regions import in_table_order
 from segcal.statistics import TESTS, Drawing
@@ -348,9 +349,9 @@ class Results:
         names = settings.get("channels", [])
         if parent is not None and (len(names) > 1 or (parent == _FLOOR and settings.get("floor"))):
             raise InputError(f"the results in '{folder}' must not hold further ones, got some; evaluate again")
-        sums = listed if isinstance(listed := content.get("checksums"), dict) else {}
-        wanted = {name: table for name, table in TABLES.items() if name not in _WHERE_MEASURED or table.file in sums}
-        tables = read_tables(folder, wanted, settings["methods"], sums, "evaluate again")
+        listed = listed_files(folder) or {}
+        wanted = {name: table for name, table in TABLES.items() if name not in _WHERE_MEASURED or table.file in listed}
+        tables = read_tables(folder, wanted, settings["methods"], "evaluate again")
         if set(tables["case_frame"]["case"]) != set(tables["frame"]["case"]):
             raise InputError(f"the tables in '{folder}' must be of the same cases, got others; evaluate again")
         redrawn = cls._load(folder / _FLOOR, _FLOOR) if settings.get("floor") else None
@@ -359,19 +360,17 @@ class Results:
         return cls(settings=settings, redrawn=redrawn, channels=channels, **tables)
 
     def _write(self, folder: Path) -> None:
-        written = []
         for attribute, table in TABLES.items():
             if (rows := getattr(self, attribute)) is not None:
                 write_table(rows, folder / table.file)
-                written.append(table.file)
-        content = {"format": FORMAT, "results": dict(self.settings)}
-        write_json(folder / MARKER, {**content, "checksums": checksums(folder, written)})
+        write_json(folder / MARKER, {"format": FORMAT, "results": dict(self.settings)})
         if self.redrawn is not None:
             (folder / _FLOOR).mkdir()
             self.redrawn._write(folder / _FLOOR)
         for k, own in enumerate(self.channels.values()):
             (folder / _CHANNELS / str(k)).mkdir(parents=True)
             own._write(folder / _CHANNELS / str(k))
+        list_files(folder)
 
     def _measured_floor(self) -> Self:
         if self.redrawn is None:

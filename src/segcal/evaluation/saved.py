@@ -1,12 +1,11 @@
 """Saved tables, of results and of decisions: which columns they have, and the checks of what is read back.
 
-Nothing in such a folder is trusted. `segcal.json` holds a checksum of each table, so that a changed or damaged
-one is refused. Columns, types and whether rows are complete are checked as well.
+Nothing in such a folder is trusted. `segcal.json` holds a checksum of each file, its own included, so that a changed
+or damaged one is refused. Columns, types and whether rows are complete are checked as well.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
@@ -19,6 +18,7 @@ import pandas as pd
 from segcal.calibrators.saving import FIT
 from segcal.evaluation.protocol import Protocol, ProtocolSettings
 from segcal.files import refuse_special
+from segcal.files.guards import refuse_changed
 from segcal.files.schema import FLAG, NUMBER, TEXT, WHOLE, list_of, optional, problem, record, table_of
 from segcal.tables import Presentation
 from segcal.text import as_cell, from_cell
@@ -130,11 +130,6 @@ SETTINGS = record(
 """Settings of saved results."""
 
 
-def checksums(folder: Path, tables: Sequence[str]) -> dict[str, str]:
-    """Return the SHA-256 of each table in a folder, by the name of its file."""
-    return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in tables}
-
-
 def write_table(rows: pd.DataFrame, path: Path) -> None:
     """Write a table as CSV, in which no name is a formula."""
     names = [str(name) for name in rows.select_dtypes(exclude="number")]
@@ -176,15 +171,11 @@ def _contradiction(settings: Mapping[str, Any]) -> str | None:
 
 
 def read_tables(
-    folder: Path, tables: Mapping[str, Table], methods: Sequence[str], sums: Mapping[str, str], remedy: str
+    folder: Path, tables: Mapping[str, Table], methods: Sequence[str], remedy: str
 ) -> dict[str, pd.DataFrame]:
-    """Return saved tables by their names; raise unless all are as they were written, with what to do instead."""
+    """Return saved tables by their names; raise unless they and the marker are as they were written."""
     found = {name: read_table(folder, table, methods, remedy) for name, table in tables.items()}
-    if sums != checksums(folder, [table.file for table in tables.values()]):
-        raise InputError(
-            f"the tables in '{folder}' must be as they were saved, got another checksum: one was changed or damaged; "
-            f"{remedy}"
-        )
+    refuse_changed(folder, [table.file for table in tables.values()], remedy)
     return found
 
 

@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -220,6 +220,17 @@ def listed_files(folder: Path) -> dict[str, str] | None:
         return None
     digest = listed.pop(MARKER)
     return listed if digest == _digest(content) else None
+
+
+def refuse_changed(folder: Path, names: Iterable[str], remedy: str) -> None:
+    """Raise unless the marker of a folder, and the files of these names, are as segcal wrote them."""
+    listed = listed_files(folder)
+    changed = (name for name in names if listed is not None and listed.get(name) != checksum(folder / name))
+    if wrong := MARKER if listed is None else next(changed, None):
+        raise InputError(
+            f"the files in '{folder}' must be as they were saved, got another checksum of '{wrong}': it was changed or "
+            f"damaged; {remedy}"
+        )
 
 
 def stranger_in(folder: Path, name: str | None = None) -> str | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -13,7 +12,6 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from segcal.calibrators import saving
-from segcal.evaluation.decisions import model
 from segcal.files import MARKER
 from segcal.files.guards import list_files
 from segcal.training import checkpoints
@@ -40,12 +38,7 @@ def forged(tree: Tree, prefix: str) -> Tree:
 def _sign(marker: Path) -> None:
     content: dict[str, Any] = json.loads(marker.read_bytes())
     folder = marker.parent
-    if "checksums" in content:
-        files = [path for path in folder.glob("*.csv") if path.name in content["checksums"]]
-        content["checksums"] = {path.name: sha256(path.read_bytes()).hexdigest() for path in files}
-    if "decisions" in content:
-        content["checksum"] = model._checksum(content["decisions"])
-    elif "checksum" in content:
+    if "checksum" in content:
         content["checksum"] = saving._checksum(content, folder / saving.WEIGHTS)
     marker.write_text(json.dumps(content))
     list_files(folder)

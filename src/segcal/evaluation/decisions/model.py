@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +13,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from segcal.evaluation.protocol import Protocol
-from segcal.evaluation.saved import Table, checksums, read_tables, table_records, write_table
+from segcal.evaluation.saved import Table, read_tables, table_records, write_table
 from segcal.files import MARKER, read_json, staged_folder, write_json
 from segcal.functional.probability import at_least_float32_dtype
 from segcal.tables import named_method
@@ -146,9 +144,7 @@ class Decisions:
         with staged_folder(path) as folder:
             for name, table in TABLES.items():
                 write_table(getattr(self, name), folder / table.file)
-            content = {"format": FORMAT, "segcal": __version__, "decisions": dict(self.settings)}
-            sums = checksums(folder, [table.file for table in TABLES.values()])
-            write_json(folder / MARKER, {**content, "checksums": sums, "checksum": _checksum(self.settings)})
+            write_json(folder / MARKER, {"format": FORMAT, "segcal": __version__, "decisions": dict(self.settings)})
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -159,11 +155,9 @@ class Decisions:
             raise InputError(f"'{folder}' holds no decisions; give a folder that 'segcal decide --out' wrote")
         if content.get("format") != FORMAT:
             raise InputError(f"the decisions in '{folder}' were saved by another version of segcal; {_REMEDY}")
-        if content.get("checksum") != _checksum(content["decisions"]):
-            raise InputError(f"the settings in '{folder}' must be as they were saved, got another checksum; {_REMEDY}")
         try:
             settings = {name: content["decisions"][name] for name in _SETTINGS}
-            tables = read_tables(folder, TABLES, settings["methods"], content["checksums"], _REMEDY)
+            tables = read_tables(folder, TABLES, settings["methods"], _REMEDY)
             found = cls(**tables, settings=settings)
             found.protocol  # noqa: B018  (checks the settings)
         except (KeyError, TypeError) as error:
@@ -171,7 +165,3 @@ class Decisions:
         if any(set(table["label"]) != set(found.class_names) for table in (found.thresholds, found.intervals)):
             raise InputError(f"the decisions in '{folder}' must have a rule for each class, got others; {_REMEDY}")
         return found
-
-
-def _checksum(settings: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(dict(settings), sort_keys=True).encode()).hexdigest()

@@ -11,8 +11,8 @@ import numpy as np
 
 from segcal.data.io.npz import read_array
 from segcal.evaluation.portraits.model import Curve, Layer, Patch, Portrait
-from segcal.files import LISTED, MARKER, read_json, staged_folder, write_json
-from segcal.files.guards import stranger_in
+from segcal.files import MARKER, read_json, staged_folder, write_json
+from segcal.files.guards import refuse_changed
 from segcal.types import InputError
 from segcal.version import __version__
 
@@ -42,8 +42,7 @@ def load_portraits(results_folder: str | Path) -> list[Portrait]:
     try:
         if content["format"] != FORMAT:
             raise InputError(f"the portraits in '{folder}' were saved by another version of segcal; evaluate again")
-        if LISTED in content and (changed := stranger_in(folder)):
-            raise InputError(f"'{folder / changed}' was changed or damaged after it was saved; evaluate again")
+        refuse_changed(folder, [path.name for path in folder.iterdir() if path.name != MARKER], "evaluate again")
         return [_read(entry, folder / f"{k:03d}.npz") for k, entry in enumerate(content["portraits"])]
     except (KeyError, TypeError, ValueError, OSError, EOFError, BadZipFile) as error:
         if isinstance(error, InputError):
