@@ -25,6 +25,7 @@ from segcal.tables import (
     PaperTable,
     Presentation,
     TextTable,
+    averaged_rows,
     image_means,
     latex_table,
     markdown_table,
@@ -389,23 +390,16 @@ class Results:
         columns = [(metric, region) for metric in CALIBRATION for region in self.regions]
         columns += [(metric, region) for metric in QUALITY for region in (self.regions if metric == "nll" else ["all"])]
         columns += [(metric, region) for metric in self._own_metrics for region in self.regions]
-        return {
-            (method, *column): values
-            for method in self.methods
-            for column in columns
-            if len(values := self._sample(method, *column))
-        }
+        groups = averaged_rows(self.frame, self.patch_frame).groupby(["method", "metric", "region"], sort=False)[
+            "value"
+        ]
+        found = {key: values.to_numpy(np.float64) for key, values in groups}
+        keys = ((method, *column) for method in self.methods for column in columns)
+        return {key: found[key] for key in keys if key in found}
 
     def _pooled_values(self) -> dict[tuple[str, str, str], tuple[float, float, float]]:
         rows = self.pooled_frame.itertuples()
         return {(row.method, row.metric, row.region): (row.value, row.low, row.high) for row in rows}  # type: ignore[misc]
-
-    def _sample(self, method: str, metric: str, region: str) -> Array:
-        """Return the values that one mean(std) is taken over: of patches for Local-Avg, else of images."""
-        local = region == "local-avg"
-        rows = self.patch_frame if local else self.frame[self.frame.region == region]
-        chosen = rows[(rows.method == method) & (rows.metric == metric)] if len(rows) else rows
-        return np.asarray(chosen["value"], dtype=np.float64)
 
 
 def check_suffix(path: str | Path) -> str:

@@ -6,7 +6,7 @@ from segcal.tables.latex import latex_table
 from segcal.tables.markdown import markdown_table
 from segcal.tables.paper import Cell, PaperTable, paper_table
 from segcal.tables.presentation import Average, Presentation, named_method
-from segcal.tables.summaries import class_errors, image_means, structure_table, summary, volume_bias
+from segcal.tables.summaries import averaged_rows, class_errors, image_means, structure_table, summary, volume_bias
 from segcal.tables.surfaces import surface_table
 from segcal.tables.text_table import TextTable
 
@@ -19,6 +19,7 @@ __all__ = [
     "PaperTable",
     "Presentation",
     "TextTable",
+    "averaged_rows",
     "class_errors",
     "image_means",
     "latex_table",

@@ -19,15 +19,19 @@ from segcal.types import Array
 _SURFACES = ("dice", "asd")
 
 
+def averaged_rows(frame: pd.DataFrame, patches: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows that means are taken over: patches for Local-Avg, as in the paper's table, else images."""
+    images = frame[frame.region != "local-avg"]
+    return pd.concat([images, patches.assign(region="local-avg")]) if len(patches) else images
+
+
 def summary(frame: pd.DataFrame, patches: pd.DataFrame, drawing: Drawing) -> pd.DataFrame:
     """Return mean, standard deviation and interval: columns `method region metric mean std low high count`.
 
     As in the paper's table, Local-Avg is over patches (and `count` counts them), every other region over images; the
     bootstrap resamples images, with all their patches.
     """
-    local = patches.assign(region="local-avg") if len(patches) else patches
-    rows = pd.concat([frame[frame.region != "local-avg"], local]) if len(local) else frame
-    rows = rows[rows.value.notna()]
+    rows = averaged_rows(frame, patches).dropna(subset="value")
     keys = frame[["method", "region", "metric"]].drop_duplicates()
     index = pd.MultiIndex.from_frame(keys)
 
