@@ -11,9 +11,10 @@ import pytest
 import torch
 
 import segcal
-from segcal.evaluation.decisions import Decisions, decide, new_volumes
+from segcal.evaluation.decisions import Decisions, decide, decision_tables, new_volumes
 from segcal.evaluation.decisions.counts import STEPS, thresholds
 from segcal.functional.probability import probabilities
+from segcal.tables.numbers import percent, threshold_number
 from segcal.text import CalibrationWarning
 from segcal.types import Case, InputError
 from support.scenes import simulated
@@ -151,6 +152,20 @@ def test_too_few_images_keep_everything() -> None:
     assert np.isinf(rules.intervals["radius"]).all()
     assert (rules.volumes["low"] == 0).all()
     assert rules.to_dict()["intervals"][0]["radius"] is None
+
+
+def test_tables_say_how_many_images_or_groups_are_needed() -> None:
+    for groups, units in ((False, "images"), (True, "groups")):
+        thresholds, risks, volumes = decision_tables(learned(drawn_cases(4, 5, groups), risk=0.1))
+        assert [row[:3] for row in thresholds.rows] == [("UC", str(k), f"0 (needs 9 {units})") for k in range(CLASSES)]
+        assert {row[4] for row in volumes.rows} == {f"needs 9 {units}"}
+        assert f"the threshold of all other {units}" in thresholds.note
+        assert [row[:2] for row in risks.rows] == [("UC", "pixels"), ("UC", "images")]
+    found = learned(drawn_cases(2, 30), risk=0.1)
+    thresholds, risks, _ = decision_tables(found)
+    row, curve = found.thresholds.iloc[0], found.curves.query("unit == 'pixels' and coverage == 0.5")
+    assert thresholds.rows[0][2:4] == (threshold_number(row["threshold"]), percent(row["missed"], 1))
+    assert risks.rows[0][2] == percent(curve["risk"].item(), 1)
 
 
 def test_a_class_that_is_nowhere() -> None:
