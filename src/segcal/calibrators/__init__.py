@@ -131,10 +131,11 @@ def methods() -> tuple[str, ...]:
     return tuple(_METHODS)
 
 
-def check_method(method: str) -> None:
-    """Raise unless `create` knows the method; the message names the nearest one."""
+def check_method(method: str) -> type[Calibrator]:
+    """Return the class of a method of `create`; raise unless there is one, naming the nearest."""
     if method not in _METHODS:
         raise InputError(f"method must be one of {', '.join(_METHODS)}, got '{method}'{suggestion(method, _METHODS)}")
+    return _METHODS[method]
 
 
 def method_titles(names: Sequence[str]) -> dict[str, str]:

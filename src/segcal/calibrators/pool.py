@@ -8,7 +8,7 @@ calibrated as `cts` calibrates single passes, and the predicted labels stay thos
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -90,19 +90,17 @@ class PooledPasses(Calibrator):
         sample = settings if isinstance(settings, ContextSample) else draw_sample(
             stream, spatial_dims=self.spatial_dims, features=True
         )  # fmt: skip
-        plain, chosen = stream.without_passes(), PoolChoice(None, sample, "the cases have no further passes")
+        pool, known, why = None, sample, "the cases have no further passes"
         if sample.passes is not None:
-            chosen = compare(stream, sample, self.bounds, keep=not self.free_labels, spatial_dims=self.spatial_dims)
-        pool = chosen.pool
-        self.inner._fit_stream(plain if pool is None else pool.pool(stream), None, chosen.sample)
+            pool, known, why = compare(
+                stream, sample, self.bounds, keep=not self.free_labels, spatial_dims=self.spatial_dims
+            )
+        self.inner._fit_stream(stream.without_passes() if pool is None else pool.pool(stream), None, known)
         found = self.inner.fit_report_
-        details: dict[str, Any] = {"chosen": "pool" if pool is not None else _name_of(found.details)}
-        details |= {
-            "why": chosen.why,
-            "weights": [1.0],
-            "member_temperature": 1.0,
-            **({} if pool is None else pool.details()),
-        }
+        details: dict[str, Any] = {"chosen": _name_of(found.details), "weights": [1.0], "member_temperature": 1.0}
+        if pool is not None:
+            details |= {"chosen": "pool", **pool.details()}
+        details["why"] = why
         if self.free_labels:
             details["moved"] = 0.0 if pool is None else pool.moved(sample)
         self.register_buffer("weights", torch.tensor(details["weights"], dtype=torch.float64, device=stream.device))
@@ -147,18 +145,13 @@ class PooledPasses(Calibrator):
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
 
-class PoolChoice(NamedTuple):
-    """Result of the comparison: the pool if passes help, the sample to calibrate on, and the reason in a sentence."""
-
-    pool: PoolWeights | None
-    sample: ContextSample
-    why: str
-
-
 def compare(
     stream: CaseStream, sample: ContextSample, bounds: tuple[float, float], *, keep: bool, spatial_dims: int
-) -> PoolChoice:
-    """Choose weights, and compare the pool with single passes, both calibrated by `cts`, on groups left out."""
+) -> tuple[PoolWeights | None, ContextSample, str]:
+    """Choose weights, and compare the pool with single passes, both calibrated by `cts`, on groups left out.
+
+    Returns the pool if passes help, the sample to calibrate on, and the reason in a sentence.
+    """
     pool = choose_weights(sample, keep=keep)
     pooled = pool.pooled_sample(stream, sample, spatial_dims)
     totals = np.stack([held_out(one, stream.num_classes, bounds) for one in (sample, pooled)])
@@ -166,9 +159,9 @@ def compare(
     where = "in cross-validation over the groups" if sample.folds > 1 else "on the only group"
     words = f"{where} the NLL of the pool is {several:.4f} and the NLL of the first pass alone {single:.4f}"
     if several < single and not within_one_error(totals, 1)[0]:
-        return PoolChoice(pool, pooled, f"passes are used: {words}")
+        return pool, pooled, f"passes are used: {words}"
     reason = ", which is not lower by more than one standard error" if several < single else ""
-    return PoolChoice(None, sample, f"passes are not used: {words}{reason}")
+    return None, sample, f"passes are not used: {words}{reason}"
 
 
 def held_out(sample: ContextSample, num_classes: int, bounds: tuple[float, float]) -> Float64[np.ndarray, "folds 3"]:

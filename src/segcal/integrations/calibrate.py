@@ -77,7 +77,7 @@ def calibrate(
         passes: Further passes over each image, which the result runs as well: "mirror" (left and right), "mirror:AXES"
             (such as "mirror:0,1", all of these axes at once), "scale:FACTOR", "dropout" or "dropout:RUNS", other
             networks, functions `f(network, image)` that return logits in the place of the image, or a list of such.
-            True is "mirror" and "scale:0.75". Methods "pool" and "auto" learn how much to trust each.
+            True is "mirror" and "scale:0.75". Methods "pool" and "auto" learn how much to trust each; others run none.
         fit_settings: Arguments of the method's `fit`: epochs, learning_rate, seed, ...
         in_memory: Bytes of predictions kept in memory; further ones go to temporary files.
         progress: Whether to show progress bars in a terminal or notebook.
@@ -90,7 +90,7 @@ def calibrate(
         `fit_report_`. The network in it is the one that was given, in its own mode: call `eval()` to predict.
     """
     check_network(model)
-    check_method(method)  # before the network runs
+    passes = passes if check_method(method).reads_passes else None  # before the network runs
     remarks = dict[str, None]()
     activation = settings.get("activation")
     predict = partial(
