@@ -24,7 +24,7 @@ SCENES = tuple(f"CamVid, {task}" for task in VIDEOS)
 NUMBER = r"[-+]?\d+(?:\.\d+)?"
 DECIMAL = r"(?<![\w.])\d+\.\d+(?![\w.]*\d)"
 NO_MEASUREMENT = {
-    "camvid": {"0.05", "9.1", "9.3", "8.2", "8.4"},  # level of the tests; what the command prints between the tables
+    "camvid": {"0.05", "9.1", "8.2"},  # level of the tests; what the command prints between the tables
     "voc": {"0.05"},
     "beyond-lts": set[str](),
     "volumes": {"0.05", "4.0"},  # level of the tests; a licence
@@ -61,6 +61,16 @@ def cell(page: str, first: str, column: str, row: str, *, place: int = 0, part: 
 def of_tasks(row: str, first: str = NLL, tasks: Sequence[str] = TASKS) -> list[float]:
     """Return a row of the summary of the five tasks, in percent of TS."""
     return [cell("beyond-lts", first, task, row) for task in tasks]
+
+
+def high_ends(row: str, tasks: Sequence[str]) -> list[float]:
+    """Return the upper ends of the intervals of the NLL of a row, in percent of TS."""
+    (rows,) = [(head, own[row]) for head, own in tables("beyond-lts") if head[0] == NLL and row in own]
+    return [float(rows[1][rows[0].index(task) - 1].partition(", ")[2].partition("]")[0]) for task in tasks]
+
+
+def rows_against_ts() -> list[str]:
+    return [row for head, own in tables("beyond-lts") if head[0] == NLL for row in own]
 
 
 @cache
@@ -125,8 +135,11 @@ def voc() -> Iterator[str]:
 def beyond_lts() -> Iterator[str]:
     lts, held, paper = of_tasks("LTS"), of_tasks("LTS held out"), of_tasks("LTS paper", NLL, VIDEOS)
     one, two, three, four, five = (-value for value in lts)
-    yield f"by {one:.1f} and {two:.1f} % from one video to another"
-    yield f"another, {three:.1f} and {four:.1f} % within the videos, {five:.1f} % on VOC"
+    yield f"by {two:.1f} % from `val` to Seq05VD, by {three:.1f} and {four:.1f} % within the videos and {five:.1f} % on VOC"
+    yield f"and by {one:.1f} % on 0001TP"
+    assert max(high_ends("LTS", TASKS[1:])) < 0
+    assert [row for row in rows_against_ts() if max(high_ends(row, TASKS[:1])) < 0] == ["IBTS"]
+    yield f"Only IBTS is below TS there by more than its interval ({of_tasks('IBTS', NLL, TASKS[:1])[0]:.1f} %)"
     yield f"*paper* is {paper[0]:.1f} % above TS on 0001TP"
     within = f"({-held[2]:.1f} and {-held[3]:.1f} % within the videos)"
     yield f"{within}, and {-held[1]:.1f} % on Seq05VD, but is {held[0]:.1f} % above TS on 0001TP"
@@ -138,7 +151,7 @@ def beyond_lts() -> Iterator[str]:
     low, high = ends(gaps("LTS sharpened", "LTS"))
     yield f"**The floor** gains {low:.1f} to {high:.1f} points of NLL in every task"
     high, low = (-value for value in ends(of_tasks("CTS with pairs")))
-    yield f"below TS in every task ({low:.1f} to {high:.1f} %;"
+    yield f"below TS in the mean of every task ({low:.1f} to {high:.1f} %;"
     high, low = (-value for value in ends(of_tasks("CTS with pairs", ECE_EDGE, VIDEOS)))
     yield f"lower ECE at boundaries by {low:.0f} to {high:.0f} % on CamVid"
     yield "They raise ECE in *All* there by {:.0f} to {:.0f} %".format(
@@ -153,10 +166,10 @@ def beyond_lts() -> Iterator[str]:
         *ends(both), *ends(raised)
     )
     high, low = (-value for value in ends([*of_tasks("TS by class"), *of_tasks("CTS with classes")]))
-    yield f"are below TS in every task too, by {low:.1f} to {high:.1f} %"
+    yield f"are below TS in the mean of every task too, by {low:.1f} to {high:.1f} %"
     yield f"**IBTS** is within {max(map(abs, of_tasks('IBTS', NLL, VIDEOS))):.1f} % of TS either way"
     high, low = (-value for value in ends(of_tasks("auto")))
-    yield f"is below TS in NLL in all five tasks**, by {low:.1f} to {high:.1f} %"
+    yield f"is below TS in NLL by {low:.1f} to {high:.1f} %**"
 
 
 def volumes() -> Iterator[str]:

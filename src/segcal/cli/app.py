@@ -52,7 +52,7 @@ app = typer.Typer(
     cls=OrderedGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="Make the probabilities of semantic segmentation trustworthy without changing a label.",
+    help="Calibrate the probabilities of semantic segmentation.",
 )
 
 
