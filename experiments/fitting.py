@@ -36,6 +36,7 @@ NAMES = {
 SEARCHED = "DirODIR (searched)"
 """DirODIR with the penalty, one for weights and biases, of least NLL on the validation cases."""
 PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0)
+"""The first is the default, and the paper's."""
 LEARNED = ("ibts", "lts")
 """Methods that are trained, in one of two forms: segcal's, or the paper's with `preset="paper"`."""
 _HELD = 16 << 30  # bytes of cases that are held on a GPU
@@ -81,19 +82,20 @@ def fit_methods(
         _print_fit(NAMES[method], best, f"learning rate {chosen.get('learning_rate') or '-'}")
         if method == "dirichlet":
             started = perf_counter()
-            fitted[SEARCHED] = searched = _searched_dirichlet(*moved, about, device)
+            fitted[SEARCHED] = searched = _searched_dirichlet(best, *moved, about, device)
             timings[f"fit {SEARCHED}"] = perf_counter() - started
             _print_fit(SEARCHED, searched, f"penalty {searched.off_diagonal_penalty:g}")
     return fitted
 
 
 def _searched_dirichlet(
-    fit: Sequence[Case], check: Sequence[Case], about: Mapping[str, Any], device: str
+    first: Calibrator, fit: Sequence[Case], check: Sequence[Case], about: Mapping[str, Any], device: str
 ) -> DirichletCalibration:
-    """Grid search of one penalty, on weights and biases alike, by the NLL of `check`."""
+    """Grid search of one penalty, on weights and biases alike, by the NLL of `check`; `first` has the first penalty."""
     tried = dict[float, tuple[float, DirichletCalibration]]()
     for penalty in PENALTIES:
-        one = create("dirichlet", **about, off_diagonal_penalty=penalty, bias_penalty=penalty).to(device).fit(fit)
+        own: dict[str, Any] = {"off_diagonal_penalty": penalty, "bias_penalty": penalty}
+        one = deepcopy(first) if penalty == PENALTIES[0] else create("dirichlet", **about, **own).to(device).fit(fit)
         assert isinstance(one, DirichletCalibration)
         tried[penalty] = one.mean_nll(check), one
     _, best = min(tried.values(), key=lambda found: found[0])

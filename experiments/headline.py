@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from experiments.beyond import archive as beyond
+from experiments.beyond.table import MEASURED
 from experiments.lpba40 import gathered as volumes
+from experiments.rows import unpack_rows
 
 _TASKS_2D = {
     "camvid, Seq05VD": "CamVid, another video (FC-DenseNet103)",
@@ -62,7 +63,7 @@ def headline() -> str:
 
 
 def _pictures() -> Iterator[tuple[str, Mapping[str, Score]]]:
-    rows = beyond.unpack(beyond.MEASURED)
+    rows = unpack_rows(MEASURED)
     first = rows[(rows["split"] == 0) & (rows["region"] == "all")]
     for part, title in _TASKS_2D.items():
         own = first[first["part"] == part]

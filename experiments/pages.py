@@ -14,6 +14,7 @@ from experiments.archive import unpack
 from experiments.camvid.table import tables
 from experiments.coco.__main__ import published
 from experiments.passes import table as passes
+from experiments.rows import unpack_rows
 from segcal.files import staged_file
 
 FOLDER = Path(__file__).parents[1] / "docs" / "results"
@@ -28,7 +29,7 @@ def _camvid() -> str:
 
 
 def _passes() -> str:
-    return passes.tables(passes.unpack())
+    return passes.tables(unpack_rows(passes.MEASURED))
 
 
 PAGES: Mapping[str, Callable[[], str]] = {"camvid": _camvid, "voc": published, "passes": _passes}

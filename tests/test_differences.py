@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -13,6 +13,7 @@ import torch
 
 from segcal import Case, Results, create, evaluate
 from segcal.calibrators import Calibrator, LocalTemperatureScaling
+from segcal.functional.surfaces import Between, Form, surface_dice, surface_distances
 from segcal.losses import FocalLoss, MMCELoss
 
 PAGE = Path(__file__).parents[1] / "docs" / "guide" / "differences.md"
@@ -87,6 +88,14 @@ def check_patches() -> None:
     assert measured(patch_size=72).settings["patch_size"] == 72
 
 
+def check_surfaces() -> None:
+    one, other = (np.asarray(case.labels) for case in cases()[:2])
+    found = {of: next(iter(surface_distances(one, other, [1], of=of))) for of in get_args(Between)}
+    assert found["volumes"].both[1].sum() > found["surfaces"].both[1].sum()  # more points
+    share, equation = (surface_dice(found["surfaces"], 0.5, form=form) for form in get_args(Form))
+    assert equation == pytest.approx(2 * share / (1 + share))
+
+
 def check_test() -> None:
     results = evaluate(cases(), {"UC": None, "TS": plain("ts")}, num_classes=3, repetitions=2)
     assert "Mann-Whitney" in results.table(reference="TS", test="paper").legend()
@@ -97,6 +106,8 @@ CHECKS: dict[str, Callable[[], object]] = {
     "sharpen=True": lambda: local(sharpen=True),
     'init="zeros"': lambda: local(init="zeros"),
     "root_offset=1": check_root_offset,
+    "image_channels=3": lambda: create("lts", num_classes=3, image_channels=3).tree,
+    "bounds=(1e-30, 1e30)": lambda: plain("ts", bounds=(1e-30, 1e30)),
     "fit": check_background,
     "background=0": check_background,
     'scope="one-vs-rest"': lambda: plain("isotonic", scope="one-vs-rest"),
@@ -104,9 +115,12 @@ CHECKS: dict[str, Callable[[], object]] = {
     "FocalLoss(gamma=1)": check_losses,
     "MMCELoss(1.0, squared=True)": check_losses,
     'form="equations"': check_form,
+    'ace_edges="image"': lambda: measured(ace_edges="image"),
     'patch_rule="paper"': check_patches,
     "patch_size=72": check_patches,
     "boundary_ball=True": lambda: measured(boundary_ball=True),
+    'of="volumes"': check_surfaces,
+    'form="equation"': check_surfaces,
     "--test paper": check_test,
     'results.table(test="paper")': check_test,
 }

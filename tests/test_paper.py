@@ -24,11 +24,11 @@ Sec. 3.3: TS | segcal.calibrators.temperature.TemperatureScaling
     calibrators/test_temperature_scaling.py::test_agrees_with_scipy
 Sec. 3.3: IBTS | segcal.calibrators.image_based.ImageTemperatureScaling
     calibrators/test_local.py::test_ibts_finds_one_temperature_per_image_and_ts_cannot
-Sec. 3.3: LTS | segcal.calibrators.local.LocalTemperatureScaling
+Sec. 3.4: LTS | segcal.calibrators.local.LocalTemperatureScaling
     calibrators/test_local.py::test_lts_finds_a_smooth_field_and_corrects_the_worst_patch
 App. B: the tree | segcal.calibrators.shared.tree.TemperatureTree
     calibrators/test_local.py::test_the_fused_tree_is_the_papers
-App. B: schedule | segcal.calibrators.local.LocalTemperatureScaling
+App. C: schedule | segcal.calibrators.local.LocalTemperatureScaling
     calibrators/test_local.py::test_the_preset_of_the_paper_is_what_the_paper_does
 Lemma 1 | segcal.functional.temperature.likelihood
     functional/test_theorems.py::test_lemma_1_weighted_logits_are_monotone_and_bounded
@@ -42,10 +42,12 @@ Theorem 3 | segcal.functional.temperature.optimal_inverse_temperature
     functional/test_theorems.py::test_theorem_3_least_entropy_among_temperatures
 Theorem 4 | segcal.functional.temperature.optimal_inverse_temperature
     functional/test_theorems.py::test_theorem_4_nll_and_entropy_meet
-App. D: over-, underconfidence and balance | segcal.evaluation.diagnosis.diagnose
+App. E: over-, underconfidence and balance | segcal.evaluation.diagnosis.diagnose
     evaluation/test_diagnosis.py::test_worked_by_hand
 Sec. 3.5: NLL and entropy meet at the best temperature | segcal.evaluation.diagnosis.diagnose
     evaluation/test_diagnosis.py::test_scores_at_their_best_temperature_are_balanced
+Figs. 1 and 2, App. D, G and I: figures | segcal.report.figures.write_figure
+    report/test_figures.py::test_every_kind
 Fig. 1: best temperatures | segcal.oracle.oracle_temperature
     test_oracle.py::test_images_and_data_set_agree_with_golden_sections
 Sec. 4: ECE, MCE, SCE, ACE | segcal.evidence.statistic.Evidence
@@ -66,7 +68,7 @@ Fig. 2: reliability diagrams | segcal.evidence.statistic.Evidence
     evidence/test_statistic.py::test_the_curve_agrees_with_loops
 Fig. 2: local reliability diagrams | segcal.evaluation.portraits
     evaluation/test_portraits.py::test_the_curves_agree_with_the_results
-App. G: patch sizes | segcal.evaluation.results.Results
+App. H: patch sizes | segcal.evaluation.results.Results
     evaluation/test_run.py::test_further_sizes_of_patches_are_as_if_measured_alone
 Sec. 4: Mann-Whitney U | segcal.statistics.significance
     statistics/test_significance.py::test_mann_whitney_by_hand
@@ -98,6 +100,18 @@ Tab. 3: every method on CamVid | experiments.camvid.__main__.main
     experiments/test_camvid.py::test_tables_are_made_of_what_is_there
 Tab. 1, 3: printed numbers | experiments.beside_paper.paper_numbers
     experiments/test_camvid.py::test_the_paper_is_transcribed_whole
+App. C: the loss is over All | segcal.calibrators.temperature.TemperatureScaling
+    test_differences.py::test_the_form_of_the_paper_is_there
+App. C: affine alignment | experiments.lpba40.preprocessing.affine_between
+    experiments/test_preprocessing.py::test_alignment_recovers_a_known_transform
+App. C: histogram equalisation | experiments.lpba40.preprocessing.equalised
+    experiments/test_preprocessing.py::test_equalisation_worked_by_hand
+App. C: 3D U-Net | segcal.networks.unet3d.unet3d
+    networks/test_unet3d.py::test_the_paper_s_network_has_the_channels_of_the_publication
+App. C: training patches with 5 % of foreground | experiments.lpba40.patches.ForegroundPatches
+    experiments/test_votenet.py::test_patches_have_a_twentieth_of_foreground
+App. C: schedule of VoteNet+ | experiments.multi_atlas.presets.PRESETS
+    experiments/test_multi_atlas.py::test_lpba40_follows_the_paper
 Sec. 4.3: U-Net, 72/40 tiles | experiments.lpba40.tiling.tiles_of
     experiments/test_tiling.py::test_the_paper_s_tiles_of_an_axis_of_181
 Sec. 4.3: folds | experiments.lpba40.recipes.PRESETS
@@ -114,6 +128,10 @@ Tab. 2: changed voxels | segcal.fusion.changes.voxel_changes
     fusion/test_voting.py::test_changes_by_hand
 Sec. 4.4: joint label fusion | segcal.fusion.joint_label_fusion_weights
     fusion/test_joint_label_fusion.py::test_closed_form_is_the_direct_solve
+App. K: deformable registration | segcal.fusion.registration.register
+    fusion/test_registration.py::test_registration_brings_labels_together
+App. K: weighted voting | segcal.fusion.voting.weighted_vote
+    fusion/test_voting.py::test_probability_is_the_share_of_the_weight
 Sec. 4.4: voting | segcal.fusion.majority_vote
     fusion/test_voting.py::test_votes_are_counted
 Tab. 2: surface distances | segcal.functional.surfaces

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -16,10 +17,11 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parents[1]))
 
 from experiments.archive import unpack  # noqa: E402
-from experiments.beyond import archive as beyond  # noqa: E402
+from experiments.beyond import table as beyond  # noqa: E402
 from experiments.camvid.table import both_forms  # noqa: E402
 from experiments.lpba40 import gathered as volumes  # noqa: E402
 from experiments.passes import table as passes  # noqa: E402
+from experiments.rows import unpack_rows  # noqa: E402
 
 KEEP = ("TS by class", "CTS", "CTS with classes", "CTS with pairs", "LTS", "LTS (preset paper)", "IBTS")
 KEEP += ("IBTS (preset paper)", "ETS", "CMSop", "auto", "IsoReg")
@@ -37,26 +39,24 @@ def main() -> None:
 
 def relative_2d() -> pd.DataFrame:
     """Return the NLL over all pixels, in % of that of TS, by method and task, for the splits that each method has."""
-    rows = beyond.unpack(beyond.MEASURED)
-    rows = rows[(rows["metric"] == "nll") & (rows["region"] == "all")].dropna(subset="value")
-    sums = rows.assign(total=rows["value"] * rows["pixels"]).groupby(["part", "split", "method"])[["total", "pixels"]]
-    nll = (sums.sum()["total"] / sums.sum()["pixels"]).unstack("method")
-    change = 100 * (nll.div(nll["TS"], axis=0) - 1)
     titles = {"camvid, 0001TP": "CamVid, val to 0001TP", "camvid, Seq05VD": "CamVid, val to Seq05VD", "voc": "VOC"}
     titles |= {"camvid-0001TP": "CamVid, within 0001TP", "camvid-Seq05VD": "CamVid, within Seq05VD"}
-    return change.groupby("part").mean().rename(index=titles).T
+    return relative(unpack_rows(beyond.MEASURED), titles)
 
 
 def relative_passes() -> pd.DataFrame:
     """Return the NLL over all pixels, in % of that of TS, by method and task."""
-    rows = passes.unpack()
-    rows = rows[(rows["metric"] == "nll") & (rows["region"] == "all") & (rows["part"] != "mouse")].dropna(
-        subset="value"
-    )
-    sums = rows.assign(total=rows["value"] * rows["pixels"]).groupby(["part", "split", "method"])[["total", "pixels"]]
+    rows = unpack_rows(passes.MEASURED)
+    return relative(rows[rows["part"] != "mouse"], passes.TITLES)
+
+
+def relative(rows: pd.DataFrame, titles: Mapping[str, str]) -> pd.DataFrame:
+    """Return the mean over splits of the NLL over all pixels, in % of that of TS, by method and task."""
+    own = rows[(rows["metric"] == "nll") & (rows["region"] == "all")].dropna(subset="value")
+    sums = own.assign(total=own["value"] * own["pixels"]).groupby(["part", "split", "method"])[["total", "pixels"]]
     nll = (sums.sum()["total"] / sums.sum()["pixels"]).unstack("method")
     change = 100 * (nll.div(nll["TS"], axis=0) - 1)
-    return change.groupby("part").mean().rename(index=passes.TITLES).T
+    return change.groupby("part").mean().rename(index=titles).T
 
 
 def relative_3d() -> pd.DataFrame:

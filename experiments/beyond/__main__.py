@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
 from pathlib import Path
 
-from experiments.beyond.archive import MEASURED, pack
 from experiments.beyond.measure import measure
 from experiments.beyond.methods import METHODS, Training
-from experiments.beyond.processes import chosen_tasks, measure_in_processes
-from experiments.beyond.table import gathered, print_tables
+from experiments.beyond.splits import Task, chosen_tasks
+from experiments.beyond.table import COLUMNS, MEASURED, gathered, tables
+from experiments.command import given, parser_of, show, status_of
+from experiments.processes import work_on
+from experiments.rows import pack_rows, unpack_rows
 from segcal.types import InputError
 
 SIZES = (2, 5, 10, 25, 50)
@@ -25,41 +28,32 @@ SIZES = (2, 5, 10, 25, 50)
 def main(arguments: list[str] | None = None) -> int:
     """Do the stage asked for."""
     options = _parser().parse_args(arguments)
-    try:
-        if options.stage == "table":
-            print_tables(options.out)
-        elif options.out is None:
-            raise InputError("give the folder of the results with --out")
-        elif options.stage == "archive":
-            pack(gathered(options.out), MEASURED)
-        else:
-            _run(options)
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return status_of(lambda: _run(options))
 
 
 def _run(options: argparse.Namespace) -> None:
+    if options.stage == "table":
+        show(tables(unpack_rows(MEASURED) if options.out is None else gathered(options.out)), options.out)
+    elif options.stage == "archive":
+        pack_rows(gathered(given(options.out, "--out")), MEASURED, COLUMNS)
+    else:
+        _measure(given(options.out, "--out"), options)
+
+
+def _measure(out: Path, options: argparse.Namespace) -> None:
     if options.voc is None and options.camvid is None:
         raise InputError("give the folder of VOC's scores with --voc or that of CamVid with --camvid")
-    tasks, training = chosen_tasks(options), Training(options.epochs, options.crop, options.device)
-    items = [
-        (place, images, method)
-        for place, task in enumerate(tasks)
-        for images in sorted({min(size, len(task.fit)) for size in (*options.sizes, len(task.fit))}, reverse=True)
-        for method in options.methods
-    ]
-    if options.processes == 1:
-        for place, images, method in items:
-            measure(tasks[place], images, method, options.out, training)
-        return
-    measure_in_processes(options, items, training)
+    training = Training(options.epochs, options.crop, options.device)
+
+    def items(task: Task) -> list[tuple[int, str, Path, Training]]:
+        sizes = {min(size, len(task.fit)) for size in (*options.sizes, len(task.fit))}
+        return [(size, method, out, training) for size in sorted(sizes, reverse=True) for method in options.methods]
+
+    work_on(partial(chosen_tasks, options), items, measure, processes=options.processes)
 
 
 def _parser() -> argparse.ArgumentParser:
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(prog="python -m experiments.beyond", description=__doc__, formatter_class=raw)
+    parser = parser_of("beyond", __doc__)
     parser.add_argument("stage", choices=("run", "table", "archive"))
     parser.add_argument("--out", type=Path, help="folder of the results; without it, `table` prints the published ones")
     parser.add_argument("--voc", type=Path, help="folder that holds logits, labels and images")

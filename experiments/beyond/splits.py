@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,6 +41,20 @@ class Task:
     def part_of(self, case: str) -> str:
         """Return the part of the data that a measured case belongs to: its video, where there are several."""
         return f"camvid, {sequence_of(case)}" if self.data == "camvid" else self.data
+
+
+def chosen_tasks(options: argparse.Namespace) -> list[Task]:
+    """Return the tasks of the data that were asked for, split by split."""
+    return [task for task in _tasks(options) if not options.data or task.data in options.data]
+
+
+def _tasks(options: argparse.Namespace) -> Iterator[Task]:
+    if options.voc is not None:
+        yield from voc_tasks(options.voc, options.splits)
+    if options.camvid is not None:
+        if options.logits is None:
+            raise InputError("give the folder of a job of experiments.camvid, which holds its logits, with --logits")
+        yield from camvid_tasks(options.camvid, options.logits, options.splits)
 
 
 def voc_tasks(root: Path, count: int) -> Iterator[Task]:

@@ -9,14 +9,16 @@ import numpy as np
 import pandas as pd
 
 from experiments.beside_paper import lines
-from experiments.beyond.archive import MEASURED, unpack
 from experiments.beyond.measure import finished
 from experiments.beyond.methods import METHODS
-from segcal.files import staged_file
 from segcal.statistics import bootstrap_interval, clusters_of
 from segcal.tables import CALIBRATION, REGIONS
 from segcal.types import Array, InputError
 
+MEASURED = Path(__file__).with_name("measured.csv.xz")
+"""The published measurements, an archive of `experiments.rows`."""
+COLUMNS = [("nll", "all"), ("brier", "all"), *((metric, region) for metric in CALIBRATION for region in REGIONS)]
+"""Metrics and regions of the tables."""
 _OVER_PIXELS = ("nll", "brier")
 _COMPARED = (
     ("nll", "all"),
@@ -35,15 +37,6 @@ _TITLES = {
     "voc": "VOC",
 }
 _NAMES = {"nll": "NLL", "brier": "Brier score", "ece": "ECE", "sce": "SCE"}
-
-
-def print_tables(out: Path | None) -> None:
-    """Print every table that the finished work gives, and write them to `tables.md`; by default the published ones."""
-    text = tables(unpack(MEASURED) if out is None else gathered(out))
-    if out is not None:
-        with staged_file(out / "tables.md") as file:
-            file.write_text(text + "\n", encoding="utf-8")
-    print(text)
 
 
 def gathered(out: Path) -> pd.DataFrame:

@@ -13,13 +13,13 @@ from experiments.camvid.calibrate import calibrate
 from experiments.camvid.jobs import LOSSES, PRESETS, Job, Recipe
 from experiments.camvid.network import OutOfTimeError, check_recipe, predict, train_network
 from experiments.camvid.protocols import PROTOCOLS
-from experiments.camvid.study import draw, study
-from experiments.camvid.table import print_tables
+from experiments.camvid.study import study
+from experiments.camvid.table import tables
+from experiments.command import given, parser_of, show, status_of
 from experiments.datasets.camvid import Split, open_camvid
 from segcal.statistics import TESTS
-from segcal.types import InputError
 
-_STAGES = ("run", "train", "calibrate", "table", "study", "draw", "archive", "unpack")
+_STAGES = ("run", "train", "calibrate", "table", "study", "archive", "unpack")
 _MEASURED = Path(__file__).with_name("measured")
 _OVERRIDES = {
     "epochs": int,
@@ -37,39 +37,30 @@ def main(arguments: list[str] | None = None) -> int:
     """Do the stages asked for; what is done already is not done again."""
     options = _parser().parse_args(arguments)
     try:
-        _run(options)
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        return status_of(lambda: _run(options))
     except OutOfTimeError as stop:
         print(stop)
         return 3
-    return 0
 
 
 def _run(options: argparse.Namespace) -> None:
     out = Path(options.out)
     jobs = [Job(options.network, loss, seed) for seed in options.seed for loss in options.loss]
     if options.stage == "table":
-        print_tables(out, options.test)
+        show(tables(out, options.test), out)
     elif options.stage == "archive":
         for folder in sorted(path.parent for path in out.glob("*/training.json")):
             pack(folder, options.archives / f"{folder.name}.zip")
     elif options.stage == "unpack":
         for archive in sorted(options.archives.glob("*.zip")):
             unpack(archive, out / archive.stem)
-    elif options.stage == "draw":
-        for job in jobs:
-            print(f"{job.name}: drawn in '{draw(job, out)}'")
     else:
         _measure(jobs, out, options)
 
 
 def _measure(jobs: Sequence[Job], out: Path, options: argparse.Namespace) -> None:
-    if options.data is None:
-        raise InputError("give the folder of CamVid with --data")
     splits: tuple[Split, ...] = ("train", "val", "test") if options.stage in ("run", "train") else ("val", "test")
-    data, recipe = open_camvid(options.data, splits), _recipe(options)
+    data, recipe = open_camvid(given(options.data, "--data"), splits), _recipe(options)
     if recipe.frames is None:
         data.require_published()
     for job in jobs:
@@ -94,9 +85,9 @@ def _recipe(options: argparse.Namespace) -> Recipe:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m experiments.camvid", description=__doc__)
+    parser = parser_of("camvid", __doc__)
     parser.add_argument("stage", choices=_STAGES, help="run: train, then calibrate; archive, unpack: the measurements")
-    parser.add_argument("--data", help="folder with train, trainannot, val, valannot, test and testannot")
+    parser.add_argument("--data", type=Path, help="folder with train, trainannot, val, valannot, test and testannot")
     parser.add_argument("--out", required=True, help="folder of the results; each job has one of its own in it")
     parser.add_argument("--network", choices=("56", "67", "103", "tiny"), default="103", help="layers of FC-DenseNet")
     parser.add_argument("--loss", choices=tuple(LOSSES), nargs="+", default=["ce"])

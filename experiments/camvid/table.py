@@ -12,7 +12,7 @@ from experiments.camvid.network import LOG, LOGITS, read_quality
 from experiments.camvid.protocols import PROTOCOLS, Protocol
 from experiments.datasets.camvid import sequence_of
 from segcal.evaluation.results import Results
-from segcal.files import read_json, staged_file
+from segcal.files import read_json
 from segcal.statistics import Test
 from segcal.types import InputError
 
@@ -21,14 +21,6 @@ _IN_BOTH = ("IBTS", "LTS", "LTS floored")
 _REFERENCES = ("FL+LTS", "LTS", "LTS" + AS_PRINTED, "MMCE+LTS")
 """Methods that the others are tested against, the first that is there, as in the paper."""
 _CHOICES = {"best_epoch": "epoch", "share": "share of the tree"}
-
-
-def print_tables(out: Path, test: Test = "wilcoxon") -> None:
-    """Print every table that the finished jobs give, and write them to `tables.md`."""
-    text = tables(out, test)
-    with staged_file(out / "tables.md") as file:
-        file.write_text(text + "\n", encoding="utf-8")
-    print(text)
 
 
 def tables(out: Path, test: Test = "wilcoxon") -> str:

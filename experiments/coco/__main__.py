@@ -24,6 +24,7 @@ from experiments import archive as archives
 from experiments.begun import check_unchanged
 from experiments.beside_paper import AS_PRINTED, markdown, pooled
 from experiments.coco.networks import load_network
+from experiments.command import given, parser_of, status_of
 from experiments.datasets.coarse import CoarseFolder, open_coarse
 from experiments.datasets.coco import SIZES, Coco, open_coco
 from experiments.datasets.splits import shuffled_parts
@@ -49,12 +50,8 @@ _ABOUT: dict[str, Any] = {"num_classes": len(CLASSES), "ignore_index": VOID, "ba
 def main(arguments: list[str] | None = None) -> int:
     """Do the stage asked for."""
     options = _parser().parse_args(arguments)
-    try:
-        {"predict": predict, "measure": measure, "archive": archive, "table": table}[options.stage](options)
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    stage = {"predict": predict, "measure": measure, "archive": archive, "table": table}[options.stage]
+    return status_of(lambda: stage(options))
 
 
 def archive(options: argparse.Namespace) -> None:
@@ -62,7 +59,7 @@ def archive(options: argparse.Namespace) -> None:
     if options.name is None:
         raise InputError("give the name of the archive with --name")
     MEASURED.mkdir(exist_ok=True)
-    archives.pack(_out(options), MEASURED / f"{options.name}.zip")
+    archives.pack(given(options.out, "--out"), MEASURED / f"{options.name}.zip")
 
 
 def table(options: argparse.Namespace) -> None:
@@ -94,12 +91,6 @@ def tables_of(out: Path, beside: str | None = None, test: Test = "wilcoxon") -> 
     return "\n\n".join(parts)
 
 
-def _out(options: argparse.Namespace) -> Path:
-    if options.out is None:
-        raise InputError("give the folder of the results with --out")
-    return Path(options.out)
-
-
 def predict(options: argparse.Namespace) -> None:
     """Write the coarse logits and the labels of every picture; one that is there already is not computed again."""
     if (options.coco is None) == (options.voc is None):
@@ -107,8 +98,8 @@ def predict(options: argparse.Namespace) -> None:
     if options.network is None:
         raise InputError("give the network with --network, such as torchvision:fcn_resnet101")
     data: Coco | Voc = open_coco(options.coco) if options.coco else open_voc(options.voc)
-    network, device, out = load_network(options.network, options.weights), choose_device(options.device), _out(options)
-    network.to(device)
+    out, device = given(options.out, "--out"), choose_device(options.device)
+    network = load_network(options.network, options.weights).to(device)
     _keep_network(out, {"network": options.network, "weights": options.weights})
     for part in ("logits", "labels"):
         (out / part).mkdir(parents=True, exist_ok=True)
@@ -139,9 +130,7 @@ def _keep_network(out: Path, mine: dict[str, str | None]) -> None:
 
 def measure(options: argparse.Namespace) -> None:
     """Fit every method on one part of the cases, choose by a second, measure on a third, and print the table."""
-    if options.data is None:
-        raise InputError("give the folder that holds logits, labels and images with --data")
-    cases, out = open_coarse(options.data, images=options.images), _out(options)
+    out, cases = given(options.out, "--out"), open_coarse(given(options.data, "--data"), images=options.images)
     names = shuffled_parts(cases.names, options.sizes, seed=options.seed)
     fit, check, test = (cases.subset(part) for part in names)
     training = {"epochs": options.epochs, "crop": options.crop, "seed": options.seed, "cache_bytes": 4 << 30}
@@ -191,8 +180,7 @@ def _check_deployed(model: CalibratedModel, cases: CoarseFolder) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(prog="python -m experiments.coco", description=__doc__, formatter_class=raw)
+    parser = parser_of("coco", __doc__)
     parser.add_argument("stage", choices=("predict", "measure", "archive", "table"))
     parser.add_argument("--out", type=Path, help="folder of the scores (predict) or results (others)")
     parser.add_argument("--name", help="archive: name of the archive")
@@ -202,7 +190,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--coco", help="predict: folder that holds val2017 and annotations")
     parser.add_argument("--voc", help="predict: folder VOC2012 that holds JPEGImages, SegmentationClass and ImageSets")
     parser.add_argument("--limit", type=int, help="predict: only the first pictures")
-    parser.add_argument("--data", help="measure: folder that holds logits, labels and images")
+    parser.add_argument("--data", type=Path, help="measure: folder that holds logits, labels and images")
     parser.add_argument("--images", help="measure: folder of the pictures, if they are elsewhere")
     parser.add_argument("--sizes", type=int, nargs=3, default=SIZES, help="measure: pictures to fit, choose, measure")
     parser.add_argument("--methods", nargs="+", choices=tuple(NAMES), default=tuple(NAMES))

@@ -14,7 +14,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from segcal.data.io.formats import IMAGES, LABELS, extension_of
+from experiments.datasets.files import by_name
+from segcal.data.io.formats import IMAGES, LABELS
 from segcal.data.io.pictures import read_image_picture, read_label_picture
 from segcal.types import Array, Case, InputError
 
@@ -145,18 +146,8 @@ def time_groups(names: Sequence[str], count: int) -> dict[str, str]:
 
 
 def _pairs(root: Path, split: Split) -> dict[str, tuple[Path, Path]]:
-    images, labels = _by_name(root / split, IMAGES), _by_name(root / f"{split}annot", LABELS)
+    images, labels = by_name(root / split, IMAGES, DOWNLOAD), by_name(root / f"{split}annot", LABELS, DOWNLOAD)
     for name in sorted(images.keys() ^ labels.keys()):
         missing = root / (f"{split}annot" if name in images else split) / name
         raise InputError(f"'{missing}' is missing (.png, or another picture), while its partner is there; {DOWNLOAD}")
     return {name: (images[name], labels[name]) for name in sorted(images)}
-
-
-def _by_name(folder: Path, among: Sequence[str]) -> dict[str, Path]:
-    if not folder.is_dir():
-        raise InputError(f"'{folder}' is missing; {DOWNLOAD}")
-    endings = {path: extension_of(path, among) for path in folder.iterdir()}
-    found = {path.name[: -len(end)]: path for path, end in endings.items() if end}
-    if not found:
-        raise InputError(f"'{folder}' holds no pictures; {DOWNLOAD}")
-    return found

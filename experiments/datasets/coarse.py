@@ -11,9 +11,12 @@ import numpy as np
 import torch
 from torch.nn import functional as F  # noqa: N812  (the name it has everywhere)
 
-from segcal.data.io.formats import IMAGES, extension_of, format_of
+from experiments.datasets.files import by_name
+from segcal.data.io.formats import IMAGES, format_of
 from segcal.data.io.pictures import read_image_picture, read_label_picture
 from segcal.types import Array, Case, InputError
+
+_HINT = "give a folder that holds logits, labels and images"
 
 
 @dataclass(frozen=True)
@@ -56,9 +59,9 @@ def open_coarse(root: str | Path, *, images: str | Path | None = None) -> Coarse
     """Look for the cases of `logits/`; each must have its labels in `labels/` and its picture in `images`."""
     folder = Path(root)
     found = {
-        "logits": _by_name(folder / "logits", (".npz", ".npy")),
-        "labels": _by_name(folder / "labels", (".png",)),
-        "images": _by_name(folder / "images" if images is None else Path(images), IMAGES),
+        "logits": by_name(folder / "logits", (".npz", ".npy"), _HINT),
+        "labels": by_name(folder / "labels", (".png",), _HINT),
+        "images": by_name(folder / "images" if images is None else Path(images), IMAGES, _HINT),
     }
     for name in found["logits"]:
         for what in ("labels", "images"):
@@ -73,10 +76,3 @@ def interpolated(logits: Array, size: Sequence[int]) -> Array:
     if wide.shape[1:] == tuple(size):
         return wide.numpy()
     return F.interpolate(wide[None], size=tuple(size), mode="bilinear", align_corners=False)[0].numpy()
-
-
-def _by_name(folder: Path, among: Sequence[str]) -> dict[str, Path]:
-    if not folder.is_dir():
-        raise InputError(f"'{folder}' is missing; give a folder that holds logits, labels and images")
-    endings = {path: extension_of(path, among) for path in sorted(folder.iterdir())}
-    return {path.name[: -len(end)]: path for path, end in endings.items() if end}

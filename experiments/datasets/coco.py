@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from experiments.datasets.splits import shuffled_parts
 from experiments.datasets.voc import CLASSES, VOID
 from segcal.data.io.pictures import read_image_picture
 from segcal.files import read_json
@@ -25,7 +24,7 @@ DOWNLOAD = (
     "which then holds val2017 and annotations"
 )
 SIZES = (3500, 500, 1000)
-"""Sizes of the paper's parts of val2017: to fit on, to choose the epoch by, to measure."""
+"""Sizes of the paper's parts of val2017: to fit on, to choose the epoch by, to measure. It does not say which."""
 
 _NAMES = {
     "aeroplane": "airplane",
@@ -90,11 +89,6 @@ def open_coco(root: str | Path, split: str = "val2017") -> Coco:
             annotations.setdefault(names[entry["image_id"]], []).append(outline)
     sizes = {names[entry["id"]]: (int(entry["height"]), int(entry["width"])) for entry in content["images"]}
     return Coco(dict(sorted(pictures.items())), sizes, annotations)
-
-
-def calibration_split(names: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-    """The paper's 3,500, 500 and 1,000 pictures; it does not say which, these are `shuffled_parts` of seed 0."""
-    return shuffled_parts(names, SIZES)
 
 
 def mask_of(outline: Any, size: tuple[int, int]) -> Array:

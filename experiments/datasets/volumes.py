@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from segcal.data.io.formats import extension_of
+from experiments.datasets.files import by_name
 from segcal.data.io.nifti import check_same_place, read_volume
 from segcal.types import Array, InputError
 
@@ -34,14 +34,12 @@ class VolumeFolder:
         classes: Names of the classes, background first.
         values: The value that stands for each class in the files; None where they are 0..L-1.
         stray: Whether other values in the files count as background; they are an error if not.
-        groups: Subject or cohort of each volume, where volumes belong together.
     """
 
     files: Mapping[str, tuple[Path, Path]]
     classes: tuple[str, ...]
     values: tuple[int, ...] | None = None
     stray: bool = False
-    groups: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -86,21 +84,11 @@ def classes_of(stored: Array, values: Sequence[int], *, stray: bool = False, pat
 
 def pairs_of(images: Path, labels: Path, *, hint: str) -> dict[str, tuple[Path, Path]]:
     """Return image and labels of each volume of two folders, by name; every image must have labels."""
-    found = [_by_name(folder, hint) for folder in (images, labels)]
+    found = [by_name(folder, _NIFTI, hint) for folder in (images, labels)]
     for name in found[0]:
         if name not in found[1]:
             raise InputError(f"'{labels}' must hold the labels of '{name}', and does not; {hint}")
-    if not found[0]:
-        raise InputError(f"'{images}' must hold NIfTI volumes, got none; {hint}")
     return {name: (found[0][name], found[1][name]) for name in found[0]}
-
-
-def _by_name(folder: Path, hint: str) -> dict[str, Path]:
-    if not folder.is_dir():
-        raise InputError(f"'{folder}' is missing; {hint}")
-    # macOS leaves files called ._NAME beside those of an archive
-    endings = {path: extension_of(path, _NIFTI) for path in sorted(folder.iterdir()) if path.name[0] != "."}
-    return {path.name[: -len(end)]: path for path, end in endings.items() if end}
 
 
 def _listed(values: Sequence[int]) -> str:

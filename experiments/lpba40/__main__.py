@@ -12,13 +12,13 @@ import argparse
 import sys
 from pathlib import Path
 
+from experiments.command import given, parser_of, show, status_of
 from experiments.lpba40.calibrate import METHODS
-from experiments.lpba40.gathered import MEASURED, gather, pack
+from experiments.lpba40.gathered import MEASURED, gather, pack, unpack
 from experiments.lpba40.recipes import PRESETS
-from experiments.lpba40.running import given, run_networks
-from experiments.lpba40.table import print_tables
+from experiments.lpba40.running import run_networks
+from experiments.lpba40.table import tables
 from segcal.statistics import TESTS
-from segcal.types import InputError
 
 _STAGES = ("prepare", "run", "train", "predict", "calibrate", "table", "archive")
 
@@ -26,17 +26,13 @@ _STAGES = ("prepare", "run", "train", "predict", "calibrate", "table", "archive"
 def main(arguments: list[str] | None = None) -> int:
     """Run a stage; return the exit status."""
     options = _parser().parse_args(arguments)
-    try:
-        _run(options)
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return status_of(lambda: _run(options))
 
 
 def _run(options: argparse.Namespace) -> None:
     if options.stage == "table":
-        print_tables(options.out, options.test)
+        done = unpack(MEASURED) if options.out is None else gather(options.out)
+        show(tables(done, options.test), options.out)
     elif options.stage == "archive":
         for measured in gather(given(options.out, "--out")):
             pack(measured, MEASURED / f"{measured.job.name}.zip")
@@ -51,8 +47,7 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(prog="python -m experiments.lpba40", description=__doc__, formatter_class=raw)
+    parser = parser_of("lpba40", __doc__)
     parser.add_argument(
         "stage",
         choices=_STAGES,

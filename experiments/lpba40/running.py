@@ -6,19 +6,19 @@ In a module of its own, because processes that are spawned import what they run,
 from __future__ import annotations
 
 import argparse
-import os
-from concurrent.futures import ProcessPoolExecutor, as_completed
+import json
+from concurrent.futures import as_completed
+from dataclasses import asdict
 from itertools import product
-from multiprocessing import get_context
 from pathlib import Path
 
-import torch
-
-from experiments.datasets.splits import NestedFold, check_leaks, to_json
+from experiments.command import given
+from experiments.datasets.splits import NestedFold
 from experiments.lpba40.calibrate import calibrate
 from experiments.lpba40.network import predict, train_network
 from experiments.lpba40.prepared import PreparedFolder
 from experiments.lpba40.recipes import Job
+from experiments.processes import spawned
 from segcal.files import read_json, staged_file, write_json
 from segcal.types import InputError
 
@@ -36,9 +36,7 @@ def run_networks(options: argparse.Namespace) -> None:
             for half, method in product(range(len(nested.calibration)), _methods(options)):
                 _run_method(options, job, fold, half, method)
         return
-    # spawned, since neither CUDA nor the threads of PyTorch survive a fork
-    threads = max(1, (os.cpu_count() or 1) // options.processes)
-    with ProcessPoolExecutor(options.processes, get_context("spawn"), torch.set_num_threads, (threads,)) as pool:
+    with spawned(options.processes) as pool:
         networks = {pool.submit(_run_network, options, *place): place for place in folds}
         measured = []
         for network in as_completed(networks):
@@ -53,11 +51,15 @@ def run_networks(options: argparse.Namespace) -> None:
 
 
 def _split(job: Job, options: argparse.Namespace) -> tuple[NestedFold, ...]:
-    """Return the split of a job, checked, and written beside its results."""
-    out, data = given(options.out, "--out"), _data(job, options)
-    split = job.split(data.names)
-    check_leaks(split)
-    _keep_split(out / job.name / _SPLIT, to_json(split))
+    """Return the split of a job, which is written beside its results, or is the one that they were made with."""
+    path = given(options.out, "--out") / job.name / _SPLIT
+    split = job.split(_data(job, options).names)
+    content = [asdict(fold) for fold in split]
+    if not path.exists():
+        with staged_file(path) as file:
+            write_json(file, content)
+    elif read_json(path) != json.loads(json.dumps(content)):
+        raise InputError(f"'{path}' holds another split of these volumes; give another --out")
     return split
 
 
@@ -87,26 +89,3 @@ def _scratch(options: argparse.Namespace) -> Path:
 
 def _data(job: Job, options: argparse.Namespace) -> PreparedFolder:
     return PreparedFolder(given(options.prepared, "--prepared"), job.recipe.data)
-
-
-def _keep_split(path: Path, content: object) -> None:
-    """Write the split beside the results, or check that what is there was made with the same one."""
-    if not path.exists():
-        with staged_file(path) as file:
-            write_json(file, content)
-    elif read_json(path) != _as_json(content):
-        raise InputError(f"'{path}' holds another split of these volumes; give another --out")
-
-
-def _as_json(content: object) -> object:
-    """Return what reading back a JSON file of `content` gives: lists in place of tuples."""
-    if isinstance(content, dict):
-        return {name: _as_json(value) for name, value in content.items()}
-    return [_as_json(value) for value in content] if isinstance(content, list | tuple) else content
-
-
-def given(path: Path | None, option: str) -> Path:
-    """Return a folder that a stage needs; raise if it was not given."""
-    if path is None:
-        raise InputError(f"this stage needs the folder {option}; give it")
-    return path

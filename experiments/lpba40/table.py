@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,27 +11,14 @@ import pandas as pd
 
 from experiments.beside_paper import lines, markdown
 from experiments.lpba40.calibrate import METHODS, title_of
-from experiments.lpba40.gathered import MEASURED, Measured, gather, unpack
+from experiments.lpba40.gathered import Measured
 from experiments.lpba40.recipes import Job
 from segcal.evaluation.results import Results
-from segcal.files import staged_file
 from segcal.statistics import Test, bootstrap_interval
 from segcal.types import Array
 
 COLUMNS = (("nll", "all"), ("ece", "all"), ("ece", "boundary"), ("ece", "local-avg"), ("ece", "local-max"))
 _REFERENCE, _BASELINES = "LTS", ("TS", "LTS")
-
-
-def print_tables(out: Path | None, test: Test = "wilcoxon") -> None:
-    """Print every table that the finished work gives, and write them to `tables.md`; without a folder, the published.
-
-    Published tables are made from the archives that are kept beside this file.
-    """
-    text = tables(unpack(MEASURED) if out is None else gather(out), test)
-    if out is not None:
-        with staged_file(out / "tables.md") as file:
-            file.write_text(text + "\n", encoding="utf-8")
-    print(text)
 
 
 def tables(measured: Sequence[Measured], test: Test = "wilcoxon") -> str:

@@ -15,12 +15,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from experiments.begun import check_unchanged
+from experiments.command import parser_of, show, status_of
 from experiments.multi_atlas.calibrating import calibrate
 from experiments.multi_atlas.fusing import fuse
 from experiments.multi_atlas.learning import predict, train_network
 from experiments.multi_atlas.presets import PRESETS, Preset, small
 from experiments.multi_atlas.registering import register_all
-from experiments.multi_atlas.table import print_tables
+from experiments.multi_atlas.table import tables
 from experiments.multi_atlas.volumes import prepare, prepared_folds
 from segcal.files import read_json, staged_file, write_json
 from segcal.statistics import TESTS
@@ -33,12 +34,7 @@ _BEGUN = "preset.json"
 def main(arguments: list[str] | None = None) -> int:
     """Do the stages asked for."""
     options = _parser().parse_args(arguments)
-    try:
-        _run(options)
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return status_of(lambda: _run(options))
 
 
 def _run(options: argparse.Namespace) -> None:
@@ -64,7 +60,7 @@ def _run(options: argparse.Namespace) -> None:
         if "fuse" in wanted:
             fuse(out, fold, preset, processes=options.processes)
     if "table" in wanted and options.fold is None:
-        print_tables(out, options.test)
+        show(tables(out, options.test), out)
 
 
 def _wanted(stage: str) -> tuple[str, ...]:
@@ -92,9 +88,7 @@ def _check_begun(out: Path, preset: Preset) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.multi_atlas", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = parser_of("multi_atlas", __doc__)
     names = ("run", *STAGES, *(f"{stage}+" for stage in STAGES))
     parser.add_argument(
         "stage", choices=names, metavar="STAGE", help=f"run, or one of {', '.join(STAGES)}; + continues"

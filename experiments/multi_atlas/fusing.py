@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -19,6 +17,7 @@ from experiments.multi_atlas.calibrating import anatomical_regions, fitted, two_
 from experiments.multi_atlas.learning import fold_folder, read_logits, read_warps
 from experiments.multi_atlas.presets import Fold, Preset
 from experiments.multi_atlas.volumes import label_set, reader
+from experiments.processes import spawned
 from segcal.calibrators import Calibrator
 from segcal.files import staged_file
 from segcal.functional.surfaces import overlaps, segmentation_quality
@@ -52,14 +51,12 @@ def fuse(out: Path, fold: Fold, preset: Preset, *, processes: int) -> None:
     started = perf_counter()
     jobs = [(target, half) for half, (_, test) in enumerate(fold.halves) for target in test]
     work = partial(_rows_of, out=out, fold=fold, preset=preset, labels=label_set(out))
-    rows = []
     if processes == 1:
-        found = map(work, jobs)
-        rows = [row for part in found for row in part]
+        found = list(map(work, jobs))
     else:
-        # new interpreters, as a fork of a process that has used a GPU cannot be relied on
-        with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
-            rows = [row for part in pool.map(work, jobs) for row in part]
+        with spawned(processes) as pool:
+            found = list(pool.map(work, jobs))
+    rows = [row for part in found for row in part]
     with staged_file(path) as file:
         pd.DataFrame(rows, columns=COLUMNS).to_csv(file, index=False)
     print(f"fold {fold.number}: {len(jobs)} targets fused in {perf_counter() - started:.0f} s", flush=True)

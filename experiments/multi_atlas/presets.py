@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import NamedTuple
 
 from experiments.datasets.splits import shuffled_parts
+from experiments.lpba40.recipes import Data
 from experiments.lpba40.tiling import CENTRE, PATCH
 from segcal.fusion.registration import RegistrationSettings
 from segcal.fusion.warps import Pair
@@ -18,10 +18,8 @@ class Preset:
     """A data set with its split and its training.
 
     Args:
-        images: Folder of the images, inside the folder of the data; None for the layout of LPBA40, whose volumes are
-            aligned with a template and equalised.
-        labels: Folder of the labels; a label file has the name of its image.
-        sizes: Atlases, validation targets and test targets of a fold.
+        data: Data set; the volumes of LPBA40 are aligned with a template and equalised.
+        sizes: Atlases, validation targets and test targets of a fold, of the first volumes in alphabetical order.
         folds: 2 repeats the experiment with the roles of the two halves exchanged, which covers every volume.
         registration: How atlases are registered.
         features: Feature maps of VoteNet+ at full resolution.
@@ -36,8 +34,7 @@ class Preset:
         patch_size: Side of the Local patches, about a third of the volume as in the paper; None leaves Table 1 out.
     """
 
-    images: str | None
-    labels: str | None
+    data: Data
     sizes: tuple[int, int, int]
     folds: int
     registration: RegistrationSettings = field(default_factory=RegistrationSettings)
@@ -55,8 +52,7 @@ class Preset:
 
 PRESETS = {
     "lpba40": Preset(
-        None,
-        None,
+        "lpba40",
         (17, 3, 20),
         2,
         registration=RegistrationSettings(shrink=(4, 2, 1), iterations=(40, 20, 10)),
@@ -64,10 +60,9 @@ PRESETS = {
         batch_size=4,
         patch_size=72,
     ),
-    "hippocampus": Preset("imagesTr", "labelsTr", (17, 3, 20), 2),
+    "hippocampus": Preset("hippocampus", (17, 3, 20), 2),
     "mouse_brain": Preset(
-        "images",
-        "labels",
+        "mouse_brain",
         (6, 2, 9),
         1,
         registration=RegistrationSettings(shrink=(4, 2, 1), iterations=(40, 20, 10)),
@@ -122,15 +117,6 @@ class Fold(NamedTuple):
         middle = (len(self.test) + 1) // 2
         one, other = self.test[:middle], self.test[middle:]
         return (one, other), (other, one)
-
-
-def chosen_names(images: Path, preset: Preset) -> list[str]:
-    """The names of the volumes that the protocol uses: the first ones in alphabetical order."""
-    found = sorted(path.name.removesuffix(".nii.gz") for path in images.glob("*.nii.gz"))
-    count = sum(preset.sizes)
-    if len(found) < count:
-        raise InputError(f"'{images}' must hold at least {count} volumes *.nii.gz, got {len(found)}")
-    return found[:count]
 
 
 def folds_of(names: list[str], preset: Preset) -> list[Fold]:

@@ -13,7 +13,7 @@ from experiments.multi_atlas.calibrating import METHODS, OUTLINE
 from experiments.multi_atlas.fusing import BASELINES, BOUNDS, MEASURES
 from experiments.multi_atlas.registering import REPORT
 from segcal.evaluation.results import Results
-from segcal.files import read_json, staged_file
+from segcal.files import read_json
 from segcal.statistics import Test
 from segcal.statistics.bootstrap import bootstrap_interval
 from segcal.types import Array, InputError
@@ -43,15 +43,12 @@ _ACE = "ACE: the paper's columns for VoteNet+ have a form that is not known, so 
 _ORDER = (*BOUNDS, "UC", *METHODS.values(), *BASELINES)
 
 
-def print_tables(out: Path, test: Test = "wilcoxon") -> None:
-    """Print the tables of what is finished, and write them to `tables.md`."""
+def tables(out: Path, test: Test = "wilcoxon") -> str:
+    """Return the tables of what is finished as Markdown."""
     parts = [_facts(out), fusion_table(out), difference_table(out)]
     if (calibration := calibration_table(out, test)) is not None:
         parts.append(calibration)
-    text = "\n\n".join(parts)
-    with staged_file(out / "tables.md") as file:
-        file.write_text(text + "\n", encoding="utf-8")
-    print(text)
+    return "\n\n".join(parts)
 
 
 def read_measures(out: Path) -> pd.DataFrame:

@@ -10,12 +10,18 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
 from pathlib import Path
 
+import pandas as pd
+
+from experiments.command import given, parser_of, show, status_of
+from experiments.passes.measure import gathered, measure
 from experiments.passes.predict import predict_camvid, predict_volumes
-from experiments.passes.processes import measure_in_processes, volume_jobs
-from experiments.passes.table import pack, print_tables
-from segcal.types import InputError
+from experiments.passes.table import COLUMNS, MEASURED, tables
+from experiments.passes.tasks import Task, chosen_tasks, volume_jobs
+from experiments.processes import work_on
+from experiments.rows import pack_rows, unpack_rows
 
 _VOLUMES = ("hippocampus-200", "mouse", "hippocampus-mirrored")
 
@@ -23,34 +29,43 @@ _VOLUMES = ("hippocampus-200", "mouse", "hippocampus-mirrored")
 def main(arguments: list[str] | None = None) -> int:
     """Do the stage asked for."""
     options = _parser().parse_args(arguments)
-    try:
-        if options.stage == "table":
-            print_tables(options.out)
-        elif options.out is None:
-            raise InputError("give the folder of the results with --out")
-        elif options.stage == "archive":
-            pack(options.out)
-        elif options.stage == "predict":
-            _predict(options)
-        else:
-            measure_in_processes(options)
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return status_of(lambda: _run(options))
 
 
-def _predict(options: argparse.Namespace) -> None:
+def _run(options: argparse.Namespace) -> None:
+    if options.stage == "table":
+        show(tables(unpack_rows(MEASURED) if options.out is None else gathered(options.out)[0]), options.out)
+    elif options.stage == "archive":
+        _archive(given(options.out, "--out"))
+    elif options.stage == "predict":
+        _predict(given(options.out, "--out"), given(options.weights, "--weights"), options)
+    else:
+        _measure(given(options.out, "--out"), options)
+
+
+def _archive(out: Path) -> None:
+    """Keep what the tables are made from beside the experiment; other tasks stay as they are."""
+    known, (own, _) = unpack_rows(MEASURED), gathered(out)
+    pack_rows(pd.concat([known[~known["part"].isin(own["part"])], own[known.columns]]), MEASURED, COLUMNS)
+
+
+def _predict(out: Path, weights: Path, options: argparse.Namespace) -> None:
     if options.camvid is not None:
-        for path in sorted(options.weights.glob("fc-densenet*-ce-*")):
-            predict_camvid(path, options.camvid, options.out, options.device, options.every)
+        for path in sorted(weights.glob("fc-densenet*-ce-*")):
+            predict_camvid(path, options.camvid, out, options.device, options.every)
     for job in volume_jobs(options):
-        predict_volumes(job, options.weights, options.prepared, options.out, options.device, options.fold)
+        predict_volumes(job, weights, options.prepared, out, options.device, options.fold)
+
+
+def _measure(out: Path, options: argparse.Namespace) -> None:
+    def items(task: Task) -> list[tuple[str, Path]]:
+        return [(name, out) for name in task.rows if not options.methods or name in options.methods]
+
+    work_on(partial(chosen_tasks, options), items, measure, processes=options.processes)
 
 
 def _parser() -> argparse.ArgumentParser:
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(prog="python -m experiments.passes", description=__doc__, formatter_class=raw)
+    parser = parser_of("passes", __doc__)
     parser.add_argument("stage", choices=("predict", "measure", "table", "archive"))
     parser.add_argument("--out", type=Path, help="folder of the results; without it, `table` prints the published ones")
     parser.add_argument(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import lzma
 from collections.abc import Sequence
-from io import StringIO
 from pathlib import Path
 
 import numpy as np
@@ -12,16 +10,13 @@ import pandas as pd
 
 from experiments.beside_paper import lines
 from experiments.beyond.table import difference, mean_value
-from experiments.passes.measure import gathered
 from experiments.passes.sets import CHAINS, FREE, MEAN_ROWS, OTHERS, POOL, SETS, methods
-from segcal.files import staged_file
 from segcal.text import counted
-from segcal.types import InputError
 
 MEASURED = Path(__file__).with_name("measured.csv.xz")
-_KEYS = ["part", "split", "images", "method", "case", "group", "changed", "seconds"]
-_COLUMNS = tuple((metric, region) for region in ("all", "boundary") for metric in ("nll", "brier", "ece"))
-_UNIT = 1e6
+"""The published measurements, an archive of `experiments.rows`."""
+COLUMNS = tuple((metric, region) for region in ("all", "boundary") for metric in ("nll", "brier", "ece"))
+"""Metrics and regions of the tables."""
 TITLES = {
     "camvid, 0001TP": "CamVid, `val` to 0001TP",
     "camvid, Seq05VD": "CamVid, `val` to Seq05VD",
@@ -32,39 +27,6 @@ TITLES = {
     "hippocampus-mirrored": "Hippocampus, flips in training",
     "hippocampus-mirrored-mean": "Hippocampus, flips in training, mean of 8 mirrors",
 }
-
-
-def pack(out: Path) -> None:
-    """Keep what the tables are made from, in units of 1e-6, beside the experiment; other tasks stay as they are."""
-    known, (own, _) = unpack(), gathered(out)
-    rows = pd.concat([known[~known["part"].isin(own["part"])], own[known.columns]])
-    wide = rows.set_index([*_KEYS, "metric", "region"])[["value", "pixels"]].unstack(["metric", "region"])
-    table = pd.DataFrame(index=wide.index)
-    for metric, region in _COLUMNS:
-        table[f"{metric} {region}"] = (wide["value", metric, region] * _UNIT).round().astype("Int64")
-        table[f"pixels {region}"] = wide["pixels", metric, region].astype("Int64")
-    text = table.reset_index().round({"seconds": 1}).to_csv(index=False)
-    with staged_file(MEASURED) as staging:
-        staging.write_bytes(lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME))
-
-
-def unpack() -> pd.DataFrame:
-    """Return the rows that were kept."""
-    text = lzma.decompress(MEASURED.read_bytes()).decode()
-    table = pd.read_csv(StringIO(text), dtype={"case": str, "group": str}, keep_default_na=False)
-    parts = []
-    for metric, region in _COLUMNS:
-        values = pd.to_numeric(table[f"{metric} {region}"], errors="coerce") / _UNIT
-        pixels = pd.to_numeric(table[f"pixels {region}"], errors="coerce")
-        parts.append(table[_KEYS].assign(metric=metric, region=region, value=values, pixels=pixels))
-    return pd.concat(parts, ignore_index=True)
-
-
-def print_tables(out: Path | None) -> None:
-    """Print every table, of a folder of results or of the published measurements."""
-    if out is not None and not (out / "measured").exists():
-        raise InputError(f"'{out}' holds nothing measured; run `python -m experiments.passes measure` first")
-    print(tables(unpack() if out is None else gathered(out)[0]))
 
 
 def tables(rows: pd.DataFrame) -> str:
@@ -146,11 +108,11 @@ def _values(rows: pd.DataFrame) -> str:
     body = []
     for method in dict.fromkeys(found):
         split = [each for _, each in rows[rows["method"] == method].groupby("split")]
-        cells = [_mean(split, metric, region) for metric, region in _COLUMNS]
+        cells = [_mean(split, metric, region) for metric, region in COLUMNS]
         seconds = np.mean([each["seconds"].iloc[0] for each in split])
         body.append([method, *cells, f"{max(each['changed'].iloc[0] for each in split):,}", f"{seconds:.1f}"])
     names = {"nll": "NLL", "brier": "Brier", "ece": "ECE(%)"}
-    header = ["Method", *(f"{names[metric]} {region}" for metric, region in _COLUMNS), "labels changed", "fit, s"]
+    header = ["Method", *(f"{names[metric]} {region}" for metric, region in COLUMNS), "labels changed", "fit, s"]
     return lines(header, body)
 
 

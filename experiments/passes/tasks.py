@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -60,6 +61,22 @@ class Task:
                 yield from (_read(folder, ORIGINAL, name) for folder in self.others)
             else:
                 yield _read(self.logits, view, name)
+
+
+def chosen_tasks(options: argparse.Namespace) -> list[Task]:
+    """Return the tasks of every network whose logits are there; the logits stay on disk."""
+    found = list[Task]()
+    if options.camvid is not None:
+        found += camvid_tasks(options.out, options.camvid, options.splits, options.every)
+    for job in volume_jobs(options):
+        found += volume_tasks(options.out, job, options.prepared, options.fold)
+    return found
+
+
+def volume_jobs(options: argparse.Namespace) -> list[Job]:
+    """Return the jobs of `experiments.lpba40` that were asked for."""
+    presets = options.preset if options.prepared is not None else ()
+    return [Job(preset, seed, options.small) for preset in presets for seed in options.seed]
 
 
 def camvid_tasks(out: Path, data: Path, splits: int, every: int = 1) -> Iterator[Task]:

@@ -36,9 +36,10 @@ from experiments.datasets.camvid import (
     time_blocks,
     time_groups,
 )
-from segcal import InputError, evaluate, load
+from segcal import InputError, Results, evaluate, load
 from segcal.calibrators import DirichletCalibration, LocalTemperatureScaling, TemperatureCalibrator, TemperatureScaling
 from segcal.losses import FocalLoss, MMCELoss
+from segcal.report.figures import write_figure
 from support.camvid_tree import NAMES, write_camvid
 from support.fits import choose_among_few
 
@@ -304,8 +305,8 @@ def test_stages_out_of_turn_are_refused(tree: Path, tmp_path: Path, capsys: pyte
     options = ["--network", "tiny", "--preset", "small", "--device", "cpu", "--out", str(tmp_path / "out")]
     assert main(["calibrate", *options, "--data", str(tree)]) == 2
     assert "holds no trained network (network.safetensors); run the stage `train`" in capsys.readouterr().err
-    assert main(["draw", *options]) == 2
-    assert "run the stage `study` first" in capsys.readouterr().err
+    assert main(["calibrate", *options]) == 2
+    assert "give it with --data" in capsys.readouterr().err
 
 
 def test_a_damaged_file_of_logits_is_named(
@@ -536,25 +537,16 @@ def test_a_job_is_found_by_its_name() -> None:
             Job.of(name)
 
 
-def test_the_study_of_patch_sizes_and_curves(finished_run: Path, tree: Path) -> None:
-    options = ["--network", "tiny", "--preset", "small", "--device", "cpu", "--out", str(finished_run)]
-    assert main(["study", *options]) == 2, "it needs the data"
-    assert main(["study", *options, "--data", str(tree)]) == 0
-    assert main(["draw", *options]) == 0
-    folder = finished_run / "fc-densenettiny-ce-0" / "paper"
-    assert (folder / "figures.png").read_bytes().startswith(b"\x89PNG")
-    patches = pd.read_csv(folder / "patch-sizes.csv")
-    assert set(patches["method"]) == {"UC", "TS", "IBTS", "LTS"}
-    recipe_size = patches[(patches["method"] == "TS") & (patches["size"] == 24)]["mean"].item()
-    results = finished(finished_run, "paper")[Job("tiny", "ce", 0)].patches()
-    same = results[(results.method == "TS") & (results.metric == "ece")]["value"].mean()
-    assert recipe_size == pytest.approx(same), "patches of 24 are those of the small preset"
-    curves = pd.read_csv(folder / "reliability.csv")
-    own = curves[(curves["method"] == "LTS") & (curves["region"] == "all")]
-    gaps = (own["pixels"] * (own["accuracy"] - own["confidence"]).abs()).sum() / own["pixels"].sum()
-    pooled = finished(finished_run, "paper")[Job("tiny", "ce", 0)].pooled()
-    ece = pooled.query("method == 'LTS' and region == 'all' and metric == 'ece'")["value"].item()
-    assert gaps == pytest.approx(ece, abs=1e-6)
+def test_the_study_of_patch_sizes_and_curves(finished_run: Path, tree: Path, tmp_path: Path) -> None:
+    job, options = Job("tiny", "ce", 0), ["--network", "tiny", "--preset", "small", "--device", "cpu"]
+    assert main(["study", *options, "--out", str(finished_run), "--data", str(tree)]) == 0
+    studied = Results.load(job.folder(finished_run) / "paper" / "study")
+    assert studied.methods == ("UC", "TS", "IBTS", "LTS")
+    sizes = studied.patch_sizes().query("method == 'TS' and metric == 'ece' and region == 'local-avg' and size == 24")
+    own = finished(finished_run, "paper")[job].patches().query("method == 'TS' and metric == 'ece'")
+    np.testing.assert_allclose(sizes["value"].mean(), own.groupby("case")["value"].mean().mean())  # small's own size
+    for kind in ("patch-size", "reliability"):
+        write_figure(kind, studied, tmp_path / f"{kind}.svg")
 
 
 def test_no_results_and_unlike_results_are_refused(finished_run: Path, tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from experiments.coco.networks import OfUnitImages, load_network
 from experiments.datasets.coarse import interpolated, open_coarse
 from experiments.datasets.coco import (
     SIZES,
-    calibration_split,
     mask_of,
     open_coco,
     polygon_mask,
@@ -185,13 +184,13 @@ def test_a_category_that_coco_lacks_is_named(coco: Path) -> None:
 
 def test_splits_are_disjoint_and_do_not_depend_on_order() -> None:
     names = [f"{k:012d}" for k in range(5000)]
-    parts = calibration_split(names)
+    parts = shuffled_parts(names, SIZES)
     assert tuple(map(len, parts)) == SIZES == (3500, 500, 1000)
     assert len({name for part in parts for name in part}) == 5000
-    assert calibration_split(names[::-1]) == parts
+    assert shuffled_parts(names[::-1], SIZES) == parts
     assert shuffled_parts(names, SIZES, seed=1) != parts
     with pytest.raises(InputError, match="need 5000 names, got 10"):
-        calibration_split(names[:10])
+        shuffled_parts(names[:10], SIZES)
     with pytest.raises(InputError, match="unique"):
         shuffled_parts(["a", "a"], (1,))
     with pytest.raises(InputError, match="0 names or more, got 4, -2, 2"):

@@ -82,6 +82,7 @@ def test_from_lpba40_to_tables(
 @needs_medical
 def test_folders_of_nifti_files_are_prepared(tmp_path: Path) -> None:
     data, out = write_volumes(tmp_path / "data", 6, (12, 14, 12)), tmp_path / "out"
+    (data / "structures.csv").write_text("".join(f"{k},Structure {k}\n" for k in range(1, 21)))
     assert main(["prepare", "mouse_brain", "--small", "--data", str(data), "--out", str(out)]) == 0
     preset = small(PRESETS["mouse_brain"])
     (fold,) = prepared_folds(out, preset)

@@ -135,7 +135,8 @@ def voc() -> Iterator[str]:
 def beyond_lts() -> Iterator[str]:
     lts, held, paper = of_tasks("LTS"), of_tasks("LTS held out"), of_tasks("LTS paper", NLL, VIDEOS)
     one, two, three, four, five = (-value for value in lts)
-    yield f"by {two:.1f} % from `val` to Seq05VD, by {three:.1f} and {four:.1f} % within the videos and {five:.1f} % on VOC"
+    yield f"by {two:.1f} % from `val` to Seq05VD, by {three:.1f} and {four:.1f} % within the videos"
+    yield f"within the videos and {five:.1f} % on VOC"
     yield f"and by {one:.1f} % on 0001TP"
     assert max(high_ends("LTS", TASKS[1:])) < 0
     assert [row for row in rows_against_ts() if max(high_ends(row, TASKS[:1])) < 0] == ["IBTS"]
