@@ -83,7 +83,7 @@ def published(test: Test = "wilcoxon") -> str:
 def tables_of(out: Path, beside: str | None = None, test: Test = "wilcoxon") -> str:
     """Return the tables of a run as Markdown."""
     results, report = Results.load(out / "results"), read_json(out / "report.json")
-    reference = "LTS" if "LTS" in results.methods else None
+    reference = next((name for name in ("LTS", "LTS" + AS_PRINTED) if name in results.methods), None)
     changed = {name: (count, pixels) for name, (count, pixels) in report["changed"].items() if count}
     told = "; ".join(f"{name} {count:,} of {pixels:,}" for name, (count, pixels) in changed.items())
     parts = [markdown(results, reference=reference, experiment=beside, test=test)]
@@ -133,7 +133,8 @@ def measure(options: argparse.Namespace) -> None:
     out, cases = given(options.out, "--out"), open_coarse(given(options.data, "--data"), images=options.images)
     names = shuffled_parts(cases.names, options.sizes, seed=options.seed)
     fit, check, test = (cases.subset(part) for part in names)
-    training = {"epochs": options.epochs, "crop": options.crop, "seed": options.seed, "cache_bytes": 4 << 30}
+    training = {"crop": options.crop, "seed": options.seed, "cache_bytes": 4 << 30}
+    epochs = dict(zip(options.preset, (options.epochs or [None]) * len(options.preset), strict=False))
     device, timings, fitted = str(choose_device(options.device)), dict[str, float](), dict[str, Calibrator]()
     for preset in options.preset:
         own = dict[str, float]()
@@ -142,15 +143,15 @@ def measure(options: argparse.Namespace) -> None:
             fit,
             check,
             about={**_ABOUT, "spatial_dims": 2, "image_channels": 3},
-            training=training,
+            training={**training, "epochs": epochs[preset]},
             rates=(None,) if preset == "paper" else options.learning_rate,
             preset=preset,
             device=device,
             timings=own,
         )
-        beside = preset == "paper" and len(options.preset) > 1
-        fitted |= {name + AS_PRINTED * beside: calibrator for name, calibrator in found.items()}
-        timings |= {name + AS_PRINTED * beside: seconds for name, seconds in own.items()}
+        suffix = {NAMES[name]: AS_PRINTED * (preset == "paper") for name in LEARNED}
+        fitted |= {name + suffix.get(name, ""): calibrator for name, calibrator in found.items()}
+        timings |= {stage + suffix.get(stage.removeprefix("fit "), ""): seconds for stage, seconds in own.items()}
     started = perf_counter()
     results = evaluate(test, {"UC": None, **fitted}, **_ABOUT, seed=options.seed, patch_rule=options.patch_rule)
     results.save(out / "results")
@@ -158,7 +159,7 @@ def measure(options: argparse.Namespace) -> None:
     changed = count_changes(test, fitted)
     reports = {name: asdict(calibrator.fit_report_) for name, calibrator in fitted.items()}
     facts = {name: getattr(options, name) for name in ("sizes", "seed", "preset")}
-    facts |= {"training": training, "rates": options.learning_rate}
+    facts |= {"training": training, "epochs": epochs, "rates": options.learning_rate}
     for name, calibrator in fitted.items():
         calibrator.save(out / "calibrators" / name)
     parts = {"fit": names[0], "validation": names[1], "test": names[2]}
@@ -194,7 +195,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--images", help="measure: folder of the pictures, if they are elsewhere")
     parser.add_argument("--sizes", type=int, nargs=3, default=SIZES, help="measure: pictures to fit, choose, measure")
     parser.add_argument("--methods", nargs="+", choices=tuple(NAMES), default=tuple(NAMES))
-    parser.add_argument("--epochs", type=int, help="measure: of IBTS and LTS, instead of the preset's")
+    parser.add_argument(
+        "--epochs",
+        type=int,
+        nargs="+",
+        help="measure: of IBTS and LTS, instead of the preset's; one number for each preset, or one for all",
+    )
     parser.add_argument(
         "--learning-rate",
         type=float,
@@ -207,7 +213,7 @@ def _parser() -> argparse.ArgumentParser:
         nargs="+",
         choices=get_args(Preset),
         default=["default"],
-        help="measure: form of IBTS and LTS; with both, each has two rows",
+        help="measure: form of IBTS and LTS; each has a row for each",
     )
     parser.add_argument("--crop", type=int, help="measure: train IBTS and LTS on random crops of this side")
     parser.add_argument(

@@ -19,7 +19,6 @@ from experiments.lpba40.recipes import Job
 from experiments.versions import versions
 from segcal import evaluate
 from segcal.calibrators import Calibrator, create, methods
-from segcal.evaluation.compare import PAPER, known_settings
 from segcal.files import staged_file, write_json
 from segcal.regions import local_patch_size
 from segcal.training.processes import choose_device
@@ -31,7 +30,7 @@ SCHEDULE = {"ibts-paper": "ibts", "lts-paper": "lts"}
 """IBTS and LTS with `preset="paper"`: the paper's inputs, start and schedule instead of the library's."""
 
 _FIRST = ("ts", "ibts", "lts", "cts")
-METHODS = (UNCALIBRATED, *_FIRST, *(name for name in PAPER if name not in _FIRST), *SCHEDULE, "auto")
+METHODS = (UNCALIBRATED, *_FIRST, *(name for name in NAMES if name not in _FIRST), *SCHEDULE, "auto")
 """Methods measured by default: the rows of the paper's table and `cts` first, what takes longest last."""
 
 ROWS, PATCHES, REPORT = "rows.csv.gz", "patches.csv.gz", "report.json"
@@ -104,7 +103,9 @@ def fitted(
 
     def attempt(rate: float | None) -> Calibrator:
         calibrator = create(name, **about, spatial_dims=3, image_channels=1, **own).to(home)
-        known = known_settings(calibrator, {**settings, "learning_rate": rate})
+        known = {
+            key: value for key, value in {**settings, "learning_rate": rate}.items() if key in calibrator.fit_settings
+        }
         return calibrator.fit(moved[0], validation=moved[1], **known)
 
     attempts = [attempt(rate) for rate in (recipe.rates if method in _TUNED else (None,))]

@@ -232,6 +232,10 @@ def test_cases_without_labels_are_named(tmp_path: Path) -> None:
     for folder in ("logits", "labels", "images"):
         (tmp_path / folder).mkdir()
     np.save(tmp_path / "logits" / "a.npy", np.zeros((21, 2, 2)))
+    with pytest.raises(InputError, match=r"labels' holds no \.png"):
+        open_coarse(tmp_path)
+    for name in ("labels/b.png", "images/a.png"):
+        (tmp_path / name).touch()
     with pytest.raises(InputError, match=r"case 'a' .* must have labels"):
         open_coarse(tmp_path)
 
