@@ -70,7 +70,13 @@ def _number(method: str, dims: int) -> str:
 
 def _by_number(tasks: dict[str, pd.DataFrame]) -> list[str]:
     """Return the gain in NLL by number of passes, where everything that it needs was measured."""
-    chains = {title: chain for title, chain in CHAINS.items() if set(chain[0]) <= set(tasks)}
+    chains = {
+        title: (among, chain)
+        for title, (among, chain) in CHAINS.items()
+        if all(
+            part in tasks and {POOL + name for name in chain.values()} <= set(tasks[part]["method"]) for part in among
+        )
+    }
     if not chains:
         return []
     numbers = sorted({number for _, chain in chains.values() for number in chain})
