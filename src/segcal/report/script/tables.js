@@ -38,7 +38,7 @@ function sortable(name, columns, rows, { sorted = null, descending = false, pinn
 function writtenTable({ title, note, headings, rows, keys }) {
   const read = entry => entry === '-' ? null : isNaN(parseFloat(entry)) ? entry : parseFloat(entry.replaceAll(',', ''));
   const columns = headings.map((heading, k) => ({ title: heading || 'Meaning', of: row => k < keys ? row[k] : read(row[k]),
-    show: row => node('td', { class: heading ? null : 'prose' }, methods.includes(row[k]) ? key(row[k]) : null, row[k]) }));
+    show: row => node('td', { class: heading ? null : 'prose' }, k === 0 && methods.includes(row[k]) ? key(row[k]) : null, row[k]) }));
   return node('div', { class: 'card spaced' }, node('h3', { class: 'head' }, title), node('div', { class: 'tall' }, sortable(title, columns, rows)), node('p', { class: 'note' }, note));
 }
 const number = (title, of, format) => ({ title, of, show: row => format(of(row)) });
