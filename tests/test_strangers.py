@@ -157,7 +157,7 @@ def test_an_nnunet_user_reads_one_sentence_instead_of_a_traceback(predictions: P
     arguments = ("nnunet", "predict", tmp_path / "ts", "images", "--model", predictions, "--out", tmp_path / "out")
     assert "is not a trained nnU-Net" in refuse(*arguments)
     if not torch.cuda.is_available():
-        assert "CUDA" in refuse(*arguments, "--device", "cuda")
+        assert "device 'cuda' cannot be used" in refuse(*arguments, "--device", "cuda")
     (predictions / "plans.json").write_text("{}")
     arguments = (*arguments[:3], predictions / "labels", *arguments[4:])
     assert "must be named NAME_0000.nii.gz, got 'case_01.nii.gz'" in refuse(*arguments)

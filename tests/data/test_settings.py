@@ -141,6 +141,6 @@ def test_wrong_splits(tmp_path: Path, splits: Any, expected: str) -> None:
 
 def test_split_without_file_and_broken_file(tmp_path: Path) -> None:
     write_arrays(tmp_path)
-    assert "got 'fit'; present: no splits.json" in complaint(tmp_path, split="fit")
+    assert "splits.json', which does not exist" in complaint(tmp_path, split="fit")
     (tmp_path / "splits.json").write_text("{")
     assert "not readable JSON" in complaint(tmp_path)

@@ -18,7 +18,7 @@ from segcal.types import IgnoreIndex, InputError
 
 
 class AttendedTemperatureScaling(TemperatureScaling):
-    """Divide all logits by the temperature of least attended loss.
+    """Divide all logits by the temperature with the lowest attended loss.
 
     Class k has as its samples the pixels labelled k, and those of other classes whose raw posterior of k is at least
     `threshold` (its attended samples). By Bayes' rule a pixel that is not of class k stands for one that is with the

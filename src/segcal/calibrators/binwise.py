@@ -26,7 +26,7 @@ _PART = 1 << 20  # pixels described at a time, which takes more memory than two 
 
 
 class BinwiseTemperatureScaling(TemperatureCalibrator):
-    """Divide the logits of a pixel by the temperature of the bin that its raw confidence falls into.
+    """Divide the logits of a pixel by the temperature of the bin of its uncalibrated confidence.
 
     The last bin holds the confidences above 0.999; the others share those below equally. Their edges are read from a
     histogram of 65,536 cells, so each is right to 1/65,536. In each bin the temperature is the exact optimum of

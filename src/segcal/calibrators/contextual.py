@@ -45,7 +45,7 @@ def usual_floor(temperature: float, bounds: tuple[float, float]) -> Floor:
 
 
 class ContextualTemperatureScaling(TemperatureCalibrator):
-    """Divide the logits of each pixel by a temperature that follows its features and its predicted class.
+    """Divide the logits of each pixel by a temperature that depends on its features and its predicted class.
 
     The numbers are those of least mean loss plus `ridge_w / 2 |w|^2 + ridge_c / 2 |c|^2`. The loss is a mean over
     pixels, so the penalty weighs more against classes with few pixels: rare classes stay near the common temperature.

@@ -18,7 +18,7 @@ _GRID = (0.01, 0.1, 1.0, 10.0, 100.0)  # of plain sums, so that useful penalties
 
 
 class DirichletCalibration(MatrixScaling):
-    """`softmax(W log p + b)` of least mean NLL plus penalties, with `p` the softmax of the logits (L L + L numbers).
+    """`softmax(W log p + b)` of the lowest mean NLL plus penalties, with the probabilities `p` (L L + L parameters).
 
     As matrix scaling, but of log-probabilities: a constant added to all logits of a pixel changes nothing. They are
     taken from the logits directly, so that no probability is rounded to 0 on the way; below that of the smallest

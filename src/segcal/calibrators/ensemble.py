@@ -27,7 +27,7 @@ _TOLERANCE = 1e-14  # of the mean NLL that a step still promises
 
 
 class EnsembleTemperatureScaling(Calibrator):
-    """`w1 softmax(z / T) + w2 softmax(z) + w3 / L`, with weights that are not negative and sum to 1 (3 free numbers).
+    """`w1 softmax(z / T) + w2 softmax(z) + w3 / L`, with nonnegative weights that sum to 1 (3 free parameters).
 
     The temperature is that of temperature scaling; the weights are then those of least loss, which is convex in them.
     For the squared error they follow from sums of one pass. For the cross-entropy each pass makes a Newton step on the

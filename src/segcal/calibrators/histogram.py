@@ -18,7 +18,7 @@ _SPACINGS = ("width", "mass")
 
 
 class HistogramBinning(PiecewiseCalibrator):
-    """Sort the probabilities of each class into bins and answer with the share of pixels in the bin that are of it.
+    """Replace the probability of each class by the fraction of pixels in its bin that belong to the class.
 
     Bins are right-closed. In a bin without a score the answer is its middle. The classes are normalised to a sum of 1
     after 1e-9 of the score was added, so that a pixel whose bins all say 0 keeps its probabilities. Labels may change.

@@ -18,7 +18,7 @@ from segcal.types import Image, Logits, Temperature
 
 
 class ImageTemperatureScaling(LocalTemperatureScaling):
-    """Divide the logits of each image by the mean of the temperatures that the tree finds in it."""
+    """Divide the logits of each image by the mean of its LTS temperatures."""
 
     method = "ibts"
     is_local = False

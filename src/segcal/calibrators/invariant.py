@@ -12,7 +12,7 @@ _WHOLE = 1200  # variables up to which the curvature is projected
 
 
 class TranslationInvariantMatrixScaling(MatrixScaling):
-    """`softmax(W z + b)` with equal row sums of W, of least mean NLL plus penalties (L (L - 1) + 1 + L numbers).
+    """`softmax(W z + b)` with equal row sums of W, of the lowest mean NLL plus penalties (L L + 1 parameters).
 
     With equal row sums a constant added to all logits of a pixel is added to all results, so it changes nothing. The
     penalties are those of matrix scaling. Labels may change. Log-probabilities below that of the smallest float32

@@ -17,7 +17,7 @@ _SCOPES = ("pooled", "one-vs-rest")
 
 
 class IsotonicRegression(PiecewiseCalibrator):
-    """Send each class probability through the increasing function of least squared error to the 0/1 truth.
+    """Map class probabilities by the increasing function with the least squared error to the 0/1 truth.
 
     Between the scores that were seen the function is linear, beyond them constant, as in scikit-learn; 1e-9 of the
     score itself is added, so that equal values keep their order, and the classes are normalised to a sum of 1.

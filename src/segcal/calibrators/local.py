@@ -66,7 +66,7 @@ _SHARES = (1.0, 0.75, 0.5, 0.25)
 
 
 class LocalTemperatureScaling(TrainedTemperature):
-    """Divide the logits of each pixel by a temperature that a small tree of convolutions reads from around it.
+    """Divide the logits of each pixel by a temperature that a small tree of convolutions computes around it.
 
     The temperature is `T_TS * tree(x)` with T_TS the temperature of temperature scaling and
     `x = (log_softmax(z / T_TS) - mean) / deviation` for logits z; mean and deviation are those of the fitted pixels.

@@ -12,7 +12,7 @@ from segcal.types import IgnoreIndex, InputError
 
 
 class MatrixScaling(AffineCalibrator):
-    """`softmax(W z + b)` of least mean NLL plus penalties (L L + L numbers).
+    """`softmax(W z + b)` of the lowest mean NLL plus penalties (L L + L parameters).
 
     The penalties are `off_diagonal_penalty` times the mean square of the off-diagonal weights, and `bias_penalty` times
     the mean square of the biases (ODIR). Labels may change.

@@ -17,7 +17,7 @@ from segcal.types import Array, IgnoreIndex, InputError
 
 
 class StructuredVectorScaling(AffineCalibrator):
-    """`softmax((1 + v) * a log p + b)`: temperature scaling and small deviations of each class (2 L + 1 numbers).
+    """`softmax((1 + v) * a log p + b)`: temperature scaling and small deviations of each class (2 L + 1 parameters).
 
     The factor a is the inverse temperature of temperature scaling. The deviations v and biases b are those of least
     mean NLL plus `penalty L / N (|v|^2 + |b|^2)` for N pixels, so that with few pixels temperature scaling is left.

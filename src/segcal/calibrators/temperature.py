@@ -22,7 +22,7 @@ _NEAR = 1e-6
 
 
 class TemperatureScaling(TemperatureCalibrator):
-    """Divide all logits by the temperature of least negative log-likelihood (Eq. 3.3).
+    """Divide all logits by the temperature with the lowest NLL (Eq. 3.3).
 
     The NLL is convex in the inverse temperature, so its slope has one root (Theorem 1) and there is no step size to
     tune. Each step of the root finder goes through the cases once and sums in float64; from the optimum of a few

@@ -12,7 +12,7 @@ from segcal.types import IgnoreIndex
 
 
 class VectorScaling(AffineCalibrator):
-    """`softmax(s * z + b)` with L scales and L biases of least NLL (2 L numbers).
+    """`softmax(s * z + b)` with the L scales and L biases of the lowest NLL (2 L parameters).
 
     The scales multiply the logits as they are, so a constant added to all logits of a pixel matters. Labels may change.
 

@@ -119,7 +119,9 @@ class Folder(Sequence[Case]):
     def select(self, split: str) -> Folder:
         """The cases of this folder that `splits.json` lists under `split`."""
         if split not in self.splits:
-            present = ", ".join(f"'{name}'" for name in self.splits) or "no splits.json"
+            if not self.splits:
+                raise InputError(f"the split '{split}' needs '{self.path / 'splits.json'}', which does not exist")
+            present = ", ".join(f"'{name}'" for name in self.splits)
             raise InputError(f"split must be one of '{self.path / 'splits.json'}', got '{split}'; present: {present}")
         chosen = [name for name in self.splits[split] if name in self.files]
         if not chosen:
