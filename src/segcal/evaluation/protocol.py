@@ -70,7 +70,7 @@ class ProtocolSettings(TypedDict, total=False):
 @public
 @dataclass(frozen=True)
 class Protocol:
-    """Settings of an evaluation; the defaults are the paper's.
+    """Settings of an evaluation; defaults are the paper's except for those that "Differences from the paper" lists.
 
     Examples:
         >>> Protocol(num_classes=11, ignore_index=11, patch_size=48).bins

@@ -1,4 +1,4 @@
-"""Images, labels and names in the batches of any loader."""
+"""Images, labels and names in the batches of a loader."""
 
 from __future__ import annotations
 

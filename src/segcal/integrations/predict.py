@@ -40,7 +40,7 @@ def predict_cases(
 
     Args:
         network: Any segmentation network; see `segcal.integrations.outputs` for what it may return.
-        batches: Any loader; see `segcal.integrations.loaders` for what it may yield.
+        batches: A loader; see `segcal.integrations.loaders` for what it may yield.
         activation: "sigmoid" for a network of channels that may overlap, whose labels are masks `[B, C, *S]`; not
             needed for a single channel.
         raters: Number of raters if the labels are the shares of raters that chose each class, `[B, L, *S]`; each image
