@@ -13,7 +13,8 @@ j more often than the scores say". The odds of j against k are a ratio without l
 
 Offsets that are not positive never raise a margin, so that they keep a floor under the temperatures. The NLL separates
 over the predicted classes; with `g_j = d m'_j / d b_kj = c (1 - q) / (q + c (1 - q))` its gradient is
-`g_j ([y = j] - p_j)` and its curvature, by Gauss and Newton, `g_i g_j (p_i [i = j] - p_i p_j)`, never negative.
+`g_j ([y = j] - p_j)` and its curvature `g_i g_j (p_i [i = j] - p_i p_j) + [i = j] g_j (1 - g_j) ([y = j] - p_j)`, the
+second part of which may be negative.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
+from segcal.functional.nonnegative import least_quadratic
 from segcal.functional.ridge import first_least, within_one_error
 from segcal.types import Array
 
@@ -114,9 +116,12 @@ def _pair_sums(
     slope[k] = 0.0
     total, truth = odds.sum(dim=0), labels.unsqueeze(0)
     of_total, of_truth = torch.stack([total, odds.gather(0, truth).squeeze(0)]).log().sum(dim=1)
-    moved = slope * (odds / total)
-    reached = torch.zeros_like(offsets, device=rest.device).scatter_add(0, labels, slope.gather(0, truth).squeeze(0))
-    curvature = torch.diag((slope * moved).sum(dim=1)) - moved @ moved.T
+    moved, own = slope * (odds / total), slope.gather(0, truth).squeeze(0)
+    reached, bent = torch.zeros(2, len(offsets), dtype=rest.dtype, device=rest.device)
+    reached.scatter_add_(0, labels, own)
+    bent.scatter_add_(0, labels, own * (1 - own))
+    # the sum of g^2 p of the first part, less that of g (1 - g) p of the second
+    curvature = torch.diag(bent + ((2 * slope - 1) * moved).sum(dim=1)) - moved @ moved.T
     return (of_total - of_truth).cpu(), (reached - moved.sum(dim=1)).cpu(), curvature.cpu()
 
 
@@ -153,14 +158,14 @@ def fit_pairs(
     value, share = objective(found, point), torch.ones(len(start), dtype=torch.float64)
     for step in range(1, steps + 1):
         gradient = found.gradient / pixels + ridge * point
-        move = _newton(gradient, found.curvature / pixels, ridge, held=(point >= upper) & (gradient < 0))
-        trial = (point + share.unsqueeze(1) * move).clamp(max=upper)
-        promised = -(gradient * (trial - point)).sum(dim=1) / 2
+        move = _newton(point, gradient, found.curvature / pixels, ridge, upper) - point
+        promised = -(gradient * move).sum(dim=1) / 2
         if float(promised.sum()) <= tolerance:
             return PairFit(point, float(found.nll.sum()) / pixels, step, True)
+        trial = point + share.unsqueeze(1) * move
         sums = at(trial)
         new = objective(sums, trial)
-        better: Bool[Tensor, " L"] = (new < value) | (promised <= 0)
+        better: Bool[Tensor, " L"] = (new < value) | (promised <= tolerance / len(point))
         point = torch.where(better.unsqueeze(1), trial, point)
         value = torch.where(better, new, value)
         found = PairSums(
@@ -174,14 +179,24 @@ def fit_pairs(
 
 
 def _newton(
-    gradient: Float64[Tensor, "L L"], curvature: Float64[Tensor, "L L L"], ridge: float, held: Bool[Tensor, "L L"]
+    point: Float64[Tensor, "L L"],
+    gradient: Float64[Tensor, "L L"],
+    curvature: Float64[Tensor, "L L L"],
+    ridge: float,
+    upper: float,
 ) -> Float64[Tensor, "L L"]:
-    """Return the Newton step of every predicted class; numbers that are held at a bound stay."""
-    free = (~held).double()
-    unit = torch.eye(len(gradient), dtype=torch.float64)
-    inner = free.unsqueeze(2) * (curvature + (ridge + 1e-12) * unit) * free.unsqueeze(1) + torch.diag_embed(1 - free)
-    step: Tensor = torch.linalg.solve(inner, (free * gradient).unsqueeze(2)).squeeze(2)
-    return -step
+    """Return the minimum of the quadratic model of every predicted class, among offsets that are not above `upper`.
+
+    Directions of negative curvature count with its absolute value, so that every step descends.
+    """
+    values, axes = torch.linalg.eigh(curvature + ridge * torch.eye(len(point), dtype=torch.float64))
+    positive = values.abs().clamp(min=1e-12)
+    if upper == np.inf:
+        step: Tensor = axes @ (axes.mT @ gradient.unsqueeze(2) / positive.unsqueeze(2))
+        return point - step.squeeze(2)
+    model = (axes * positive.unsqueeze(1)) @ axes.mT
+    rows = zip(model.numpy(), -gradient.numpy(), upper - point.numpy(), strict=True)
+    return upper - torch.from_numpy(np.stack([least_quadratic(*row) for row in rows]))
 
 
 @dataclass(frozen=True)
