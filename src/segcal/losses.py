@@ -8,7 +8,6 @@ pixels.
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from typing import Literal
 
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 
 from segcal.functional.checks import check_labels, check_same_space
 from segcal.functional.probability import log_probabilities
-from segcal.types import IgnoreIndex, InputError, Labels, Logits
+from segcal.types import IgnoreIndex, InputError, Labels, Logits, check_weight
 
 FLSD_53 = "flsd-53"
 _WIDTH = 0.4  # of MMCE's kernel
@@ -77,9 +76,7 @@ class FocalLoss(PixelLoss):
         super().__init__(ignore_index=ignore_index)
         if isinstance(gamma, str) and gamma != FLSD_53:
             raise InputError(f"gamma must be a number or '{FLSD_53}', got '{gamma}'")
-        if not isinstance(gamma, str) and not 0 <= gamma < math.inf:
-            raise InputError(f"gamma must be finite and at least 0, got {gamma}")
-        self.gamma = gamma
+        self.gamma = gamma if isinstance(gamma, str) else check_weight("gamma", gamma)
 
     def of_pixels(self, log_probs: Float[Tensor, "N L"], labels: Int64[Tensor, " N"]) -> Float[Tensor, ""]:
         """Their mean focal loss."""
@@ -115,11 +112,9 @@ class MMCELoss(PixelLoss):
         ignore_index: IgnoreIndex = None,
     ) -> None:
         super().__init__(ignore_index=ignore_index)
-        if not 0 <= strength < math.inf:
-            raise InputError(f"strength must be finite and at least 0, got {strength}")
         if pixels is not None and pixels < 1:
             raise InputError(f"pixels must be at least 1, or None for all, got {pixels}")
-        self.strength, self.squared, self.weighted = strength, squared, weighted
+        self.strength, self.squared, self.weighted = check_weight("strength", strength), squared, weighted
         self.pixels, self.seed = pixels, seed
 
     def of_pixels(self, log_probs: Float[Tensor, "N L"], labels: Int64[Tensor, " N"]) -> Float[Tensor, ""]:

@@ -7,7 +7,8 @@ by their values: they have different names here and explicit converters in `segc
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from operator import index
 from typing import Any, Literal, NamedTuple, SupportsIndex, TypeAlias, TypeVar
@@ -142,6 +143,30 @@ def check_whole(name: str, value: object, least: int, most: int) -> None:
     if not least <= index(value) <= most:
         allowed = f"at least {least}" if index(value) < least else f"at most {most}"
         raise InputError(f"{name} must be {allowed}, got {str(index(value))[:50]}")
+
+
+def check_choice(name: str, value: object, choices: Iterable[object]) -> None:
+    """Raise unless `value` is one of the choices.
+
+    Examples:
+        >>> check_choice("form", "tables", ("tables", "equations"))
+    """
+    known = list(choices)
+    if value not in known:
+        got = f"'{value}'" if isinstance(value, str) else value
+        raise InputError(f"{name} must be one of {', '.join(map(str, known))}, got {got}")
+
+
+def check_weight(name: str, value: float) -> float:
+    """Return `value` as a float; raise unless it is finite and at least 0.
+
+    Examples:
+        >>> check_weight("penalty", 1)
+        1.0
+    """
+    if not 0 <= value < math.inf:
+        raise InputError(f"{name} must be finite and at least 0, got {value}")
+    return float(value)
 
 
 def _short(value: object) -> str:

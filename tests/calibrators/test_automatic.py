@@ -166,9 +166,10 @@ def test_groups_are_never_split(monkeypatch: pytest.MonkeyPatch) -> None:
     group_of, seen = [case.group for case in cases], list[tuple[str, set[str | None], set[str | None]]]()
 
     def sampled(own: Search, name: str, fold: int) -> np.ndarray:
-        fitted, edges = own.sample.without(fold), own.sample.data.edges
-        left = own.sample.case[edges[fold] : edges[fold + 1]]
-        seen.append((name, {group_of[k] for k in fitted.case}, {group_of[k] for k in left}))
+        case, within = own.sample.case, slice(*own.sample.data.edges[fold : fold + 2])
+        rest = np.delete(case, within)
+        assert own.sample.case_without(fold).logits.shape[1] == len(rest)
+        seen.append((name, {group_of[k] for k in rest}, {group_of[k] for k in case[within]}))
         return kept["_sampled"](own, name, fold)
 
     def trained(own: Search, name: str, fold: int) -> np.ndarray:

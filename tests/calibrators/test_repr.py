@@ -51,7 +51,7 @@ def scenes() -> list[segcal.Case]:
 
 
 def test_a_printed_report_has_ten_lines_at_most() -> None:
-    report = FitReport(3, 1200, 0.9, 0.5, 7, 1.25, True, details={"temperature": 1.5, "scores": {"ts": 1}})
+    report = FitReport(1200, 0.9, 0.5, 7, details={"temperature": 1.5, "scores": {"ts": 1}}, cases=3, seconds=1.25)
     assert str(report).splitlines() == [
         "NLL 0.9000 -> 0.5000 nats per pixel",
         "3 cases, 1,200 pixels",

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -150,11 +151,13 @@ def test_channels_that_the_file_does_not_have_are_refused_before_they_are_built(
     folder = configured(tmp_path, "ts", tmp_path, num_classes=channels)
     built: list[int] = []
     original = Calibrator.__init__
-    monkeypatch.setattr(
-        Calibrator,
-        "__init__",
-        lambda self, *given, **named: (built.append(1), original(self, *given, **named))[1],
-    )
+
+    @wraps(original)
+    def counted(self: Calibrator, *given: Any, **named: Any) -> None:
+        built.append(1)
+        original(self, *given, **named)
+
+    monkeypatch.setattr(Calibrator, "__init__", counted)
     with pytest.raises(InputError, match=r"is not a saved calibrator|cannot be read|must be those of \d+ channels"):
         segcal.load(folder)
     assert len(built) < 10

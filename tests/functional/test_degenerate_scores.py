@@ -22,11 +22,11 @@ KINDS: list[tuple[str, dict[str, Any]]] = [
 RANDOM = np.random.default_rng(0)
 LOGITS = RANDOM.normal(size=(3, 12, 10)).astype(np.float32) * 2
 DATA: dict[str, tuple[np.ndarray, np.ndarray, str | None]] = {
-    "one class only": (LOGITS, np.zeros((12, 10), int), "there is no pixel of class 1, 2 to learn from"),
-    "a class never present": (LOGITS, RANDOM.integers(0, 2, (12, 10)), "there is no pixel of class 2 to learn from"),
+    "one class only": (LOGITS, np.zeros((12, 10), int), "class 0 is the only one among the labels"),
+    "a class never present": (LOGITS, RANDOM.integers(0, 2, (12, 10)), "no pixel to fit on is labelled 2"),
     "all right": (LOGITS, LOGITS.argmax(0), "every pixel is predicted right"),
-    "all wrong": (LOGITS, LOGITS.argmin(0), "every pixel is predicted wrong"),
-    "two pixels": (LOGITS[:, :2, :1], np.array([[0], [1]]), "there is no pixel of class 2 to learn from"),
+    "all wrong": (LOGITS, LOGITS.argmin(0), "no pixel is predicted right"),
+    "two pixels": (LOGITS[:, :2, :1], np.array([[0], [1]]), "no pixel to fit on is labelled 2"),
     "one score everywhere": (np.zeros((3, 4, 5), np.float32), RANDOM.integers(0, 3, (4, 5)), None),
     "no doubt at all": (1e4 * LOGITS, LOGITS.argmax(0), "every pixel is predicted right"),
 }

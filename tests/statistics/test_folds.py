@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from segcal.statistics.folds import folds_of
-from segcal.types import InputError
 
 GROUPED = st.lists(
     st.tuples(st.sampled_from(["a", "b", "c", "d", "", None]), st.integers(0, 100)), min_size=1, max_size=30
@@ -45,10 +43,3 @@ def test_a_case_worked_by_hand() -> None:
 
 def test_groups_of_no_size_leave_no_fold_empty() -> None:
     assert sorted(folds_of([None, None, None], 3, [0, 7, 0]).tolist()) == [0, 1, 2]
-
-
-def test_refusals() -> None:
-    with pytest.raises(InputError, match="count must be at least 1"):
-        folds_of(["a"], 0)
-    with pytest.raises(InputError, match="one number for each of the 2 cases, got 1"):
-        folds_of(["a", "b"], 2, [3])

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from segcal.statistics.grouping import BLOCKS, _blocks, _closeness, _counts_up, grouping_of
-from segcal.types import InputError
 
 COUNT = 40
 NOBODY = [None] * COUNT
@@ -60,19 +59,9 @@ def test_two_videos_are_never_in_one_block() -> None:
     assert not set(found.groups[: COUNT // 2]) & set(found.groups[COUNT // 2 :])
 
 
-def test_without_layouts_the_names_decide() -> None:
-    assert grouping_of(FRAMES, NOBODY).kind == "blocks"
-    assert grouping_of(WORDS, NOBODY).kind == "images"
-
-
 def test_few_cases_and_equal_layouts_say_nothing() -> None:
     assert grouping_of(FRAMES[:5], NOBODY[:5], drifting()[:5]).kind == "images"
     assert grouping_of(FRAMES, NOBODY, np.zeros((COUNT, 3))).kind == "images"
-
-
-def test_refusal() -> None:
-    with pytest.raises(InputError, match="one entry for each of the 2 cases, got 1"):
-        grouping_of(["a", "b"], [None])
 
 
 def test_only_neighbours_in_one_sequence_are_compared() -> None:

@@ -103,7 +103,6 @@ def test_early_stopping_waits_for_its_patience() -> None:
 
 def test_schedules() -> None:
     assert [Training(milestones=(2, 4), gamma=0.1).rate(e) for e in (0, 2, 4)] == pytest.approx([1e-4, 1e-5, 1e-6])
-    assert Training(decay=0.5).rate(3) == pytest.approx(1e-4 / 8)
     assert Training(cosine=True, epochs=10).rate(5) == pytest.approx(0.5e-4)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 import warnings
 from collections.abc import Mapping, Sequence
@@ -180,7 +179,7 @@ def create(method: str, num_classes: int, *, activation: Activation | None = Non
             raise InputError(f"num_classes must be at most {MOST_CLASSES:,}, got {num_classes}; count the channels")
         return SigmoidHead([create(method, 2, **settings) for _ in range(num_classes)])
     kind = _METHODS[method]
-    known = set(inspect.signature(kind).parameters)
+    known = set(kind.settings())
     wanted = {name: value for name, value in settings.items() if name in known or name not in _DATA_SETTINGS}
     if unknown := sorted(set(wanted) - known):
         hint = suggestion(unknown[0], known)

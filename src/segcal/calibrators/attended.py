@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
@@ -11,10 +11,11 @@ from torch import Tensor
 from segcal.calibrators.report import Learned
 from segcal.calibrators.shared.survey import pixels_of, summed_likelihood, survey
 from segcal.calibrators.temperature import TemperatureScaling
+from segcal.calibrators.tempered import FitLimits
 from segcal.cases import CaseStream
 from segcal.functional.scaling import attended_sums
 from segcal.functional.temperature import Likelihood, optimal_inverse_temperature
-from segcal.types import IgnoreIndex, InputError
+from segcal.types import InputError
 
 
 class AttendedTemperatureScaling(TemperatureScaling):
@@ -36,23 +37,13 @@ class AttendedTemperatureScaling(TemperatureScaling):
     Args:
         num_classes: L.
         threshold: Lowest probability at which a class also counts pixels of another class.
-        ignore_index: Label, or labels, left out of the fit.
-        background: Class left out of the fit except near boundaries; None fits on every labelled pixel.
-        bounds: Smallest and largest temperature that is applied.
+        limits: `ignore_index`, `background` and `bounds`, as of every `TemperatureCalibrator`.
     """
 
     method = "ats"
 
-    def __init__(
-        self,
-        num_classes: int,
-        *,
-        threshold: float = 0.01,
-        ignore_index: IgnoreIndex = None,
-        background: int | None = None,
-        bounds: tuple[float, float] = (0.05, 100.0),
-    ) -> None:
-        super().__init__(num_classes, ignore_index=ignore_index, background=background, bounds=bounds)
+    def __init__(self, num_classes: int, *, threshold: float = 0.01, **limits: Unpack[FitLimits]) -> None:
+        super().__init__(num_classes, **limits)
         if not 0 < threshold <= 1:
             raise InputError(f"threshold must be above 0 and at most 1, got {threshold}")
         self.threshold = float(threshold)

@@ -10,20 +10,19 @@ whole images. These are timed first, so that the plan is known before anything i
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from time import perf_counter
 from types import MappingProxyType
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Unpack, cast
 
 import numpy as np
 import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from segcal.calibrators.base import CalibratedSlab, Calibrator
+from segcal.calibrators.base import CalibratedSlab, Calibrator, FitRegion
 from segcal.calibrators.class_conditional import ArgmaxPreservingScaling, OrderPreservingScaling
 from segcal.calibrators.contextual import ContextualTemperatureScaling
 from segcal.calibrators.ensemble import EnsembleTemperatureScaling
@@ -43,7 +42,6 @@ from segcal.training.settings import Training
 from segcal.types import (
     MOST_CLASSES,
     Case,
-    IgnoreIndex,
     Image,
     InputError,
     Logits,
@@ -94,14 +92,13 @@ class AutomaticChoice(Calibrator):
         num_classes: L.
         spatial_dims: 2 or 3.
         image_channels: C; 0 for methods to look at the logits only.
-        ignore_index: Label, or labels, left out of the fit.
-        background: Class left out of the fit except near boundaries; None fits on every labelled pixel.
         bounds: Smallest and largest temperature that is applied.
         candidates: Names of the methods to choose among; must include "ts", the fallback. "cmsop" and "cmsap" are not
             tried by default, since they transfer badly to data unlike those they are fitted on.
         time_limit: Seconds for all candidates together. Trained candidates whose estimated time exceeds it are left
             out, the most expensive first; all others are fitted on a sample in seconds. The chosen one is fitted on
             all cases afterwards. None tries all.
+        region: `ignore_index` and `background`, as of every `Calibrator`.
     """
 
     spatial_dims: int
@@ -120,13 +117,12 @@ class AutomaticChoice(Calibrator):
         *,
         spatial_dims: int = 2,
         image_channels: int = 0,
-        ignore_index: IgnoreIndex = None,
-        background: int | None = None,
         bounds: tuple[float, float] = (0.05, 100.0),
         candidates: Sequence[str] = DEFAULT_CANDIDATES,
         time_limit: float | None = 60.0,
+        **region: Unpack[FitRegion],
     ) -> None:
-        super().__init__(num_classes, ignore_index=ignore_index, background=background)
+        super().__init__(num_classes, **region)
         if unknown := [name for name in candidates if name not in CANDIDATES]:
             raise InputError(f"candidates must be among {', '.join(CANDIDATES)}, got '{unknown[0]}'")
         if FALLBACK not in candidates:
@@ -184,12 +180,7 @@ class AutomaticChoice(Calibrator):
                 found._fit_stream(stream, apart, settings)
         self._adopt(chosen, found.to(self.fitted.device))
         report = found.fit_report_
-        return Learned(
-            pixels=report.pixels,
-            nll_before=report.nll_before,
-            nll_after=report.nll_after,
-            steps=report.steps,
-            converged=report.converged,
+        return report.learned(
             warnings=tuple(dict.fromkeys((*sample.grouping.warnings, *report.warnings, *scores.failures))),
             details={
                 "chosen": chosen,
@@ -287,9 +278,8 @@ class AutomaticChoice(Calibrator):
         """Return an unfitted candidate with the settings of this calibrator."""
         candidate = _CANDIDATES[name]
         shared = {**self.config(), **candidate.settings}
-        known = inspect.signature(candidate.kind).parameters
-        settings = {setting: value for setting, value in shared.items() if setting in known}
-        return candidate.kind(**settings)
+        known = candidate.kind.settings()
+        return candidate.kind(**{setting: value for setting, value in shared.items() if setting in known})
 
     def _adopt(self, name: str, calibrator: Calibrator) -> None:
         self.choice.fill_(_CANDIDATES[name].number)

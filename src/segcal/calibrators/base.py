@@ -12,9 +12,10 @@ import inspect
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
-from typing import Any, ClassVar, Self, SupportsIndex, cast
+from typing import Any, ClassVar, Self, SupportsIndex, TypedDict, cast
 
 import numpy as np
 import torch
@@ -94,6 +95,13 @@ class CalibratedSlab:
         """Return the mutual information of label and pass `[1, 1, *S]`; None without passes."""
         inner, passes = self.slab.inner, self.slab.passes
         return None if passes is None else disagreement_of(self.raw, passes[:, :, :, inner])
+
+
+class FitRegion(TypedDict, total=False):
+    """Settings of every calibrator, as keywords that methods pass on: which pixels it is fitted on."""
+
+    ignore_index: IgnoreIndex
+    background: int | None
 
 
 @public
@@ -260,10 +268,21 @@ class Calibrator(nn.Module, ABC):
         state = [] if self.fitted else ["not fitted"]
         return f"{type(self).__name__}({', '.join([f'num_classes={self.num_classes}', *shown, *state])})"
 
+    @classmethod
+    def settings(cls) -> dict[str, inspect.Parameter]:
+        """Return the parameters of the constructor by name, with those that it passes on to the constructor below."""
+        found = dict[str, inspect.Parameter]()
+        for kind in (kind for kind in cls.__mro__ if "__init__" in vars(kind)):
+            _, *own = inspect.signature(vars(kind)["__init__"], eval_str=True).parameters.values()
+            named = {each.name: each for each in own if each.kind is not each.VAR_KEYWORD}
+            found = {**named, **found}
+            if len(named) == len(own):
+                break
+        return found
+
     def config(self) -> dict[str, Any]:
         """Return the arguments that build an equal, unfitted calibrator."""
-        names = [name for name in inspect.signature(type(self).__init__).parameters if name != "self"]
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in self.settings()}
 
     def identity(self) -> str:
         """Return a hash of settings, learned values and engine: calibrators with the same one give the same bits."""
@@ -299,21 +318,10 @@ class Calibrator(nn.Module, ABC):
     def _finish(
         self, learned: Learned, cases: int, prints: Mapping[str, str], seconds: float, doubts: Iterable[str] = ()
     ) -> None:
-        """Store learned values and the report: the only place that makes one."""
-        for name, value in learned.values.items():
-            self.register_buffer(name, value.to(self.fitted.device))
+        """Keep the report: the only place that makes one."""
+        found = replace(learned, warnings=(*learned.warnings, *doubts))
         self.fit_report_ = FitReport(
-            cases=cases,
-            pixels=learned.pixels,
-            nll_before=learned.nll_before,
-            nll_after=learned.nll_after,
-            steps=learned.steps,
-            seconds=seconds,
-            converged=learned.converged,
-            warnings=(*learned.warnings, *doubts),
-            names=tuple(prints),
-            fingerprints=tuple(prints.values()),
-            details=dict(learned.details),
+            **vars(found), cases=cases, seconds=seconds, names=tuple(prints), fingerprints=tuple(prints.values())
         )
         self.fitted.fill_(True)
         self.requires_grad_(False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, Unpack
 
 import numpy as np
 import torch
@@ -11,11 +11,12 @@ from jaxtyping import Float64
 from scipy.special import expit
 from torch import Tensor
 
+from segcal.calibrators.base import FitRegion
 from segcal.calibrators.shared.scores import ScoreCalibrator, ScoreMap
 from segcal.functional.score_maps import beta_log_probabilities
 from segcal.functional.scores import ScoreHistogram, mean_distances
 from segcal.kernels.constants import NEAREST
-from segcal.types import Array, IgnoreIndex, Logits
+from segcal.types import Array, Logits
 
 _PULL = 1e-6  # weight of the identity a = b = 1, c = 0, against the number of scores
 _STEPS = 100
@@ -36,8 +37,7 @@ class BetaCalibration(ScoreCalibrator):
 
     Args:
         num_classes: L.
-        ignore_index: Label, or labels, left out of the fit.
-        background: Class left out of the fit except near boundaries; None fits on every labelled pixel.
+        region: `ignore_index` and `background`, as of every `Calibrator`.
     """
 
     method = "beta"
@@ -46,8 +46,8 @@ class BetaCalibration(ScoreCalibrator):
     coefficients: Float64[Tensor, "L 3"]
     """a, b and c of each class, NaN until fitted."""
 
-    def __init__(self, num_classes: int, *, ignore_index: IgnoreIndex = None, background: int | None = None) -> None:
-        super().__init__(num_classes, ignore_index=ignore_index, background=background)
+    def __init__(self, num_classes: int, **region: Unpack[FitRegion]) -> None:
+        super().__init__(num_classes, **region)
         self.register_buffer("coefficients", torch.full((self.num_classes, 3), torch.nan, dtype=torch.float64))
 
     def _log_probabilities(self, logits: Logits) -> Float64[Tensor, "B L *S"]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from jaxtyping import Float64, Int64
@@ -11,13 +11,13 @@ from torch import Tensor
 
 from segcal.calibrators.report import Learned
 from segcal.calibrators.shared.survey import pixels_of, survey
-from segcal.calibrators.tempered import TemperatureCalibrator
+from segcal.calibrators.tempered import FitLimits, TemperatureCalibrator
 from segcal.cases import CaseStream
 from segcal.evidence import describe
 from segcal.functional.probability import probabilities
 from segcal.functional.scaling import binned_sums
 from segcal.functional.temperature import optimal_inverse_temperatures
-from segcal.types import MOST_BINS, IgnoreIndex, Image, Logits, Temperature, check_whole
+from segcal.types import MOST_BINS, Image, Logits, Temperature, check_whole
 
 _TOP = 0.999
 """Confidences above have a bin of their own, as in the paper: most pixels of a network are there."""
@@ -35,9 +35,7 @@ class BinwiseTemperatureScaling(TemperatureCalibrator):
     Args:
         num_classes: L.
         bins: How many, the last one included.
-        ignore_index: Label, or labels, left out of the fit.
-        background: Class left out of the fit except near boundaries; None fits on every labelled pixel.
-        bounds: Smallest and largest temperature that is applied.
+        limits: `ignore_index`, `background` and `bounds`, as of every `TemperatureCalibrator`.
     """
 
     method = "bts"
@@ -47,16 +45,8 @@ class BinwiseTemperatureScaling(TemperatureCalibrator):
     inverse_temperatures: Float64[Tensor, " R"]
     """The exact optima, NaN until fitted; 1 where no pixel fell."""
 
-    def __init__(
-        self,
-        num_classes: int,
-        *,
-        bins: int = 10,
-        ignore_index: IgnoreIndex = None,
-        background: int | None = None,
-        bounds: tuple[float, float] = (0.05, 100.0),
-    ) -> None:
-        super().__init__(num_classes, ignore_index=ignore_index, background=background, bounds=bounds)
+    def __init__(self, num_classes: int, *, bins: int = 10, **limits: Unpack[FitLimits]) -> None:
+        super().__init__(num_classes, **limits)
         check_whole("bins", bins, 2, MOST_BINS)  # with one it would be temperature scaling
         self.bins = int(bins)
         self.register_buffer("edges", torch.full((bins - 1,), torch.nan, dtype=torch.float64))
@@ -72,6 +62,8 @@ class BinwiseTemperatureScaling(TemperatureCalibrator):
         )
         applied = 1 / self._bounded(alphas)
         after = _likelihoods(stream, edges, applied)
+        self.edges.copy_(edges)
+        self.inverse_temperatures.copy_(alphas)
         unfinished = () if converged else ("the root finder stopped before it converged",)
         return Learned(
             pixels=seen.pixels,
@@ -85,7 +77,6 @@ class BinwiseTemperatureScaling(TemperatureCalibrator):
                 "temperatures": (1 / applied).tolist(),
                 "pixels": sums[:, 0].long().tolist(),
             },
-            values={"edges": edges, "inverse_temperatures": alphas},
         )
 
     def _temperature(self, logits: Logits, image: Image | None = None) -> Temperature:

@@ -8,14 +8,14 @@ a sample first and then in passes over all pixels.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from segcal.calibrators.base import Calibrator
+from segcal.calibrators.base import Calibrator, FitRegion
 from segcal.calibrators.report import Learned
 from segcal.calibrators.shared.sampler import Sampler, refusing_large
 from segcal.calibrators.shared.survey import pixels_of, survey
@@ -32,7 +32,7 @@ from segcal.functional.class_conditional import (
 from segcal.functional.lbfgs import Block
 from segcal.functional.nonnegative import minimise_nonnegative
 from segcal.functional.probability import at_least_float32
-from segcal.types import Array, IgnoreIndex, Image, InputError, Logits
+from segcal.types import Array, Image, Logits, check_weight
 
 _SAMPLE = 1 << 16
 _ROUNDS = 6  # of computing the curvature of the sample again
@@ -52,8 +52,7 @@ class ClassConditionalScaling(Calibrator):
         num_classes: L.
         off_diagonal_penalty: Weight of the mean square of the off-diagonal entries of the induced map of scores.
         bias_penalty: Weight of the mean square of its biases.
-        ignore_index: Label, or labels, left out of the fit.
-        background: Class left out of the fit except near boundaries; None fits on every labelled pixel.
+        region: `ignore_index` and `background`, as of every `Calibrator`.
     """
 
     preserves_labels = True
@@ -69,16 +68,11 @@ class ClassConditionalScaling(Calibrator):
         *,
         off_diagonal_penalty: float = 0.01,
         bias_penalty: float = 0.01,
-        ignore_index: IgnoreIndex = None,
-        background: int | None = None,
+        **region: Unpack[FitRegion],
     ) -> None:
-        super().__init__(num_classes, ignore_index=ignore_index, background=background)
-        self.off_diagonal_penalty, self.bias_penalty = float(off_diagonal_penalty), float(bias_penalty)
-        if not (0 <= self.off_diagonal_penalty < float("inf") and 0 <= self.bias_penalty < float("inf")):
-            raise InputError(
-                f"penalties must be finite and at least 0, got off_diagonal_penalty={off_diagonal_penalty} "
-                f"and bias_penalty={bias_penalty}"
-            )
+        super().__init__(num_classes, **region)
+        self.off_diagonal_penalty = check_weight("off_diagonal_penalty", off_diagonal_penalty)
+        self.bias_penalty = check_weight("bias_penalty", bias_penalty)
         unknown = torch.full((num_classes, num_classes - 1, num_classes), torch.nan, dtype=torch.float64)
         self.register_buffer("matrices", unknown)
 
@@ -93,6 +87,7 @@ class ClassConditionalScaling(Calibrator):
             point, blocks = self._solve_sample(experts, seen.pixels)
             found = minimise_nonnegative(at, point, blocks, evaluations=_PASSES, tolerance=_TOLERANCE)
         matrices = torch.from_numpy(found.point).view(self.matrices.shape)
+        self.matrices.copy_(matrices)
         penalty = sum(self._penalty(matrix)[0] for matrix in matrices.numpy())
         unfinished = () if found.converged else (
             f"the search stopped after {found.evaluations} passes before it converged",
@@ -108,7 +103,6 @@ class ClassConditionalScaling(Calibrator):
                 "penalty": penalty,
                 "zero_share": float((matrices == 0).double().mean()) if matrices.numel() else 0.0,
             },
-            values={"matrices": matrices},
         )
 
     def _map(self, logits: Logits, image: Image | None = None) -> Logits:

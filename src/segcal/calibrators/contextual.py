@@ -11,7 +11,7 @@ that numbers are fitted as they are applied.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Unpack, get_args
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from segcal.calibrators.shared.context_fit import ContextFit, Outcome
 from segcal.calibrators.shared.context_sample import CONTEXT, ContextSample, draw_sample
 from segcal.calibrators.shared.explanation import account, account_of_pairs
 from segcal.calibrators.temperature import TemperatureScaling
-from segcal.calibrators.tempered import TemperatureCalibrator
+from segcal.calibrators.tempered import FitLimits, TemperatureCalibrator
 from segcal.cases import CaseStream
 from segcal.functional.context import FEATURES, context_temperature
 from segcal.functional.division import finite_in, kernels_check_finite, require_finite, scaled_probabilities
@@ -31,7 +31,7 @@ from segcal.functional.floor import NO_FLOOR, Floor, soft_floor
 from segcal.functional.pairs import PairChoice, pair_margins
 from segcal.functional.probability import at_least_float32, at_least_float32_dtype, keep_labels
 from segcal.functional.ridge import TEMPERATURE_SCALING, Choice
-from segcal.types import IgnoreIndex, Image, InputError, Logits, Probs, Temperature
+from segcal.types import Image, Logits, Probs, Temperature, check_choice
 
 ContextLoss = Literal["nll", "nll+brier"]
 
@@ -68,9 +68,7 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
         loss: "nll", or "nll+brier" for the sum of both scores.
         sharpen: Whether a pixel may become more confident than both the network and temperature scaling make it:
             better where new images are like the fitting images, worse where they are not.
-        ignore_index: Label, or labels, left out of the fit.
-        background: Class left out of the fit except near boundaries; None fits on every labelled pixel.
-        bounds: Smallest and largest temperature that is applied.
+        limits: `ignore_index`, `background` and `bounds`, as of every `TemperatureCalibrator`.
     """
 
     spatial_dims: int
@@ -99,15 +97,11 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
         pairs: bool = False,
         loss: ContextLoss = "nll",
         sharpen: bool = False,
-        ignore_index: IgnoreIndex = None,
-        background: int | None = None,
-        bounds: tuple[float, float] = (0.05, 100.0),
+        **limits: Unpack[FitLimits],
     ) -> None:
-        super().__init__(num_classes, ignore_index=ignore_index, background=background, bounds=bounds)
-        if spatial_dims not in (2, 3):
-            raise InputError(f"spatial_dims must be 2 or 3, got {spatial_dims}")
-        if loss not in get_args(ContextLoss):
-            raise InputError(f"loss must be one of {', '.join(get_args(ContextLoss))}, got '{loss}'")
+        super().__init__(num_classes, **limits)
+        check_choice("spatial_dims", spatial_dims, (2, 3))
+        check_choice("loss", loss, get_args(ContextLoss))
         self.spatial_dims, self.features, self.classes = spatial_dims, bool(features), bool(classes)
         self.context = CONTEXT if features else 0
         self.loss: ContextLoss = loss
@@ -126,9 +120,35 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
 
         As settings, a sample that was drawn before from the same cases can be given.
         """
-        if not isinstance(settings, ContextSample):
-            settings = draw_sample(stream, spatial_dims=self.spatial_dims, features=self.features)
-        return self._learn_from(settings, stream)
+        sample = settings
+        if not isinstance(sample, ContextSample):
+            sample = draw_sample(stream, spatial_dims=self.spatial_dims, features=self.features)
+        seen, one = sample if self.features else sample.without_features(), sample.temperature
+        floor = NO_FLOOR if self.sharpen else usual_floor(one, self.bounds)
+        brier = 1.0 if self.loss == "nll+brier" else 0.0
+        fit = ContextFit(seen, stream, floor, self.bounds, brier)
+        choice, doubts = self._choose(fit, one)
+        if choice is None or choice.strengths == TEMPERATURE_SCALING:
+            outcome = self._fit_one(fit)
+            # that of all pixels, where `one` is of the sample; with one temperature there is nothing to soften
+            fit = replace(fit, floor=Floor(min(floor.value, float(np.exp(outcome.point[0]))), 0.0))
+        else:
+            outcome = fit.solve(choice)
+        self._store(fit, outcome)
+        details = account(outcome.point, fit.data, choice, seen, bounds=self.bounds, floor=fit.floor,
+                          raised=outcome.raised)  # fmt: skip
+        if self.pairs:
+            outcome, pairs = self._fit_pairs(fit, choice, outcome)
+            details = {**details, **pairs, "words": [*details["words"], *pairs["words"]]}
+        return Learned(
+            pixels=seen.pixels,
+            nll_before=seen.nll / seen.pixels,
+            nll_after=outcome.nll,
+            steps=outcome.steps,
+            converged=outcome.converged,
+            warnings=(*seen.grouping.warnings, *doubts, *outcome.warnings),
+            details=details,
+        )
 
     def _temperature(self, logits: Logits, image: Image | None = None) -> Temperature:
         if not self.features:
@@ -173,35 +193,6 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
     def _many(self) -> int:
         return len(FEATURES) if self.features else 0
 
-    def _learn_from(self, sample: ContextSample, stream: CaseStream | None) -> Learned:
-        """Fit on a sample, then, where a stream is given, on all pixels."""
-        seen, one = sample if self.features else sample.without_features(), sample.temperature
-        floor = NO_FLOOR if self.sharpen else usual_floor(one, self.bounds)
-        brier = 1.0 if self.loss == "nll+brier" else 0.0
-        fit = ContextFit(self.num_classes, seen, stream, floor, self.bounds, brier)
-        choice, doubts = self._choose(fit, one)
-        if choice is None or choice.strengths == TEMPERATURE_SCALING:
-            outcome = self._fit_one(fit)
-            # that of all pixels, where `one` is of the sample; with one temperature there is nothing to soften
-            fit = replace(fit, floor=Floor(min(floor.value, float(np.exp(outcome.point[0]))), 0.0))
-        else:
-            outcome = fit.solve(choice)
-        self._store(fit, outcome)
-        details = account(outcome.point, fit.data, choice, seen, bounds=self.bounds, floor=fit.floor,
-                          raised=outcome.raised)  # fmt: skip
-        if self.pairs:
-            outcome, pairs = self._fit_pairs(fit, choice, outcome)
-            details = {**details, **pairs, "words": [*details["words"], *pairs["words"]]}
-        return Learned(
-            pixels=seen.pixels,
-            nll_before=seen.nll / seen.pixels,
-            nll_after=outcome.nll,
-            steps=outcome.steps,
-            converged=outcome.converged,
-            warnings=(*seen.grouping.warnings, *doubts, *outcome.warnings),
-            details=details,
-        )
-
     def _choose(self, fit: ContextFit, one: float) -> tuple[Choice | None, list[str]]:
         """Return the strengths of the ridges, or None where only one temperature can be fitted, and why."""
         if not (self.features or self.classes or self.pairs):
@@ -218,8 +209,7 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
 
     def _fit_one(self, fit: ContextFit) -> Outcome:
         """Fit one temperature for all pixels: temperature scaling itself."""
-        stream = CaseStream([fit.sample.as_case()], self.num_classes) if fit.stream is None else fit.stream
-        found = TemperatureScaling(self.num_classes, bounds=self.bounds)._learn(stream)
+        found = TemperatureScaling(self.num_classes, bounds=self.bounds)._learn(fit.stream)
         point = np.zeros(1 + self._many + self.num_classes)
         point[0] = np.log(found.details["temperature"])
         return Outcome(point, found.nll_after, found.steps, found.converged, found.warnings)
@@ -235,7 +225,7 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
         return replace(
             outcome,
             nll=found.nll,
-            steps=outcome.steps + (found.steps if fit.stream is not None else 0),
+            steps=outcome.steps + found.steps,
             converged=outcome.converged and found.converged,
             warnings=(*outcome.warnings, *unfinished),
         ), account_of_pairs(found.offsets.numpy(), picked)

@@ -31,8 +31,7 @@ class DirichletCalibration(MatrixScaling):
         num_classes: L.
         off_diagonal_penalty: Lambda of ODIR, times the sum of squares of the off-diagonal weights.
         bias_penalty: Mu of ODIR, times the sum of squares of the biases.
-        ignore_index: Label, or labels, left out of the fit.
-        background: Class left out of the fit except near boundaries; None fits on every labelled pixel.
+        region: `ignore_index` and `background`, as of every `Calibrator`.
     """
 
     method = "dirichlet"

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Unpack, get_args
 
 import numpy as np
 import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from segcal.calibrators.base import Calibrator
+from segcal.calibrators.base import Calibrator, FitRegion
 from segcal.calibrators.report import Learned
 from segcal.calibrators.shared.sampler import Sampler
 from segcal.calibrators.shared.survey import pixels_of, survey
@@ -18,7 +18,7 @@ from segcal.calibrators.temperature import TemperatureScaling
 from segcal.cases import CaseStream
 from segcal.functional.pixel_sample import Sample
 from segcal.functional.scaling import Mixture, least_on_simplex, mixed_logits, mixture_sums, read_mixture
-from segcal.types import Array, IgnoreIndex, Image, InputError, Logits
+from segcal.types import Array, Image, Logits, check_choice
 
 Loss = Literal["cross_entropy", "squared_error"]
 
@@ -37,8 +37,7 @@ class EnsembleTemperatureScaling(Calibrator):
     Args:
         num_classes: L.
         loss: What the weights minimise: "cross_entropy" or "squared_error".
-        ignore_index: Label, or labels, left out of the fit.
-        background: Class left out of the fit except near boundaries; None fits on every labelled pixel.
+        region: `ignore_index` and `background`, as of every `Calibrator`.
     """
 
     method = "ets"
@@ -49,17 +48,9 @@ class EnsembleTemperatureScaling(Calibrator):
     weights: Float64[Tensor, "3"]
     """Weights of the scaled, the raw and the uniform part."""
 
-    def __init__(
-        self,
-        num_classes: int,
-        *,
-        loss: Loss = "cross_entropy",
-        ignore_index: IgnoreIndex = None,
-        background: int | None = None,
-    ) -> None:
-        super().__init__(num_classes, ignore_index=ignore_index, background=background)
-        if loss not in get_args(Loss):
-            raise InputError(f"loss must be one of {', '.join(get_args(Loss))}, got '{loss}'")
+    def __init__(self, num_classes: int, *, loss: Loss = "cross_entropy", **region: Unpack[FitRegion]) -> None:
+        super().__init__(num_classes, **region)
+        check_choice("loss", loss, get_args(Loss))
         self.loss: Loss = loss
         self.register_buffer("temperature", torch.tensor(torch.nan, dtype=torch.float64))
         self.register_buffer("weights", torch.full((3,), torch.nan, dtype=torch.float64))
@@ -72,6 +63,8 @@ class EnsembleTemperatureScaling(Calibrator):
         temperature = scaling.details["temperature"]
         at = self._sums_over(stream, 1 / temperature)
         weights, steps, converged = self._solve(at, sampler.sample(), 1 / temperature)
+        self.temperature.fill_(temperature)
+        self.weights.copy_(torch.from_numpy(weights))
         unfinished = () if converged else ("the search for the weights stopped before it converged",)
         return Learned(
             pixels=seen.pixels,
@@ -83,10 +76,6 @@ class EnsembleTemperatureScaling(Calibrator):
             details={
                 "temperature": temperature,
                 "weights": dict(zip(("scaled", "raw", "uniform"), weights.tolist(), strict=True)),
-            },
-            values={
-                "temperature": torch.tensor(temperature, dtype=torch.float64),
-                "weights": torch.from_numpy(weights),
             },
         )
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Unpack
 
 import numpy as np
 import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
+from segcal.calibrators.base import FitRegion
 from segcal.calibrators.shared.scores import PiecewiseCalibrator, ScoreMap
 from segcal.functional.score_maps import PiecewiseMap, joined_maps
 from segcal.functional.scores import ScoreHistogram, largest_of_cells
-from segcal.types import MOST_BINS, IgnoreIndex, InputError, check_whole
-
-_SPACINGS = ("width", "mass")
+from segcal.types import MOST_BINS, check_choice, check_whole
 
 
 class HistogramBinning(PiecewiseCalibrator):
@@ -29,10 +28,9 @@ class HistogramBinning(PiecewiseCalibrator):
 
     Args:
         num_classes: L.
-        ignore_index: Label, or labels, left out of the fit.
-        background: Class left out of the fit except near boundaries; None fits on every labelled pixel.
         bins: Of each class.
         equal: "width" or "mass".
+        region: `ignore_index` and `background`, as of every `Calibrator`.
     """
 
     method = "histogram"
@@ -42,15 +40,13 @@ class HistogramBinning(PiecewiseCalibrator):
         self,
         num_classes: int,
         *,
-        ignore_index: IgnoreIndex = None,
-        background: int | None = None,
         bins: int = 10,
         equal: Literal["width", "mass"] = "width",
+        **region: Unpack[FitRegion],
     ) -> None:
-        super().__init__(num_classes, ignore_index=ignore_index, background=background)
+        super().__init__(num_classes, **region)
         check_whole("bins", bins, 1, MOST_BINS)
-        if equal not in _SPACINGS:
-            raise InputError(f"equal must be one of {', '.join(_SPACINGS)}, got '{equal}'")
+        check_choice("equal", equal, ("width", "mass"))
         self.bins, self.equal = int(bins), equal
 
     def _score_edges(self) -> Float64[Tensor, " inner"] | None:

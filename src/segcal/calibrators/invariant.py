@@ -22,8 +22,7 @@ class TranslationInvariantMatrixScaling(MatrixScaling):
         num_classes: L.
         off_diagonal_penalty: Weight of the mean square of the off-diagonal weights.
         bias_penalty: Weight of the mean square of the biases.
-        ignore_index: Label, or labels, left out of the fit.
-        background: Class left out of the fit except near boundaries; None fits on every labelled pixel.
+        region: `ignore_index` and `background`, as of every `Calibrator`.
     """
 
     method = "msc"

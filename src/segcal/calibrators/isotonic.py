@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Unpack
 
 import numpy as np
 import torch
 from scipy.optimize import isotonic_regression
 
+from segcal.calibrators.base import FitRegion
 from segcal.calibrators.shared.scores import PiecewiseCalibrator, ScoreMap
 from segcal.functional.score_maps import PiecewiseMap, joined_maps
 from segcal.functional.scores import ScoreHistogram, mean_distances
-from segcal.types import Array, IgnoreIndex, InputError
-
-_SCOPES = ("pooled", "one-vs-rest")
+from segcal.types import Array, check_choice
 
 
 class IsotonicRegression(PiecewiseCalibrator):
@@ -33,25 +32,18 @@ class IsotonicRegression(PiecewiseCalibrator):
 
     Args:
         num_classes: L.
-        ignore_index: Label, or labels, left out of the fit.
-        background: Class left out of the fit except near boundaries; None fits on every labelled pixel.
         scope: "pooled" learns one function from the scores of all classes, which keeps every label; "one-vs-rest"
             one for each class, which does not.
+        region: `ignore_index` and `background`, as of every `Calibrator`.
     """
 
     method = "isotonic"
 
     def __init__(
-        self,
-        num_classes: int,
-        *,
-        ignore_index: IgnoreIndex = None,
-        background: int | None = None,
-        scope: Literal["pooled", "one-vs-rest"] = "pooled",
+        self, num_classes: int, *, scope: Literal["pooled", "one-vs-rest"] = "pooled", **region: Unpack[FitRegion]
     ) -> None:
-        super().__init__(num_classes, ignore_index=ignore_index, background=background)
-        if scope not in _SCOPES:
-            raise InputError(f"scope must be one of {', '.join(_SCOPES)}, got '{scope}'")
+        super().__init__(num_classes, **region)
+        check_choice("scope", scope, ("pooled", "one-vs-rest"))
         self.scope = scope
         self.preserves_labels = scope == "pooled"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal, Unpack, get_args
 
 import torch
 from jaxtyping import Float, Float64
@@ -20,14 +20,14 @@ from segcal.calibrators.shared.local_training import (
     CaseSource,
     CaseValidation,
     Objective,
-    TrainedTemperature,
+    TreeCalibrator,
+    TreeSettings,
     bounded_crop,
-    input_statistics,
+    standardisation_of,
 )
-from segcal.calibrators.shared.shrinking import shrink_to_best
 from segcal.calibrators.shared.survey import summed_likelihood, summed_nll
 from segcal.calibrators.shared.training_report import TemperatureRange, TrainingOutcome
-from segcal.calibrators.shared.tree import CONTEXT, Condition, Init, Positivity, TemperatureTree
+from segcal.calibrators.shared.tree import CONTEXT
 from segcal.calibrators.temperature import TemperatureScaling
 from segcal.cases import CaseStream
 from segcal.functional.division import kernels_check_finite, scaled_within
@@ -36,7 +36,7 @@ from segcal.training.loop import train
 from segcal.training.processes import choose_device
 from segcal.training.progress import History
 from segcal.training.settings import Training, override
-from segcal.types import MOST_CLASSES, IgnoreIndex, Image, InputError, Logits, Temperature, check_whole
+from segcal.types import Image, Logits, Temperature, check_choice
 
 Preset = Literal["default", "paper"]
 Inputs = Literal["log_softmax", "logits"]
@@ -65,7 +65,7 @@ _PATIENCE = 20
 _SHARES = (1.0, 0.75, 0.5, 0.25)
 
 
-class LocalTemperatureScaling(TrainedTemperature):
+class LocalTemperatureScaling(TreeCalibrator):
     """Divide the logits of each pixel by a temperature that a small tree of convolutions computes around it.
 
     The temperature is `T_TS * tree(x)` with T_TS the temperature of temperature scaling and
@@ -73,14 +73,6 @@ class LocalTemperatureScaling(TrainedTemperature):
 
     Args:
         num_classes: L.
-        spatial_dims: 2 or 3.
-        image_channels: C; 0 to read the logits only.
-        ignore_index: Label, or labels, left out of the fit.
-        background: Class left out of the fit, except for its pixels near a boundary; None fits on every labelled pixel.
-        bounds: Smallest and largest temperature that is applied.
-        positivity: "relu" as in the paper, "softplus" or "exp".
-        root_offset: 0 as in the paper's equation, 1 as in the released code.
-        init: "normal", or "zeros", with which sibling leaves remain equal during training.
         inputs: "log_softmax" for standardised log-probabilities, which no shift or scale of the logits changes, or
             "logits" as printed in the paper. Default: "log_softmax", and "logits" with `preset="paper"`.
         sharpen: Allow temperatures below min(1, T_TS), which increase confidence beyond that of both the network and
@@ -88,16 +80,13 @@ class LocalTemperatureScaling(TrainedTemperature):
         preset: "default" starts at T_TS and trains with Adam at 1e-4 for 200 epochs, or until the loss has settled
             (`patience`, 20 epochs); "paper" starts at 1 and trains for 100 epochs, at 1e-5 (2D) or 1e-4 (3D), a tenth
             of it after 50.
-        condition: "class" or "confidence" multiplies the temperature by a learned factor for each predicted class, or
-            for each confidence bin, as the paper suggests for future work.
+        tree: Settings of the tree, as of `TreeCalibrator`: `spatial_dims`, `image_channels`, `positivity`,
+            `root_offset`, `init`, `condition`, `ignore_index`, `background` and `bounds`.
     """
 
-    spatial_dims: int
     method = "lts"
     context = CONTEXT
     fit_settings = frozenset(SETTINGS)
-    is_local: ClassVar[bool] = True
-    """True if pixels of an image have different temperatures."""
 
     base_temperature: Float64[Tensor, ""]
     """Multiplies the tree: T_TS, or 1 with `preset="paper"`."""
@@ -112,45 +101,17 @@ class LocalTemperatureScaling(TrainedTemperature):
         self,
         num_classes: int,
         *,
-        spatial_dims: int = 2,
-        image_channels: int = 0,
-        ignore_index: IgnoreIndex = None,
-        background: int | None = None,
-        bounds: tuple[float, float] = (0.05, 100.0),
-        positivity: Positivity = "relu",
-        root_offset: float = 0.0,
-        init: Init = "normal",
         inputs: Inputs | None = None,
         sharpen: bool | None = None,
         preset: Preset = "default",
-        condition: Condition | None = None,
+        **tree: Unpack[TreeSettings],
     ) -> None:
-        super().__init__(num_classes, ignore_index=ignore_index, background=background, bounds=bounds)
-        _check_choice("spatial_dims", spatial_dims, (2, 3))
-        check_whole("image_channels", image_channels, 0, MOST_CLASSES)
-        _check_choice("positivity", positivity, ("relu", "softplus", "exp"))
-        _check_choice("init", init, ("normal", "zeros"))
-        _check_choice("inputs", inputs, (None, "log_softmax", "logits"))
-        _check_choice("preset", preset, ("default", "paper"))
-        _check_choice("condition", condition, (None, "class", "confidence"))
-        if not math.isfinite(root_offset):
-            raise InputError(f"root_offset must be finite, got {root_offset}")
-        if condition is not None and not self.is_local:
-            raise InputError(f"condition is for 'lts': '{self.method}' has one temperature for the whole image")
-        self.spatial_dims, self.image_channels = spatial_dims, image_channels
-        self.positivity, self.root_offset, self.init, self.preset = positivity, root_offset, init, preset
+        super().__init__(num_classes, **tree)
+        check_choice("inputs", inputs, (None, *get_args(Inputs)))
+        check_choice("preset", preset, get_args(Preset))
+        self.preset = preset
         self.inputs: Inputs = inputs or ("logits" if preset == "paper" else "log_softmax")
         self.sharpen = (SHARPEN or preset == "paper") if sharpen is None else bool(sharpen)
-        self.condition = condition
-        self.tree = TemperatureTree(
-            num_classes,
-            spatial_dims,
-            image_channels,
-            positivity=positivity,
-            root_offset=root_offset,
-            init=init,
-            condition=condition,
-        )
         for name, value in _neutral(num_classes).items():
             self.register_buffer(name, value)
         self.requires_grad_(False)  # applying needs no gradient; fit turns it on
@@ -263,10 +224,9 @@ class LocalTemperatureScaling(TrainedTemperature):
         if not self.sharpen:
             self.floor.fill_(min(1.0, temperature))
         if self.inputs == "log_softmax":
-            found = input_statistics(stream, scale)
-            self.input_scale.copy_(scale)
-            self.input_mean.copy_(found.mean)
-            self.input_deviation.copy_(found.deviation)
+            found = standardisation_of(stream, scale)
+            for value, name in zip(found, ("input_scale", "input_mean", "input_deviation"), strict=True):
+                getattr(self, name).copy_(value)
 
     def _judge(
         self, start: TemperatureScaling, stream: CaseStream, history: History, validated: bool
@@ -275,7 +235,13 @@ class LocalTemperatureScaling(TrainedTemperature):
         reference = _mean(summed_nll(start, stream))
         # without validation cases there is no choice
         shares = (1.0,) if self.preset == "paper" else _SHARES if validated else (UNCHECKED_SHARE,)
-        share, found = shrink_to_best(self.tree, shares, lambda: _mean(summed_nll(self, stream)))
+        learned, losses = {name: value.clone() for name, value in self.tree.state_dict().items()}, dict[float, float]()
+        for share in shares:
+            self._shrink(learned, share)
+            losses[share] = _mean(summed_nll(self, stream))
+        share = min(losses, key=lambda share: (math.isnan(losses[share]), losses[share]))
+        self._shrink(learned, share)
+        found = losses[share]
         keeps_start = self.preset != "paper" and not found < reference  # nor is NaN better
         if keeps_start:
             self.tree.make_constant()
@@ -289,6 +255,11 @@ class LocalTemperatureScaling(TrainedTemperature):
             falling=history.late_decrease() > 0,
             temperature=start._bounded(),
         )
+
+    def _shrink(self, learned: Mapping[str, Tensor], share: float) -> None:
+        """Set the tree to a share of the way from TS to what it has learned."""
+        self.tree.load_state_dict(learned)
+        self.tree.shrink(share)
 
     def _range(self, stream: CaseStream) -> TemperatureRange:
         """Return the smallest and largest temperature before the bounds, and the share of pixels with a dead ReLU."""
@@ -332,8 +303,3 @@ def _preset(name: Preset, spatial_dims: int) -> Training:
         return Training(epochs=200, learning_rate=1e-4, batch_size=4, patience=_PATIENCE)
     rate = 1e-5 if spatial_dims == 2 else 1e-4
     return Training(epochs=100, learning_rate=rate, batch_size=4, milestones=(50,))
-
-
-def _check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:
-    if value not in choices:
-        raise InputError(f"{name} must be one of {', '.join(map(str, choices))}, got {value}")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
 
+from segcal.calibrators.base import FitRegion
 from segcal.calibrators.shared.affine import AffineCalibrator
-from segcal.types import IgnoreIndex, InputError
+from segcal.types import check_weight
 
 
 class MatrixScaling(AffineCalibrator):
@@ -21,8 +22,7 @@ class MatrixScaling(AffineCalibrator):
         num_classes: L.
         off_diagonal_penalty: Lambda of ODIR.
         bias_penalty: Mu of ODIR.
-        ignore_index: Label, or labels, left out of the fit.
-        background: Class left out of the fit except near boundaries; None fits on every labelled pixel.
+        region: `ignore_index` and `background`, as of every `Calibrator`.
     """
 
     method = "matrix"
@@ -33,16 +33,11 @@ class MatrixScaling(AffineCalibrator):
         *,
         off_diagonal_penalty: float = 0.01,
         bias_penalty: float = 0.01,
-        ignore_index: IgnoreIndex = None,
-        background: int | None = None,
+        **region: Unpack[FitRegion],
     ) -> None:
-        super().__init__(num_classes, ignore_index=ignore_index, background=background, width=num_classes)
-        self.off_diagonal_penalty, self.bias_penalty = float(off_diagonal_penalty), float(bias_penalty)
-        if not (0 <= self.off_diagonal_penalty < float("inf") and 0 <= self.bias_penalty < float("inf")):
-            raise InputError(
-                f"penalties must be finite and at least 0, got off_diagonal_penalty={off_diagonal_penalty} "
-                f"and bias_penalty={bias_penalty}"
-            )
+        super().__init__(num_classes, **region)
+        self.off_diagonal_penalty = check_weight("off_diagonal_penalty", off_diagonal_penalty)
+        self.bias_penalty = check_weight("bias_penalty", bias_penalty)
 
     def _penalties(self) -> tuple[Tensor, Tensor]:
         classes = self.num_classes

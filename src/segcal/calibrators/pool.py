@@ -7,15 +7,16 @@ calibrated as `cts` calibrates single passes, and the predicted labels stay thos
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from segcal.calibrators.base import Calibrator
+from segcal.calibrators.base import Calibrator, FitRegion
 from segcal.calibrators.contextual import ContextualTemperatureScaling, usual_floor
 from segcal.calibrators.report import Learned
 from segcal.calibrators.shared.context_fit import ContextFit
@@ -25,7 +26,7 @@ from segcal.cases import CaseStream
 from segcal.functional.pooling import pooled_logits
 from segcal.functional.ridge import within_one_error
 from segcal.functional.temperature import likelihood
-from segcal.types import IgnoreIndex, Image, InputError, Logits, Passes
+from segcal.types import Image, InputError, Logits, Passes
 
 _MOST_MEMBERS = 1 << 10
 
@@ -42,9 +43,8 @@ class PooledPasses(Calibrator):
         num_classes: L.
         spatial_dims: 2 or 3.
         free_labels: Whether predicted labels are those of the pool rather than those of the first pass.
-        ignore_index: Label, or labels, left out of the fit.
-        background: Class left out of the fit except near boundaries; None fits on every labelled pixel.
         bounds: Smallest and largest temperature that is applied.
+        region: `ignore_index` and `background`, as of every `Calibrator`.
     """
 
     spatial_dims: int
@@ -61,11 +61,10 @@ class PooledPasses(Calibrator):
         *,
         spatial_dims: int = 2,
         free_labels: bool = False,
-        ignore_index: IgnoreIndex = None,
-        background: int | None = None,
         bounds: tuple[float, float] = (0.05, 100.0),
+        **region: Unpack[FitRegion],
     ) -> None:
-        super().__init__(num_classes, ignore_index=ignore_index, background=background)
+        super().__init__(num_classes, **region)
         self.inner = ContextualTemperatureScaling(num_classes, spatial_dims=spatial_dims, bounds=bounds)
         self.spatial_dims, self.bounds, self.context = spatial_dims, self.inner.bounds, self.inner.context
         self.free_labels, self.preserves_labels = bool(free_labels), not free_labels
@@ -154,7 +153,7 @@ def compare(
     """
     pool = choose_weights(sample, keep=keep)
     pooled = pool.pooled_sample(stream, sample, spatial_dims)
-    totals = np.stack([held_out(one, stream.num_classes, bounds) for one in (sample, pooled)])
+    totals = np.stack([held_out(one, stream, bounds) for one in (sample, pooled)])
     single, several = (totals[:, :, 2].sum(axis=1) / totals[:, :, 0].sum(axis=1)).tolist()
     where = "in cross-validation over the groups" if sample.folds > 1 else "on the only group"
     words = f"{where} the NLL of the pool is {several:.4f} and the NLL of the first pass alone {single:.4f}"
@@ -164,13 +163,13 @@ def compare(
     return None, sample, f"passes are not used: {words}{reason}"
 
 
-def held_out(sample: ContextSample, num_classes: int, bounds: tuple[float, float]) -> Float64[np.ndarray, "folds 3"]:
+def held_out(sample: ContextSample, stream: CaseStream, bounds: tuple[float, float]) -> Float64[np.ndarray, "folds 3"]:
     """Return pixels, NLL and loss of `cts` on each fold left out, with ridges chosen on the other folds.
 
     Where only one temperature can be fitted, each fold is scored at that of the sample.
     """
     one, data = sample.temperature, sample.data
-    fit = ContextFit(num_classes, sample, None, usual_floor(one, bounds), bounds)
+    fit = ContextFit(sample, stream, usual_floor(one, bounds), bounds)
     low, high = fit.searched
     if sample.folds == 1 or not low < one < high:
         alpha, data = 1 / float(np.clip(one, *bounds)), sample.data
@@ -182,7 +181,7 @@ def held_out(sample: ContextSample, num_classes: int, bounds: tuple[float, float
     return np.stack(rows)
 
 
-def _name_of(details: dict[str, Any]) -> str:
+def _name_of(details: Mapping[str, Any]) -> str:
     """Return the method that a fit of `cts` amounts to."""
     return "ts" if details["ridge_features"] is None and details["ridge_classes"] is None else "cts"
 

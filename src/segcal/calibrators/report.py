@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from string import Formatter
 from typing import Any
-
-from torch import Tensor
 
 from segcal.text import counted
 
@@ -36,7 +34,7 @@ _SENTENCES = (
 
 @dataclass(frozen=True)
 class Learned:
-    """Values that a method has learned from a stream, for the base class to store and report.
+    """Result of learning from a stream, which the base class completes to a report.
 
     Attributes:
         pixels: Number of fitted pixels.
@@ -45,8 +43,7 @@ class Learned:
         steps: Steps of the search.
         converged: Whether an optimum was reached.
         warnings: What the user should know, a sentence each.
-        details: Plain values for the report.
-        values: Learned buffers by name; a method may also store them itself.
+        details: Plain values.
     """
 
     pixels: int
@@ -56,29 +53,25 @@ class Learned:
     converged: bool = True
     warnings: tuple[str, ...] = ()
     details: Mapping[str, Any] = field(default_factory=dict)
-    values: Mapping[str, Tensor] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class FitReport:
+@dataclass(frozen=True, kw_only=True)
+class FitReport(Learned):
     """Result of a fit. NLL is the mean over the fitted pixels, in nats.
 
     `converged` says whether an optimum was reached: the NLL was no longer falling when the fit ended.
     """
 
     cases: int
-    pixels: int
-    nll_before: float
-    nll_after: float
-    steps: int
     seconds: float
-    converged: bool
-    warnings: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     """Names of the fitted cases."""
     fingerprints: tuple[str, ...] = ()
     """Their content (`segcal.functional.fingerprint`), so that an evaluation on the same cases can be reported."""
-    details: dict[str, Any] = field(default_factory=dict)
+
+    def learned(self, **changes: Any) -> Learned:
+        """Return the result of learning, without the cases, with some fields changed."""
+        return Learned(**{**{each.name: getattr(self, each.name) for each in fields(Learned)}, **changes})
 
     def __str__(self) -> str:
         """Ten lines at most: the NLL before and after, the cases, the search, what was learned, and warnings."""

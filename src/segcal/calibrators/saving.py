@@ -13,7 +13,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -25,6 +25,9 @@ from segcal.files.guards import checksum, listed_files
 from segcal.files.schema import FLAG, NUMBER, TABLE, TEXT, WHOLE, list_of, optional, problem, record
 from segcal.types import InputError
 from segcal.version import __version__
+
+if TYPE_CHECKING:
+    from segcal.calibrators.base import Calibrator
 
 FORMAT = 1
 """Version of the file format; raised when an older segcal could not read a newer file."""
@@ -63,26 +66,7 @@ _MAY_BE_INFINITE = ("inverse_temperature", "inverse_temperatures")
 """Learned values that are infinite where every pixel is predicted right."""
 
 
-class Saved(Protocol):
-    """Attributes of a calibrator that saving needs."""
-
-    method: ClassVar[str]
-    fitted: Tensor
-
-    def config(self) -> dict[str, Any]:
-        """Return the settings."""
-
-    def state_dict(self) -> Mapping[str, Tensor]:
-        """Return the learned values."""
-
-    def load_state_dict(self, values: Mapping[str, Tensor]) -> object:
-        """Take learned values over."""
-
-    def _problem(self) -> str | None:
-        """Return what makes learned values unusable, if anything does."""
-
-
-def write_calibrator(calibrator: Saved, folder: Path) -> None:
+def write_calibrator(calibrator: Calibrator, folder: Path) -> None:
     """Write a fitted calibrator into a folder."""
     try:
         save_file({name: value.contiguous() for name, value in calibrator.state_dict().items()}, folder / WEIGHTS)
@@ -148,7 +132,7 @@ def read_values(folder: Path, content: Mapping[str, Any]) -> dict[str, Tensor]:
         raise InputError(f"{_unreadable(folder)} ({_first_line(error)}); fit and save it again") from error
 
 
-def fill(calibrator: Saved, values: Mapping[str, Tensor], folder: Path) -> None:
+def fill(calibrator: Calibrator, values: Mapping[str, Tensor], folder: Path) -> None:
     """Give a calibrator its learned values; raise unless names and shapes are those that it expects."""
     try:
         calibrator.load_state_dict(dict(values))
@@ -156,7 +140,7 @@ def fill(calibrator: Saved, values: Mapping[str, Tensor], folder: Path) -> None:
         raise InputError(f"{_unreadable(folder)} ({_first_line(error)}); fit and save it again") from error
 
 
-def check_values(calibrator: Saved, folder: Path) -> None:
+def check_values(calibrator: Calibrator, folder: Path) -> None:
     """Raise unless every learned value is a number that the method can compute with."""
     for name, value in calibrator.state_dict().items():
         infinite = name.rpartition(".")[2] in _MAY_BE_INFINITE

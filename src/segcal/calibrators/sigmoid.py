@@ -224,9 +224,7 @@ class CalibratedChannels(CalibratedSlab):
 def _joined(reports: Sequence[FitReport]) -> Learned:
     """Return what all channels learned together: pixels are counted once per channel, NLL is their mean."""
     if len(reports) == 1:
-        (only,) = reports
-        names = ("pixels", "nll_before", "nll_after", "steps", "converged", "warnings", "details")
-        return Learned(**{name: getattr(only, name) for name in names})
+        return reports[0].learned()
     pixels = sum(report.pixels for report in reports)
 
     def mean(nll: Callable[[FitReport], float]) -> float:

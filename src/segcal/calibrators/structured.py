@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import torch
 from jaxtyping import Float64
 from torch import Tensor
 
+from segcal.calibrators.base import FitRegion
 from segcal.calibrators.report import Learned
 from segcal.calibrators.shared.affine import AffineCalibrator
 from segcal.calibrators.temperature import TemperatureScaling
 from segcal.cases import CaseStream
-from segcal.types import Array, IgnoreIndex, InputError
+from segcal.types import Array, check_weight
 
 
 class StructuredVectorScaling(AffineCalibrator):
@@ -26,28 +27,18 @@ class StructuredVectorScaling(AffineCalibrator):
     Args:
         num_classes: L.
         penalty: Strength of the penalty on the class deviations, as published; its effect shrinks as pixels are added.
-        ignore_index: Label, or labels, left out of the fit.
-        background: Class left out of the fit except near boundaries; None fits on every labelled pixel.
+        region: `ignore_index` and `background`, as of every `Calibrator`.
     """
 
     method = "svs"
-    of_log = True
+    of_log = one_scale = True
 
     inverse_temperature: Float64[Tensor, ""]
     """Inverse temperature of temperature scaling; NaN until fitted."""
 
-    def __init__(
-        self,
-        num_classes: int,
-        *,
-        penalty: float = 1.0,
-        ignore_index: IgnoreIndex = None,
-        background: int | None = None,
-    ) -> None:
-        super().__init__(num_classes, ignore_index=ignore_index, background=background, width=1)
-        self.penalty = float(penalty)
-        if not 0 <= self.penalty < float("inf"):
-            raise InputError(f"penalty must be finite and at least 0, got {penalty}")
+    def __init__(self, num_classes: int, *, penalty: float = 1.0, **region: Unpack[FitRegion]) -> None:
+        super().__init__(num_classes, **region)
+        self.penalty = check_weight("penalty", penalty)
         self.register_buffer("inverse_temperature", torch.tensor(torch.nan, dtype=torch.float64))
         self._pixels = 1
 

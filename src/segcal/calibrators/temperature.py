@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from jaxtyping import Float64
@@ -11,11 +11,11 @@ from torch import Tensor
 
 from segcal.calibrators.report import Learned
 from segcal.calibrators.shared.survey import summed_likelihood
-from segcal.calibrators.tempered import TemperatureCalibrator
+from segcal.calibrators.tempered import FitLimits, TemperatureCalibrator
 from segcal.cases import CaseStream
 from segcal.functional.probability import at_least_float32_dtype
 from segcal.functional.temperature import Likelihood, likelihood, optimal_inverse_temperature
-from segcal.types import IgnoreIndex, Image, Logits, Temperature
+from segcal.types import Image, Logits, Temperature
 
 _NEAR = 1e-6
 """Relative distance at which two derivatives describe the NLL to the last digit."""
@@ -30,9 +30,7 @@ class TemperatureScaling(TemperatureCalibrator):
 
     Args:
         num_classes: L.
-        ignore_index: Label, or labels, left out of the fit.
-        background: Class left out of the fit, except for its pixels near a boundary; None fits on every labelled pixel.
-        bounds: Smallest and largest temperature that is applied.
+        limits: `ignore_index`, `background` and `bounds`, as of every `TemperatureCalibrator`.
     """
 
     method = "ts"
@@ -40,15 +38,8 @@ class TemperatureScaling(TemperatureCalibrator):
     inverse_temperature: Float64[Tensor, ""]
     """The exact optimum, NaN until fitted: 0 for scores no better than chance, infinite if every pixel is right."""
 
-    def __init__(
-        self,
-        num_classes: int,
-        *,
-        ignore_index: IgnoreIndex = None,
-        background: int | None = None,
-        bounds: tuple[float, float] = (0.05, 100.0),
-    ) -> None:
-        super().__init__(num_classes, ignore_index=ignore_index, background=background, bounds=bounds)
+    def __init__(self, num_classes: int, **limits: Unpack[FitLimits]) -> None:
+        super().__init__(num_classes, **limits)
         self.register_buffer("inverse_temperature", torch.tensor(torch.nan, dtype=torch.float64))
 
     def _learn(self, stream: CaseStream, *, validation: CaseStream | None = None, settings: Any = None) -> Learned:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
-from segcal.calibrators.base import CalibratedSlab, Calibrator
+from segcal.calibrators.base import CalibratedSlab, Calibrator, FitRegion
 from segcal.cases import StreamedCase
 from segcal.functional.division import (
     NotFiniteError,
@@ -20,7 +21,13 @@ from segcal.functional.division import (
 )
 from segcal.functional.probability import at_least_float32, keep_labels
 from segcal.kernels.constants import LARGEST_TEMPERATURE, LEAST_TEMPERATURE
-from segcal.types import IgnoreIndex, Image, InputError, Logits, Passes, Probs, Slab, Temperature
+from segcal.types import Image, InputError, Logits, Passes, Probs, Slab, Temperature
+
+
+class FitLimits(FitRegion, total=False):
+    """Settings of every calibrator with temperatures, as keywords that methods pass on."""
+
+    bounds: tuple[float, float]
 
 
 class TemperatureCalibrator(Calibrator):
@@ -28,23 +35,18 @@ class TemperatureCalibrator(Calibrator):
 
     Args:
         num_classes: L.
-        ignore_index: Label, or labels, left out of the fit.
-        background: Class left out of the fit, except for its pixels near a boundary.
-        bounds: Smallest and largest temperature. Far outside the default, float32 cannot tell logits apart any more.
+        bounds: Smallest and largest temperature that is applied. Far outside the default, float32 cannot tell logits
+            apart any more.
+        region: `ignore_index` and `background`, as of every `Calibrator`.
     """
 
     preserves_labels = True
     has_temperature = True
 
     def __init__(
-        self,
-        num_classes: int,
-        *,
-        ignore_index: IgnoreIndex = None,
-        background: int | None = None,
-        bounds: tuple[float, float] = (0.05, 100.0),
+        self, num_classes: int, *, bounds: tuple[float, float] = (0.05, 100.0), **region: Unpack[FitRegion]
     ) -> None:
-        super().__init__(num_classes, ignore_index=ignore_index, background=background)
+        super().__init__(num_classes, **region)
         if len(bounds) != 2:
             raise InputError(f"bounds must be two numbers, got {tuple(bounds)}")
         low, high = (float(bound) for bound in bounds)

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from segcal.calibrators.shared.affine import AffineCalibrator
-from segcal.types import IgnoreIndex
 
 
 class VectorScaling(AffineCalibrator):
@@ -18,14 +17,11 @@ class VectorScaling(AffineCalibrator):
 
     Args:
         num_classes: L.
-        ignore_index: Label, or labels, left out of the fit.
-        background: Class left out of the fit except near boundaries; None fits on every labelled pixel.
+        region: `ignore_index` and `background`, as of every `Calibrator`.
     """
 
     method = "vector"
-
-    def __init__(self, num_classes: int, *, ignore_index: IgnoreIndex = None, background: int | None = None) -> None:
-        super().__init__(num_classes, ignore_index=ignore_index, background=background, width=1)
+    one_scale = True
 
     def _penalties(self) -> tuple[Tensor, Tensor]:
         none = torch.zeros(self.num_classes, dtype=torch.float64)

@@ -67,10 +67,10 @@ class Setting:
 def settings_of(method: str) -> dict[str, Setting]:
     """Return the settings of a method by name: those of its constructor, then those of `fit`."""
     kind = type(create(method, num_classes=2))
-    described, hints = _descriptions([Training, *reversed(kind.__mro__)]), get_type_hints(kind.__init__)
+    described = _descriptions([Training, *reversed(kind.__mro__)])
     found = {
-        name: Setting(name, hints[name], parameter.default, described.get(name, ""), False)
-        for name, parameter in inspect.signature(kind).parameters.items()
+        name: Setting(name, parameter.annotation, parameter.default, described.get(name, ""), False)
+        for name, parameter in kind.settings().items()
         if name not in _DATA
     }
     hints = get_type_hints(Training)

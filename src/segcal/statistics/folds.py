@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from segcal.statistics import clusters_of
-from segcal.types import Array, InputError
+from segcal.types import Array
 
 FOLDS = 5
 """Default number of folds; there are fewer if there are fewer groups."""
@@ -31,11 +31,7 @@ def folds_of(
         >>> folds_of(["a", "b", "a", None, None], 2).tolist()
         [0, 1, 0, 1, 0]
     """
-    if count < 1:
-        raise InputError(f"count must be at least 1, got {count}")
     weights = np.ones(len(groups)) if sizes is None else np.asarray(sizes, dtype=np.float64)
-    if weights.shape != (len(groups),):
-        raise InputError(f"sizes must have one number for each of the {len(groups)} cases, got {len(weights)}")
     clusters: Array = clusters_of([group or "" for group in groups])
     totals = np.bincount(clusters, weights=weights)
     loads = np.zeros((min(count, len(totals)), 2))  # size and groups, so that groups of size 0 leave no fold empty

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Float, Float64
 
-from segcal.types import Array, InputError
+from segcal.types import Array
 
 BLOCKS = 10
 """Blocks of time that cases without groups are cut into."""
@@ -56,38 +56,28 @@ class Grouping:
         return {"kind": self.kind, "groups": self.count, "why": self.why}
 
 
-def grouping_of(
-    names: Sequence[str], groups: Sequence[str | None], layouts: Float[np.ndarray, "cases K"] | None = None
-) -> Grouping:
+def grouping_of(names: Sequence[str], groups: Sequence[str | None], layouts: Float[np.ndarray, "cases K"]) -> Grouping:
     """Return the groups that folds must not split.
 
     Groups that are given are used as they are. Otherwise cases are sorted by name, numbers by value, and `layouts`
     compared: a few numbers that describe each case, such as the shares of the predicted classes in its parts. If
     neighbours are closer than in all of 199 random orders, blocks of consecutive cases are the groups; if the names
-    count up in equal steps, as frames do, closer than in 95 % of them is enough. Without layouts the names decide.
+    count up in equal steps, as frames do, closer than in 95 % of them is enough.
 
     Examples:
-        >>> grouping_of(["a_1", "a_2"], ["x", "y"]).kind
+        >>> grouping_of(["a_1", "a_2"], ["x", "y"], np.zeros((2, 1))).kind
         'given'
-        >>> grouping_of(["lion", "zebra"], [None, None]).kind
+        >>> grouping_of(["lion", "zebra"], [None, None], np.zeros((2, 1))).kind
         'images'
     """
-    if len(groups) != len(names):
-        raise InputError(f"groups must have one entry for each of the {len(names)} cases, got {len(groups)}")
     if any(groups):
         return Grouping(tuple(groups), "given", "the cases say which group they belong to")
     alone = tuple(None for _ in names)
     if len(names) < _FEWEST:
         return Grouping(alone, "images", f"no groups are given, and {len(names)} cases are too few to compare")
     sequences = _sequences(names)
-    counted = _counts_up(names, sequences)
-    if layouts is None:
-        if not counted:
-            return Grouping(alone, "images", "no groups are given, and the names do not count up")
-        return Grouping(_blocks(sequences, len(names)), "blocks", "no groups are given, and the names count up: "
-                        "folds are blocks of consecutive cases")  # fmt: skip
     closeness, rank = _closeness(np.asarray(layouts, np.float64), sequences)
-    if closeness < 1 and rank <= (_SHUFFLES // 20 if counted else 0):
+    if closeness < 1 and rank <= (_SHUFFLES // 20 if _counts_up(names, sequences) else 0):
         why = (
             f"no groups are given, and the predictions of neighbouring cases differ {closeness:.0%} as much as those "
             "of any two: folds are blocks of consecutive cases"

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from segcal.training.progress import Watch
-from segcal.types import LARGEST_SEED, InputError, check_whole
+from segcal.types import LARGEST_SEED, InputError, check_choice, check_whole
 
 OPTIMISERS = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 
@@ -26,7 +26,6 @@ class Training:
         whole_batches: Drop the samples that do not fill the last batch of an epoch (different ones each epoch).
         milestones: Epochs after which the learning rate is multiplied by `gamma`.
         gamma: See `milestones`.
-        decay: Factor on the learning rate after every epoch.
         cosine: Decay the learning rate to 0 along a cosine.
         warmup: Epochs over which the learning rate rises linearly at the start.
         optimiser: "adam" or "adamw" (decoupled weight decay).
@@ -53,7 +52,6 @@ class Training:
     whole_batches: bool = False
     milestones: tuple[int, ...] = ()
     gamma: float = 0.1
-    decay: float = 1.0
     cosine: bool = False
     warmup: int = 0
     optimiser: Literal["adam", "adamw"] = "adam"
@@ -80,10 +78,8 @@ class Training:
         for name, least, most in (("seed", 0, LARGEST_SEED), ("patience", 1, 1 << 30), ("crop", 1, 1 << 30)):
             if (value := getattr(self, name)) is not None:
                 check_whole(name, value, least, most)
-        if self.precision not in ("float32", "bfloat16"):
-            raise InputError(f"precision must be 'float32' or 'bfloat16', got '{self.precision}'")
-        if self.optimiser not in OPTIMISERS:
-            raise InputError(f"optimiser must be one of {', '.join(OPTIMISERS)}, got '{self.optimiser}'")
+        check_choice("precision", self.precision, ("float32", "bfloat16"))
+        check_choice("optimiser", self.optimiser, OPTIMISERS)
         if self.average is not None and not 0 < self.average < 1:
             raise InputError(f"average must be between 0 and 1, got {self.average}")
 
@@ -92,7 +88,7 @@ class Training:
         steps = sum(epoch >= milestone for milestone in self.milestones)
         wave = 0.5 * (1 + np.cos(np.pi * epoch / self.epochs)) if self.cosine else 1.0
         rise = min(1.0, (epoch + 1) / (self.warmup + 1))
-        return float(self.learning_rate * self.gamma**steps * self.decay**epoch * wave * rise)
+        return float(self.learning_rate * self.gamma**steps * wave * rise)
 
     def fingerprint(self) -> dict[str, Any]:
         """Return the settings that must be equal for a checkpoint to belong to the same run."""

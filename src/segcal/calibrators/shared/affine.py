@@ -11,14 +11,14 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from segcal.calibrators.base import Calibrator
+from segcal.calibrators.base import Calibrator, FitRegion
 from segcal.calibrators.report import Learned
 from segcal.calibrators.shared.sampler import Sampler, refusing_large
 from segcal.calibrators.shared.survey import pixels_of, survey
@@ -27,7 +27,7 @@ from segcal.functional.affine import affine_curvature, affine_map, affine_sums
 from segcal.functional.lbfgs import Block, Minimum, Objective, Preconditioner, minimise
 from segcal.functional.pixel_sample import Sample
 from segcal.functional.temperature import Likelihood, likelihood, optimal_inverse_temperature
-from segcal.types import Array, Case, IgnoreIndex, Image, InputError, Logits
+from segcal.types import Array, Case, Image, InputError, Logits
 
 _ROUNDS = 3  # of computing the curvature of the sample again
 _SAMPLE_EVALUATIONS = 100
@@ -47,22 +47,22 @@ class AffineCalibrator(Calibrator):
 
     Args:
         num_classes: L.
-        ignore_index: Label, or labels, left out of the fit.
-        background: Class left out of the fit except near boundaries; None fits on every labelled pixel.
+        region: `ignore_index` and `background`, as of every `Calibrator`.
     """
 
     preserves_labels = False
     of_log: ClassVar[bool] = False
     """True if the map is applied to log-probabilities rather than to logits."""
+    one_scale: ClassVar[bool] = False
+    """True if each class has one scale instead of a row of the matrix."""
 
     weights: Float64[Tensor, "L K"]
     """`[L, L]`, or `[L, 1]` for one scale for each class; NaN until fitted."""
     bias: Float64[Tensor, " L"]
 
-    def __init__(
-        self, num_classes: int, *, ignore_index: IgnoreIndex = None, background: int | None = None, width: int
-    ) -> None:
-        super().__init__(num_classes, ignore_index=ignore_index, background=background)
+    def __init__(self, num_classes: int, **region: Unpack[FitRegion]) -> None:
+        super().__init__(num_classes, **region)
+        width = 1 if self.one_scale else num_classes
         unknown = torch.full((num_classes, width + 1), torch.nan, dtype=torch.float64)
         self.register_buffer("weights", unknown[:, :width].clone())
         self.register_buffer("bias", unknown[:, width].clone())

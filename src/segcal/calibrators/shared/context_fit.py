@@ -30,7 +30,7 @@ PAIR_RIDGES = (np.inf, 0.1, 0.03, 0.01, 3e-3, 1e-3)
 
 _SEARCHED = (0.05, 100.0)  # temperatures, unless the bounds are wider
 _TOLERANCE = 1e-13  # nats that are left to gain, so that no slope exceeds 1e-6
-_PAIR_TOLERANCE = 1e-8  # nats; each step is a pass over all pixels
+_PAIR_TOLERANCE = 1e-12  # nats that a further step would gain, so that no slope exceeds 1e-6
 _PART = 1 << 18  # scores that pairs are looked up in at a time
 _PAIR_SAMPLE = 1 << 15  # pixels that the ridge on pairs is chosen on
 
@@ -50,11 +50,10 @@ class Outcome:
 
 @dataclass(frozen=True)
 class ContextFit:
-    """A problem to solve: the sample, the stream of all cases (None where the sample is enough), floor and settings."""
+    """A problem to solve: the sample, the stream of all cases, floor and settings."""
 
-    num_classes: int
     sample: ContextSample
-    stream: CaseStream | None
+    stream: CaseStream
     floor: Floor
     bounds: Bounds
     brier: float = 0.0
@@ -63,6 +62,11 @@ class ContextFit:
     def data(self) -> FeaturePixels:
         """The pixels of the sample, with standardised features."""
         return self.sample.standardised
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes."""
+        return self.stream.num_classes
 
     @property
     def many(self) -> int:
@@ -91,16 +95,14 @@ class ContextFit:
         )
 
     def solve(self, choice: Choice) -> Outcome:
-        """Return the numbers of least loss on all cases, or on the sample where there are none.
+        """Return the numbers of least loss on all cases, from those of the sample.
 
         Narrow bounds have no part in it, because a pixel at them has no slope; they are applied to the result.
         """
         penalty = choice.strengths.penalty(self.many, self.num_classes)
         # not from T = 1, which may lie outside the bounds, where nothing has a slope
-        found = newton(self._loss(self._sample), np.mean(choice.refits, axis=0), penalty, tolerance=_TOLERANCE)
-        if self.stream is None:
-            shown = self._loss(self._sample, self.bounds).at(found.point)
-            return Outcome(found.point, shown.nll / shown.pixels, 0, True, (), shown.raised / shown.pixels)
+        start = np.mean(choice.refits, axis=0)
+        found = newton(self._loss(lambda: [self.data.values]), start, penalty, tolerance=_TOLERANCE)
         found = newton(self._loss(self._slabs), found.point, penalty, tolerance=_TOLERANCE)
         shown, nll = found.loss, found.value
         if self.bounds != self.searched or self.brier:
@@ -118,12 +120,8 @@ class ContextFit:
     def _loss(self, pixels: Callable[[], Iterable[Values]], bounds: Bounds | None = None) -> MeanLoss:
         return MeanLoss(pixels, bounds or self.searched, floor=self.floor, brier=self.brier)
 
-    def _sample(self) -> Iterable[Values]:
-        return [self.data.values]
-
     def _slabs(self) -> Iterator[Values]:
         """Yield logits, labels and standardised features of all pixels."""
-        assert self.stream is not None
         mean, scale = (
             torch.from_numpy(values).to(self.stream.device, torch.float32).unsqueeze(1)
             for values in (self.sample.mean, self.sample.scale)
@@ -157,10 +155,9 @@ class ContextFit:
         if not np.isfinite(ridge):
             return PairFit(zero, outcome.nll, 0, True)
         fit = fit_pairs(self.pairs_of(self.data, outcome.point).sums, zero, ridge, upper=self._upper)
-        if self.stream is None:
-            return fit
-        all_pixels = self._pair_sums(outcome.point)
-        return fit_pairs(all_pixels, fit.offsets, ridge, upper=self._upper, tolerance=_PAIR_TOLERANCE)
+        return fit_pairs(
+            self._pair_sums(outcome.point), fit.offsets, ridge, upper=self._upper, tolerance=_PAIR_TOLERANCE
+        )
 
     @property
     def _upper(self) -> float:

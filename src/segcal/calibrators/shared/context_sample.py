@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import numpy as np
 import torch
@@ -80,56 +79,16 @@ class ContextSample:
         root = optimal_inverse_temperature(lambda alpha: likelihood(data.logits, data.labels, alpha))
         return 1 / root.inverse_temperature if root.inverse_temperature > 0 else np.inf
 
-    def without(self, fold: int) -> ContextSample:
-        """Return the sample of the other folds; features are standardised on these."""
-        edges = np.array(self.data.edges)
-        stays = np.ones(len(self.case), bool)
-        stays[edges[fold] : edges[fold + 1]] = False
-        index = torch.from_numpy(np.flatnonzero(stays))
-        lengths = np.delete(np.diff(edges), fold)
-        data = FeaturePixels(
-            self.data.logits[:, index].contiguous(),
-            self.data.labels[index],
-            self.data.features[:, index].contiguous(),
-            (0, *np.cumsum(lengths).tolist()),
-        )
-        fitted = np.flatnonzero((self.fold >= 0) & (self.fold != fold))
-        left = np.where(np.isin(np.arange(len(self.fold)), fitted), self.fold - (self.fold > fold), -1)
-        known = data.features.numpy().astype(np.float64)
-        pixels = int(self.sizes[fitted].sum())
-        nll = likelihood(data.logits, data.labels, 1.0).nll / len(index) * pixels
-        used = np.flatnonzero(self.sizes > 0).tolist()
-        groups = tuple(group for number, group in zip(used, self.grouping.groups, strict=True) if left[number] >= 0)
-        return replace(
-            self,
-            pixels=pixels,
-            nll=nll,
-            mean=known.mean(axis=1),
-            scale=_positive(known.std(axis=1)),
-            data=data,
-            passes=None,
-            case=self.case[stays],
-            position=self.position[stays],
-            sizes=np.where(left >= 0, self.sizes, 0),
-            fold=left,
-            grouping=replace(self.grouping, groups=groups),
-        )
-
-    def thinned(self, count: int) -> ContextSample:
-        """Return a sample of about `count` of the pixels, evenly spaced in every fold; sums stay those of all."""
-        step = max(1, -(-len(self.case) // count))
-        kept = np.concatenate([np.arange(first, last, step) for first, last in pairwise(self.data.edges)])
-        data = self.data.thinned(count)
-        return replace(self, data=data, passes=None, case=self.case[kept], position=self.position[kept])
-
     def without_features(self) -> ContextSample:
         """Return the same sample for methods that do not look at the context."""
         data = replace(self.data, features=self.data.features[:0])
         return replace(self, data=data, mean=self.mean[:0], scale=self.scale[:0])
 
-    def as_case(self) -> Case:
-        """Return the draw as one image, for methods that look at one pixel at a time."""
-        return Case("sample", self.data.logits.unsqueeze(2), self.data.labels.unsqueeze(1))
+    def case_without(self, fold: int) -> Case:
+        """Return the draw except for one fold as an image, for methods that look at one pixel at a time."""
+        stays = torch.ones(len(self.case), dtype=torch.bool)
+        stays[slice(*self.data.edges[fold : fold + 2])] = False
+        return Case("sample", self.data.logits[:, stays].unsqueeze(2), self.data.labels[stays].unsqueeze(1))
 
 
 def draw_sample(

@@ -7,21 +7,21 @@ They go through the cases twice: once to count the scores into a table, once to 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Unpack
 
 import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from segcal.calibrators.base import Calibrator
+from segcal.calibrators.base import Calibrator, FitRegion
 from segcal.calibrators.report import Learned
-from segcal.calibrators.shared.survey import nothing_to_fit, pixels_of
+from segcal.calibrators.shared.survey import Survey, nothing_to_fit, pixels_of
 from segcal.cases import CaseStream
 from segcal.functional.score_maps import PiecewiseMap, mapped_log_probabilities
 from segcal.functional.scores import ScoreHistogram, count_scores, empty_scores
 from segcal.kernels.constants import CELLS
-from segcal.types import IgnoreIndex, Image, Logits
+from segcal.types import Image, Logits
 
 _PART = 1 << 22
 """Scores that are calibrated at a time."""
@@ -35,14 +35,6 @@ class ScoreMap(NamedTuple):
     converged: bool = True
     warnings: tuple[str, ...] = ()
     details: Mapping[str, Any] = {}
-
-
-class ScoreTotals(NamedTuple):
-    """Number of the pixels counted, how many are predicted correctly, and their summed NLL."""
-
-    pixels: int
-    right: int
-    nll: float
 
 
 class ScoreCalibrator(Calibrator):
@@ -62,19 +54,19 @@ class ScoreCalibrator(Calibrator):
 
     def _learn(self, stream: CaseStream, *, validation: CaseStream | None = None, settings: Any = None) -> Learned:
         """Learn from the scores of all labelled pixels; nothing is left to choose, so nothing is validated."""
-        table, totals = self._count(stream)
+        table, seen = self._count(stream)
         found = self._fit_table(ScoreHistogram(*(field.cpu() for field in table)))
         for name, value in found.values.items():
             self.register_buffer(name, value.to(self.fitted.device))
         with torch.no_grad():
             after = sum(self._nll(logits, labels) for logits, labels in pixels_of(stream))
         return Learned(
-            pixels=totals.pixels,
-            nll_before=totals.nll / totals.pixels,
-            nll_after=after / totals.pixels,
+            pixels=seen.pixels,
+            nll_before=seen.nll,
+            nll_after=after / seen.pixels,
             steps=found.steps,
             converged=found.converged,
-            warnings=(*_doubts(table, totals), *found.warnings),
+            warnings=(*seen.doubts(0), *found.warnings),
             details=found.details,
         )
 
@@ -102,7 +94,7 @@ class ScoreCalibrator(Calibrator):
             total -= float(chosen[truth >= 0].cpu().numpy().sum())  # numpy adds in one order for any number of threads
         return total
 
-    def _count(self, stream: CaseStream) -> tuple[ScoreHistogram, ScoreTotals]:
+    def _count(self, stream: CaseStream) -> tuple[ScoreHistogram, Survey]:
         edges = self._score_edges()
         edges = None if edges is None else edges.to(stream.device)
         table = empty_scores(self.num_classes, CELLS if edges is None else len(edges) + 1, device=stream.device)
@@ -110,7 +102,8 @@ class ScoreCalibrator(Calibrator):
         pixels, right, nll = sum(parts, torch.zeros(3, dtype=torch.float64)).tolist()
         if pixels == 0:
             raise nothing_to_fit()
-        return table, ScoreTotals(int(pixels), int(right), nll)
+        support = table.hits.sum(dim=1).cpu()
+        return table, Survey(nll / int(pixels), support, all_right=right == pixels, all_wrong=right == 0)
 
 
 class PiecewiseCalibrator(ScoreCalibrator):
@@ -120,8 +113,8 @@ class PiecewiseCalibrator(ScoreCalibrator):
     left: Float64[Tensor, "G K1"]
     right: Float64[Tensor, "G K1"]
 
-    def __init__(self, num_classes: int, *, ignore_index: IgnoreIndex = None, background: int | None = None) -> None:
-        super().__init__(num_classes, ignore_index=ignore_index, background=background)
+    def __init__(self, num_classes: int, **region: Unpack[FitRegion]) -> None:
+        super().__init__(num_classes, **region)
         for name, size in (("breaks", 1), ("left", 2), ("right", 2)):
             self.register_buffer(name, torch.full((1, size), torch.nan, dtype=torch.float64))
 
@@ -141,11 +134,3 @@ class PiecewiseCalibrator(ScoreCalibrator):
             if (value := state_dict.get(f"{prefix}{name}")) is not None:
                 self.register_buffer(name, torch.empty(value.shape, dtype=torch.float64, device=self.fitted.device))
         super()._load_from_state_dict(state_dict, prefix, *arguments)
-
-
-def _doubts(table: ScoreHistogram, totals: ScoreTotals) -> Iterator[str]:
-    if absent := (table.hits.sum(dim=1) == 0).nonzero().flatten().tolist():
-        shown = ", ".join(map(str, absent[:10])) + (", ..." if len(absent) > 10 else "")
-        yield f"there is no pixel of class {shown} to learn from"
-    if totals.right in (0, totals.pixels):
-        yield f"every pixel is predicted {'right' if totals.right else 'wrong'}: there is nothing to balance"

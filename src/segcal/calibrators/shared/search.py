@@ -102,7 +102,7 @@ class Search:
     def fit(self) -> ContextFit | None:
         """The problem that contextual methods share; None where only one temperature can be fitted."""
         one = self.sample.temperature
-        fit = ContextFit(self.stream.num_classes, self.sample, None, usual_floor(one, self.bounds), self.bounds)
+        fit = ContextFit(self.sample, self.stream, usual_floor(one, self.bounds), self.bounds)
         low, high = fit.searched
         return fit if low < one < high and self.sample.folds > 1 else None
 
@@ -149,7 +149,7 @@ class Search:
     def _sampled(self, name: str, fold: int) -> Array:
         """Return the NLL of the groups of a fold for a method of single pixels."""
         fitted = self.new(name)
-        fitted._fit_stream(CaseStream([self.sample.without(fold).as_case()], self.stream.num_classes), None, None)
+        fitted._fit_stream(CaseStream([self.sample.case_without(fold)], self.stream.num_classes), None, None)
         sums = np.zeros(self.scores.groups)
         for group, index in self._groups(fold):
             logits = self.sample.data.logits[:, index].double()

@@ -19,6 +19,8 @@ from segcal.types import InputError
 _PIXELS_PER_NUMBER = 10
 """Pixels per learned number below which a fit is doubtful."""
 
+_SHOWN = 10
+"""Classes that a warning names."""
 
 _SAMPLED = 61
 """One of so many pixels is in a sample; a prime, so that it is not always the same column."""
@@ -92,9 +94,10 @@ class Survey:
         if len(present) == 1 and absent:
             yield f"class {present[0]} is the only one among the labels; the others cannot be learned"
         elif absent:
-            yield f"no pixel to fit on is labelled {', '.join(map(str, absent))}; such classes cannot be learned"
+            shown = ", ".join(map(str, absent[:_SHOWN])) + (", ..." if len(absent) > _SHOWN else "")
+            yield f"no pixel to fit on is labelled {shown}; such classes cannot be learned"
         if self.all_right:
-            yield "every pixel is predicted right, so that no finite parameters minimise the NLL"
+            yield "every pixel is predicted right, so that nothing shows how confident to be"
         elif self.all_wrong:
             yield "no pixel is predicted right; do labels and logits belong together?"
 
