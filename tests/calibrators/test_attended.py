@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -12,10 +11,10 @@ from scipy.optimize import minimize_scalar
 
 from segcal.calibrators import AttendedTemperatureScaling, create
 from segcal.functional.scaling import attended_sums
-from segcal.types import Case, InputError
+from segcal.types import Case
 from support.flat import mean_nll, table
 from support.references import softmax
-from support.scenes import degenerate, noisy
+from support.scenes import noisy
 
 
 def attended_loss(z: np.ndarray, labels: np.ndarray, threshold: float, alpha: float) -> tuple[float, int]:
@@ -86,24 +85,3 @@ def test_calibrated_logits_keep_their_temperature() -> None:
     for threshold in (1e-9, 0.01):
         found = create("ats", 3, threshold=threshold).fit([case]).fit_report_
         assert found.details["temperature"] == pytest.approx(1, abs=0.015)
-
-
-def test_shifts_and_tiles_do_not_matter(cases: list[Case]) -> None:
-    whole = AttendedTemperatureScaling(4).fit(cases)
-    moved = [Case(case.name, np.asarray(case.logits, np.float64) + 2, case.labels) for case in cases]
-    with mock.patch("segcal.cases.reading.SLAB", 4 * 10 * 5):
-        other = AttendedTemperatureScaling(4).fit(moved)
-    assert float(other.inverse_temperature) == pytest.approx(float(whole.inverse_temperature), rel=1e-9)
-
-
-@pytest.mark.parametrize("name", degenerate())
-def test_data_that_say_too_little(name: str) -> None:
-    ours = create("ats", 3).fit(degenerate()[name])
-    assert ours.fit_report_.warnings
-    assert 0.05 <= ours.fit_report_.details["temperature"] <= 100
-
-
-@pytest.mark.parametrize("threshold", [0.0, -1.0, 1.5, float("nan")])
-def test_thresholds_that_make_no_sense_are_refused(threshold: float) -> None:
-    with pytest.raises(InputError, match="threshold must be above 0 and at most 1"):
-        create("ats", 3, threshold=threshold)

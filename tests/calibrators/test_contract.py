@@ -154,17 +154,36 @@ def test_a_one_logit_head_refuses_other_data() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("method", "settings", "message"),
     [
-        ({"method": "telepathy", "num_classes": 3}, "method must be one of ts"),
-        ({"method": "ts", "num_classes": 3, "warmth": 2}, "'ts' has no setting 'warmth'; it has background, bounds"),
-        ({"method": "ts", "num_classes": 0}, "num_classes must be at least 2, got 0"),
-        ({"method": "ts", "num_classes": 3, "bounds": (2.0, 1.0)}, "bounds must be positive, finite and in order"),
-        ({"method": "ts", "num_classes": 3, "bounds": (0.0, 1.0)}, "bounds must be positive, finite and in order"),
-        ({"method": "ts", "num_classes": 3, "bounds": (1e-40, 1.0)}, r"bounds must lie in 1e-30..1e\+30"),
-        ({"method": "cts", "num_classes": 3, "bounds": (1.0, 1e39)}, r"bounds must lie in 1e-30..1e\+30"),
+        ("telepathy", {}, "method must be one of ts"),
+        ("ts", {"warmth": 2}, "'ts' has no setting 'warmth'; it has background, bounds"),
+        ("ts", {"num_classes": 0}, "num_classes must be at least 2, got 0"),
+        ("ts", {"bounds": (2.0, 1.0)}, "bounds must be positive, finite and in order"),
+        ("ts", {"bounds": (0.0, 1.0)}, "bounds must be positive, finite and in order"),
+        ("ts", {"bounds": (1e-40, 1.0)}, r"bounds must lie in 1e-30..1e\+30"),
+        ("cts", {"bounds": (1.0, 1e39)}, r"bounds must lie in 1e-30..1e\+30"),
+        ("cts", {"spatial_dims": 4}, "spatial_dims must be one of 2, 3, got 4"),
+        ("cts", {"loss": "ece"}, r"loss must be one of nll, nll\+brier, got 'ece'"),
+        ("ets", {"loss": "ece"}, "loss must be one of cross_entropy, squared_error, got 'ece'"),
+        ("bts", {"bins": 1}, "bins must be at least 2, got 1"),
+        ("ats", {"threshold": 0.0}, "threshold must be above 0 and at most 1, got 0.0"),
+        ("ats", {"threshold": float("nan")}, "threshold must be above 0 and at most 1"),
+        ("histogram", {"bins": 0}, "bins must be at least 1, got 0"),
+        ("histogram", {"equal": "size"}, "equal must be one of width, mass, got 'size'"),
+        ("isotonic", {"scope": "each"}, "scope must be one of pooled, one-vs-rest, got"),
+        ("matrix", {"off_diagonal_penalty": -1}, "penalty must be finite and at least 0"),
+        ("matrix", {"bias_penalty": float("nan")}, "penalty must be finite and at least 0"),
+        ("cmsap", {"bias_penalty": -1.0}, "bias_penalty must be finite and at least 0"),
+        ("svs", {"penalty": float("inf")}, "penalty must be finite and at least 0, got inf"),
+        ("lts", {"positivity": "abs"}, "positivity must be one of relu, softplus, exp, got"),
+        ("lts", {"spatial_dims": 4}, "spatial_dims must be one of 2, 3, got 4"),
+        ("lts", {"init": "ones"}, "init must be one of normal, zeros, got 'ones'"),
+        ("lts", {"preset": "quick"}, "preset must be one of default, paper, got 'quick'"),
+        ("lts", {"condition": "size"}, "condition must be one of None, class, confidence"),
+        ("ibts", {"condition": "class"}, "one temperature for the whole image"),
     ],
 )
-def test_create_refuses(arguments: dict[str, Any], message: str) -> None:
+def test_create_refuses(method: str, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        segcal.create(**arguments)
+        segcal.create(method, **{"num_classes": 3, **settings})

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from unittest import mock
-
 import numpy as np
 import pytest
 import torch
@@ -12,11 +10,11 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 from scipy.special import softmax
 
-from segcal.calibrators import EnsembleTemperatureScaling, TemperatureScaling, create
+from segcal.calibrators import EnsembleTemperatureScaling, TemperatureScaling
 from segcal.functional.scaling import least_on_simplex
-from segcal.types import Case, InputError
+from segcal.types import Case
 from support.flat import mean_nll, table
-from support.scenes import degenerate, noisy
+from support.scenes import noisy
 
 
 def slsqp(parts: np.ndarray, labels: np.ndarray, loss: str) -> tuple[np.ndarray, float]:
@@ -76,19 +74,6 @@ def test_the_uniform_part_answers_labels_at_random() -> None:
     assert 0.05 < weights["uniform"] < 0.15
 
 
-@pytest.mark.parametrize("loss", ["cross_entropy", "squared_error"])
-def test_shifts_and_tiles_do_not_matter(loss: str) -> None:
-    cases = heavy_tailed()
-    whole = create("ets", 4, loss=loss).fit(cases)
-    moved = [Case(case.name, np.asarray(case.logits, np.float64) + 3, case.labels) for case in cases]
-    with mock.patch("segcal.cases.reading.SLAB", 4 * 24 * 7):
-        other = create("ets", 4, loss=loss).fit(moved)
-    np.testing.assert_allclose(other.weights, whole.weights, atol=1e-6)
-    z, _ = table(cases)
-    found = other.predict_proba(torch.from_numpy(z) + 11)
-    np.testing.assert_allclose(found, whole.predict_proba(torch.from_numpy(z)), atol=1e-6)
-
-
 @given(st.integers(0, 2**32 - 1))
 def test_the_least_point_of_the_simplex(seed: int) -> None:
     """No point of a fine grid of the simplex is better."""
@@ -110,20 +95,3 @@ def test_equal_parts_have_an_answer() -> None:
     )
     assert found.sum() == pytest.approx(1)
     assert found[2] == pytest.approx(0, abs=1e-9)
-
-
-@pytest.mark.parametrize("loss", ["cross_entropy", "squared_error"])
-@pytest.mark.parametrize("name", degenerate())
-def test_data_that_say_too_little(name: str, loss: str) -> None:
-    (case,) = degenerate()[name]
-    ours = create("ets", 3, loss=loss).fit([case])
-    assert ours.fit_report_.warnings
-    assert ours.fit_report_.converged
-    probs = ours.predict_proba(torch.as_tensor(case.logits)[None])
-    assert probs.isfinite().all()
-    assert torch.equal(probs.argmax(dim=1), torch.as_tensor(case.logits)[None].argmax(dim=1))
-
-
-def test_an_unknown_loss_is_refused() -> None:
-    with pytest.raises(InputError, match="loss must be one of cross_entropy, squared_error, got 'ece'"):
-        create("ets", 3, loss="ece")

@@ -11,7 +11,7 @@ import torch
 from segcal.calibrators import HistogramBinning
 from segcal.calibrators.histogram import equal_mass
 from segcal.functional.scores import count_scores, empty_scores, largest_of_cells
-from segcal.types import Case, InputError
+from segcal.types import Case
 from support.flat import scores_of
 from support.scenes import flat_case
 
@@ -96,12 +96,3 @@ def test_one_bin_is_the_frequency_of_the_class(equal: str) -> None:
     share = np.bincount(np.asarray(case.labels).ravel()) / 1000
     values = found.predict_proba(torch.randn(1, 4, 7))
     torch.testing.assert_close(values[0, :, 3].double(), torch.from_numpy(share), rtol=1e-6, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [({"bins": 0}, "bins must be at least 1, got 0"), ({"equal": "size"}, "equal must be one of width, mass, got")],
-)
-def test_settings_are_checked(settings: dict[str, object], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        HistogramBinning(3, **settings)  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ from segcal.calibrators import IsotonicRegression
 from segcal.calibrators.isotonic import error_bound, increasing_map
 from segcal.functional.score_maps import apply_map
 from segcal.functional.scores import cell_of, count_scores, empty_scores, mean_distances
-from segcal.types import Case, InputError
+from segcal.types import Case
 from support.flat import scores_of
 from support.scenes import flat_case
 
@@ -119,8 +119,3 @@ def test_one_vs_rest_is_saved_and_loaded(tmp_path: Path) -> None:
     assert loaded.fit_report_ == found.fit_report_
     logits = torch.from_numpy(np.asarray(case.logits))[None]
     assert torch.equal(loaded(logits), found(logits))
-
-
-def test_an_unknown_scope_is_refused() -> None:
-    with pytest.raises(InputError, match="scope must be one of pooled, one-vs-rest, got 'each'"):
-        IsotonicRegression(3, scope="each")  # type: ignore[arg-type]

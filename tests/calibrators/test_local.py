@@ -220,20 +220,6 @@ def test_fitting_does_not_disturb_the_callers_random_numbers() -> None:
     assert torch.equal(torch.rand(3), expected)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"positivity": "abs"}, "positivity must be one of relu, softplus, exp, got abs"),
-        ({"spatial_dims": 4}, "spatial_dims must be one of 2, 3, got 4"),
-        ({"init": "ones"}, "init must be one of normal, zeros"),
-        ({"preset": "quick"}, "preset must be one of default, paper"),
-    ],
-)
-def test_settings_are_checked(settings: dict[str, object], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        create("lts", 5, **settings)
-
-
 def test_an_image_that_is_missing_is_named() -> None:
     scene = simulate(1, size=(16, 16))[0].case
     blind = Case("no-picture", scene.logits, scene.labels)
@@ -271,13 +257,6 @@ def test_a_condition_is_learned_and_is_the_equation(condition: str) -> None:
         expected = (lts.base_temperature.float() * tree).clamp(max(0.05, float(lts.floor)), 100.0)
         torch.testing.assert_close(lts.temperature(logits), expected, rtol=1e-4, atol=1e-4)
         assert torch.equal(lts(logits).argmax(1), logits.argmax(1))
-
-
-def test_a_condition_is_for_local_temperatures() -> None:
-    with pytest.raises(InputError, match="one temperature for the whole image"):
-        create("ibts", 3, condition="class")
-    with pytest.raises(InputError, match="condition must be one of"):
-        create("lts", 3, condition="size")
 
 
 def small_scenes(count: int = 4, size: tuple[int, ...] = (24, 20)) -> list[Case]:

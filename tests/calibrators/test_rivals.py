@@ -198,13 +198,6 @@ def test_order_and_argmax_stay_for_any_nonnegative_numbers(seed: int) -> None:
     assert torch.equal(argmax.argmax(dim=1), z.argmax(dim=1))
 
 
-@pytest.mark.parametrize("method", ["msc", "svs", "cmsap", "cmsop"])
-def test_a_shift_of_the_logits_changes_nothing(method: str) -> None:
-    shifted = [Case(case.name, np.asarray(case.logits) + np.float32(64), case.labels) for case in CASES]
-    one, other = create(method, CLASSES).fit(CASES), create(method, CLASSES).fit(shifted)
-    torch.testing.assert_close(other.predict_proba(LOGITS + 64), one.predict_proba(LOGITS), rtol=1e-3, atol=1e-4)
-
-
 def test_msc_has_equal_row_sums_and_lies_between_ts_and_dirichlet() -> None:
     msc = create("msc", CLASSES, off_diagonal_penalty=0.0, bias_penalty=0.0).fit(CASES)
     sums = msc.weights.sum(dim=1)
@@ -233,15 +226,6 @@ def test_svs_is_temperature_scaling_under_a_strong_penalty_and_its_objective_is_
         assert (
             min(objective(v + step, b), objective(v - step, b), objective(v, b + step), objective(v, b - step)) > least
         )
-
-
-@pytest.mark.parametrize(
-    ("method", "change"),
-    [("cmsap", {"bias_penalty": -1.0}), ("cmsop", {"off_diagonal_penalty": float("inf")}), ("svs", {"penalty": -1})],
-)
-def test_penalties_are_checked(method: str, change: dict[str, float]) -> None:
-    with pytest.raises(InputError, match="finite and at least 0"):
-        create(method, CLASSES, **change)
 
 
 @pytest.mark.parametrize("method", ["cmsap", "matrix"])

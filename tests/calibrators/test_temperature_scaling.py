@@ -172,16 +172,6 @@ def test_own_bounds_are_used_and_told(sample: list[Case]) -> None:
     assert calibrator.fit_report_.nll_after == pytest.approx(mean_nll(logits / 1.25, labels), rel=1e-12)
 
 
-@pytest.mark.parametrize("slab", [1, 5 * 32, 5 * 32 * 7])
-def test_slabs_equal_the_whole(sample: list[Case], slab: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = fitted(sample)
-    monkeypatch.setattr("segcal.cases.reading.SLAB", slab)
-    by_slabs = fitted(sample)
-    assert float(by_slabs.inverse_temperature) == pytest.approx(float(whole.inverse_temperature), rel=1e-11)
-    assert by_slabs.fit_report_.pixels == whole.fit_report_.pixels == 3 * 40 * 32
-    assert by_slabs.fit_report_.nll_after == pytest.approx(whole.fit_report_.nll_after, rel=1e-12)
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_logits_of_any_precision_are_fitted_as_they_are(sample: list[Case], dtype: torch.dtype) -> None:
     """Half precision is widened, never computed in: the optimum is that of the rounded values in float64."""
@@ -190,11 +180,6 @@ def test_logits_of_any_precision_are_fitted_as_they_are(sample: list[Case], dtyp
     assert float(fitted(rounded).inverse_temperature) == pytest.approx(
         float(fitted(wide).inverse_temperature), rel=1e-12
     )
-
-
-def test_shift_of_all_logits_changes_nothing(sample: list[Case]) -> None:
-    shifted = [Case(case.name, np.asarray(case.logits, np.float64) + 1000, case.labels) for case in sample]
-    assert float(fitted(shifted).inverse_temperature) == pytest.approx(float(fitted(sample).inverse_temperature))
 
 
 def test_one_temperature_everywhere(sample: list[Case]) -> None:
