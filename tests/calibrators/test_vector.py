@@ -159,3 +159,11 @@ def test_enormous_logits_have_a_defined_answer(classes: int, size: float) -> Non
         ours = create(method, classes).fit([case])
         assert np.isfinite(ours.fit_report_.nll_after)
         assert ours.predict_proba(torch.from_numpy(logits)[None]).isfinite().all()
+
+
+def test_a_search_that_stops_early_says_so(cases: list[Case], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("segcal.calibrators.shared.affine._PASSES", 2)
+    monkeypatch.setattr("segcal.calibrators.shared.affine.Sampler", partial(Sampler, pixels=40))
+    report = create("vector", 4).fit(cases).fit_report_
+    assert not report.converged
+    assert report.warnings == (f"the search stopped after {report.steps} steps, before it converged",)

@@ -32,7 +32,7 @@ from segcal.functional.probability import at_least_float32, keep_labels, probabi
 from segcal.functional.uncertainty import disagreement_of
 from segcal.kernels.denormals import with_denormals
 from segcal.kernels.dispatch import engine_for
-from segcal.text import suggestion, warn_caller
+from segcal.text import counted, suggestion, warn_caller
 from segcal.types import (
     MOST_CLASSES,
     Activation,
@@ -312,7 +312,10 @@ class Calibrator(nn.Module, ABC):
         started = perf_counter()
         learned = self._learn(stream, validation=validation, settings=settings)
         prints = {facts.name: facts.fingerprint for facts in stream.facts}
-        doubts = [doubt for doubt in stream.doubts if not any(doubt in text for text in learned.warnings)]
+        doubts = list(stream.doubts)
+        if not learned.converged and not self.fit_settings:  # methods that are trained say more about it
+            doubts.append(f"the search stopped after {counted(learned.steps, 'step')}, before it converged")
+        doubts = [doubt for doubt in doubts if not any(doubt in text for text in learned.warnings)]
         self._finish(learned, len(stream), prints, perf_counter() - started, doubts)
 
     def _finish(

@@ -62,9 +62,8 @@ class BetaCalibration(ScoreCalibrator):
             found.append(fit_beta(*(field[seen].numpy() for field in fields)))
         coefficients = torch.from_numpy(np.stack([one.coefficients for one in found]))
         converged = all(one.converged for one in found)
-        warned = [] if converged else [f"the solver stopped after {_STEPS} steps, before it converged"]
-        flat = [str(c) for c, one in enumerate(found) if not one.coefficients[:2].any()]
-        if flat:
+        warned = list[str]()
+        if flat := [str(c) for c, one in enumerate(found) if not one.coefficients[:2].any()]:
             warned.append(f"the score says nothing of class {', '.join(flat[:10])}: it has one answer for every pixel")
         return ScoreMap({"coefficients": coefficients}, sum(one.steps for one in found), converged, tuple(warned))
 

@@ -64,14 +64,13 @@ class BinwiseTemperatureScaling(TemperatureCalibrator):
         after = _likelihoods(stream, edges, applied)
         self.edges.copy_(edges)
         self.inverse_temperatures.copy_(alphas)
-        unfinished = () if converged else ("the root finder stopped before it converged",)
         return Learned(
             pixels=seen.pixels,
             nll_before=seen.nll,
             nll_after=float(after[:, 1].sum()) / seen.pixels,
             steps=steps,
             converged=converged,
-            warnings=(*seen.doubts(self.bins), *self._doubts(alphas, sums[:, 0]), *unfinished),
+            warnings=(*seen.doubts(self.bins), *self._doubts(alphas, sums[:, 0])),
             details={
                 "edges": edges.tolist(),
                 "temperatures": (1 / applied).tolist(),

@@ -89,16 +89,13 @@ class ClassConditionalScaling(Calibrator):
         matrices = torch.from_numpy(found.point).view(self.matrices.shape)
         self.matrices.copy_(matrices)
         penalty = sum(self._penalty(matrix)[0] for matrix in matrices.numpy())
-        unfinished = () if found.converged else (
-            f"the search stopped after {found.evaluations} passes before it converged",
-        )  # fmt: skip
         return Learned(
             pixels=seen.pixels,
             nll_before=seen.nll,
             nll_after=found.value - penalty,
             steps=found.evaluations,
             converged=found.converged,
-            warnings=(*seen.doubts(self.matrices.numel()), *unfinished),
+            warnings=tuple(seen.doubts(self.matrices.numel())),
             details={
                 "penalty": penalty,
                 "zero_share": float((matrices == 0).double().mean()) if matrices.numel() else 0.0,

@@ -221,13 +221,11 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
             picked = fit.pair_path(choice.refits).choice(cautious=fit.cautious)
         found = fit.solve_pairs(picked.ridge, outcome)
         self.pair_offsets.copy_(found.offsets)
-        unfinished = () if found.converged else ("the search for pair offsets stopped before it converged",)
         return replace(
             outcome,
             nll=found.nll,
             steps=outcome.steps + found.steps,
             converged=outcome.converged and found.converged,
-            warnings=(*outcome.warnings, *unfinished),
         ), account_of_pairs(found.offsets.numpy(), picked)
 
     def _store(self, fit: ContextFit, outcome: Outcome) -> None:

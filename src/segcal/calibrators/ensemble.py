@@ -65,14 +65,13 @@ class EnsembleTemperatureScaling(Calibrator):
         weights, steps, converged = self._solve(at, sampler.sample(), 1 / temperature)
         self.temperature.fill_(temperature)
         self.weights.copy_(torch.from_numpy(weights))
-        unfinished = () if converged else ("the search for the weights stopped before it converged",)
         return Learned(
             pixels=seen.pixels,
             nll_before=seen.nll,
             nll_after=at(weights).nll / seen.pixels,
             steps=scaling.steps + steps,
             converged=converged and scaling.converged,
-            warnings=(*seen.doubts(3), *scaling.warnings, *unfinished),
+            warnings=(*seen.doubts(3), *scaling.warnings),
             details={
                 "temperature": temperature,
                 "weights": dict(zip(("scaled", "raw", "uniform"), weights.tolist(), strict=True)),

@@ -63,7 +63,7 @@ class TemperatureScaling(TemperatureCalibrator):
             nll_after=found[nearest].nll_near(applied - nearest) / before.pixels,
             steps=root.steps,
             converged=root.converged,
-            warnings=tuple(self._doubts(root.converged)),
+            warnings=tuple(self._doubts()),
             details={"temperature": self._bounded()},
         )
 
@@ -83,7 +83,7 @@ class TemperatureScaling(TemperatureCalibrator):
     def _within_bounds(self) -> Float64[Tensor, ""]:
         return (1 / self.inverse_temperature).clamp(*self.bounds)
 
-    def _doubts(self, converged: bool) -> Iterator[str]:
+    def _doubts(self) -> Iterator[str]:
         alpha, (low, high) = float(self.inverse_temperature), self.bounds
         if alpha == 0:
             yield f"the scores are no better than chance: the optimum is an infinite temperature, {high} is used"
@@ -91,8 +91,6 @@ class TemperatureScaling(TemperatureCalibrator):
             yield f"every pixel is predicted right: the optimum is a temperature of 0, {low} is used"
         elif not low <= 1 / alpha <= high:
             yield f"the optimum {1 / alpha:.6g} is out of bounds, {self._bounded():.6g} is used"
-        if not converged:
-            yield "the root finder stopped before it converged"
 
 
 def _of_sample(sample: Sequence[tuple[Tensor, Tensor]]) -> float:

@@ -24,7 +24,7 @@ from segcal.calibrators.shared.sampler import Sampler, refusing_large
 from segcal.calibrators.shared.survey import pixels_of, survey
 from segcal.cases import CaseStream
 from segcal.functional.affine import affine_curvature, affine_map, affine_sums
-from segcal.functional.lbfgs import Block, Minimum, Objective, Preconditioner, minimise
+from segcal.functional.lbfgs import Block, Objective, Preconditioner, minimise
 from segcal.functional.pixel_sample import Sample
 from segcal.functional.temperature import Likelihood, likelihood, optimal_inverse_temperature
 from segcal.types import Array, Case, Image, InputError, Logits
@@ -96,7 +96,7 @@ class AffineCalibrator(Calibrator):
             nll_after=found.value - penalty,
             steps=found.evaluations,
             converged=found.converged,
-            warnings=(*seen.doubts(found.point.size), *_unfinished(found)),
+            warnings=tuple(seen.doubts(found.point.size)),
             details={**self._details(), "penalty": penalty, "gradient": found.gradient},
         )
 
@@ -175,11 +175,6 @@ class AffineCalibrator(Calibrator):
         values = torch.from_numpy(np.array(point))
         size = self.weights.numel()
         return values[:size].view(self.weights.shape), values[size:]
-
-
-def _unfinished(found: Minimum) -> Iterator[str]:
-    if not found.converged:
-        yield f"the search stopped after {found.evaluations} passes before it converged"
 
 
 def _joined(weights: Tensor, bias: Tensor) -> Array:

@@ -15,7 +15,7 @@ from torch import Tensor
 from segcal.calibrators.shared.context_sample import ContextSample, context_slabs
 from segcal.cases import CaseStream
 from segcal.functional.floor import Floor, soft_floor
-from segcal.functional.log_linear import FeaturePixels, Loss, MeanLoss, Solution, Values, newton
+from segcal.functional.log_linear import FeaturePixels, Loss, MeanLoss, Values, newton
 from segcal.functional.pairs import PairFit, PairPath, PairPixels, PairSums, fit_pairs, pair_path
 from segcal.functional.ridge import Choice, RidgePath, Strengths, ridge_path
 from segcal.statistics.grouping import FEW_GROUPS
@@ -113,7 +113,7 @@ class ContextFit:
             nll,
             found.evaluations,
             found.converged,
-            tuple(self._warnings(found, shown)),
+            tuple(self._warnings(shown)),
             shown.raised / shown.pixels,
         )
 
@@ -129,13 +129,11 @@ class ContextFit:
         for logits, labels, known in context_slabs(self.stream, features=self.many > 0):
             yield logits, labels, (known - mean) / scale
 
-    def _warnings(self, found: Solution, shown: Loss) -> Iterator[str]:
+    def _warnings(self, shown: Loss) -> Iterator[str]:
         if shown.bounded:
             low, high = self.bounds
             share = shown.bounded / shown.pixels
             yield f"the temperatures of {share:.2%} of the pixels are cut off at {low:.3g} or {high:.3g}"
-        if not found.converged:
-            yield f"the search stopped after {found.evaluations} passes before it converged"
 
     def pair_path(self, refits: Sequence[Array]) -> PairPath:
         """Return pair offsets fitted without each fold, each at temperatures that were fitted without it."""
