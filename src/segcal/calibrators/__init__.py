@@ -206,7 +206,7 @@ def load(path: str | Path) -> Calibrator:
     except Exception as error:  # settings of any type and size make the constructors raise almost anything
         raise InputError(foreign(folder)) from error
     fill(calibrator, values, folder)
-    check_values(calibrator, folder)
+    check_values(calibrator.state_dict(), calibrator._problem(), folder)
     return calibrator
 
 

@@ -297,7 +297,8 @@ class Calibrator(nn.Module, ABC):
         """Write the folder `path`: settings and report as JSON, learned values as safetensors."""
         self._check_fitted()
         with staged_folder(path) as folder:
-            write_calibrator(self, folder)
+            report = getattr(self, "fit_report_", None)
+            write_calibrator(folder, self.method, self.config(), report, self.state_dict())
 
     # how the base does it
 

@@ -13,21 +13,19 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
+from segcal.calibrators.report import FitReport
 from segcal.files import LISTED, MARKER, read_json, refuse_special, write_json
 from segcal.files.guards import checksum, listed_files
 from segcal.files.schema import FLAG, NUMBER, TABLE, TEXT, WHOLE, list_of, optional, problem, record
 from segcal.types import InputError
 from segcal.version import __version__
-
-if TYPE_CHECKING:
-    from segcal.calibrators.base import Calibrator
 
 FORMAT = 1
 """Version of the file format; raised when an older segcal could not read a newer file."""
@@ -66,19 +64,20 @@ _MAY_BE_INFINITE = ("inverse_temperature", "inverse_temperatures")
 """Learned values that are infinite where every pixel is predicted right."""
 
 
-def write_calibrator(calibrator: Calibrator, folder: Path) -> None:
-    """Write a fitted calibrator into a folder."""
+def write_calibrator(
+    folder: Path, method: str, config: Mapping[str, Any], report: FitReport | None, values: Mapping[str, Tensor]
+) -> None:
+    """Write a fitted calibrator into a folder: settings, report and learned values."""
     try:
-        save_file({name: value.contiguous() for name, value in calibrator.state_dict().items()}, folder / WEIGHTS)
+        save_file({name: value.contiguous() for name, value in values.items()}, folder / WEIGHTS)
     except SafetensorError as error:  # a full disk, say
         raise OSError(errno.EIO, str(error), str(folder / WEIGHTS)) from error
-    report = asdict(calibrator.fit_report_) if hasattr(calibrator, "fit_report_") else None
     content = {
         "format": FORMAT,
         "segcal": __version__,
-        "method": calibrator.method,
-        "config": calibrator.config(),
-        "report": report,
+        "method": method,
+        "config": config,
+        "report": None if report is None else asdict(report),
     }
     write_json(folder / MARKER, {**content, "checksum": _checksum(content, folder / WEIGHTS)})
 
@@ -132,7 +131,7 @@ def read_values(folder: Path, content: Mapping[str, Any]) -> dict[str, Tensor]:
         raise InputError(f"{_unreadable(folder)} ({_first_line(error)}); fit and save it again") from error
 
 
-def fill(calibrator: Calibrator, values: Mapping[str, Tensor], folder: Path) -> None:
+def fill(calibrator: nn.Module, values: Mapping[str, Tensor], folder: Path) -> None:
     """Give a calibrator its learned values; raise unless names and shapes are those that it expects."""
     try:
         calibrator.load_state_dict(dict(values))
@@ -140,17 +139,17 @@ def fill(calibrator: Calibrator, values: Mapping[str, Tensor], folder: Path) -> 
         raise InputError(f"{_unreadable(folder)} ({_first_line(error)}); fit and save it again") from error
 
 
-def check_values(calibrator: Calibrator, folder: Path) -> None:
-    """Raise unless every learned value is a number that the method can compute with."""
-    for name, value in calibrator.state_dict().items():
+def check_values(values: Mapping[str, Tensor], reason: str | None, folder: Path) -> None:
+    """Raise unless every learned value is a number, those of a fitted method, and there is no `reason` against them."""
+    for name, value in values.items():
         infinite = name.rpartition(".")[2] in _MAY_BE_INFINITE
         if value.is_floating_point() and bool((value.isnan() if infinite else ~value.isfinite()).any()):
             raise InputError(
                 f"the learned values of '{folder}' must be finite, got NaN or infinity in '{name}'; fit again"
             )
-    if not calibrator.fitted:
+    if not values["fitted"]:
         raise InputError(f"the calibrator in '{folder}' must be fitted, got one that is not; fit it, and save it again")
-    if reason := calibrator._problem():
+    if reason:
         raise InputError(f"the learned values of '{folder}' cannot be used: {reason}; fit and save it again")
 
 
