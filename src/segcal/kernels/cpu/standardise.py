@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -26,7 +24,6 @@ from segcal.types import Array
 def _standardise(
     logits: Array, scale: float, least: float, mean: Array, inverse: Array, found: Array, start: int, stop: int
 ) -> None:
-    """All classes of a block are read before any is written, so `found` may be `logits` itself."""
     classes = logits.shape[0]
     top, total = np.empty(BLOCK, np.float32), np.empty(BLOCK, np.float32)
     for at in range(start, stop, BLOCK):
@@ -52,9 +49,8 @@ def standardised_log_probabilities(
     """Twin of `segcal.functional.standardise.standardised_log_probabilities`, in float32."""
     if logits.dtype == torch.float64 or not logits.numel():
         return DECLINED
-    z: Any = as_numpy(logits).reshape(*logits.shape[:2], -1)
-    ours = logits.dtype != torch.float32  # half precision was widened into memory that nobody else uses
-    found = z if ours else np.empty(z.shape, np.float32)
+    z = as_numpy(logits).reshape(*logits.shape[:2], -1)
+    found = np.empty(z.shape, np.float32)
     inverse = (1 / as_numpy(deviation)).astype(np.float32)
     scale, least = np.float32(float(inverse_temperature)), np.float32(SMALLEST_LOG_PROBABILITY)
     numbers = (scale, least, as_numpy(mean), inverse)
