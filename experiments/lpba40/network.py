@@ -21,7 +21,6 @@ from experiments.lpba40.recipes import Job, Recipe
 from experiments.lpba40.tiling import predict_tiled
 from experiments.versions import versions
 from segcal.files import MARKER, read_json, staged_file, staged_folder, write_json
-from segcal.networks.unet3d import unet3d
 from segcal.training.batches import Batch
 from segcal.training.loop import train
 from segcal.training.processes import choose_device
@@ -96,7 +95,7 @@ def predict(job: Job, fold: int, parts: Fold, data: PreparedFolder, scratch: Pat
     if (kept / LOGITS / MARKER).exists():
         return
     place, started = choose_device(device), perf_counter()
-    network = unet3d(recipe.network, len(data.classes))
+    network = recipe.unet(len(data.classes))
     network.load_state_dict(load_file(kept / WEIGHTS))
     network.eval().to(place)
     names = (*parts.validation, *parts.test)
@@ -128,7 +127,7 @@ class _Objective(nn.Module):
 
     def __init__(self, recipe: Recipe, num_classes: int) -> None:
         super().__init__()
-        self.network = unet3d(recipe.network, num_classes)
+        self.network = recipe.unet(num_classes)
 
     def forward(self, image: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         truth = labels.long()

@@ -9,9 +9,13 @@ from typing import Literal
 from experiments.datasets.splits import NestedFold, nested_cross_validation, shuffled_parts
 from experiments.lpba40.patches import FOREGROUND
 from experiments.lpba40.tiling import CENTRE, PATCH
-from segcal.networks.unet3d import Preset as Network
+from segcal.networks.unet3d import UNet3D
 
 Data = Literal["lpba40", "hippocampus", "mouse_brain"]
+Network = Literal["paper", "medium", "small", "tiny"]
+
+_NETWORKS: dict[Network, tuple[int, int]] = {"paper": (32, 4), "medium": (16, 4), "small": (8, 4), "tiny": (4, 3)}
+"""Width and number of levels of each network."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,11 @@ class Recipe:
     calibrator_epochs: int = 200
     calibrator_crop: int | None = None
     rates: tuple[float, ...] = (1e-4, 1e-3)
+
+    def unet(self, num_classes: int) -> UNet3D:
+        """Return a new network."""
+        width, levels = _NETWORKS[self.network]
+        return UNet3D(num_classes, width=width, levels=levels)
 
 
 PRESETS = {

@@ -23,7 +23,6 @@ from experiments.lpba40.tiling import predict_tiled
 from experiments.passes.sets import views
 from experiments.passes.views import ORIGINAL, Network, seen
 from segcal.files import MARKER, staged_folder, write_json
-from segcal.networks.unet3d import unet3d
 from segcal.training.processes import choose_device
 
 _BATCH = 8
@@ -74,7 +73,7 @@ def predict_volumes(job: Job, weights: Path, prepared: Path, out: Path, device: 
         for view in (ORIGINAL, *views(3)):
             (target / view).mkdir()
         for fold in folds:
-            network = _loaded(unet3d(recipe.network, len(data.classes)), job.folder(weights, fold) / WEIGHTS).to(place)
+            network = _loaded(recipe.unet(len(data.classes)), job.folder(weights, fold) / WEIGHTS).to(place)
             for name in job.split(data.names)[fold].network.test:
                 image = torch.from_numpy(data.read(name).image)[None, None].float()
                 for view in (ORIGINAL, *views(3)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from segcal.networks.unet3d import UNet3D, unet3d
+from segcal.networks.unet3d import UNet3D
 from segcal.types import InputError
 
 
@@ -20,7 +20,7 @@ def test_the_paper_s_network_has_the_channels_of_the_publication() -> None:
     expected = sum(convolution(*pair, 3) for pair in encoder + decoder)
     expected += sum(convolution(width, width, 2) for width in (512, 256, 128))
     expected += 64 * 57 + 57
-    assert sum(parameter.numel() for parameter in unet3d("paper", 57).parameters()) == expected
+    assert sum(parameter.numel() for parameter in UNet3D(57).parameters()) == expected
 
 
 @pytest.mark.parametrize("space", [(8, 8, 8), (9, 12, 7), (1, 5, 17)])
@@ -44,8 +44,6 @@ def test_a_volume_s_logits_do_not_depend_on_its_batch() -> None:
 
 
 def test_bad_sizes_are_refused() -> None:
-    with pytest.raises(InputError, match="preset must be one of paper"):
-        unet3d("huge", 3)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="got 0, 1, 32 and 4"):
         UNet3D(0)
     with pytest.raises(InputError, match=r"shape \(B, C, D, H, W\)"):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Literal, cast
+from typing import cast
 
 import torch
 from jaxtyping import Float
@@ -18,11 +18,7 @@ from torch.nn import functional as F  # noqa: N812  (the name it has everywhere)
 
 from segcal.types import Image, InputError, Logits
 
-Preset = Literal["paper", "medium", "small", "tiny"]
 Maps = Float[Tensor, "B C D H W"]
-
-_PRESETS: dict[Preset, tuple[int, int]] = {"paper": (32, 4), "medium": (16, 4), "small": (8, 4), "tiny": (4, 3)}
-"""Width and number of levels of each preset."""
 
 
 class UNet3D(nn.Module):
@@ -36,6 +32,10 @@ class UNet3D(nn.Module):
         image_channels: C.
         width: Channels of the first convolution; level k ends with `width * 2 ** (k + 1)` channels.
         levels: Number of resolutions, the full one included.
+
+    Examples:
+        >>> sum(parameter.numel() for parameter in UNet3D(57).parameters())  # the network of the paper
+        19075865
     """
 
     def __init__(self, num_classes: int, *, image_channels: int = 1, width: int = 32, levels: int = 4) -> None:
@@ -70,19 +70,6 @@ class UNet3D(nn.Module):
         for enlarge, block, skip in zip(self.enlarge, self.up, skips[-2::-1], strict=True):
             maps = block(torch.cat([enlarge(maps), skip], dim=1))
         return cast(Tensor, self.last(maps))[:, :, : space[0], : space[1], : space[2]]
-
-
-def unet3d(preset: Preset, num_classes: int, *, image_channels: int = 1) -> UNet3D:
-    """Build the network of the paper, or a smaller one of the same design.
-
-    Examples:
-        >>> sum(parameter.numel() for parameter in unet3d("paper", 57).parameters())
-        19075865
-    """
-    if preset not in _PRESETS:
-        raise InputError(f"preset must be one of {', '.join(_PRESETS)}, got '{preset}'")
-    width, levels = _PRESETS[preset]
-    return UNet3D(num_classes, image_channels=image_channels, width=width, levels=levels)
 
 
 class _ConvBlock(nn.Sequential):
