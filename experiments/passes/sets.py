@@ -26,11 +26,11 @@ SETS: dict[int, dict[str, tuple[str, ...]]] = {
         "mirror": _MIRRORS_3D[:1],
         "mirror, scales": _SCALED_3D,
         "3 mirrors": _MIRRORS_3D[:3],
+        "5 mirrors": _MIRRORS_3D[:5],
         "7 mirrors": _MIRRORS_3D,
         "all views": (*_MIRRORS_3D, *_SCALED_3D[1:]),
         "other networks": (OTHERS,),
         "3 mirrors, other networks": (*_MIRRORS_3D[:3], OTHERS),
-        "5 mirrors": _MIRRORS_3D[:5],
     },
 }
 """Views of each set by the number of spatial axes, from few passes to many."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import zipfile
 from collections.abc import Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 
 import pandas as pd
 import pytest
@@ -229,6 +229,13 @@ def passes() -> Iterator[str]:
     yield f"({ece[0]:.2f} % against {ece[1]:.2f} % from `val` to 0001TP with two passes)"
     yield f"At boundaries it is {ece[2]:.2f} % against {ece[3]:.2f} %"
     yield f"an NLL {cell('passes', POOLS, 'Mouse brain, 17 volumes', 'POOL mirror'):.1f} % above that of TS"
+    flips = [-cell("passes", POOLS, "Hippocampus, flips in training", f"POOL {row}") for row in ("mirror", "7 mirrors")]
+    yield "one lowers the NLL by {:.1f} % and seven by {:.1f} %".format(*flips)
+    deployed = partial(cell, "passes", POOLS, "Hippocampus, flips in training, mean of 8 mirrors")
+    yield f"has an NLL {deployed('CTS of one pass'):.1f} % above CTS fitted on the mean"
+    yield f"is {-deployed('POOL 7 mirrors'):.1f} % below CTS fitted on the mean"
+    several, one = (cell("passes", "Method", "NLL all", row, place=-1) for row in ("TS", "TS of one pass"))
+    yield f"({one:.4f} against {several:.4f})"
 
 
 PAGES = {"voc": voc, "beyond-lts": beyond_lts, "volumes": volumes, "passes": passes}
