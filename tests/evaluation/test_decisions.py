@@ -344,7 +344,7 @@ def test_changed_rules_are_refused(tmp_path: Path, file: str, old: str, new: str
         Decisions.load(tmp_path / "rules")
 
 
-@pytest.mark.parametrize("table", ["thresholds", "intervals"])
+@pytest.mark.parametrize("table", ["thresholds", "intervals", "volumes"])
 def test_rules_without_a_class_are_refused(tmp_path: Path, table: str) -> None:
     """Also if every checksum is right."""
     rules = learned(drawn_cases(9, 4))

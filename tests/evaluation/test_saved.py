@@ -21,6 +21,7 @@ from segcal.report.sections.further import surfaces
 from segcal.report.sections.how import how
 from segcal.report.sections.summary import summary
 from segcal.report.view import View, shared_content
+from segcal.tables.summaries import class_errors
 from segcal.types import InputError
 
 
@@ -79,6 +80,14 @@ def test_results_without_checksums_are_refused(kept: Path, tmp_path: Path, chang
     change_json(folder, change, signed=False)
     with pytest.raises(InputError, match="must be as they were saved"):
         Results.load(folder)
+
+
+def test_a_table_without_rows_has_columns_of_numbers(kept: Path, tmp_path: Path) -> None:
+    folder = copied(kept, tmp_path)
+    path = folder / "curves.csv"
+    path.write_text(path.read_text().splitlines()[0] + "\n")
+    list_files(folder)
+    assert class_errors(Results.load(folder).curve_frame, "TS") == {}
 
 
 @pytest.mark.parametrize("table", TABLES.values(), ids=lambda table: table.file)

@@ -77,6 +77,8 @@ FORGED: dict[str, tuple[Callable[[dict[str, Any]], None] | None, Callable[[dict[
     "text for an epoch": (setting("epochs", ["x"]), None),
     "no run": (without("run"), None),
     "list for the epoch": (setting("epoch", []), None),
+    "negative epoch": (setting("epoch", -1), None),
+    "huge loss": (setting("best_loss", 10**400), None),
     "text for the best loss": (setting("best_loss", "x"), None),
     "no weight": (None, without("weights/tree.of_logits.weight")),
     "another shape": (None, setting("weights/tree.of_logits.weight", torch.zeros(2, 7))),

@@ -228,6 +228,6 @@ def _whole(column: pd.Series) -> pd.Series:
 _READERS: Mapping[type, Callable[[pd.Series], pd.Series]] = {
     str: lambda column: column.map(from_cell),
     int: _whole,
-    float: lambda column: column.map(lambda text: float(text or "nan")),
+    float: lambda column: column.map(lambda text: float(text or "nan")).astype(np.float64),  # also without rows
 }
 """Conversions of a column of text, by its type."""

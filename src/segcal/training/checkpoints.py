@@ -14,14 +14,17 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from segcal.files import MARKER, refuse_foreign, refuse_special, staged_file, write_json
-from segcal.files.schema import FLAG, TABLE, WHOLE, Kind, list_of, optional, problem, record
+from segcal.files.schema import FLAG, NUMBER, TABLE, WHOLE, Kind, list_of, optional, problem, record
 from segcal.types import InputError
 
 _KEPT = 2
-_LOSS = Kind("a number", lambda value: isinstance(value, float | int))  # or NaN, where a run diverges
-_EPOCH = {"number": WHOLE, "of": WHOLE, "loss": _LOSS, "validation": optional(_LOSS), "best": FLAG, "seconds": _LOSS}
+_COUNT = Kind("a number of epochs", lambda value: WHOLE.accepts(value) and value >= 0)
+_LOSS = Kind(
+    "a number", lambda value: isinstance(value, float) or NUMBER.accepts(value)
+)  # or NaN, where a run diverges
+_EPOCH = {"number": _COUNT, "of": _COUNT, "loss": _LOSS, "validation": optional(_LOSS), "best": FLAG, "seconds": _LOSS}
 _NOTES = record(
-    {"epoch": WHOLE, "run": TABLE, "epochs": list_of(record(_EPOCH)), "best_epoch": WHOLE, "best_loss": _LOSS}
+    {"epoch": _COUNT, "run": TABLE, "epochs": list_of(record(_EPOCH)), "best_epoch": _COUNT, "best_loss": _LOSS}
 )
 
 

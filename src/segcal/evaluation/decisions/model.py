@@ -162,6 +162,9 @@ class Decisions:
             found.protocol  # noqa: B018  (checks the settings)
         except (KeyError, TypeError) as error:
             raise InputError(f"the decisions in '{folder}' cannot be read ({error!r}); {_REMEDY}") from error
-        if any(set(table["label"]) != set(found.class_names) for table in (found.thresholds, found.intervals)):
+        if any(
+            set(table["label"]) != set(found.class_names)
+            for table in (found.thresholds, found.intervals, found.volumes)
+        ):
             raise InputError(f"the decisions in '{folder}' must have a rule for each class, got others; {_REMEDY}")
         return found
