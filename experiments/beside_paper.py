@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from segcal.evaluation.results import Results
-from segcal.statistics import Test
+from segcal.statistics import Test, bootstrap_interval
 from segcal.tables import CALIBRATION, QUALITY, REGIONS
-from segcal.types import InputError
+from segcal.types import Array, InputError
 
 AS_PRINTED = " (preset paper)"
 """Suffix of IBTS and LTS in the paper's form, where segcal's form is in the same table."""
@@ -50,33 +52,29 @@ def joined(parts: Sequence[Results]) -> Results:
 def of_methods(results: Results, wanted: Sequence[str]) -> Results:
     """Those methods only, in that order."""
     kept = [name for name in wanted if name in results.methods]
-    frames = {
-        name: frame[frame.method.isin(kept)]
-        for name in ("frame", "patch_frame", "pooled_frame")
-        if len(frame := getattr(results, name))
-    }
-    return replace(results, **frames, settings={**results.settings, "methods": kept})
+    return _changed(results, lambda frame: frame[frame["method"].isin(kept)], kept)
 
 
 def renamed(results: Results, names: Mapping[str, str]) -> Results:
     """Methods under other names."""
-    frames = {
-        name: frame.assign(method=frame.method.map(lambda own: names.get(own, own)))
-        for name in ("frame", "patch_frame", "pooled_frame")
-        if len(frame := getattr(results, name))
-    }
-    settings = {**results.settings, "methods": [names.get(own, own) for own in results.methods]}
-    return replace(results, **frames, settings=settings)
+
+    def change(frame: pd.DataFrame) -> pd.DataFrame:
+        return frame.assign(method=frame["method"].map(lambda own: names.get(own, own)))
+
+    return _changed(results, change, [names.get(own, own) for own in results.methods])
 
 
 def of_cases(results: Results, wanted: Sequence[str]) -> Results:
     """Those cases only; figures over all pixels together are not known of a part."""
-    frames = {
-        name: frame[frame.case.isin(wanted)]
-        for name in ("frame", "patch_frame")
-        if len(frame := getattr(results, name))
-    }
-    return replace(results, **frames, pooled_frame=results.pooled_frame[:0])
+    none = replace(results, pooled_frame=results.pooled_frame[:0])
+    return _changed(none, lambda frame: frame[frame["case"].isin(wanted)], results.methods)
+
+
+def _changed(results: Results, change: Callable[[pd.DataFrame], pd.DataFrame], methods: Sequence[str]) -> Results:
+    """The tables that are shown, changed, of these methods."""
+    shown = ("frame", "patch_frame", "pooled_frame")
+    frames: dict[str, Any] = {name: change(frame) for name in shown if len(frame := getattr(results, name))}
+    return replace(results, **frames, settings={**results.settings, "methods": list(methods)})
 
 
 def markdown(
@@ -117,6 +115,15 @@ def pooled(results: Results, *, intervals: bool = True) -> str:
         cells = [found[method, metric, region] for metric, region in columns]
         rows.append([method, *(f"{c.value:.4f}" + f" [{c.low:.4f}, {c.high:.4f}]" * intervals for c in cells)])
     return lines(["Method", *(f"{metric} {region}" for metric, region in columns)], rows)
+
+
+def mean_with_interval(values: Array) -> tuple[float, float, float]:
+    """Return the mean of the values that there are, and its 95 % interval of a bootstrap over them."""
+    kept = values[~np.isnan(values)]
+    if len(kept) < 2:
+        return float(np.nanmean(values)), float("nan"), float("nan")
+    low, high = bootstrap_interval(lambda weights: weights @ kept / weights.sum(axis=1), len(kept))
+    return float(np.mean(kept)), low, high
 
 
 def lines(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from experiments.beside_paper import lines, markdown
+from experiments.beside_paper import lines, markdown, mean_with_interval
 from experiments.lpba40.calibrate import METHODS, title_of
 from experiments.lpba40.gathered import Measured
 from experiments.lpba40.recipes import Job
 from segcal.evaluation.results import Results
-from segcal.statistics import Test, bootstrap_interval
+from segcal.statistics import Test
 from segcal.types import Array
 
 COLUMNS = (("nll", "all"), ("ece", "all"), ("ece", "boundary"), ("ece", "local-avg"), ("ece", "local-max"))
@@ -96,13 +96,7 @@ def _differences(results: Results) -> list[str]:
 
 
 def _gap(gaps: Array, metric: str) -> str:
-    def mean(weights: Array) -> Array:
-        found: Array = weights @ gaps / weights.sum(axis=1)
-        return found
-
-    interval = bootstrap_interval(mean, len(gaps))
-    middle, low, high = _scaled([float(np.mean(gaps)), *interval], metric, sign="+")
-    return f"{middle} [{low}, {high}]"
+    return "{} [{}, {}]".format(*_scaled(mean_with_interval(gaps), metric, sign="+"))
 
 
 def _costs(fits: Sequence[Mapping[str, Any]]) -> str:

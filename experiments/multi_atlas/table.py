@@ -8,14 +8,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from experiments.beside_paper import lines, markdown
+from experiments.beside_paper import lines, markdown, mean_with_interval
 from experiments.multi_atlas.calibrating import METHODS, OUTLINE
 from experiments.multi_atlas.fusing import BASELINES, BOUNDS, MEASURES
 from experiments.multi_atlas.registering import REPORT
 from segcal.evaluation.results import Results
 from segcal.files import read_json
 from segcal.statistics import Test
-from segcal.statistics.bootstrap import bootstrap_interval
 from segcal.types import Array, InputError
 
 _COLUMNS = (
@@ -82,8 +81,7 @@ def difference_table(out: Path) -> str:
         cells = []
         for _, region, metric, scale in columns:
             gap = scale * (_values(frame, method, region, metric) - _values(frame, "UC", region, metric))
-            low, high = _interval(gap)
-            cells.append(f"{np.nanmean(gap):+.3f} [{low:+.3f}, {high:+.3f}]")
+            cells.append("{:+.3f} [{:+.3f}, {:+.3f}]".format(*mean_with_interval(gap)))
         rows.append([method, *cells])
     return f"## Difference to UC\n\n{lines(['Method', *(column[0] for column in columns)], rows)}"
 
@@ -118,11 +116,3 @@ def _values(frame: pd.DataFrame, method: str, region: str, metric: str) -> Array
 def _cell(values: Array, scale: float) -> str:
     defined = scale * values[~np.isnan(values)]
     return f"{defined.mean():.2f}({defined.std(ddof=1):.2f})" if len(defined) > 1 else "-"
-
-
-def _interval(values: Array) -> tuple[float, float]:
-    kept = values[~np.isnan(values)]
-    if len(kept) < 2:
-        return float("nan"), float("nan")
-    low, high = bootstrap_interval(lambda weights: weights @ kept / weights.sum(axis=1), len(kept))
-    return low, high
