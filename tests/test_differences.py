@@ -91,7 +91,7 @@ def check_patches() -> None:
 def check_surfaces() -> None:
     one, other = (np.asarray(case.labels) for case in cases()[:2])
     found = {of: next(iter(surface_distances(one, other, [1], of=of))) for of in get_args(Between)}
-    assert found["volumes"].both[1].sum() > found["surfaces"].both[1].sum()  # more points
+    assert len(found["volumes"].both) > len(found["surfaces"].both)
     share, equation = (surface_dice(found["surfaces"], 0.5, form=form) for form in get_args(Form))
     assert equation == pytest.approx(2 * share / (1 + share))
 

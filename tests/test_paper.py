@@ -106,7 +106,7 @@ App. C: affine alignment | experiments.lpba40.preprocessing.affine_between
     experiments/test_preprocessing.py::test_alignment_recovers_a_known_transform
 App. C: histogram equalisation | experiments.lpba40.preprocessing.equalised
     experiments/test_preprocessing.py::test_equalisation_worked_by_hand
-App. C: 3D U-Net | segcal.networks.unet3d.unet3d
+App. C: 3D U-Net | segcal.networks.unet3d.UNet3D
     networks/test_unet3d.py::test_the_paper_s_network_has_the_channels_of_the_publication
 App. C: training patches with 5 % of foreground | experiments.lpba40.patches.ForegroundPatches
     experiments/test_votenet.py::test_patches_have_a_twentieth_of_foreground
