@@ -10,12 +10,15 @@ import torch
 from safetensors.torch import save_file
 
 from experiments.camvid.jobs import Job as CamVidJob
+from experiments.lpba40.recipes import Job
 from experiments.passes.__main__ import main
 from experiments.passes.measure import gathered
 from experiments.passes.sets import SETS, views
 from experiments.passes.table import tables
+from experiments.passes.tasks import volume_tasks
 from experiments.passes.views import ORIGINAL, seen
 from segcal import InputError
+from segcal.files import MARKER, write_json
 from support.camvid_tree import write_camvid
 from support.fits import choose_among_few
 
@@ -81,3 +84,36 @@ def test_frames_are_predicted_measured_and_shown(
     nll = [np.average(own["value"], weights=own["pixels"]) for _, own in own_rows.groupby("split")]
     part = text.partition("## CamVid, within 0001TP")[2]
     assert f"| TS | {np.mean(nll):.4f} |" in part
+
+
+def test_a_mean_of_mirrors_is_fitted_on_what_it_is_and_on_single_passes(tmp_path: Path) -> None:
+    random, folder = np.random.default_rng(0), tmp_path / "prepared" / "hippocampus"
+    folder.mkdir(parents=True)
+    names = [f"h{k}" for k in range(9)]
+    for name in names:
+        labels = np.kron(random.integers(0, 3, (2, 2, 2)), np.ones((4, 4, 4))).astype(np.uint8)
+        image = (60 * labels + random.integers(0, 90, labels.shape)).astype(np.uint8)
+        np.savez(folder / f"{name}.npz", image=image, labels=labels, spacing=np.ones(3))
+    classes = ["background", "anterior", "posterior"]
+    write_json(folder / MARKER, {"names": names, "classes": classes, "shapes": [[8, 8, 8]] * 9})
+    torch.manual_seed(0)
+    job = Job("hippocampus-mirrored", 0, small=True)
+    weights = job.folder(tmp_path / "weights", 0)
+    weights.mkdir(parents=True)
+    save_file(job.recipe.unet(len(classes)).state_dict(), weights / "network.safetensors")
+    shared = ["--preset", "hippocampus-mirrored", "--small", "--seed", "0", "--fold", "0", "--device", "cpu"]
+    shared += ["--prepared", str(tmp_path / "prepared"), "--out", str(tmp_path / "out")]
+    assert main(["predict", *shared, "--weights", str(tmp_path / "weights")]) == 0
+    assert main(["measure", *shared, "--methods", "TS", "TS of one pass", "--processes", "1"]) == 0
+    measured, _ = gathered(tmp_path / "out")
+    nll = measured.query("metric == 'nll' and region == 'all'").groupby(["part", "method"])["value"].mean()
+    assert set(nll.index) == {
+        ("hippocampus-mirrored", "TS"),
+        ("hippocampus-mirrored-mean", "TS"),
+        ("hippocampus-mirrored-mean", "TS of one pass"),
+    }
+    one, mean, *_ = volume_tasks(tmp_path / "out", job, tmp_path / "prepared", [0])
+    views, name = (ORIGINAL, *SETS[3]["7 mirrors"]), one.fit[0].name
+    logits = [np.load(tmp_path / "out" / "hippocampus-mirrored" / "0" / view / f"{name}.npy") for view in views]
+    np.testing.assert_allclose(mean.fit[0].logits, np.mean(logits, axis=0, dtype=np.float32), atol=1e-6)
+    np.testing.assert_array_equal(mean.single[0].logits, logits[0])
