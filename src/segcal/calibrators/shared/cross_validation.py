@@ -112,7 +112,7 @@ class CrossValidation:
             f"(standard error {100 * gain.error / base:.1f} %)"
         )
         if chosen == best:
-            return chosen, f"{words}; no simpler one that is as good as {FALLBACK} comes within one standard error"
+            return chosen, f"{words}; every simpler one is worse by more than one standard error, or worse than ts"
         behind = paired_difference(self.scored[chosen].sums, self.scored[best].sums, self.pixels)
         return chosen, f"{words}, {_nearness(behind)} of the best, {best} ({self._nll(best):.4f})"
 

@@ -37,7 +37,7 @@ _CONVERT = "convert it to one of these formats"
 
 @dataclass(frozen=True, slots=True)
 class FolderRequest:
-    """What a layout is asked.
+    """Request to open a folder, which each layout answers.
 
     Args:
         root: The folder.
