@@ -77,7 +77,7 @@ class Arena:
         ran, after, new = self._run(whole.args, _inputs(whole.tree))
         if judged(whole, ran, after, self.root) != "right":
             raise DefectError(f"continued: refused\n{ran.stderr}")
-        if left := sorted(name for name in new if not name.startswith("out/")):
+        if left := sorted(name for name in new if not name.startswith(("out/", "checkpoints/"))):
             raise DefectError(f"continued: leftovers {left}")
 
 

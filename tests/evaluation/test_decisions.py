@@ -354,6 +354,12 @@ def test_rules_without_a_class_are_refused(tmp_path: Path, table: str) -> None:
         Decisions.load(tmp_path / "rules")
 
 
+def test_rules_without_curves_are_not_shown() -> None:
+    rules = learned(drawn_cases(9, 4))
+    with pytest.raises(InputError, match="must have every coverage, got fewer"):
+        decision_tables(replace(rules, curves=rules.curves.iloc[:0]))
+
+
 def test_names_that_look_like_formulas_are_escaped(tmp_path: Path) -> None:
     rules = learned([replace(case, name=f"=cmd|{case.name}") for case in drawn_cases(9, 4)])
     rules.save(tmp_path / "rules")

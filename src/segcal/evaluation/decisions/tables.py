@@ -11,6 +11,7 @@ import pandas as pd
 from segcal.evaluation.decisions.model import Decisions
 from segcal.tables import TextTable
 from segcal.tables.numbers import MISSING, percent, threshold_number, volume_number
+from segcal.types import InputError
 
 _COVERAGES = (0.5, 0.8, 0.9, 0.95, 1.0)
 
@@ -59,6 +60,10 @@ def _selective(found: Decisions) -> TextTable:
     rows = []
     for row in _rows(found.selective):
         own = [row[key] for key in keys.values()]
+        if any((*own, at) not in risks for at in _COVERAGES):
+            raise InputError(
+                "the curves of saved decisions must have every coverage, got fewer; run 'segcal decide' again"
+            )
         shares = (_share(risks[*own, at]) for at in _COVERAGES)
         rows.append((*own, *shares, f"{row['aurc']:.4f}", f"{row['excess']:.4f}"))
     headings = (*keys, *(percent(at) for at in _COVERAGES[:-1]), "all", "AURC", "excess")
