@@ -460,10 +460,11 @@ def test_training_that_stops_when_the_loss_has_settled_is_no_worse_than_all_epoc
         [Case(case.name, case.logits[:, :48, :48], case.labels[:48, :48]) for case in sample[split][:4]]
         for split in ("fit", "validation")
     )
-    create("lts", 5).fit(fitted, validation=held_out, patience=1000, watch=losses.append)
+    create("lts", 5).fit(fitted, validation=held_out, batch_size=1, patience=1000, watch=losses.append)
     assert len(losses) == 200
-    wanted = _preset("default", 2).patience
-    stop = next(n for n in range(1, 201) if History(losses[:n]).epochs_without_decrease() >= wanted or n == 200)
+    rule = replace(_preset("default", 2), batch_size=1)
+    waited = ((n, History(losses[:n]).epochs_without_decrease()) for n in range(1, 201))
+    stop = next(n for n, epochs in waited if rule.has_settled(epochs, len(fitted)) or n == 200)
     settled, whole = (min(History(losses[:n]).losses) for n in (stop, 200))
     assert stop < 180
     assert settled < whole * (1 + 1e-3)

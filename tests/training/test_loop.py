@@ -101,6 +101,12 @@ def test_early_stopping_waits_for_its_patience() -> None:
     assert len(history.epochs) == history.best_epoch + 3
 
 
+def test_early_stopping_waits_for_as_many_steps_as_few_epochs_would_not_have() -> None:
+    settings = Training(epochs=40, learning_rate=0.2, batch_size=2, spatial_dims=1, patience=3, patience_steps=14)
+    history = train(Line(), line_data([8] * 4, 3.0), settings, validation=line_data([8] * 4, 1.0))
+    assert len(history.epochs) == history.best_epoch + 7, "two steps an epoch"
+
+
 def test_schedules() -> None:
     assert [Training(milestones=(2, 4), gamma=0.1).rate(e) for e in (0, 2, 4)] == pytest.approx([1e-4, 1e-5, 1e-6])
     assert Training(cosine=True, epochs=10).rate(5) == pytest.approx(0.5e-4)

@@ -61,7 +61,7 @@ SETTINGS = (
     "watch",
 )
 """Settings of training that `fit` takes as keywords; `settings` takes all of them."""
-_PATIENCE = 20
+_PATIENCE, _PATIENCE_STEPS = 20, 160
 _SHARES = (1.0, 0.75, 0.5, 0.25)
 
 
@@ -78,8 +78,8 @@ class LocalTemperatureScaling(TreeCalibrator):
         sharpen: Allow temperatures below min(1, T_TS), which increase confidence beyond that of both the network and
             TS. Default: False, and True with `preset="paper"`.
         preset: "default" starts at T_TS and trains with Adam at 1e-4 for 200 epochs, or until the loss has settled
-            (`patience`, 20 epochs); "paper" starts at 1 and trains for 100 epochs, at 1e-5 (2D) or 1e-4 (3D), a tenth
-            of it after 50.
+            (`patience`, 20 epochs and at least 160 steps); "paper" starts at 1 and trains for 100 epochs, at 1e-5 (2D)
+            or 1e-4 (3D), a tenth of it after 50.
         tree: Settings of the tree, as of `TreeCalibrator`: `spatial_dims`, `image_channels`, `positivity`,
             `root_offset`, `init`, `condition`, `ignore_index`, `background` and `bounds`.
     """
@@ -300,6 +300,6 @@ def _mean(sums: tuple[float, int]) -> float:
 
 def _preset(name: Preset, spatial_dims: int) -> Training:
     if name == "default":
-        return Training(epochs=200, learning_rate=1e-4, batch_size=4, patience=_PATIENCE)
+        return Training(200, 1e-4, batch_size=4, patience=_PATIENCE, patience_steps=_PATIENCE_STEPS)
     rate = 1e-5 if spatial_dims == 2 else 1e-4
     return Training(epochs=100, learning_rate=rate, batch_size=4, milestones=(50,))

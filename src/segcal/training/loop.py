@@ -131,8 +131,7 @@ class _TrainingRun:
                 inspect(number, self._outcome())
             if self.settings.watch is not None and self.rank == 0:
                 self.settings.watch(epoch)
-            patience = self.settings.patience
-            if patience is not None and self.history.epochs_without_decrease() >= patience:
+            if self.settings.has_settled(self.history.epochs_without_decrease(), len(self.source)):
                 break
         self.objective.load_state_dict(self.best)
         return self.history

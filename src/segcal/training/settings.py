@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -34,6 +35,7 @@ class Training:
             the ones that are validated and kept. None: no averaging.
         patience: Stop after this many epochs in which the validation loss, or without validation the training loss, has
             not fallen by 0.01 % in all.
+        patience_steps: Wait for at least as many steps, however few an epoch has.
         crop: Side of the random crops; None trains on whole samples.
         flips: Flip samples along random axes.
         spatial_dims: Number of spatial axes; needed for crops and flips.
@@ -58,6 +60,7 @@ class Training:
     weight_decay: float = 0.0
     average: float | None = None
     patience: int | None = None
+    patience_steps: int = 0
     crop: int | None = None
     flips: bool = False
     spatial_dims: int = 2
@@ -89,6 +92,11 @@ class Training:
         wave = 0.5 * (1 + np.cos(np.pi * epoch / self.epochs)) if self.cosine else 1.0
         rise = min(1.0, (epoch + 1) / (self.warmup + 1))
         return float(self.learning_rate * self.gamma**steps * wave * rise)
+
+    def has_settled(self, epochs: int, samples: int) -> bool:
+        """Return whether so many epochs without a decrease of the loss end the training on so many samples."""
+        steps = epochs * math.ceil(samples / self.batch_size)
+        return self.patience is not None and epochs >= self.patience and steps >= self.patience_steps
 
     def fingerprint(self) -> dict[str, Any]:
         """Return the settings that must be equal for a checkpoint to belong to the same run."""
