@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import segcal
-from segcal import Case
+from segcal import CalibrationWarning, Case
 from segcal.evaluation.recommendation import difference, recommend
 from segcal.evaluation.results import Results
 from segcal.types import InputError
@@ -43,6 +43,23 @@ def test_the_simplest_of_equals_is_recommended(results: Results) -> None:
     assert "VECTOR is within noise of it and no simpler." in found.reason
     assert "1 learned value; every predicted label is kept." in found.costs
     assert str(found).startswith(found.reason)
+
+
+def test_a_method_that_was_fitted_on_the_cases_is_recommended_with_that_reservation(results: Results) -> None:
+    cases = [scene(k) for k in range(4)]
+    ts = segcal.create("ts", num_classes=CLASSES).fit(cases[:3])
+    with pytest.warns(CalibrationWarning, match="TS was fitted on 3 of these 4 cases"):
+        seen = segcal.evaluate(cases, {"UC": None, "TS": ts}, num_classes=CLASSES, patch_size=8)
+    assert recommend(seen).reason.endswith("TS was fitted on 3 of these 4 cases: confirm this on other images.")
+    assert "was fitted on" not in str(recommend(results))
+
+
+def test_changed_labels_are_counted_among_the_costs(results: Results) -> None:
+    dropped = replace(results, settings={**results.settings, "methods": ["UC", "VECTOR"]})
+    found = recommend(replace(dropped, frame=results.frame[results.frame.method.isin(["UC", "VECTOR"])]))
+    changed = 100 * results.settings["fits"]["VECTOR"]["changed"]
+    assert found.method == "VECTOR"
+    assert found.costs.endswith(f"; {changed:.2f}\xa0% of the predicted labels change.")
 
 
 def test_it_is_the_same_for_saved_results(results: Results, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import torch
 
 from segcal.evaluation.case_evidence import CaseEvidence, Key, MethodEvidence
 from segcal.evaluation.doubts import METRICS as METRICS_SHOWN
-from segcal.evaluation.doubts import background_scores, different_backgrounds, leaks, majority_class
+from segcal.evaluation.doubts import background_scores, different_backgrounds, fitted_cases, leaks, majority_class
 from segcal.evaluation.measure import Evaluation
 from segcal.evaluation.methods import ExclusiveHead
 from segcal.evaluation.pooled import PooledMetrics, pooled_curves, pooled_metrics
@@ -93,7 +93,7 @@ class ResultsBuilder:
         uncalibrated = [name for name, calibrator in evaluation.calibrators.items() if calibrator is None]
         about: dict[str, Any] = {
             "baseline": [*uncalibrated, *evaluation.calibrators][0],
-            "fits": _fits(evaluation.calibrators),
+            "fits": self._fits(content),
             "warnings": [
                 *serious,
                 *evaluation.notes,
@@ -108,6 +108,17 @@ class ResultsBuilder:
         if not evaluation.protocol.floor:
             return results
         return _with_floor(results, self._joined({"warnings": []}, redrawn=True))
+
+    def _fits(self, content: Mapping[str, str]) -> dict[str, Any]:
+        """Return the fit report of each calibrator, as JSON can hold it, and how it treats the cases measured."""
+        found = {}
+        for name, calibrator in self.evaluation.calibrators.items():
+            if (report := getattr(calibrator, "fit_report_", None)) is not None:
+                plain = {key: value for key, value in asdict(report).items() if key not in ("names", "fingerprints")}
+                about = {"learned": calibrator.learned, "preserves_labels": calibrator.preserves_labels}
+                changed = {"changed": self.moved(name) / max(self.pixels(name), 1)}
+                found[name] = {**plain, **about, **changed, "seen": fitted_cases(calibrator, content)}
+        return found
 
     def _unnamed_background(self) -> tuple[dict[str, Any], dict[str, dict[str, float]]] | None:
         """Return what is known of a class that covers most of all cases, and the scores of every method with it.
@@ -339,18 +350,6 @@ def _with_floor(results: Results, redrawn: Results) -> Results:
     channels = {name: replace(own, redrawn=redrawn.channels[name]) for name, own in results.channels.items()}
     mean = replace(redrawn, settings={**redrawn.settings, "channels": []}, channels={})
     return replace(results, redrawn=mean, channels=channels)
-
-
-def _fits(calibrators: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fit report of each calibrator without the names and content of the cases, as JSON can hold it."""
-    reports = {name: getattr(calibrator, "fit_report_", None) for name, calibrator in calibrators.items()}
-    known = {name: asdict(report) for name, report in reports.items() if report is not None}
-    found = {}
-    for name, report in known.items():
-        plain = {key: value for key, value in report.items() if key not in ("names", "fingerprints")}
-        about = {"learned": calibrators[name].learned, "preserves_labels": calibrators[name].preserves_labels}
-        found[name] = {**plain, **about}
-    return found
 
 
 def _fits_of_channel(about: Mapping[str, Any], head: ExclusiveHead) -> dict[str, Any]:

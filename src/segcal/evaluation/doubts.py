@@ -64,15 +64,18 @@ def leaks(methods: Mapping[str, Method], content: Mapping[str, str], consequence
         content: Fingerprint of each case by its name (`segcal.functional.fingerprint`), "" for none.
         consequence: What follows from it and what to do, as the end of the sentence.
     """
-    found = []
-    for name, method in methods.items():
-        report = getattr(method, "fit_report_", None)
-        if report is None:
-            continue
-        known = {*report.fingerprints} - {""}
-        if shared := sum(own in known for own in content.values()):
-            found.append(f"{name} was fitted on {shared} of these {len(content)} cases: {consequence}")
-    return found
+    return [
+        f"{name} was fitted on {shared} of these {len(content)} cases: {consequence}"
+        for name, method in methods.items()
+        if (shared := fitted_cases(method, content))
+    ]
+
+
+def fitted_cases(method: Method, content: Mapping[str, str]) -> int:
+    """Return on how many of the cases, known by their fingerprints, a method was fitted."""
+    report = getattr(method, "fit_report_", None)
+    known = set() if report is None else {*report.fingerprints} - {""}
+    return sum(own in known for own in content.values())
 
 
 def different_backgrounds(methods: Mapping[str, Method], protocol: Protocol) -> list[str]:

@@ -92,6 +92,8 @@ def recommend(results: Results) -> Recommendation:
     reason = f"Use {spelled}: {_in_words(results, method, baseline, gains[method])}."
     if rivals:
         reason += f" {', '.join(rivals)} {'is' if len(rivals) == 1 else 'are'} within noise of it and no simpler."
+    if seen := fits.get(method, {}).get("seen"):
+        reason += f" {method} was fitted on {seen} of these {len(results.cases())} cases: confirm this on other images."
     return Recommendation(method, baseline, reason, tuple(_worse(results, method)), _costs(fits, method))
 
 
@@ -192,5 +194,8 @@ def _costs(fits: Any, method: str) -> str:
     fit = fits.get(method)
     if not fit or "learned" not in fit:
         return ""
-    keeps = "every predicted label is kept" if fit.get("preserves_labels") else "predicted labels may change"
+    moved = percent(fit["changed"], 2) if "changed" in fit else "some"
+    keeps = (
+        "every predicted label is kept" if fit.get("preserves_labels") else f"{moved} of the predicted labels change"
+    )
     return f"Cost: {fit['seconds']:.3g} s of fitting, {counted(fit['learned'], 'learned value')}; {keeps}."
