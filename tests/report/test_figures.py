@@ -52,6 +52,9 @@ def test_every_format(found: Any, tmp_path: Path, suffix: str) -> None:
     write_figure("regions", found[0], path)
     assert path.read_bytes().startswith(HEADS[suffix])
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
+    written = path.read_bytes()
+    write_figure("regions", found[0], path)
+    assert path.read_bytes() == written, "the same figure is the same bytes"
 
 
 @pytest.mark.parametrize("kind", KINDS)

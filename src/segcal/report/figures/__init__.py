@@ -37,6 +37,7 @@ FIGURES: dict[str, Figure] = {
     "patch-size": Figure(metrics.draw_patch_sizes),
 }
 KINDS = tuple(FIGURES)
+_UNDATED = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}  # the same figure is the same bytes
 
 
 def write_figure(kind: str, results: Results, path: str | Path, **selection: Unpack[FigureOptions]) -> None:
@@ -57,7 +58,8 @@ def write_figure(kind: str, results: Results, path: str | Path, **selection: Unp
     import_pyplot().switch_backend("Agg")  # files need no screen
     figure = draw_figure(kind, results, **selection)
     with signed_file(target) as staging, import_pyplot().rc_context(STYLE):
-        figure.savefig(staging, format=target.suffix[1:].lower())
+        suffix = target.suffix[1:].lower()
+        figure.savefig(staging, format=suffix, metadata=_UNDATED.get(suffix))
 
 
 def draw_figure(kind: str, results: Results, **selection: Unpack[FigureOptions]) -> Any:

@@ -31,6 +31,7 @@ STYLE = {
     "legend.frameon": False,
     "pdf.fonttype": 42,  # text stays text, as publishers ask
     "svg.fonttype": "none",
+    "svg.hashsalt": "segcal",  # names of its parts would be random
     "savefig.dpi": 300,
 }
 
