@@ -68,7 +68,8 @@ class FocalLoss(PixelLoss):
 
     Examples:
         >>> half = torch.zeros(1, 2, 1, 1)  # p = 1/2
-        >>> round(float(FocalLoss()(half, torch.zeros(1, 1, 1, dtype=torch.long))) / math.log(2), 6)
+        >>> loss = FocalLoss()(half, torch.zeros(1, 1, 1, dtype=torch.long))
+        >>> round(float(loss / torch.tensor(2.0).log()), 6)
         0.125
     """
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
-from typing import Any, ClassVar, Self, SupportsIndex, TypedDict, cast
+from typing import Any, ClassVar, Self, SupportsIndex, TypedDict
 
 import numpy as np
 import torch
@@ -23,8 +23,8 @@ from torch import Tensor, nn
 
 from segcal.calibrators.report import FitReport, Learned
 from segcal.calibrators.saving import write_calibrator
-from segcal.cases import CaseStream, StreamedCase, as_collection
-from segcal.cases.arrays import Pair, batch_cases, cases_of, not_a_case
+from segcal.cases import CaseStream, StreamedCase
+from segcal.cases.arrays import Pair, known_cases
 from segcal.files import staged_folder
 from segcal.functional.checks import check_logits, check_passes, ignored_labels
 from segcal.functional.division import finite_in, softmax_of
@@ -211,8 +211,8 @@ class Calibrator(nn.Module, ABC):
             changes: Single settings, for example `epochs=50`.
         """
         self.check_fit_settings(changes)
-        held_out = None if validation is None else _known_cases(validation)
-        self._fit(_known_cases(cases, labels), held_out, self._settings(settings, changes))
+        held_out = None if validation is None else known_cases(validation)
+        self._fit(known_cases(cases, labels), held_out, self._settings(settings, changes))
         for text in self.fit_report_.warnings:
             warn_caller(text)
         return self
@@ -426,16 +426,3 @@ class Calibrator(nn.Module, ABC):
         """Return logits that are all finite: minus infinity is replaced, NaN and plus infinity are refused."""
         self._check(logits, image)
         return check_logits(logits, self.num_classes, class_axis=1)
-
-
-def _known_cases(given: Iterable[Case | Pair] | Array | Tensor, labels: Array | Tensor | None = None) -> Iterable[Case]:
-    """Return what `fit` was given as cases; a collection of cases stays as it is and is read when it is needed."""
-    if labels is not None:
-        return batch_cases(given, labels)
-    if isinstance(given, np.ndarray | Tensor):
-        raise InputError("labels are needed with an array of logits: fit(logits, labels)")
-    if not isinstance(given, Iterable):
-        raise not_a_case(given)
-    if isinstance(given, list | tuple | Iterator):
-        return list(cases_of(as_collection(given)))
-    return cast(Iterable[Case], given)

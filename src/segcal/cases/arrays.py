@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 from torch import Tensor
 
+from segcal.cases.collections import as_collection
 from segcal.functional.arrays import to_tensor
 from segcal.types import Array, Case, InputError
 
@@ -64,3 +65,16 @@ def batch_cases(logits: Any, labels: Any) -> list[Case]:
             "add the axis of the batch, or move the classes to axis 1"
         )
     return list(cases_of(zip(logits, labels, strict=True)))
+
+
+def known_cases(given: Iterable[Case | Pair] | Array | Tensor, labels: Array | Tensor | None = None) -> Iterable[Case]:
+    """Return what `fit` was given as cases; a collection of cases stays as it is and is read when it is needed."""
+    if labels is not None:
+        return batch_cases(given, labels)
+    if isinstance(given, np.ndarray | Tensor):
+        raise InputError("labels are needed with an array of logits: fit(logits, labels)")
+    if not isinstance(given, Iterable):
+        raise not_a_case(given)
+    if isinstance(given, list | tuple | Iterator):
+        return list(cases_of(as_collection(given)))
+    return cast(Iterable[Case], given)

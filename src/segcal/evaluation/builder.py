@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from segcal.calibrators import Calibrator
 from segcal.evaluation.case_evidence import CaseEvidence, Key, MethodEvidence
 from segcal.evaluation.doubts import METRICS as METRICS_SHOWN
 from segcal.evaluation.doubts import background_scores, different_backgrounds, fitted_cases, leaks, majority_class
@@ -113,7 +114,8 @@ class ResultsBuilder:
         """Return the fit report of each calibrator, as JSON can hold it, and how it treats the cases measured."""
         found = {}
         for name, calibrator in self.evaluation.calibrators.items():
-            if (report := getattr(calibrator, "fit_report_", None)) is not None:
+            report = getattr(calibrator, "fit_report_", None)
+            if isinstance(calibrator, Calibrator) and report is not None:
                 plain = {key: value for key, value in asdict(report).items() if key not in ("names", "fingerprints")}
                 about = {"learned": calibrator.learned, "preserves_labels": calibrator.preserves_labels}
                 changed = {"changed": self.moved(name) / max(self.pixels(name), 1)}

@@ -112,7 +112,7 @@ def refuse_overwriting(out: Path | None, *inputs: Path | None) -> None:
     """Raise if `out` is an input, holds one, or lies inside one, also where links inside an input lead."""
     if out is None:
         return
-    target = _resolved(out)
+    target = resolved(out)
     for path in inputs:
         for source in () if path is None else _read_through(local_path(path)):
             if source.is_relative_to(target) or target.is_relative_to(source):
@@ -254,7 +254,7 @@ def _is_empty(folder: Path) -> bool:
     return not any(folder.iterdir())
 
 
-def _resolved(path: Path) -> Path:
+def resolved(path: Path) -> Path:
     """Return where a path leads; raise if its links lead back to themselves."""
     try:
         return path.resolve()
@@ -266,7 +266,7 @@ def _read_through(path: Path) -> Iterator[Path]:
     """Yield where an input lies, and where all links inside it lead."""
     waiting, seen = [path], set[Path]()
     while waiting:
-        source = _resolved(waiting.pop())
+        source = resolved(waiting.pop())
         if source in seen:
             continue
         seen.add(source)

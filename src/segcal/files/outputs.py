@@ -17,7 +17,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from segcal.files.guards import list_files, refuse_foreign, refuse_foreign_file, refuse_url
+from segcal.files.guards import list_files, refuse_foreign, refuse_foreign_file, refuse_url, resolved
 from segcal.files.reading import refuse_special
 from segcal.files.signing import sign
 from segcal.types import InputError
@@ -35,7 +35,7 @@ def staged_folder(path: str | Path) -> Iterator[Path]:
     temporary folder, what is written goes into it. Where it is a link, the folder that it names is written.
     """
     refuse_url(path)
-    target = Path(path).resolve()
+    target = resolved(Path(path))
     if target in _staged:
         yield target
         return
@@ -57,7 +57,7 @@ def staged_file(path: str | Path) -> Iterator[Path]:
     Where `path` is a link, the file that it names is written, and no device, pipe or socket.
     """
     refuse_url(path)
-    target = Path(path).resolve()
+    target = resolved(Path(path))
     if target.is_dir():
         raise InputError(f"'{path}' is a folder, and a file is to be written there; choose another name")
     if target.exists():
