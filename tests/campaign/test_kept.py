@@ -20,7 +20,7 @@ from tests.campaign.running import run
 from tests.campaign.test_places import SPECIAL, assert_refused, unchanged
 from tests.campaign.trees import become, read_tree
 
-CAMPAIGN = settings(max_examples=max(30, settings().max_examples // 5), suppress_health_check=list(HealthCheck))
+CAMPAIGN = settings(max_examples=max(15, settings().max_examples // 5), suppress_health_check=list(HealthCheck))
 
 _SMALL = ("--patches", "2", "--patch-size", "4", "--out", "out")
 COMMANDS = (

@@ -25,7 +25,7 @@ from tests.campaign.artefacts import Artefact, whole
 from tests.campaign.running import Ran, run
 from tests.campaign.trees import become, read_tree
 
-CAMPAIGN = settings(max_examples=max(60, settings().max_examples // 5), suppress_health_check=list(HealthCheck))
+CAMPAIGN = settings(max_examples=max(30, settings().max_examples // 5), suppress_health_check=list(HealthCheck))
 
 _EVALUATE = ("evaluate", "data", "--patches", "2", "--patch-size", "4")
 OUTPUTS = (
