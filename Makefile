@@ -9,8 +9,9 @@ THREADS ?= 2
 demo: $(VENV)/installed
 	$(BIN)/segcal demo --out demo
 
+# One thread for each worker and what it starts: the workers have the cores already.
 test: $(VENV)/installed-dev check
-	$(BIN)/python -m pytest -n $(THREADS) --dist worksteal -q
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(THREADS) --dist worksteal -q
 
 # The page in a browser; `make test` runs these tests too where both are there.
 test-browser: $(VENV)/installed-dev

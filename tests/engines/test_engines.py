@@ -293,8 +293,9 @@ DAMAGES = {
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("name", ["apply", "evaluate", "diagnose"])
+@pytest.mark.parametrize(
+    ("name", "damage"), [*(("apply", damage) for damage in DAMAGES), ("evaluate", "truncated"), ("diagnose", "zeroed")]
+)
 def test_damaged_work_is_done_again_and_reported(
     name: str, damage: str, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
