@@ -16,7 +16,7 @@ import torch
 from segcal.calibrators import Calibrator
 from segcal.evaluation.case_evidence import CaseEvidence, Key, MethodEvidence
 from segcal.evaluation.doubts import METRICS as METRICS_SHOWN
-from segcal.evaluation.doubts import background_scores, different_backgrounds, fitted_cases, leaks, majority_class
+from segcal.evaluation.doubts import background_scores, different_backgrounds, leaks, majority_class, shared_cases
 from segcal.evaluation.measure import Evaluation
 from segcal.evaluation.methods import ExclusiveHead
 from segcal.evaluation.pooled import PooledMetrics, pooled_curves, pooled_metrics
@@ -119,7 +119,7 @@ class ResultsBuilder:
                 plain = {key: value for key, value in asdict(report).items() if key not in ("names", "fingerprints")}
                 about = {"learned": calibrator.learned, "preserves_labels": calibrator.preserves_labels}
                 changed = {"changed": self.moved(name) / max(self.pixels(name), 1)}
-                found[name] = {**plain, **about, **changed, "seen": fitted_cases(calibrator, content)}
+                found[name] = {**plain, **about, **changed, "shared_cases": shared_cases(calibrator, content)}
         return found
 
     def _unnamed_background(self) -> tuple[dict[str, Any], dict[str, dict[str, float]]] | None:

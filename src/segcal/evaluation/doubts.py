@@ -67,11 +67,11 @@ def leaks(methods: Mapping[str, Method], content: Mapping[str, str], consequence
     return [
         f"{name} was fitted on {shared} of these {len(content)} cases: {consequence}"
         for name, method in methods.items()
-        if (shared := fitted_cases(method, content))
+        if (shared := shared_cases(method, content))
     ]
 
 
-def fitted_cases(method: Method, content: Mapping[str, str]) -> int:
+def shared_cases(method: Method, content: Mapping[str, str]) -> int:
     """Return on how many of the cases, known by their fingerprints, a method was fitted."""
     report = getattr(method, "fit_report_", None)
     known = set() if report is None else {*report.fingerprints} - {""}

@@ -92,8 +92,10 @@ def recommend(results: Results) -> Recommendation:
     reason = f"Use {spelled}: {_in_words(results, method, baseline, gains[method])}."
     if rivals:
         reason += f" {', '.join(rivals)} {'is' if len(rivals) == 1 else 'are'} within noise of it and no simpler."
-    if seen := fits.get(method, {}).get("seen"):
-        reason += f" {method} was fitted on {seen} of these {len(results.cases())} cases: confirm this on other images."
+    if shared := fits.get(method, {}).get("shared_cases"):
+        reason += (
+            f" {method} was fitted on {shared} of these {len(results.cases())} cases: confirm this on other images."
+        )
     return Recommendation(method, baseline, reason, tuple(_worse(results, method)), _costs(fits, method))
 
 

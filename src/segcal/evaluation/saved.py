@@ -94,7 +94,7 @@ _ALWAYS = {"pooled.csv": {"ece", "nll", "brier"}, "surfaces.csv": {"dice"}}
 """Metrics that a table must have; the others must have ECE."""
 
 
-_FIT = record(FIT, {"learned": WHOLE, "preserves_labels": FLAG, "changed": NUMBER, "seen": WHOLE})
+_FIT = record(FIT, {"learned": WHOLE, "preserves_labels": FLAG, "changed": NUMBER, "shared_cases": WHOLE})
 _BACKGROUND = record({"class": WHOLE, "name": TEXT, "fraction": NUMBER, "scores": table_of(table_of(NUMBER))})
 
 _BY_TYPE = {

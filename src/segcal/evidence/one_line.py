@@ -136,7 +136,7 @@ def reliability_curve(
         >>> confidence, accuracy, pixels  # all three pixels have confidence 1/2; the first class wins ties
         (array([0.5, nan]), array([0.66666667,        nan]), array([3, 0]))
     """
-    tables = [_counted(pool.pixels(), pool.num_classes, bins).top for pool in _pools(logits, labels, **options)]
+    tables = [_counted(pool.pixels(), pool.num_classes, _edges(bins)).top for pool in _pools(logits, labels, **options)]
     found = errors.reliability_curve(Histogram(*(sum(fields) for fields in zip(*tables, strict=True))))
     return ReliabilityCurve(*(found[name].numpy() for name in ReliabilityCurve._fields))
 
@@ -248,23 +248,21 @@ def _classes_first(values: Values) -> Tensor:
 
 def _evidence(pool: _Pool, bins: int, form: Form, *, adaptive: bool) -> Evidence:
     """Return the evidence of the pixels; if `adaptive`, with exact equal-mass bins, for which all are held at once."""
-    parts = list(pool.pixels()) if adaptive else pool.pixels()
-    found = _counted(parts, pool.num_classes, bins)
     if form == "marginal":
-        tables = _marginal(pool, bins, adaptive=adaptive)
-        return replace(found, equal_mass=tables) if adaptive else replace(found, static=tables)
+        nothing, tables = Evidence.zeros(1, pool.num_classes, bins)[0], _marginal(pool, bins, adaptive=adaptive)
+        return replace(nothing, equal_mass=tables) if adaptive else replace(nothing, static=tables)
     if not adaptive:
-        return found
-    edges = _edges(bins, torch.cat([part.confidence.cpu() for part in parts]))
-    return replace(found, equal_mass=_counted(parts, pool.num_classes, bins, edges).top)
+        return _counted(pool.pixels(), pool.num_classes, _edges(bins))
+    parts = list(pool.pixels())
+    found = _counted(parts, pool.num_classes, _edges(bins, torch.cat([part.confidence.cpu() for part in parts])))
+    return replace(found, equal_mass=found.top)
 
 
-def _counted(parts: Iterable[SoftPixels], num_classes: int, bins: int, edges: Tensor | None = None) -> Evidence:
-    """Return the evidence of parts in bins of the confidence: equal ones, or those between the edges."""
-    inner = _edges(bins) if edges is None else edges
-    total = Evidence.zeros(1, num_classes, bins)[0]
+def _counted(parts: Iterable[SoftPixels], num_classes: int, edges: Tensor) -> Evidence:
+    """Return the evidence of parts in the bins of the confidence between the edges."""
+    total = Evidence.zeros(1, num_classes, len(edges) - 1)[0]
     for part in parts:
-        own = _histogram(inner.to(part.hit.device), part.confidence, part.predicted, part.hit, num_classes)
+        own = _histogram(edges.to(part.hit.device), part.confidence, part.predicted, part.hit, num_classes)
         sums = torch.stack([part.nll.sum(), part.brier.sum(), part.entropy.sum()])
         total += Evidence(Histogram(*(field.cpu() for field in own)), part.support.cpu(), sums.cpu())
     return total
