@@ -65,7 +65,7 @@ def main() -> None:
         "memory": (partial(memory.fitting, asked.pixels, chosen),),
         "volume": (partial(memory.volume, chosen),),
         "shared": (partial(shared.sharing, asked.images),),
-        "gpu": (gpu.applying, gpu.counting, gpu.training),
+        "gpu": (gpu.applying, gpu.counting, gpu.training, gpu.fitting),
     }
     if unknown := set(asked.parts) - set(known):
         parser.error(f"there is no '{unknown.pop()}'; there are {', '.join(known)}")

@@ -227,7 +227,7 @@ def against_peers(chosen: Sequence[str] = (), images: int = IMAGES) -> None:
             warnings.simplefilter("ignore")
             ours(method, Problem.of(1))[0]()  # compiles and loads what it needs
             fit, apply = ours(method, problem)
-            with _counted_passes(len(problem.cases)) as passes:
+            with counted_passes(len(problem.cases)) as passes:
                 fast = _seconds(fit)
             work = f"{1e3 * fast / unit:.0f}"
             shown.add_row(f"segcal {method}", f"{fast:.2f}", work, f"{passes[0]:.1f}", "", *_quality(problem, apply))
@@ -240,7 +240,7 @@ def against_peers(chosen: Sequence[str] = (), images: int = IMAGES) -> None:
 
 
 @contextmanager
-def _counted_passes(cases: int) -> Iterator[list[float]]:
+def counted_passes(cases: int) -> Iterator[list[float]]:
     """Count how often streams go through all the cases, in the first entry of a list."""
     passes, iterate = [0.0], CaseStream.__iter__
 

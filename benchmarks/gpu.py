@@ -1,17 +1,22 @@
-"""Applying, measuring and training on a GPU, with kernels and in plain PyTorch, against a copy of the logits."""
+"""Applying, measuring, training and fitting on a GPU, with kernels and in plain PyTorch, against a copy of the logits."""
 
 from __future__ import annotations
 
 import math
+import tempfile
+import warnings
 from collections.abc import Callable
+from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from benchmarks.fitting import counted_passes
 from benchmarks.timing import console, scene, table
-from segcal import CalibrationSuite, create, deferred_checks
+from segcal import CalibrationSuite, Case, create, deferred_checks
 from segcal.calibrators import TemperatureCalibrator
 from segcal.calibrators.local import LocalTemperatureScaling
 from segcal.calibrators.shared.local_training import Objective
@@ -26,6 +31,10 @@ SHAPES = {
     "57 x 96^3": (1, 57, (96, 96, 96)),
 }
 METHODS = ("ts", "ibts", "cts", "lts")
+FITS = {"101 frames of 11 x 360 x 480": (101, 11, (360, 480)), "100 images of 21 x 384 x 384": (100, 21, (384, 384))}
+FITTED = ("ts", "ets", "vector", "cts", "cts with pairs", "lts", "ibts", "auto")
+_SETTINGS: dict[str, dict[str, Any]] = {"cts with pairs": {"pairs": True}}
+_DISTINCT = 10
 _ROUND = 20.0  # milliseconds of calls in a row
 
 
@@ -183,6 +192,58 @@ def step_milliseconds(classes: int, dims: int, samples: list[Any], epochs: int =
     settings = Training(epochs=epochs, batch_size=4, device="cuda", spatial_dims=dims, watch=watch)
     train(Objective(lts), samples, settings, record=True)
     return 1e3 * sum(seen[2:]) / len(seen[2:]) / math.ceil(len(samples) / 4)
+
+
+def fitting(methods: tuple[str, ...] = FITTED, device: str = "cuda") -> None:
+    """Print the seconds of each fit from `.npy` files, the first and the second of its kind, and its passes.
+
+    The unit is a softmax of all logits on the device; reading is every file, once, to the device.
+    """
+    if device == "cuda" and not torch.cuda.is_available():
+        return
+    for title, (count, classes, size) in FITS.items():
+        with tempfile.TemporaryDirectory() as folder:
+            cases = written(Path(folder), count, classes, size)
+            copied = _seconds(lambda cases=cases: [torch.from_numpy(np.load(p)).to(device) for p, _ in cases])  # type: ignore[misc]
+            logits = torch.from_numpy(np.load(cases[0][0]))[None].to(device)
+            softmax = count * (device_milliseconds(lambda z=logits: torch.softmax(z, dim=1)) if device == "cuda" else 1.0)  # type: ignore[misc]
+            console.print(f"{title}: reading {copied:.2f} s, a softmax pass {softmax:.1f} ms")
+            for method in methods:
+                console.print(f"  {method:16}", *_fits(method, cases, classes, device), sep="  ")
+
+
+def _fits(method: str, cases: list[tuple[Path, Tensor]], classes: int, device: str) -> list[str]:
+    """Return the seconds of two fits, their passes over the cases and the NLL after them."""
+    shown = []
+    for _ in range(1 if method == "auto" else 2):
+        mapped = [Case(p.stem, np.load(p, mmap_mode="r"), labels.numpy()) for p, labels in cases]
+        calibrator = create(method.split(maxsplit=1)[0], classes, **_SETTINGS.get(method, {})).to(device)
+        with warnings.catch_warnings(), counted_passes(len(mapped)) as passes:
+            warnings.simplefilter("ignore")
+            seconds = _seconds(lambda c=calibrator, m=mapped: c.fit(m))  # type: ignore[misc]
+        shown.append(f"{seconds:.2f} s")
+    return [*shown, f"{passes[0]:.1f} passes", f"NLL {calibrator.fit_report_.nll_after:.6f}"]
+
+
+def written(folder: Path, count: int, classes: int, size: tuple[int, ...]) -> list[tuple[Path, Tensor]]:
+    """Write logits that differ by noise, and return their files and labels."""
+    logits, labels = scene(classes, size, _DISTINCT)
+    generator = torch.Generator().manual_seed(1)
+    found = []
+    for k in range(count):
+        noise = 0.3 * torch.randn(logits.shape[1:], generator=generator)
+        path = folder / f"{k:03}.npy"
+        np.save(path, (logits[k % _DISTINCT] + noise).numpy())
+        found.append((path, labels[k % _DISTINCT]))
+    return found
+
+
+def _seconds(function: Callable[[], Any]) -> float:
+    started = perf_counter()
+    function()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return perf_counter() - started
 
 
 if __name__ == "__main__":
