@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -13,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from segcal import create
+from segcal import create, deferred_checks
 from segcal.cases import stream
 from segcal.training.loop import train
 from segcal.training.recording import Recorder
@@ -103,6 +105,56 @@ def test_the_gpu_learns_what_the_cpu_learns(method: str, size: tuple[int, ...]) 
     for name, value in here.state_dict().items():
         torch.testing.assert_close(there.state_dict()[name], value, rtol=1e-3, atol=1e-5)
     assert there.fit_report_.nll_after == pytest.approx(here.fit_report_.nll_after, rel=1e-4)
+
+
+class Disturbed(Net):
+    """Waits for the device while it is recorded, which CUDA refuses; with dropout, which draws random numbers."""
+
+    def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        if torch.cuda.is_current_stream_capturing():
+            torch.cuda.synchronize()
+        return super().forward(nn.functional.dropout(x, 0.5), y)
+
+
+def test_after_a_recording_that_failed_the_device_is_as_before() -> None:
+    expected, settings = trained(record=False), Training(epochs=3, batch_size=3, crop=8, device="cuda")
+    history = train(Disturbed(), samples(), settings, validation=samples(2), record=True)
+    assert all(np.isfinite(epoch.loss) for epoch in history.epochs)
+    assert torch.cuda.current_stream() == torch.cuda.default_stream()
+    assert nn.functional.dropout(torch.ones(1000, device="cuda")).sum() > 0
+    for name, value in trained(record=True).items():
+        torch.testing.assert_close(value, expected[name], rtol=1e-4, atol=1e-6)
+
+
+def test_trainings_in_two_threads_do_not_disturb_each_other() -> None:
+    """Nor a third thread that calibrates, and so waits for the whole device."""
+    expected, settings = (
+        trained(record=False),
+        Training(epochs=5, learning_rate=1e-2, batch_size=3, crop=8, flips=True, device="cuda"),
+    )
+    objectives, ended = list[nn.Module](), threading.Event()
+    for _ in range(2):
+        torch.manual_seed(0)
+        objectives.append(Net())
+    calibrator = create("ts", 3, spatial_dims=2).fit(simulated(3, size=(16, 12), num_classes=3, seed=0))
+
+    def calibrate() -> None:
+        calibrator.to("cuda")
+        while not ended.is_set():
+            with deferred_checks():
+                found = calibrator(torch.randn(1, 3, 16, 12, device="cuda"))
+            assert torch.isfinite(found).all()
+
+    with ThreadPoolExecutor(3) as pool:
+        other = pool.submit(calibrate)
+        try:
+            list(pool.map(lambda own: train(own, samples(), settings, validation=samples(2), record=True), objectives))
+        finally:
+            ended.set()
+        other.result()
+    for objective in objectives:
+        for name, value in objective.state_dict().items():
+            torch.testing.assert_close(value.cpu(), expected[name], rtol=1e-4, atol=1e-6)
 
 
 def test_a_step_asks_the_device_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

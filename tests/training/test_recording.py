@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gc
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -79,3 +82,24 @@ def test_nothing_is_freed_and_no_thread_refused_while_recording(
     assert gc.isenabled()
     assert torch.cuda.graph is Graph
     assert streams == ["own"]
+
+
+def test_threads_record_one_after_the_other(monkeypatch: pytest.MonkeyPatch, streams: list[str]) -> None:
+    """PyTorch records one graph at a time; and each thread restores what it found, garbage collection included."""
+    graph, at_once, most = torch.cuda.graph, list[int](), list[int]()
+    both = threading.Barrier(2, timeout=0.2)
+
+    def recorded(module: nn.Module, samples: tuple[Tensor, ...]) -> nn.Module:
+        at_once.append(1)
+        with suppress(threading.BrokenBarrierError):
+            both.wait()  # breaks, since the other thread never comes
+        most.append(len(at_once))
+        at_once.pop()
+        return module
+
+    monkeypatch.setattr(torch.cuda, "make_graphed_callables", recorded)
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda k: Recorder(nn.Linear(2, 1))(torch.randn(k + 2, 2)), range(4)))
+    assert most == [1] * 4
+    assert torch.cuda.graph is graph
+    assert gc.isenabled()

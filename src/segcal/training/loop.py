@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from segcal.kernels.turns import device_turn
 from segcal.training.averaging import Average
 from segcal.training.batches import Batch, SampleList, Source, as_source, augmented, by_shape, prefetched, to_device
 from segcal.training.checkpoints import Checkpoints, TrainingState
@@ -166,7 +167,8 @@ class _TrainingRun:
                 # here rather than ahead, since an augmentation may draw from PyTorch's generators, as dropout does
                 augment = self.augment or _as_it_is
                 ready = [augment(batch, randoms, number) for batch, randoms in prepared]
-                sums += self._step(ready, share=1.0 if self._mine(chosen) else 0.0)
+                with device_turn if self.device.type == "cuda" else nullcontext():
+                    sums += self._step(ready, share=1.0 if self._mine(chosen) else 0.0)
         return _mean(sum_over_processes(sums))
 
     def _mine(self, chosen: Sequence[int]) -> Sequence[int]:

@@ -1,7 +1,8 @@
 """CUDA graphs of forward and backward passes: many small kernels take longer to launch than to run.
 
-Recording is an optimisation. CUDA refuses some calls while a stream is recorded, so nothing is freed meanwhile, and
-calls of other threads are not refused. Where recording fails all the same, steps run as they are.
+Recording is an optimisation. CUDA refuses some calls while a stream is recorded, so nothing is freed meanwhile, no
+other thread of segcal has its turn, and calls of other threads of the process are not refused. Where recording fails
+all the same, steps run as they are.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
+
+from segcal.kernels.turns import device_turn
 
 _SHAPES = 4
 """Shapes that are recorded; batches of any further shape run eagerly, since every graph holds memory of its own."""
@@ -61,9 +64,7 @@ class Recorder:
                     recorded = torch.cuda.make_graphed_callables(_Pass(self.network, self.compiled), samples)
             except RuntimeError:  # a genuine error will recur when the module runs as it is
                 recorded, self.failed = self.network, True
-                # PyTorch leaves the broken stream in place where the end of a recording fails, and would use it again
-                torch.cuda.set_stream(stream)
-                torch.cuda.graph.default_capture_stream = None
+                _leave(stream)
         for buffer, before in kept:
             buffer.copy_(before)
         return cast(nn.Module, recorded)
@@ -75,16 +76,31 @@ def _undisturbed() -> Iterator[None]:
 
     Garbage may hold an earlier recording, and CUDA cannot free one while it records.
     """
-    graph, collects = torch.cuda.graph, gc.isenabled()
-    gc.collect()
-    gc.disable()
-    torch.cuda.graph = partial(graph, capture_error_mode="thread_local")  # type: ignore[misc, assignment]
-    try:
-        yield
-    finally:
-        torch.cuda.graph = graph  # type: ignore[misc]
-        if collects:
-            gc.enable()
+    with device_turn:
+        graph, collects = torch.cuda.graph, gc.isenabled()
+        gc.collect()
+        gc.disable()
+        torch.cuda.graph = partial(graph, capture_error_mode="thread_local")  # type: ignore[misc, assignment]
+        try:
+            yield
+        finally:
+            torch.cuda.graph = graph  # type: ignore[misc]
+            if collects:
+                gc.enable()
+
+
+def _leave(stream: torch.cuda.Stream) -> None:
+    """Leave a recording that failed: go on in the stream from before it.
+
+    Where the end of a recording fails, PyTorch leaves the broken stream in place and would use it again, and takes its
+    random generator to be recorded still, until another recording has ended.
+    """
+    torch.cuda.set_stream(stream)
+    torch.cuda.graph.default_capture_stream = None
+    with suppress(RuntimeError), _undisturbed(), torch.cuda.graph(torch.cuda.CUDAGraph()):
+        torch.zeros(1, device="cuda")
+    torch.cuda.set_stream(stream)
+    torch.cuda.graph.default_capture_stream = None
 
 
 class _Pass(nn.Module):

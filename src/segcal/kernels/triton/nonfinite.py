@@ -15,6 +15,7 @@ from torch import Tensor
 
 from segcal.kernels.dispatch import has_values
 from segcal.kernels.triton.launching import INTERPRETED, PRECISIONS, current_stream
+from segcal.kernels.turns import device_turn
 
 _MOST_STREAMS = 64  # that are kept; far more than a run meets
 
@@ -89,7 +90,8 @@ def deferred_finite_checks() -> Iterator[list[bool]]:
 
 def _wait(device: int | None = None) -> None:
     if not INTERPRETED:
-        torch.cuda.synchronize(device)
+        with device_turn:
+            torch.cuda.synchronize(device)
 
 
 def _lowered(flags: _Flag) -> bool:
