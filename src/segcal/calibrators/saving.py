@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from segcal.calibrators.report import FitReport
 from segcal.files import LISTED, MARKER, read_json, refuse_special, write_json
 from segcal.files.guards import checksum, listed_files
-from segcal.files.schema import FLAG, NUMBER, TABLE, TEXT, WHOLE, list_of, optional, problem, record
+from segcal.files.reading import FLAG, NUMBER, TABLE, TEXT, WHOLE, list_of, optional, problem, record
 from segcal.types import InputError
 from segcal.version import __version__
 

@@ -19,7 +19,7 @@ from segcal.calibrators.saving import FIT
 from segcal.evaluation.protocol import Protocol, ProtocolSettings
 from segcal.files import refuse_special
 from segcal.files.guards import refuse_changed
-from segcal.files.schema import FLAG, NUMBER, TEXT, WHOLE, list_of, optional, problem, record, table_of
+from segcal.files.reading import FLAG, NUMBER, TEXT, WHOLE, list_of, optional, problem, record, table_of
 from segcal.tables import Presentation
 from segcal.text import as_cell, from_cell
 from segcal.types import IgnoreIndex, InputError

@@ -1,7 +1,11 @@
 """Guards of outputs: they replace nothing that is read, and nothing but segcal's own earlier output of the same kind.
 
 A folder that segcal writes has a marker that lists everything in it with checksums, its own included. The folder is
-replaced only as long as it holds exactly that; a single file only with its signature (see `segcal.files.signing`).
+replaced only as long as it holds exactly that.
+
+A single file is replaced only with its signature: the SHA-256 of everything else in the file, so that a document into
+which a table was pasted is not mistaken for the table. Files in formats without a place for one (CSV, Parquet,
+torch.export) are never replaced.
 """
 
 from __future__ import annotations
@@ -10,14 +14,15 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+import struct
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.request import url2pathname
 
 from segcal.files.reading import read_json, write_json
-from segcal.files.signing import can_be_signed, is_signed
 from segcal.types import InputError
 
 MARKER = "segcal.json"
@@ -43,7 +48,6 @@ KINDS = {
 
 _GROWING = ("unfinished", "checkpoints")
 """Folders in which single files are written and removed, instead of replacing the folder."""
-
 
 _known: dict[tuple[int, ...], str] = {}
 """Checksums by what changes with the content of a file, and with its number of names (hard links)."""
@@ -144,7 +148,11 @@ def check_output_file(out: Path | None, extensions: Sequence[str], *inputs: Path
     if out.name == MARKER or (out.parent / MARKER).exists():
         raise InputError(f"'{out}' lies in a folder that segcal wrote or under its name; choose another name")
     refuse_foreign_file(out)
-    refuse_unwritable(out)
+    place = next(parent for parent in out.absolute().parents if os.access(parent, os.F_OK))
+    if not place.is_dir():
+        raise InputError(f"cannot write to '{out}': '{place}' is a file; choose another output file")
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise InputError(f"cannot write to '{out}': no permission to write in '{place}'; choose another output file")
 
 
 def refuse_foreign_file(out: Path) -> None:
@@ -152,18 +160,9 @@ def refuse_foreign_file(out: Path) -> None:
     if not out.exists() or (out.is_file() and not out.stat().st_size) or is_signed(out):
         return
     why = "segcal did not write it, or it was changed since"
-    if not can_be_signed(out):
+    if out.suffix.lower() not in _PLACES:
         why = f"a file that ends in '{out.suffix}' cannot tell whether segcal wrote it"
     raise InputError(f"'{out}' exists, and {why}; choose another name, or remove it")
-
-
-def refuse_unwritable(out: Path) -> None:
-    """Raise if no file can be made at `out`, nor folders on the way to it."""
-    place = next(parent for parent in out.absolute().parents if os.access(parent, os.F_OK))
-    if not place.is_dir():
-        raise InputError(f"cannot write to '{out}': '{place}' is a file; choose another output file")
-    if not os.access(place, os.W_OK | os.X_OK):
-        raise InputError(f"cannot write to '{out}': no permission to write in '{place}'; choose another output file")
 
 
 def marker_of(folder: Path) -> dict[str, Any]:
@@ -199,7 +198,8 @@ def trust_checksum(path: Path, digest: str) -> None:
 
 def checksums(folder: Path) -> dict[str, str]:
     """Return the checksum of every file and empty folder below a folder except its marker, by relative path."""
-    paths = sorted(path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir() or _is_empty(path))
+    found = folder.rglob("*")
+    paths = sorted(path for path in found if path.is_symlink() or not path.is_dir() or not any(path.iterdir()))
     return {path.relative_to(folder).as_posix(): checksum(path) for path in paths if path != folder / MARKER}
 
 
@@ -250,10 +250,6 @@ def _digest(content: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _is_empty(folder: Path) -> bool:
-    return not any(folder.iterdir())
-
-
 def resolved(path: Path) -> Path:
     """Return where a path leads; raise if its links lead back to themselves."""
     try:
@@ -288,3 +284,55 @@ def _identity_of(path: Path) -> tuple[int, ...]:
     status = path.stat()
     # whoever edits a file can set its time of modification, but not that of the change itself
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+_WORDS = "written by segcal, sha256"
+_Place = tuple[bytes, Callable[[str], bytes]]
+"""Place of a signature in a format: before these last bytes, as bytes made of the signature's text."""
+
+
+def _png_chunk(text: str) -> bytes:
+    """Return a text chunk, which viewers skip."""
+    content = b"tEXtsegcal\0" + text.encode()
+    return struct.pack(">I", len(content) - 4) + content + struct.pack(">I", zlib.crc32(content))
+
+
+def _onnx_entry(text: str) -> bytes:
+    """Return an entry of the metadata of a model; protocol buffers may be continued by appending fields."""
+    fields = b"".join(tag + bytes([len(part)]) + part for tag, part in ((b"\n", b"segcal"), (b"\x12", text.encode())))
+    return b"\x72" + bytes([len(fields)]) + fields
+
+
+_XML: _Place = (b"", lambda text: f"<!-- {text} -->\n".encode())
+_PERCENT: _Place = (b"", lambda text: f"% {text}\n".encode())
+_PLACES: dict[str, _Place] = {
+    **dict.fromkeys((".html", ".htm", ".md", ".svg"), _XML),
+    **dict.fromkeys((".tex", ".pdf"), _PERCENT),
+    ".json": (b"\n}\n", lambda text: f',\n  "signature": "{text}"'.encode()),
+    ".png": (b"\0\0\0\0IEND\xaeB`\x82", _png_chunk),
+    ".onnx": (b"", _onnx_entry),
+}
+
+
+def sign(path: Path) -> None:
+    """Add a signature to a file, if its format has a place for one."""
+    place = _PLACES.get(path.suffix.lower())
+    content = path.read_bytes() if place is not None else b""
+    if place is not None and content.endswith(place[0]):
+        content += b"\n" if place in (_XML, _PERCENT) and not content.endswith(b"\n") else b""
+        path.write_bytes(_signed(content.removesuffix(place[0]), place))
+
+
+def is_signed(path: Path) -> bool:
+    """Return whether segcal wrote a file, which has not been changed since."""
+    place = _PLACES.get(path.suffix.lower())
+    if place is None or not path.is_file():
+        return False
+    content, (end, encoded) = path.read_bytes(), place
+    length = len(encoded(f"{_WORDS} {'0' * 64}")) + len(end)
+    return len(content) > length and content == _signed(content[:-length], place)
+
+
+def _signed(start: bytes, place: _Place) -> bytes:
+    end, encoded = place
+    return start + encoded(f"{_WORDS} {hashlib.sha256(start + end).hexdigest()}") + end

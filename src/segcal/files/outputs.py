@@ -17,9 +17,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from segcal.files.guards import list_files, refuse_foreign, refuse_foreign_file, refuse_url, resolved
+from segcal.files.guards import list_files, refuse_foreign, refuse_foreign_file, refuse_url, resolved, sign
 from segcal.files.reading import refuse_special
-from segcal.files.signing import sign
 from segcal.types import InputError
 
 _staged: set[Path] = set()

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from segcal.files import MARKER, refuse_foreign, refuse_special, staged_file, write_json
-from segcal.files.schema import FLAG, NUMBER, TABLE, WHOLE, Kind, list_of, optional, problem, record
+from segcal.files.reading import FLAG, NUMBER, TABLE, WHOLE, Kind, list_of, optional, problem, record
 from segcal.types import InputError
 
 _KEPT = 2

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 from segcal.files import read_json, read_toml
-from segcal.files.schema import NUMBER, TEXT, WHOLE, Kind, any_of, list_of, not_empty, one_of, problem, table_of
+from segcal.files.reading import NUMBER, TEXT, WHOLE, Kind, any_of, list_of, not_empty, one_of, problem, table_of
 from segcal.text import suggestion
 from segcal.types import Activation, InputError
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from segcal.calibrators.report import with_class_names
 from segcal.evaluation.results import Results
-from segcal.files.schema import NUMBER, PLAIN, TEXT, list_of, optional, problem, record, table_of
+from segcal.files.reading import NUMBER, PLAIN, TEXT, list_of, optional, problem, record, table_of
 from segcal.report.view import View
 
 _LARGEST = 700.0
