@@ -182,7 +182,7 @@ def test_measurements_survive_an_output_that_cannot_be_written(data: Path, monke
 
 
 @pytest.mark.parametrize("old", ["in its place", "set aside", "none"])
-@pytest.mark.parametrize("moment", ["engines.outputs.write_json", "engines.run._discard"])
+@pytest.mark.parametrize("moment", ["engines.run.FinishedCases.files", "engines.run._discard"])
 def test_a_publication_that_was_cut_off_is_repeated(
     moment: str, old: str, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

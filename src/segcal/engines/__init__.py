@@ -1,10 +1,8 @@
 """Engines: one function over all cases, in their order, on one process, the processes of torchrun, or a Ray cluster."""
 
-from segcal.engines.base import Engine, Track
-from segcal.engines.outputs import Output, write_cases
+from segcal.engines.base import Engine, TorchrunEngine, Track
 from segcal.engines.ray import RayEngine
-from segcal.engines.run import Run
-from segcal.engines.torchrun import TorchrunEngine
+from segcal.engines.run import Output, Run, write_cases
 from segcal.training.environment import launched
 from segcal.types import InputError
 
