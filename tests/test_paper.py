@@ -22,7 +22,7 @@ Sec. 3: labels do not change | segcal.calibrators.tempered.TemperatureCalibrator
     calibrators/test_contract.py::test_contract
 Sec. 3.3: TS | segcal.calibrators.temperature.TemperatureScaling
     calibrators/test_temperature_scaling.py::test_agrees_with_scipy
-Sec. 3.3: IBTS | segcal.calibrators.image_based.ImageTemperatureScaling
+Sec. 3.3: IBTS | segcal.calibrators.local.ImageTemperatureScaling
     calibrators/test_local.py::test_ibts_finds_one_temperature_per_image_and_ts_cannot
 Sec. 3.4: LTS | segcal.calibrators.local.LocalTemperatureScaling
     calibrators/test_local.py::test_lts_finds_a_smooth_field_and_corrects_the_worst_patch

@@ -13,9 +13,8 @@ import torch
 from scipy.stats import spearmanr
 
 from segcal import Case, InputError, create, evaluate, load_sample
-from segcal.calibrators.local import SHARPEN, UNCHECKED_SHARE, LocalTemperatureScaling, _preset
+from segcal.calibrators.local import SHARPEN, UNCHECKED_SHARE, LocalTemperatureScaling, _preset, clipping
 from segcal.calibrators.shared import local_training
-from segcal.calibrators.shared.training_report import TemperatureRange
 from segcal.calibrators.shared.tree import TemperatureTree
 from segcal.cases import reading
 from segcal.data.sample.scenes import Scene, simulate
@@ -319,11 +318,11 @@ def test_the_report_has_the_range_of_temperatures_that_are_applied(method: str, 
 
 
 def test_the_warning_names_the_bounds_that_are_applied() -> None:
-    (line,) = TemperatureRange(1.9e-8, 5.79, 0.0, bounds=(0.05, 100.0), floor=0.8).warnings()
+    (line,) = clipping(1.9e-8, 5.79, (0.05, 100.0), 0.8)
     assert line == "temperatures from 1.9e-08 to 5.79 were found, and are clipped to 0.8 and 100"
-    (line,) = TemperatureRange(1.9e-8, 5.79, 0.0, bounds=(0.05, 4.0), floor=0.0).warnings()
+    (line,) = clipping(1.9e-8, 5.79, (0.05, 4.0), 0.0)
     assert line.endswith("clipped to 0.05 and 4")
-    assert not [*TemperatureRange(0.5, 5.79, 0.0, bounds=(0.05, 100.0), floor=0.8).warnings()]
+    assert not [*clipping(0.5, 5.79, (0.05, 100.0), 0.8)]
 
 
 def test_the_preset_of_the_paper_is_what_the_paper_does() -> None:

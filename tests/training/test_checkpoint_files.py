@@ -19,7 +19,7 @@ from segcal.training.checkpoints import Checkpoints, TrainingState, _digest
 from segcal.types import Case, InputError
 from support.scenes import simulated
 
-NOTHING = TrainingState(0, {}, {}, {}, {})
+NOTHING = TrainingState(0, {}, {})
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes in the file system")

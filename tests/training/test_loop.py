@@ -19,6 +19,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from segcal import InputError
+from segcal.training.batches import as_source
 from segcal.training.loop import _TrainingRun, hash_seed, train
 from segcal.training.processes import choose_device
 from segcal.training.progress import Epoch
@@ -405,7 +406,7 @@ def test_the_gradient_of_a_step_is_that_of_the_mean_loss_over_all_processes(
     monkeypatch.setattr("segcal.training.loop.sum_over_processes", lambda sums: world * sums)
     settings = Training(epochs=1, learning_rate=0.1, spatial_dims=1)
     data = line_data([pixels])
-    run = _TrainingRun(Line(), data, None, settings, torch.device("cpu"), None, False)
+    run = _TrainingRun(Line(), as_source(data), settings, torch.device("cpu"))
     run.world = world
     x, y = (torch.from_numpy(part)[None] for part in data[0])
     run._step([(x, y)], share=1.0)
@@ -460,7 +461,7 @@ def test_processes_exchange_gradients_with_the_last_part_of_a_step(monkeypatch: 
         waiting[0] = False
 
     settings = Training(epochs=1, spatial_dims=1)
-    run = _TrainingRun(Spy(), line_data([5]), None, settings, torch.device("cpu"), None, False)
+    run = _TrainingRun(Spy(), as_source(line_data([5])), settings, torch.device("cpu"))
     monkeypatch.setattr(run, "_without_sync", without_sync)
     run._step([tuple(torch.from_numpy(part) for part in sample) for sample in line_data([3, 5, 4])], share=1.0)
     assert seen == [True, True, False]

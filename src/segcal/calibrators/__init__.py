@@ -21,10 +21,9 @@ from segcal.calibrators.contextual import ContextualTemperatureScaling
 from segcal.calibrators.dirichlet import DirichletCalibration, search_dirichlet
 from segcal.calibrators.ensemble import EnsembleTemperatureScaling
 from segcal.calibrators.histogram import HistogramBinning
-from segcal.calibrators.image_based import ImageTemperatureScaling
 from segcal.calibrators.invariant import TranslationInvariantMatrixScaling
 from segcal.calibrators.isotonic import IsotonicRegression
-from segcal.calibrators.local import LocalTemperatureScaling
+from segcal.calibrators.local import ImageTemperatureScaling, LocalTemperatureScaling
 from segcal.calibrators.matrix import MatrixScaling
 from segcal.calibrators.pool import PooledPasses
 from segcal.calibrators.report import FitReport, Learned

@@ -1,5 +1,7 @@
 """Local temperature scaling (Sec. 3.4): the logits of each pixel divided by the temperature that a tree finds there.
 
+Image-based temperature scaling (Sec. 3.3) has one temperature per image, the mean of what the tree finds in it.
+
 By default the tree reads standardised log-probabilities and multiplies the temperature of temperature scaling (TS), so
 that neither a shift nor a scale of the logits matters and training starts at TS.
 """
@@ -8,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal, Unpack, get_args
 
 import torch
@@ -18,23 +20,22 @@ from torch import Tensor
 from segcal.calibrators.report import Learned
 from segcal.calibrators.shared.local_training import (
     CaseSource,
-    CaseValidation,
     Objective,
     TreeCalibrator,
     TreeSettings,
     bounded_crop,
+    measure_case,
     standardisation_of,
 )
 from segcal.calibrators.shared.survey import summed_likelihood, summed_nll
-from segcal.calibrators.shared.training_report import TemperatureRange, TrainingOutcome
 from segcal.calibrators.shared.tree import CONTEXT
 from segcal.calibrators.temperature import TemperatureScaling
-from segcal.cases import CaseStream
+from segcal.cases import CaseStream, StreamedCase
 from segcal.functional.division import kernels_check_finite, scaled_within
+from segcal.functional.pixels import image_sums
 from segcal.functional.standardise import Standardisation
 from segcal.training.loop import train
 from segcal.training.processes import choose_device
-from segcal.training.progress import History
 from segcal.training.settings import Training, override
 from segcal.types import Image, Logits, Temperature, check_choice
 
@@ -146,35 +147,48 @@ class LocalTemperatureScaling(TreeCalibrator):
         self.to(stream.device).requires_grad_(True)
         self._start_from(start, stream)
         self.tree.reset(torch.Generator().manual_seed(settings.seed))
-        samples, held_out = CaseSource(stream, self.image_channels), None
-        if validation is not None:
-            held_out = CaseValidation(validation, self.image_channels)
-        about = {} if settings.checkpoint is None else self._run(stream, validation)
-        history = train(Objective(self), samples, settings, validation=held_out, record=True, about=about)
+        held_out = None if validation is None else CaseSource(validation, self.image_channels)
+        history = train(
+            Objective(self),
+            CaseSource(stream, self.image_channels),
+            settings,
+            validation=held_out,
+            measure=measure_case,
+            record=True,
+            about={} if settings.checkpoint is None else self._run(stream, validation),
+        )
         self.requires_grad_(False).fitted.fill_(True)
-        outcome = self._judge(start.to(stream.device), validation or stream, history, validation is not None)
-        seen = self._range(stream)
-        after = outcome.nll if validation is None else _mean(summed_nll(self, stream))
+        judged = validation or stream
+        ts = _mean(summed_nll(start.to(stream.device), judged))
+        nll, share = self._choose_share(judged, ts, validated=validation is not None)
+        raw, falling = summed_likelihood(judged, 1.0), history.late_decrease() > 0
+        low, high, dead = self._range(stream)
+        after = nll if validation is None else _mean(summed_nll(self, stream))
+        scores = {"validation_nll": nll, "validation_nll_ts": ts, "validation_nll_before": raw.nll / raw.pixels}
+        details = {
+            "best_epoch": history.best_epoch if share else 0,
+            **(dict.fromkeys(scores) if validation is None else scores),
+            "ts_temperature": start._bounded(),
+            "share": share,
+            **{f"temperature_{name}": self._bounded(heat) for name, heat in (("low", low), ("high", high))},
+            "dead_share": dead,
+            "crop": settings.crop,
+            "parameters": sum(parameter.numel() for parameter in self.parameters()),
+        }
         self.to(home)
         return Learned(
             pixels=before.pixels,
             nll_before=before.nll_before,
             nll_after=after,
             steps=len(history.epochs),
-            converged=math.isfinite(outcome.nll) and not outcome.falling,
+            converged=math.isfinite(nll) and not falling,
             warnings=(
                 *history.warnings,
                 *(f"temperature scaling: {warning}" for warning in before.warnings),
-                *outcome.warnings(),
-                *seen.warnings(),
+                *_doubts(scores, details, falling=falling, validated=validation is not None),
+                *clipping(low, high, self.bounds, float(self.floor)),
             ),
-            details={
-                "best_epoch": history.best_epoch if outcome.share else 0,
-                **outcome.details(),
-                **seen.details(),
-                "crop": settings.crop,
-                "parameters": sum(parameter.numel() for parameter in self.parameters()),
-            },
+            details=details,
         )
 
     def _run(self, stream: CaseStream, validation: CaseStream | None) -> dict[str, Any]:
@@ -228,11 +242,8 @@ class LocalTemperatureScaling(TreeCalibrator):
             for value, name in zip(found, ("input_scale", "input_mean", "input_deviation"), strict=True):
                 getattr(self, name).copy_(value)
 
-    def _judge(
-        self, start: TemperatureScaling, stream: CaseStream, history: History, validated: bool
-    ) -> TrainingOutcome:
-        """Choose how far to go from TS to the tree, by the NLL of the given cases; not at all if TS is better."""
-        reference = _mean(summed_nll(start, stream))
+    def _choose_share(self, stream: CaseStream, ts: float, *, validated: bool) -> tuple[float, float]:
+        """Go from TS to the tree as far as lowers the NLL of the cases, not at all if TS has the least; return both."""
         # without validation cases there is no choice
         shares = (1.0,) if self.preset == "paper" else _SHARES if validated else (UNCHECKED_SHARE,)
         learned, losses = {name: value.clone() for name, value in self.tree.state_dict().items()}, dict[float, float]()
@@ -240,28 +251,18 @@ class LocalTemperatureScaling(TreeCalibrator):
             self._shrink(learned, share)
             losses[share] = _mean(summed_nll(self, stream))
         share = min(losses, key=lambda share: (math.isnan(losses[share]), losses[share]))
-        self._shrink(learned, share)
-        found = losses[share]
-        keeps_start = self.preset != "paper" and not found < reference  # nor is NaN better
-        if keeps_start:
+        if self.preset != "paper" and not losses[share] < ts:  # nor is NaN better
             self.tree.make_constant()
-        raw = summed_likelihood(stream, 1.0)
-        return TrainingOutcome(
-            validated=validated,
-            nll=reference if keeps_start else found,
-            ts=reference,
-            uncalibrated=raw.nll / raw.pixels,
-            share=0.0 if keeps_start else share,
-            falling=history.late_decrease() > 0,
-            temperature=start._bounded(),
-        )
+            return ts, 0.0
+        self._shrink(learned, share)
+        return losses[share], share
 
     def _shrink(self, learned: Mapping[str, Tensor], share: float) -> None:
         """Set the tree to a share of the way from TS to what it has learned."""
         self.tree.load_state_dict(learned)
         self.tree.shrink(share)
 
-    def _range(self, stream: CaseStream) -> TemperatureRange:
+    def _range(self, stream: CaseStream) -> tuple[float, float, float]:
         """Return the smallest and largest temperature before the bounds, and the share of pixels with a dead ReLU."""
         low, high, seen, dead = math.inf, 0.0, 0, 0
         for slab in stream.slabs(CONTEXT):
@@ -272,8 +273,11 @@ class LocalTemperatureScaling(TreeCalibrator):
             low, high = min(low, float(factor.min())), max(high, float(factor.max()))
             seen, dead = seen + root.numel(), dead + int((root <= 0).sum())
         base = float(self.base_temperature)
-        share = dead / seen if self.positivity == "relu" else 0.0
-        return TemperatureRange(base * low, base * high, share, self.bounds, float(self.floor))
+        return base * low, base * high, dead / seen if self.positivity == "relu" else 0.0
+
+    def _bounded(self, temperature: float) -> float:
+        low, high = self.bounds
+        return max(min(max(temperature, low), high), float(self.floor))
 
     def _problem(self) -> str | None:
         positive = {"base_temperature": self.base_temperature, "input_deviation": self.input_deviation}
@@ -303,3 +307,68 @@ def _preset(name: Preset, spatial_dims: int) -> Training:
         return Training(200, 1e-4, batch_size=4, patience=_PATIENCE, patience_steps=_PATIENCE_STEPS)
     rate = 1e-5 if spatial_dims == 2 else 1e-4
     return Training(epochs=100, learning_rate=rate, batch_size=4, milestones=(50,))
+
+
+def _doubts(
+    scores: Mapping[str, float], details: Mapping[str, Any], *, falling: bool, validated: bool
+) -> Iterator[str]:
+    """Yield warnings about a training by its NLL, on the images that judge it, beside that of TS and of none."""
+    nll, ts, uncalibrated = scores.values()
+    where = f"on the {'validation' if validated else 'fitted'} images"
+    if not details["share"]:
+        temperature = details["ts_temperature"]
+        yield f"kept the temperature of TS ({temperature:.4g}): training found nothing better {where}"
+    elif nll > ts:
+        yield f"worse than TS {where}: NLL {nll:.6g}, with TS {ts:.6g}"
+    if nll > uncalibrated:
+        yield f"worse than uncalibrated {where}: NLL {nll:.6g}, uncalibrated {uncalibrated:.6g}"
+    if falling:
+        yield (
+            f"the {'validation' if validated else 'training'} NLL was still falling when the epochs ended; "
+            "train for more epochs, or with a larger learning rate"
+        )
+    if details["dead_share"] > 0.01:
+        yield (
+            f"the ReLU at the root is 0 at {details['dead_share']:.0%} of the pixels, which therefore have no "
+            "gradient; try positivity='softplus' or a smaller learning rate"
+        )
+
+
+def clipping(found_low: float, found_high: float, bounds: tuple[float, float], floor: float) -> Iterator[str]:
+    """Yield a warning if temperatures were found outside the bounds; not where only the floor applies."""
+    low, high = bounds
+    if found_low < low or found_high > high:
+        yield (
+            f"temperatures from {found_low:.3g} to {found_high:.3g} were found, "
+            f"and are clipped to {max(low, floor):.3g} and {high:.3g}"
+        )
+
+
+class ImageTemperatureScaling(LocalTemperatureScaling):
+    """Divide the logits of each image by the mean of its LTS temperatures."""
+
+    method = "ibts"
+    is_local = False
+
+    def _temperature(self, logits: Logits, image: Image | None = None) -> Temperature:
+        factor = self._factor(logits, image)
+        mean = image_sums(factor) / math.prod(factor.shape[1:])
+        return self._applied(mean.to(factor.dtype).view(-1, *[1] * (factor.ndim - 1))).expand_as(factor)
+
+    def _case_temperature(self, case: StreamedCase) -> Temperature:
+        return self._applied(self._mean_factor(case).view(1, 1, *(1 for _ in case.shape[1:])))
+
+    def _mean_factor(self, case: StreamedCase) -> Float[Tensor, ""]:
+        """Return what the base temperature is multiplied by in the whole image."""
+        total, pixels = 0.0, 0
+        for slab in case.slabs(CONTEXT):
+            self._check_space(slab.logits, slab.image)
+            with torch.no_grad():
+                inner = self._factor(slab.logits, slab.image)[:, :, slab.inner]
+            total, pixels = total + float(image_sums(inner)), pixels + inner.numel()
+        return inner.new_tensor(total / pixels)
+
+    def _range(self, stream: CaseStream) -> tuple[float, float, float]:
+        """Return the smallest and largest temperature of an image; the range of its pixels is never applied."""
+        found = [float(self.base_temperature) * float(self._mean_factor(case)) for case in stream]
+        return min(found), max(found), super()._range(stream)[2]

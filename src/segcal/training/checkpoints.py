@@ -32,18 +32,20 @@ class TrainingState(NamedTuple):
     """All that a training run needs to go on after an epoch.
 
     Attributes:
-        epoch: How many are done.
-        weights: Those of the network.
-        best: Those of the best epoch.
-        moments: State of the optimiser, by the number of the parameter.
+        epoch: Number of epochs that are done.
+        tensors: By part: "weights/NAME" of the network, "best/NAME" of its best epoch, and "moments/NUMBER/NAME" of the
+            optimiser for the parameter of a number.
         notes: Losses of the epochs, as JSON can hold them.
     """
 
     epoch: int
-    weights: Mapping[str, Tensor]
-    best: Mapping[str, Tensor]
-    moments: Mapping[int, Mapping[str, Tensor]]
+    tensors: Mapping[str, Tensor]
     notes: dict[str, Any]
+
+    def part(self, name: str) -> dict[str, Tensor]:
+        """Return the tensors of a part by their names in it."""
+        split = {key.rpartition("/"): value for key, value in self.tensors.items()}
+        return {key: value for (part, _, key), value in split.items() if part == name}
 
 
 class Checkpoints:
@@ -63,7 +65,7 @@ class Checkpoints:
         if not (self.folder / MARKER).exists():
             with staged_file(self.folder / MARKER) as file:
                 write_json(file, {"format": 1, "checkpoints": "of a training run"})
-        tensors = {name: value.detach().cpu().contiguous().clone() for name, value in _tensors(state).items()}
+        tensors = {name: value.detach().cpu().contiguous().clone() for name, value in state.tensors.items()}
         notes = json.dumps({**state.notes, "epoch": state.epoch, "run": self.run}, sort_keys=True)
         metadata = {"notes": notes, "sha256": _digest(tensors, notes)}
         path = self.folder / f"epoch-{state.epoch:06d}.safetensors"
@@ -88,7 +90,7 @@ class Checkpoints:
             try:
                 state = _read(file)
                 self._check_same_run(file, state.notes["run"])
-                if _shapes(state, state.moments) != _shapes(start, state.moments):
+                if _shapes(state, state.tensors) != _shapes(start, state.tensors):
                     raise ValueError("its values are those of another network")
             except (OSError, KeyError, ValueError, RecursionError, SafetensorError) as error:
                 if isinstance(error, _AnotherRunError):
@@ -115,17 +117,11 @@ class _AnotherRunError(InputError):
     """A checkpoint that nothing is wrong with, of another run."""
 
 
-def _tensors(state: TrainingState) -> dict[str, Tensor]:
-    """Return all tensors by their names in the file."""
-    parts = {"weights": state.weights, "best": state.best}
-    parts |= {f"moments/{number}": values for number, values in state.moments.items()}
-    return {f"{part}/{name}": value for part, values in parts.items() for name, value in values.items()}
-
-
-def _shapes(state: TrainingState, numbers: Collection[int]) -> dict[str, tuple[torch.Size, torch.dtype]]:
-    """Return shapes and types of all tensors, with the moments of some parameters."""
-    chosen = state._replace(moments={number: state.moments.get(number, {}) for number in numbers})
-    return {name: (value.shape, value.dtype) for name, value in _tensors(chosen).items()}
+def _shapes(state: TrainingState, found: Collection[str]) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    """Return shapes and types of the tensors; moments only of those parameters that have any in `found`."""
+    parts = {name.rpartition("/")[0] for name in found}
+    kept = (name for name in state.tensors if not name.startswith("moments/") or name.rpartition("/")[0] in parts)
+    return {name: (state.tensors[name].shape, state.tensors[name].dtype) for name in kept}
 
 
 def _read(file: Path) -> TrainingState:
@@ -138,15 +134,7 @@ def _read(file: Path) -> TrainingState:
     notes = json.loads(metadata["notes"])
     if wrong := problem(notes, _NOTES):
         raise ValueError(wrong)
-    parts: dict[str, dict[str, Tensor]] = {"weights": {}, "best": {}, "moments": {}}
-    for path, value in tensors.items():
-        part, _, name = path.partition("/")
-        parts[part][name] = value
-    moments: dict[int, dict[str, Tensor]] = {}
-    for path, value in parts["moments"].items():
-        number, _, name = path.partition("/")
-        moments.setdefault(int(number), {})[name] = value
-    return TrainingState(notes.pop("epoch"), parts["weights"], parts["best"], moments, notes)
+    return TrainingState(notes.pop("epoch"), tensors, notes)
 
 
 def _digest(tensors: Mapping[str, Tensor], notes: str) -> str:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import fields
+from copy import deepcopy
+from dataclasses import dataclass, fields
 from time import perf_counter
 from typing import Any
 
@@ -20,20 +21,42 @@ from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from segcal.kernels.turns import device_turn
-from segcal.training.averaging import Average
-from segcal.training.batches import Batch, SampleList, Source, as_source, augmented, by_shape, prefetched, to_device
+from segcal.training.batches import (
+    Batch,
+    SampleList,
+    Source,
+    as_source,
+    augmented,
+    by_shape,
+    prefetched,
+    to_device,
+    whole,
+)
 from segcal.training.checkpoints import Checkpoints, TrainingState
 from segcal.training.processes import choose_device, process_group, rank_and_world, sum_over_processes
 from segcal.training.progress import Epoch, History, Inspect
 from segcal.training.recording import Recorder
 from segcal.training.settings import OPTIMISERS, Training
-from segcal.training.validation import Validation
 from segcal.types import InputError
 
 Augment = Callable[[Batch, Sequence[np.random.Generator], int], Batch]
 """Changes a batch on the device: the batch, a random generator for each sample, and the epoch counted from 1."""
 
-_AVERAGED = "averaged/"
+Measure = Callable[[nn.Module, Source, int, torch.device], tuple[Tensor, Tensor]]
+"""Returns the sum of the losses of one validation sample under an objective, and their number."""
+
+_AVERAGED = "weights/averaged"
+
+
+def measure_whole(objective: nn.Module, source: Source, index: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the losses of one sample, read as a whole and never cropped, flipped or augmented."""
+    loss, weight = objective(*to_device([source.read(index, whole(1))], device))
+    return loss, weight
+
+
+def _as_it_is(batch: Batch, randoms: Sequence[np.random.Generator], epoch: int) -> Batch:
+    """Augment nothing."""
+    return batch
 
 
 def train(
@@ -41,7 +64,8 @@ def train(
     source: Source | SampleList,
     settings: Training,
     *,
-    validation: Source | SampleList | Validation | None = None,
+    validation: Source | SampleList | None = None,
+    measure: Measure = measure_whole,
     augment: Augment | None = None,
     inspect: Inspect | None = None,
     record: bool = False,
@@ -54,6 +78,7 @@ def train(
         source: Samples to train on.
         settings: How to train.
         validation: Samples on which the best weights are chosen.
+        measure: Loss of one of them; by default, of the whole sample.
         augment: Applied to the batches of `source` on the device, after crops and flips.
         inspect: Called after every epoch, before `settings.watch`; it must not change the weights.
         record: Replay each step as a CUDA graph on a GPU. The objective must not branch on the values of tensors.
@@ -63,12 +88,21 @@ def train(
         raise InputError("training needs at least one sample, got none; is the folder or the split empty?")
     if torch.is_inference_mode_enabled():  # what is made in this mode can never have a gradient
         raise InputError("training needs gradients, which torch.inference_mode() rules out; fit outside of it")
-    device = choose_device(settings.device)
+    device, checkpoints = choose_device(settings.device), None
+    if settings.checkpoint is not None:
+        checkpoints = Checkpoints(settings.checkpoint, {**settings.fingerprint(), **(about or {})})
     with process_group(device), torch.enable_grad():  # callers often predict and fit in one block without gradients
         # without a name, so that its DistributedDataParallel is gone before the process group is: later it hangs
-        return _TrainingRun(objective.to(device), source, validation, settings, device, augment, record, about).go(
-            inspect
-        )
+        return _TrainingRun(
+            objective.to(device),
+            as_source(source),
+            settings,
+            device,
+            None if validation is None else as_source(validation),
+            measure,
+            augment or _as_it_is,
+            checkpoints,
+        ).go(inspect, record=record)
 
 
 class _Sums(nn.Module):
@@ -83,51 +117,61 @@ class _Sums(nn.Module):
         return torch.stack([loss.double(), weight.to(loss.device).double()])
 
 
+class _Average:
+    """A copy of a module whose floating-point values follow the module's as an exponential moving average."""
+
+    def __init__(self, objective: nn.Module, decay: float) -> None:
+        self.module, self.decay, self.started = deepcopy(objective).requires_grad_(False), decay, False
+        pairs = zip(self.module.state_dict().values(), objective.state_dict().values(), strict=True)
+        floating = [(mine.detach(), theirs.detach()) for mine, theirs in pairs if mine.is_floating_point()]
+        self.mine, self.theirs = ([pair[k] for pair in floating] for k in (0, 1))
+
+    def update(self) -> None:
+        """Take in the weights after a step; those of the first step are copied."""
+        torch._foreach_lerp_(self.mine, self.theirs, 1 - self.decay if self.started else 1.0)
+        self.started = True
+
+
+@dataclass
 class _TrainingRun:
     """The state of one training run: weights, optimiser, best weights so far, history."""
 
-    def __init__(
-        self,
-        objective: nn.Module,
-        source: Source | SampleList,
-        validation: Source | SampleList | Validation | None,
-        settings: Training,
-        device: torch.device,
-        augment: Augment | None,
-        record: bool,
-        about: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.objective, self.settings, self.device, self.augment = objective, settings, device, augment
-        self.source = as_source(source)
-        self.validation = (
-            validation if validation is None or isinstance(validation, Validation) else Validation(validation)
-        )
+    objective: nn.Module
+    source: Source
+    settings: Training
+    device: torch.device
+    validation: Source | None = None
+    measure: Measure = measure_whole
+    augment: Augment = _as_it_is
+    checkpoints: Checkpoints | None = None
+    recorder: Recorder | None = None
+
+    def __post_init__(self) -> None:
+        settings = self.settings
         self.rank, self.world = rank_and_world()
-        self.sums = _Sums(objective)
+        self.sums = _Sums(self.objective)
         self.parallel = DistributedDataParallel(self.sums) if self.world > 1 else self.sums
-        self.recorder = Recorder(self.sums) if record and self.world == 1 else None
         self.optimiser = OPTIMISERS[settings.optimiser](
-            objective.parameters(),
+            self.objective.parameters(),
             lr=settings.learning_rate,
             weight_decay=settings.weight_decay,
-            fused=True if device.type == "cuda" else None,  # one kernel instead of a dozen for each step
+            fused=True if self.device.type == "cuda" else None,  # one kernel instead of a dozen for each step
         )
-        self.averaged = None if settings.average is None else Average(objective, settings.average)
-        self.best = _copy(objective.state_dict())
+        self.averaged = None if settings.average is None else _Average(self.objective, settings.average)
+        self.best = _copy(self.objective.state_dict())
         self.history = History()
-        run = {**settings.fingerprint(), **(about or {})}
-        self.checkpoints = None if settings.checkpoint is None else Checkpoints(settings.checkpoint, run)
 
-    def go(self, inspect: Inspect | None) -> History:
+    def go(self, inspect: Inspect | None, *, record: bool) -> History:
+        self.recorder = Recorder(self.sums) if record and self.world == 1 else None
         for number in range(self._resume() + 1, self.settings.epochs + 1):
             started = perf_counter()
             loss = self._learn(number)
-            validation = None if self.validation is None else self.measure(self.validation)
+            validation = None if self.validation is None else self._validate(self.validation)
             best = self._keep(number, validation)
             epoch = Epoch(number, self.settings.epochs, loss, validation, best, perf_counter() - started)
             self.history.epochs.append(epoch)
             if self.checkpoints and (number % self.settings.checkpoint_every == 0 or number == self.settings.epochs):
-                self._save(number)
+                self._save(number, self.checkpoints)
             if inspect is not None and self.rank == 0:
                 inspect(number, self._outcome())
             if self.settings.watch is not None and self.rank == 0:
@@ -137,13 +181,12 @@ class _TrainingRun:
         self.objective.load_state_dict(self.best)
         return self.history
 
-    def measure(self, validation: Validation) -> float:
+    def _validate(self, validation: Source) -> float:
         """Return the mean loss over the validation samples."""
-        module = self._outcome().eval()
-        sums = self._zeros()
+        module, sums = self._outcome().eval(), self._zeros()
         with torch.no_grad(), self._precision():
             for index in range(self.rank, len(validation), self.world):
-                loss, weight = validation.losses(module, index, self.device)
+                loss, weight = self.measure(module, validation, index, self.device)
                 sums += torch.stack([loss.double(), weight.to(loss.device).double()])
         return _mean(sum_over_processes(sums))
 
@@ -165,8 +208,7 @@ class _TrainingRun:
             batches = prefetched(lambda chosen: self._batches(chosen, number), steps, ahead=ahead)
             for chosen, prepared in zip(steps, batches, strict=True):
                 # here rather than ahead, since an augmentation may draw from PyTorch's generators, as dropout does
-                augment = self.augment or _as_it_is
-                ready = [augment(batch, randoms, number) for batch, randoms in prepared]
+                ready = [self.augment(batch, randoms, number) for batch, randoms in prepared]
                 with device_turn if self.device.type == "cuda" else nullcontext():
                     sums += self._step(ready, share=1.0 if self._mine(chosen) else 0.0)
         return _mean(sum_over_processes(sums))
@@ -236,39 +278,38 @@ class _TrainingRun:
             self.history.best_loss = float("inf") if validation is None else validation
         return better
 
-    def _save(self, number: int) -> None:
-        if self.rank == 0 and self.checkpoints is not None:
-            self.checkpoints.save(self._state(number, self.optimiser.state_dict()["state"]))
+    def _save(self, number: int, checkpoints: Checkpoints) -> None:
+        if self.rank == 0:
+            checkpoints.save(self._state(number, self.optimiser.state_dict()["state"]))
         if self.world > 1:
             distributed.barrier()
 
     def _state(self, number: int, moments: Mapping[int, Mapping[str, Tensor]]) -> TrainingState:
-        weights = self.objective.state_dict()
+        parts: dict[str, Mapping[str, Tensor]] = {"weights": self.objective.state_dict(), "best": self.best}
+        parts |= {f"moments/{parameter}": values for parameter, values in moments.items()}
         if self.averaged is not None:
-            weights |= {_AVERAGED + name: value for name, value in self.averaged.module.state_dict().items()}
+            parts[_AVERAGED] = self.averaged.module.state_dict()
+        tensors = {f"{part}/{name}": value for part, values in parts.items() for name, value in values.items()}
         history = self.history
-        notes = {
-            "epochs": [vars(epoch) for epoch in history.epochs],
-            "best_epoch": history.best_epoch,
-            "best_loss": history.best_loss,
-        }
-        return TrainingState(number, weights, self.best, moments, notes)
+        notes = {"best_epoch": history.best_epoch, "best_loss": history.best_loss}
+        return TrainingState(number, tensors, {**notes, "epochs": [vars(epoch) for epoch in history.epochs]})
 
     def _resume(self) -> int:
         """Load the newest undamaged checkpoint; return the number of epochs done."""
         if self.checkpoints is None:
             return 0
-        parameters = enumerate(self.objective.parameters())
-        start = self._state(0, {number: _first_moments(parameter) for number, parameter in parameters})
+        parameters = dict(enumerate(self.objective.parameters()))
+        start = self._state(0, {number: _first_moments(parameter) for number, parameter in parameters.items()})
         state, self.history.warnings = self.checkpoints.newest(start)
         if state is None:
             return 0
-        self.objective.load_state_dict({n: v for n, v in state.weights.items() if not n.startswith(_AVERAGED)})
+        self.objective.load_state_dict(state.part("weights"))
         if self.averaged is not None:
-            average = {n.removeprefix(_AVERAGED): v for n, v in state.weights.items() if n.startswith(_AVERAGED)}
-            self.averaged.load(average)
-        self.optimiser.load_state_dict({**self.optimiser.state_dict(), "state": state.moments})
-        self.best = _copy(state.best)
+            self.averaged.module.load_state_dict(state.part(_AVERAGED))
+            self.averaged.started = True
+        moments = {number: found for number in parameters if (found := state.part(f"moments/{number}"))}
+        self.optimiser.load_state_dict({**self.optimiser.state_dict(), "state": moments})
+        self.best = state.part("best")
         notes = state.notes
         self.history.epochs = [Epoch(*(epoch[part.name] for part in fields(Epoch))) for epoch in notes["epochs"]]
         self.history.best_epoch, self.history.best_loss = notes["best_epoch"], notes["best_loss"]
@@ -278,11 +319,6 @@ class _TrainingRun:
 def _first_moments(parameter: Tensor) -> dict[str, Tensor]:
     """Return values of the shapes and types that Adam and AdamW keep for a parameter."""
     return {"step": torch.zeros(()), "exp_avg": parameter, "exp_avg_sq": parameter}
-
-
-def _as_it_is(batch: Batch, randoms: Sequence[np.random.Generator], epoch: int) -> Batch:
-    """Augment nothing."""
-    return batch
 
 
 def hash_seed(*parts: int) -> int:

@@ -18,8 +18,8 @@ from segcal.functional.checks import IGNORED
 from segcal.functional.scaled_loss import summed_nll
 from segcal.functional.standardise import Standardisation, standardised_log_probabilities
 from segcal.kernels.dispatch import engine_for
-from segcal.training.batches import Batch, Box
-from segcal.training.validation import Validation
+from segcal.training.batches import Batch, Box, Source
+from segcal.training.loop import measure_whole
 from segcal.types import MOST_CLASSES, Case, InputError, check_choice, check_whole
 
 LARGEST_SAMPLE = 1 << 23
@@ -98,12 +98,11 @@ class Objective(nn.Module):
 
     def __init__(self, calibrator: TreeCalibrator) -> None:
         super().__init__()
-        self.tree, self._calibrator = calibrator.tree, [calibrator]  # in a list, so that it is no submodule
+        self.tree = calibrator.tree
+        object.__setattr__(self, "calibrator", calibrator)  # not as a submodule
 
-    @property
-    def calibrator(self) -> TreeCalibrator:
-        """The calibrator that is trained."""
-        return self._calibrator[0]
+    calibrator: TreeCalibrator
+    """The calibrator that is trained."""
 
     def forward(self, logits: Tensor, labels: Tensor, image: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return the sum and the number of pixels."""
@@ -161,27 +160,20 @@ def check_image(case: Case, channels: int) -> None:
         )
 
 
-class CaseValidation(Validation):
-    """Validation cases: small ones are measured whole, large ones in slabs that are read one at a time."""
-
-    def __init__(self, stream: CaseStream, image_channels: int) -> None:
-        super().__init__(CaseSource(stream, image_channels))
-        self.stream = stream
-
-    def losses(self, objective: nn.Module, index: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Return the summed NLL of one case and its number of pixels."""
-        assert isinstance(objective, Objective)
-        case = self.stream[index]
-        if math.prod(case.shape) <= LARGEST_SAMPLE:
-            return super().losses(objective, index, device)
-        total, pixels = torch.zeros(2, dtype=torch.float64, device=device)
-        for slab in objective.calibrator._calibrate_streamed(case):
-            assert slab.labels is not None
-            assert slab.temperature is not None
-            nll, number = summed_loss(slab.raw, slab.labels, slab.temperature)
-            total, pixels = total + nll, pixels + number
-            del slab
-        return total, pixels
+def measure_case(objective: nn.Module, source: Source, index: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the summed NLL of a case and its pixels; large cases are measured in slabs, read one at a time."""
+    if math.prod(source.shape(index)) <= LARGEST_SAMPLE:
+        return measure_whole(objective, source, index, device)
+    assert isinstance(source, CaseSource)
+    assert isinstance(objective, Objective)
+    total, pixels = torch.zeros(2, dtype=torch.float64, device=device)
+    for slab in objective.calibrator._calibrate_streamed(source.stream[index]):
+        assert slab.labels is not None
+        assert slab.temperature is not None
+        nll, number = summed_loss(slab.raw, slab.labels, slab.temperature)
+        total, pixels = total + nll, pixels + number
+        del slab
+    return total, pixels
 
 
 def standardisation_of(stream: CaseStream, inverse_temperature: Float64[Tensor, ""]) -> Standardisation:
