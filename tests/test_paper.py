@@ -124,7 +124,7 @@ Sec. 4.4: from LPBA40 to both tables | experiments.multi_atlas.__main__.main
     experiments/test_multi_atlas.py::test_from_lpba40_to_tables
 Tab. 2: Best Fusion, Best Calibration | segcal.fusion.best_fusion
     fusion/test_voting.py::test_bounds_are_bounds
-Tab. 2: changed voxels | segcal.fusion.changes.voxel_changes
+Tab. 2: changed voxels | segcal.fusion.table2.voxel_changes
     fusion/test_voting.py::test_changes_by_hand
 Sec. 4.4: joint label fusion | segcal.fusion.joint_label_fusion_weights
     fusion/test_joint_label_fusion.py::test_closed_form_is_the_direct_solve

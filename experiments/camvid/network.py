@@ -35,7 +35,7 @@ from experiments.camvid.quality import (
 )
 from experiments.datasets.camvid import VOID, CamVid, Frame, Split
 from experiments.versions import versions
-from segcal.data.io.npy import read_npy
+from segcal.data.io.arrays import read_npy
 from segcal.files import MARKER, read_json, staged_file, staged_folder, write_json
 from segcal.losses import PixelLoss
 from segcal.training.loop import train

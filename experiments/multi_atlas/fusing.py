@@ -21,10 +21,9 @@ from experiments.processes import spawned
 from segcal.calibrators import Calibrator
 from segcal.files import staged_file
 from segcal.functional.surfaces import overlaps, segmentation_quality
-from segcal.fusion.bounds import best_fusion, best_probabilities
-from segcal.fusion.changes import voxel_changes
 from segcal.fusion.joint_label_fusion import joint_label_fusion_weights, similarity_weights
 from segcal.fusion.registration import Volume
+from segcal.fusion.table2 import best_fusion, best_probabilities, voxel_changes
 from segcal.fusion.voting import plurality_vote, weighted_vote
 from segcal.types import Array
 

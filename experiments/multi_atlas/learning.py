@@ -19,8 +19,7 @@ from experiments.multi_atlas.volumes import reader
 from experiments.multi_atlas.votenet import VoteLoss, VoteNet
 from experiments.versions import versions
 from segcal.files import staged_file, write_json
-from segcal.fusion.registration import Volume, Warp
-from segcal.fusion.warps import Pair, read_warp
+from segcal.fusion.registration import Pair, Volume, Warp, read_warp
 from segcal.training.batches import Sample
 from segcal.training.loop import train
 from segcal.training.processes import choose_device

@@ -8,8 +8,7 @@ from typing import NamedTuple
 from experiments.datasets.splits import shuffled_parts
 from experiments.lpba40.recipes import Data
 from experiments.lpba40.tiling import CENTRE, PATCH
-from segcal.fusion.registration import RegistrationSettings
-from segcal.fusion.warps import Pair
+from segcal.fusion.registration import Pair, RegistrationSettings
 from segcal.types import InputError
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from experiments.multi_atlas.presets import Preset
 from experiments.multi_atlas.volumes import prepared_folds, reader
 from segcal.files import staged_file, write_json
-from segcal.fusion.warps import RegistrationOutcome, failures, register_pairs
+from segcal.fusion.registration import RegistrationOutcome, failures, register_pairs
 
 WARPS, REPORT = "warps", "registration.json"
 _EVERY = 50

@@ -11,8 +11,7 @@ from experiments.lpba40.prepare import around, opened, read_volume
 from experiments.lpba40.preprocessing import equalised
 from experiments.multi_atlas.presets import Fold, Preset, folds_of
 from segcal.files import staged_file
-from segcal.fusion.registration import Volume, normalised
-from segcal.fusion.warps import decoded, encoded
+from segcal.fusion.registration import Volume, decoded, encoded, normalised
 from segcal.types import InputError
 
 VOLUMES = "volumes"

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from segcal.data.folders.folder import open_folder, write_map, write_scores
-from segcal.data.io import npz
+from segcal.data.io import arrays
 from segcal.text import CalibrationWarning
 from segcal.types import InputError
 from support.scenes import (
@@ -230,8 +230,8 @@ def test_npz_is_decompressed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     save(tmp_path / "labels/a.npy", labels_of())
     folder = open_folder(tmp_path)
     streams: list[Any] = []
-    decompressed = npz.decompressed
-    monkeypatch.setattr(npz, "decompressed", lambda *given: streams.append(given) or decompressed(*given))
+    decompressed = arrays.decompressed
+    monkeypatch.setattr(arrays, "decompressed", lambda *given: streams.append(given) or decompressed(*given))
     _ = folder[0]
     assert len(streams) == 1
 
@@ -244,7 +244,7 @@ def test_missing_folders(tmp_path: Path) -> None:
     (tmp_path / "logits").mkdir()
     assert "must hold scores as logits/NAME" in complaint(tmp_path)
     save(tmp_path / "logits/a.npy", logits_of())
-    assert f"the labels folder '{tmp_path}/labels' must exist" in complaint(tmp_path)
+    assert f"are needed, got none in '{tmp_path}/labels'" in complaint(tmp_path)
     write_arrays(tmp_path)
     assert f"the labels folder '{tmp_path}/truth' must exist" in complaint(tmp_path, labels=tmp_path / "truth")
 
@@ -285,7 +285,7 @@ def test_nobody_labelled_them(tmp_path: Path, dims: int, extension: str) -> None
     np.testing.assert_array_equal(case.logits, logits_of(dims))
     assert case.image.shape == (2, *SHAPES[dims])
     assert write_map(tmp_path / "out", "a", np.ones(SHAPES[dims]), folder) == tmp_path / "out/a.npy"
-    assert f"the labels folder '{tmp_path}/labels' must exist" in complaint(tmp_path)
+    assert f"are needed, got none in '{tmp_path}/labels'" in complaint(tmp_path)
 
 
 def test_some_have_labels(tmp_path: Path) -> None:

@@ -19,9 +19,9 @@ from PIL import Image
 
 from segcal.data.folders.folder import open_folder, write_map, write_scores
 from segcal.data.io import base, formats
+from segcal.data.io.arrays import read_array
 from segcal.data.io.base import Writer
 from segcal.data.io.nifti import read_volume
-from segcal.data.io.npz import read_array
 from segcal.types import InputError
 
 IBSR = Path(__file__).resolve().parents[3] / "shared" / "data" / "ibsr18"

@@ -45,21 +45,25 @@ LABELS = np.stack([volume.labels for volume in VOLUMES[:3]]).astype(int)
 
 
 @pytest.mark.parametrize("slab", [1, 1 << 30])
-def test_slabs_give_what_the_whole_gives(atlases: Path, tmp_path: Path, slab: int) -> None:
-    written = fuse_folder(atlases, tmp_path / "out", FusionSettings(patch=1, nonnegative=True, slab_bytes=slab))
+def test_slabs_give_what_the_whole_gives(
+    atlases: Path, tmp_path: Path, slab: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("segcal.fusion.folder._BYTES", slab)
+    written = fuse_folder(atlases, tmp_path / "out", FusionSettings(patch=1, nonnegative=True))
     expected = weighted_vote(LABELS, joint_label_fusion_weights(PROBABILITIES, patch=1, nonnegative=True))
-    assert written.weights == "probabilities"
+    assert written["weights"] == "probabilities"
     assert (loaded(tmp_path / "out" / "labels.nii.gz") == expected.labels).all()
     assert np.allclose(loaded(tmp_path / "out" / "probability.nii.gz"), expected.probability, atol=1e-6)
     assert np.allclose(loaded(tmp_path / "out" / "agreement.nii.gz"), expected.agreement, atol=1e-6)
 
 
 @pytest.mark.parametrize("slab", [1, 1 << 30])
-def test_weights_of_images(atlases: Path, tmp_path: Path, slab: int) -> None:
+def test_weights_of_images(atlases: Path, tmp_path: Path, slab: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("segcal.fusion.folder._BYTES", slab)
     for path in (atlases / "probabilities").iterdir():
         path.unlink()
     (atlases / "probabilities").rmdir()
-    fuse_folder(atlases, tmp_path / "out", FusionSettings(slab_bytes=slab), target=tmp_path / "target.nii.gz")
+    fuse_folder(atlases, tmp_path / "out", target=tmp_path / "target.nii.gz")
     images = np.stack([volume.image for volume in VOLUMES[:3]])
     expected = weighted_vote(LABELS, similarity_weights(VOLUMES[3].image.astype(float), images))
     found = loaded(tmp_path / "out" / "probability.nii.gz")
@@ -93,7 +97,7 @@ def test_bad_input_is_one_sentence(atlases: Path, tmp_path: Path, wrong: str) ->
         sentence = "must have one shape"
     elif wrong == "missing":
         (atlases / "probabilities" / "a1.nii").unlink()
-        sentence = "atlas 'a1' has labels but no file"
+        sentence = "case 'a1' must have one probabilities file, got none"
     elif wrong == "lonely":
         for name in ("a1.nii", "a2.nii.gz"):
             (atlases / "labels" / name).unlink()

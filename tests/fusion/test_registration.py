@@ -8,8 +8,16 @@ import pytest
 
 from experiments.multi_atlas.simulated import LABELS, simulated_volumes
 from segcal.fusion import Pair, RegistrationSettings, Volume, read_warp, register, register_pairs
-from segcal.fusion.registration import RegistrationQuality, Warp, normalised
-from segcal.fusion.warps import decoded, encoded, failures, warp_path, write_warp
+from segcal.fusion.registration import (
+    RegistrationQuality,
+    Warp,
+    decoded,
+    encoded,
+    failures,
+    normalised,
+    warp_path,
+    write_warp,
+)
 from segcal.types import InputError
 from support.atlas_volumes import read_volume_file
 from support.program import printed_by
@@ -98,7 +106,7 @@ import os, signal, sys, time
 from pathlib import Path
 import numpy as np
 from segcal.fusion.registration import RegistrationQuality, Warp
-from segcal.fusion.warps import Pair, read_warp, warp_path, write_warp
+from segcal.fusion.registration import Pair, read_warp, warp_path, write_warp
 folder, seen, cut = Path(sys.argv[1]), 0, 0
 
 def write_for_ever(seed):

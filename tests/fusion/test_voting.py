@@ -21,7 +21,7 @@ from segcal.fusion import (
     voxel_changes,
     weighted_vote,
 )
-from segcal.fusion.changes import Changes
+from segcal.fusion.table2 import Changes
 from segcal.types import InputError
 from support.program import printed_by
 

@@ -43,10 +43,10 @@ def fuse(
             atlases, out, settings, target=target, watch=lambda k, n: progress.update(task, completed=k, total=n)
         )
     if as_json:
-        say_json({"out": str(out), **written._asdict()})
+        say_json({"out": str(out), **written})
         return
     weights = {"equal": "equal weights", "probabilities": "their probabilities", "images": "their images"}
     say(
-        f"{len(written.atlases)} atlases fused by {weights[written.weights]}, {len(written.labels)} labels, "
-        f"{written.voxels:,} voxels; written to {out}"
+        f"{len(written['atlases'])} atlases fused by {weights[written['weights']]}, {len(written['labels'])} labels, "
+        f"{written['voxels']:,} voxels; written to {out}"
     )

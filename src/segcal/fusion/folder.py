@@ -14,12 +14,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
+from segcal.data.folders.layouts import by_name, only
 from segcal.data.io.base import whole_numbers
-from segcal.data.io.nifti import check_same_place, read_volume
+from segcal.data.io.nifti import FORMAT, check_same_place, read_volume
 from segcal.files import MARKER, release_pages, staged_folder, write_json
 from segcal.functional.arrays import TemporaryArrays
 from segcal.fusion.joint_label_fusion import joint_label_fusion_weights, similarity_weights
@@ -42,7 +43,6 @@ class FusionSettings:
         beta: JLF: exponent of M; by default 1 for probabilities and 2 for images.
         patch: JLF: radius of the cube that M is summed over; by default 0 for probabilities and 1 for images.
         nonnegative: JLF: whether to forbid negative weights.
-        slab_bytes: Bytes of the atlases to hold at a time.
     """
 
     method: FusionMethod = "jlf"
@@ -50,22 +50,12 @@ class FusionSettings:
     beta: float | None = None
     patch: int | None = None
     nonnegative: bool = False
-    slab_bytes: int = _BYTES
 
     def __post_init__(self) -> None:
         if self.method not in get_args(FusionMethod):
             raise InputError(f"method must be one of {', '.join(get_args(FusionMethod))}, got '{self.method}'")
         if self.patch is not None and self.patch < 0:
             raise InputError(f"patch must be at least 0, got {self.patch}")
-
-
-class FusionSummary(NamedTuple):
-    """Atlases, kind of weights, voxels and labels that were fused."""
-
-    atlases: tuple[str, ...]
-    weights: str
-    voxels: int
-    labels: tuple[int, ...]
 
 
 def fuse_folder(
@@ -75,7 +65,7 @@ def fuse_folder(
     *,
     target: Path | None = None,
     watch: Callable[[int, int], None] | None = None,
-) -> FusionSummary:
+) -> dict[str, Any]:
     """Write `labels.nii.gz`, `probability.nii.gz` and `agreement.nii.gz` of the fused atlases to the folder `out`.
 
     Args:
@@ -84,10 +74,15 @@ def fuse_folder(
         settings: How to fuse.
         target: The target image; needed to weigh atlases by their images.
         watch: Called after each slab with the number of slices done and of all.
+
+    Returns:
+        Names of the atlases, kind of their weights, number of voxels, and labels that were fused.
     """
     settings = settings or FusionSettings()
-    names = _names(folder / "labels")
-    label_files = [_file(folder / "labels", name) for name in names]
+    names = sorted(by_name(folder / "labels", ENDINGS))
+    if len(names) < 2:
+        raise InputError(f"'{folder / 'labels'}' must hold the NIfTI labels of at least two atlases, got {len(names)}")
+    label_files = _files(folder / "labels", names)
     kind, evidence_files = _evidence(folder, names, settings, target)
     extra = [target] if kind == "images" and target is not None else []
     check_same_place([*label_files, *evidence_files, *extra], of=f"'{folder}'")
@@ -99,17 +94,15 @@ def fuse_folder(
         )
         _check_shapes([*labels, *evidence, *reference], folder)
         fused = _fused(labels, evidence, reference[0] if reference else None, kind, settings, watch)
-        for name, array in (
-            ("labels", fused.labels),
-            ("probability", fused.probability),
-            ("agreement", fused.agreement),
-        ):
+        for name, array in fused._asdict().items():
             _write(staging / f"{name}.nii.gz", array, label_files[0])
-        found = FusionSummary(
-            tuple(names), kind, fused.labels.size, tuple(int(label) for label in np.unique(fused.labels))
-        )
-        content = {"format": 1, "segcal": __version__, "fusion": settings.method, **found._asdict()}
-        write_json(staging / MARKER, content)
+        found = {
+            "atlases": names,
+            "weights": kind,
+            "voxels": fused.labels.size,
+            "labels": [int(label) for label in np.unique(fused.labels)],
+        }
+        write_json(staging / MARKER, {"format": 1, "segcal": __version__, "fusion": settings.method, **found})
     return found
 
 
@@ -124,7 +117,7 @@ def _fused(
     shape = labels[0].shape
     whole = Fused(np.empty(shape, np.int32), np.empty(shape, np.float32), np.empty(shape, np.float32))
     per_slice = 8 * len(labels) * int(np.prod(shape[1:]))
-    for inner, outer in _slabs(shape[0], max(1, settings.slab_bytes // per_slice), _reach(kind, settings)):
+    for inner, outer in _slabs(shape[0], max(1, _BYTES // per_slice), _reach(kind, settings)):
         own = np.stack([array[outer] for array in labels])
         weights = _weights([array[outer] for array in evidence], None if target is None else target[outer], settings)
         kept = slice(inner.start - outer.start, inner.stop - outer.start)
@@ -175,25 +168,10 @@ def _slabs(length: int, thickness: int, reach: int) -> Iterator[tuple[slice, sli
         yield slice(start, stop), slice(max(0, start - reach), min(length, stop + reach))
 
 
-def _names(folder: Path) -> list[str]:
-    found = sorted(
-        path.name.removesuffix(ending)
-        for ending in ENDINGS
-        for path in (folder.glob(f"*{ending}") if folder.is_dir() else ())
-        if not path.name.startswith(".")
-    )
-    if len(found) < 2:
-        raise InputError(f"'{folder}' must hold the NIfTI labels of at least two atlases, got {len(found)}")
-    if len(set(found)) < len(found):
-        raise InputError(f"'{folder}' holds an atlas both as .nii and as .nii.gz; remove one of the two")
-    return found
-
-
-def _file(folder: Path, name: str) -> Path:
-    for ending in ENDINGS:
-        if (folder / f"{name}{ending}").exists():
-            return folder / f"{name}{ending}"
-    raise InputError(f"atlas '{name}' has labels but no file in '{folder}'; add {name}.nii.gz or remove the folder")
+def _files(folder: Path, names: list[str]) -> list[Path]:
+    """Return the file of each atlas."""
+    found = by_name(folder, ENDINGS)
+    return [only(name, found, folder.name, folder, ENDINGS, names) for name in names]
 
 
 def _evidence(folder: Path, names: list[str], settings: FusionSettings, target: Path | None) -> tuple[str, list[Path]]:
@@ -201,7 +179,7 @@ def _evidence(folder: Path, names: list[str], settings: FusionSettings, target: 
     if settings.method in ("plurality", "majority"):
         return "equal", []
     if (folder / "probabilities").is_dir():
-        return "probabilities", [_file(folder / "probabilities", name) for name in names]
+        return "probabilities", _files(folder / "probabilities", names)
     if settings.method == "svwv":
         raise InputError(f"svwv weighs atlases by their probabilities; add '{folder / 'probabilities'}'")
     if target is None or not (folder / "images").is_dir():
@@ -209,7 +187,7 @@ def _evidence(folder: Path, names: list[str], settings: FusionSettings, target: 
             f"jlf needs '{folder / 'probabilities'}', or '{folder / 'images'}' and the target image (--target); "
             "without either, use the method plurality"
         )
-    return "images", [_file(folder / "images", name) for name in names]
+    return "images", _files(folder / "images", names)
 
 
 def _check_shapes(arrays: list[Array], folder: Path) -> None:
@@ -229,16 +207,8 @@ def _read_labels(path: Path) -> Array:
 
 
 def _write(path: Path, array: Array, like: Path) -> None:
-    """Write a volume `[z, y, x]` with the geometry of another file."""
-    import nibabel  # noqa: PLC0415  (an optional dependency)
-
-    source: Any = nibabel.load(like)
-    header = source.header.copy()
-    narrow = array.astype(np.min_scalar_type(int(array.max(initial=0)))) if array.dtype.kind == "i" else array
-    if array.dtype.kind == "i" and array.min(initial=0) < 0:
-        narrow = array
-    header.set_data_dtype(narrow.dtype)
-    header.set_slope_inter(1, 0)
-    header["cal_min"] = header["cal_max"] = 0  # the display range of other values
-    image = type(source)(narrow.T.reshape(source.shape), source.affine, header)
-    nibabel.save(image, path)
+    """Write a volume `[z, y, x]` with the geometry of another file, labels in the smallest type that holds them."""
+    whole = array.dtype.kind == "i" and array.min(initial=0) >= 0
+    narrow = array.astype(np.min_scalar_type(int(array.max(initial=0)))) if whole else array
+    with FORMAT.create(path, "labels", array.shape, narrow.dtype.str, like=like) as writer:
+        writer.write(0, narrow)

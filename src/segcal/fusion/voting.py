@@ -13,6 +13,7 @@ from jaxtyping import Float, Integer
 from torch import Tensor
 
 from segcal.functional.arrays import to_array
+from segcal.fusion.registration import simple_itk
 from segcal.types import Array, InputError
 
 Values: TypeAlias = np.ndarray | Tensor
@@ -77,6 +78,24 @@ def majority_vote(labels: AtlasLabels) -> Fused:
     chosen = np.where(2 * fused.agreement > 1, fused.labels, 0).astype(labels.dtype)
     agreement = (labels == chosen).mean(axis=0)
     return Fused(chosen, agreement, agreement)
+
+
+def staple(labels: AtlasLabels) -> Integer[np.ndarray, "*S"]:
+    """Return the consensus by STAPLE (Warfield et al. 2004), which knows neither images nor probabilities.
+
+    Voxels that SimpleITK leaves undecided get label 0.
+    """
+    sitk, labels = simple_itk(), to_array(labels)
+    top = int(labels.max(initial=0))
+    if labels.min(initial=0) < 0 or top > 254:
+        raise InputError(f"STAPLE needs labels from 0 to 254, got {labels.min()} to {top}")
+    filter_ = sitk.MultiLabelSTAPLEImageFilter()
+    undecided = top + 1
+    filter_.SetLabelForUndecidedPixels(undecided)
+    # the filter counts labels in the type of its images, and in 8 bits never gets past label 255
+    images = [sitk.GetImageFromArray(one.astype(np.uint16)) for one in labels]
+    found = sitk.GetArrayFromImage(filter_.Execute(images))
+    return np.where(found == undecided, 0, found).astype(labels.dtype)
 
 
 def _check(labels: Array, weights: Array) -> None:

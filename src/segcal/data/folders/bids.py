@@ -9,15 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from segcal.data.folders.layouts import (
-    FolderRequest,
-    FoundCases,
-    by_name,
-    cases_by_name,
-    existing,
-    labels_without_scores,
-    only,
-)
+from segcal.data.folders.layouts import FoundCases, by_name, only
+from segcal.data.folders.settings import FolderSettings
 from segcal.data.io.formats import LABELS, SCORES
 
 
@@ -26,18 +19,14 @@ def matches(root: Path) -> bool:
     return any(root.glob("sub-*")) and bool(_with_suffix(by_name(root, SCORES), "probseg"))
 
 
-def find(request: FolderRequest) -> FoundCases:
-    """Return a case for each file of probabilities."""
-    root = request.root
+def find(root: Path, labels: Path | None, settings: FolderSettings) -> FoundCases:
+    """Return each file of probabilities, and the segmentations."""
     scores = _with_suffix(by_name(root, SCORES), "probseg")
-    label_folder = root if request.labels is None else existing(request.labels, "labels")
-    labels = by_name(label_folder, LABELS)
-    segmentations = _with_suffix(labels, "dseg") or {
-        name: paths for name, paths in labels.items() if name not in scores
-    }
+    label_folder = labels or root
+    found = by_name(label_folder, LABELS)
+    segmentations = _with_suffix(found, "dseg") or {name: paths for name, paths in found.items() if name not in scores}
     one = {name: only(name, scores, "score", root, SCORES) for name in scores}
-    files = cases_by_name(request, one, label_folder, segmentations, "probabilities")
-    return FoundCases(files, remarks=labels_without_scores(files, label_folder, segmentations))
+    return FoundCases(one, label_folder, segmentations, "probabilities")
 
 
 def _with_suffix(found: Mapping[str, list[Path]], suffix: str) -> dict[str, list[Path]]:

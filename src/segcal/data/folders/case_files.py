@@ -12,10 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from segcal.data.folders.classes import Classes
 from segcal.data.folders.crop import Crop, CroppedWriter, crop_of
 from segcal.data.folders.probabilities import logits_of
-from segcal.data.folders.settings import Scores
+from segcal.data.folders.settings import Classes, Scores
 from segcal.data.io.base import Shape, Spacing, Stored, Writer, whole_numbers
 from segcal.data.io.formats import format_of
 from segcal.data.io.nifti import check_same_place, volume_orientation, volume_spacing
@@ -144,8 +143,8 @@ class CaseFiles:
             The case, and its position if the network predicted a part of the volume only.
         """
         of = f"case '{self.name}'"
-        placed = self._placed()
-        check_same_place(placed, of=of)
+        if len(placed := self._placed()) > 1:
+            check_same_place(placed, of=of)
         labels, label_spacing = (
             (None, None) if self.labels is None else format_of(self.labels).read(self.labels, "labels")
         )

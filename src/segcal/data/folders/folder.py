@@ -17,12 +17,19 @@ from typing import overload
 import numpy as np
 from torch import Tensor
 
-from segcal.data.folders import bids, nnunet, ours
+from segcal.data.folders import bids, layouts, nnunet
 from segcal.data.folders.case_files import CaseFiles, CaseSpec
-from segcal.data.folders.classes import Classes
 from segcal.data.folders.crop import Crop
-from segcal.data.folders.layouts import FolderRequest, FoundCases, existing, place_of, with_passes
+from segcal.data.folders.layouts import (
+    FoundCases,
+    existing,
+    files_of_cases,
+    labels_without_scores,
+    place_of,
+    with_passes,
+)
 from segcal.data.folders.settings import (
+    Classes,
     FolderSettings,
     Scores,
     Splits,
@@ -38,7 +45,7 @@ from segcal.functional.checks import IGNORED, activation_of, ignored_labels
 from segcal.text import warn_caller
 from segcal.types import Activation, Array, Case, IgnoreIndex, InputError
 
-_LAYOUTS = (ours, bids, nnunet)
+_LAYOUTS = (layouts, bids, nnunet)
 """The first that matches a folder reads it."""
 
 
@@ -192,15 +199,21 @@ def open_folder(
     settings = read_settings(root / "segcal.toml").overridden(
         ignore_index=ignore_index, background=background, scores=scores, activation=activation
     )
-    layout = next((layout for layout in _LAYOUTS if layout.matches(root)), ours)
-    label_folder = None if labels is None else place_of(labels)
-    found = layout.find(FolderRequest(root, label_folder, settings, require_labels))
-    for remark in found.remarks:
+    layout = next((layout for layout in _LAYOUTS if layout.matches(root)), layouts)
+    found = layout.find(root, None if labels is None else existing(place_of(labels), "labels"), settings)
+    if require_labels and not found.label_folder.is_dir():
+        raise InputError(
+            f"the true labels of '{root}' are needed, got none in '{found.label_folder}'; give their folder with "
+            "--labels (labels= in Python)"
+        )
+    files = files_of_cases(root, found, settings, require_labels=require_labels)
+    near = labels is not None or root in (found.label_folder, found.label_folder.parent)
+    for remark in (*found.remarks, *(labels_without_scores(files, found) if near else ())):
         warn_caller(f"'{root}': {remark}")
-    found_files = with_passes(found.files, [place_of(folder) for folder in passes], root)
-    splits = read_splits(root / "splits.json", tuple(found.files)) or found.splits
+    files = with_passes(files, [place_of(folder) for folder in passes], root)
+    splits = read_splits(root / "splits.json", tuple(files)) or found.splits
     classes = _declared_classes(settings, found, num_classes, root)
-    first = _with_channels(_first(found.files, splits, split), classes)
+    first = _with_channels(_first(files, splits, split), classes)
     space = first.space(classes.count)
     count = classes.count or first.num_classes(space)
     if count == 1 and classes.activation == "softmax":  # one channel can only be a sigmoid
@@ -228,7 +241,7 @@ def open_folder(
         image_channels=first.image_channels(space),
         scores=first.kind,
         splits=splits,
-        files={name: _with_channels(files, classes) for name, files in found_files.items()},
+        files={name: _with_channels(own, classes) for name, own in files.items()},
         activation=classes.activation,
         descriptions=found.descriptions,
     )

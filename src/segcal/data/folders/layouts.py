@@ -1,7 +1,8 @@
-"""Parts that the folder layouts share: what they are asked and answer, and the files of a case by name.
+"""segcal's own layout (`logits/NAME`, `labels/NAME`, perhaps `images/NAME`), and the parts that all layouts share.
 
-A layout is a module with two functions: `matches(root)` tells whether a folder has the layout, and `find(request)`
-returns its cases. `segcal.data.folders.folder` lists the layouts.
+A layout is a module with two functions: `matches(root)` tells whether a folder has the layout, and
+`find(root, labels, settings)` returns the places of the files; `labels` is a folder of labels other than the usual one.
+`segcal.data.folders.folder` lists the layouts.
 
 Files of different kinds have the same name, or names of the Brain Imaging Data Structure (BIDS) with the same entities:
 `sub-01_ses-1_probseg.nii.gz` and `sub-01_ses-1_desc-manual_dseg.nii.gz`. Folders `sub-*/` are searched to any depth.
@@ -36,28 +37,15 @@ _CONVERT = "convert it to one of these formats"
 
 
 @dataclass(frozen=True, slots=True)
-class FolderRequest:
-    """Request to open a folder, which each layout answers.
-
-    Args:
-        root: The folder.
-        labels: Folder of the true labels, if it is not the usual one.
-        settings: The content of `segcal.toml`, and what overrides it.
-        require_labels: Whether every case must have labels.
-    """
-
-    root: Path
-    labels: Path | None
-    settings: FolderSettings
-    require_labels: bool
-
-
-@dataclass(frozen=True, slots=True)
 class FoundCases:
     """Content of a folder as its layout reads it.
 
     Args:
-        files: The files of each case, by name.
+        scores: The score file of each case.
+        label_folder: The folder of the true labels.
+        labels: Its label files by name.
+        kind: What the score files hold unless the settings say otherwise.
+        predictions: The network's own segmentation of each case, if the scores are archives of nnU-Net.
         classes: The names of the classes, if the folder says them.
         ignore_index: Labels that the folder declares as ignored.
         splits: Splits that follow from the folder itself.
@@ -66,7 +54,11 @@ class FoundCases:
         remarks: Files and folders that were expected and are not there, one sentence each.
     """
 
-    files: dict[str, CaseFiles]
+    scores: Mapping[str, Path]
+    label_folder: Path
+    labels: Mapping[str, list[Path]]
+    kind: Scores
+    predictions: Mapping[str, Path | None] | None = None
     classes: tuple[str, ...] | None = None
     ignore_index: tuple[int, ...] = ()
     splits: Splits = field(default_factory=dict)
@@ -75,43 +67,46 @@ class FoundCases:
     remarks: tuple[str, ...] = ()
 
 
-def cases_by_name(
-    request: FolderRequest,
-    scores: Mapping[str, Path],
-    label_folder: Path,
-    labels: Mapping[str, list[Path]],
-    default: Scores,
-    *,
-    predictions: Mapping[str, Path | None] | None = None,
-) -> dict[str, CaseFiles]:
-    """Return the files of each case: scores, the label file of the same name, and an image for all cases or for none.
+def matches(root: Path) -> bool:
+    """Return whether there is a folder of scores."""
+    return (root / "logits").is_dir()
 
-    Args:
-        request: Arguments of `open_folder`.
-        scores: Score file of each case.
-        label_folder: Folder of the true labels.
-        labels: Its label files by name.
-        default: What the score files hold unless the settings say otherwise.
-        predictions: The network's own segmentation of each case, if the scores are archives of nnU-Net.
-    """
-    root, settings = request.root, request.settings
-    settings.check_names(scores)
+
+def find(root: Path, labels: Path | None, settings: FolderSettings) -> FoundCases:
+    """Return each score file of `logits/`, and the labels."""
+    folder, label_folder = root / "logits", labels or root / "labels"
+    scores = by_name(folder, SCORES)
+    if not scores:
+        raise InputError(
+            f"'{root}' must hold scores as logits/NAME{'|'.join(SCORES)}, or as NAME.npz of nnU-Net or "
+            f"TotalSegmentator (--save_probabilities), got none; "
+            f"{_unreadable(folder, '', 'score') or 'is it the right folder?'}"
+        )
+    one = {name: only(name, scores, "score", folder, SCORES) for name in scores}
+    return FoundCases(one, label_folder, by_name(label_folder, LABELS), "logits")
+
+
+def files_of_cases(
+    root: Path, found: FoundCases, settings: FolderSettings, *, require_labels: bool
+) -> dict[str, CaseFiles]:
+    """Return the files of each case: scores, labels of the same name, and an image for all cases or for none."""
+    settings.check_names(found.scores)
     images = by_name(root / "images", IMAGES)
     return {
         name: CaseFiles(
             name=name,
-            scores=scores[name],
-            labels=only(name, labels, "label", label_folder, LABELS, scores)
-            if request.require_labels or files_of(name, labels)
+            scores=found.scores[name],
+            labels=only(name, found.labels, "label", found.label_folder, LABELS, found.scores)
+            if require_labels or files_of(name, found.labels)
             else None,
-            image=only(name, images, "image", root / "images", IMAGES, scores) if images else None,
-            kind=settings.scores or default,
+            image=only(name, images, "image", root / "images", IMAGES, found.scores) if images else None,
+            kind=settings.scores or found.kind,
             group=next(iter(bids_entities(name)), None) if settings.group is None else settings.group_of(name),
             spacing=settings.spacing_of(name),
-            prediction=None if predictions is None else predictions[name],
-            archived=predictions is not None,
+            prediction=None if found.predictions is None else found.predictions[name],
+            archived=found.predictions is not None,
         )
-        for name in sorted(scores)
+        for name in sorted(found.scores)
     }
 
 
@@ -134,13 +129,11 @@ def with_passes(files: Mapping[str, CaseFiles], folders: Sequence[Path], root: P
     }
 
 
-def labels_without_scores(
-    files: Mapping[str, CaseFiles], folder: Path, labels: Mapping[str, list[Path]]
-) -> tuple[str, ...]:
+def labels_without_scores(files: Mapping[str, CaseFiles], found: FoundCases) -> tuple[str, ...]:
     """Return a remark on label files of a folder that belong to no case."""
     used = {case.labels for case in files.values()}
-    unused = [name for name, paths in labels.items() if used.isdisjoint(paths)]
-    return (f"{some_of(unused, 'label file')} in '{folder}' without scores: left out",) if unused else ()
+    unused = [name for name, paths in found.labels.items() if used.isdisjoint(paths)]
+    return (f"{some_of(unused, 'label file')} in '{found.label_folder}' without scores: left out",) if unused else ()
 
 
 def some_of(names: Sequence[str], what: str) -> str:
@@ -259,7 +252,7 @@ def only(
         free = [other for other in found if other not in cases]
         near = _longer(name, free) or get_close_matches(name, free, n=1)
         hint = f"did you mean '{found[near[0]][0].name}'? rename it" if near else "add it, or remove the case"
-        hint = unreadable(folder, name, what) or hint
+        hint = _unreadable(folder, name, what) or hint
         raise InputError(
             f"case '{name}' must have one {what} file, got none at '{folder / name}{extensions[0]}' "
             f"(or {'|'.join(extensions[1:])}); {hint}"
@@ -275,7 +268,7 @@ def _longer(name: str, found: Collection[str]) -> list[str]:
     return [other for other in found if re.fullmatch(rf"(.*[\W_])?{re.escape(name)}([\W_].*)?", other)]
 
 
-def unreadable(folder: Path, name: str, what: str) -> str:
+def _unreadable(folder: Path, name: str, what: str) -> str:
     """Return what to do about a file `name.*` in a format that is not read as scores or labels; "" if there is none.
 
     An empty name stands for any file.

@@ -14,21 +14,12 @@ for each; their probabilities do not sum to 1. The pickles beside the archives a
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from segcal.data.folders.case_files import CaseFiles
-from segcal.data.folders.layouts import (
-    FolderRequest,
-    FoundCases,
-    by_name,
-    cases_by_name,
-    existing,
-    labels_without_scores,
-    some_of,
-)
-from segcal.data.folders.settings import Channels, Splits
+from segcal.data.folders.layouts import FoundCases, by_name, some_of
+from segcal.data.folders.settings import Channels, FolderSettings, Splits
 from segcal.data.io.formats import LABELS
 from segcal.data.io.nifti import is_nifti
 from segcal.files import read_json
@@ -45,58 +36,40 @@ def matches(root: Path) -> bool:
     return bool(by_name(root, _ARCHIVES) or _folds(root))
 
 
-def find(request: FolderRequest) -> FoundCases:
-    """Return the cases of a prediction folder, or those of all folds of a trained model."""
-    root = request.root
+def find(root: Path, labels: Path | None, settings: FolderSettings) -> FoundCases:
+    """Return the archives `NAME.npz` of a prediction folder, or those of all folds of a trained model.
+
+    A segmentation beside an archive is the network's own, and serves for its geometry only.
+    """
     folds = _folds(root)
-    splits = _checked_folds(root, folds, request.labels) if folds else {}
-    labels = request.labels or (None if folds else _inside(root)) or _truth(_model(root))
+    splits = _checked_folds(root, folds, labels) if folds else {}
+    truth = labels or (None if folds else _inside(root)) or _truth(_model(root)) or root / "labels"
     places = list(folds.values()) if folds else [root]
-    files = _archived_cases(request, places, labels)
+    for place in places:
+        if truth.resolve() == place.resolve():
+            raise InputError(
+                f"labels must be the folder of the true labels, got '{truth}', where nnU-Net wrote its own "
+                "predictions; give the one that holds the truth"
+            )
+    archives = {name: (place, path) for place in places for name, (path,) in by_name(place, _ARCHIVES).items()}
+    named = settings.geometry_folder(root)
+    beside = {place: by_name(place, LABELS) for place in ([named] if named else places)}
     classes, ignored, channels = _read_dataset(_dataset_json(root))
     marks = [place / name for place in (root, _model(root)) for name in _MARKS]
     kept = {path.name: path for path in reversed(marks) if path.is_file()}
     return FoundCases(
-        files=files,
+        scores={name: path for name, (_, path) in archives.items()},
+        label_folder=truth,
+        labels=by_name(truth, LABELS),
+        kind="probabilities",
+        predictions={name: _prediction(beside[named or place].get(name, [])) for name, (place, _) in archives.items()},
         classes=classes,
         ignore_index=ignored,
         splits=splits,
         channels=channels,
         descriptions=tuple(kept.values()),
-        remarks=(
-            *_missing_folds(root, folds, request.labels),
-            *_missing_files(files, places, request.labels or _inside(root)),
-        ),
+        remarks=(*_missing_folds(root, folds, labels), *_missing_archives(archives, places)),
     )
-
-
-def _archived_cases(request: FolderRequest, places: list[Path], labels: Path | None) -> dict[str, CaseFiles]:
-    """Return the cases whose probabilities are archives `NAME.npz` in some folders, by name.
-
-    A segmentation beside an archive is the network's own, and serves for its geometry only.
-    """
-    root = request.root
-    for place in places:
-        if labels is not None and labels.resolve() == place.resolve():
-            raise InputError(
-                f"labels must be the folder of the true labels, got '{labels}', where nnU-Net wrote its own "
-                "predictions; give the one that holds the truth"
-            )
-    found = {name: (place, path) for place in places for name, (path,) in by_name(place, _ARCHIVES).items()}
-    label_folder = labels or root / "labels"
-    if request.labels is not None:
-        existing(label_folder, "labels")
-    elif request.require_labels and not label_folder.is_dir():
-        raise InputError(
-            f"the true labels of '{root}' are needed, got none in '{label_folder}'; give their folder with --labels "
-            "(labels= in Python)"
-        )
-    named = request.settings.geometry_folder(root)
-    beside = {place: by_name(place, LABELS) for place in ([named] if named else places)}
-    predictions = {name: _prediction(beside[named or place].get(name, [])) for name, (place, _) in found.items()}
-    archives = {name: path for name, (_, path) in found.items()}
-    truth = by_name(label_folder, LABELS)
-    return cases_by_name(request, archives, label_folder, truth, "probabilities", predictions=predictions)
 
 
 def _missing_folds(root: Path, folds: Mapping[str, Path], labels: Path | None) -> tuple[str, ...]:
@@ -109,14 +82,12 @@ def _missing_folds(root: Path, folds: Mapping[str, Path], labels: Path | None) -
     return (f"{some_of(missing, 'fold')} without probabilities of validation cases: {remedy}",) if missing else ()
 
 
-def _missing_files(files: Mapping[str, CaseFiles], places: Sequence[Path], labels: Path | None) -> tuple[str, ...]:
-    """Return remarks on predictions without probabilities, and on labels without either."""
-    remarks = () if labels is None else labels_without_scores(files, labels, by_name(labels, LABELS))
+def _missing_archives(known: Collection[str], places: Sequence[Path]) -> tuple[str, ...]:
+    """Return a remark on predictions without probabilities."""
     names = [name for place in places for name, paths in by_name(place, LABELS).items() if _prediction(paths)]
-    if bare := [name for name in names if name not in files]:
-        remedy = "left out; predict again with --save_probabilities (training: --npz)"
-        return (f"{some_of(bare, 'prediction')} without .npz: {remedy}", *remarks)
-    return remarks
+    bare = [name for name in names if name not in known]
+    remedy = "left out; predict again with --save_probabilities (training: --npz)"
+    return (f"{some_of(bare, 'prediction')} without .npz: {remedy}",) if bare else ()
 
 
 def _prediction(paths: list[Path]) -> Path | None:

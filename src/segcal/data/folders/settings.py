@@ -1,4 +1,4 @@
-"""The files that describe a folder: `segcal.toml` (settings) and `splits.json` (which case belongs to which split)."""
+"""The files that describe a folder: `segcal.toml` (settings, such as its classes or channels) and `splits.json`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
+from segcal.data.io.base import Shape
 from segcal.files import read_json, read_toml
 from segcal.files.reading import NUMBER, TEXT, WHOLE, Kind, any_of, list_of, not_empty, one_of, problem, table_of
+from segcal.functional.channels import channel_labels
+from segcal.functional.checks import IGNORED
 from segcal.text import suggestion
-from segcal.types import Activation, InputError
+from segcal.types import Activation, Array, InputError
 
 Scores: TypeAlias = Literal["logits", "probabilities"]
 Splits: TypeAlias = dict[str, tuple[str, ...]]
@@ -77,6 +80,58 @@ class FolderSettings:
                     f"{key} in segcal.toml must name cases of the folder, got '{stray[0]}', which has no scores; "
                     "remove it or add its files"
                 )
+
+
+@dataclass(frozen=True, slots=True)
+class Classes:
+    """Declared classes or channels, and how stored labels become masks of the channels.
+
+    Args:
+        activation: Softmax for classes, sigmoid for channels.
+        count: Their number, if it is known.
+        names: Their names, if they are known; two may name both classes of a single channel.
+        ignored: Labels that are ignored in the files.
+        members: The labels of each channel in a label map `[*S]`; None if masks are stored, as `[C, *S]` or, for a
+            single channel, as `[*S]`.
+    """
+
+    activation: Activation
+    count: int | None
+    names: tuple[str, ...] | None
+    ignored: tuple[int, ...]
+    members: Channels | None = None
+
+    @property
+    def ignored_in_cases(self) -> tuple[int, ...]:
+        """Labels that are ignored in the cases: -1 in masks that are made from a label map."""
+        return self.ignored if self.members is None or not self.ignored else (IGNORED,)
+
+    def label_count(self, count: int) -> int:
+        """Return the number of values that labels can have, and of names that a single channel can have."""
+        return count if self.activation == "softmax" else 2
+
+    def masks_of(self, labels: Array) -> Array:
+        """Return labels as stored, or the masks of a label map."""
+        return labels if self.members is None else channel_labels(labels, list(self.members.values()), self.ignored)
+
+    def are_by_channel(self, shape: Shape, scores: Shape, path: Path) -> bool:
+        """Return whether labels of this shape have a channel axis, given the shape of the scores as stored.
+
+        Three axes beside three are C channels of images, or one channel of volumes without its axis: which of them must
+        be declared.
+        """
+        if self.members is not None or len(shape) < 3 or (len(shape), len(scores)) == (3, 4):
+            return False
+        if len(shape) == 4 or shape[0] == 1 or len(scores) == 2:
+            return True
+        many = self.count or len(self.names or ())
+        if not many:
+            raise InputError(
+                f"labels of shape {shape} beside scores of shape {scores} are masks of {shape[0]} channels, or one "
+                f"mask of a volume, which '{path}' does not say; give num_classes, or name the channels in segcal.toml "
+                '(classes = ["a", "b"])'
+            )
+        return shape[0] == many
 
 
 def read_settings(path: Path) -> FolderSettings:

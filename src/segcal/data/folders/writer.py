@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -19,13 +18,8 @@ from segcal.functional.arrays import to_array, to_tensor
 from segcal.functional.checks import activation_of, check_labels, check_logits, check_same_space, ignored_labels
 from segcal.types import Activation, Array, Case, IgnoreIndex, InputError
 
-
-class _Entry(NamedTuple):
-    """Name, group and spacing of a case, which a folder records besides its arrays."""
-
-    name: str
-    group: str | None
-    spacing: Spacing | None
+_Entry = tuple[str, str | None, Spacing | None]
+"""Name, group and spacing of a case, which a folder records besides its arrays."""
 
 
 def write_folder(
@@ -107,10 +101,11 @@ def _write_case(folder: Path, case: Case, spec: CaseSpec, ignored: tuple[int, ..
     for number, scores in enumerate(case.each_pass):
         _save(folder / "passes" / f"{number:03d}" / f"{name}.npy", plain(to_array(scores), Path(name)))
     if labels is not None:
-        _save(folder / "labels" / f"{name}{'.png' if _fits_png(labels) else '.npy'}", labels)
+        fits_png = labels.ndim == 2 and labels.size > 0 and labels.min() >= 0 and labels.max() <= 255
+        _save(folder / "labels" / f"{name}{'.png' if fits_png else '.npy'}", labels)
     if image is not None:
         _save(folder / "images" / f"{name}.npy", image)
-    return _Entry(name, case.group, spacing)
+    return name, case.group, spacing
 
 
 def _check_values(
@@ -150,10 +145,6 @@ def _checked_spacing(case: Case) -> Spacing | None:
     return spacing
 
 
-def _fits_png(labels: Array) -> bool:
-    return labels.ndim == 2 and labels.size > 0 and labels.min() >= 0 and labels.max() <= 255
-
-
 def _save(path: Path, array: Array) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".png":
@@ -165,13 +156,10 @@ def _save(path: Path, array: Array) -> None:
 def _write_remarks(folder: Path, written: dict[str, list[_Entry]], settings: FolderSettings, spec: CaseSpec) -> None:
     """Write `segcal.toml`, `splits.json` and the marker of folders that segcal wrote."""
     entries = [entry for split in written.values() for entry in split]
-    described = replace(
-        settings,
-        group={entry.name: entry.group for entry in entries if entry.group is not None} or None,
-        spacing={entry.name: entry.spacing for entry in entries if entry.spacing is not None} or None,
-    )
-    write_settings(folder / "segcal.toml", described)
-    write_json(folder / "splits.json", {split: [entry.name for entry in part] for split, part in written.items()})
+    groups = {name: group for name, group, _ in entries if group is not None}
+    spacings = {name: spacing for name, _, spacing in entries if spacing is not None}
+    write_settings(folder / "segcal.toml", replace(settings, group=groups or None, spacing=spacings or None))
+    write_json(folder / "splits.json", {split: [name for name, _, _ in part] for split, part in written.items()})
     data = {
         "cases": len(entries),
         "num_classes": spec.num_classes,

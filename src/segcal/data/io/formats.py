@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from segcal.data.io import nifti, npy, npz, pictures, zarr
+from segcal.data.io import arrays, nifti, pictures, zarr
 from segcal.data.io.base import Content, Format
 
-FORMATS: tuple[Format, ...] = (pictures.FORMAT, npy.FORMAT, npz.FORMAT, nifti.FORMAT, zarr.FORMAT)
+FORMATS: tuple[Format, ...] = (pictures.FORMAT, *arrays.FORMATS, nifti.FORMAT, zarr.FORMAT)
 """The formats, in the order in which messages name their extensions."""
 
 

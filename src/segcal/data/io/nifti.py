@@ -301,7 +301,8 @@ def _new_header(source: Any, shape: Shape, classes: bool, like: Path, dtype: str
         image.header.set_xyzt_units(*source.header.get_xyzt_units())
     image.update_header()
     new = image.header
-    new.set_data_dtype(dtype if np.dtype(dtype).kind == "u" else np.float32)
+    whole = np.dtype(dtype).kind == "u" or np.dtype(dtype) == np.int32
+    new.set_data_dtype(dtype if whole else np.float32)
     new.set_slope_inter(1, 0)
     new.set_data_offset(0)  # the smallest that header and extensions leave
     return new, first

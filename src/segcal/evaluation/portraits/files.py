@@ -9,7 +9,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from segcal.data.io.npz import read_array
+from segcal.data.io.arrays import read_array
 from segcal.evaluation.portraits.model import Curve, Layer, Patch, Portrait
 from segcal.files import MARKER, read_json, staged_folder, write_json
 from segcal.files.guards import refuse_changed
