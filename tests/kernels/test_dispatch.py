@@ -20,7 +20,6 @@ from segcal.kernels.dispatch import (
     DECLINED,
     OPERATIONS,
     accelerated,
-    accelerated_with_gradients,
     engine_for,
     plain_only,
 )
@@ -57,15 +56,6 @@ def test_kernels_run_on_data(example: Any) -> None:
     assert example(x.as_subclass(Labelled)) == "kernel"
     with torch.no_grad():
         assert example(x.clone().requires_grad_()) == "kernel"
-
-
-def test_kernels_with_gradients_also_run_in_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch, "OPERATIONS", {})
-    monkeypatch.setattr(dispatch.Operation, "kernel", lambda *_: lambda x: "kernel")
-    learned = torch.ones(3, requires_grad=True)
-    assert accelerated_with_gradients(lambda x: "plain")(learned) == "kernel"
-    assert accelerated(lambda x: "plain")(learned) == "plain"
-    assert engine_for(learned, gradients=True) == "cpu"
 
 
 def test_everything_else_is_left_to_pytorch(example: Any) -> None:
@@ -127,8 +117,7 @@ def test_a_tree_is_trained_in_plain_pytorch_on_every_device(
         return kernel if available else None
 
     monkeypatch.setattr(dispatch.Operation, "kernel", found)
-    for name in ("tree_root", "convolve"):
-        monkeypatch.setattr(f"segcal.functional.tree.{name}", getattr(PLAIN, name))
+    monkeypatch.setattr("segcal.functional.tree.tree_root", PLAIN.tree_root)
     monkeypatch.setattr("segcal.functional.tree_training.weight_gradient", PLAIN.weight_gradient)
     monkeypatch.setattr("segcal.calibrators.shared.tree.root_of_scores", accelerated(PLAIN.root_of_scores))
     tree, logits = TemperatureTree(3, 2, 1), torch.randn(1, 3, 9, 9)

@@ -266,7 +266,6 @@ INPUTS: dict[str, tuple[Callable[[Scene], Call | list[Call]], dict[str, float]]]
         CLOSE,
     ),
     "standardise.standardised_log_probabilities": (of_standardising, SINGLE),
-    "tree.convolve": (lambda s: call(s.moderate, *convolution(s, 7, s.classes)), {"rtol": 1e-4, "atol": 2e-4}),
     "tree.root_of_scores": (of_scores, {"rtol": 1e-4, "atol": 2e-4}),
     "tree_training.weight_gradient": (of_weight_gradient, {"rtol": 1e-4, "atol": 1e-3}),
     "tree.tree_root": (of_tree, {"rtol": 1e-4, "atol": 2e-4}),
@@ -285,7 +284,6 @@ SCENES = [
 NEED_PIXELS = (
     "context.context_features",
     "context.context_temperature",
-    "tree.convolve",
     "tree.root_of_scores",
     "tree.tree_root",
 )

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812  (the name it has everywhere)
 
 from segcal.functional.standardise import Standardisation, standardised_log_probabilities
-from segcal.kernels.dispatch import accelerated, accelerated_with_gradients
+from segcal.kernels.dispatch import accelerated
 
 DILATION = 2
 REACH = 4
@@ -89,7 +89,6 @@ def narrowed(values: Float[Tensor, "*A"], dtype: torch.dtype) -> Float[Tensor, "
     return values.to(dtype)
 
 
-@accelerated_with_gradients
 def convolve(
     values: Float[Tensor, "B _in *S"], weight: Float[Tensor, "_out _in *_kernel"], bias: Float[Tensor, " _out"]
 ) -> Float[Tensor, "B _out *S"]:

@@ -57,21 +57,12 @@ def accelerated(plain: Callable[P, R]) -> Callable[P, R]:
 
     The plain form stays available as `OPERATIONS["module.name"].plain`, and through `plain_only`.
     """
-    return _dispatched(plain, gradients=False)
-
-
-def accelerated_with_gradients(plain: Callable[P, R]) -> Callable[P, R]:
-    """Do the same for kernels that compute gradients, so that they also run in training."""
-    return _dispatched(plain, gradients=True)
-
-
-def _dispatched(plain: Callable[P, R], *, gradients: bool) -> Callable[P, R]:
     operation = Operation(plain.__module__.rpartition(".")[2], plain.__name__, plain)
     OPERATIONS[f"{operation.module}.{operation.name}"] = operation
 
     @wraps(plain)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        engine = engine_for(*args, *kwargs.values(), gradients=gradients)
+        engine = engine_for(*args, *kwargs.values())
         if engine is not None:
             kernel = operation.kernel(engine)
             if kernel is not None:
@@ -83,12 +74,11 @@ def _dispatched(plain: Callable[P, R], *, gradients: bool) -> Callable[P, R]:
     return run
 
 
-def engine_for(*values: object, gradients: bool = False) -> Engine | None:
+def engine_for(*values: object) -> Engine | None:
     """Return the engine whose kernels may compute with these arguments; None for plain PyTorch.
 
     Plain PyTorch records gradients and graphs, and it is what tensors that intercept operators (`FakeTensor`,
-    `DTensor`) need. Kernels see data, so all tensors must be on one device, which has an engine. With `gradients`, the
-    kernels have gradients of their own.
+    `DTensor`) need. Kernels see data, so all tensors must be on one device, which has an engine.
 
     Examples:
         >>> plain, learned = torch.ones(2), torch.ones(2, requires_grad=True)
@@ -97,7 +87,7 @@ def engine_for(*values: object, gradients: bool = False) -> Engine | None:
     """
     if _is_recording() or _plain_only.get():
         return None
-    learning, device = torch.is_grad_enabled() and not gradients, None
+    learning, device = torch.is_grad_enabled(), None
     for tensor in _tensors(values):
         kind = type(tensor)
         if (learning and tensor.requires_grad) or (kind not in _PLAIN_TENSORS and _intercepts_operators(kind)):

@@ -13,6 +13,7 @@ from segcal.calibrators.base import Calibrator
 from segcal.calibrators.shared.sampler import Sampler
 from segcal.calibrators.tempered import TemperedSlab
 from segcal.cases import CaseStream, StreamedCase
+from segcal.functional.pixels import likelihood_sums
 from segcal.functional.temperature import Likelihood, likelihood
 from segcal.types import InputError
 
@@ -45,16 +46,16 @@ def summed_likelihood(
 
     A few of the pixels are appended to a sample, if there is one.
     """
-    total = [0.0] * len(Likelihood._fields)
+    total = torch.zeros(len(Likelihood._fields), dtype=torch.float64, device=stream.device)
     for logits, labels in pixels_of(stream):
         if sample is not None:
             few = slice(None, None, _SAMPLED)
             sample.append((logits[:, few].contiguous(), labels[few].contiguous()))
-        part = likelihood(logits, labels, alpha)
-        total = [a + b for a, b in zip(total, part, strict=True)]
-    if total[0] == 0:
+        total += likelihood_sums(logits, labels, alpha)  # read once, so that a GPU is not waited for at every slab
+    found = Likelihood(*total.tolist())
+    if found.pixels == 0:
         raise nothing_to_fit()
-    return Likelihood(*total)
+    return found
 
 
 def summed_nll(calibrator: Calibrator, cases: Iterable[StreamedCase]) -> tuple[float, int]:

@@ -116,17 +116,18 @@ class TemperatureTree(nn.Module):
         of_image = None if self.of_image is None else _learned(self.of_image)
         image = image if of_image is not None else None
         offset, of_logits = 1.0 + self.root_offset, _learned(self.of_logits)
-        if self._trains_on_cpu(logits, image):
+        if self._trains_alone(logits, image):
             inputs = logits if standardisation is None else standardised_log_probabilities(logits, *standardisation)
             return trained_root(inputs, image, of_logits, of_image, offset, least=least)
         return root_of_scores(logits, standardisation, image, of_logits, of_image, offset, least=least)
 
-    def _trains_on_cpu(self, logits: Logits, image: Image | None) -> bool:
-        """Return whether weights alone need gradients, in float32 on the CPU, where that is faster by itself."""
+    def _trains_alone(self, logits: Logits, image: Image | None) -> bool:
+        """Return whether weights alone need gradients, in float32, which is faster by itself."""
         weight = self.of_logits.weight
         if not (torch.is_grad_enabled() and weight.requires_grad and weight.dtype == torch.float32):
             return False
-        return engine_for(logits, image, weight.detach()) == "cpu" and not torch.is_autocast_enabled("cpu")
+        mixed = any(torch.is_autocast_enabled(device) for device in ("cpu", "cuda"))
+        return not mixed and engine_for(logits, image, weight.detach()) is not None
 
     def forward(
         self, logits: Logits, image: Image | None = None, *, standardisation: Standardisation | None = None

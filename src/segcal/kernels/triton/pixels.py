@@ -1,4 +1,4 @@
-"""Statistics of each pixel on CUDA, in one read and in float64."""
+"""Statistics of each pixel, and sums of the likelihood, on CUDA, in one launch and in float64."""
 
 from __future__ import annotations
 
@@ -104,3 +104,53 @@ def pixel_statistics(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Te
         labels.stride(0), WHOLE=classes <= TILE, BL=rows, BN=columns, num_warps=4,
     )  # fmt: skip
     return confidence, predicted, nll, brier, entropy
+
+
+@triton.jit
+def _likelihood(
+    z_ptr, label_ptr, alpha_ptr, out_ptr, L, N, zl, zn, yn, programs, BL: tl.constexpr, BN: tl.constexpr
+):  # fmt: skip
+    program = tl.program_id(0)
+    n = program.to(tl.int64) * BN + tl.arange(0, BN)
+    label = tl.load(label_ptr + n * yn, mask=n < N, other=-1).to(tl.int32)
+    alpha = tl.load(alpha_ptr)
+    top = tl.full([BN], float("-inf"), tl.float64)
+    for start in range(0, L, BL):
+        top = tl.maximum(top, tl.max(read_wide(z_ptr, start + tl.arange(0, BL), n, L, N, zl, zn), axis=0))
+    total, first = tl.zeros([BN], tl.float64), tl.zeros([BN], tl.float64)
+    second, mean = tl.zeros([BN], tl.float64), tl.zeros([BN], tl.float64)
+    truth = tl.zeros([BN], tl.float64)
+    known = label >= 0
+    origin = tl.where(known, top, 0.0)
+    for start in range(0, L, BL):
+        c = start + tl.arange(0, BL)
+        held = (c < L)[:, None] & known[None, :]
+        below = tl.where(held, read_wide(z_ptr, c, n, L, N, zl, zn) - origin[None, :], 0.0)
+        power = tl.where(held, tl.exp(alpha * below), 0.0)
+        total += tl.sum(power, axis=0)
+        first += tl.sum(power * below, axis=0)
+        second += tl.sum(power * below * below, axis=0)
+        mean += tl.sum(below, axis=0)
+        truth += tl.sum(tl.where(c[:, None] == label[None, :], below, 0.0), axis=0)
+    total = tl.where(known, total, 1.0)
+    average, mean = first / total, mean / L
+    curvature = tl.maximum(second / total - average * average, 0.0)
+    nll = tl.log(total) - alpha * truth
+    terms = (known.to(tl.float64), nll, average - truth, curvature, mean - truth, -truth)
+    for k in tl.static_range(6):
+        tl.store(out_ptr + k * programs + program, tl.sum(tl.where(known, terms[k], 0.0)))
+
+
+def likelihood_sums(logits: Tensor, labels: Tensor, alpha: float) -> Tensor:
+    """Twin of `segcal.functional.pixels.likelihood_sums`."""
+    if logits.dtype not in (*PRECISIONS, torch.float64) or not logits.numel():
+        return DECLINED
+    classes, pixels = logits.shape
+    rows, columns = tile_shape(classes)
+    programs = pieces(pixels, columns)
+    parts = torch.empty((6, programs), dtype=torch.float64, device=logits.device)
+    launch(
+        _likelihood, (programs,), logits, labels, torch.full_like(parts[0, :1], alpha), parts, classes, pixels,
+        *logits.stride(), labels.stride(0), programs, BL=rows, BN=columns, num_warps=4,
+    )  # fmt: skip
+    return parts.sum(dim=1)

@@ -21,7 +21,6 @@ from segcal.kernels.constants import SMALLEST_LOG_PROBABILITY
 from segcal.kernels.dispatch import DECLINED
 from segcal.kernels.triton.launching import PRECISIONS, launch, pieces
 from segcal.kernels.triton.nonfinite import flag, flag_nonfinite
-from segcal.kernels.triton.rows import RowProducts
 from segcal.kernels.triton.softmax import (
     HELD,
     impossible_logit,
@@ -316,14 +315,3 @@ def tree_root(
 ) -> Tensor:
     """Twin of `segcal.functional.tree.tree_root`, for weights in float32."""
     return root_of_scores(logits, None, image, of_logits, of_image, offset, least=least)
-
-
-def convolve(values: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Twin of `segcal.functional.tree.convolve`, with the gradients of weight and bias, for float32."""
-    learned = torch.is_grad_enabled() and values.requires_grad  # whose gradient is left to PyTorch
-    if weight.dtype != torch.float32 or values.dtype not in PRECISIONS or learned or not values.numel():
-        return DECLINED
-    if torch.is_autocast_enabled("cuda"):
-        return DECLINED
-    found: Tensor = RowProducts.apply(values.float(), weight, bias)
-    return found
