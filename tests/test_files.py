@@ -251,7 +251,7 @@ def dying(self, target):
         os._exit(9)
     calls.append(self)
     return rename(self, target)
-Path.rename = dying
+Path.rename = Path.replace = dying
 files.outputs.shutil.rmtree = lambda *_, **__: os._exit(9)
 with files.staged_folder({str(tmp_path / "out")!r}) as folder:
     (folder / files.MARKER).write_text("{{}}")
@@ -310,14 +310,14 @@ def test_a_staged_folder_may_be_staged_again(tmp_path: Path) -> None:
 
 def test_a_failed_publication_restores_the_old_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "out", "old")
-    rename = Path.rename
+    publish = Path.replace
 
     def failing(self: Path, target: Path) -> Path:
         if ".partial-" in self.name:
             raise OSError(28, "No space left on device")
-        return rename(self, target)
+        return publish(self, target)
 
-    monkeypatch.setattr(Path, "rename", failing)
+    monkeypatch.setattr(Path, "replace", failing)
     with pytest.raises(OSError, match="No space left"):
         write(tmp_path / "out", "new")
     assert everything(tmp_path) == {"out", "out/part", f"out/{MARKER}"}

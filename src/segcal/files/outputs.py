@@ -61,20 +61,8 @@ def staged_file(path: str | Path) -> Iterator[Path]:
         raise InputError(f"'{path}' is a folder, and a file is to be written there; choose another name")
     if target.exists():
         refuse_special(target)
-    with exclusive(target, "file"):
-        staging = temporary_name(target, "".join(target.suffixes))
-        try:
-            staging.touch(0o600, exist_ok=False)
-            yield staging
-            staging.chmod(0o666 & ~_umask())
-            if not _is_staged(target):
-                sync(staging)
-            staging.replace(target)
-            if not _is_staged(target):
-                sync(target.parent)
-        except BaseException:
-            staging.unlink(missing_ok=True)
-            raise
+    with exclusive(target, "file"), replacing(target, "".join(target.suffixes), is_folder=False) as staging:
+        yield staging
 
 
 @contextmanager
@@ -170,31 +158,30 @@ def sync(path: Path) -> None:
 
 
 @contextmanager
-def replacing(target: Path, suffix: str = "") -> Iterator[Path]:
-    """Yield a temporary folder that takes the place of `target` if the block succeeds."""
+def replacing(target: Path, suffix: str = "", *, is_folder: bool = True) -> Iterator[Path]:
+    """Yield a temporary folder or file that takes the place of `target` if the block succeeds."""
     staging = temporary_name(target, suffix)
     try:
-        staging.mkdir(0o700)
+        staging.mkdir(0o700) if is_folder else staging.touch(0o600, exist_ok=False)
         yield staging
-        staging.chmod(0o777 & ~_umask())
-        _replace_folder(staging, target)
+        staging.chmod((0o777 if is_folder else 0o666) & ~_umask())
+        _publish(staging, target)
     except BaseException:
-        shutil.rmtree(staging, ignore_errors=True)
+        _remove(staging)
         raise
 
 
-def _replace_folder(staging: Path, target: Path) -> None:
-    """Publish a folder: the old one aside, the new one into its place, then the old one away."""
+def _publish(staging: Path, target: Path) -> None:
+    """Publish a file in one step, or a folder: the old one aside, the new one into its place, then the old one away."""
     durable = not _is_staged(target)
     if durable:
-        for path in staging.rglob("*"):
+        for path in (*staging.rglob("*"), staging):
             sync(path)
-        sync(staging)
     aside = target.with_name(f".{target.name}.old-{secrets.token_hex(4)}")
     try:
-        if target.exists():
+        if staging.is_dir() and target.exists():
             target.rename(aside)
-        staging.rename(target)
+        staging.replace(target)
     except BaseException:
         if aside.exists() and not target.exists():
             aside.rename(target)
@@ -205,9 +192,9 @@ def _replace_folder(staging: Path, target: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Remove a folder with a temporary name, even if a signal asks the process to end meanwhile."""
+    """Remove a folder or file with a temporary name, even if a signal asks the process to end meanwhile."""
     if path.is_symlink() or path.is_file():
-        path.unlink()
+        path.unlink(missing_ok=True)
         return
     try:
         shutil.rmtree(path, ignore_errors=True)
@@ -229,10 +216,8 @@ def _collect_leftovers(target: Path) -> None:
     for path in [path for path in target.parent.iterdir() if pattern.fullmatch(path.name)]:
         if path.name.startswith(f".{target.name}.old-") and not target.exists():
             path.rename(target)
-        elif path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
         else:
-            path.unlink(missing_ok=True)
+            _remove(path)
 
 
 def _umask() -> int:
