@@ -172,7 +172,7 @@ def test_measurements_survive_an_output_that_cannot_be_written(data: Path, monke
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("segcal.cli.steps.save_portraits", failing)
+        patch.setattr("segcal.cli.results_view.save_portraits", failing)
         ended = run(*COMMANDS["evaluate"], "--out", "results")
     sentence = ended.stderr.splitlines()[-1]  # after a warning
     assert (ended.exit_code, "No space left" in sentence) == (2, True)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from segcal.cli.console import OUT, say_json, warn
+from segcal.cli.console import warn
 from segcal.cli.options import (
     DATA,
     Data,
@@ -51,16 +51,9 @@ def compare(
     Example: segcal compare DATA --methods ts,lts,isotonic --out results/
     """
     from segcal.calibrators.progress import fit_with_progress
+    from segcal.cli.results_view import check_outputs, presentation_of, protocol_of, save_results, show_results
     from segcal.cli.settings import chosen_settings
-    from segcal.cli.steps import (
-        check_outputs,
-        create_for,
-        open_at,
-        presentation_of,
-        protocol_of,
-        save_results,
-        validation_of,
-    )
+    from segcal.cli.steps import create_for, open_at, validation_of
     from segcal.engines import Run, engine_of
     from segcal.evaluation.compare import PAPER, check_cases, check_names, compare_folder
     from segcal.evaluation.methods import UNCALIBRATED
@@ -74,8 +67,10 @@ def compare(
     tested = open_at(data, folder_options, test_split, "test")
     check_outputs(tested, output_options, data, folder_options.labels)
     held_out = validation_of(data, folder_options, fit_options.validation, folder)
-    create = partial(create_for, folder=folder, logits_only=fit_options.logits_only, device=device)
-    calibrators = {name.upper(): create(name, settings=constructor) for name, (constructor, _) in chosen.items()}
+    calibrators = {
+        name.upper(): create_for(name, folder, constructor, logits_only=fit_options.logits_only, device=device)
+        for name, (constructor, _) in chosen.items()
+    }
     presentation = presentation_of(reference_options, (UNCALIBRATED, *calibrators))
     protocol = protocol_of(folder, measure_options)
     with progress_of("checking") as progress:
@@ -95,7 +90,17 @@ def compare(
         compared = {UNCALIBRATED: None, **comparison.calibrators}
         comparison = _presented(comparison, presentation, compared, tested.path.resolve().name)
         save_results(comparison, tested, compared, output_options)
-    _print_comparison(comparison, measure_options.floor, output_options)
+    rows = comparison.records()
+    warnings = [f"{name}: {text}" for name, c in comparison.calibrators.items() for text in c.fit_report_.warnings]
+    failures = [f"{name} could not be fitted: {fit.failure}" for name, fit in comparison.fits.items() if fit.failure]
+    show_results(
+        comparison.results,
+        output_options,
+        floor=measure_options.floor,
+        warnings=(*warnings, *failures),
+        further={"methods": rows},
+        below=_cost_table(rows),
+    )
 
 
 def _presented(comparison: Comparison, shown: Presentation, compared: Collection[str], dataset: str) -> Comparison:
@@ -106,32 +111,13 @@ def _presented(comparison: Comparison, shown: Presentation, compared: Collection
     return replace(comparison, results=comparison.results.presented(shown, dataset=dataset))
 
 
-def _print_comparison(comparison: Comparison, floor: bool, options: OutputOptions) -> None:
-    """Print ECE and NLL by region and, below, what each method costs and does to labels; or everything as JSON."""
-    from segcal.cli.results_view import print_summary, say_recommendation, say_rest, warn_of
-
-    results = comparison.results
-    warn_of(results)
-    warnings = [f"{name}: {text}" for name, c in comparison.calibrators.items() for text in c.fit_report_.warnings]
-    failures = [f"{name} could not be fitted: {fit.failure}" for name, fit in comparison.fits.items() if fit.failure]
-    for warning in (*warnings, *failures):
-        warn(warning)
-    if options.as_json:
-        say_json({**results.to_dict(), "methods": comparison.records()})
-        return
-    print_summary(results, floor=floor)
-    OUT.print(_cost_table(comparison))
-    say_recommendation(results)
-    say_rest(options)
-
-
-def _cost_table(comparison: Comparison) -> TextTable:
+def _cost_table(rows: Iterable[Mapping[str, Any]]) -> TextTable:
+    """Return what each method costs and does to labels."""
     from segcal.tables import TextTable
 
-    rows = [_cost_row(row) for row in comparison.records()]
     return TextTable(
         ("Method", "parameters", "fit, s", "memory, MB", "labels\nchanged", "accuracy,\npoints", "mIoU,\npoints"),
-        rows,
+        [_cost_row(row) for row in rows],
         title="Cost, and effect on labels",
         note="memory: growth of the resident memory of this process during the fit; kept: no label can change; "
         "accuracy, mIoU: change against UC, mean over images of All",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 
-from segcal.cli.console import say_json
 from segcal.cli.options import (
     Data,
     FolderOptions,
@@ -34,8 +33,8 @@ def evaluate(
 
     Example: segcal evaluate DATA --calibrators ts/ --reference TS --out results/ --page page.html
     """
-    from segcal.cli.results_view import print_summary, say_recommendation, say_rest, warn_of
-    from segcal.cli.steps import check_outputs, load_all, open_at, presentation_of, protocol_of, save_results
+    from segcal.cli.results_view import check_outputs, presentation_of, protocol_of, save_results, show_results
+    from segcal.cli.steps import load_all, open_at
     from segcal.engines import Run, engine_of
     from segcal.evaluation.methods import UNCALIBRATED
     from segcal.evaluation.run import evaluate_folder
@@ -55,10 +54,4 @@ def evaluate(
             return
         results = results.presented(presentation, dataset=folder.path.resolve().name)
         save_results(results, folder, compared, output_options)
-    warn_of(results)
-    if output_options.as_json:
-        say_json(results.to_dict())
-        return
-    print_summary(results, floor=measure_options.floor)
-    say_recommendation(results)
-    say_rest(output_options)
+    show_results(results, output_options, floor=measure_options.floor)

@@ -1,21 +1,30 @@
-"""Results on the screen: the paper's table, metrics over all pixels, segmentation quality, limits, warnings."""
+"""Results of a command: how they are measured, saved and shown on the screen, with warnings and the recommendation."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
-from segcal.cli.console import OUT, say, say_where, warn
-from segcal.cli.options import OutputOptions, ReferenceOptions
+from segcal.calibrators import Calibrator
+from segcal.cli.console import OUT, say, say_json, say_where, warn
+from segcal.cli.options import MeasureOptions, OutputOptions, ReferenceOptions
+from segcal.data.folders.folder import Folder
+from segcal.evaluation.compare import Comparison
 from segcal.evaluation.limits import limits_table
+from segcal.evaluation.portraits import choose_cases, make_portraits, save_portraits
+from segcal.evaluation.protocol import Protocol
 from segcal.evaluation.recommendation import recommend
 from segcal.evaluation.results import Results
+from segcal.files import check_output_file, check_output_folder, staged_folder
 from segcal.functional.catalogue import CATALOGUE
+from segcal.progress import Tracked, progress_of
 from segcal.regions import region_title
-from segcal.tables import PaperTable, TextTable
+from segcal.report import write_page
+from segcal.tables import PaperTable, Presentation, TextTable
 from segcal.tables.numbers import with_interval
 from segcal.text import counted
 
@@ -31,17 +40,89 @@ def load_presented(folder: Path, options: ReferenceOptions) -> Results:
     return found.presented(found.presentation.with_changes(options.reference, options.test, options.average))
 
 
-def warn_of(results: Results) -> None:
-    """Print the warnings of an evaluation on standard error."""
-    for warning in results.settings["warnings"]:
+def protocol_of(folder: Folder, options: MeasureOptions) -> Protocol:
+    """Return how a folder is measured; raise now if an option is wrong, not after an hour of fitting."""
+    return Protocol(
+        **{**vars(options), "patch_sizes": options.patch_sizes or ()},
+        num_classes=folder.num_classes,
+        activation=folder.activation,
+        ignore_index=folder.ignore_index,
+        background=folder.background,
+        class_names=folder.class_names,
+    )
+
+
+def check_outputs(folder: Folder, options: OutputOptions, *inputs: Path | None) -> None:
+    """Raise now, rather than after measuring, if folder or page must not be written or a case does not exist."""
+    check_output_folder(options.out, "results", *inputs)
+    check_output_file(options.page, (".html", ".htm"), *inputs)
+    for name in options.cases or ():
+        folder.find(name)
+
+
+def presentation_of(options: ReferenceOptions, methods: Sequence[str]) -> Presentation:
+    """Return how results are shown; raise now if the reference is none of the methods, not after an hour of work."""
+    return Presentation().with_changes(options.reference, options.test, options.average).checked(methods)
+
+
+def save_results(
+    found: Results | Comparison, folder: Folder, calibrators: Mapping[str, Calibrator | None], options: OutputOptions
+) -> None:
+    """Save results with portraits of the chosen cases, and write their page, where either is wanted."""
+    if options.out is None and options.page is None:
+        return
+    results = found.results if isinstance(found, Comparison) else found
+    cases = options.cases or ()
+    chosen = folder.subset(choose_cases(results, cases))
+    with progress_of("drawing cases") as progress:
+        portraits = make_portraits(Tracked(chosen, progress), calibrators, results, cases)
+    if options.out is not None:
+        with staged_folder(options.out) as folder_out:  # rows and portraits appear together
+            found.save(folder_out)
+            save_portraits(portraits, folder_out)
+    if options.page is not None:
+        write_page(results, options.page, portraits)
+
+
+def show_results(
+    results: Results,
+    options: OutputOptions,
+    *,
+    floor: bool,
+    warnings: Iterable[str] = (),
+    further: Mapping[str, Any] | None = None,
+    below: TextTable | None = None,
+) -> None:
+    """Print warnings, ECE and NLL by region, the recommendation, and where the rest is; or everything as JSON.
+
+    Args:
+        results: What was measured.
+        options: Options of the output.
+        floor: Whether to show the scores of perfect calibration.
+        warnings: Further warnings.
+        further: Further entries of the JSON.
+        below: Table shown below the others.
+    """
+    for warning in (*results.settings["warnings"], *warnings):
         warn(warning)
-
-
-def print_summary(results: Results, *, floor: bool) -> None:
-    """Print ECE and NLL by region, and what was measured because it was asked for."""
+    if options.as_json:
+        say_json({**results.to_dict(), **(further or {})})
+        return
     _print_paper(results, results.table(floor=floor).only(*_SHOWN))
     chosen = dict.fromkeys((results.baseline, recommend(results).method))
     _print_further(results, [*chosen], _MOST_STRUCTURES)
+    if below is not None:
+        OUT.print(below)
+    if len(results.methods) > 1:
+        say(str(recommend(results)))
+    say_where(options.out, options.page)
+    if options.out is not None:
+        say(f"all metrics: segcal table {options.out}", style="dim", soft_wrap=True)
+    elif options.page is None:
+        say(
+            "all metrics: save them with --out FOLDER, show them with --page FILE, or print them with --json",
+            style="dim",
+        )
 
 
 def print_all(results: Results, table: PaperTable) -> None:
@@ -51,24 +132,6 @@ def print_all(results: Results, table: PaperTable) -> None:
     if results.channels:
         _print_below(_channel_table(results))
     _print_further(results, results.methods)
-
-
-def say_recommendation(results: Results) -> None:
-    """Report which method the results recommend, where one was compared with the baseline."""
-    if len(results.methods) > 1:
-        say(str(recommend(results)))
-
-
-def say_rest(options: OutputOptions) -> None:
-    """Report where results were written, and how to see all of them."""
-    say_where(options.out, options.page)
-    if options.out is not None:
-        say(f"all metrics: segcal table {options.out}", style="dim", soft_wrap=True)
-    elif options.page is None:
-        say(
-            "all metrics: save them with --out FOLDER, show them with --page FILE, or print them with --json",
-            style="dim",
-        )
 
 
 def print_limits(frame: pd.DataFrame) -> None:

@@ -1,4 +1,4 @@
-"""Steps that several commands share once they run: open a folder, build a calibrator, save and show results."""
+"""Steps that several commands share once they run: open a folder, build a calibrator, load several."""
 
 from __future__ import annotations
 
@@ -9,16 +9,8 @@ from typing import Any
 import torch
 
 from segcal.calibrators import Calibrator, create, load
-from segcal.cli.options import FolderOptions, MeasureOptions, OutputOptions, ReferenceOptions
+from segcal.cli.options import FolderOptions
 from segcal.data.folders.folder import Folder, open_folder
-from segcal.evaluation.compare import Comparison
-from segcal.evaluation.portraits import choose_cases, make_portraits, save_portraits
-from segcal.evaluation.protocol import Protocol
-from segcal.evaluation.results import Results
-from segcal.files import check_output_file, check_output_folder, staged_folder
-from segcal.progress import Tracked, progress_of
-from segcal.report import write_page
-from segcal.tables import Presentation
 from segcal.types import InputError
 
 
@@ -63,18 +55,6 @@ def create_for(
     return calibrator if "device" in calibrator.fit_settings else calibrator.to(device)
 
 
-def protocol_of(folder: Folder, options: MeasureOptions) -> Protocol:
-    """Return how a folder is measured; raise now if an option is wrong, not after an hour of fitting."""
-    return Protocol(
-        **{**vars(options), "patch_sizes": options.patch_sizes or ()},
-        num_classes=folder.num_classes,
-        activation=folder.activation,
-        ignore_index=folder.ignore_index,
-        background=folder.background,
-        class_names=folder.class_names,
-    )
-
-
 def load_all(paths: Sequence[Path]) -> dict[str, Calibrator]:
     """Return calibrators by method, or by folder where two have the same method."""
     loaded = [(path, load(path)) for path in paths]
@@ -85,35 +65,3 @@ def load_all(paths: Sequence[Path]) -> dict[str, Calibrator]:
     if len(set(names)) < len(names):
         raise InputError(f"calibrators must have different names, got {', '.join(names)}; rename a folder")
     return {name: calibrator for name, (_, calibrator) in zip(names, loaded, strict=True)}
-
-
-def check_outputs(folder: Folder, options: OutputOptions, *inputs: Path | None) -> None:
-    """Raise now, rather than after measuring, if folder or page must not be written or a case does not exist."""
-    check_output_folder(options.out, "results", *inputs)
-    check_output_file(options.page, (".html", ".htm"), *inputs)
-    for name in options.cases or ():
-        folder.find(name)
-
-
-def presentation_of(options: ReferenceOptions, methods: Sequence[str]) -> Presentation:
-    """Return how results are shown; raise now if the reference is none of the methods, not after an hour of work."""
-    return Presentation().with_changes(options.reference, options.test, options.average).checked(methods)
-
-
-def save_results(
-    found: Results | Comparison, folder: Folder, calibrators: Mapping[str, Calibrator | None], options: OutputOptions
-) -> None:
-    """Save results with portraits of the chosen cases, and write their page, where either is wanted."""
-    if options.out is None and options.page is None:
-        return
-    results = found.results if isinstance(found, Comparison) else found
-    cases = options.cases or ()
-    chosen = folder.subset(choose_cases(results, cases))
-    with progress_of("drawing cases") as progress:
-        portraits = make_portraits(Tracked(chosen, progress), calibrators, results, cases)
-    if options.out is not None:
-        with staged_folder(options.out) as folder_out:  # rows and portraits appear together
-            found.save(folder_out)
-            save_portraits(portraits, folder_out)
-    if options.page is not None:
-        write_page(results, options.page, portraits)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from segcal.cli.console import say_json, say_where
+from segcal.cli.console import say_json, say_where, warn
 from segcal.cli.options import OUTPUT, AsJson, ReferenceOptions, ResultsFolder, option
 
 
@@ -22,7 +22,7 @@ def table(
 
     Example: segcal table results/ --reference LTS --out table.tex
     """
-    from segcal.cli.results_view import load_presented, print_all, warn_of
+    from segcal.cli.results_view import load_presented, print_all
     from segcal.files import check_output_file
 
     check_output_file(out, (), results)
@@ -30,7 +30,8 @@ def table(
     shown = found.table(floor=floor)
     if out is not None:
         found.export(out, floor=floor)
-    warn_of(found)
+    for warning in found.settings["warnings"]:
+        warn(warning)
     if as_json:
         say_json(found.to_dict())
         return
