@@ -55,12 +55,11 @@ def mixed(
     nodes: Float[Tensor, "B K *S"], leaf: Float[Tensor, "B 1 *S"] | None, offset: float, least: float | None
 ) -> Float[Tensor, "B 1 *S"]:
     """Return the root from leaves v1 to v4, gates c5 to c7 and, with the leaf of the image, c8."""
-    v1, v2, v3, v4 = nodes[:, :4].unbind(1)
-    gates = torch.sigmoid(nodes[:, 4:])
-    left, right = torch.lerp(v2, v1, gates[:, 0]), torch.lerp(v4, v3, gates[:, 1])
-    value = torch.lerp(right, left, gates[:, 2])
+    v1, v2, v3, v4, *c = nodes.unbind(1)  # at once, so that their gradients are joined in one pass
+    left, right = torch.lerp(v2, v1, torch.sigmoid(c[0])), torch.lerp(v4, v3, torch.sigmoid(c[1]))
+    value = torch.lerp(right, left, torch.sigmoid(c[2]))
     if leaf is not None:
-        value = torch.lerp(value, leaf[:, 0], gates[:, 3])
+        value = torch.lerp(value, leaf[:, 0], torch.sigmoid(c[3]))
     # gates mix with weights that sum to 1, so the offset of every leaf can be added once, here
     root = value.unsqueeze(1) + offset
     return root if least is None else F.relu(root) + least
