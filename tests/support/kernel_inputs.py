@@ -158,6 +158,12 @@ def of_batches(scene: Scene) -> list[Call]:
     ]
 
 
+def of_regions(scene: Scene) -> list[Call]:
+    """Several regions, one of them empty, with edges that are known and with percentiles."""
+    edges, regions = halves(scene), [scene.index, scene.index[:0], scene.index[::3]]
+    return [call(regions, scene.pixels, edges[0], known, scene.classes) for known in (None, edges[1])]
+
+
 def of_standardising(scene: Scene) -> list[Call]:
     mean, deviation = scene.numbers(scene.classes).float(), 0.5 + scene.numbers(scene.classes).abs().float()
     impossible = scene.moderate.clone()
@@ -231,8 +237,8 @@ INPUTS: dict[str, tuple[Callable[[Scene], Call | list[Call]], dict[str, float]]]
     ),
     "counting.count_cells": (lambda s: call(s.index, *s.pixels[:3], *tables(s.classes, CELLS)), CLOSE),
     "counting.add_unchecked_batch": (of_batches, CLOSE),
+    "counting.measure": (of_regions, CLOSE),
     "counting.percentile_edges": (lambda s: call(s.pixels[0], s.index, 7), {"rtol": 0, "atol": 0}),
-    "counting.region_sums": (lambda s: call(s.index, *s.pixels[2:], s.classes), CLOSE),
     "division.scaled_logits": (of_divisions, {"rtol": 1e-6, "atol": 1e-6}),
     "division.scaled_probabilities": (of_divisions, SINGLE),
     "log_linear.loss_sums": (of_loss, {"rtol": 1e-9, "atol": 1e-8}),

@@ -81,6 +81,7 @@ def count_between(
     return count, hit, total
 
 
+@accelerated
 def measure(
     regions: Sequence[Int64[Tensor, " _"]],
     pixels: Sequence[Num[Tensor, " N"]],
@@ -106,23 +107,9 @@ def measure(
     for index in regions:
         own = percentile_edges(confidence, index, edges.shape[0] - 1) if adaptive is None else adaptive
         tables = count_between(torch.stack([edges, own]), index, confidence, predicted, labels, num_classes)
-        found.append((*tables, *region_sums(index, labels, nll, brier, entropy, num_classes)))
-    count, hit, total, support, totals = (torch.stack(parts) for parts in zip(*found, strict=True))
-    return count, hit, total, support, totals
-
-
-@accelerated
-def region_sums(
-    index: Int64[Tensor, " K"],
-    labels: Int64[Tensor, " N"],
-    nll: Float64[Tensor, " N"],
-    brier: Float64[Tensor, " N"],
-    entropy: Float64[Tensor, " N"],
-    num_classes: int,
-) -> tuple[Int64[Tensor, " L"], Float64[Tensor, "3"]]:
-    """Return the pixels of each true class, and the sums of NLL, Brier score and entropy."""
-    support = torch.bincount(labels[index], minlength=num_classes)
-    return support, torch.stack([values[index].sum() for values in (nll, brier, entropy)])
+        support = torch.bincount(labels[index], minlength=num_classes)
+        found.append((*tables, support, torch.stack([values[index].sum() for values in (nll, brier, entropy)])))
+    return tuple(torch.stack(parts) for parts in zip(*found, strict=True))  # type: ignore[return-value]
 
 
 def measure_batch(

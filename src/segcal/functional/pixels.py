@@ -76,8 +76,14 @@ def moved_labels(scores: Float[Tensor, "L N"], logits: Float[Tensor, "L N"]) -> 
 def relabel(labels: Shaped[Tensor, "*S"], ignored: Sequence[int], num_classes: int) -> tuple[Int64[Tensor, "*S"], int]:
     """Return labels as int64 with -1 for ignored ones, and the flat position of the first invalid label, or -1."""
     result = labels.to(torch.int64, copy=True)  # before the comparison: as uint8, -1 would be 255
+    if not result.numel():
+        return result, -1
+    low, high = (int(edge) for edge in result.aminmax())  # one pass, which mostly replaces all others
+    present = [label for label in ignored if low <= label <= high]
+    if not present and low >= 0 and high < num_classes:
+        return result, -1
     known = (result >= 0) & (result < num_classes)
-    for label in ignored:
+    for label in present:
         skip = result == label
         known |= skip
         result.masked_fill_(skip, -1)

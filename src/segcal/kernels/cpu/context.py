@@ -95,7 +95,7 @@ def _changes(predicted: Array) -> Array:
     """Return, as 1 and 0, the pixels that have a neighbour along an axis with another label."""
     near = np.zeros(predicted.shape, np.uint8)
     for axis in range(predicted.ndim):
-        labels, marks = (np.moveaxis(values, axis, 0) for values in (predicted, near))
+        labels, marks = (values.swapaxes(axis, 0) for values in (predicted, near))
         differs = labels[1:] != labels[:-1]
         marks[1:] |= differs
         marks[:-1] |= differs
@@ -113,10 +113,11 @@ def _free_boxes(near: Array) -> Array:
     level, wider = np.zeros((2, depth, height, width + gap), np.uint8)
     level[..., :width] = near
     free: Array = (1 + DOUBLINGS) - level
+    axes = [axis for axis in (2, 1, 0) if near.shape[axis] > 1]
     for doubling in range(DOUBLINGS):
         shift = 1 << doubling
-        for axis in (2, 1, 0):
-            here, there = (each.reshape(-1) if axis == 2 else np.moveaxis(each, axis, 0) for each in (level, wider))
+        for axis in axes:
+            here, there = (each.reshape(-1) if axis == 2 else each.swapaxes(axis, 0) for each in (level, wider))
             there[:shift] = here[:shift]
             np.bitwise_or(here[shift:], here[:-shift], out=there[shift:])
             there[:-shift] |= here[shift:]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from segcal.kernels.constants import CELLS
 from segcal.kernels.cpu.compiling import BLOCK, as_numpy, cell_of, compiled, summing
+from segcal.kernels.cpu.parallel import run_all
 from segcal.types import Array
 
 
@@ -252,11 +256,37 @@ def _count_labels(labels: Array, support: Array) -> None:
                 support[labels[i]] += 1
 
 
-def region_sums(
-    index: Tensor, labels: Tensor, nll: Tensor, brier: Tensor, entropy: Tensor, num_classes: int
-) -> tuple[Tensor, Tensor]:
-    """Twin of `segcal.functional.counting.region_sums`."""
-    support, totals = np.zeros(num_classes, np.int64), np.zeros(3)
-    fields = [as_numpy(values) for values in (index, labels, nll, brier, entropy)]
-    _sum(fields[0], fields[1], fields[2], fields[3], fields[4], support, totals)
-    return torch.from_numpy(support), torch.from_numpy(totals)
+@compiled
+def _measure(
+    index: Array, confidence: Array, predicted: Array, labels: Array, nll: Array, brier: Array, entropy: Array,
+    edges: Array, shares: Array, count: Array, hit: Array, total: Array, support: Array, sums: Array,
+) -> None:  # fmt: skip
+    """Measure one region; the equal-mass edges are found first if there are shares."""
+    if shares.shape[0]:
+        _percentiles(confidence, index, shares, edges[1])
+    _count_between(edges, index, confidence, predicted, labels, count, hit, total)
+    _sum(index, labels, nll, brier, entropy, support, sums)
+
+
+def measure(
+    regions: Sequence[Tensor], pixels: Sequence[Tensor], edges: Tensor, adaptive: Tensor | None, num_classes: int
+) -> tuple[Tensor, ...]:
+    """Twin of `segcal.functional.counting.measure`, a region at a time on each thread."""
+    many, bins = len(regions), len(edges) - 1
+    both = np.tile(as_numpy(edges), (many, 2, 1))
+    if adaptive is not None:
+        both[:, 1] = as_numpy(adaptive)
+    shares = _shares(bins) if adaptive is None else np.empty(0)
+    kinds = np.int64, np.int64, np.float64
+    tables = [np.zeros((many, 2, num_classes * bins), kind) for kind in kinds]
+    tables += [np.zeros((many, num_classes), np.int64), np.zeros((many, 3))]
+    fields = [as_numpy(values) for values in pixels]
+    kernel: Callable[..., None] = _measure
+    run_all(
+        [
+            partial(kernel, as_numpy(index), *fields, both[g], shares, *(table[g] for table in tables))
+            for g, index in enumerate(regions)
+        ]
+    )
+    *histograms, support, sums = (torch.from_numpy(table) for table in tables)
+    return *(table.view(many, 2, num_classes, bins) for table in histograms), support, sums
