@@ -16,8 +16,9 @@ from segcal.calibrators import Calibrator, ContextualTemperatureScaling, create
 from segcal.integrations.calibrated_model import CalibratedModel
 from segcal.integrations.export import export_onnx, export_torch
 from segcal.text import CalibrationWarning
-from segcal.types import Case, InputError
-from support.scenes import noisy, simulated
+from segcal.types import InputError
+from support.fits import pool_of_passes
+from support.scenes import noisy, several_passes, simulated
 
 onnxruntime = pytest.importorskip("onnxruntime")
 for package in ("onnx", "onnxscript"):
@@ -273,14 +274,7 @@ def test_torch_export_of_a_whole_model() -> None:
 
 @pytest.mark.parametrize("export", [export_onnx, export_torch])
 def test_a_pool_is_exported_with_its_passes(export: Any, tmp_path: Path) -> None:
-    random = np.random.default_rng(0)
-    cases = []
-    for number in range(6):
-        labels = np.kron(random.integers(0, 3, (4, 4)), np.ones((6, 6), int)).astype(np.uint8)
-        members = 4.0 * np.eye(3)[labels].transpose(2, 0, 1) + 3 * random.normal(size=(3, 3, 24, 24))
-        cases.append(Case(f"c{number}", members[0].astype(np.float32), labels, passes=members[1:].astype(np.float32)))
-    pool = create("pool", 3).fit(cases)
-    assert pool.uses_passes
+    pool, case = pool_of_passes(), several_passes(1, seed=1)[0]
     path = tmp_path / ("pool.onnx" if export is export_onnx else "pool.pt2")
     assert export(pool, path) < 1e-4
     with pytest.raises(InputError, match="exported without its network"):
@@ -288,7 +282,7 @@ def test_a_pool_is_exported_with_its_passes(export: Any, tmp_path: Path) -> None
     if export is export_onnx:
         session = onnxruntime.InferenceSession(str(path))
         assert [given.name for given in session.get_inputs()] == ["logits", "passes"]
-        logits, passes = np.asarray(cases[0].logits)[None], np.asarray(cases[0].passes)[None]
+        logits, passes = np.asarray(case.logits)[None], np.asarray(case.passes)[None]
         (found,) = session.run(None, {"logits": logits, "passes": passes})
         expected = pool.predict_proba(torch.from_numpy(logits), passes=torch.from_numpy(passes)).numpy()
         np.testing.assert_allclose(found, expected, atol=1e-4)
