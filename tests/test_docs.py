@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from segcal import calibrators, create, methods
+from support import commands
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -60,9 +61,17 @@ def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.Monke
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 
 
+def in_this_process(words: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+    """Run `python -m segcal ...` without starting Python, as the tests of commands do."""
+    assert words[:3] == [sys.executable, "-m", "segcal"]
+    done = commands.run(*words[3:])
+    return subprocess.CompletedProcess(words, done.exit_code, done.stdout, done.stderr)
+
+
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=name_of)
 def test_notebooks_run(notebook: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(subprocess, "run", in_this_process)
     monkeypatch.setattr(calibrators, "_METHODS", dict(calibrators._METHODS))
     cells = [cell for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
     assert all(not cell["outputs"] for cell in cells)  # outputs are not committed
