@@ -21,7 +21,7 @@ from segcal.report.sections.further import surfaces
 from segcal.report.sections.how import how
 from segcal.report.sections.summary import summary
 from segcal.report.view import View, shared_content
-from segcal.tables.summaries import class_errors
+from segcal.tables import class_errors
 from segcal.types import InputError
 
 

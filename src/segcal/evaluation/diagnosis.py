@@ -14,9 +14,8 @@ from torch import Tensor
 
 from segcal.calibrators import TemperatureScaling
 from segcal.cases import CaseStream, StreamedCase
-from segcal.evaluation.doubts import background_note, majority_class
 from segcal.evaluation.methods import ExclusiveHead, heads_of
-from segcal.evaluation.protocol import Protocol
+from segcal.evaluation.protocol import Protocol, background_note, majority_class
 from segcal.functional.temperature import (
     Likelihood,
     State,

@@ -14,7 +14,6 @@ import pandas as pd
 from segcal.calibrators import method_titles
 from segcal.evaluation.limits import limits_table
 from segcal.evaluation.protocol import Protocol
-from segcal.evaluation.quality import mean_quality
 from segcal.evaluation.saved import TABLES, check_settings, read_tables, table_records, write_table
 from segcal.files import MARKER, read_json, signed_file, staged_folder, write_json
 from segcal.files.guards import list_files, listed_files
@@ -29,6 +28,7 @@ from segcal.tables import (
     image_means,
     latex_table,
     markdown_table,
+    mean_quality,
     paper_table,
     structure_table,
     summary,

@@ -39,7 +39,7 @@ class Table(NamedTuple):
     key: tuple[str, ...]
     aligned: bool = True
 
-    def frame(self, rows: Sequence[tuple[Any, ...]]) -> pd.DataFrame:
+    def frame(self, rows: Sequence[Sequence[Any]]) -> pd.DataFrame:
         """Return rows with the names of the columns."""
         return pd.DataFrame(rows, columns=list(self.columns))
 

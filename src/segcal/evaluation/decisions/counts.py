@@ -15,8 +15,8 @@ from jaxtyping import Float64, Int64, Shaped
 from torch import Tensor
 
 from segcal.cases import StreamedCase
+from segcal.evaluation.measure import distance_unit
 from segcal.evaluation.methods import ExclusiveHead, Method, calibrated_slabs, stream_for
-from segcal.evaluation.quality import distance_unit
 from segcal.evidence import Evidence, Histogram, describe
 from segcal.evidence.cells import empty_cells
 from segcal.functional import counting

@@ -13,8 +13,7 @@ from segcal.cases import no_cases
 from segcal.evaluation.decisions.counts import Counts, decided_classes, thresholds
 from segcal.evaluation.decisions.model import TABLES, Decisions
 from segcal.evaluation.decisions.volumes import volume_tables
-from segcal.evaluation.doubts import leaks
-from segcal.evaluation.methods import ExclusiveHead, Method, check_methods, heads_of, stream_for
+from segcal.evaluation.methods import ExclusiveHead, Method, check_methods, heads_of, leaks, stream_for
 from segcal.evaluation.protocol import Protocol
 from segcal.functional.checks import ignored_labels
 from segcal.functional.conformal import controlled_index, fewest_units, group_means, left_out_indices
