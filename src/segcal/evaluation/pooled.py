@@ -9,8 +9,8 @@ from functools import partial
 import numpy as np
 import torch
 
-from segcal.evidence import Evidence, Form, Histogram, errors, read
-from segcal.evidence.cells import smooth_ece
+from segcal.evidence import Evidence, Form, Histogram, read, readings
+from segcal.evidence.histograms import merge_classes, smooth_ece
 from segcal.functional.catalogue import POOLED_METRICS, WITHOUT_INTERVAL
 from segcal.statistics import Drawing, weighted_ratio, weighted_sums
 from segcal.types import Array
@@ -85,9 +85,9 @@ def pooled_metrics(table: Array, cells: Histogram, class_cells: Histogram | None
 
     def noise(weights: Array) -> Array:
         own = evidence(weighted_sums(weights, table))
-        merged = _centred(errors.merge_classes(own.top), errors.merge_classes(total.top))
+        merged = _centred(merge_classes(own.top), merge_classes(total.top))
         static = _centred(own.static or own.top, total.static or total.top)
-        found = {"ece": errors.ece(merged), "mce": errors.mce(merged), "sce": errors.sce(static, form)}
+        found = {"ece": readings.ece(merged), "mce": readings.mce(merged), "sce": readings.sce(static, form)}
         unknown = torch.full_like(found["ece"], torch.nan)
         return torch.stack([found.get(name, unknown) for name in drawn], dim=-1).numpy()
 

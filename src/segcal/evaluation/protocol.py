@@ -92,7 +92,7 @@ class Protocol:
         ignore_index: Label, or labels, that belong to no region.
         background: Class outside the region *All*; None if there is none.
         bins: Number of confidence bins R.
-        form: Form of SCE and ACE: "tables", "equations" or "marginal" (see `segcal.evidence.errors`).
+        form: Form of SCE and ACE: "tables", "equations" or "marginal" (see `segcal.evidence.readings`).
         ace_edges: Pixels that the equal-mass bins of ACE divide equally: those of the "region" or of the "image".
         boundary_width: Width of *Boundary* on each side of a boundary, in pixels.
         boundary_ball: Measure that width in every direction instead of along the axes.
