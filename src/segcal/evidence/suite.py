@@ -231,7 +231,7 @@ class CalibrationSuite(Metric):
         """Return, for each region, a bound of the error of ACE (form `tables`) against exact equal-mass bins."""
         with self.sync_context(should_sync=self._to_sync, should_unsync=self._should_unsync):
             evidence = self._checked_evidence()
-            cells = evidence.histograms or evidence.static_cells or ()
+            cells = evidence.cells or evidence.static_cells or ()
             bounds = [float(equal_mass_error(Histogram(*own), bins=self.bins)) for own in zip(*cells, strict=True)]
         means = torch.tensor(bounds, dtype=torch.float64).view(self.channels, -1).mean(dim=0)
         return dict(zip(self.regions, means.tolist(), strict=True))
@@ -290,7 +290,7 @@ class CalibrationSuite(Metric):
         check_integers(labels)
         masks = self._given_masks(mask, labels)
         evidence = self._evidence(slice(None) if self.channels == 1 else rows)
-        totals = Totals(*evidence.top, evidence.support, evidence.sums, *(evidence.histograms or ()))
+        totals = Totals(*evidence.top, evidence.support, evidence.sums, *(evidence.cells or ()))
         add_unchecked_batch(
             logits, labels, masks, self._ignored, self._edges, totals, self.problems, self._update_count
         )
