@@ -291,16 +291,17 @@ class _Counter:
         for metric in METRICS:
             measured = list(zip(found[metric].tolist(), pixels, strict=True))
             yield from (("frame", region, metric, *own) for region, own in zip(shown, measured, strict=False))
-            at = len(self.indices.regions)
-            for size, patches in self.indices.patches.items() if self.indices.boxes else ():
-                each, at = measured[at : at + len(patches)], at + len(patches)
-                summarised = list(self._summarised(metric, each))
-                if size == self.protocol.patch_side:
-                    for k, (box, own) in enumerate(zip(self.indices.boxes, each, strict=True)):
-                        yield "patch_frame", k, " ".join(str(side.start) for side in box), metric, *own
-                    yield from (("frame", *row) for row in summarised)
-                if size in self.protocol.patch_sizes:
-                    yield from (("size_frame", size, *row) for row in summarised)
+            if not self.indices.boxes:
+                continue
+            at, summarised = len(self.indices.regions), dict[int, list[tuple[str, str, float, int]]]()
+            for k, (box, own) in enumerate(zip(self.indices.boxes, measured[at:], strict=False)):
+                yield "patch_frame", k, " ".join(str(side.start) for side in box), metric, *own
+            for size, patches in self.indices.patches.items():
+                summarised[size] = list(self._summarised(metric, measured[at : at + len(patches)]))
+                at += len(patches)
+            yield from (("frame", *row) for row in summarised[self.protocol.patch_side])
+            for size in dict.fromkeys(self.protocol.patch_sizes):
+                yield from (("size_frame", size, *row) for row in summarised[size])
         own_values = [self._own_values(region, probs, labels) for region in shown]
         for metric in self.evaluation.metrics:
             for region, values, count in zip(shown, own_values, pixels, strict=False):
@@ -349,10 +350,10 @@ class _Counter:
         for index, own in zip(self.indices.regions.values(), predicted, strict=True):
             if class_probs is None:
                 counting.count_cells(index, *pixels[:3], *self._table)
+                found.append(take_cells(self._table, own.nonzero().flatten().tolist()))
             else:
                 count_class_cells(class_probs, pixels.labels, index, self._table)
-            filled = range(len(own)) if class_probs is not None else own.nonzero().flatten().tolist()
-            found.append(take_cells(self._table, filled))
+                found.append(take_cells(self._table, range(len(own))))
         return join_cells(found, self.protocol.num_classes)
 
 

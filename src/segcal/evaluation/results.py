@@ -14,8 +14,8 @@ import pandas as pd
 from segcal.calibrators import method_titles
 from segcal.evaluation.limits import limits_table
 from segcal.evaluation.protocol import Protocol
-from segcal.evaluation.saved import TABLES, check_settings, read_tables, table_records, write_table
-from segcal.files import MARKER, read_json, signed_file, staged_folder, write_json
+from segcal.evaluation.saved import TABLES, check_settings, read_settings, read_tables, table_records, write_table
+from segcal.files import MARKER, signed_file, staged_folder, write_json
 from segcal.files.guards import list_files, listed_files
 from segcal.functional.catalogue import CALIBRATION, CATALOGUE, QUALITY
 from segcal.regions import in_table_order
@@ -340,12 +340,8 @@ class Results:
     @classmethod
     def _load(cls, folder: Path, parent: str | None = None) -> Self:
         """Read results, or those inside them: the floor or a channel."""
-        content = read_json(folder / MARKER)
-        if not isinstance(content, dict) or not isinstance(content.get("results"), dict):
-            raise InputError(f"'{folder}' holds no results; give one that 'segcal evaluate' or 'segcal compare' wrote")
-        version, settings = content.get("format"), content["results"]
-        if version != FORMAT:
-            raise InputError(f"the results in '{folder}' were saved by another version of segcal; evaluate again")
+        origin = "one that 'segcal evaluate' or 'segcal compare' wrote"
+        settings = read_settings(folder, "results", FORMAT, origin, "evaluate again")
         check_settings(settings, folder)
         names = settings.get("channels", [])
         if parent is not None and (len(names) > 1 or (parent == _FLOOR and settings.get("floor"))):

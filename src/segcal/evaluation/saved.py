@@ -17,7 +17,7 @@ import pandas as pd
 
 from segcal.calibrators.saving import FIT
 from segcal.evaluation.protocol import Protocol, ProtocolSettings
-from segcal.files import refuse_special
+from segcal.files import MARKER, read_json, refuse_special
 from segcal.files.guards import refuse_changed
 from segcal.files.reading import FLAG, NUMBER, TEXT, WHOLE, list_of, optional, problem, record, table_of
 from segcal.tables import Presentation
@@ -140,6 +140,16 @@ def table_records(rows: pd.DataFrame) -> list[dict[str, Any]]:
     """Return rows in values that JSON can hold; infinite and missing ones are None."""
     finite = rows.replace([np.inf, -np.inf], np.nan)
     return json.loads(finite.to_json(orient="records", double_precision=15))  # type: ignore[no-any-return]
+
+
+def read_settings(folder: Path, kind: str, version: int, origin: str, remedy: str) -> dict[str, Any]:
+    """Return the settings of saved results or decisions; raise unless the folder holds some of this version."""
+    content = read_json(folder / MARKER)
+    if not isinstance(content, dict) or not isinstance(content.get(kind), dict):
+        raise InputError(f"'{folder}' holds no {kind}; give {origin}")
+    if content.get("format") != version:
+        raise InputError(f"the {kind} in '{folder}' were saved by another version of segcal; {remedy}")
+    return dict(content[kind])
 
 
 def check_settings(settings: Mapping[str, Any], folder: Path) -> None:

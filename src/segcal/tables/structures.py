@@ -95,15 +95,13 @@ def mean_quality(frame: pd.DataFrame, column: str, names: Sequence[str]) -> pd.D
     structure that only the prediction or only the truth has counts with a Dice of 0; it has no distance, and
     `undefined` counts such pairs of case and structure.
     """
-    rows = []
-    for name in names:
-        own = frame[frame[column] == name]
-        for metric in SURFACES:
-            values = own[own.metric == metric]
-            by_case = values.groupby("case", sort=False)["value"].mean().dropna()
-            spread = (float(by_case.mean()), float(by_case.std(ddof=0)))
-            rows.append((name, metric, *spread, len(by_case), int(values["value"].isna().sum())))
-    return pd.DataFrame(rows, columns=[column, "metric", "mean", "std", "cases", "undefined"])
+    every = pd.MultiIndex.from_product([names, SURFACES], names=[column, "metric"])
+    by_case = frame.groupby([column, "metric", "case"], sort=False)["value"].mean().groupby(level=[0, 1])
+    found = pd.DataFrame({"mean": by_case.mean(), "std": by_case.std(ddof=0), "cases": by_case.count()})
+    found["undefined"] = frame["value"].isna().groupby([frame[column], frame["metric"]]).sum()
+    return (
+        found.reindex(every).fillna({"cases": 0, "undefined": 0}).astype({"cases": int, "undefined": int}).reset_index()
+    )
 
 
 def surface_table(

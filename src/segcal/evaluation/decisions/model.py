@@ -13,8 +13,8 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from segcal.evaluation.protocol import Protocol
-from segcal.evaluation.saved import Table, read_tables, table_records, write_table
-from segcal.files import MARKER, read_json, staged_folder, write_json
+from segcal.evaluation.saved import Table, read_settings, read_tables, table_records, write_table
+from segcal.files import MARKER, staged_folder, write_json
 from segcal.functional.probability import at_least_float32_dtype
 from segcal.tables import named_method
 from segcal.types import InputError, Probs
@@ -150,13 +150,9 @@ class Decisions:
     def load(cls, path: str | Path) -> Self:
         """Read saved decisions; raise unless they are as they were saved."""
         folder = Path(path)
-        content = read_json(folder / MARKER)
-        if not isinstance(content, dict) or not isinstance(content.get("decisions"), dict):
-            raise InputError(f"'{folder}' holds no decisions; give a folder that 'segcal decide --out' wrote")
-        if content.get("format") != FORMAT:
-            raise InputError(f"the decisions in '{folder}' were saved by another version of segcal; {_REMEDY}")
+        saved = read_settings(folder, "decisions", FORMAT, "a folder that 'segcal decide --out' wrote", _REMEDY)
         try:
-            settings = {name: content["decisions"][name] for name in _SETTINGS}
+            settings = {name: saved[name] for name in _SETTINGS}
             tables = read_tables(folder, TABLES, settings["methods"], _REMEDY)
             found = cls(**tables, settings=settings)
             found.protocol  # noqa: B018  (checks the settings)
