@@ -16,7 +16,6 @@ from segcal.calibrators import Calibrator
 from segcal.evaluation.case_evidence import CaseEvidence, Key, MethodEvidence
 from segcal.evaluation.measure import Evaluation
 from segcal.evaluation.methods import ExclusiveHead, different_backgrounds, leaks, shared_cases
-from segcal.evaluation.pooled import PooledMetrics, pooled_curves, pooled_metrics
 from segcal.evaluation.protocol import background_note, majority_class
 from segcal.evaluation.results import Results
 from segcal.evaluation.saved import TABLES
@@ -25,6 +24,7 @@ from segcal.evidence.histograms import add_cells, ece_by_bins, empty_cells
 from segcal.functional.checks import ignored_labels
 from segcal.statistics import Drawing, bootstrap_doubts
 from segcal.tables.numbers import number
+from segcal.tables.summaries import PooledMetrics, pooled_curves, pooled_metrics
 from segcal.text import warn_caller
 from segcal.types import Array, Case, InputError
 from segcal.version import __version__

@@ -17,7 +17,6 @@ from typing import Literal, NamedTuple
 import numpy as np
 import torch
 from jaxtyping import Float64, Int, Int64
-from scipy.fft import dct, idct
 from torch import Tensor
 
 from segcal.functional import counting
@@ -148,6 +147,8 @@ def smooth_ece(cells: Histogram) -> float:
     count, residual, place = _occupied(cells)
     if not count.size:
         return float("nan")
+    from scipy.fft import dct, idct  # noqa: PLC0415  slow to import
+
     waves = dct(_on_grid(residual / count.sum(), place), norm="ortho")
     decay = (np.pi * np.arange(_GRID)) ** 2 / 2
 
