@@ -35,11 +35,11 @@ from segcal.functional.arrays import to_tensor
 from segcal.functional.catalogue import HIGHER_IS_BETTER, METRICS, SURFACES
 from segcal.functional.checks import IGNORED, ignored_labels
 from segcal.functional.geometry import foreground
-from segcal.functional.masks import positions
+from segcal.functional.masks import positions, positions_in_box
 from segcal.functional.probability import probabilities
 from segcal.functional.random_labels import class_mass, draw_labels, generator_of
 from segcal.functional.surfaces import segmentation_quality
-from segcal.regions import PATCH_SIZE, Box, Region, box_index, chosen_regions, local_patch_size
+from segcal.regions import PATCH_SIZE, Box, Region, chosen_regions, local_patch_size
 from segcal.types import Array, Case, InputError
 
 LEAST_SHARE = 0.05
@@ -86,7 +86,9 @@ class RegionIndices:
         sizes = (protocol.patch_side, *protocol.patch_sizes) if local else ()
         boxes = {size: protocol.boxes(labelled, size) for size in sizes}
         least = 0.0 if protocol.patch_rule == "paper" else LEAST_SHARE
-        patches = {size: [_enough(box_index(box, inside), box, least) for box in own] for size, own in boxes.items()}
+        patches = {
+            size: [_enough(positions_in_box(inside, box), box, least) for box in own] for size, own in boxes.items()
+        }
         found = {name: positions(mask) for name, mask in masks.items()}
         return cls(labelled.labels[0], found, boxes.get(protocol.patch_side, []), patches)
 
@@ -393,7 +395,7 @@ def distance_unit(case: Case) -> str:
     return "pixels" if case.logits.ndim == 3 else "voxels"
 
 
-def _enough(pixels: Tensor, box: Box, least: float) -> Tensor:
-    """Return the pixels of a patch, or none of them if they are too few."""
-    size = math.prod(side.stop - side.start for side in box)
+def _patch(inside: Tensor, box: Box, least: float) -> Tensor:
+    """Return the pixels of a patch that lie inside, or none of them if they are too few."""
+    pixels, size = positions_in_box(inside, box), math.prod(side.stop - side.start for side in box)
     return pixels if len(pixels) >= least * size else pixels[:0]

@@ -30,8 +30,8 @@ from segcal.evaluation.portraits.optimum import BOUNDS, local_optimum
 from segcal.evaluation.protocol import Protocol
 from segcal.evaluation.results import Results
 from segcal.evidence import Evidence, Pixels, PixelStore, describe
-from segcal.functional.masks import positions
-from segcal.regions import Box, box_index
+from segcal.functional.masks import positions, positions_in_box
+from segcal.regions import Box
 from segcal.types import Array, Case, InputError
 
 OTHER = 254
@@ -111,7 +111,7 @@ def _portrait(case: Case, why: str, calibrators: Mapping[str, Calibrator | None]
     labels, near, inside, boxes = labelled.labels, labelled.boundary, labelled.all[0], protocol.boxes(labelled)
     shape = tuple(int(length) for length in labels.shape[1:])
     shown = choose_patches(results, case.name) if boxes else []
-    regions = [positions(inside), *(box_index(boxes[k], inside) for k in shown)]
+    regions = [positions(inside), *(positions_in_box(inside, boxes[k]) for k in shown)]
     thinned = Thinning.of(shape)
     window = max(5, settings["patch_size"] // 3) | 1
     truth, inner = labels[0].numpy(), inside.numpy()
