@@ -21,31 +21,17 @@ from segcal.types import InputError, Probs
 from segcal.version import __version__
 
 FORMAT = 2
-_METHOD = {"method": str, "label": str}
-_CHANNEL = {"method": str, "channel": str, "unit": str}
-_GROUPS = {"images": int, "groups": int, "needed": int}
-_SHARES = dict.fromkeys(("risk", "threshold", "missed", "left_out", "precision", "size", "by_label"), float)
-_VOLUMES = dict.fromkeys(("expected", "low", "high", "true"), float)
+_GROUPS = "images:int groups:int needed:int"
+_SHARES = "risk:float threshold:float missed:float left_out:float precision:float size:float by_label:float"
+_AREAS = "aurc:float low:float high:float excess:float risk:float count:int"
 TABLES = {
-    "thresholds": Table("thresholds.csv", {**_METHOD, **_SHARES, **_GROUPS}, ("label",)),
+    "thresholds": Table("thresholds.csv", f"method label {_SHARES} {_GROUPS}", "label"),
     "curves": Table(
-        "curves.csv",
-        {**_CHANNEL, **dict.fromkeys(("coverage", "risk", "confidence"), float)},
-        ("channel", "unit", "coverage"),
+        "curves.csv", "method channel unit coverage:float risk:float confidence:float", "channel unit coverage"
     ),
-    "selective": Table(
-        "selective.csv",
-        {**_CHANNEL, **dict.fromkeys(("aurc", "low", "high", "excess", "risk"), float), "count": int},
-        ("channel", "unit"),
-    ),
-    "intervals": Table(
-        "intervals.csv", {**_METHOD, **dict.fromkeys(("level", "radius", "left_out"), float), **_GROUPS}, ("label",)
-    ),
-    "volumes": Table(
-        "volumes.csv",
-        {"case": str, **_METHOD, **_VOLUMES},
-        ("case", "label"),
-    ),
+    "selective": Table("selective.csv", f"method channel unit {_AREAS}", "channel unit"),
+    "intervals": Table("intervals.csv", f"method label level:float radius:float left_out:float {_GROUPS}", "label"),
+    "volumes": Table("volumes.csv", "case method label expected:float low:float high:float true:float", "case label"),
 }
 """Tables of decisions, by attribute."""
 _SETTINGS = (
