@@ -86,9 +86,7 @@ class RegionIndices:
         sizes = (protocol.patch_side, *protocol.patch_sizes) if local else ()
         boxes = {size: protocol.boxes(labelled, size) for size in sizes}
         least = 0.0 if protocol.patch_rule == "paper" else LEAST_SHARE
-        patches = {
-            size: [_enough(positions_in_box(inside, box), box, least) for box in own] for size, own in boxes.items()
-        }
+        patches = {size: [_patch(inside, box, least) for box in own] for size, own in boxes.items()}
         found = {name: positions(mask) for name, mask in masks.items()}
         return cls(labelled.labels[0], found, boxes.get(protocol.patch_side, []), patches)
 
