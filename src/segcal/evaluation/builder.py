@@ -240,8 +240,8 @@ class _HeadTables:
     @property
     def drawing(self) -> Drawing:
         """The bootstrap over cases or groups."""
-        protocol, groups = self.head.protocol, [case.group for case in self.builder.cases.values()]
-        return Drawing(list(self.builder.cases), groups, protocol.interval, protocol.repetitions, protocol.seed)
+        cases = self.builder.cases
+        return self.head.protocol.drawing(list(cases), [case.group for case in cases.values()])
 
     def _vectors(self, method: str, region: int) -> Array:
         key = self.key(method)

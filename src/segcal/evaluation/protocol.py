@@ -17,7 +17,7 @@ from segcal.cases import StreamedCase
 from segcal.evidence import Form
 from segcal.functional.checks import activation_of
 from segcal.regions import PATCH_SIZE, Box, LabelledCase, local_patches
-from segcal.statistics import IntervalKind
+from segcal.statistics import Drawing, IntervalKind
 from segcal.tables.numbers import percent
 from segcal.text import suggestion
 from segcal.types import (
@@ -190,6 +190,10 @@ class Protocol:
         """Names of the classes or channels, or of both classes of a single channel; their numbers by default."""
         names = self.class_names or tuple(str(k) for k in range(max(2, self.num_classes)))
         return (f"not {names[0]}", names[0]) if len(names) == 1 else tuple(names)
+
+    def drawing(self, cases: Sequence[str], groups: Sequence[str]) -> Drawing:
+        """Return the bootstrap over cases or their groups."""
+        return Drawing(cases, groups, self.interval, self.repetitions, self.seed)
 
     def labelled(self, case: StreamedCase) -> LabelledCase:
         """Return a case with its checked labels on the CPU, from which its regions are computed."""

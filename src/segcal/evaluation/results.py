@@ -376,10 +376,8 @@ class Results:
 
     def drawing(self) -> Drawing:
         """Return the bootstrap over the cases or their groups."""
-        cases = self.cases()
-        keys = {"kind": "interval", "repetitions": "repetitions", "seed": "seed"}
-        options = {name: self.settings[key] for name, key in keys.items() if key in self.settings}
-        return Drawing(cases["case"].tolist(), cases["group"].tolist(), **options)
+        cases = self.case_frame
+        return Protocol.of(self.settings).drawing(cases["case"].tolist(), cases["group"].tolist())
 
     def _samples(self) -> dict[tuple[str, str, str], Array]:
         """Return the values that each mean(std) of the paper's table is taken over."""
