@@ -14,7 +14,7 @@ from functools import cache, partial
 import numpy as np
 import torch
 
-from segcal.evidence import Histogram, errors
+from segcal.evidence import Histogram, readings
 from segcal.statistics import IntervalKind, bootstrap_intervals
 from segcal.types import Array
 
@@ -42,7 +42,7 @@ def statistics_of(weights: Array, images: Array) -> Array:
     pooled = Histogram(count.long(), hit.long(), confidence)
     each = np.abs(images[1] - images[2]).sum(axis=1) / images[0].sum(axis=1)
     mean = torch.from_numpy(weights @ each / weights.sum(axis=1))
-    numbers = (errors.ece(pooled), errors.mce(pooled), errors.accuracy(pooled), mean)
+    numbers = (readings.ece(pooled), readings.mce(pooled), readings.accuracy(pooled), mean)
     return torch.stack(numbers, dim=-1).numpy()
 
 

@@ -17,8 +17,8 @@ from segcal import CalibrationSuite
 from segcal.evidence import Evidence, describe, read
 from segcal.functional.checks import IGNORED, check_labels, check_logits
 from segcal.functional.geometry import boundary, foreground
-from segcal.functional.masks import positions
-from segcal.regions import box_index, local_patches
+from segcal.functional.masks import positions, positions_in_box
+from segcal.regions import local_patches
 
 CLASSES = 11
 
@@ -30,7 +30,7 @@ def suite_of_one_image(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
     near = boundary(truth, IGNORED)
     inside = foreground(truth, IGNORED, near=near)
     boxes = local_patches(truth.shape[1:], name="image")
-    regions = [positions(inside), positions(near), *(box_index(box, inside[0]) for box in boxes)]
+    regions = [positions(inside), positions(near), *(positions_in_box(inside[0], box) for box in boxes)]
     pixels = describe(logits[0], truth[0])
     return read(Evidence.of(pixels, regions, num_classes=CLASSES))
 

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segcal.functional.geometry import boundary, foreground, labelled
+from segcal.functional.masks import positions_in_box
 from segcal.regions import (
     REGIONS,
     LabelledCase,
-    box_index,
     chosen_regions,
     in_table_order,
     local_patch_size,
@@ -118,7 +118,7 @@ def test_the_positions_of_a_box_are_its_pixels(shape: tuple[int, ...], seed: int
     for box in local_patches(shape, name="a", size=7, count=2, seed=seed):
         inside = torch.from_numpy(image % 3 != 1)
         expected = [position for position in image[box].ravel().tolist() if position % 3 != 1]
-        assert box_index(box, inside).tolist() == expected
+        assert positions_in_box(inside, box).tolist() == expected
 
 
 def labelled_case(labels: torch.Tensor, **settings: int | None) -> LabelledCase:

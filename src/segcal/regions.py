@@ -16,11 +16,9 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from segcal.functional.checks import IGNORED
 from segcal.functional.geometry import boundary, foreground
-from segcal.functional.masks import positions_in_box
 from segcal.types import Case, InputError, Labels, Mask
 
 Box = tuple[slice, ...]
@@ -197,8 +195,3 @@ def _interval(length: int, size: int, margin: int, random: np.random.Generator) 
     first = min(margin, (length - size) // 2)
     start = int(random.integers(first, length - size - first, endpoint=True))
     return slice(start, start + size)
-
-
-def box_index(box: Box, inside: Mask) -> Tensor:
-    """Return the flat positions of the pixels of a box that lie inside a mask `[*S]`."""
-    return positions_in_box(inside, box)

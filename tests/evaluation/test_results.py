@@ -169,11 +169,6 @@ def test_damaged_tables_are_told(tmp_path: Path, damage: Any) -> None:
         Results.load(tmp_path / "results")
 
 
-def test_settings_are_plain_json(tmp_path: Path) -> None:
-    make().save(tmp_path / "results")
-    assert json.loads((tmp_path / "results" / "segcal.json").read_text())["results"]["num_classes"] == 3
-
-
 # --------------------------------------------------------------------------------------------------------------------
 # tests of significance, summaries, export
 

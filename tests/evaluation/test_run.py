@@ -141,6 +141,7 @@ def test_further_sizes_of_patches_are_as_if_measured_alone() -> None:
     study = both.patch_sizes()
     pd.testing.assert_frame_equal(pd.DataFrame(both.to_dict()["sizes"]), study)
     assert list(study) == ["case", "method", "size", "region", "metric", "value", "pixels"]
+    assert study["size"].unique().tolist() == sizes  # in the order asked for, although the second is the usual one
     for size in sizes:
         alone = segcal.evaluate(make_cases(), methods(), **{**PROTOCOL, "patch_size": size}).to_frame()
         alone = alone[alone.region.str.startswith("local")].reset_index(drop=True)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from segcal.evidence import Histogram
-from segcal.evidence.cells import _on_grid, add_cells, ece_by_bins, empty_cells, smooth_ece, take_cells
+from segcal.evidence.histograms import _on_grid, add_cells, ece_by_bins, empty_cells, smooth_ece, take_cells
 from segcal.functional import counting
 from segcal.kernels.constants import CELLS
 

@@ -11,7 +11,7 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from segcal.evidence import Evidence, Histogram, describe, errors, read
+from segcal.evidence import Evidence, Histogram, describe, read, readings
 from segcal.evidence.readings import FURTHER, debiased_ece, debiased_rms, further_readings
 
 NORMAL = NormalDist()
@@ -50,7 +50,7 @@ def test_debiased_errors_against_loops(bins: list[tuple[int, int, float]]) -> No
 @given(TABLES)
 def test_debiasing_never_adds(bins: list[tuple[int, int, float]]) -> None:
     table = histogram(bins)
-    assert float(debiased_ece(table)) <= float(errors.ece(table)) + 1e-12
+    assert float(debiased_ece(table)) <= float(readings.ece(table)) + 1e-12
 
 
 def test_debiased_squares_are_unbiased_to_the_last_digit() -> None:
@@ -76,7 +76,7 @@ def simulate(random: np.random.Generator, shift: float, many: int = 400, n: int 
 
 def test_debiased_ece_of_a_calibrated_network_is_zero_on_average(rng: np.random.Generator) -> None:
     table = simulate(rng, 0.0)
-    raw, debiased = errors.ece(table), debiased_ece(table)
+    raw, debiased = readings.ece(table), debiased_ece(table)
     assert raw.mean() > 0.02
     assert abs(debiased.mean()) < 4 * float(debiased.std()) / math.sqrt(400) + 1e-4
     assert abs(debiased.mean()) < raw.mean() / 20

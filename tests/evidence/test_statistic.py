@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from segcal.evidence import Evidence, Form, Histogram, Pixels, PixelStore, describe, errors, read
-from segcal.evidence.cells import CELLS, _edge_cells, empty_cells, equal_mass_bins, equal_mass_error
+from segcal.evidence import Evidence, Form, Histogram, Pixels, PixelStore, describe, read, readings
+from segcal.evidence.histograms import CELLS, _edge_cells, empty_cells, equal_mass_bins, equal_mass_error
 from segcal.evidence.statistic import count_class_cells
 from segcal.functional import counting
 from segcal.functional.catalogue import METRICS
@@ -157,8 +157,8 @@ def test_equal_mass_bins_by_hand() -> None:
     )
     found = Evidence.of(pixels, [index], num_classes=2, bins=2).adaptive()
     # gaps |1/2 - 0.65| and |1/2 - 0.85|
-    assert errors.ace(found).item() == pytest.approx((0.15 + 0.35) / 2)
-    assert errors.ace(found, "equations").item() == pytest.approx((0.15 + 0.35) / 4)
+    assert readings.ace(found).item() == pytest.approx((0.15 + 0.35) / 2)
+    assert readings.ace(found, "equations").item() == pytest.approx((0.15 + 0.35) / 4)
 
 
 @pytest.mark.parametrize(("classes", "cell"), [(1, 9), (2, 4), (5, 1), (10, 0)])
@@ -240,7 +240,7 @@ def test_joined_parts_are_the_whole() -> None:
 
 def test_the_curve_agrees_with_loops() -> None:
     logits, labels = SCENES["random"]
-    curve = errors.reliability_curve(measure((logits, labels)).top)
+    curve = readings.reliability_curve(measure((logits, labels)).top)
     _, predicted, confidence = references.confidences(logits.numpy())
     cells = references.fill(confidence, predicted == labels.numpy(), np.zeros(200), references.equal_edges(10))
     for j in range(10):
@@ -253,7 +253,7 @@ def test_the_curve_agrees_with_loops() -> None:
 
 @pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES)
 def test_the_class_table_agrees_with_loops(scene: Scene) -> None:
-    table = errors.class_table(measure(scene).top, measure(scene).support)
+    table = readings.class_table(measure(scene).top, measure(scene).support)
     for c, row in enumerate(references.class_table(*(part.numpy() for part in scene))):
         assert set(table) == set(row)
         for name, value in row.items():
@@ -286,7 +286,7 @@ def error_and_bound(pixels: Pixels, classes: int, bins: int) -> tuple[float, flo
         references.fill(values, predicted == pixels.labels.numpy(), predicted, edges), len(values)
     )
     cells = cells_of(pixels, classes)
-    found = errors.ace(equal_mass_bins(cells, bins=bins, form="tables")).item()
+    found = readings.ace(equal_mass_bins(cells, bins=bins, form="tables")).item()
     return abs(found - exact), equal_mass_error(cells, bins=bins).item()
 
 
@@ -360,7 +360,7 @@ def test_no_pixels_leave_no_error_and_no_bound() -> None:
     cells = cells_of(pixels_of([], 3), 3)
     adaptive = equal_mass_bins(cells, bins=10, form="tables")
     assert adaptive.pixels.sum() == 0
-    assert errors.ace(adaptive).isnan()
+    assert readings.ace(adaptive).isnan()
     assert equal_mass_error(cells, bins=10).isnan()
 
 
@@ -423,6 +423,6 @@ def test_reliability_curves_of_several_regions_by_hand() -> None:
         "pixels": [[2, 2], [0, 4]],
     }
     for region in (slice(None), 0, 1):
-        found = errors.reliability_curve(Histogram(pixels[region], hit[region], confidence[region]))
+        found = readings.reliability_curve(Histogram(pixels[region], hit[region], confidence[region]))
         for name, values in expected.items():
             np.testing.assert_allclose(found[name], np.array(values)[region])

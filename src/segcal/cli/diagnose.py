@@ -39,7 +39,7 @@ def diagnose(
     from segcal.cli.results_view import print_limits
     from segcal.cli.steps import open_at
     from segcal.engines import Run, engine_of, write_cases
-    from segcal.evaluation.folder_diagnosis import ExcessMaps, diagnose_folder, plain_diagnosis, save_diagnosis
+    from segcal.evaluation.diagnosis import ExcessMaps, diagnose_folder, plain_diagnosis, save_diagnosis
     from segcal.evaluation.limits import limits as limits_of
     from segcal.evaluation.methods import heads_of_folder
     from segcal.files import check_output_folder

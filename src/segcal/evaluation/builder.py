@@ -6,7 +6,6 @@ import platform
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from itertools import pairwise
 from typing import Any, Self
 
 import numpy as np
@@ -15,26 +14,26 @@ import torch
 
 from segcal.calibrators import Calibrator
 from segcal.evaluation.case_evidence import CaseEvidence, Key, MethodEvidence
-from segcal.evaluation.doubts import METRICS as METRICS_SHOWN
-from segcal.evaluation.doubts import background_scores, different_backgrounds, leaks, majority_class, shared_cases
 from segcal.evaluation.measure import Evaluation
-from segcal.evaluation.methods import ExclusiveHead
-from segcal.evaluation.pooled import PooledMetrics, pooled_curves, pooled_metrics
+from segcal.evaluation.methods import ExclusiveHead, different_backgrounds, leaks, shared_cases
+from segcal.evaluation.protocol import background_note, majority_class
 from segcal.evaluation.results import Results
 from segcal.evaluation.saved import TABLES
 from segcal.evidence import Evidence, Histogram
-from segcal.evidence.cells import add_cells, ece_by_bins, empty_cells
-from segcal.functional.catalogue import HIGHER_IS_BETTER, METRICS, SURFACES
+from segcal.evidence.histograms import add_cells, ece_by_bins, empty_cells
 from segcal.functional.checks import ignored_labels
 from segcal.statistics import Drawing, bootstrap_doubts
+from segcal.tables.numbers import number
+from segcal.tables.summaries import PooledMetrics, pooled_curves, pooled_metrics
 from segcal.text import warn_caller
 from segcal.types import Array, Case, InputError
 from segcal.version import __version__
 
-Row = tuple[Any, ...]
-
 BINS = range(5, 101)
 """Numbers of bins for which ECE is computed."""
+
+_WITHOUT_BACKGROUND = ("ece", "nll", "accuracy")
+"""Metrics that are saved as they are without a class that may be the background."""
 
 
 class ResultsBuilder:
@@ -73,14 +72,10 @@ class ResultsBuilder:
         """Return the fine histogram of a region `[L, 65536]` over all cases."""
         return self._cells[key, marginal].of(region)
 
-    def moved(self, method: str) -> int:
-        """Return how many predicted labels of *All* a method changed, in all channels together."""
-        return sum(own.moved for own in self._of(method))
-
-    def pixels(self, method: str) -> int:
-        """Return the number of pixels of *All*, in all channels together."""
-        place = self.evaluation.masked.index("all")
-        return sum(int(own.pixels[place]) for own in self._of(method))
+    def changed(self, method: str) -> float:
+        """Return the share of the pixels in *All* whose label a method changed, in all channels together."""
+        known = list(self._of(method))
+        return sum(own.moved for own in known) / max(sum(own.inside for own in known), 1)
 
     def results(self) -> Results:
         """Return the tables, and give the warnings about the cases and methods."""
@@ -102,9 +97,9 @@ class ResultsBuilder:
                 *bootstrap_doubts([case.group for case in self.cases.values()]),
             ],
         }
-        if (background := self._unnamed_background()) is not None:
-            about["unnamed_background"], scores = background
-            about["warnings"].append(background_scores(background[0], scores[about["baseline"]], about["baseline"]))
+        if (background := self._unnamed_background(about["baseline"])) is not None:
+            about["unnamed_background"], note = background
+            about["warnings"].append(note)
         results = self._joined(about)
         if not evaluation.protocol.floor:
             return results
@@ -118,27 +113,34 @@ class ResultsBuilder:
             if isinstance(calibrator, Calibrator) and report is not None:
                 plain = {key: value for key, value in asdict(report).items() if key not in ("names", "fingerprints")}
                 about = {"learned": calibrator.learned, "preserves_labels": calibrator.preserves_labels}
-                changed = {"changed": self.moved(name) / max(self.pixels(name), 1)}
-                found[name] = {**plain, **about, **changed, "shared_cases": shared_cases(calibrator, content)}
+                here = {"changed": self.changed(name), "shared_cases": shared_cases(calibrator, content)}
+                found[name] = {**plain, **about, **here}
         return found
 
-    def _unnamed_background(self) -> tuple[dict[str, Any], dict[str, dict[str, float]]] | None:
-        """Return what is known of a class that covers most of all cases, and the scores of every method with it.
+    def _unnamed_background(self, baseline: str) -> tuple[dict[str, Any], str] | None:
+        """Return what is known of a class that covers most of all cases, and a sentence about it.
 
         None if a background is named, or no class was left out.
         """
-        evaluation = self.evaluation
-        pixels = sum(own.volumes[1] for own in self._of(next(iter(evaluation.calibrators))))
-        if evaluation.majority is None or majority_class(np.asarray(pixels)) != evaluation.majority:
+        index, names = self.evaluation.majority, self.evaluation.protocol.names
+        if index is None:
             return None
-        tables, masked = _HeadTables(self, evaluation.heads[0], redrawn=False), evaluation.masked
-        inside, outside = (
-            {name: {key: tables.metrics(name, region).values[key] for key in METRICS_SHOWN} for name in tables.methods}
-            for region in (masked.index("all"), len(masked))
+        true = [[count for *_, count in own.rows["volume_frame"]] for own in self._of(baseline)]
+        pixels = np.sum(true, axis=0)
+        if majority_class(pixels) != index:
+            return None
+        tables, without = _HeadTables(self, self.evaluation.heads[0]), len(self.evaluation.masked)
+        found = {
+            method: {name: tables.metrics(method, without).values[name] for name in _WITHOUT_BACKGROUND}
+            for method in tables.methods
+        }
+        both, other = (
+            f"an ECE of {number('ece', values['ece'])} % and an NLL of {number('nll', values['nll'])}"
+            for values in (tables.metrics(baseline, self.evaluation.masked.index("all")).values, found[baseline])
         )
-        index, names = evaluation.majority, evaluation.protocol.names
-        fraction = float(pixels[index] / np.sum(pixels))
-        return {"class": index, "name": names[index], "fraction": fraction, "scores": outside}, inside
+        fraction, text = float(pixels[index] / pixels.sum()), f"{baseline} has {both} over all pixels and {other}"
+        about = {"class": index, "name": names[index], "fraction": fraction, "scores": found}
+        return about, background_note(index, names[index], fraction, text)
 
     def _of(self, method: str) -> Iterator[MethodEvidence]:
         """Yield the evidence of a method with true labels, of every case and channel."""
@@ -147,16 +149,21 @@ class ResultsBuilder:
 
     def _joined(self, about: Mapping[str, Any], *, redrawn: bool = False) -> Results:
         """Return the results of the one head, or the mean over several channels with the results of each."""
-        heads = self.evaluation.heads
-        names = [head.name for head in heads if head.channels]
-        tables = [_HeadTables(self, head, redrawn) for head in heads]
+        tables = [_HeadTables(self, head, redrawn) for head in self.evaluation.heads]
+        names = [own.head.name for own in tables if own.head.channels]
         each = [own.results({**about, "channels": names}) for own in tables]
         if len(each) == 1:
             return each[0]
-        channels = {
-            head.name: replace(own, settings={**own.settings, "channels": [], **_fits_of_channel(about, head)})
-            for head, own in zip(heads, each, strict=True)
-        }
+        channels = {}
+        for k, (name, own) in enumerate(zip(names, each, strict=True)):
+            settings = {**own.settings, "channels": []}
+            if "fits" in about:
+                fits = {
+                    method: {**fit, "details": fit["details"].get(f"channel {k}", {})}
+                    for method, fit in about["fits"].items()
+                }
+                settings["fits"] = fits
+            channels[name] = replace(own, settings=settings)
         whole = {"num_classes": len(names), "activation": self.evaluation.protocol.activation, "class_names": names}
         return _mean_over_channels(channels, tables, {**each[0].settings, **whole})
 
@@ -167,20 +174,19 @@ class _HeadTables:
 
     builder: ResultsBuilder
     head: ExclusiveHead
-    redrawn: bool
+    redrawn: bool = False
 
     def results(self, about: Mapping[str, Any]) -> Results:
         """Return the tables."""
-        evaluation, protocol = self.builder.evaluation, self.head.protocol
+        cases, protocol = self.builder.cases, self.head.protocol
         if self.redrawn:
             protocol = replace(protocol, floor=False, surfaces=False, limits=False)
-        rows = {name: list[Row]() for name in TABLES if name != "limits_frame"}
-        left_out = about.get("unnamed_background", {}).get("class", -1)  # no structure
-        for name, case in self.builder.cases.items():
-            rows["case_frame"].append((name, case.group))
+        rows = {name: list[Sequence[Any]]() for name in TABLES if name != "limits_frame"}
+        rows["case_frame"] = [(name, case.group) for name, case in cases.items()]
+        for name, case in cases.items():
             for method in self.methods:
-                for table, row in self._rows_of(case, method, left_out):
-                    rows[table].append((name, method, *row))
+                for table, own in case.methods[self.key(method)].rows.items():
+                    rows[table] += [(name, method, *row) for row in own]
         for table, row in self._pooled_rows():
             rows[table].append(row)
         settings = {
@@ -189,23 +195,24 @@ class _HeadTables:
             "class_names": list(protocol.names),
             "patch_sizes": sorted({row[2] for row in rows["size_frame"]}),
             "methods": list(self.methods),
-            "regions": list(evaluation.masked),
+            "regions": list(self.builder.evaluation.masked),
             "segcal": __version__,
             "date": datetime.now(UTC).date().isoformat(),
             "versions": {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__},
             **about,
         }
         if protocol.surfaces:
-            settings["surface_background"] = self._background_name(left_out)
-            settings["surface_unit"] = " or ".join(dict.fromkeys(case.unit for case in self.builder.cases.values()))
+            left_out = about.get("unnamed_background", {}).get("name", "")  # no structure
+            rows["surface_frame"] = [row for row in rows["surface_frame"] if row[2] != left_out]
+            settings["surface_background"] = left_out or self._background_name()
+            settings["surface_unit"] = " or ".join(dict.fromkeys(case.unit for case in cases.values()))
         measured = {"size_frame": bool(rows["size_frame"]), "surface_frame": protocol.surfaces}
         frames = {name: TABLES[name].frame(own) for name, own in rows.items() if measured.get(name, True)}
         return Results(settings=settings, redrawn=None, channels={}, **frames)
 
-    def _background_name(self, left_out: int) -> str:
+    def _background_name(self) -> str:
         """Return the class that no surface table has; "" for none."""
-        names, structures = self.head.protocol.names, self.head.structures
-        without = [names[k] for k in range(len(names)) if k == left_out or k not in structures]
+        without = [name for k, name in enumerate(self.head.protocol.names) if k not in self.head.structures]
         return "" if self.head.channels or not without else without[0]
 
     @property
@@ -233,53 +240,14 @@ class _HeadTables:
     @property
     def drawing(self) -> Drawing:
         """The bootstrap over cases or groups."""
-        protocol = self.head.protocol
-        return Drawing(list(self.builder.cases), self._groups, protocol.interval, protocol.repetitions, protocol.seed)
-
-    @property
-    def _groups(self) -> list[str]:
-        return [case.group for case in self.builder.cases.values()]
+        cases = self.builder.cases
+        return self.head.protocol.drawing(list(cases), [case.group for case in cases.values()])
 
     def _vectors(self, method: str, region: int) -> Array:
         key = self.key(method)
         return np.stack([case.methods[key].vectors[region] for case in self.builder.cases.values()])
 
-    def _rows_of(self, case: CaseEvidence, method: str, left_out: int) -> Iterator[tuple[str, Row]]:
-        """Yield the rows of one case and method, each with its table; the class `left_out` is no structure."""
-        evaluation, names, own = self.builder.evaluation, self.head.protocol.names, case.methods[self.key(method)]
-        pixels, starts = own.pixels.tolist(), np.cumsum([len(own.vectors), *case.patches.values()]).tolist()
-        patches = {side: slice(*ends) for side, ends in zip(case.patches, pairwise(starts), strict=True)}
-        for metric, values in zip((*METRICS, *evaluation.metrics), own.values.tolist(), strict=True):
-            measured = list(zip(values, pixels, strict=True))
-            for region, found in zip(evaluation.masked, measured, strict=False):  # perhaps one more than is shown
-                yield "frame", (region, metric, *found)
-            if metric in evaluation.metrics or not case.origins:
-                continue  # a function of a whole case is not called for each patch
-            first, *_ = patches.values()
-            for k, (place, found) in enumerate(zip(case.origins, measured[first], strict=True)):
-                yield "patch_frame", (k, " ".join(map(str, place)), metric, *found)
-            for row in self._summarised(metric, measured[first]):
-                yield "frame", row
-            for side in dict.fromkeys(self.head.protocol.patch_sizes):
-                for row in self._summarised(metric, measured[patches[side]]):
-                    yield "size_frame", (side, *row)
-        for label, mass, count in zip(names, *own.volumes.tolist(), strict=True):
-            yield "volume_frame", (label, mass, int(count))
-        for label, *values in own.surfaces.tolist():
-            for metric, value in zip(SURFACES if label != left_out else (), values, strict=False):
-                yield "surface_frame", (names[int(label)], metric, value)
-
-    def _summarised(self, metric: str, patches: Sequence[tuple[float, int]]) -> Iterator[tuple[str, str, float, int]]:
-        """Yield Local-Avg and Local-Max of one image: the mean patch and the worst, among those that hold pixels."""
-        held = [(value, size) for value, size in patches if size]
-        found: dict[str, tuple[float, int]] = dict.fromkeys(("local-avg", "local-max"), (np.nan, 0))
-        if held:
-            worst = min if metric in HIGHER_IS_BETTER else max
-            mean = float(np.mean([value for value, _ in held]))
-            found = {"local-avg": (mean, sum(size for _, size in held)), "local-max": worst(held)}
-        yield from ((region, metric, *found[region]) for region in self.builder.evaluation.local)
-
-    def _pooled_rows(self) -> Iterator[tuple[str, Row]]:
+    def _pooled_rows(self) -> Iterator[tuple[str, Sequence[Any]]]:
         """Yield metrics over all pixels of all cases, reliability diagrams, and ECE for other numbers of bins."""
         names, drawing = self.head.protocol.names, self.drawing
         for method in self.methods:
@@ -308,27 +276,28 @@ def _mean_over_channels(
     """
     names, whole = list(channels), list(channels.values())
     first, drawing = tables[0], tables[0].drawing
-    pooled, curves = list[Row](), list[Row]()
+    pooled, curves = list[Sequence[Any]](), list[Sequence[Any]]()
     for method in first.methods:
         for k, region in enumerate(first.builder.evaluation.masked):
             mean = PooledMetrics.mean([own.metrics(method, k) for own in tables])
             pooled += [(method, region, *row) for row in mean.rows(drawing)]
             by_channel = _side_by_side([own.top(method, k) for own in tables])
             curves += [(method, region, *row) for row in pooled_curves(by_channel, names, drawing=drawing)]
-    volumes = [results.volumes().query("label == @name") for name, results in channels.items()]
-    sizes = [results.size_frame for results in whole if results.size_frame is not None]
+    volumes = [results.volume_frame.query("label == @name") for name, results in channels.items()]
     surfaces = [results.surface_frame for results in whole if results.surface_frame is not None]
-    return Results(
-        mean_tables([results.frame for results in whole]),
-        mean_tables([results.patch_frame for results in whole]),
-        TABLES["pooled_frame"].frame(pooled),
-        settings,
-        case_frame=whole[0].case_frame,
+    averaged = ("frame", "patch_frame", "sensitivity_frame", "size_frame")
+    means: dict[str, Any] = {
+        name: None if getattr(whole[0], name) is None else mean_tables([getattr(own, name) for own in whole])
+        for name in averaged
+    }
+    return replace(
+        whole[0],
+        **means,
+        pooled_frame=TABLES["pooled_frame"].frame(pooled),
         curve_frame=TABLES["curve_frame"].frame(curves),
-        sensitivity_frame=mean_tables([own.sensitivity() for own in whole]),
         volume_frame=pd.concat(volumes, ignore_index=True),
-        size_frame=mean_tables(sizes) if sizes else None,
         surface_frame=pd.concat(surfaces, ignore_index=True) if surfaces else None,
+        settings=settings,
         channels=channels,
     )
 
@@ -352,11 +321,3 @@ def _with_floor(results: Results, redrawn: Results) -> Results:
     channels = {name: replace(own, redrawn=redrawn.channels[name]) for name, own in results.channels.items()}
     mean = replace(redrawn, settings={**redrawn.settings, "channels": []}, channels={})
     return replace(results, redrawn=mean, channels=channels)
-
-
-def _fits_of_channel(about: Mapping[str, Any], head: ExclusiveHead) -> dict[str, Any]:
-    """Return the fit reports of a sigmoid head with the details of one of its channels."""
-    if "fits" not in about:
-        return {}
-    details = f"channel {head.channel}"
-    return {"fits": {name: {**fit, "details": fit["details"].get(details, {})} for name, fit in about["fits"].items()}}

@@ -7,15 +7,18 @@ bits however the cases are divided between processes.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from safetensors.numpy import load, save
 
-from segcal.evidence.cells import OccupiedCells
+from segcal.evidence.histograms import OccupiedCells
 from segcal.types import Array
+
+Rows = Mapping[str, Sequence[Sequence[Any]]]
+"""Rows by the name of their table (`segcal.evaluation.saved.TABLES`), without the columns case and method."""
 
 
 class Key(NamedTuple):
@@ -31,28 +34,20 @@ class MethodEvidence:
     """The evidence of one method on one case.
 
     Attributes:
-        values: Every metric of every region and patch, Float64 `[K, G]`, then a user's own, NaN in patches.
-        pixels: Pixels of every region and patch, Int64 `[G]`.
+        rows: Rows of this case and method in the tables of results.
         vectors: Evidence of the regions, without the patches: Float64 `[M, E]` (`Evidence.to_vectors`).
-        volumes: Expected and true pixels of each class, Float64 `[2, L]`.
-        surfaces: Class and surface metrics of each structure, Float64 `[S, 7]`; no rows where they are not measured.
-        moved: Number of pixels of *All* whose predicted label differs from that of the uncalibrated scores.
+        inside: Number of pixels of *All*.
+        moved: Number of them whose predicted label differs from that of the uncalibrated scores.
         cells: Occupied cells of the fine histograms of the regions `[M, L, 65536]`; None once they are added up.
         class_cells: The same for the probability of every class, in the form `marginal`.
     """
 
-    values: Array
-    pixels: Array
+    rows: Rows
     vectors: Array
-    volumes: Array
-    surfaces: Array
+    inside: int
     moved: int = 0
     cells: OccupiedCells | None = None
     class_cells: OccupiedCells | None = None
-
-
-_ARRAYS = ("values", "pixels", "vectors", "volumes", "surfaces")
-_CELLS = ("cells", "class_cells")
 
 
 @dataclass(frozen=True)
@@ -65,8 +60,6 @@ class CaseEvidence:
         fingerprint: Hash of its content.
         doubt: Warning about its logits, "" for none.
         unit: Unit of its surface distances.
-        origins: Origins of its Local patches.
-        patches: Number of patches of each size, that of the Local regions first.
         methods: The evidence of each method.
     """
 
@@ -75,8 +68,6 @@ class CaseEvidence:
     fingerprint: str
     doubt: str
     unit: str
-    origins: tuple[tuple[int, ...], ...]
-    patches: Mapping[int, int]
     methods: Mapping[Key, MethodEvidence]
 
     def without_cells(self) -> CaseEvidence:
@@ -86,15 +77,14 @@ class CaseEvidence:
 
     def to_bytes(self) -> bytes:
         """Return the content of a safetensors file."""
-        arrays = dict[str, Array]()
-        for k, own in enumerate(self.methods.values()):
-            arrays |= {f"{k}.{name}": np.ascontiguousarray(getattr(own, name)) for name in _ARRAYS}  # `save` needs it
-            for kind in _CELLS:
-                if (cells := getattr(own, kind)) is not None:
+        arrays, methods = dict[str, Array](), list[Any]()
+        for k, (key, own) in enumerate(self.methods.items()):
+            arrays[f"{k}.vectors"] = np.ascontiguousarray(own.vectors)  # `save` needs it
+            for kind, cells in (("cells", own.cells), ("class_cells", own.class_cells)):
+                if cells is not None:
                     arrays |= {f"{k}.{kind}.{part}": _narrow(values) for part, values in cells._asdict().items()}
-        about = {**vars(self), "patches": [*self.patches.items()]}
-        about["methods"] = [[*key, own.moved] for key, own in self.methods.items()]
-        return save(arrays, {"about": json.dumps(about)})
+            methods.append([key, own.rows, own.inside, own.moved])
+        return save(arrays, {"about": json.dumps({**vars(self), "methods": methods})})
 
     @classmethod
     def from_bytes(cls, content: bytes) -> CaseEvidence:
@@ -102,17 +92,15 @@ class CaseEvidence:
         length = int.from_bytes(content[:8], "little")
         about = json.loads(json.loads(content[8 : 8 + length])["__metadata__"]["about"])
         arrays, methods = load(content), dict[Key, MethodEvidence]()
-        for k, (*key, moved) in enumerate(about["methods"]):
-            values, pixels, vectors, volumes, surfaces = (arrays[f"{k}.{name}"] for name in _ARRAYS)
+        for k, (key, rows, inside, moved) in enumerate(about["methods"]):
             cells, class_cells = (
                 OccupiedCells(*(arrays[f"{k}.{kind}.{part}"] for part in OccupiedCells._fields))
                 if f"{k}.{kind}.position" in arrays
                 else None
-                for kind in _CELLS
+                for kind in ("cells", "class_cells")
             )
-            methods[Key(*key)] = MethodEvidence(values, pixels, vectors, volumes, surfaces, moved, cells, class_cells)
-        about["origins"] = tuple(tuple(origin) for origin in about["origins"])
-        return cls(**about | {"patches": dict(about["patches"]), "methods": methods})
+            methods[Key(*key)] = MethodEvidence(rows, arrays[f"{k}.vectors"], inside, moved, cells, class_cells)
+        return cls(**{**about, "methods": methods})
 
 
 def _narrow(values: Array) -> Array:

@@ -217,9 +217,7 @@ def compared(fits: Mapping[str, Fit]) -> dict[str, Calibrator | None]:
 def comparison_of(fits: Mapping[str, Fit], builder: ResultsBuilder, cases: Iterable[Case]) -> Comparison:
     """Return the comparison of what was measured on the cases."""
     results = with_limits(builder.results(), cases, builder.evaluation.protocol)
-    pixels = builder.pixels(UNCALIBRATED)
-    changed = {name: builder.moved(name) / pixels if pixels else float("nan") for name in _fitted(fits)}
-    return Comparison(results, fits, changed)
+    return Comparison(results, fits, {name: builder.changed(name) for name in _fitted(fits)})
 
 
 def known_settings(calibrator: Calibrator, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache, partial
 from itertools import pairwise, product
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 import torch
+from PIL import Image
 from torch import Tensor
 
 from segcal.calibrators import TemperatureScaling
 from segcal.cases import CaseStream, StreamedCase
-from segcal.evaluation.doubts import background_note, majority_class
-from segcal.evaluation.methods import ExclusiveHead, heads_of
-from segcal.evaluation.protocol import Protocol
+from segcal.evaluation.methods import ExclusiveHead, heads_of, heads_of_folder
+from segcal.evaluation.protocol import Protocol, background_note, majority_class
+from segcal.files import MARKER, staged_folder, write_json
 from segcal.functional.temperature import (
     Likelihood,
     State,
@@ -28,6 +32,11 @@ from segcal.functional.temperature import (
 )
 from segcal.kernels.constants import LARGEST_TEMPERATURE, LEAST_TEMPERATURE
 from segcal.types import Array, Case, IgnoreIndex, Slab
+from segcal.version import __version__
+
+if TYPE_CHECKING:  # not needed for cases in memory
+    from segcal.data.folders.folder import Folder
+    from segcal.engines import Run
 
 _OVER, _UNDER, _EVEN, _IGNORED = (213, 94, 0), (0, 114, 178), (250, 250, 248), (128, 128, 128)
 _VARIES = 0.1  # standard deviation of log temperatures from which they are said to vary
@@ -121,8 +130,9 @@ class Diagnosis:
 
     def _judged(self) -> str:
         """Say in how many images it could be judged whether the temperature varies within them."""
-        count, many = _judged_count(self.images)
-        return f"judged in {count} of {many} image{'s' if many != 1 else ''}"
+        held = [image for image in self.images if image.pixels]
+        known = [image for image in held if image.spread is not None]
+        return f"judged in {len(known)} of {len(held)} image{'s' if len(held) != 1 else ''}"
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values, for JSON: a temperature that is 0 or infinite becomes None."""
@@ -163,26 +173,19 @@ def diagnosis_of(
     names, background = head.protocol.names, head.protocol.background
     temperature = partial(_best_temperature, cases, head.protocol, device)
     best = temperature(background)  # refuses cases without labelled pixels by name
-    weights = np.array([image.pixels for image in images], dtype=np.float64)
-
-    def mean(field: str) -> float:
-        values = np.array([getattr(image, field) for image in images])
-        return float((values * weights)[weights > 0].sum() / weights.sum())
-
-    nll, entropy = mean("nll"), mean("entropy")
-    counts = np.array([image.class_pixels for image in images if image.class_pixels]).sum(axis=0)
-    whole = ConfidenceSummary(
-        "all images",
-        confidence_state(nll, entropy),
-        nll,
-        entropy,
-        best,
-        mean("overconfident_share"),
-        mean("underconfident_share"),
-        int(weights.sum()),
-        _mean_spread(images),
-        tuple(counts.tolist()),
+    held = [image for image in images if image.pixels]
+    pixels = sum(image.pixels for image in held)
+    nll, entropy, over, under = (
+        float(sum(getattr(image, field) * image.pixels for image in held) / pixels)
+        for field in ("nll", "entropy", "overconfident_share", "underconfident_share")
     )
+    counts = np.array([image.class_pixels for image in held]).sum(axis=0)
+    known = [(image.spread**2, image.pixels) for image in held if image.spread is not None]
+    spread = None
+    if 2 * len(known) >= len(held):
+        spread = float(np.sqrt(sum(variance * own for variance, own in known) / sum(own for _, own in known)))
+    state, by_class = confidence_state(nll, entropy), tuple(counts.tolist())
+    whole = ConfidenceSummary("all images", state, nll, entropy, best, over, under, pixels, spread, by_class)
     majority = None if head.channels or background is not None else majority_class(counts)
     if majority is None:
         return Diagnosis(whole, images)
@@ -235,30 +238,24 @@ def diagnose_image(case: Case, protocol: Protocol, device: torch.device) -> Conf
         over, under = over + int((excess > 1e-6).sum()), under + int((excess < -1e-6).sum())
         total += float(np.nansum(entropies.cpu().numpy()))  # on one thread, in one order
 
+    @cache
     def at(alpha: float) -> Likelihood:
         parts = [likelihood(slab.logits[0], _truth(slab), alpha) for slab in streamed.slabs()]
         return Likelihood(*(sum(terms) for terms in zip(*parts, strict=True)))
 
-    found = at(1.0)
-    pixels = int(found.pixels)
+    pixels = int(at(1.0).pixels)
     if pixels == 0:
-        nan = float("nan")
-        return ConfidenceSummary(case.name, "balanced", nan, nan, nan, nan, nan, 0)
-    nll, entropy = found.nll / pixels, total / pixels
+        return ConfidenceSummary(case.name, "balanced", *(np.nan,) * 5, 0)
+    nll, entropy, best = at(1.0).nll / pixels, total / pixels, _best(at)
+    shares, known = (over / pixels, under / pixels), tuple(counts.tolist())
+    state = confidence_state(nll, entropy)
+    return ConfidenceSummary(case.name, state, nll, entropy, best, *shares, pixels, _spread(streamed), known)
+
+
+def _best(at: Callable[[float], Likelihood]) -> float:
+    """Return the temperature of least NLL; infinity where the scores are no better than chance."""
     inverse = optimal_inverse_temperature(at).inverse_temperature
-    temperature = 1 / inverse if inverse else np.inf
-    shares, spread = (over / pixels, under / pixels), _spread(streamed)
-    return ConfidenceSummary(
-        case.name,
-        confidence_state(nll, entropy),
-        nll,
-        entropy,
-        temperature,
-        *shares,
-        pixels,
-        spread,
-        tuple(counts.tolist()),
-    )
+    return 1 / inverse if inverse else np.inf
 
 
 def _truth(slab: Slab) -> Tensor:
@@ -293,21 +290,6 @@ def _thirds(length: int) -> list[slice]:
     return [slice(start, stop) for start, stop in pairwise(ends) if stop > start]
 
 
-def _mean_spread(images: Sequence[ConfidenceSummary]) -> float | None:
-    """Return the spread of the images that can be judged; None if they are fewer than half."""
-    count, many = _judged_count(images)
-    if 2 * count < many:
-        return None
-    known = [(image.spread**2, image.pixels) for image in images if image.spread is not None]
-    pixels = sum(pixels for _, pixels in known)
-    return float(np.sqrt(sum(variance * own for variance, own in known) / pixels))
-
-
-def _judged_count(images: Sequence[ConfidenceSummary]) -> tuple[int, int]:
-    """Return the number of images with a spread, and of those with pixels."""
-    return sum(image.spread is not None for image in images), sum(image.pixels > 0 for image in images)
-
-
 def _percent(spread: float) -> str:
     return f"{100 * np.expm1(spread):.0f} %"
 
@@ -317,3 +299,89 @@ def _plain(finding: ConfidenceSummary) -> dict[str, Any]:
     return {
         name: None if isinstance(value, float) and not np.isfinite(value) else value for name, value in values.items()
     }
+
+
+def diagnose_folder(folder: Folder, run: Run, *, device: torch.device) -> dict[str, Diagnosis] | None:
+    """Diagnose the cases of a folder; None where another process has the diagnosis.
+
+    Each image is diagnosed by itself. The temperature of the whole data set depends on all pixels at once: the first
+    process finds it, in a few passes over the data.
+
+    Returns:
+        The diagnosis of each sigmoid channel by its name; that of a softmax has the name "".
+    """
+    run.begin(folder.num_classes, folder.activation, folder.ignore_index, folder.background, list(folder.names))
+    found = [json.loads(result) for result in run.map(_DiagnoseCase(folder, device), folder.identities())]
+    if not run.engine.is_first:
+        return None
+    diagnoses = {}
+    for k, head in enumerate(heads_of_folder(folder)):
+        images = tuple(ConfidenceSummary(**image[k]) for image in found)
+        diagnoses[head.name] = diagnosis_of(images, head.cases(folder), head, device)
+    return diagnoses
+
+
+@dataclass(frozen=True)
+class _DiagnoseCase:
+    """Diagnoses every head of the case with a name."""
+
+    folder: Folder
+    device: torch.device
+
+    def __call__(self, name: str, _: Path | None) -> bytes:
+        (case,) = self.folder.subset([name])
+        heads = heads_of_folder(self.folder)
+        found = [diagnose_image(head.case(case), head.protocol, self.device) for head in heads]
+        return json.dumps([asdict(image) for image in found]).encode()
+
+
+def plain_diagnosis(found: Mapping[str, Diagnosis], limits: Mapping[str, pd.DataFrame] | None = None) -> dict[str, Any]:
+    """Return a diagnosis, and perhaps its limits, in values that JSON can hold; of several channels by their names."""
+    content = {name: diagnosis.to_dict() for name, diagnosis in found.items()}
+    for name, frame in (limits or {}).items():
+        content[name]["limits"] = frame.to_dict(orient="records")
+    return {"channels": content} if len(content) > 1 else next(iter(content.values()))
+
+
+def save_diagnosis(found: Mapping[str, Diagnosis], out: Path) -> None:
+    """Write the folder `out` with the diagnosis as JSON."""
+    cases = len(next(iter(found.values())).images)
+    with staged_folder(out) as folder:
+        write_json(folder / "diagnosis.json", plain_diagnosis(found))
+        write_json(folder / MARKER, {"format": 1, "segcal": __version__, "diagnosis": {"cases": cases}})
+
+
+@dataclass(frozen=True)
+class ExcessMaps:
+    """Maps of NLL minus entropy: a file for each case and, of images, a picture.
+
+    Orange is overconfident, blue underconfident, grey ignored; colours are full from 2 nats on. Several sigmoid
+    channels have a folder each.
+    """
+
+    like: Folder
+    device: torch.device
+    kind = "maps"
+
+    def identity(self) -> list[Any]:
+        """Return what decides the maps except the files of the cases."""
+        return [self.like.num_classes, self.like.activation, self.like.ignore_index]
+
+    def companions(self) -> tuple[Path, ...]:
+        """Return nothing: maps stand alone."""
+        return ()
+
+    def write(self, name: str, folder: Path) -> dict[str, int]:
+        """Write the map of a case as its folder stores such maps, and its picture."""
+        from segcal.data.folders.folder import write_map  # noqa: PLC0415  (not needed for cases in memory)
+
+        (case,) = self.like.subset([name])
+        crop = self.like.crops.get(name)
+        for place, head in zip(self.like.map_folders(folder), heads_of_folder(self.like), strict=True):
+            excess = excess_map(head.case(case), head.protocol, self.device)
+            whole = excess if crop is None else crop.put_back(excess, outside=np.nan)
+            place.mkdir(parents=True, exist_ok=True)
+            path = write_map(place, name, whole, self.like)
+            if whole.ndim == 2:
+                Image.fromarray(coloured(whole)).save(path.with_suffix(".png"))
+        return {}

@@ -9,7 +9,6 @@ calibrated network would score on as many pixels: labels are drawn from the prob
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
 
 import pandas as pd
 import torch
@@ -57,14 +56,13 @@ def limits(cases: Iterable[Case], protocol: Protocol) -> pd.DataFrame:
     """
     num_classes, ignored, background = protocol.num_classes, protocol.ignore_index, protocol.background
     stream = CaseStream(cases, num_classes, ignore_index=ignored, background=background, images=False)
-    levels = _Levels(num_classes)
-    pooled = levels.temperatures(stream, _POOLED)
+    pooled = _temperatures(stream, _POOLED)
     evidence = {level: Evidence.zeros(1, num_classes, protocol.bins) for level in LEVELS}
     for k in range(len(stream)):
         case = stream.part([k])
         random = generator_of(protocol.seed, case[0].name)
-        inverse = {**pooled, **levels.temperatures(case, _OWN)}
-        for logits, labels, groups in levels.slabs(case, (*_POOLED, *_OWN)):
+        inverse = {**pooled, **_temperatures(case, _OWN)}
+        for logits, labels, groups in _slabs(case, (*_POOLED, *_OWN)):
             shared = logits * inverse["dataset"].to(logits.dtype)
             scaled = {level: logits * inverse[level].to(logits.dtype)[group] for level, group in groups.items()}
             for level, scores in {"uncalibrated": logits, **scaled}.items():
@@ -77,49 +75,41 @@ def limits(cases: Iterable[Case], protocol: Protocol) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["level", "metric", "value"])
 
 
-@dataclass(frozen=True)
-class _Levels:
-    """Temperatures that the pixels of each level share."""
+def _slabs(
+    stream: CaseStream, levels: Collection[str]
+) -> Iterator[tuple[Float[Tensor, "L N"], Int64[Tensor, " N"], dict[str, Int64[Tensor, " N"]]]]:
+    """Yield logits, labels and, for each level, the number of the temperature of the labelled pixels of slabs."""
+    for slab in stream.slabs(REACH if "distance" in levels else 0):
+        assert slab.labels is not None  # or the stream would have raised
+        labels = slab.labels[0, slab.inner].flatten()
+        index = (labels >= 0).nonzero().squeeze(1)
+        if not len(index):
+            continue
+        predicted = predicted_labels(slab.logits)
+        zero, of_class = torch.zeros(len(index), dtype=torch.int64), predicted[0, slab.inner].flatten()[index]
+        groups = {"dataset": zero, "class": of_class, "image": zero, "image and class": of_class}
+        if "distance" in levels:
+            steps = distance(changes(predicted).float())[0, slab.inner].long()
+            groups["distance"] = steps.flatten()[index]
+        logits = at_least_float32(slab.logits[0, :, slab.inner]).flatten(1)[:, index]
+        yield logits, labels[index], {level: groups[level] for level in levels}
 
-    num_classes: int
 
-    def count(self, level: str) -> int:
-        """Return how many temperatures a level has."""
-        return {"class": self.num_classes, "image and class": self.num_classes, "distance": DOUBLINGS + 2}.get(level, 1)
+def _temperatures(stream: CaseStream, levels: Collection[str]) -> dict[str, Float64[Tensor, " G"]]:
+    """Return the inverse temperatures of least NLL of each level, all found at once."""
+    many = {"class": stream.num_classes, "image and class": stream.num_classes, "distance": DOUBLINGS + 2}
+    counts = [many.get(level, 1) for level in levels]
 
-    def slabs(
-        self, stream: CaseStream, levels: Collection[str]
-    ) -> Iterator[tuple[Float[Tensor, "L N"], Int64[Tensor, " N"], dict[str, Int64[Tensor, " N"]]]]:
-        """Yield logits, labels and, for each level, the number of the temperature of the labelled pixels of slabs."""
-        for slab in stream.slabs(REACH if "distance" in levels else 0):
-            assert slab.labels is not None  # or the stream would have raised
-            labels = slab.labels[0, slab.inner].flatten()
-            index = (labels >= 0).nonzero().squeeze(1)
-            if not len(index):
-                continue
-            predicted = predicted_labels(slab.logits)
-            zero, of_class = torch.zeros(len(index), dtype=torch.int64), predicted[0, slab.inner].flatten()[index]
-            groups = {"dataset": zero, "class": of_class, "image": zero, "image and class": of_class}
-            if "distance" in levels:
-                steps = distance(changes(predicted).float())[0, slab.inner].long()
-                groups["distance"] = steps.flatten()[index]
-            logits = at_least_float32(slab.logits[0, :, slab.inner]).flatten(1)[:, index]
-            yield logits, labels[index], {level: groups[level] for level in levels}
+    def at(alphas: Float64[Tensor, " N"]) -> Float64[Tensor, "N 6"]:
+        parts = dict(zip(levels, torch.split(alphas, counts), strict=True))
+        total = torch.zeros(len(alphas), 6, dtype=torch.float64)
+        for logits, labels, groups in _slabs(stream, levels):
+            total += torch.cat([_sums(logits, labels, groups[level], parts[level]) for level in levels])
+        return total
 
-    def temperatures(self, stream: CaseStream, levels: Collection[str]) -> dict[str, Float64[Tensor, " G"]]:
-        """Return the inverse temperatures of least NLL of each level, all found at once."""
-        counts = [self.count(level) for level in levels]
-
-        def at(alphas: Float64[Tensor, " N"]) -> Float64[Tensor, "N 6"]:
-            parts = dict(zip(levels, torch.split(alphas, counts), strict=True))
-            total = torch.zeros(len(alphas), 6, dtype=torch.float64)
-            for logits, labels, groups in self.slabs(stream, levels):
-                total += torch.cat([_sums(logits, labels, groups[level], parts[level]) for level in levels])
-            return total
-
-        alphas, _, _ = optimal_inverse_temperatures(at, sum(counts))
-        low, high = _BOUNDS
-        return dict(zip(levels, torch.split(alphas.clamp(1 / high, 1 / low), counts), strict=True))
+    alphas, _, _ = optimal_inverse_temperatures(at, sum(counts))
+    low, high = _BOUNDS
+    return dict(zip(levels, torch.split(alphas.clamp(1 / high, 1 / low), counts), strict=True))
 
 
 def _sums(logits: Tensor, labels: Tensor, group: Tensor, alphas: Tensor) -> Float64[Tensor, "G 6"]:

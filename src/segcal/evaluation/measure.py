@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,28 +17,42 @@ from torch import Tensor
 
 from segcal.cases import StreamedCase
 from segcal.evaluation.case_evidence import CaseEvidence, Key, MethodEvidence
-from segcal.evaluation.doubts import majority_class
-from segcal.evaluation.methods import ExclusiveHead, Method, calibrated_slabs, check_methods, heads_of, stream_for
-from segcal.evaluation.own_metrics import MetricFunction, OwnMetrics
-from segcal.evaluation.protocol import Protocol
-from segcal.evaluation.quality import NOTHING, CaseQuality, distance_unit
+from segcal.evaluation.methods import (
+    ExclusiveHead,
+    Method,
+    MetricFunction,
+    calibrated_slabs,
+    check_methods,
+    heads_of,
+    stream_for,
+)
+from segcal.evaluation.protocol import Protocol, majority_class
 from segcal.evidence import Evidence, Pixels, PixelStore, describe, read
-from segcal.evidence.cells import OccupiedCells, empty_cells, join_cells, take_cells
+from segcal.evidence.histograms import OccupiedCells, empty_cells, join_cells, take_cells
 from segcal.evidence.statistic import count_class_cells
 from segcal.functional import counting
 from segcal.functional.arrays import to_tensor
-from segcal.functional.catalogue import METRICS
+from segcal.functional.catalogue import HIGHER_IS_BETTER, METRICS, SURFACES
 from segcal.functional.checks import IGNORED, ignored_labels
 from segcal.functional.geometry import foreground
-from segcal.functional.masks import positions
+from segcal.functional.masks import positions, positions_in_box
 from segcal.functional.probability import probabilities
 from segcal.functional.random_labels import class_mass, draw_labels, generator_of
-from segcal.regions import PATCH_SIZE, Box, LabelledCase, Region, box_index, chosen_regions, local_patch_size
-from segcal.types import Array, Case, InputError, Mask
+from segcal.functional.surfaces import segmentation_quality
+from segcal.regions import PATCH_SIZE, Box, Region, chosen_regions, local_patch_size
+from segcal.types import Array, Case, InputError
 
 LEAST_SHARE = 0.05
 """Fraction of a Local patch that must be labelled, and lie in *All*, for the patch to count: the ECE of a few pixels is
 mostly noise, and Local-Max would report the patch with the fewest. Such a patch is left out like an empty one."""
+
+WITHOUT_MAJORITY = ""
+"""Name of the region *All* as it is with the majority class as background; no table shows it."""
+
+_QUALITY = dict(
+    zip(SURFACES, ("dice", "surface_dice", "average", "percentile95", "hausdorff95", "maximum"), strict=True)
+)
+"""Attributes of `LabelQuality` by their names in the results."""
 
 
 @dataclass(frozen=True)
@@ -46,39 +61,39 @@ class RegionIndices:
 
     Attributes:
         labels: The labels `[*S]` of the case on the CPU, -1 where ignored.
-        regions: Positions of each region's pixels, in the order of the regions.
+        regions: Positions of each region's pixels, by its name.
         boxes: The Local patches.
         patches: Positions of each patch's pixels that lie in *All*, none of a patch that is left out, by the size of
             the patches: that of the Local regions, then further ones.
     """
 
     labels: Tensor
-    regions: Sequence[Tensor]
+    regions: Mapping[str, Tensor]
     boxes: Sequence[Box]
     patches: Mapping[int, Sequence[Tensor]]
 
     @classmethod
-    def of(cls, case: StreamedCase, protocol: Protocol, regions: Iterable[Region]) -> RegionIndices:
+    def of(
+        cls, case: StreamedCase, protocol: Protocol, regions: Iterable[Region], majority: int | None
+    ) -> RegionIndices:
         """Compute them; there are patches only if a region summarises them."""
         labelled, chosen = protocol.labelled(case), list(regions)
-        masks = [region.mask(labelled) for region in chosen if region.mask is not None]
+        masks = {region.name: region.mask(labelled) for region in chosen if region.mask is not None}
+        if majority is not None:
+            masks[WITHOUT_MAJORITY] = foreground(labelled.labels, IGNORED, background=majority, near=labelled.boundary)
         inside = labelled.all[0]
         local = any(region.mask is None for region in chosen)
         sizes = (protocol.patch_side, *protocol.patch_sizes) if local else ()
         boxes = {size: protocol.boxes(labelled, size) for size in sizes}
         least = 0.0 if protocol.patch_rule == "paper" else LEAST_SHARE
-        patches = {size: [_enough(box_index(box, inside), box, least) for box in own] for size, own in boxes.items()}
-        return cls(
-            labelled.labels[0],
-            [positions(mask) for mask in masks],
-            boxes.get(protocol.patch_side, []),
-            patches,
-        )
+        patches = {size: [_patch(inside, box, least) for box in own] for size, own in boxes.items()}
+        found = {name: positions(mask) for name, mask in masks.items()}
+        return cls(labelled.labels[0], found, boxes.get(protocol.patch_side, []), patches)
 
     @property
     def every(self) -> list[Tensor]:
         """Positions of the regions, then of the patches of each size."""
-        return [*self.regions, *chain.from_iterable(self.patches.values())]
+        return [*self.regions.values(), *chain.from_iterable(self.patches.values())]
 
 
 class Described(NamedTuple):
@@ -156,64 +171,38 @@ class Evaluation:
         """Names of the regions that are masks, in order."""
         return tuple(name for name, region in self.regions.items() if region.mask is not None)
 
-    @property
-    def measured(self) -> list[Region]:
-        """The regions that are measured: masks, perhaps *All* without the majority class, then those of patches."""
-        masks = [region for region in self.regions.values() if region.mask is not None]
-        if self.majority is not None:
-            masks.append(Region("", "", mask=partial(_outside, background=self.majority)))
-        return [*masks, *(region for region in self.regions.values() if region.mask is None)]
-
-    @property
-    def local(self) -> tuple[str, ...]:
-        """Names of the regions that summarise the patches of an image."""
-        return tuple(name for name, region in self.regions.items() if region.mask is None)
-
     def measure(self, case: Case) -> CaseEvidence:
         """Return the evidence of every method on a case: with its labels and, for the floor, with drawn labels."""
         methods = dict[Key, MethodEvidence]()
         for head in self.heads:
             stream = stream_for(head.protocol, head.case(case), self.calibrators.values())
-            view = stream[0]
-            indices = RegionIndices.of(view, head.protocol, self.measured)
-            methods |= self._measured(head, case, view, indices)
-            if head.channel == 0:  # patches are at the same positions in every channel
-                first, about = indices, stream
+            methods |= self._measured(head, case, stream[0])
+            if head.channel == 0:
+                about = stream
+        facts = about.facts[0]
         return CaseEvidence(
-            case.name,
-            case.group or "",
-            about.facts[0].fingerprint,
-            about.facts[0].doubt or "",
-            distance_unit(case),
-            tuple(tuple(interval.start for interval in box) for box in first.boxes),
-            {size: len(patches) for size, patches in first.patches.items()},
-            methods,
+            case.name, case.group or "", facts.fingerprint, facts.doubt or "", distance_unit(case), methods
         )
 
-    def _measured(
-        self, head: ExclusiveHead, case: Case, view: StreamedCase, indices: RegionIndices
-    ) -> dict[Key, MethodEvidence]:
+    def _measured(self, head: ExclusiveHead, case: Case, view: StreamedCase) -> dict[Key, MethodEvidence]:
         """Return the evidence of every method on one channel of a case."""
-        protocol, found, plain = head.protocol, dict[Key, MethodEvidence](), None
-        inside = indices.regions[self.masked.index("all")]
-        named = dict(zip(self.masked, indices.regions, strict=False))  # without *All* of the majority class
-        counter = _Counter(indices, protocol, OwnMetrics(self.metrics, case.name, named))
-        quality = None
-        if protocol.surfaces:
-            quality = CaseQuality(view.case, indices.labels, head.structures, protocol.surface_tolerance)
+        found, plain = dict[Key, MethodEvidence](), None
+        indices = RegionIndices.of(view, head.protocol, self.regions.values(), self.majority)
+        counter, quality = _Counter(self, head, case.name, indices), _Quality(view.case, indices.labels, head)
         for name, whole in self.calibrators.items():
             method = head.method(whole, case)
-            seen = _described(view, method, indices.labels, protocol, whole=bool(self.metrics))
-            plain = seen.pixels.predicted if method is None else plain
+            seen = _described(view, method, indices.labels, head.protocol, whole=bool(self.metrics))
+            predicted = seen.pixels.predicted
+            plain = predicted if method is None else plain
             moved = 0
             if plain is not None and method is not None and not getattr(method, "preserves_labels", False):
-                moved = int(torch.ne(seen.pixels.predicted, plain)[inside].sum())
-            surfaces = NOTHING if quality is None else quality.of(seen.pixels.predicted)
+                moved = int(torch.ne(predicted, plain)[indices.regions["all"]].sum())
+            surfaces = quality.rows(predicted) if head.protocol.surfaces else []
             key = Key(name, channel=head.channel)
             found[key] = counter.evidence(seen.pixels, seen, surfaces, moved)
             if seen.redrawn is not None:
-                found[key._replace(redrawn=True)] = counter.evidence(seen.redrawn, seen, NOTHING)
-            del seen  # a volume's pixels take hundreds of megabytes, and the next method needs as much
+                found[key._replace(redrawn=True)] = counter.evidence(seen.redrawn, seen)
+            del seen, predicted  # a volume's pixels take hundreds of megabytes, and the next method needs as much
         return found
 
 
@@ -224,11 +213,6 @@ def _unnamed_background(case: Case, protocol: Protocol) -> int | None:
     labels = np.asarray(to_tensor(case.labels))  # checked when the case is measured
     known = (labels >= 0) & (labels < protocol.num_classes) & ~np.isin(labels, ignored_labels(protocol.ignore_index))
     return majority_class(np.bincount(labels[known].astype(np.int64), minlength=protocol.num_classes))
-
-
-def _outside(labelled: LabelledCase, *, background: int) -> Mask:
-    """Return *All* as it is with this background."""
-    return foreground(labelled.labels, IGNORED, background=background, near=labelled.boundary)
 
 
 def _described(
@@ -260,11 +244,13 @@ def _described(
 class _Counter:
     """Counts the pixels of one case into its regions, patches and cells."""
 
-    def __init__(self, indices: RegionIndices, protocol: Protocol, metrics: OwnMetrics) -> None:
-        self.indices, self.protocol, self.metrics = indices, protocol, metrics
-        self._table = empty_cells(protocol.num_classes)  # used again for every region and method
+    def __init__(self, evaluation: Evaluation, head: ExclusiveHead, case: str, indices: RegionIndices) -> None:
+        self.evaluation, self.protocol, self.case, self.indices = evaluation, head.protocol, case, indices
+        self._table = empty_cells(head.protocol.num_classes)  # used again for every region and method
 
-    def evidence(self, pixels: Pixels, seen: Described, surfaces: Array, moved: int = 0) -> MethodEvidence:
+    def evidence(
+        self, pixels: Pixels, seen: Described, surfaces: Iterable[Sequence[Any]] = (), moved: int = 0
+    ) -> MethodEvidence:
         """Return the evidence of one method."""
         protocol, regions = self.protocol, self.indices.regions
         edges = None
@@ -278,41 +264,136 @@ class _Counter:
             class_probs=seen.class_probs,
             mass_edges=edges,
         )
-        found = read(counted, form=protocol.form)
-        own = counted[: len(regions)]
         # numpy, because small operations wake PyTorch's threads; ignored pixels are counted first and dropped
-        support = np.bincount(pixels.labels.numpy() + 1, minlength=protocol.num_classes + 1)[1:]
-        own_metrics = self.metrics.values(seen.probs, pixels.labels)
-        values = np.full((len(METRICS) + len(own_metrics), len(self.indices.every)), np.nan)
-        values[: len(METRICS)] = [found[name].double().numpy() for name in METRICS]
-        values[len(METRICS) :, : own_metrics.shape[1]] = own_metrics
+        support = np.bincount(pixels.labels.numpy() + 1, minlength=protocol.num_classes + 1)[1:].tolist()
+        rows = defaultdict[str, list[Sequence[Any]]](list)
+        for table, *row in self._metric_rows(counted, pixels.labels, seen.probs):
+            rows[table].append(row)
+        rows["volume_frame"] = list(zip(protocol.names, seen.mass.tolist(), support, strict=True))
+        rows["surface_frame"] = list(surfaces)
+        own = counted[: len(regions)]
+        predicted = own.top.pixels.sum(dim=-1)
         return MethodEvidence(
-            values,
-            found["pixels"].numpy(),
+            rows,
             own.to_vectors().numpy(),
-            np.array([seen.mass.tolist(), support.tolist()], np.float64),
-            surfaces,
+            len(regions["all"]),
             moved,
-            self._cells(pixels, own.top.pixels.sum(dim=-1)),
-            None if seen.class_probs is None else self._class_cells(seen.class_probs, pixels.labels),
+            self._cells(pixels, predicted),
+            None if seen.class_probs is None else self._cells(pixels, predicted, seen.class_probs),
         )
 
-    def _cells(self, pixels: Pixels, predicted: Int64[Tensor, "M L"]) -> OccupiedCells:
+    def _metric_rows(
+        self, counted: Evidence, labels: Int64[Tensor, " N"], probs: Tensor | None
+    ) -> Iterator[tuple[Any, ...]]:
+        """Yield the name of a table and a row of it, metric by metric."""
+        found = read(counted, form=self.protocol.form)
+        pixels, shown = found["pixels"].tolist(), self.evaluation.masked
+        for metric in METRICS:
+            measured = list(zip(found[metric].tolist(), pixels, strict=True))
+            yield from (("frame", region, metric, *own) for region, own in zip(shown, measured, strict=False))
+            if not self.indices.boxes:
+                continue
+            at, summarised = len(self.indices.regions), dict[int, list[tuple[str, str, float, int]]]()
+            for k, (box, own) in enumerate(zip(self.indices.boxes, measured[at:], strict=False)):
+                yield "patch_frame", k, " ".join(str(side.start) for side in box), metric, *own
+            for size, patches in self.indices.patches.items():
+                summarised[size] = list(self._summarised(metric, measured[at : at + len(patches)]))
+                at += len(patches)
+            yield from (("frame", *row) for row in summarised[self.protocol.patch_side])
+            for size in dict.fromkeys(self.protocol.patch_sizes):
+                yield from (("size_frame", size, *row) for row in summarised[size])
+        own_values = [self._own_values(region, probs, labels) for region in shown]
+        for metric in self.evaluation.metrics:
+            for region, values, count in zip(shown, own_values, pixels, strict=False):
+                yield "frame", region, metric, values[metric], count
+
+    def _summarised(self, metric: str, patches: Sequence[tuple[float, int]]) -> Iterator[tuple[str, str, float, int]]:
+        """Yield Local-Avg and Local-Max of one image: the mean patch and the worst, among those that hold pixels."""
+        held = [(value, size) for value, size in patches if size]
+        found: dict[str, tuple[float, int]] = dict.fromkeys(("local-avg", "local-max"), (np.nan, 0))
+        if held:
+            worst = min if metric in HIGHER_IS_BETTER else max
+            mean = float(np.mean([value for value, _ in held]))
+            found = {"local-avg": (mean, sum(size for _, size in held)), "local-max": worst(held)}
+        yield from ((name, metric, *found[name]) for name in found if name in self.evaluation.regions)
+
+    def _own_values(self, region: str, probs: Tensor | None, labels: Int64[Tensor, " N"]) -> dict[str, float]:
+        """Return the metrics of a user in a region; NaN where it has no pixels."""
+        found, index = dict.fromkeys(self.evaluation.metrics, math.nan), self.indices.regions[region]
+        for metric, function in self.evaluation.metrics.items():
+            if probs is None or not len(index):
+                continue
+            inside = torch.full_like(labels, IGNORED)  # made for each call, so that a function may change it
+            inside[index] = labels[index]
+            found[metric] = self._own_value(metric, function(probs, inside.reshape(probs.shape[1:])), region)
+        return found
+
+    def _own_value(self, metric: str, returned: Any, region: str) -> float:
+        """Return what a metric of a user returned as a number."""
+        try:
+            value = float(returned)
+        except (TypeError, ValueError, RuntimeError):  # a tensor of several values raises the last
+            value = math.nan
+        if not math.isfinite(value):
+            got = returned if isinstance(returned, float) else type(returned).__name__
+            raise InputError(
+                f"metric '{metric}' must return a finite number, got {got} for case '{self.case}' in region "
+                f"'{region}'; return a number of your choice where it is not defined"
+            )
+        return value
+
+    def _cells(
+        self, pixels: Pixels, predicted: Int64[Tensor, "M L"], class_probs: Tensor | None = None
+    ) -> OccupiedCells:
+        """Return the occupied cells of every region: of the confidence, or of the probability of every class."""
         found = []
-        for index, own in zip(self.indices.regions, predicted, strict=True):
-            counting.count_cells(index, *pixels[:3], *self._table)
-            found.append(take_cells(self._table, own.nonzero().flatten().tolist()))
+        for index, own in zip(self.indices.regions.values(), predicted, strict=True):
+            if class_probs is None:
+                counting.count_cells(index, *pixels[:3], *self._table)
+                found.append(take_cells(self._table, own.nonzero().flatten().tolist()))
+            else:
+                count_class_cells(class_probs, pixels.labels, index, self._table)
+                found.append(take_cells(self._table, range(len(own))))
         return join_cells(found, self.protocol.num_classes)
 
-    def _class_cells(self, class_probs: Tensor, labels: Tensor) -> OccupiedCells:
-        found = []
-        for index in self.indices.regions:
-            count_class_cells(class_probs, labels, index, self._table)
-            found.append(take_cells(self._table, range(self.protocol.num_classes)))
-        return join_cells(found, self.protocol.num_classes)
+
+class _Quality:
+    """Segmentation quality of one case; most methods change no label, so that of the method before is often right."""
+
+    def __init__(self, case: Case, labels: Tensor, head: ExclusiveHead) -> None:
+        self.case, self.truth, self.head = case, labels.numpy(), head
+        self._last: tuple[Array, list[tuple[str, str, float]]] | None = None
+
+    def rows(self, predicted: Tensor) -> list[tuple[str, str, float]]:
+        """Return name, metric and value of each structure of the prediction or the truth."""
+        prediction = predicted.numpy().reshape(self.truth.shape)
+        if self._last is None or not np.array_equal(self._last[0], prediction):
+            self._last = (prediction, list(self._measured(prediction)))
+        return self._last[1]
+
+    def _measured(self, prediction: Array) -> Iterator[tuple[str, str, float]]:
+        known, protocol = self.truth >= 0, self.head.protocol
+        found = segmentation_quality(
+            prediction,
+            self.truth,
+            self.head.structures,
+            spacing=self.case.spacing,
+            tolerance=protocol.surface_tolerance,
+            inside=None if known.all() else known,
+        )
+        for entry in found.labels:
+            for metric, attribute in _QUALITY.items():
+                yield protocol.names[entry.label], metric, float(getattr(entry, attribute))
 
 
-def _enough(pixels: Tensor, box: Box, least: float) -> Tensor:
-    """Return the pixels of a patch, or none of them if they are too few."""
-    size = math.prod(side.stop - side.start for side in box)
+def distance_unit(case: Case) -> str:
+    """Return the unit of surface distances: mm, that of the spacing, or pixels or voxels where there is none."""
+    if case.spacing is not None:
+        return "mm"
+    return "pixels" if case.logits.ndim == 3 else "voxels"
+
+
+def _patch(inside: Tensor, box: Box, least: float) -> Tensor:
+    """Return the pixels of a patch that lie inside, or none of them if they are too few."""
+    pixels, size = positions_in_box(inside, box), math.prod(side.stop - side.start for side in box)
     return pixels if len(pixels) >= least * size else pixels[:0]

@@ -1,4 +1,4 @@
-"""Methods of an evaluation as users give them, the heads they are measured on, and how the slabs of a case are mapped.
+"""Methods and metrics of an evaluation as users give them, doubts about them, and how methods map a case.
 
 A head is the classes of a softmax, or one channel of a sigmoid head as a problem of two classes.
 """
@@ -10,14 +10,17 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 import torch
+from jaxtyping import Float32, Int64
 from torch import Tensor
 
 from segcal.calibrators import Calibrator, SigmoidHead
 from segcal.cases import CaseStream, StreamedCase, as_collection
 from segcal.cases.channels import ChannelCases, channel_case
 from segcal.evaluation.protocol import Protocol, ProtocolSettings
+from segcal.functional.catalogue import CATALOGUE, SURFACES
 from segcal.functional.checks import check_logits, probability_doubt
 from segcal.functional.probability import two_class_logits
+from segcal.text import printable
 from segcal.types import Case, InputError, Logits
 
 if TYPE_CHECKING:  # readers of pictures are not needed to measure
@@ -26,7 +29,12 @@ if TYPE_CHECKING:  # readers of pictures are not needed to measure
 Method: TypeAlias = Calibrator | Callable[[Logits], Logits] | None
 """A fitted calibrator, a function from logits `[1, L, *S]` to calibrated logits, or None for the scores as they are."""
 
+MetricFunction = Callable[[Float32[Tensor, "L *S"], Int64[Tensor, "*S"]], float]
+"""A metric of a user: from probabilities `[L, *S]` and labels `[*S]`, -1 where a pixel is left out, to a number."""
+
 UNCALIBRATED = "UC"
+
+_TAKEN = {name.lower() for metric in (*CATALOGUE.values(), *SURFACES.values()) for name in (metric.name, metric.title)}
 
 
 def methods_of(given: Mapping[str, Method] | Calibrator) -> Mapping[str, Method]:
@@ -72,6 +80,59 @@ def check_methods(methods: Mapping[str, Method], protocol: Protocol) -> None:
                 f"calibrator '{name}' was built for activation='{method.activation}', "
                 f"got activation='{protocol.activation}'; set activation, or fit one on such data"
             )
+
+
+def chosen_metrics(metrics: Mapping[str, MetricFunction] | None) -> dict[str, MetricFunction]:
+    """Return a user's metrics by name; raise unless each is a function under a name that segcal does not use."""
+    if metrics is None:
+        return {}
+    if not isinstance(metrics, Mapping):
+        raise InputError(f"metrics must be a mapping from names to functions, got {type(metrics).__name__}")
+    for name, function in metrics.items():
+        if not isinstance(name, str) or not name.strip() or printable(name) != name:
+            raise InputError(f"the name of a metric must be text that can be printed, got {name!r}; rename it")
+        if name.lower() in _TAKEN:
+            raise InputError(f"a metric cannot be called '{name}', which segcal defines; choose another name")
+        if not callable(function):
+            raise InputError(
+                f"a metric must be a function of probabilities and labels, got {type(function).__name__} for '{name}'"
+            )
+    return dict(metrics)
+
+
+def leaks(methods: Mapping[str, Method], content: Mapping[str, str], consequence: str) -> list[str]:
+    """Return a warning for each calibrator that was fitted on some of the cases.
+
+    Args:
+        methods: Methods by name; only fitted calibrators can leak.
+        content: Fingerprint of each case by its name (`segcal.functional.fingerprint`), "" for none.
+        consequence: What follows from it and what to do, as the end of the sentence.
+    """
+    return [
+        f"{name} was fitted on {shared} of these {len(content)} cases: {consequence}"
+        for name, method in methods.items()
+        if (shared := shared_cases(method, content))
+    ]
+
+
+def shared_cases(method: Method, content: Mapping[str, str]) -> int:
+    """Return on how many of the cases, known by their fingerprints, a method was fitted."""
+    report = getattr(method, "fit_report_", None)
+    known = set() if report is None else {*report.fingerprints} - {""}
+    return sum(own in known for own in content.values())
+
+
+def different_backgrounds(methods: Mapping[str, Method], protocol: Protocol) -> list[str]:
+    """Return a warning for each calibrator that was fitted with a background other than the one of the evaluation."""
+    found = []
+    for name, method in methods.items():
+        if isinstance(method, Calibrator) and method.background != protocol.background:
+            fitted, measured = (
+                "without a background" if own is None else f"with background={own}"
+                for own in (method.background, protocol.background)
+            )
+            found.append(f"{name} was fitted {fitted} and is measured {measured}; use the same for both")
+    return found
 
 
 def stream_for(protocol: Protocol, case: Case, methods: Iterable[Method], *, labelled: bool = True) -> CaseStream:

@@ -1,4 +1,9 @@
-"""The evaluation protocol (Sec. 4): everything that decides how calibration is measured."""
+"""The evaluation protocol (Sec. 4): everything that decides how calibration is measured.
+
+A class that covers more than half of the labelled pixels is probably the background. Most networks are confident and
+right there, so that its pixels hide how the structures are calibrated. Where nobody named it, it is not left out
+silently: the scores with and without it are given, with the way to name it.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +11,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, Self, TypedDict, get_args
 
+import numpy as np
+
 from segcal.cases import StreamedCase
 from segcal.evidence import Form
 from segcal.functional.checks import activation_of
 from segcal.regions import PATCH_SIZE, Box, LabelledCase, local_patches
-from segcal.statistics import IntervalKind
+from segcal.statistics import Drawing, IntervalKind
+from segcal.tables.numbers import percent
 from segcal.text import suggestion
 from segcal.types import (
     LARGEST_SEED,
     MOST_BINS,
     MOST_CLASSES,
     Activation,
+    Array,
     IgnoreIndex,
     InputError,
     check_whole,
@@ -83,7 +92,7 @@ class Protocol:
         ignore_index: Label, or labels, that belong to no region.
         background: Class outside the region *All*; None if there is none.
         bins: Number of confidence bins R.
-        form: Form of SCE and ACE: "tables", "equations" or "marginal" (see `segcal.evidence.errors`).
+        form: Form of SCE and ACE: "tables", "equations" or "marginal" (see `segcal.evidence.readings`).
         ace_edges: Pixels that the equal-mass bins of ACE divide equally: those of the "region" or of the "image".
         boundary_width: Width of *Boundary* on each side of a boundary, in pixels.
         boundary_ball: Measure that width in every direction instead of along the axes.
@@ -182,6 +191,10 @@ class Protocol:
         names = self.class_names or tuple(str(k) for k in range(max(2, self.num_classes)))
         return (f"not {names[0]}", names[0]) if len(names) == 1 else tuple(names)
 
+    def drawing(self, cases: Sequence[str], groups: Sequence[str]) -> Drawing:
+        """Return the bootstrap over cases or their groups."""
+        return Drawing(cases, groups, self.interval, self.repetitions, self.seed)
+
     def labelled(self, case: StreamedCase) -> LabelledCase:
         """Return a case with its checked labels on the CPU, from which its regions are computed."""
         assert case.labels is not None  # or the stream would have raised
@@ -202,3 +215,29 @@ class Protocol:
             margin=self.patch_margin,
             seed=self.seed,
         )
+
+
+def majority_class(pixels: Array) -> int | None:
+    """Return the class that has more than half of the pixels, by pixels of each class; None if there is none.
+
+    Examples:
+        >>> majority_class(np.array([6, 3, 2])), majority_class(np.array([5, 5]))
+        (0, None)
+    """
+    total = int(pixels.sum())
+    return int(np.argmax(pixels)) if total and 2 * pixels.max() > total else None
+
+
+def background_note(label: int, name: str, fraction: float, found: str) -> str:
+    """Return a sentence about a class that is probably the background.
+
+    Args:
+        label: The class.
+        name: Its name.
+        fraction: Fraction of the labelled pixels that it covers.
+        found: What was found over all pixels, and then without this class.
+    """
+    return (
+        f"class '{name}' covers {percent(fraction)} of the labelled pixels: {found} without this class (except near "
+        f"boundaries); if it is the background, set background={label} (--background {label})"
+    )

@@ -14,9 +14,8 @@ import pandas as pd
 from segcal.calibrators import method_titles
 from segcal.evaluation.limits import limits_table
 from segcal.evaluation.protocol import Protocol
-from segcal.evaluation.quality import mean_quality
-from segcal.evaluation.saved import TABLES, check_settings, read_tables, table_records, write_table
-from segcal.files import MARKER, read_json, signed_file, staged_folder, write_json
+from segcal.evaluation.saved import TABLES, check_settings, read_settings, read_tables, table_records, write_table
+from segcal.files import MARKER, signed_file, staged_folder, write_json
 from segcal.files.guards import list_files, listed_files
 from segcal.functional.catalogue import CALIBRATION, CATALOGUE, QUALITY
 from segcal.regions import in_table_order
@@ -29,6 +28,7 @@ from segcal.tables import (
     image_means,
     latex_table,
     markdown_table,
+    mean_quality,
     paper_table,
     structure_table,
     summary,
@@ -340,12 +340,8 @@ class Results:
     @classmethod
     def _load(cls, folder: Path, parent: str | None = None) -> Self:
         """Read results, or those inside them: the floor or a channel."""
-        content = read_json(folder / MARKER)
-        if not isinstance(content, dict) or not isinstance(content.get("results"), dict):
-            raise InputError(f"'{folder}' holds no results; give one that 'segcal evaluate' or 'segcal compare' wrote")
-        version, settings = content.get("format"), content["results"]
-        if version != FORMAT:
-            raise InputError(f"the results in '{folder}' were saved by another version of segcal; evaluate again")
+        origin = "one that 'segcal evaluate' or 'segcal compare' wrote"
+        settings = read_settings(folder, "results", FORMAT, origin, "evaluate again")
         check_settings(settings, folder)
         names = settings.get("channels", [])
         if parent is not None and (len(names) > 1 or (parent == _FLOOR and settings.get("floor"))):
@@ -380,10 +376,8 @@ class Results:
 
     def drawing(self) -> Drawing:
         """Return the bootstrap over the cases or their groups."""
-        cases = self.cases()
-        keys = {"kind": "interval", "repetitions": "repetitions", "seed": "seed"}
-        options = {name: self.settings[key] for name, key in keys.items() if key in self.settings}
-        return Drawing(cases["case"].tolist(), cases["group"].tolist(), **options)
+        cases = self.case_frame
+        return Protocol.of(self.settings).drawing(cases["case"].tolist(), cases["group"].tolist())
 
     def _samples(self) -> dict[tuple[str, str, str], Array]:
         """Return the values that each mean(std) of the paper's table is taken over."""

@@ -19,8 +19,7 @@ from segcal.evaluation.builder import ResultsBuilder, mean_tables
 from segcal.evaluation.case_evidence import CaseEvidence
 from segcal.evaluation.limits import limits as oracle_limits
 from segcal.evaluation.measure import Evaluation
-from segcal.evaluation.methods import Method, heads_of, methods_of, settings_of
-from segcal.evaluation.own_metrics import MetricFunction, chosen_metrics
+from segcal.evaluation.methods import Method, MetricFunction, chosen_metrics, heads_of, methods_of, settings_of
 from segcal.evaluation.protocol import Protocol, ProtocolSettings
 from segcal.evaluation.results import Results
 from segcal.functional.checks import ignored_labels

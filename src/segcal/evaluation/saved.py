@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, get_type_hints
 
 import numpy as np
 import pandas as pd
 
 from segcal.calibrators.saving import FIT
 from segcal.evaluation.protocol import Protocol, ProtocolSettings
-from segcal.files import refuse_special
+from segcal.files import MARKER, read_json, refuse_special
 from segcal.files.guards import refuse_changed
 from segcal.files.reading import FLAG, NUMBER, TEXT, WHOLE, list_of, optional, problem, record, table_of
 from segcal.tables import Presentation
@@ -28,66 +29,54 @@ _LARGEST = 1 << 32
 """Bytes of a table that are read."""
 
 
-class Table(NamedTuple):
-    """A saved table: its file, the type of each column in order, and the columns that identify a row of a method.
+@dataclass(frozen=True)
+class Table:
+    """A saved table.
 
-    `aligned` says whether all methods have the same rows.
+    Attributes:
+        file: Name of its file.
+        spec: Its columns in order; those that are not text with their type, as in `value:float`.
+        keys: The columns that identify a row of a method.
+        aligned: Whether all methods have the same rows.
     """
 
     file: str
-    columns: Mapping[str, type]
-    key: tuple[str, ...]
+    spec: str
+    keys: str
     aligned: bool = True
 
-    def frame(self, rows: Sequence[tuple[Any, ...]]) -> pd.DataFrame:
+    @property
+    def columns(self) -> dict[str, type]:
+        """The type of each column."""
+        types = {"": str, "int": int, "float": float}
+        return {name: types[kind] for name, _, kind in (column.partition(":") for column in self.spec.split())}
+
+    @property
+    def key(self) -> list[str]:
+        """Names of the columns that identify a row of a method."""
+        return self.keys.split()
+
+    def frame(self, rows: Sequence[Sequence[Any]]) -> pd.DataFrame:
         """Return rows with the names of the columns."""
         return pd.DataFrame(rows, columns=list(self.columns))
 
 
-_IMAGE = {"case": str, "method": str}
-_METRIC = {"metric": str, "value": float}
+_VALUE = "metric value:float"
+_CURVE = "bin:int low_edge:float high_edge:float count:int hit:int confidence:float low:float high:float"
 
 TABLES = {
-    "frame": Table(
-        "images.csv",
-        {**_IMAGE, "region": str, **_METRIC, "pixels": int},
-        ("case", "region", "metric"),
-    ),
-    "patch_frame": Table(
-        "patches.csv",
-        {**_IMAGE, "patch": int, "origin": str, **_METRIC, "pixels": int},
-        ("case", "patch", "metric"),
-    ),
+    "frame": Table("images.csv", f"case method region {_VALUE} pixels:int", "case region metric"),
+    "patch_frame": Table("patches.csv", f"case method patch:int origin {_VALUE} pixels:int", "case patch metric"),
     "pooled_frame": Table(
-        "pooled.csv",
-        {"method": str, "region": str, **_METRIC, "low": float, "high": float, "images": int, "pixels": int},
-        ("region", "metric"),
+        "pooled.csv", f"method region {_VALUE} low:float high:float images:int pixels:int", "region metric"
     ),
-    "case_frame": Table("cases.csv", {"case": str, "group": str}, ("case",)),
-    "curve_frame": Table(
-        "curves.csv",
-        {
-            **{"method": str, "region": str, "label": str, "bin": int, "low_edge": float, "high_edge": float},
-            **{"count": int, "hit": int, "confidence": float, "low": float, "high": float},
-        },
-        ("region", "label", "bin"),
-    ),
-    "sensitivity_frame": Table(
-        "bins.csv", {"method": str, "region": str, "bins": int, "ece": float}, ("region", "bins")
-    ),
-    "volume_frame": Table("volumes.csv", {**_IMAGE, "label": str, "predicted": float, "true": int}, ("case", "label")),
-    "size_frame": Table(
-        "sizes.csv",
-        {**_IMAGE, "size": int, "region": str, **_METRIC, "pixels": int},
-        ("case", "size", "region", "metric"),
-    ),
-    "surface_frame": Table(
-        "surfaces.csv",
-        {**_IMAGE, "label": str, **_METRIC},
-        ("case", "label", "metric"),
-        aligned=False,
-    ),
-    "limits_frame": Table("limits.csv", {"level": str, **_METRIC}, ("level", "metric")),
+    "case_frame": Table("cases.csv", "case group", "case"),
+    "curve_frame": Table("curves.csv", f"method region label {_CURVE}", "region label bin"),
+    "sensitivity_frame": Table("bins.csv", "method region bins:int ece:float", "region bins"),
+    "volume_frame": Table("volumes.csv", "case method label predicted:float true:int", "case label"),
+    "size_frame": Table("sizes.csv", f"case method size:int region {_VALUE} pixels:int", "case size region metric"),
+    "surface_frame": Table("surfaces.csv", f"case method label {_VALUE}", "case label metric", aligned=False),
+    "limits_frame": Table("limits.csv", f"level {_VALUE}", "level metric"),
 }
 """Tables of results, by attribute of `Results`."""
 _ALWAYS = {"pooled.csv": {"ece", "nll", "brier"}, "surfaces.csv": {"dice"}}
@@ -140,6 +129,16 @@ def table_records(rows: pd.DataFrame) -> list[dict[str, Any]]:
     """Return rows in values that JSON can hold; infinite and missing ones are None."""
     finite = rows.replace([np.inf, -np.inf], np.nan)
     return json.loads(finite.to_json(orient="records", double_precision=15))  # type: ignore[no-any-return]
+
+
+def read_settings(folder: Path, kind: str, version: int, origin: str, remedy: str) -> dict[str, Any]:
+    """Return the settings of saved results or decisions; raise unless the folder holds some of this version."""
+    content = read_json(folder / MARKER)
+    if not isinstance(content, dict) or not isinstance(content.get(kind), dict):
+        raise InputError(f"'{folder}' holds no {kind}; give {origin}")
+    if content.get("format") != version:
+        raise InputError(f"the {kind} in '{folder}' were saved by another version of segcal; {remedy}")
+    return dict(content[kind])
 
 
 def check_settings(settings: Mapping[str, Any], folder: Path) -> None:
@@ -204,7 +203,7 @@ def read_table(folder: Path, table: Table, methods: Sequence[str], remedy: str) 
 
 def _incomplete(found: pd.DataFrame, table: Table, methods: Sequence[str]) -> str | None:
     """Say what is wrong with the rows: each method must have each row of the first one, once."""
-    if found.duplicated(["method", *table.key] if "method" in found else list(table.key)).any():
+    if found.duplicated(["method", *table.key] if "method" in found else table.key).any():
         return "with a row twice"
     needed = _ALWAYS.get(table.file, {"ece"})
     if "metric" in found and len(found) and (missing := needed - set(found["metric"])):
@@ -213,7 +212,7 @@ def _incomplete(found: pd.DataFrame, table: Table, methods: Sequence[str]) -> st
         return None
     if set(found["method"]) != set(methods):
         return f"of the methods {', '.join(dict.fromkeys(found['method']))} instead of {', '.join(methods)}"
-    rows = [frozenset(part.itertuples(index=False)) for _, part in found.groupby("method")[list(table.key)]]
+    rows = [frozenset(part.itertuples(index=False)) for _, part in found.groupby("method")[table.key]]
     return None if all(own == rows[0] for own in rows) else "in which not every method has the same rows"
 
 

@@ -1,6 +1,6 @@
 """Evidence: the only thing that counts pixels. Metrics, curves, tables and thresholds are readings of it."""
 
-from segcal.evidence.errors import Form, Histogram
+from segcal.evidence.histograms import Form, Histogram
 from segcal.evidence.readings import read
 from segcal.evidence.statistic import Evidence, Pixels, PixelStore, describe
 

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from segcal.evidence import errors
-from segcal.evidence.errors import Form, Histogram
+from segcal.evidence import readings
+from segcal.evidence.histograms import Form, Histogram, equal_edges
 from segcal.evidence.readings import read
 from segcal.evidence.scores import Scores, check_scores, logits_of
 from segcal.evidence.statistic import Evidence
@@ -92,7 +92,7 @@ def sce(
 ) -> float:
     """Return the static calibration error: gaps by class and bin; arguments as in `ece`.
 
-    `form` is "tables", "equations" or "marginal", as in `segcal.evidence.errors`.
+    `form` is "tables", "equations" or "marginal", as in `segcal.evidence.readings`.
     """
     return _measured("sce", logits, labels, bins=bins, form=form, **options)
 
@@ -137,7 +137,7 @@ def reliability_curve(
         (array([0.5, nan]), array([0.66666667,        nan]), array([3, 0]))
     """
     tables = [_counted(pool.pixels(), pool.num_classes, _edges(bins)).top for pool in _pools(logits, labels, **options)]
-    found = errors.reliability_curve(Histogram(*(sum(fields) for fields in zip(*tables, strict=True))))
+    found = readings.reliability_curve(Histogram(*(sum(fields) for fields in zip(*tables, strict=True))))
     return ReliabilityCurve(*(found[name].numpy() for name in ReliabilityCurve._fields))
 
 
@@ -293,7 +293,7 @@ def _edges(bins: int, values: Tensor | None = None) -> Tensor:
     if bins < 1:
         raise InputError(f"bins must be at least 1, got {bins}")
     if values is None:
-        return errors.equal_edges(bins)
+        return equal_edges(bins)
     return counting.percentile_edges(values, torch.arange(len(values)), bins)
 
 

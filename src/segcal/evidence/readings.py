@@ -1,7 +1,12 @@
-"""Readings of the evidence by name: every metric of `segcal.functional.catalogue` that is computed from it.
+"""Readings of the evidence: every metric of `segcal.functional.catalogue` that is computed from it, by name.
 
-A new metric is one line in the catalogue (name, title, unit, direction) and one line in `READINGS`; it then appears in
-the results of every case, patch and region.
+A new metric is one line in the catalogue (name, title, unit, direction), its function, and one line in `READINGS`; it
+then appears in the results of every case, patch and region. Calibration errors (appendix "Evaluation Metrics") are read
+from reliability histograms, of any number of regions at once: these have shape `[*G, L, R]`.
+
+SCE and ACE have three forms. `tables`: pixels are split by predicted label and the gaps of all cells are weighted by
+their fraction of pixels, as the paper's printed tables follow. `equations`: the paper's printed equations, with 1/|L|
+and 1/(|L| R). `marginal`: Nixon et al. 2019, the probability of every class is binned against the truth of that class.
 
 Debiased errors. Even at a perfectly calibrated network the gap g of a bin of n pixels is not 0: its variance is about
 s^2 = acc (1 - acc) / (n - 1). Bröcker (2012) and Kumar et al. (2019) subtract it from g^2, which makes the *squared*
@@ -24,11 +29,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-from jaxtyping import Float64
+from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from segcal.evidence import errors
-from segcal.evidence.errors import Form, Histogram
+from segcal.evidence.histograms import Form, Histogram, merge_classes
 from segcal.evidence.statistic import Evidence
 from segcal.functional.catalogue import METRICS, PARTS, SCORES
 
@@ -36,6 +40,73 @@ Reading = Float64[Tensor, "*G"]
 
 FURTHER = ("ece-debiased", "rms-debiased", *(f"{score}-{part}" for score in SCORES for part in PARTS))
 """Errors without the bias of few pixels, and what NLL and Brier score are made of."""
+
+
+def ece(h: Histogram) -> Float64[Tensor, "*G"]:
+    """Return the expected calibration error: the mean gap of confidence and accuracy over bins, weighted by pixels.
+
+    Examples:
+        >>> one_bin = Histogram(torch.tensor([[4]]), torch.tensor([[2]]), torch.tensor([[3.0]]).double())
+        >>> float(ece(one_bin))  # accuracy 1/2 at a mean confidence of 3/4
+        0.25
+    """
+    return _excess(merge_classes(h)).sum(dim=(-2, -1)) / _pixels(h)
+
+
+def mce(h: Histogram) -> Float64[Tensor, "*G"]:
+    """Return the maximum calibration error: the largest gap of all bins that contain pixels."""
+    largest = _gaps(merge_classes(h)).amax(dim=(-2, -1))
+    return largest.where(_pixels(h) > 0, torch.nan)
+
+
+def sce(h: Histogram, form: Form = "tables") -> Float64[Tensor, "*G"]:
+    """Return the static calibration error: gaps by class and bin, weighted by pixels."""
+    weighted = _excess(h).sum(dim=(-2, -1)) / _pixels(h)
+    return weighted / h.pixels.shape[-2] if form == "equations" else weighted
+
+
+def ace(h: Histogram, form: Form = "tables") -> Float64[Tensor, "*G"]:
+    """Return the adaptive calibration error: gaps by class and equal-mass bin."""
+    if form == "tables":
+        return sce(h)
+    mean_gap = _gaps(h).sum(dim=(-2, -1)) / (h.pixels.shape[-2] * h.pixels.shape[-1])
+    return mean_gap.where(_pixels(h) > 0, torch.nan)
+
+
+def accuracy(h: Histogram) -> Float64[Tensor, "*G"]:
+    """Return the fraction of pixels whose predicted label is correct."""
+    return h.hit.sum(dim=(-2, -1)) / _pixels(h)
+
+
+def intersection_over_union(h: Histogram, support: Int64[Tensor, "*G L"]) -> Float64[Tensor, "*G L"]:
+    """Return the IoU of each class; NaN for a class that is neither predicted nor true anywhere."""
+    hit = h.hit.sum(dim=-1).double()
+    return hit / (h.pixels.sum(dim=-1) + support - hit)
+
+
+def reliability_curve(h: Histogram) -> dict[str, Tensor]:
+    """Return mean confidence, accuracy and pixels of each bin `[*G, R]`, classes merged; NaN in an empty bin."""
+    merged = merge_classes(h)
+    count = merged.pixels.squeeze(-2).double()
+    return {
+        "confidence": merged.confidence.squeeze(-2) / count,
+        "accuracy": merged.hit.squeeze(-2) / count,
+        "pixels": merged.pixels.squeeze(-2),
+    }
+
+
+def class_table(h: Histogram, support: Int64[Tensor, "*G L"]) -> dict[str, Tensor]:
+    """Return metrics of each class `[*G, L]`: of the pixels predicted as it, and its overlap with the truth."""
+    predicted = h.pixels.sum(dim=-1).double()
+    return {
+        "pixels": predicted.long(),
+        "support": support,
+        "confidence": h.confidence.sum(dim=-1) / predicted,
+        "accuracy": h.hit.sum(dim=-1) / predicted,
+        "ece": _excess(h).sum(dim=-1) / predicted,
+        "mce": _gaps(h).amax(dim=-1).where(predicted > 0, torch.nan),
+        "iou": intersection_over_union(h, support),
+    }
 
 
 @dataclass(frozen=True)
@@ -48,7 +119,7 @@ class Readable:
     @cached_property
     def merged(self) -> Histogram:
         """The reliability histogram with all predicted classes merged into one."""
-        return errors.merge_classes(self.evidence.top)
+        return merge_classes(self.evidence.top)
 
     @property
     def static(self) -> Histogram:
@@ -76,12 +147,12 @@ def _further(name: str) -> Callable[[Readable], Reading]:
 
 
 READINGS: Mapping[str, Callable[[Readable], Reading]] = {
-    "ece": lambda of: errors.ece(of.merged),
-    "mce": lambda of: errors.mce(of.merged),
-    "sce": lambda of: errors.sce(of.static, of.form),
-    "ace": lambda of: errors.ace(of.evidence.adaptive(of.form), of.form),
-    "accuracy": lambda of: errors.accuracy(of.merged),
-    "miou": lambda of: errors.intersection_over_union(of.evidence.top, of.evidence.support).nanmean(dim=-1),
+    "ece": lambda of: ece(of.merged),
+    "mce": lambda of: mce(of.merged),
+    "sce": lambda of: sce(of.static, of.form),
+    "ace": lambda of: ace(of.evidence.adaptive(of.form), of.form),
+    "accuracy": lambda of: accuracy(of.merged),
+    "miou": lambda of: intersection_over_union(of.evidence.top, of.evidence.support).nanmean(dim=-1),
     "nll": lambda of: of.means[..., 0],
     "brier": lambda of: of.means[..., 1],
     "entropy": lambda of: of.means[..., 2],
@@ -153,3 +224,17 @@ def _bins(h: Histogram) -> tuple[Tensor, Tensor, Tensor]:
     share = hit / count.clamp(min=1)
     gap = (hit - confidence) / count.clamp(min=1)
     return count, gap, share * (1 - share) / (count - 1).clamp(min=1)
+
+
+def _excess(h: Histogram) -> Float64[Tensor, "*G L R"]:
+    """Return pixels times gap: |correct pixels - summed confidence|."""
+    return (h.hit - h.confidence).abs()
+
+
+def _gaps(h: Histogram) -> Float64[Tensor, "*G L R"]:
+    """Return |accuracy - confidence| of each cell, 0 where it is empty."""
+    return _excess(h) / h.pixels.clamp(min=1).double()
+
+
+def _pixels(h: Histogram) -> Float64[Tensor, "*G"]:
+    return h.pixels.sum(dim=(-2, -1)).double()  # a quotient of two int64 tensors would be float32

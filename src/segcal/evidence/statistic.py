@@ -14,8 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int32, Int64, Num
 from torch import Tensor
 
-from segcal.evidence.cells import equal_mass_bins
-from segcal.evidence.errors import Form, Histogram, equal_edges, stack
+from segcal.evidence.histograms import Form, Histogram, equal_edges, equal_mass_bins, stack
 from segcal.functional import counting
 from segcal.functional.masks import positions
 from segcal.functional.pixels import pixel_statistics

@@ -10,10 +10,8 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from segcal.evidence import errors
-from segcal.evidence.cells import equal_mass_error
-from segcal.evidence.errors import Form, Histogram
-from segcal.evidence.readings import read
+from segcal.evidence.histograms import Form, Histogram, equal_edges, equal_mass_error
+from segcal.evidence.readings import class_table, read, reliability_curve
 from segcal.evidence.scores import Scores, check_scores, logits_of
 from segcal.evidence.statistic import Evidence, describe
 from segcal.functional.catalogue import METRICS
@@ -85,7 +83,7 @@ class CalibrationSuite(Metric):
         ignore_index: Label, or labels, to ignore.
         regions: Names of the regions that are measured separately; `update` takes a mask for each.
         bins: Number of confidence bins R.
-        form: Form of SCE and ACE: "tables", "equations" or "marginal" (see `segcal.evidence.errors`).
+        form: Form of SCE and ACE: "tables", "equations" or "marginal" (see `segcal.evidence.readings`).
         per_image: Whether to keep the metrics of every image too, with exact equal-mass bins, for `compute_images`.
         activation: "softmax" for exclusive classes, "sigmoid" for channels that may overlap; by default a softmax, or a
             sigmoid if `num_classes` is 1.
@@ -134,7 +132,7 @@ class CalibrationSuite(Metric):
         self.add_state("images", [], "cat")
         self.add_state("problems", torch.zeros(2, dtype=torch.int64), "max")
         # kept here, since to copy them to a GPU with every batch would wait for it
-        edges, ignored = errors.equal_edges(bins), torch.tensor(ignored_labels(ignore_index)).long()
+        edges, ignored = equal_edges(bins), torch.tensor(ignored_labels(ignore_index)).long()
         self.register_buffer("_edges", edges, persistent=False)
         self.register_buffer("_ignored", ignored, persistent=False)
 
@@ -210,14 +208,14 @@ class CalibrationSuite(Metric):
         """
         with self.sync_context(should_sync=self._to_sync, should_unsync=self._should_unsync):
             evidence = self._checked_evidence()
-            table = errors.class_table(evidence.top, evidence.support)
+            table = class_table(evidence.top, evidence.support)
         return self._by_region({name: self._joined(values) for name, values in table.items()})
 
     def compute_curves(self) -> dict[str, dict[str, Tensor]]:
         """Return the reliability diagram of each region, over all channels: confidence, accuracy and pixels by bin."""
         with self.sync_context(should_sync=self._to_sync, should_unsync=self._should_unsync):
             top = self._checked_evidence().top
-            curve = errors.reliability_curve(Histogram(*(self._joined(field) for field in top)))
+            curve = reliability_curve(Histogram(*(self._joined(field) for field in top)))
         return self._by_region(curve)
 
     def plot(self, val: object = None, ax: object = None) -> Any:

@@ -4,10 +4,9 @@ from segcal.functional.catalogue import CALIBRATION, QUALITY
 from segcal.regions import REGIONS
 from segcal.tables.latex import latex_table
 from segcal.tables.markdown import markdown_table
-from segcal.tables.paper import Cell, PaperTable, paper_table
-from segcal.tables.presentation import Average, Presentation, named_method
-from segcal.tables.summaries import averaged_rows, class_errors, image_means, structure_table, summary, volume_bias
-from segcal.tables.surfaces import surface_table
+from segcal.tables.paper import Average, Cell, PaperTable, Presentation, named_method, paper_table
+from segcal.tables.structures import class_errors, mean_quality, structure_table, surface_table
+from segcal.tables.summaries import averaged_rows, image_means, summary, volume_bias
 from segcal.tables.text_table import TextTable
 
 __all__ = [
@@ -24,6 +23,7 @@ __all__ = [
     "image_means",
     "latex_table",
     "markdown_table",
+    "mean_quality",
     "named_method",
     "paper_table",
     "structure_table",

@@ -1,22 +1,137 @@
-"""Means over images with their intervals, the values that paired tests compare, and the table of classes."""
+"""Summaries over cases with bootstrap intervals: all pixels together, means over images, values of paired tests."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 import pandas as pd
+import torch
 
-from segcal.functional.catalogue import CATALOGUE
-from segcal.statistics import Drawing, clusters_of, weighted_ratio
-from segcal.tables.numbers import MISSING, number
-from segcal.tables.surfaces import surface_headings
-from segcal.tables.text_table import TextTable
+from segcal.evidence import Evidence, Form, Histogram, read, readings
+from segcal.evidence.histograms import merge_classes, smooth_ece
+from segcal.functional.catalogue import POOLED_METRICS, WITHOUT_INTERVAL
+from segcal.statistics import Drawing, clusters_of, weighted_ratio, weighted_sums
 from segcal.types import Array
 
-_SURFACES = ("dice", "asd")
+
+@dataclass(frozen=True)
+class PooledMetrics:
+    """Metrics over all pixels of a region.
+
+    Attributes:
+        values: Every metric.
+        images: Number of cases.
+        pixels: Number of pixels.
+        drawn: Names of the metrics that have an interval.
+        resample: Maps weights `[repetitions, images]` to the metrics `drawn` of each repetition.
+        noise: Maps weights to the calibration errors of each repetition around the gaps of all images: errors that
+            noise alone would cause; NaN for other metrics.
+    """
+
+    values: Mapping[str, float]
+    images: int
+    pixels: int
+    drawn: Sequence[str]
+    resample: Callable[[Array], Array]
+    noise: Callable[[Array], Array] | None = None
+
+    @classmethod
+    def mean(cls, each: Sequence[PooledMetrics]) -> PooledMetrics:
+        """Return the mean over the channels of a sigmoid head, of those that have pixels; pixels are added up."""
+        held = [own for own in each if own.pixels] or each[:1]
+        return cls(
+            {name: float(_known_mean(np.array([own.values[name] for own in held]))) for name in held[0].values},
+            held[0].images,
+            sum(own.pixels for own in held),
+            held[0].drawn,
+            lambda weights: _known_mean(np.stack([own.resample(weights) for own in held])),
+            lambda weights: _known_mean(np.stack([own.noise(weights) for own in held if own.noise is not None])),
+        )
+
+    def rows(self, drawing: Drawing) -> Iterator[tuple[str, float, float, float, int, int]]:
+        """Yield each metric with its value, the ends of its interval, and the number of cases and of pixels."""
+        ends = drawing.intervals(self.resample, self.noise) if self.pixels else (np.full(len(self.drawn), np.nan),) * 2
+        interval = dict(zip(self.drawn, zip(*ends, strict=True), strict=True))
+        for name in POOLED_METRICS:
+            low, high = interval.get(name, (np.nan, np.nan))
+            yield name, self.values[name], float(low), float(high), self.images, self.pixels
+
+
+def pooled_metrics(table: Array, cells: Histogram, class_cells: Histogram | None, form: Form) -> PooledMetrics:
+    """Return the metrics of a region over all cases.
+
+    Args:
+        table: Evidence of one region of each case: `[cases, E]` (`Evidence.to_vectors`).
+        cells: Fine histogram of top confidences.
+        class_cells: Fine histogram of the probability of every class, in the form `marginal`.
+        form: Form of SCE and ACE.
+    """
+    classes, marginal = len(cells.pixels), class_cells is not None
+
+    def evidence(vectors: Array) -> Evidence:
+        return Evidence.from_vectors(torch.from_numpy(vectors), classes, marginal=marginal)
+
+    total = replace(evidence(table.sum(axis=0)), cells=cells, static_cells=class_cells)
+    values = read(total, [name for name in POOLED_METRICS if name != "ece-smooth"], form)
+    pixels = int(values.pop("pixels"))
+    numbers = {**{name: float(value) for name, value in values.items()}, "ece-smooth": smooth_ece(cells)}
+    drawn = [name for name in numbers if name not in WITHOUT_INTERVAL]
+
+    def resample(weights: Array) -> Array:
+        found = read(evidence(weighted_sums(weights, table)), drawn, form)
+        return torch.stack([found[name] for name in drawn], dim=-1).numpy()
+
+    def noise(weights: Array) -> Array:
+        own = evidence(weighted_sums(weights, table))
+        merged = _centred(merge_classes(own.top), merge_classes(total.top))
+        static = _centred(own.static or own.top, total.static or total.top)
+        found = {"ece": readings.ece(merged), "mce": readings.mce(merged), "sce": readings.sce(static, form)}
+        unknown = torch.full_like(found["ece"], torch.nan)
+        return torch.stack([found.get(name, unknown) for name in drawn], dim=-1).numpy()
+
+    return PooledMetrics(numbers, len(table), pixels, drawn, resample, noise)
+
+
+def _centred(drawn: Histogram, whole: Histogram) -> Histogram:
+    """Return a resampled histogram whose gaps are those to the gaps of all images."""
+    gap = (whole.hit - whole.confidence) / whole.pixels.clamp(min=1)
+    return Histogram(
+        drawn.pixels, drawn.hit - drawn.confidence - drawn.pixels * gap, torch.zeros_like(drawn.confidence)
+    )
+
+
+def _known_mean(values: Array) -> Array:
+    """Return the mean along the first axis without NaN; NaN where there is nothing else."""
+    return torch.from_numpy(values).nanmean(dim=0).numpy()
+
+
+def pooled_curves(
+    top: Histogram, names: Sequence[str], *, drawing: Drawing
+) -> Iterator[tuple[str, int, float, float, int, int, float, float, float]]:
+    """Yield the reliability diagram of all pixels ("") and of those predicted as each class, bin by bin.
+
+    `top` holds the top confidences of each case `[cases, L, R]`. Each row has label, bin, its edges, pixels, correct
+    pixels, summed confidence and the interval of the accuracy.
+    """
+    fields = [field.numpy() for field in top]
+    # all pixels first, then by class: [cases, 1 + L, R]
+    count, hit, confidence = (np.concatenate([field.sum(axis=1, keepdims=True), field], axis=1) for field in fields)
+    shape, cases = count.shape[1:], len(count)
+    held = np.flatnonzero(count.sum(axis=0))
+    own_hit, own_count = (field.reshape(cases, -1)[:, held].astype(np.float64) for field in (hit, count))
+
+    accuracy = partial(weighted_ratio, totals=own_hit, counts=own_count)
+    low, high = np.full(shape, np.nan), np.full(shape, np.nan)
+    low.flat[held], high.flat[held] = drawing.intervals(accuracy)
+    sums = [field.sum(axis=0) for field in (count, hit, confidence)]
+    bins = shape[1]
+    for k, name in enumerate(("", *names)):
+        for j in range(bins):
+            numbers = (*(total[k, j].item() for total in sums), float(low[k, j]), float(high[k, j]))
+            yield (name, j, j / bins, (j + 1) / bins, *numbers)
 
 
 def averaged_rows(frame: pd.DataFrame, patches: pd.DataFrame) -> pd.DataFrame:
@@ -81,72 +196,3 @@ def image_means(frame: pd.DataFrame, drawing: Drawing) -> dict[tuple[str, str, s
     rows = frame.assign(cluster=frame["case"].map(cluster))
     means = rows.groupby(["method", "metric", "region", "cluster"]).value.mean().unstack("cluster")
     return dict(zip(means.index.to_list(), means.to_numpy(np.float64), strict=True))
-
-
-def structure_table(
-    curves: pd.DataFrame,
-    volumes: pd.DataFrame,
-    surfaces: pd.DataFrame | None,
-    methods: Sequence[str],
-    *,
-    unit: str = "",
-    channels: bool = False,
-) -> TextTable:
-    """Return the table, with a row for each class or channel.
-
-    Methods that keep every label share one column of Dice and one of distances.
-
-    Args:
-        curves: Reliability diagrams with the columns of `Results.curves`.
-        volumes: Errors of volumes with the columns of `Results.volume_bias`.
-        surfaces: Segmentation quality with the columns of `Results.surfaces`; None where it was not measured.
-        methods: Methods that are shown.
-        unit: Unit of distances.
-        channels: Whether the labels are sigmoid channels, which are measured over all of their pixels.
-    """
-    columns = dict[str, dict[str, str]]()
-    for method in methods:
-        errors = class_errors(curves, method)
-        columns[f"{method} {CATALOGUE['ece'].heading}"] = {name: number("ece", error) for name, error in errors.items()}
-    for method in methods:
-        own = volumes[volumes.method == method]
-        entries = zip(own["label"], own["bias"], strict=True)
-        columns[f"{method} volume(%)"] = {
-            str(name): f"{100 * bias:+.1f}" for name, bias in entries if not math.isnan(bias)
-        }
-    notes = ["ECE: in All, of the pixels predicted as the class" if not channels else "ECE: of the channel in All"]
-    notes.append("volume: sum of the probabilities against the number of labelled pixels, minus 1")
-    if surfaces is None:
-        notes.append("Dice and distances: evaluate with --surfaces (surfaces=True)")
-    else:
-        columns |= _quality_columns(surfaces, methods, unit)
-        notes.append("Dice, ASD: means over cases")
-    names = dict.fromkeys(name for entries in columns.values() for name in entries)
-    rows = [(name, *(entries.get(name, MISSING) for entries in columns.values())) for name in names]
-    title = f"{'Channels' if channels else 'Classes'}, all pixels together"
-    return TextTable(("Channel" if channels else "Class", *columns), rows, title, f"{'; '.join(notes)}.")
-
-
-def class_errors(curves: pd.DataFrame, method: str) -> dict[str, float]:
-    """Return the ECE in *All* of the pixels predicted as each class, over all cases."""
-    rows = curves[(curves.method == method) & (curves.region == "all") & (curves.label != "")]
-    gaps = (rows["hit"] - rows["confidence"]).abs().groupby(rows["label"], sort=False).sum()
-    pixels = rows["count"].groupby(rows["label"], sort=False).sum()
-    return {str(name): float(gaps[name] / pixels[name]) for name in gaps.index if pixels[name]}
-
-
-def _quality_columns(surfaces: pd.DataFrame, methods: Sequence[str], unit: str) -> dict[str, dict[str, str]]:
-    """Return a column of Dice and ASD for each segmentation; methods with the same one share it."""
-    headings = dict(zip(("dice", "surface-dice", "asd"), surface_headings(unit), strict=False))
-    found = dict[str, dict[str, str]]()
-    for metric in _SURFACES:
-        rows = surfaces[surfaces.metric == metric]
-        means = rows.pivot_table(index="label", columns="method", values="value", sort=False, dropna=False)
-        means = means.reindex(columns=list(methods))  # without a column where no class has a value
-        texts = {
-            method: {str(name): number(metric, value) for name, value in means[method].items()} for method in methods
-        }
-        same = all(own == texts[methods[0]] for own in texts.values())
-        for method in methods[:1] if same else methods:
-            found[headings[metric] if same else f"{method} {headings[metric]}"] = texts[method]
-    return found

@@ -15,10 +15,10 @@ from jaxtyping import Float64, Int64, Shaped
 from torch import Tensor
 
 from segcal.cases import StreamedCase
+from segcal.evaluation.measure import distance_unit
 from segcal.evaluation.methods import ExclusiveHead, Method, calibrated_slabs, stream_for
-from segcal.evaluation.quality import distance_unit
 from segcal.evidence import Evidence, Histogram, describe
-from segcal.evidence.cells import empty_cells
+from segcal.evidence.histograms import empty_cells
 from segcal.functional import counting
 from segcal.functional.masks import positions
 from segcal.functional.scores import ScoreHistogram, count_scores, largest_of_cells
@@ -76,12 +76,14 @@ class Counts:
     """The counts of every case for one method, and histograms of all cases together.
 
     Attributes:
+        method: Name of the method.
         head: The classes of a softmax, or one channel of a sigmoid head as two classes.
         cases: One entry per case.
         above: Pixels of all cases by class and step of the probability.
         cells: Fine histogram of the confidence in the region *All*.
     """
 
+    method: str
     head: ExclusiveHead
     cases: list[CaseCounts] = field(default_factory=list)
     above: Array = field(init=False)

@@ -1,8 +1,15 @@
-"""`decide`: held-out cases -> thresholds with a guarantee, risk against coverage, volumes with intervals."""
+"""`decide`: held-out cases -> thresholds with a guarantee, risk against coverage, volumes with intervals.
+
+The expected volume of a class is the sum of its probabilities. Its error is not that of independent pixels: neighbours
+are wrong together, so an interval from the variance of single pixels would be far too short. The interval is a
+conformal one instead (Vovk et al. 2005; Papadopoulos et al. 2008 for its scale): the error of each held-out image is
+divided by its uncertain volume, and a new image's interval reaches as many uncertain volumes to either side as all but
+a share `1 - level` of them need.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,14 +17,27 @@ import pandas as pd
 from jaxtyping import Float64
 
 from segcal.cases import no_cases
-from segcal.evaluation.decisions.counts import Counts, decided_classes, thresholds
+from segcal.evaluation.decisions.counts import (
+    CaseCounts,
+    Counts,
+    decided_classes,
+    expected_volumes,
+    thresholds,
+    volume_unit,
+    voxel_size,
+)
 from segcal.evaluation.decisions.model import TABLES, Decisions
-from segcal.evaluation.decisions.volumes import volume_tables
-from segcal.evaluation.doubts import leaks
-from segcal.evaluation.methods import ExclusiveHead, Method, check_methods, heads_of, stream_for
+from segcal.evaluation.methods import ExclusiveHead, Method, check_methods, heads_of, leaks, stream_for
 from segcal.evaluation.protocol import Protocol
 from segcal.functional.checks import ignored_labels
-from segcal.functional.conformal import controlled_index, fewest_units, group_means, left_out_indices
+from segcal.functional.conformal import (
+    conformal_radius,
+    controlled_index,
+    fewest_units,
+    group_means,
+    left_out_indices,
+    left_out_radii,
+)
 from segcal.functional.selective import (
     Blocks,
     aurc,
@@ -29,10 +49,12 @@ from segcal.functional.selective import (
 )
 from segcal.statistics import clusters_of
 from segcal.text import warn_caller
-from segcal.types import Activation, Case, IgnoreIndex, InputError
+from segcal.types import Activation, Array, Case, IgnoreIndex, InputError
 
 COVERAGES = np.arange(1, 101) / 100
 """At which the curves are given."""
+
+_LEAST = 1.0  # added to the uncertain volume, in pixels, so that an image without doubt still has a scale
 
 
 def decide(
@@ -74,9 +96,7 @@ def decide(
     )
     check_methods(calibrators, protocol)
     counts, doubts = _count(cases, calibrators, heads_of(protocol))
-    first = next(iter(counts.values()))
-    curves, selective = _selective(counts)
-    intervals, volumes = volume_tables(counts, level)
+    first = [own for own in counts if own.method == counts[0].method]
     settings: dict[str, Any] = {
         "methods": list(calibrators),
         "class_names": [name for own in first for name in decided_classes(own.head).values()],
@@ -92,23 +112,27 @@ def decide(
     }
     for doubt in doubts:
         warn_caller(doubt)
-    limits = [row for method, heads in counts.items() for own in heads for row in _thresholds(method, own, risk)]
-    return Decisions(TABLES["thresholds"].frame(limits), curves, selective, intervals, volumes, settings)
+    tables: dict[str, list[tuple[Any, ...]]] = {name: [] for name in TABLES}
+    for own in counts:
+        tables["thresholds"] += _thresholds(own, risk)
+        for name, row in (*_selective(own), *_volumes(own, level)):
+            tables[name].append(row)
+    return Decisions(**{name: TABLES[name].frame(rows) for name, rows in tables.items()}, settings=settings)
 
 
 def _count(
     cases: Iterable[Case], methods: Mapping[str, Method], heads: Sequence[ExclusiveHead]
-) -> tuple[dict[str, list[Counts]], list[str]]:
+) -> tuple[list[Counts], list[str]]:
     """Return the counts of each method and head, and warnings about the cases."""
-    counts = {method: [Counts(head) for head in heads] for method in methods}
+    counts = [Counts(method, head) for method in methods for head in heads]
     content, doubts = dict[str, str](), dict[str, None]()
     for case in cases:
         if case.name in content:
             raise InputError(f"case names must be unique, got '{case.name}' twice; rename one")
         for k, head in enumerate(heads):
             stream = stream_for(head.protocol, head.case(case), methods.values())
-            for name, method in methods.items():
-                counts[name][k].add(stream[0], head.method(method, case))
+            for own in counts[k :: len(heads)]:
+                own.add(stream[0], head.method(methods[own.method], case))
             if k == 0:
                 content[case.name] = stream.facts[0].fingerprint
                 doubts |= dict.fromkeys(stream.doubts)
@@ -117,14 +141,13 @@ def _count(
     return counts, [*doubts, *leaks(methods, content, "its guarantees are optimistic; use other cases")]
 
 
-def _thresholds(method: str, counts: Counts, risk: float) -> Iterable[tuple[Any, ...]]:
+def _thresholds(counts: Counts, risk: float) -> Iterator[tuple[Any, ...]]:
     """Yield the threshold of each class by conformal risk control of the share of its pixels that are missed."""
     tried = thresholds()
     for label, name in decided_classes(counts.head).items():
         held, below = counts.true_below(label)
-        nothing = (method, name, risk, 0.0, *(np.nan,) * 5, 0, 0, fewest_units(risk))
         if not held.size:
-            yield nothing
+            yield (counts.method, name, risk, 0.0, *(np.nan,) * 5, 0, 0, fewest_units(risk))
             continue
         clusters = clusters_of([counts.cases[k].group for k in held])
         losses = group_means(below, clusters)
@@ -136,26 +159,21 @@ def _thresholds(method: str, counts: Counts, risk: float) -> Iterable[tuple[Any,
         found = np.array([[1 - counts.cases[k].found[label] / counts.cases[k].support[label]] for k in held])
         cost = (hits / kept if kept else np.nan, kept / true, float(group_means(found, clusters).mean()))
         reached = (float(tried[chosen]), float(losses[:, chosen].mean()), left_out)
-        yield (method, name, risk, *reached, *cost, len(held), len(losses), fewest_units(risk))
+        yield (counts.method, name, risk, *reached, *cost, len(held), len(losses), fewest_units(risk))
 
 
-def _selective(counts: Mapping[str, Sequence[Counts]]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return risk against coverage, and its area, when single pixels and when whole images are rejected."""
-    curves, areas = [], []
-    for method, own in ((method, own) for method, heads in counts.items() for own in heads):
-        images = [case for case in own.cases if case.pixels]
-        errors = np.array([case.error for case in images], dtype=np.float64)
-        blocks = {
-            "pixels": blocks_of_cells(own.cells),
-            "images": blocks_of(np.array([case.confidence for case in images], dtype=np.float64), errors),
-        }
-        key = (method, own.head.name)
-        for unit, found in blocks.items():
-            rows = zip(COVERAGES.tolist(), *(v.tolist() for v in risk_coverage(found, COVERAGES)), strict=True)
-            curves += [(*key, unit, *row) for row in rows]
-        areas.append((*key, "pixels", *_pixel_areas(blocks["pixels"])))
-        areas.append((*key, "images", *_image_areas(blocks["images"], errors)))
-    return TABLES["curves"].frame(curves), TABLES["selective"].frame(areas)
+def _selective(counts: Counts) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """Yield risk against coverage, and its area, when single pixels and when whole images are rejected."""
+    images, key = [case for case in counts.cases if case.pixels], (counts.method, counts.head.name)
+    confidence, errors = np.array([[case.confidence, case.error] for case in images], np.float64).reshape(-1, 2).T
+    pixels, whole = blocks_of_cells(counts.cells), blocks_of(confidence, errors)
+    for unit, found, areas in (
+        ("pixels", pixels, _pixel_areas(pixels)),
+        ("images", whole, _image_areas(whole, errors)),
+    ):
+        yield "selective", (*key, unit, *areas)
+        for row in zip(COVERAGES.tolist(), *(v.tolist() for v in risk_coverage(found, COVERAGES)), strict=True):
+            yield "curves", (*key, unit, *row)
 
 
 def _pixel_areas(blocks: Blocks) -> tuple[float, ...]:
@@ -168,3 +186,55 @@ def _image_areas(blocks: Blocks, errors: Float64[np.ndarray, " N"]) -> tuple[flo
     """Return the same for whole images, whose order is known exactly."""
     area, best = aurc(blocks), aurc(blocks_of(-errors, errors))
     return area, area, area, area - best, errors.sum() / max(len(errors), 1), len(errors)
+
+
+def _volumes(counts: Counts, level: float) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """Yield the radius of each class, and the interval of each case from all groups except its own."""
+    clusters = clusters_of([case.group for case in counts.cases])
+    for label, name in decided_classes(counts.head).items():
+        key, scores = (counts.method, name), np.array([_error(case, label) for case in counts.cases])
+        left_out = left_out_radii(scores, clusters, 1 - level)
+        known = np.isfinite(left_out)
+        covered = float((scores <= left_out)[known].mean()) if known.any() else np.nan
+        radius, groups = conformal_radius(scores, clusters, 1 - level), len(np.unique(clusters))
+        yield "intervals", (*key, level, radius, covered, len(scores), groups, fewest_units(1 - level))
+        for case, reach in zip(counts.cases, left_out, strict=True):
+            interval = _interval(case.expected[label], case.uncertain[label], case.voxel, reach)
+            yield "volumes", (case.name, *key, *interval, case.support[label] * case.voxel)
+
+
+def new_volumes(cases: Iterable[Case], calibrators: Mapping[str, Method], decisions: Decisions) -> pd.DataFrame:
+    """Return the volumes of new cases with intervals: columns `case method label expected low high unit`.
+
+    Args:
+        cases: Images from the same source as those that the decisions were learned from; labels are not needed.
+        calibrators: The same methods by the same names.
+        decisions: The result of `decide`.
+    """
+    if unknown := [name for name in calibrators if name not in decisions.methods]:
+        raise InputError(f"the decisions were learned for {', '.join(decisions.methods)}, got '{unknown[0]}'")
+    check_methods(calibrators, decisions.protocol)
+    heads = heads_of(decisions.protocol)
+    radius = decisions.intervals.set_index(["method", "label"])["radius"]
+    rows = []
+    for case in cases:
+        for method, calibrator in calibrators.items():
+            for head in heads:
+                expected, uncertain = expected_volumes(head, case, calibrator)
+                for label, name in decided_classes(head).items():
+                    volumes = expected[label], uncertain[label], voxel_size(case)
+                    interval = _interval(*volumes, float(radius[method, name]))
+                    rows.append((case.name, method, name, *interval, volume_unit(case)))
+    return pd.DataFrame(rows, columns=["case", "method", "label", "expected", "low", "high", "unit"])
+
+
+def _error(case: CaseCounts, label: int) -> float:
+    """Return the error of the expected volume, in uncertain volumes."""
+    error = abs(case.support[label] - case.expected[label])
+    return float(error / (case.uncertain[label] + _LEAST))
+
+
+def _interval(expected: float, uncertain: float, voxel: float, radius: float) -> Array:
+    """Return the expected volume and both ends of its interval, in units of the spacing."""
+    reach = radius * (uncertain + _LEAST)
+    return np.array([expected, max(0.0, expected - reach), expected + reach]) * voxel

@@ -13,39 +13,25 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from segcal.evaluation.protocol import Protocol
-from segcal.evaluation.saved import Table, read_tables, table_records, write_table
-from segcal.files import MARKER, read_json, staged_folder, write_json
+from segcal.evaluation.saved import Table, read_settings, read_tables, table_records, write_table
+from segcal.files import MARKER, staged_folder, write_json
 from segcal.functional.probability import at_least_float32_dtype
 from segcal.tables import named_method
 from segcal.types import InputError, Probs
 from segcal.version import __version__
 
 FORMAT = 2
-_METHOD = {"method": str, "label": str}
-_CHANNEL = {"method": str, "channel": str, "unit": str}
-_GROUPS = {"images": int, "groups": int, "needed": int}
-_SHARES = dict.fromkeys(("risk", "threshold", "missed", "left_out", "precision", "size", "by_label"), float)
-_VOLUMES = dict.fromkeys(("expected", "low", "high", "true"), float)
+_GROUPS = "images:int groups:int needed:int"
+_SHARES = "risk:float threshold:float missed:float left_out:float precision:float size:float by_label:float"
+_AREAS = "aurc:float low:float high:float excess:float risk:float count:int"
 TABLES = {
-    "thresholds": Table("thresholds.csv", {**_METHOD, **_SHARES, **_GROUPS}, ("label",)),
+    "thresholds": Table("thresholds.csv", f"method label {_SHARES} {_GROUPS}", "label"),
     "curves": Table(
-        "curves.csv",
-        {**_CHANNEL, **dict.fromkeys(("coverage", "risk", "confidence"), float)},
-        ("channel", "unit", "coverage"),
+        "curves.csv", "method channel unit coverage:float risk:float confidence:float", "channel unit coverage"
     ),
-    "selective": Table(
-        "selective.csv",
-        {**_CHANNEL, **dict.fromkeys(("aurc", "low", "high", "excess", "risk"), float), "count": int},
-        ("channel", "unit"),
-    ),
-    "intervals": Table(
-        "intervals.csv", {**_METHOD, **dict.fromkeys(("level", "radius", "left_out"), float), **_GROUPS}, ("label",)
-    ),
-    "volumes": Table(
-        "volumes.csv",
-        {"case": str, **_METHOD, **_VOLUMES},
-        ("case", "label"),
-    ),
+    "selective": Table("selective.csv", f"method channel unit {_AREAS}", "channel unit"),
+    "intervals": Table("intervals.csv", f"method label level:float radius:float left_out:float {_GROUPS}", "label"),
+    "volumes": Table("volumes.csv", "case method label expected:float low:float high:float true:float", "case label"),
 }
 """Tables of decisions, by attribute."""
 _SETTINGS = (
@@ -150,13 +136,9 @@ class Decisions:
     def load(cls, path: str | Path) -> Self:
         """Read saved decisions; raise unless they are as they were saved."""
         folder = Path(path)
-        content = read_json(folder / MARKER)
-        if not isinstance(content, dict) or not isinstance(content.get("decisions"), dict):
-            raise InputError(f"'{folder}' holds no decisions; give a folder that 'segcal decide --out' wrote")
-        if content.get("format") != FORMAT:
-            raise InputError(f"the decisions in '{folder}' were saved by another version of segcal; {_REMEDY}")
+        saved = read_settings(folder, "decisions", FORMAT, "a folder that 'segcal decide --out' wrote", _REMEDY)
         try:
-            settings = {name: content["decisions"][name] for name in _SETTINGS}
+            settings = {name: saved[name] for name in _SETTINGS}
             tables = read_tables(folder, TABLES, settings["methods"], _REMEDY)
             found = cls(**tables, settings=settings)
             found.protocol  # noqa: B018  (checks the settings)

@@ -4,21 +4,26 @@ A portrait holds some pixels of the case in 8 bits, as maps of each method (the 
 histograms of the whole image and of three of its Local patches (Fig. 2).
 """
 
-from segcal.evaluation.portraits.files import FOLDER, FORMAT, load_portraits, save_portraits
-from segcal.evaluation.portraits.make import choose_cases, make_portraits
-from segcal.evaluation.portraits.maps import local_gap
-from segcal.evaluation.portraits.model import LEVELS, NOTHING, Curve, Kind, Layer, Patch, PixelRegion, Portrait
+from segcal.evaluation.portraits.make import choose_cases, local_gap, make_portraits
+from segcal.evaluation.portraits.model import (
+    LEVELS,
+    NOTHING,
+    Curve,
+    Kind,
+    Layer,
+    PixelRegion,
+    Portrait,
+    load_portraits,
+    save_portraits,
+)
 from segcal.evaluation.portraits.optimum import local_optimum
 
 __all__ = [
-    "FOLDER",
-    "FORMAT",
     "LEVELS",
     "NOTHING",
     "Curve",
     "Kind",
     "Layer",
-    "Patch",
     "PixelRegion",
     "Portrait",
     "choose_cases",

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from segcal.report.view import KEYS, View, nested, short
-from segcal.tables.presentation import Average
+from segcal.tables import Average
 
 
 def table(view: View) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from segcal.evaluation.pooled import PooledMetrics
+from segcal.tables.summaries import PooledMetrics
 
 
 def pooled(pixels: int, ece: float, nll: float = math.nan) -> PooledMetrics:

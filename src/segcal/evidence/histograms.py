@@ -1,27 +1,60 @@
-"""The fine histogram of 65,536 cells of the probability, and its readings: equal-mass bins, any number of bins, none.
+"""Reliability histograms: a few bins of the confidence, or 65,536 cells from which any bins are read, or none.
 
-The cells (`segcal.functional.scores.cell_of`) grow finer towards 0 and 1, and their size does not depend on the number
-of pixels. Each cell holds pixels, correct pixels and summed confidence, so its pixels may stand at their mean
-confidence: a cell is at most 2**-11 wide, and 0.2 % of `1 - confidence` near 1.
+A reliability histogram holds pixels, correct pixels and summed confidence for each predicted class and bin, in int64
+and float64. The histogram of two sets of pixels together is the sum of theirs. Bins are right-closed intervals
+`(j / R, (j + 1) / R]`; a confidence of 0 belongs to the first.
+
+The cells of a fine histogram (`segcal.functional.scores.cell_of`) grow finer towards 0 and 1, and their size does not
+depend on the number of pixels. Pixels of a cell may stand at their mean confidence: a cell is at most 2**-11 wide, and
+0.2 % of `1 - confidence` near 1.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Float64, Int, Int64
-from scipy.fft import dct, idct
 from torch import Tensor
 
-from segcal.evidence.errors import Form, Histogram
 from segcal.functional import counting
 from segcal.kernels.constants import CELLS
 from segcal.types import Array
 
+Form = Literal["tables", "equations", "marginal"]
+
 _GRID = 1 << 14  # positions at which the smoothed gap is computed
+
+
+class Histogram(NamedTuple):
+    """Pixels, correct pixels and summed confidence by class and bin, or by class and cell."""
+
+    pixels: Int64[Tensor, "*G L R"]
+    hit: Int64[Tensor, "*G L R"]
+    confidence: Float64[Tensor, "*G L R"]
+
+    def of(self, region: int | slice) -> Histogram:
+        """Return the histogram of one region, or of some."""
+        return Histogram(*(field[region] for field in self))
+
+
+def stack(histograms: Sequence[Histogram]) -> Histogram:
+    """Return the histograms of several regions as one."""
+    return Histogram(*(torch.stack(fields) for fields in zip(*histograms, strict=True)))
+
+
+def merge_classes(h: Histogram) -> Histogram:
+    """Add up the histograms of all classes: `[*G, 1, R]`."""
+    if h.pixels.shape[-2] == 1:
+        return h
+    return Histogram(*(field.sum(dim=-2, keepdim=True) for field in h))
+
+
+def equal_edges(bins: int, device: torch.device | None = None) -> Float64[Tensor, " R1"]:
+    """Return the edges 0, 1/R, ..., 1."""
+    return torch.arange(bins + 1, dtype=torch.float64, device=device) / bins
 
 
 class OccupiedCells(NamedTuple):
@@ -114,6 +147,8 @@ def smooth_ece(cells: Histogram) -> float:
     count, residual, place = _occupied(cells)
     if not count.size:
         return float("nan")
+    from scipy.fft import dct, idct  # noqa: PLC0415  slow to import
+
     waves = dct(_on_grid(residual / count.sum(), place), norm="ortho")
     decay = (np.pi * np.arange(_GRID)) ** 2 / 2
 
