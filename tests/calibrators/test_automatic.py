@@ -17,8 +17,7 @@ from scipy.ndimage import uniform_filter
 import segcal
 from segcal.calibrators import AutomaticChoice, Calibrator, create
 from segcal.calibrators import automatic as module
-from segcal.calibrators.shared import plan
-from segcal.calibrators.shared.context_fit import ContextFit
+from segcal.calibrators.shared import context_fit, plan
 from segcal.calibrators.shared.context_sample import draw_sample
 from segcal.calibrators.shared.cross_validation import CrossValidation, Score
 from segcal.calibrators.shared.plan import Plan
@@ -270,15 +269,16 @@ def test_validation_cases_of_a_group_left_out_are_not_looked_at() -> None:
 def test_contextual_methods_share_one_path_of_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     """On scores of a few pixels per image too; what a method may use is a choice among the penalties."""
     choose_among_few(monkeypatch)
-    calls = list[int]()
-    path = ContextFit.path
-    monkeypatch.setattr(
-        ContextFit, "path", lambda *arguments, **options: calls.append(1) or path(*arguments, **options)
-    )
+    path, name, calls = context_fit.ridge_path, "cts+classes", list[int]()
+    monkeypatch.setattr(context_fit, "ridge_path", lambda *given, **named: calls.append(1) or path(*given, **named))
     cases = scaled(8, near_borders)
     details = auto(cases, candidates=SECONDS).fit_report_.details
     assert details["chosen"] == "cts"
-    assert len(calls) == 2, "one for all candidates, one for the final fit"
+    assert len(calls) == 2, "one for all candidates, one for the final fit, which is not free to use classes"
+    again = auto(cases, candidates=("ts", name)).fit_report_.details
+    assert again["chosen"] == name
+    assert len(calls) == 3, "one for both"
+    assert again["chosen_details"] == create("cts", 5).fit(cases).fit_report_.details
     scores = {name: row["nll"] for name, row in details["scores"].items()}
     assert scores["cts+classes"] <= scores["cts"] + 1e-3 < scores["ts"]
     by_hand = [nll_without("cts", cases, left) for left in cases]

@@ -11,7 +11,7 @@ whole images. These are timed first, so that the plan is known before anything i
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from time import perf_counter
 from types import MappingProxyType
@@ -22,7 +22,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from segcal.calibrators.base import CalibratedSlab, Calibrator, FitRegion
+from segcal.calibrators.base import Calibrator, FitRegion
 from segcal.calibrators.class_conditional import ArgmaxPreservingScaling, OrderPreservingScaling
 from segcal.calibrators.contextual import ContextualTemperatureScaling
 from segcal.calibrators.ensemble import EnsembleTemperatureScaling
@@ -35,13 +35,12 @@ from segcal.calibrators.shared.plan import Plan, agreed, extrapolated
 from segcal.calibrators.shared.search import Search
 from segcal.calibrators.temperature import TemperatureScaling
 from segcal.calibrators.tempered import TemperatureCalibrator
-from segcal.cases import CaseStream, StreamedCase
+from segcal.cases import CaseStream
 from segcal.progress import begin_stage
 from segcal.training.processes import choose_device
 from segcal.training.settings import Training
 from segcal.types import (
     MOST_CLASSES,
-    Case,
     Image,
     InputError,
     Logits,
@@ -256,10 +255,6 @@ class AutomaticChoice(Calibrator):
         """Return calibrated probabilities of the same shape and dtype as the logits."""
         self._check(logits, image)
         return self.applied.predict_proba(logits, image, passes)
-
-    def calibrate_case(self, case: Case | StreamedCase) -> Iterator[CalibratedSlab]:
-        """Yield a case slab by slab."""
-        return self.applied.calibrate_case(case)
 
     def temperature(self, logits: Logits, image: Image | None = None) -> Temperature:
         """Return the temperature of each pixel, where the chosen method has one."""

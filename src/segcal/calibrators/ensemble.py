@@ -12,8 +12,7 @@ from torch import Tensor
 
 from segcal.calibrators.base import Calibrator, FitRegion
 from segcal.calibrators.report import Learned
-from segcal.calibrators.shared.sampler import Sampler
-from segcal.calibrators.shared.survey import pixels_of, survey
+from segcal.calibrators.shared.survey import Sampler, pixels_of, survey
 from segcal.calibrators.temperature import TemperatureScaling
 from segcal.cases import CaseStream
 from segcal.functional.pixel_sample import Sample
@@ -52,8 +51,7 @@ class EnsembleTemperatureScaling(Calibrator):
         super().__init__(num_classes, **region)
         check_choice("loss", loss, get_args(Loss))
         self.loss: Loss = loss
-        self.register_buffer("temperature", torch.tensor(torch.nan, dtype=torch.float64))
-        self.register_buffer("weights", torch.full((3,), torch.nan, dtype=torch.float64))
+        self._register_learned(temperature=(), weights=(3,))
 
     def _learn(self, stream: CaseStream, *, validation: CaseStream | None = None, settings: Any = None) -> Learned:
         """Find temperature and weights; three numbers hardly overfit, so nothing is validated."""

@@ -17,17 +17,15 @@ import torch
 from jaxtyping import Int64
 
 from segcal.calibrators.base import Calibrator
-from segcal.calibrators.contextual import ContextualTemperatureScaling, usual_floor
+from segcal.calibrators.contextual import ContextualTemperatureScaling
 from segcal.calibrators.local import LocalTemperatureScaling
+from segcal.calibrators.pool import pool_of
 from segcal.calibrators.shared.context_fit import ContextFit
 from segcal.calibrators.shared.context_sample import ContextSample
 from segcal.calibrators.shared.cross_validation import FALLBACK, CrossValidation
-from segcal.calibrators.shared.pooling_fit import choose_weights
-from segcal.calibrators.tempered import TemperedSlab
 from segcal.cases import CaseStream, StreamedCase
 from segcal.functional.log_linear import FeaturePixels, loss_sums, read_loss
 from segcal.functional.pairs import PairPath
-from segcal.functional.ridge import RidgePath
 from segcal.functional.temperature import likelihood
 from segcal.training.settings import Training
 from segcal.types import Array, InputError
@@ -91,51 +89,40 @@ class Search:
         """All cases without their passes, for candidates that are trained."""
         return self.stream.without_passes()
 
-    @cached_property
+    @property
     def pooled(self) -> Search:
         """The same search over the cases pooled with their passes, each by weights learned without its fold."""
-        pool = choose_weights(self.sample, keep=True)
         dims = self.stream[0].case.logits.ndim - 1
-        return replace(self, sample=pool.pooled_sample(self.stream, self.sample, dims))
+        return replace(self, sample=pool_of(self.stream, self.sample, keep=True, spatial_dims=dims)[1])
 
     @cached_property
-    def fit(self) -> ContextFit | None:
-        """The problem that contextual methods share; None where only one temperature can be fitted."""
-        one = self.sample.temperature
-        fit = ContextFit(self.sample, self.stream, usual_floor(one, self.bounds), self.bounds)
-        low, high = fit.searched
-        return fit if low < one < high and self.sample.folds > 1 else None
-
-    @cached_property
-    def path(self) -> RidgePath:
-        """Fits of contextual methods without each fold, for all penalties."""
-        assert self.fit is not None
-        return self.fit.path(self.sample.temperature, classes=True)
+    def fit(self) -> ContextFit:
+        """The problem that contextual methods share."""
+        return ContextFit.of(self.sample, self.stream, self.bounds)
 
     @cached_property
     def pairs(self) -> PairPath:
         """Offsets of pairs without each fold, at the temperatures that were chosen for it."""
-        assert self.fit is not None
         return self.fit.pair_path([self._point(fold) for fold in range(self.scores.folds)])
 
     def _point(self, fold: int, *, features: bool = True, classes: bool = True) -> Array:
         """Return the fit without a fold, with penalties chosen on the other folds among those of a method."""
-        assert self.fit is not None
+        path = self.fit.path()
         allowed = [
             k
-            for k, strengths in enumerate(self.path.among)
+            for k, strengths in enumerate(path.among)
             if (features or np.isinf(strengths.features)) and (classes or np.isinf(strengths.classes))
         ]
-        return self.path.points[self.path.best(cautious=self.fit.cautious, allowed=allowed, without=fold)][fold]
+        return path.fits[path.best(cautious=self.fit.cautious, allowed=allowed, without=fold)][fold]
 
     def _contextual(self, candidate: ContextualTemperatureScaling, fold: int) -> Array:
         """Return the NLL of the groups of a fold for a contextual method."""
-        if self.fit is None:
+        if self.fit.only_one is not None:
             return self._sampled(FALLBACK, fold)
         point = self._point(fold, features=candidate.features, classes=candidate.classes)
         sums, offsets = np.zeros(self.scores.groups), None
         if candidate.pairs:
-            offsets = self.pairs.offsets[self.pairs.best(cautious=self.fit.cautious, without=fold)][fold]
+            offsets = self.pairs.fits[self.pairs.best(cautious=self.fit.cautious, without=fold)][fold]
         for group, index in self._groups(fold):
             data = self.fit.data
             own = FeaturePixels(data.logits[:, index], data.labels[index], data.features[:, index], (0, len(index)))
@@ -176,7 +163,7 @@ class Search:
         """Return the NLL of the sampled pixels of a case."""
         own, total = np.flatnonzero(self.sample.case == number), 0.0
         for slab in fitted.calibrate_case(case):
-            logits = (slab.relative_logits() if isinstance(slab, TemperedSlab) else slab.logits())[0].flatten(1)
+            logits = slab.relative_logits()[0].flatten(1)
             begin = slab.rows.start * int(np.prod(case.shape[2:]))
             positions = self.sample.position[own] - begin
             inside = (positions >= 0) & (positions < logits.shape[1])
