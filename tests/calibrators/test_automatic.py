@@ -298,7 +298,7 @@ def test_trained_methods_are_scored_at_the_pixels_of_the_sample(monkeypatch: pyt
         assert np.array_equal(sample.data.logits[:, own], np.asarray(case.logits).reshape(5, -1)[:, at])
     settings = create("lts", 5)._settings(None, {})
     search = Search(
-        lambda name: create(name, 5), CrossValidation.of(sample), sample, stream, None, settings, (0.05, 100.0)
+        lambda name: create(name, 5), CrossValidation.of(sample), sample, stream, stream, None, settings, (0.05, 100.0)
     )
     ts = create("ts", 5).fit(cases)
     found = sum(search._at_positions(ts, case, number) for number, case in enumerate(stream))

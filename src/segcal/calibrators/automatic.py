@@ -164,7 +164,7 @@ class AutomaticChoice(Calibrator):
         drawn = several if "pool" in self.candidates else stream
         sample = draw_sample(drawn, spatial_dims=self.spatial_dims, features=context)
         scores, apart = CrossValidation.of(sample), None if validation is None else validation.without_passes()
-        search = Search(self._new, scores, sample, several, apart, settings, self.bounds)
+        search = Search(self._new, scores, sample, stream, several, apart, settings, self.bounds)
         chosen, why, plan = FALLBACK, _unscored(scores, len(self.candidates)), Plan((), {})
         if scores.groups >= _FEWEST_GROUPS and len(self.candidates) > 1:
             plan = self._plan(search, started)
@@ -196,7 +196,7 @@ class AutomaticChoice(Calibrator):
         """Return what will be tried; trained candidates are timed by a few epochs on one image."""
         costs = dict[str, float]()
         used = np.flatnonzero(search.scores.fold >= 0).tolist()
-        first, short = search.plain.part(used[:1]), replace(search.settings, watch=None)
+        first, short = search.stream.part(used[:1]), replace(search.settings, watch=None)
         trained = [name for name in self.candidates if _CANDIDATES[name].trained]
         for number, name in enumerate(trained, 1):
             begin_stage(f"estimating the time of {name}", number, len(trained))
@@ -208,7 +208,8 @@ class AutomaticChoice(Calibrator):
             try:
                 costs[name] = extrapolated(train, _EPOCHS, epochs)
             except InputError as error:
-                search.scores.begin(name).failure = f"could not be fitted: {error}"
+                search.scores.begin(name)
+                search.scores.fail(name, error)
         without = [*trained, *(["pool"] if search.sample.passes is None else [])]
         quick = tuple(name for name in self.candidates if name not in without)
         return Plan(quick, agreed(costs, search.stream.device), perf_counter() - started, self.time_limit)

@@ -39,7 +39,8 @@ class Search:
         new: Returns an unfitted candidate by its name.
         scores: Folds, and the scores found so far.
         sample: FeaturePixels that candidates are scored on.
-        stream: All cases, for candidates that are trained.
+        stream: All cases without their passes, for candidates that are trained.
+        several: All cases with their passes, if they have any.
         validation: Cases on which trained candidates choose their weights.
         settings: Settings of training.
         bounds: Bounds of the temperatures.
@@ -49,6 +50,7 @@ class Search:
     scores: CrossValidation
     sample: ContextSample
     stream: CaseStream
+    several: CaseStream
     validation: CaseStream | None
     settings: Training
     bounds: tuple[float, float]
@@ -77,7 +79,7 @@ class Search:
             except InputError as error:
                 if name == FALLBACK:
                     raise
-                score.failure = f"could not be fitted: {error}"
+                self.scores.fail(name, error)
                 break
             score.sums += sums
             if fold == 0 and name != FALLBACK and contextual is None and self.scores.is_far_behind(name):
@@ -85,15 +87,10 @@ class Search:
         score.seconds = perf_counter() - started
 
     @property
-    def plain(self) -> CaseStream:
-        """All cases without their passes, for candidates that are trained."""
-        return self.stream.without_passes()
-
-    @property
     def pooled(self) -> Search:
         """The same search over the cases pooled with their passes, each by weights learned without its fold."""
         dims = self.stream[0].case.logits.ndim - 1
-        return replace(self, sample=pool_of(self.stream, self.sample, keep=True, spatial_dims=dims)[1])
+        return replace(self, sample=pool_of(self.several, self.sample, keep=True, spatial_dims=dims)[1])
 
     @cached_property
     def fit(self) -> ContextFit:
@@ -149,10 +146,10 @@ class Search:
     def _trained(self, name: str, fold: int) -> Array:
         """Return the NLL of the groups of a fold for a method that is trained on whole images."""
         rest, held_out = self.scores.parts(fold)
-        left = self.plain.part(held_out)
+        left = self.stream.part(held_out)
         apart = None if self.validation is None else cases_apart(self.validation, left)
         fitted = self.new(name).to(self.stream.device)
-        fitted._fit_stream(self.plain.part(rest), apart, self.settings)
+        fitted._fit_stream(self.stream.part(rest), apart, self.settings)
         self.scores.scored[name].numbers = fitted.learned
         sums = np.zeros(self.scores.groups)
         for number, case in zip(held_out, left, strict=True):
