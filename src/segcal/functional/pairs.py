@@ -69,12 +69,8 @@ class PairSums:
 
     def __add__(self, other: PairSums) -> PairSums:
         """Return the sums over both."""
-        return PairSums(
-            self.pixels + other.pixels,
-            self.nll + other.nll,
-            self.gradient + other.gradient,
-            self.curvature + other.curvature,
-        )
+        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
+        return PairSums(*(mine + theirs for mine, theirs in pairs))
 
 
 @dataclass(frozen=True)
