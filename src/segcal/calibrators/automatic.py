@@ -10,14 +10,11 @@ whole images. These are timed first, so that the plan is known before anything i
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from time import perf_counter
 from types import MappingProxyType
 from typing import Any, NamedTuple, Unpack, cast
 
-import numpy as np
 import torch
 from jaxtyping import Int64
 from torch import Tensor
@@ -31,8 +28,7 @@ from segcal.calibrators.pool import PooledPasses
 from segcal.calibrators.report import Learned
 from segcal.calibrators.shared.context_sample import draw_sample
 from segcal.calibrators.shared.cross_validation import FALLBACK, CrossValidation
-from segcal.calibrators.shared.plan import Plan, agreed, extrapolated
-from segcal.calibrators.shared.search import Search
+from segcal.calibrators.shared.search import Plan, Search
 from segcal.calibrators.temperature import TemperatureScaling
 from segcal.calibrators.tempered import TemperatureCalibrator
 from segcal.cases import CaseStream
@@ -52,8 +48,6 @@ from segcal.types import (
 
 _FEWEST_GROUPS = 4
 """With fewer, a standard error has two degrees of freedom at most and one odd image decides; TS is used as it is."""
-_EPOCHS = (1, 3)  # by which trained candidates are timed
-_log = logging.getLogger("segcal")
 
 
 class _Candidate(NamedTuple):
@@ -61,7 +55,6 @@ class _Candidate(NamedTuple):
     number: int
     """Under which the choice is saved; never to be reused for another."""
     settings: Mapping[str, Any] = MappingProxyType({})
-    trained: bool = False
 
 
 _CANDIDATES = {
@@ -73,7 +66,7 @@ _CANDIDATES = {
     "cts+pairs": _Candidate(ContextualTemperatureScaling, 6, {"features": True, "classes": True, "pairs": True}),
     "cmsop": _Candidate(OrderPreservingScaling, 7),
     "cmsap": _Candidate(ArgmaxPreservingScaling, 8),
-    "lts": _Candidate(LocalTemperatureScaling, 2, trained=True),
+    "lts": _Candidate(LocalTemperatureScaling, 2),
     "pool": _Candidate(PooledPasses, 9),
 }
 """In order of simplicity; "pool" is tried where the cases have further passes, which it then needs ever after."""
@@ -167,8 +160,8 @@ class AutomaticChoice(Calibrator):
         search = Search(self._new, scores, sample, stream, several, apart, settings, self.bounds)
         chosen, why, plan = FALLBACK, _unscored(scores, len(self.candidates)), Plan((), {})
         if scores.groups >= _FEWEST_GROUPS and len(self.candidates) > 1:
-            plan = self._plan(search, started)
-            chosen, why = self._compare(search, plan)
+            plan = search.plan(self.candidates, self.time_limit, started)
+            chosen, why = search.compare(plan)
         found = simplest
         if chosen != FALLBACK:
             begin_stage(f"fitting {chosen}, which is chosen", 1, 1)
@@ -191,39 +184,6 @@ class AutomaticChoice(Calibrator):
                 "chosen_details": report.details,
             },
         )
-
-    def _plan(self, search: Search, started: float) -> Plan:
-        """Return what will be tried; trained candidates are timed by a few epochs on one image."""
-        costs = dict[str, float]()
-        used = np.flatnonzero(search.scores.fold >= 0).tolist()
-        first, short = search.stream.part(used[:1]), replace(search.settings, watch=None)
-        trained = [name for name in self.candidates if _CANDIDATES[name].trained]
-        for number, name in enumerate(trained, 1):
-            begin_stage(f"estimating the time of {name}", number, len(trained))
-
-            def train(epochs: int, name: str = name) -> None:
-                self._new(name).to(first.device)._fit_stream(first, None, replace(short, epochs=epochs))
-
-            epochs = short.epochs * len(used) * (search.scores.folds - 1)  # of one image
-            try:
-                costs[name] = extrapolated(train, _EPOCHS, epochs)
-            except InputError as error:
-                search.scores.begin(name)
-                search.scores.fail(name, error)
-        without = [*trained, *(["pool"] if search.sample.passes is None else [])]
-        quick = tuple(name for name in self.candidates if name not in without)
-        return Plan(quick, agreed(costs, search.stream.device), perf_counter() - started, self.time_limit)
-
-    def _compare(self, search: Search, plan: Plan) -> tuple[str, str]:
-        """Return the candidate that does best on groups left out, and the reason in a sentence."""
-        _log.info(plan.announcement())
-        for number, name in enumerate(plan.tried, 1):
-            begin_stage(f"{name}, candidate {number} of {len(plan.tried)}", number, len(plan.tried))
-            search.score(name)
-        chosen, why = search.scores.choose()
-        if plan.left_out:
-            why += f"; {', '.join(plan.left_out)} was not tried because of the time limit of {plan.time_limit:.0f} s"
-        return chosen, why
 
     @property
     def applied(self) -> Calibrator:

@@ -1,20 +1,24 @@
-"""Scores of the candidates of an automatic choice, on the pixels of one sample that all of them share.
+"""Comparison of the candidates of an automatic choice: which are tried, and their scores on one sample that all share.
 
-A candidate is fitted without each fold and scored on the sampled pixels of that fold. Methods that are not trained are
+Candidates that are trained are timed first, by a few epochs on one image. A candidate is fitted without each fold and
+scored on the sampled pixels of that fold. Methods that are not trained are
 fitted on the sample too. Contextual methods share one path of fits: what a method may use is a choice of penalties, and
 the penalties for a fold are chosen on the other folds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Int64
+from torch import distributed
 
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.contextual import ContextualTemperatureScaling
@@ -27,8 +31,71 @@ from segcal.cases import CaseStream, StreamedCase
 from segcal.functional.log_linear import FeaturePixels, loss_sums, read_loss
 from segcal.functional.pairs import PairPath
 from segcal.functional.temperature import likelihood
+from segcal.progress import begin_stage
+from segcal.training.processes import process_group
 from segcal.training.settings import Training
 from segcal.types import Array, InputError
+
+_EPOCHS = (1, 3)  # by which trained candidates are timed
+_LEAST_GROWTH = 0.1
+_log = logging.getLogger("segcal")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Candidates to try.
+
+    Attributes:
+        quick: Candidates that are scored on a sample, which takes seconds.
+        seconds: Estimated seconds of the candidates that are trained.
+        spent: Seconds that reading and estimating took.
+        time_limit: Seconds allowed in all; None for any.
+    """
+
+    quick: tuple[str, ...]
+    seconds: Mapping[str, float]
+    spent: float = 0.0
+    time_limit: float | None = None
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """The trained candidates that are too expensive, until the rest fits in the time allowed.
+
+        Examples:
+            >>> Plan(("ts", "cts"), {"lts": 90.0}, time_limit=60.0).left_out
+            ('lts',)
+        """
+        remaining, dropped = dict(self.seconds), list[str]()
+        while self.time_limit is not None and remaining and self.spent + sum(remaining.values()) > self.time_limit:
+            most = max(remaining, key=lambda name: remaining[name])
+            dropped.append(most)
+            del remaining[most]
+        return tuple(dropped)
+
+    @property
+    def tried(self) -> tuple[str, ...]:
+        """The candidates that are tried, in their order."""
+        return (*self.quick, *(name for name in self.seconds if name not in self.left_out))
+
+    def announcement(self) -> str:
+        """Return the plan in a sentence or two."""
+        trained = [f"{name} (about {_words(self.seconds[name])})" for name in self.tried if name in self.seconds]
+        text = f"auto compares {', '.join(self.quick)} on a sample, in seconds"
+        if trained:
+            text += f", and trains {', '.join(trained)}"
+        if self.left_out:
+            names = ", ".join(f"{name} (about {_words(self.seconds[name])})" for name in self.left_out)
+            text += f"; not tried because of the time limit of {_words(self.time_limit or 0)}: {names}"
+        return text
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for a fit report."""
+        return {
+            "seconds": dict(self.seconds),
+            "left_out": list(self.left_out),
+            "time_limit": self.time_limit,
+            "announcement": self.announcement() if self.quick else None,
+        }
 
 
 @dataclass
@@ -54,6 +121,39 @@ class Search:
     validation: CaseStream | None
     settings: Training
     bounds: tuple[float, float]
+
+    def plan(self, candidates: Sequence[str], time_limit: float | None, started: float) -> Plan:
+        """Return what will be tried; trained candidates are timed by a few epochs on one image."""
+        costs = dict[str, float]()
+        used = np.flatnonzero(self.scores.fold >= 0).tolist()
+        first, short = self.stream.part(used[:1]), replace(self.settings, watch=None)
+        trained = [name for name in candidates if isinstance(self.new(name), LocalTemperatureScaling)]
+        for number, name in enumerate(trained, 1):
+            begin_stage(f"estimating the time of {name}", number, len(trained))
+
+            def train(epochs: int, name: str = name) -> None:
+                self.new(name).to(first.device)._fit_stream(first, None, replace(short, epochs=epochs))
+
+            epochs = short.epochs * len(used) * (self.scores.folds - 1)  # of one image
+            try:
+                costs[name] = extrapolated(train, _EPOCHS, epochs)
+            except InputError as error:
+                self.scores.begin(name)
+                self.scores.fail(name, error)
+        without = [*trained, *(["pool"] if self.sample.passes is None else [])]
+        quick = tuple(name for name in candidates if name not in without)
+        return Plan(quick, agreed(costs, self.stream.device), perf_counter() - started, time_limit)
+
+    def compare(self, plan: Plan) -> tuple[str, str]:
+        """Return the candidate that does best on groups left out, and the reason in a sentence."""
+        _log.info(plan.announcement())
+        for number, name in enumerate(plan.tried, 1):
+            begin_stage(f"{name}, candidate {number} of {len(plan.tried)}", number, len(plan.tried))
+            self.score(name)
+        chosen, why = self.scores.choose()
+        if plan.left_out:
+            why += f"; {', '.join(plan.left_out)} was not tried because of the time limit of {plan.time_limit:.0f} s"
+        return chosen, why
 
     def score(self, name: str) -> None:
         """Score a candidate on each fold; it is given up if it is far behind after the first.
@@ -183,3 +283,40 @@ def cases_apart(validation: CaseStream, held_out: CaseStream) -> CaseStream | No
     groups = {case.group for case in held_out} - {None}
     positions = [k for k, case in enumerate(validation) if case.group not in groups]
     return validation.part(positions) if positions else None
+
+
+def agreed(seconds: Mapping[str, float], device: torch.device) -> dict[str, float]:
+    """Return the estimates of the first process of torchrun, so that all processes try the same candidates."""
+    with process_group(device):
+        if not distributed.is_initialized():
+            return dict(seconds)
+        values = torch.tensor(list(seconds.values()), dtype=torch.float64, device=device)
+        distributed.broadcast(values, 0)
+    return dict(zip(seconds, values.tolist(), strict=True))
+
+
+def extrapolated(work: Callable[[int], Any], sizes: tuple[int, int], size: int) -> float:
+    """Return how long work of a size takes, by the straight line through two smaller sizes.
+
+    What does not depend on the size is thus counted once, and a first call loads and compiles what is needed. At least
+    a tenth of the larger time is taken to grow with the size: another process may slow down the smaller work only,
+    and the line would say that any size takes no time.
+    """
+    small, large = (min(each, size) for each in sizes)
+    work(small)
+    first = _seconds(lambda: work(small))
+    if small == large:
+        return first
+    second = _seconds(lambda: work(large))
+    slope = max((second - first) / (large - small), _LEAST_GROWTH * second / large)
+    return second + slope * (size - large)
+
+
+def _seconds(work: Callable[[], Any]) -> float:
+    started = perf_counter()
+    work()
+    return perf_counter() - started
+
+
+def _words(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
