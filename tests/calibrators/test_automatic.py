@@ -17,12 +17,10 @@ from scipy.ndimage import uniform_filter
 import segcal
 from segcal.calibrators import AutomaticChoice, Calibrator, create
 from segcal.calibrators import automatic as module
-from segcal.calibrators.shared import plan
-from segcal.calibrators.shared.context_fit import ContextFit
+from segcal.calibrators.shared import context_fit, search
 from segcal.calibrators.shared.context_sample import draw_sample
 from segcal.calibrators.shared.cross_validation import CrossValidation, Score
-from segcal.calibrators.shared.plan import Plan
-from segcal.calibrators.shared.search import Search, cases_apart
+from segcal.calibrators.shared.search import Plan, Search, cases_apart
 from segcal.calibrators.shared.survey import summed_nll
 from segcal.cases import CaseStream, reading
 from segcal.data.sample.scenes import simulate
@@ -237,10 +235,10 @@ def test_time_is_extrapolated_from_two_sizes(monkeypatch: pytest.MonkeyPatch) ->
         clock[0] += 2 + n / 100 + (0 if done else 50)
         done.append(n)
 
-    monkeypatch.setattr(plan, "perf_counter", lambda: clock[0])
-    assert plan.extrapolated(work, (100, 200), 1000) == pytest.approx(12)
-    assert plan.extrapolated(work, (100, 200), 150) == pytest.approx(3.5)
-    assert plan.extrapolated(work, (100, 200), 50) == pytest.approx(2.5)
+    monkeypatch.setattr(search, "perf_counter", lambda: clock[0])
+    assert search.extrapolated(work, (100, 200), 1000) == pytest.approx(12)
+    assert search.extrapolated(work, (100, 200), 150) == pytest.approx(3.5)
+    assert search.extrapolated(work, (100, 200), 50) == pytest.approx(2.5)
     assert max(done) == 200
 
 
@@ -252,8 +250,8 @@ def test_a_slow_moment_does_not_make_large_work_free(monkeypatch: pytest.MonkeyP
         calls[0] += 1
         clock[0] += n / 100 + 5 * (calls[0] == 2)
 
-    monkeypatch.setattr(plan, "perf_counter", lambda: clock[0])
-    assert plan.extrapolated(work, (100, 200), 1000) == pytest.approx(2 + 0.1 * 2 / 200 * 800)
+    monkeypatch.setattr(search, "perf_counter", lambda: clock[0])
+    assert search.extrapolated(work, (100, 200), 1000) == pytest.approx(2 + 0.1 * 2 / 200 * 800)
 
 
 def test_validation_cases_of_a_group_left_out_are_not_looked_at() -> None:
@@ -270,15 +268,16 @@ def test_validation_cases_of_a_group_left_out_are_not_looked_at() -> None:
 def test_contextual_methods_share_one_path_of_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     """On scores of a few pixels per image too; what a method may use is a choice among the penalties."""
     choose_among_few(monkeypatch)
-    calls = list[int]()
-    path = ContextFit.path
-    monkeypatch.setattr(
-        ContextFit, "path", lambda *arguments, **options: calls.append(1) or path(*arguments, **options)
-    )
+    path, name, calls = context_fit.ridge_path, "cts+classes", list[int]()
+    monkeypatch.setattr(context_fit, "ridge_path", lambda *given, **named: calls.append(1) or path(*given, **named))
     cases = scaled(8, near_borders)
     details = auto(cases, candidates=SECONDS).fit_report_.details
     assert details["chosen"] == "cts"
-    assert len(calls) == 2, "one for all candidates, one for the final fit"
+    assert len(calls) == 2, "one for all candidates, one for the final fit, which is not free to use classes"
+    again = auto(cases, candidates=("ts", name)).fit_report_.details
+    assert again["chosen"] == name
+    assert len(calls) == 3, "one for both"
+    assert again["chosen_details"] == create("cts", 5).fit(cases).fit_report_.details
     scores = {name: row["nll"] for name, row in details["scores"].items()}
     assert scores["cts+classes"] <= scores["cts"] + 1e-3 < scores["ts"]
     by_hand = [nll_without("cts", cases, left) for left in cases]
@@ -297,11 +296,11 @@ def test_trained_methods_are_scored_at_the_pixels_of_the_sample(monkeypatch: pyt
         assert np.array_equal(sample.data.labels[own], np.asarray(case.labels).reshape(-1)[at])
         assert np.array_equal(sample.data.logits[:, own], np.asarray(case.logits).reshape(5, -1)[:, at])
     settings = create("lts", 5)._settings(None, {})
-    search = Search(
-        lambda name: create(name, 5), CrossValidation.of(sample), sample, stream, None, settings, (0.05, 100.0)
+    own = Search(
+        lambda name: create(name, 5), CrossValidation.of(sample), sample, stream, stream, None, settings, (0.05, 100.0)
     )
     ts = create("ts", 5).fit(cases)
-    found = sum(search._at_positions(ts, case, number) for number, case in enumerate(stream))
+    found = sum(own._at_positions(ts, case, number) for number, case in enumerate(stream))
     alpha = float(ts.inverse_temperature)
     assert found == pytest.approx(likelihood(sample.data.logits, sample.data.labels, alpha).nll, rel=1e-6)
 
@@ -439,7 +438,7 @@ def test_a_candidate_of_no_finite_score_is_given_up_or_out() -> None:
 def taking(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every trial end with this candidate, untried."""
     monkeypatch.setattr(module, "_FEWEST_GROUPS", 1)
-    monkeypatch.setattr(AutomaticChoice, "_plan", lambda *_: Plan((), {}))
+    monkeypatch.setattr(Search, "plan", lambda *_: Plan((), {}))
     monkeypatch.setattr(module.CrossValidation, "choose", lambda _: (name, "told so"))
     choose_among_few(monkeypatch)
 

@@ -17,7 +17,7 @@ from segcal.data.sample.scenes import simulate
 from segcal.functional.context import FEATURES, context_features
 from segcal.functional.floor import NO_FLOOR, Floor
 from segcal.functional.log_linear import FeaturePixels, Loss, MeanLoss, loss_sums, newton, read_loss
-from segcal.functional.ridge import RidgePath, Strengths, ridge_path
+from segcal.functional.ridge import FoldPath, Strengths, jackknife_intervals, ridge_path
 from segcal.kernels.dispatch import plain_only
 from segcal.types import Case, InputError
 
@@ -197,7 +197,7 @@ def test_a_fold_may_have_no_part_in_the_choice_for_it() -> None:
     among = (Strengths(np.inf, np.inf), Strengths(1.0, np.inf), Strengths(1.0, 0.1))
     losses = np.array([[3.0, 3.0, 3.0], [2.0, 2.0, 9.0], [2.5, 2.5, 0.0]])
     totals = np.stack([np.ones((3, 3)), losses, losses], axis=2)
-    path = RidgePath(among, totals, ((np.zeros(1),) * 3,) * 3)
+    path = FoldPath(among, totals, ((np.zeros(1),) * 3,) * 3)
     assert path.best(cautious=False) == 2
     assert path.best(cautious=False, without=2) == 1
     assert path.best(cautious=False, allowed=[0, 1]) == 0
@@ -225,13 +225,13 @@ def test_groups_decide_how_much_is_learned() -> None:
 def test_cross_validation_takes_the_least_loss_and_of_equals_the_strongest() -> None:
     among = [Strengths(ridge, np.inf) for ridge in (np.inf, 0.1, 1e-3)]
     choice = ridge_path(pixels_of(3000), np.zeros(7), among, (0.05, 100.0)).choice(cautious=False)
-    assert [row.strengths for row in choice.tried] == among
-    assert choice.strengths == min(choice.tried, key=lambda row: row.loss).strengths != among[0]
+    assert [row.strength for row in choice.tried] == among
+    assert choice.strength == min(choice.tried, key=lambda row: row.loss).strength != among[0]
     assert len(choice.refits) == 3
     equal = [Strengths(1e9, np.inf), Strengths(1e8, np.inf)]
-    assert ridge_path(pixels_of(300), np.zeros(7), equal, (0.05, 100.0)).choice(cautious=False).strengths is equal[0]
+    assert ridge_path(pixels_of(300), np.zeros(7), equal, (0.05, 100.0)).choice(cautious=False).strength is equal[0]
     other = ridge_path(pixels_of(300), np.zeros(7), equal[::-1], (0.05, 100.0)).choice(cautious=False)
-    assert other.strengths is equal[1]
+    assert other.strength is equal[1]
 
 
 def test_held_out_nll_is_that_of_refits() -> None:
@@ -249,7 +249,7 @@ def test_held_out_nll_is_that_of_refits() -> None:
         total += float(torch.nn.functional.cross_entropy(scaled.T, held.labels, reduction="sum"))
     assert choice.tried[0].nll == pytest.approx(total / 900, rel=1e-5)
     spread = np.sqrt(2 / 3 * ((np.stack(choice.refits) - np.mean(choice.refits, axis=0)) ** 2).sum(0))
-    spans = choice.intervals(np.zeros(7))
+    spans = jackknife_intervals(np.zeros(7), choice.refits)
     np.testing.assert_allclose(spans[:, 1], 4.302652729911275 * spread, rtol=1e-9)  # Student's t, 2 degrees
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -107,37 +106,6 @@ def test_a_one_logit_head_is_a_two_class_head(heads: tuple[Calibrator, Calibrato
     if isinstance(two, TemperatureCalibrator):
         assert one.has_temperature
         assert torch.equal(one.temperature(logits, image), two.temperature(both, image))
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_a_one_logit_head_keeps_labels(heads: tuple[Calibrator, Calibrator], dtype: torch.dtype) -> None:
-    one, _ = heads
-    tiny, largest = torch.finfo(dtype).tiny, torch.finfo(dtype).max
-    scores = torch.tensor([0.0, tiny, -tiny, 1e-3, -1e-3, 3.0, -3.0, largest, -largest], dtype=dtype)
-    logits = scores.repeat(9, 1)[None, None]
-    image = torch.zeros_like(logits)
-    calibrated, probs = one(logits, image), one.predict_proba(logits, image)
-    assert calibrated.isfinite().all()
-    assert ((probs >= 0) & (probs <= 1)).all()
-    if one.preserves_labels:
-        assert torch.equal(calibrated > 0, logits > 0)
-        assert torch.equal(probs > 0.5, logits > 0)
-
-
-def test_a_one_logit_head_is_saved_and_read_in_slabs(heads: tuple[Calibrator, Calibrator], tmp_path: Path) -> None:
-    one, _ = heads
-    case = binary_cases()[1]
-    logits, image = (torch.as_tensor(part)[None] for part in (case.logits, case.image))
-    one.save(tmp_path / "saved")
-    again = segcal.load(tmp_path / "saved")
-    assert again.num_classes == 1
-    assert again.config() == one.config()
-    assert torch.equal(again(logits, image), one(logits, image))
-    with mock.patch("segcal.cases.reading.SLAB", 2 * 11):
-        parts = list(again.calibrate_case(case))
-    assert len(parts) == 2
-    assert all(slab.raw.shape[1] == 1 for slab in parts)
-    torch.testing.assert_close(torch.cat([slab.logits() for slab in parts], dim=2), one(logits, image))
 
 
 def test_a_one_logit_head_refuses_other_data() -> None:

@@ -13,7 +13,7 @@ import torch
 from scipy.stats import spearmanr
 
 from segcal import Case, InputError, create, evaluate, load_sample
-from segcal.calibrators.local import SHARPEN, UNCHECKED_SHARE, LocalTemperatureScaling, _preset, clipping
+from segcal.calibrators.local import UNCHECKED_SHARE, LocalTemperatureScaling, _preset, clipping
 from segcal.calibrators.shared import local_training
 from segcal.calibrators.shared.tree import TemperatureTree
 from segcal.cases import reading
@@ -289,7 +289,7 @@ def test_a_shift_or_scale_of_the_logits_changes_no_probability(method: str, fact
 def test_no_temperature_is_below_the_floor_unless_sharpening_is_allowed(method: str) -> None:
     cases = small_scenes(2)
     logits, _ = tensors(cases[0])
-    assert create(method, 3).sharpen is SHARPEN
+    assert create(method, 3).sharpen is False
     for sharpen in (False, True):
         calibrator = create(method, 3, sharpen=sharpen).fit(cases, epochs=1)
         one = calibrator.fit_report_.details["ts_temperature"]

@@ -139,29 +139,10 @@ def test_other_passes_than_those_of_the_fit_are_refused(helped: PooledPasses) ->
         helped.fit([*several_passes(2), replace(several_passes(1)[0], name="other", passes=None)])
 
 
-def test_a_pool_is_saved_with_its_weights(helped: PooledPasses, tmp_path: Path) -> None:
-    helped.save(tmp_path / "pool")
-    loaded = segcal.load(tmp_path / "pool")
-    assert_same_state(loaded, helped)
-    assert loaded.fit_report_ == helped.fit_report_
-    assert loaded.uses_passes
-    logits, passes = tensors(several_passes(1)[0])
-    assert torch.equal(loaded(logits, None, passes), helped(logits, None, passes))
-
-
 def test_the_weights_of_a_damaged_pool_are_refused(helped: PooledPasses) -> None:
     damaged = segcal.create("pool", CLASSES)
     damaged.load_state_dict({**helped.state_dict(), "weights": torch.tensor([0.9, 0.9, -0.8], dtype=torch.float64)})
     assert damaged._problem() == "'weights' must be at least 0 and sum to 1"
-
-
-def test_slabs_with_passes_give_what_the_whole_gives(helped: PooledPasses) -> None:
-    case = several_passes(1)[0]
-    with mock.patch("segcal.cases.reading.SLAB", 8 * SIZE[1] * CLASSES * 3):
-        parts = [slab.logits() for slab in helped.calibrate_case(case)]
-    assert len(parts) == 3
-    logits, passes = tensors(case)
-    torch.testing.assert_close(torch.cat(parts, dim=2), helped(logits, None, passes))
 
 
 def test_fitting_in_slabs_and_from_lists_of_passes_gives_the_same(helped: PooledPasses) -> None:

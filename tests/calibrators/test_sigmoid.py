@@ -79,26 +79,28 @@ def test_the_report_is_that_of_all_channels(fitted: tuple[Calibrator, list[Calib
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_signs_never_move(fitted: tuple[Calibrator, list[Calibrator]], dtype: torch.dtype) -> None:
-    together, _ = fitted
+    together, alone = fitted
     tiny, largest = torch.finfo(dtype).tiny, torch.finfo(dtype).max
     scores = torch.tensor([0.0, tiny, -tiny, 1e-3, -1e-3, 3.0, -3.0, largest, -largest], dtype=dtype)
-    logits = torch.stack([scores.repeat(9, 1), -scores.repeat(9, 1)])[None]
-    image = torch.zeros_like(logits[:, :1])
-    found, probs = together(logits, image), together.predict_proba(logits, image)
-    assert found.isfinite().all()
-    assert ((probs >= 0) & (probs <= 1)).all()
-    if together.preserves_labels:
-        assert torch.equal(found > 0, logits > 0)
-        assert torch.equal(probs > 0.5, logits > 0)
+    both = torch.stack([scores.repeat(9, 1), -scores.repeat(9, 1)])[None]
+    image = torch.zeros_like(both[:, :1])
+    for head, logits in ((together, both), (alone[0], both[:, :1])):
+        found, probs = head(logits, image), head.predict_proba(logits, image)
+        assert found.isfinite().all()
+        assert ((probs >= 0) & (probs <= 1)).all()
+        if head.preserves_labels:
+            assert torch.equal(found > 0, logits > 0)
+            assert torch.equal(probs > 0.5, logits > 0)
 
 
 def test_saved_loaded_and_read_in_slabs(fitted: tuple[Calibrator, list[Calibrator]], tmp_path: Path) -> None:
     together, alone = fitted
-    together.save(tmp_path / "saved")
-    again = segcal.load(tmp_path / "saved")
-    assert isinstance(again, SigmoidHead)
-    assert (again.num_classes, again.activation, again.config()) == (CHANNELS, "sigmoid", together.config())
-    assert again.fit_report_ == together.fit_report_
+    for head in (alone[0], together):
+        head.save(tmp_path / "saved")
+        again = segcal.load(tmp_path / "saved")
+        assert isinstance(again, SigmoidHead)
+        assert (again.num_classes, again.activation, again.config()) == (head.num_classes, "sigmoid", head.config())
+        assert again.fit_report_ == head.fit_report_
     logits, image = batch()
     assert torch.equal(again(logits, image), together(logits, image))
     with mock.patch("segcal.cases.reading.SLAB", 2 * 8):

@@ -16,6 +16,7 @@ from scipy.special import log_softmax, softmax
 import segcal
 from segcal.calibrators import TemperatureScaling
 from segcal.types import Case
+from support.flat import mean_nll, table
 from support.scenes import simulated
 
 
@@ -27,16 +28,6 @@ def fitted(cases: Sequence[Case], classes: int = 5) -> TemperatureScaling:
     calibrator = segcal.create("ts", num_classes=classes).fit(cases)
     assert isinstance(calibrator, TemperatureScaling)
     return calibrator
-
-
-def table(cases: Sequence[Case]) -> tuple[np.ndarray, np.ndarray]:
-    """All pixels as rows: float64 logits `[N, L]` and labels `[N]`."""
-    logits = [np.asarray(case.logits, np.float64).reshape(len(case.logits), -1).T for case in cases]
-    return np.concatenate(logits), np.concatenate([np.asarray(case.labels).ravel() for case in cases])
-
-
-def mean_nll(logits: np.ndarray, labels: np.ndarray) -> float:
-    return float(-log_softmax(logits, axis=1)[np.arange(len(labels)), labels].mean())
 
 
 @pytest.mark.parametrize(("temperature", "size"), [(0.4, (224, 224)), (1.0, (224, 224)), (2.5, (24, 48, 48))])

@@ -13,7 +13,7 @@ import torch
 from scipy.special import softmax
 
 from segcal.calibrators import MatrixScaling, VectorScaling, create
-from segcal.calibrators.shared.sampler import Sampler
+from segcal.calibrators.shared.survey import Sampler
 from segcal.types import Case
 from support.flat import affine_reference, mean_nll, table
 from support.scenes import degenerate, noisy

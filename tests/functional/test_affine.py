@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from segcal.calibrators.shared.sampler import Sampler
+from segcal.calibrators.shared.survey import Sampler
 from segcal.functional.affine import affine_curvature, affine_map, affine_sums
 from segcal.functional.lbfgs import Block, Preconditioner, minimise
 from segcal.functional.pixel_sample import Sample

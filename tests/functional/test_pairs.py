@@ -111,8 +111,8 @@ def test_the_ridge_is_infinite_where_nothing_holds_and_finite_where_something_do
         folds = [pixels(2000, seed, offset=offset) for seed in range(5)]
         rest = [[other for other in folds if other is not left] for left in folds]
         picked = pair_path(rest, folds, among).choice(cautious=True)
-        assert [ridge for ridge, _ in picked.tried] == list(among)
-        return picked.ridge
+        assert [row.strength for row in picked.tried] == list(among)
+        return picked.strength
 
     assert chosen(0.0) == np.inf
     assert chosen(-2.0) < np.inf

@@ -308,14 +308,16 @@ def test_averaged_weights_are_those_of_the_recursion() -> None:
         torch.testing.assert_close(found.state_dict()[name].double(), average[name], rtol=1e-5, atol=1e-6)
 
 
+class StopError(Exception):
+    """Ends a training as Ctrl-C would."""
+
+
+def stop(epoch: Epoch) -> None:
+    if epoch.number == 2:
+        raise StopError
+
+
 def test_averages_survive_an_interruption(tmp_path: Path) -> None:
-    class StopError(Exception):
-        pass
-
-    def stop(epoch: Epoch) -> None:
-        if epoch.number == 2:
-            raise StopError
-
     data, plain = line_data([8] * 6), Training(epochs=4, learning_rate=0.1, batch_size=2, spatial_dims=1, average=0.9)
     resumable = replace(plain, checkpoint=tmp_path / "c")
     validation = line_data([8] * 2, 1.0)
@@ -329,14 +331,6 @@ def test_averages_survive_an_interruption(tmp_path: Path) -> None:
 
 def test_the_best_loss_survives_an_interruption(tmp_path: Path) -> None:
     """Every epoch moves away from the validation data, so the first is the best, also for a run that goes on."""
-
-    class StopError(Exception):
-        pass
-
-    def stop(epoch: Epoch) -> None:
-        if epoch.number == 2:
-            raise StopError
-
     data, validation = line_data([8] * 4), line_data([8] * 2, 0.0)
     settings = Training(epochs=4, learning_rate=0.1, batch_size=4, spatial_dims=1, checkpoint=tmp_path / "c")
     with pytest.raises(StopError):

@@ -10,19 +10,16 @@ whole images. These are timed first, so that the plan is known before anything i
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from time import perf_counter
 from types import MappingProxyType
 from typing import Any, NamedTuple, Unpack, cast
 
-import numpy as np
 import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from segcal.calibrators.base import CalibratedSlab, Calibrator, FitRegion
+from segcal.calibrators.base import Calibrator, FitRegion
 from segcal.calibrators.class_conditional import ArgmaxPreservingScaling, OrderPreservingScaling
 from segcal.calibrators.contextual import ContextualTemperatureScaling
 from segcal.calibrators.ensemble import EnsembleTemperatureScaling
@@ -31,17 +28,15 @@ from segcal.calibrators.pool import PooledPasses
 from segcal.calibrators.report import Learned
 from segcal.calibrators.shared.context_sample import draw_sample
 from segcal.calibrators.shared.cross_validation import FALLBACK, CrossValidation
-from segcal.calibrators.shared.plan import Plan, agreed, extrapolated
-from segcal.calibrators.shared.search import Search
+from segcal.calibrators.shared.search import Plan, Search
 from segcal.calibrators.temperature import TemperatureScaling
 from segcal.calibrators.tempered import TemperatureCalibrator
-from segcal.cases import CaseStream, StreamedCase
+from segcal.cases import CaseStream
 from segcal.progress import begin_stage
 from segcal.training.processes import choose_device
 from segcal.training.settings import Training
 from segcal.types import (
     MOST_CLASSES,
-    Case,
     Image,
     InputError,
     Logits,
@@ -53,8 +48,6 @@ from segcal.types import (
 
 _FEWEST_GROUPS = 4
 """With fewer, a standard error has two degrees of freedom at most and one odd image decides; TS is used as it is."""
-_EPOCHS = (1, 3)  # by which trained candidates are timed
-_log = logging.getLogger("segcal")
 
 
 class _Candidate(NamedTuple):
@@ -62,7 +55,6 @@ class _Candidate(NamedTuple):
     number: int
     """Under which the choice is saved; never to be reused for another."""
     settings: Mapping[str, Any] = MappingProxyType({})
-    trained: bool = False
 
 
 _CANDIDATES = {
@@ -74,7 +66,7 @@ _CANDIDATES = {
     "cts+pairs": _Candidate(ContextualTemperatureScaling, 6, {"features": True, "classes": True, "pairs": True}),
     "cmsop": _Candidate(OrderPreservingScaling, 7),
     "cmsap": _Candidate(ArgmaxPreservingScaling, 8),
-    "lts": _Candidate(LocalTemperatureScaling, 2, trained=True),
+    "lts": _Candidate(LocalTemperatureScaling, 2),
     "pool": _Candidate(PooledPasses, 9),
 }
 """In order of simplicity; "pool" is tried where the cases have further passes, which it then needs ever after."""
@@ -165,11 +157,11 @@ class AutomaticChoice(Calibrator):
         drawn = several if "pool" in self.candidates else stream
         sample = draw_sample(drawn, spatial_dims=self.spatial_dims, features=context)
         scores, apart = CrossValidation.of(sample), None if validation is None else validation.without_passes()
-        search = Search(self._new, scores, sample, several, apart, settings, self.bounds)
+        search = Search(self._new, scores, sample, stream, several, apart, settings, self.bounds)
         chosen, why, plan = FALLBACK, _unscored(scores, len(self.candidates)), Plan((), {})
         if scores.groups >= _FEWEST_GROUPS and len(self.candidates) > 1:
-            plan = self._plan(search, started)
-            chosen, why = self._compare(search, plan)
+            plan = search.plan(self.candidates, self.time_limit, started)
+            chosen, why = search.compare(plan)
         found = simplest
         if chosen != FALLBACK:
             begin_stage(f"fitting {chosen}, which is chosen", 1, 1)
@@ -192,38 +184,6 @@ class AutomaticChoice(Calibrator):
                 "chosen_details": report.details,
             },
         )
-
-    def _plan(self, search: Search, started: float) -> Plan:
-        """Return what will be tried; trained candidates are timed by a few epochs on one image."""
-        costs = dict[str, float]()
-        used = np.flatnonzero(search.scores.fold >= 0).tolist()
-        first, short = search.plain.part(used[:1]), replace(search.settings, watch=None)
-        trained = [name for name in self.candidates if _CANDIDATES[name].trained]
-        for number, name in enumerate(trained, 1):
-            begin_stage(f"estimating the time of {name}", number, len(trained))
-
-            def train(epochs: int, name: str = name) -> None:
-                self._new(name).to(first.device)._fit_stream(first, None, replace(short, epochs=epochs))
-
-            epochs = short.epochs * len(used) * (search.scores.folds - 1)  # of one image
-            try:
-                costs[name] = extrapolated(train, _EPOCHS, epochs)
-            except InputError as error:
-                search.scores.begin(name).failure = f"could not be fitted: {error}"
-        without = [*trained, *(["pool"] if search.sample.passes is None else [])]
-        quick = tuple(name for name in self.candidates if name not in without)
-        return Plan(quick, agreed(costs, search.stream.device), perf_counter() - started, self.time_limit)
-
-    def _compare(self, search: Search, plan: Plan) -> tuple[str, str]:
-        """Return the candidate that does best on groups left out, and the reason in a sentence."""
-        _log.info(plan.announcement())
-        for number, name in enumerate(plan.tried, 1):
-            begin_stage(f"{name}, candidate {number} of {len(plan.tried)}", number, len(plan.tried))
-            search.score(name)
-        chosen, why = search.scores.choose()
-        if plan.left_out:
-            why += f"; {', '.join(plan.left_out)} was not tried because of the time limit of {plan.time_limit:.0f} s"
-        return chosen, why
 
     @property
     def applied(self) -> Calibrator:
@@ -256,10 +216,6 @@ class AutomaticChoice(Calibrator):
         """Return calibrated probabilities of the same shape and dtype as the logits."""
         self._check(logits, image)
         return self.applied.predict_proba(logits, image, passes)
-
-    def calibrate_case(self, case: Case | StreamedCase) -> Iterator[CalibratedSlab]:
-        """Yield a case slab by slab."""
-        return self.applied.calibrate_case(case)
 
     def temperature(self, logits: Logits, image: Image | None = None) -> Temperature:
         """Return the temperature of each pixel, where the chosen method has one."""

@@ -91,6 +91,10 @@ class CalibratedSlab:
         """Return float32 probabilities, the same bits for any number of threads."""
         return softmax_of(self.logits())
 
+    def relative_logits(self) -> Logits:
+        """Return calibrated logits, or their differences from the largest where these are more precise."""
+        return self.logits()
+
     def disagreement(self) -> Tensor | None:
         """Return the mutual information of label and pass `[1, 1, *S]`; None without passes."""
         inner, passes = self.slab.inner, self.slab.passes
@@ -244,7 +248,8 @@ class Calibrator(nn.Module, ABC):
         This is the one way in which cases are calibrated: `apply`, `evaluate`, portraits and validation go through it.
         """
         self._check_fitted()
-        yield from self._calibrate_streamed(self._streamed(case))
+        applied = self.applied
+        yield from applied._calibrate_streamed(applied._streamed(case))
 
     @property
     def applied(self) -> Calibrator:
@@ -301,6 +306,11 @@ class Calibrator(nn.Module, ABC):
             write_calibrator(folder, self.method, self.config(), report, self.state_dict())
 
     # how the base does it
+
+    def _register_learned(self, **shapes: tuple[int, ...]) -> None:
+        """Add buffers of learned values, which `state_dict` carries: float64, NaN until fitted."""
+        for name, shape in shapes.items():
+            self.register_buffer(name, torch.full(shape, torch.nan, dtype=torch.float64))
 
     def _fit(self, cases: Iterable[Case], validation: Iterable[Case] | None, settings: Any) -> None:
         """Fit on cases, without Python warnings."""

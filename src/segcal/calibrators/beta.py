@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple, Unpack
 
 import numpy as np
@@ -18,6 +17,7 @@ from segcal.functional.scores import ScoreHistogram, mean_distances
 from segcal.kernels.constants import NEAREST
 from segcal.types import Array, Logits
 
+_IDENTITY = np.array([1.0, 1.0, 0.0])
 _PULL = 1e-6  # weight of the identity a = b = 1, c = 0, against the number of scores
 _STEPS = 100
 _FACES = ((0, 1, 2), (1, 2), (0, 2), (2,))  # which of a, b, c are free; the others are 0
@@ -48,7 +48,7 @@ class BetaCalibration(ScoreCalibrator):
 
     def __init__(self, num_classes: int, **region: Unpack[FitRegion]) -> None:
         super().__init__(num_classes, **region)
-        self.register_buffer("coefficients", torch.full((self.num_classes, 3), torch.nan, dtype=torch.float64))
+        self._register_learned(coefficients=(num_classes, 3))
 
     def _log_probabilities(self, logits: Logits) -> Float64[Tensor, "B L *S"]:
         return beta_log_probabilities(logits, self.coefficients)
@@ -83,50 +83,41 @@ def fit_beta(log_score: Array, minus_log_rest: Array, count: Array, hits: Array)
     the least of those faces' own minima that are feasible.
     """
     features = np.stack([log_score, minus_log_rest, np.ones_like(log_score)])
-    best, steps, converged = (np.inf, np.zeros(3)), 0, True
+    least, found, steps = np.inf, BetaFit(np.zeros(3), 0, True), 0
     for free in _FACES:
-        value, weights, taken, done = _newton(features, count, hits, np.array(free))
-        steps += taken
-        if (weights[:2] >= 0).all() and value < best[0]:
-            best, converged = (value, weights), done
+        value, own = _newton(features, count, hits, np.array(free))
+        steps += own.steps
+        if (own.coefficients[:2] >= 0).all() and value < least:
+            least, found = value, own
             if len(free) == 3:
                 break
-    return BetaFit(best[1], steps, converged)
+    return found._replace(steps=steps)
 
 
-def _newton(features: Array, count: Array, hits: Array, free: Array) -> tuple[float, Array, int, bool]:
-    """Damped Newton steps on some of the three numbers: NLL, all three, steps taken, whether converged."""
-    x, target = features[free], np.array([1.0, 1.0, 0.0])[free]
-    w = target.copy()
-    value = _nll(w, x, target, count, hits)
+def _newton(x: Array, count: Array, hits: Array, free: Array) -> tuple[float, BetaFit]:
+    """Take damped Newton steps on some of the three numbers, the others being 0; return the NLL and the fit."""
+    target = np.zeros(3)
+    target[free] = _IDENTITY[free]
+    w, move, value = target.copy(), np.zeros(3), _nll(target, x, target, count, hits)
     for step in range(1, _STEPS + 1):
         p = expit(w @ x)
         slope = x @ (count * p - hits) + _PULL * (w - target)
-        curvature = (x * (count * p * (1 - p))) @ x.T + _PULL * np.eye(len(free))
-        move = np.linalg.solve(curvature, slope)
-        if slope @ move <= 1e-14 * max(value, 1.0):  # twice what this step can gain, and the next its square
-            return value, _all_three(w - move, free), step, True
-        for halving in _halves():
+        curvature = (x[free] * (count * p * (1 - p))) @ x[free].T + _PULL * np.eye(len(free))
+        move[free] = np.linalg.solve(curvature, slope[free])
+        gain = float(slope @ move)
+        if gain <= 1e-14 * max(value, 1.0):  # twice what this step can gain, and the next its square
+            return value, BetaFit(w - move, step, True)
+        for halving in 0.5 ** np.arange(40):
             trial = _nll(w - halving * move, x, target, count, hits)
-            if trial <= value - 1e-4 * halving * (slope @ move):
+            if trial <= value - 1e-4 * halving * gain:
                 break
         else:
-            return value, _all_three(w, free), step, True  # rounding leaves nothing to gain
+            return value, BetaFit(w, step, True)  # rounding leaves nothing to gain
         w, value = w - halving * move, trial
-    return value, _all_three(w, free), _STEPS, False
+    return value, BetaFit(w, _STEPS, False)
 
 
 def _nll(w: Array, x: Array, target: Array, count: Array, hits: Array) -> float:
     u = w @ x
     pull = 0.5 * _PULL * float(np.square(w - target).sum())
     return float((count * np.logaddexp(0.0, u) - hits * u).sum()) + pull
-
-
-def _halves() -> Iterator[float]:
-    return (0.5**k for k in range(40))
-
-
-def _all_three(w: Array, free: Array) -> Array:
-    weights = np.zeros(3)
-    weights[free] = w
-    return weights

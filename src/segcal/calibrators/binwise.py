@@ -49,8 +49,7 @@ class BinwiseTemperatureScaling(TemperatureCalibrator):
         super().__init__(num_classes, **limits)
         check_whole("bins", bins, 2, MOST_BINS)  # with one it would be temperature scaling
         self.bins = int(bins)
-        self.register_buffer("edges", torch.full((bins - 1,), torch.nan, dtype=torch.float64))
-        self.register_buffer("inverse_temperatures", torch.full((bins,), torch.nan, dtype=torch.float64))
+        self._register_learned(edges=(bins - 1,), inverse_temperatures=(bins,))
 
     def _learn(self, stream: CaseStream, *, validation: CaseStream | None = None, settings: Any = None) -> Learned:
         """Find the edges, then the temperature of least NLL in each bin."""

@@ -17,8 +17,7 @@ from torch import Tensor
 
 from segcal.calibrators.base import Calibrator, FitRegion
 from segcal.calibrators.report import Learned
-from segcal.calibrators.shared.sampler import Sampler, refusing_large
-from segcal.calibrators.shared.survey import pixels_of, survey
+from segcal.calibrators.shared.survey import Sampler, pixels_of, refusing_large, survey
 from segcal.cases import CaseStream
 from segcal.functional.class_conditional import (
     Expert,
@@ -73,8 +72,7 @@ class ClassConditionalScaling(Calibrator):
         super().__init__(num_classes, **region)
         self.off_diagonal_penalty = check_weight("off_diagonal_penalty", off_diagonal_penalty)
         self.bias_penalty = check_weight("bias_penalty", bias_penalty)
-        unknown = torch.full((num_classes, num_classes - 1, num_classes), torch.nan, dtype=torch.float64)
-        self.register_buffer("matrices", unknown)
+        self._register_learned(matrices=(num_classes, num_classes - 1, num_classes))
 
     def _learn(self, stream: CaseStream, *, validation: CaseStream | None = None, settings: Any = None) -> Learned:
         """Find the maps of least NLL plus penalties; a convex problem needs no validation."""

@@ -22,26 +22,17 @@ from segcal.calibrators.report import Learned
 from segcal.calibrators.shared.context_fit import ContextFit, Outcome
 from segcal.calibrators.shared.context_sample import CONTEXT, ContextSample, draw_sample
 from segcal.calibrators.shared.explanation import account, account_of_pairs
-from segcal.calibrators.temperature import TemperatureScaling
 from segcal.calibrators.tempered import FitLimits, TemperatureCalibrator
 from segcal.cases import CaseStream
 from segcal.functional.context import FEATURES, context_temperature
 from segcal.functional.division import finite_in, kernels_check_finite, require_finite, scaled_probabilities
-from segcal.functional.floor import NO_FLOOR, Floor, soft_floor
+from segcal.functional.floor import Floor, soft_floor
 from segcal.functional.pairs import PairChoice, pair_margins
 from segcal.functional.probability import at_least_float32, at_least_float32_dtype, keep_labels
-from segcal.functional.ridge import TEMPERATURE_SCALING, Choice
+from segcal.functional.ridge import TEMPERATURE_SCALING, Choice, RidgeChoice
 from segcal.types import Image, Logits, Probs, Temperature, check_choice
 
 ContextLoss = Literal["nll", "nll+brier"]
-
-_SOFTNESS = 0.05
-"""Over how much of log T the floor takes effect."""
-
-
-def usual_floor(temperature: float, bounds: tuple[float, float]) -> Floor:
-    """Return the floor under temperatures, given that of temperature scaling."""
-    return Floor(min(1.0, temperature, bounds[1]), _SOFTNESS)
 
 
 class ContextualTemperatureScaling(TemperatureCalibrator):
@@ -106,14 +97,11 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
         self.context = CONTEXT if features else 0
         self.loss: ContextLoss = loss
         self.pairs, self.sharpen = bool(pairs), bool(sharpen)
-        nan = torch.tensor(torch.nan, dtype=torch.float64)
-        for name in ("intercept", "floor", "softness"):
-            self.register_buffer(name, nan.clone())
-        for name in ("coefficients", "feature_mean", "feature_scale"):
-            self.register_buffer(name, nan.repeat(self._many))
-        self.register_buffer("class_offsets", nan.repeat(num_classes))
+        many = (self._many,)
+        self._register_learned(intercept=(), floor=(), softness=(), class_offsets=(num_classes,))
+        self._register_learned(coefficients=many, feature_mean=many, feature_scale=many)
         if self.pairs:
-            self.register_buffer("pair_offsets", nan.repeat(num_classes, num_classes))
+            self._register_learned(pair_offsets=(num_classes, num_classes))
 
     def _learn(self, stream: CaseStream, *, validation: CaseStream | None = None, settings: Any = None) -> Learned:
         """Choose penalties by cross-validation among the cases, then fit all pixels; `validation` is not used.
@@ -123,20 +111,18 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
         sample = settings
         if not isinstance(sample, ContextSample):
             sample = draw_sample(stream, spatial_dims=self.spatial_dims, features=self.features)
-        seen, one = sample if self.features else sample.without_features(), sample.temperature
-        floor = NO_FLOOR if self.sharpen else usual_floor(one, self.bounds)
-        brier = 1.0 if self.loss == "nll+brier" else 0.0
-        fit = ContextFit(seen, stream, floor, self.bounds, brier)
-        choice, doubts = self._choose(fit, one)
-        if choice is None or choice.strengths == TEMPERATURE_SCALING:
-            outcome = self._fit_one(fit)
-            # that of all pixels, where `one` is of the sample; with one temperature there is nothing to soften
-            fit = replace(fit, floor=Floor(min(floor.value, float(np.exp(outcome.point[0]))), 0.0))
+        seen, brier = sample if self.features else sample.without_features(), 1.0 if self.loss == "nll+brier" else 0.0
+        fit = ContextFit.of(seen, stream, self.bounds, sharpen=self.sharpen, brier=brier)
+        doubt = fit.only_one if self.features or self.classes or self.pairs else ""
+        choice = fit.path(classes=self.classes).choice(cautious=fit.cautious) if doubt is None else None
+        if choice is None or choice.strength == TEMPERATURE_SCALING:
+            outcome = fit.solve_one()
+            # that of all pixels, where the floor is of the sample; with one temperature there is nothing to soften
+            fit = replace(fit, floor=Floor(min(fit.floor.value, float(np.exp(outcome.point[0]))), 0.0))
         else:
             outcome = fit.solve(choice)
         self._store(fit, outcome)
-        details = account(outcome.point, fit.data, choice, seen, bounds=self.bounds, floor=fit.floor,
-                          raised=outcome.raised)  # fmt: skip
+        details = account(fit, choice, outcome)
         if self.pairs:
             outcome, pairs = self._fit_pairs(fit, choice, outcome)
             details = {**details, **pairs, "words": [*details["words"], *pairs["words"]]}
@@ -146,7 +132,7 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
             nll_after=outcome.nll,
             steps=outcome.steps,
             converged=outcome.converged,
-            warnings=(*seen.grouping.warnings, *doubts, *outcome.warnings),
+            warnings=(*seen.grouping.warnings, *([doubt] if doubt else []), *outcome.warnings),
             details=details,
         )
 
@@ -193,40 +179,18 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
     def _many(self) -> int:
         return len(FEATURES) if self.features else 0
 
-    def _choose(self, fit: ContextFit, one: float) -> tuple[Choice | None, list[str]]:
-        """Return the strengths of the ridges, or None where only one temperature can be fitted, and why."""
-        if not (self.features or self.classes or self.pairs):
-            return None, []
-        low, high = fit.searched
-        if not low < one < high:
-            return None, ["one temperature is all that these scores can have"]  # the reason is in its own fit
-        if fit.sample.folds == 1:
-            return None, [
-                "all pixels, or nearly all, belong to one image or group, so that nothing shows how far to trust more "
-                "than one temperature; one is used: fit on more images or groups"
-            ]
-        return fit.path(one, classes=self.classes).choice(cautious=fit.cautious), []
-
-    def _fit_one(self, fit: ContextFit) -> Outcome:
-        """Fit one temperature for all pixels: temperature scaling itself."""
-        found = TemperatureScaling(self.num_classes, bounds=self.bounds)._learn(fit.stream)
-        point = np.zeros(1 + self._many + self.num_classes)
-        point[0] = np.log(found.details["temperature"])
-        return Outcome(point, found.nll_after, found.steps, found.converged, found.warnings)
-
-    def _fit_pairs(self, fit: ContextFit, choice: Choice | None, outcome: Outcome) -> tuple[Outcome, dict[str, Any]]:
+    def _fit_pairs(
+        self, fit: ContextFit, choice: RidgeChoice | None, outcome: Outcome
+    ) -> tuple[Outcome, dict[str, Any]]:
         """Choose the ridge on pairs at the temperatures that were found, then fit their offsets."""
-        picked = PairChoice(np.inf, ())
+        picked: PairChoice = Choice(np.inf)
         if choice is not None:
             picked = fit.pair_path(choice.refits).choice(cautious=fit.cautious)
-        found = fit.solve_pairs(picked.ridge, outcome)
+        found = fit.solve_pairs(picked.strength, outcome)
         self.pair_offsets.copy_(found.offsets)
-        return replace(
-            outcome,
-            nll=found.nll,
-            steps=outcome.steps + found.steps,
-            converged=outcome.converged and found.converged,
-        ), account_of_pairs(found.offsets.numpy(), picked)
+        steps, converged = outcome.steps + found.steps, outcome.converged and found.converged
+        outcome = replace(outcome, nll=found.nll, steps=steps, converged=converged)
+        return outcome, account_of_pairs(found.offsets.numpy(), picked)
 
     def _store(self, fit: ContextFit, outcome: Outcome) -> None:
         point, many = torch.from_numpy(outcome.point), 1 + self._many

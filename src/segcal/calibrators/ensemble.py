@@ -12,8 +12,7 @@ from torch import Tensor
 
 from segcal.calibrators.base import Calibrator, FitRegion
 from segcal.calibrators.report import Learned
-from segcal.calibrators.shared.sampler import Sampler
-from segcal.calibrators.shared.survey import pixels_of, survey
+from segcal.calibrators.shared.survey import Sampler, pixels_of, survey
 from segcal.calibrators.temperature import TemperatureScaling
 from segcal.cases import CaseStream
 from segcal.functional.pixel_sample import Sample
@@ -52,8 +51,7 @@ class EnsembleTemperatureScaling(Calibrator):
         super().__init__(num_classes, **region)
         check_choice("loss", loss, get_args(Loss))
         self.loss: Loss = loss
-        self.register_buffer("temperature", torch.tensor(torch.nan, dtype=torch.float64))
-        self.register_buffer("weights", torch.full((3,), torch.nan, dtype=torch.float64))
+        self._register_learned(temperature=(), weights=(3,))
 
     def _learn(self, stream: CaseStream, *, validation: CaseStream | None = None, settings: Any = None) -> Learned:
         """Find temperature and weights; three numbers hardly overfit, so nothing is validated."""
@@ -61,14 +59,13 @@ class EnsembleTemperatureScaling(Calibrator):
         seen = survey(stream, sampler)
         scaling = TemperatureScaling(self.num_classes)._learn(stream)
         temperature = scaling.details["temperature"]
-        at = self._sums_over(stream, 1 / temperature)
-        weights, steps, converged = self._solve(at, sampler.sample(), 1 / temperature)
+        weights, found, steps, converged = self._solve(stream, sampler.sample(), 1 / temperature)
         self.temperature.fill_(temperature)
         self.weights.copy_(torch.from_numpy(weights))
         return Learned(
             pixels=seen.pixels,
             nll_before=seen.nll,
-            nll_after=at(weights).nll / seen.pixels,
+            nll_after=found.nll / seen.pixels,
             steps=scaling.steps + steps,
             converged=converged and scaling.converged,
             warnings=(*seen.doubts(3), *scaling.warnings),
@@ -84,56 +81,47 @@ class EnsembleTemperatureScaling(Calibrator):
     def _summary(self) -> dict[str, object]:
         return {"temperature": float(self.temperature), "weights": [round(w, 4) for w in self.weights.tolist()]}
 
-    def _solve(self, at: Callable[[Array], Mixture], sample: Sample, alpha: float) -> tuple[Array, int, bool]:
-        """Return the weights of least loss, the passes over the cases, and whether they converged."""
-        thirds = np.full(3, 1 / 3)
-        if self.loss == "squared_error":
-            sums = at(thirds)
-            return least_on_simplex(sums.gram, -sums.truth), 1, True
+    def _solve(self, stream: CaseStream, sample: Sample, alpha: float) -> tuple[Array, Mixture, int, bool]:
+        """Return the weights of least loss, the sums there, the passes over the cases, and whether they converged."""
+        everyone, thirds = torch.ones(self.num_classes, dtype=torch.float64), np.full(3, 1 / 3)
+
+        def at(weights: Array) -> Mixture:
+            sums = (
+                mixture_sums(logits, labels, everyone, alpha, torch.from_numpy(weights)).numpy()
+                for logits, labels in pixels_of(stream)
+            )
+            return read_mixture(sum(sums, np.zeros(19)), self.num_classes)
 
         def of_sample(weights: Array) -> Mixture:
             own = mixture_sums(sample.logits, sample.labels, sample.importance, alpha, torch.from_numpy(weights))
             return read_mixture(own.numpy(), self.num_classes)
 
-        start, _, _ = _least_nll(of_sample, thirds)
+        if self.loss == "squared_error":
+            sums = at(thirds)
+            weights = least_on_simplex(sums.gram, -sums.truth)
+            return weights, at(weights), 1, True
+        start, *_ = _least_nll(of_sample, thirds)
         return _least_nll(at, start)
 
-    def _sums_over(self, stream: CaseStream, alpha: float) -> Callable[[Array], Mixture]:
-        """Return the function that sums up all pixels for any weights; its latest results are kept."""
-        everyone = torch.ones(self.num_classes, dtype=torch.float64)
-        latest: dict[bytes, Mixture] = {}
 
-        def at(weights: Array) -> Mixture:
-            key = weights.tobytes()
-            if key not in latest:
-                parts = (
-                    mixture_sums(logits, labels, everyone, alpha, torch.from_numpy(weights)).numpy()
-                    for logits, labels in pixels_of(stream)
-                )
-                latest[key] = read_mixture(sum(parts, np.zeros(19)), self.num_classes)
-            return latest[key]
-
-        return at
-
-
-def _least_nll(at: Callable[[Array], Mixture], start: Array) -> tuple[Array, int, bool]:
-    """Take Newton steps on the simplex, halved until the NLL falls; return weights, evaluations, convergence."""
+def _least_nll(at: Callable[[Array], Mixture], start: Array) -> tuple[Array, Mixture, int, bool]:
+    """Take Newton steps on the simplex, halved until the NLL falls; return weights, sums, evaluations, convergence."""
     here, found, evaluations = start, at(start), 1
     pixels = -float(found.gradient @ here)  # the NLL of a multiple of the weights is less by the logarithm of it
     while evaluations < _STEPS:
         target = least_on_simplex(found.curvature, found.gradient - found.curvature @ here)
         promised = -float(found.gradient @ (target - here)) / pixels
         if promised <= _TOLERANCE:
-            return here, evaluations, True
+            return here, found, evaluations, True
         share = 1.0
         following = at(target)
         evaluations += 1
         # a weight of 0 may leave a pixel without any probability: the NLL is then huge, and the step is cut
         while not following.nll <= found.nll - 1e-4 * share * promised * pixels and evaluations < _STEPS:
             if share * promised <= _TOLERANCE:
-                return here, evaluations, True
+                return here, found, evaluations, True
             share /= 2
             following = at(here + share * (target - here))
             evaluations += 1
         here, found = here + share * (target - here), following
-    return here, evaluations, False
+    return here, found, evaluations, False

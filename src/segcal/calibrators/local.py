@@ -42,8 +42,6 @@ from segcal.types import Image, Logits, Temperature, check_choice
 Preset = Literal["default", "paper"]
 Inputs = Literal["log_softmax", "logits"]
 
-SHARPEN = False
-"""Default of `sharpen` outside `preset="paper"`."""
 UNCHECKED_SHARE = 0.25
 """Share of the distance between TS and the tree that is kept where no validation images say how much of it to trust."""
 SETTINGS = (
@@ -112,9 +110,11 @@ class LocalTemperatureScaling(TreeCalibrator):
         check_choice("preset", preset, get_args(Preset))
         self.preset = preset
         self.inputs: Inputs = inputs or ("logits" if preset == "paper" else "log_softmax")
-        self.sharpen = (SHARPEN or preset == "paper") if sharpen is None else bool(sharpen)
-        for name, value in _neutral(num_classes).items():
-            self.register_buffer(name, value)
+        self.sharpen = preset == "paper" if sharpen is None else bool(sharpen)
+        for name, value in {"base_temperature": 1.0, "floor": 0.0, "input_scale": 1.0}.items():
+            self.register_buffer(name, torch.tensor(value, dtype=torch.float64))
+        self.register_buffer("input_mean", torch.zeros(num_classes))
+        self.register_buffer("input_deviation", torch.ones(num_classes))
         self.requires_grad_(False)  # applying needs no gradient; fit turns it on
 
     def _settings(self, given: Training | None, changes: Mapping[str, Any]) -> Training:
@@ -231,8 +231,6 @@ class LocalTemperatureScaling(TreeCalibrator):
         temperature, exact = start._bounded(), start.inverse_temperature
         # an optimum of 0 or infinity says nothing about the scale of the logits
         scale = torch.where((exact > 0) & exact.isfinite(), exact, 1.0)
-        for name, value in _neutral(self.num_classes).items():
-            getattr(self, name).copy_(value)
         if self.preset != "paper":
             self.base_temperature.fill_(temperature)
         if not self.sharpen:
@@ -283,18 +281,6 @@ class LocalTemperatureScaling(TreeCalibrator):
         positive = {"base_temperature": self.base_temperature, "input_deviation": self.input_deviation}
         wrong = [name for name, value in positive.items() if not bool((value > 0).all())]
         return f"'{wrong[0]}' must be above 0" if wrong else None
-
-
-def _neutral(num_classes: int) -> dict[str, Tensor]:
-    """Return the buffers of a tree that reads raw logits and starts at 1."""
-    one = torch.tensor(1.0, dtype=torch.float64)
-    return {
-        "base_temperature": one,
-        "floor": torch.zeros_like(one),
-        "input_scale": one.clone(),
-        "input_mean": torch.zeros(num_classes),
-        "input_deviation": torch.ones(num_classes),
-    }
 
 
 def _mean(sums: tuple[float, int]) -> float:

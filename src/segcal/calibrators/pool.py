@@ -8,7 +8,8 @@ calibrated as `cts` calibrates single passes, and the predicted labels stay thos
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import pairwise
+from dataclasses import dataclass
+from itertools import pairwise, product
 from typing import Any, Unpack
 
 import numpy as np
@@ -17,17 +18,21 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from segcal.calibrators.base import Calibrator, FitRegion
-from segcal.calibrators.contextual import ContextualTemperatureScaling, usual_floor
+from segcal.calibrators.contextual import ContextualTemperatureScaling
 from segcal.calibrators.report import Learned
 from segcal.calibrators.shared.context_fit import ContextFit
 from segcal.calibrators.shared.context_sample import ContextSample, draw_sample
-from segcal.calibrators.shared.pooling_fit import PoolWeights, choose_weights
-from segcal.cases import CaseStream
-from segcal.functional.pooling import pooled_logits
-from segcal.functional.ridge import within_one_error
-from segcal.functional.temperature import likelihood
-from segcal.types import Image, InputError, Logits, Passes
+from segcal.calibrators.shared.explanation import plain_strength
+from segcal.cases import CaseStream, StreamedCase
+from segcal.functional.pixels import moved_labels
+from segcal.functional.pooling import mixture_weights, pooled_logits
+from segcal.functional.probability import probabilities
+from segcal.functional.ridge import Choice, FoldPath, within_one_error
+from segcal.functional.temperature import likelihood, optimal_inverse_temperature
+from segcal.types import Array, Image, InputError, Logits, Passes, Slab
 
+STRENGTHS = (np.inf, 0.1, 0.03, 0.01, 3e-3, 1e-3, 1e-4)
+"""Strengths of the pull towards equal weights to choose from, the strongest first."""
 _MOST_MEMBERS = 1 << 10
 
 
@@ -68,8 +73,7 @@ class PooledPasses(Calibrator):
         self.inner = ContextualTemperatureScaling(num_classes, spatial_dims=spatial_dims, bounds=bounds)
         self.spatial_dims, self.bounds, self.context = spatial_dims, self.inner.bounds, self.inner.context
         self.free_labels, self.preserves_labels = bool(free_labels), not free_labels
-        self.register_buffer("weights", torch.full((1,), torch.nan, dtype=torch.float64))
-        self.register_buffer("member_temperature", torch.tensor(torch.nan, dtype=torch.float64))
+        self._register_learned(weights=(1,), member_temperature=())
 
     @property
     def uses_passes(self) -> bool:
@@ -144,6 +148,123 @@ class PooledPasses(Calibrator):
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
 
+@dataclass(frozen=True)
+class PoolWeights:
+    """Weights of the members, the first of which are the logits themselves.
+
+    Attributes:
+        weights: Fitted on all folds, at the chosen strength.
+        choice: Temperature of all members before they are pooled (1, or that of temperature scaling) and pull towards
+            equal weights, with the weights fitted without each fold.
+        keep: Whether pooling keeps the labels of the first member.
+    """
+
+    weights: Float64[np.ndarray, " M"]
+    choice: Choice[tuple[float, float], Array]
+    keep: bool
+
+    def pool(self, stream: CaseStream, fold: Array | None = None) -> CaseStream:
+        """Return the pooled cases; those of a fold, if folds of the cases are given, by the weights fitted without it.
+
+        Without folds, every case is pooled by the weights of all.
+        """
+
+        def change(case: StreamedCase, slab: Slab) -> Slab:
+            own = -1 if fold is None else int(fold[case.number])
+            weights = self.weights if own < 0 else self.choice.refits[own]
+            return slab._replace(logits=self.pooled(slab.logits, slab.passes, weights), passes=None)
+
+        return stream.changed(change)
+
+    def pooled(self, logits: Logits, passes: Tensor | None, weights: Array) -> Logits:
+        """Return logits pooled with their passes."""
+        assert passes is not None
+        share, warm = torch.from_numpy(weights), torch.tensor(self.choice.strength[0], dtype=torch.float64)
+        with torch.no_grad():
+            return pooled_logits(logits, passes, share.to(logits.device), warm.to(logits.device), keep=self.keep)
+
+    def pooled_sample(self, stream: CaseStream, sample: ContextSample, spatial_dims: int) -> ContextSample:
+        """Return the same pixels of the pooled cases, each pooled by weights to which its fold has not contributed."""
+        return draw_sample(self.pool(stream, sample.fold), spatial_dims=spatial_dims, features=True, like=sample)
+
+    def moved(self, sample: ContextSample) -> float:
+        """Return the fraction of the drawn pixels whose label is another one in the pool."""
+        assert sample.passes is not None
+        logits = sample.data.logits
+        pooled = self.pooled(logits[None], sample.passes[None], self.weights)[0]
+        return moved_labels(pooled, logits) / logits.shape[1]
+
+    def details(self) -> dict[str, Any]:
+        """Return plain values for a fit report."""
+        path = [{**_pull(row.strength), "nll": row.nll} for row in self.choice.tried]
+        return {"weights": self.weights.tolist(), **_pull(self.choice.strength), "cv_weights": path}
+
+
+def _pull(strength: tuple[float, float]) -> dict[str, float | None]:
+    return {"member_temperature": strength[0], "strength": plain_strength(strength[1])}
+
+
+def choose_weights(sample: ContextSample, *, keep: bool) -> PoolWeights:
+    """Fit weights without each fold at each strength, choose by the NLL of the fold left out, and fit them on all.
+
+    Members are pooled as they are, and at the temperature of temperature scaling. A pool is scored with the one
+    temperature that is best on the folds it is fitted on. The first choice within one standard error of the best is
+    taken: members as they are before members at another temperature, and the strongest pull.
+    """
+    folds, strengths = range(sample.folds), STRENGTHS if sample.folds > 1 else STRENGTHS[:1]
+    temperatures = [one for one in (1.0, sample.temperature) if 0 < one < np.inf]
+    warm = {one: _Members(sample, one, keep) for one in temperatures}
+    among = tuple(product(warm, strengths))
+    fits = tuple(tuple(warm[one].fit(strength, without=fold) for fold in folds) for one, strength in among)
+    totals = [[warm[one].score(fit[fold], fold) for fold in folds] for (one, _), fit in zip(among, fits, strict=True)]
+    choice = FoldPath(among, np.array(totals), fits).choice(cautious=True)
+    one, strength = choice.strength
+    return PoolWeights(warm[one].fit(strength), choice, keep)
+
+
+def pool_of(
+    stream: CaseStream, sample: ContextSample, *, keep: bool, spatial_dims: int
+) -> tuple[PoolWeights, ContextSample]:
+    """Return the chosen weights, and the sample of the pooled cases; those of a sample are chosen once."""
+    key = "pool", keep
+    if key not in sample.fits:
+        pool = choose_weights(sample, keep=keep)
+        sample.fits[key] = pool, pool.pooled_sample(stream, sample, spatial_dims)
+    found: tuple[PoolWeights, ContextSample] = sample.fits[key]
+    return found
+
+
+class _Members:
+    """Members at one temperature, and the probability that each gives the true class of the drawn pixels."""
+
+    def __init__(self, sample: ContextSample, temperature: float, keep: bool) -> None:
+        assert sample.passes is not None
+        self.data, self.passes, self.temperature, self.keep = sample.data, sample.passes, temperature, keep
+        index, members = self.data.labels.unsqueeze(0), (self.data.logits, *self.passes)
+        self.truth = np.stack([probabilities(one.T / temperature).T.gather(0, index)[0].numpy() for one in members])
+
+    def fit(self, strength: float, without: int | None = None) -> Array:
+        """Return the weights of all folds, or of all except one if there are others."""
+        truth, edges = self.truth, self.data.edges
+        if without is not None and len(edges) > 2:
+            truth = np.delete(truth, np.s_[edges[without] : edges[without + 1]], axis=1)
+        return mixture_weights(truth, strength)
+
+    def score(self, weights: Array, fold: int) -> tuple[float, float, float]:
+        """Return pixels, NLL and loss of a fold, with weights and temperature fitted without it."""
+        data, edges = self.data, self.data.edges
+        share, warm = torch.from_numpy(weights), torch.tensor(self.temperature, dtype=torch.float64)
+        pooled = pooled_logits(data.logits[None], self.passes[None], share, warm, keep=self.keep)[0]
+        inside = torch.zeros(len(data.labels), dtype=torch.bool)
+        inside[edges[fold] : edges[fold + 1]] = True
+        others = ~inside if len(edges) > 2 else inside
+        fitted, labels = pooled[:, others].contiguous(), data.labels[others]
+        root = optimal_inverse_temperature(lambda alpha: likelihood(fitted, labels, alpha)).inverse_temperature
+        alpha = root if np.isfinite(root) else 1.0
+        found = likelihood(pooled[:, inside].contiguous(), data.labels[inside], alpha)
+        return found.pixels, found.nll, found.nll
+
+
 def compare(
     stream: CaseStream, sample: ContextSample, bounds: tuple[float, float], *, keep: bool, spatial_dims: int
 ) -> tuple[PoolWeights | None, ContextSample, str]:
@@ -151,9 +272,8 @@ def compare(
 
     Returns the pool if passes help, the sample to calibrate on, and the reason in a sentence.
     """
-    pool = choose_weights(sample, keep=keep)
-    pooled = pool.pooled_sample(stream, sample, spatial_dims)
-    totals = np.stack([held_out(one, stream, bounds) for one in (sample, pooled)])
+    pool, pooled = pool_of(stream, sample, keep=keep, spatial_dims=spatial_dims)
+    totals = np.stack([_held_out(ContextFit.of(one, stream, bounds)) for one in (sample, pooled)])
     single, several = (totals[:, :, 2].sum(axis=1) / totals[:, :, 0].sum(axis=1)).tolist()
     where = "in cross-validation over the groups" if sample.folds > 1 else "on the only group"
     words = f"{where} the NLL of the pool is {several:.4f} and the NLL of the first pass alone {single:.4f}"
@@ -163,22 +283,19 @@ def compare(
     return None, sample, f"passes are not used: {words}{reason}"
 
 
-def held_out(sample: ContextSample, stream: CaseStream, bounds: tuple[float, float]) -> Float64[np.ndarray, "folds 3"]:
+def _held_out(fit: ContextFit) -> Float64[np.ndarray, "folds 3"]:
     """Return pixels, NLL and loss of `cts` on each fold left out, with ridges chosen on the other folds.
 
     Where only one temperature can be fitted, each fold is scored at that of the sample.
     """
-    one, data = sample.temperature, sample.data
-    fit = ContextFit(sample, stream, usual_floor(one, bounds), bounds)
-    low, high = fit.searched
-    if sample.folds == 1 or not low < one < high:
-        alpha, data = 1 / float(np.clip(one, *bounds)), sample.data
+    data = fit.sample.data
+    if fit.only_one is not None:
+        alpha = 1 / float(np.clip(fit.sample.temperature, *fit.bounds))
         parts = [slice(*edges) for edges in pairwise(data.edges)]
         found = [likelihood(data.logits[:, part].contiguous(), data.labels[part], alpha) for part in parts]
         return np.array([[fold.pixels, fold.nll, fold.nll] for fold in found])
-    path = fit.path(one, classes=True)
-    rows = [path.totals[path.best(cautious=fit.cautious, without=fold), fold] for fold in range(sample.folds)]
-    return np.stack(rows)
+    path = fit.path()
+    return np.stack([path.totals[path.best(cautious=fit.cautious, without=k), k] for k in range(fit.sample.folds)])
 
 
 def _name_of(details: Mapping[str, Any]) -> str:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -97,7 +98,7 @@ def read_content(folder: Path) -> dict[str, Any]:
 
 def read_shapes(folder: Path) -> dict[str, Tensor]:
     """Return the learned values in a folder as their header declares them: single numbers, and the shapes of others."""
-    try:
+    with _readable(folder):
         refuse_special(folder / WEIGHTS)
         if (folder / WEIGHTS).stat().st_size > _LARGEST:
             raise InputError(f"the learned values of '{folder}' must have at most {_LARGEST >> 30} GiB, got more")
@@ -107,15 +108,11 @@ def read_shapes(folder: Path) -> dict[str, Tensor]:
                 name: torch.empty(shape, device="meta") if shape else file.get_tensor(name)
                 for name, shape in shapes.items()
             }
-    except InputError:
-        raise
-    except (OSError, RuntimeError, ValueError, SafetensorError) as error:
-        raise InputError(f"{_unreadable(folder)} ({_first_line(error)}); fit and save it again") from error
 
 
 def read_values(folder: Path, content: Mapping[str, Any]) -> dict[str, Tensor]:
     """Return the learned values in a folder; raise unless the checksum in its `content` is right."""
-    try:
+    with _readable(folder):
         listed = listed_files(folder) if LISTED in content else {WEIGHTS: checksum(folder / WEIGHTS)}
         if content["checksum"] != _checksum(content, folder / WEIGHTS) or listed != {
             WEIGHTS: checksum(folder / WEIGHTS)
@@ -125,18 +122,12 @@ def read_values(folder: Path, content: Mapping[str, Any]) -> dict[str, Tensor]:
                 "damaged; fit and save it again"
             )
         return load_file(folder / WEIGHTS)
-    except InputError:
-        raise
-    except (OSError, RuntimeError, ValueError, SafetensorError) as error:
-        raise InputError(f"{_unreadable(folder)} ({_first_line(error)}); fit and save it again") from error
 
 
 def fill(calibrator: nn.Module, values: Mapping[str, Tensor], folder: Path) -> None:
     """Give a calibrator its learned values; raise unless names and shapes are those that it expects."""
-    try:
+    with _readable(folder):
         calibrator.load_state_dict(dict(values))
-    except (RuntimeError, ValueError, TypeError) as error:
-        raise InputError(f"{_unreadable(folder)} ({_first_line(error)}); fit and save it again") from error
 
 
 def check_values(values: Mapping[str, Tensor], reason: str | None, folder: Path) -> None:
@@ -168,9 +159,15 @@ def _checksum(content: Mapping[str, Any], weights: Path) -> str:
     return found.hexdigest()
 
 
-def _unreadable(folder: Path) -> str:
-    return f"the learned values of '{folder}' cannot be read"
-
-
-def _first_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]
+@contextmanager
+def _readable(folder: Path) -> Iterator[None]:
+    """Refuse learned values that cannot be read, with the reason."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (OSError, RuntimeError, TypeError, ValueError, SafetensorError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise InputError(
+            f"the learned values of '{folder}' cannot be read ({reason}); fit and save it again"
+        ) from error

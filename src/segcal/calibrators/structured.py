@@ -39,7 +39,7 @@ class StructuredVectorScaling(AffineCalibrator):
     def __init__(self, num_classes: int, *, penalty: float = 1.0, **region: Unpack[FitRegion]) -> None:
         super().__init__(num_classes, **region)
         self.penalty = check_weight("penalty", penalty)
-        self.register_buffer("inverse_temperature", torch.tensor(torch.nan, dtype=torch.float64))
+        self._register_learned(inverse_temperature=())
         self._pixels = 1
 
     def _learn(self, stream: CaseStream, *, validation: CaseStream | None = None, settings: Any = None) -> Learned:

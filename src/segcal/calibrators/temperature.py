@@ -40,7 +40,7 @@ class TemperatureScaling(TemperatureCalibrator):
 
     def __init__(self, num_classes: int, **limits: Unpack[FitLimits]) -> None:
         super().__init__(num_classes, **limits)
-        self.register_buffer("inverse_temperature", torch.tensor(torch.nan, dtype=torch.float64))
+        self._register_learned(inverse_temperature=())
 
     def _learn(self, stream: CaseStream, *, validation: CaseStream | None = None, settings: Any = None) -> Learned:
         """Find the temperature of least NLL; one number cannot overfit, so nothing is validated."""

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -29,7 +30,7 @@ from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from segcal.functional.nonnegative import least_quadratic
-from segcal.functional.ridge import first_least, within_one_error
+from segcal.functional.ridge import Choice, FoldPath
 from segcal.types import Array
 
 _LARGEST_MARGIN = 1e30
@@ -68,12 +69,8 @@ class PairSums:
 
     def __add__(self, other: PairSums) -> PairSums:
         """Return the sums over both."""
-        return PairSums(
-            self.pixels + other.pixels,
-            self.nll + other.nll,
-            self.gradient + other.gradient,
-            self.curvature + other.curvature,
-        )
+        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
+        return PairSums(*(mine + theirs for mine, theirs in pairs))
 
 
 @dataclass(frozen=True)
@@ -199,41 +196,9 @@ def _newton(
     return upper - torch.from_numpy(np.stack([least_quadratic(*row) for row in rows]))
 
 
-@dataclass(frozen=True)
-class PairChoice:
-    """The ridge chosen, infinity for no offsets, and the mean NLL of each on the folds left out."""
-
-    ridge: float
-    tried: tuple[tuple[float, float], ...]
-
-
-@dataclass(frozen=True)
-class PairPath:
-    """Offsets fitted without each fold under several ridges, and their NLL on the fold left out.
-
-    Attributes:
-        among: The ridges, the strongest first; infinity stands for no offsets.
-        totals: Pixels, NLL and NLL again of each ridge on each fold left out.
-        offsets: Offsets of each ridge without each fold.
-    """
-
-    among: tuple[float, ...]
-    totals: Float64[np.ndarray, "K folds 3"]
-    offsets: tuple[tuple[Float64[Tensor, "L L"], ...], ...]
-
-    def best(self, *, cautious: bool, without: int | None = None) -> int:
-        """Return the position of the ridge of least NLL, in whose choice one fold may have no part.
-
-        A `cautious` choice takes the strongest ridge within one standard error, over folds, of the best.
-        """
-        totals = self.totals[:, [fold for fold in range(self.totals.shape[1]) if fold != without]]
-        best = first_least((totals[:, :, 1].sum(axis=1) / totals[:, :, 0].sum(axis=1)).tolist())
-        return int(np.flatnonzero(within_one_error(totals, best))[0]) if cautious else best
-
-    def choice(self, *, cautious: bool) -> PairChoice:
-        """Return the chosen ridge with all that were tried."""
-        means = (self.totals[:, :, 1].sum(axis=1) / self.totals[:, :, 0].sum(axis=1)).tolist()
-        return PairChoice(self.among[self.best(cautious=cautious)], tuple(zip(self.among, means, strict=True)))
+Offsets: TypeAlias = Float64[Tensor, "L L"]
+PairChoice: TypeAlias = Choice[float, Offsets]
+PairPath: TypeAlias = FoldPath[float, Offsets]
 
 
 def pair_path(
@@ -243,7 +208,7 @@ def pair_path(
     *,
     upper: float = 0.0,
 ) -> PairPath:
-    """Fit offsets under each ridge without each fold, and measure the fold left out.
+    """Fit offsets under each ridge, infinity for none, without each fold, and measure the fold left out.
 
     Of each fold `fitted` holds the others and `held_out` the fold itself, at temperatures fitted without it.
     """
@@ -258,7 +223,7 @@ def pair_path(
             sums = left.sums(offsets[k][-1])
             nll = float(sums.nll.sum())
             totals[k, fold] = sums.pixels, nll, nll
-    return PairPath(tuple(map(float, among)), totals, tuple(map(tuple, offsets)))
+    return FoldPath(tuple(map(float, among)), totals, tuple(map(tuple, offsets)))
 
 
 def strongest_pairs(offsets: Array, count: int) -> list[tuple[int, int, float]]:

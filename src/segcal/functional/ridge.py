@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Generic, TypeAlias, TypeVar
 
 import numpy as np
 from jaxtyping import Bool, Float64
@@ -13,6 +14,9 @@ from scipy.special import stdtrit
 from segcal.functional.floor import NO_FLOOR, Floor
 from segcal.functional.log_linear import FeaturePixels, MeanLoss, newton
 from segcal.types import Array
+
+Strength = TypeVar("Strength")
+Fit = TypeVar("Fit")
 
 _TOLERANCE = 1e-10  # nats that are left to gain
 _EQUAL = 1e-6  # nats within which two losses count as equal
@@ -35,50 +39,44 @@ TEMPERATURE_SCALING = Strengths(np.inf, np.inf)
 
 
 @dataclass(frozen=True)
-class Tried:
-    """Strengths, with their mean NLL and loss on the folds left out."""
+class Tried(Generic[Strength]):
+    """A strength, with its mean NLL and loss on the folds left out."""
 
-    strengths: Strengths
+    strength: Strength
     nll: float
     loss: float
 
 
 @dataclass(frozen=True)
-class Choice:
-    """The chosen strengths, all that were tried, and the fits without each fold at the chosen ones."""
+class Choice(Generic[Strength, Fit]):
+    """The chosen strength, all that were tried, and the fits without each fold at the chosen one."""
 
-    strengths: Strengths
-    tried: tuple[Tried, ...]
-    refits: tuple[Array, ...]
-
-    def intervals(self, point: Array) -> Array:
-        """Return 95 % intervals `[P, 2]` of a point, by the jackknife over folds."""
-        refits = np.stack(self.refits)
-        folds = len(refits)
-        spread = np.sqrt((folds - 1) / folds * ((refits - refits.mean(axis=0)) ** 2).sum(axis=0))
-        reach = stdtrit(folds - 1, 0.975) * spread
-        return np.stack([point - reach, point + reach], axis=1)
+    strength: Strength
+    tried: tuple[Tried[Strength], ...] = ()
+    refits: tuple[Fit, ...] = ()
 
 
 @dataclass(frozen=True)
-class RidgePath:
-    """Fits without each fold at several strengths, and their loss on the fold left out.
+class FoldPath(Generic[Strength, Fit]):
+    """Fits without each fold at several strengths of a penalty, and their loss on the fold left out.
 
     Attributes:
         among: The strengths, the strongest first.
         totals: Pixels, NLL and loss of each strength on each fold left out.
-        points: Fits of each strength without each fold.
+        fits: Fits of each strength without each fold.
+        caution: What a cautious choice takes the largest of; without, it takes the strongest.
     """
 
-    among: tuple[Strengths, ...]
+    among: tuple[Strength, ...]
     totals: Float64[np.ndarray, "K folds 3"]
-    points: tuple[tuple[Array, ...], ...]
+    fits: tuple[tuple[Fit, ...], ...]
+    caution: tuple[float, ...] | None = None
 
     def best(self, *, cautious: bool, allowed: Sequence[int] | None = None, without: int | None = None) -> int:
-        """Return the position of the strengths of least loss; of equal ones the first.
+        """Return the position of the strength of least loss; of equal ones the first.
 
-        A `cautious` choice takes the strongest ridge on class offsets whose loss is within one standard error, over
-        folds, of the least. Some strengths only may be `allowed`, and one fold may have no part in the choice.
+        A `cautious` choice is among those within one standard error, over folds, of the least loss. Some strengths only
+        may be `allowed`, and one fold may have no part in the choice.
         """
         rows = list(range(len(self.among)) if allowed is None else allowed)
         folds = [fold for fold in range(self.totals.shape[1]) if fold != without]
@@ -86,18 +84,29 @@ class RidgePath:
         losses = totals[:, :, 2].sum(axis=1) / totals[:, :, 0].sum(axis=1)
         best = first_least(losses.tolist())
         if cautious:
-            classes = np.array([self.among[k].classes for k in rows])
             near = within_one_error(totals, best)
-            best = first_least(np.where(near & (classes == classes[near].max()), losses, np.inf).tolist())
+            caution = -np.arange(len(rows)) if self.caution is None else np.array(self.caution)[rows]
+            best = first_least(np.where(near & (caution == caution[near].max()), losses, np.inf).tolist())
         return rows[best]
 
-    def choice(self, *, cautious: bool) -> Choice:
-        """Return the chosen strengths with all that were tried."""
-        sums = self.totals.sum(axis=1).tolist()
-        rows = zip(self.among, sums, strict=True)
-        tried = tuple(Tried(strengths, nll / n, loss / n) for strengths, (n, nll, loss) in rows)
+    def choice(self, *, cautious: bool) -> Choice[Strength, Fit]:
+        """Return the chosen strength with all that were tried."""
+        rows = zip(self.among, self.totals.sum(axis=1).tolist(), strict=True)
+        tried = tuple(Tried(strength, nll / pixels, loss / pixels) for strength, (pixels, nll, loss) in rows)
         best = self.best(cautious=cautious)
-        return Choice(self.among[best], tried, self.points[best])
+        return Choice(self.among[best], tried, self.fits[best])
+
+
+RidgeChoice: TypeAlias = Choice[Strengths, Array]
+RidgePath: TypeAlias = FoldPath[Strengths, Array]
+
+
+def jackknife_intervals(point: Array, refits: Sequence[Array]) -> Array:
+    """Return 95 % intervals `[P, 2]` of a point from its fits without each fold."""
+    values, folds = np.stack(refits), len(refits)
+    spread = np.sqrt((folds - 1) / folds * ((values - values.mean(axis=0)) ** 2).sum(axis=0))
+    reach = stdtrit(folds - 1, 0.975) * spread
+    return np.stack([point - reach, point + reach], axis=1)
 
 
 def ridge_path(
@@ -132,7 +141,7 @@ def ridge_path(
             points[k].append(found.point)
             sums = held_out.at(found.point, curvature=False)
             totals[k, fold] = sums.pixels, sums.nll, sums.value
-    return RidgePath(tuple(among), totals, tuple(map(tuple, points)))
+    return FoldPath(tuple(among), totals, tuple(map(tuple, points)), tuple(strengths.classes for strengths in among))
 
 
 def first_least(losses: Sequence[float]) -> int:

@@ -85,19 +85,18 @@ class Checkpoints:
         Raises:
             InputError: The checkpoints are of another run.
         """
-        warnings = []
+        warnings = list[str]()
         for file in self._files():
             try:
                 state = _read(file)
-                self._check_same_run(file, state.notes["run"])
-                if _shapes(state, state.tensors) != _shapes(start, state.tensors):
-                    raise ValueError("its values are those of another network")
             except (OSError, KeyError, ValueError, RecursionError, SafetensorError) as error:
-                if isinstance(error, _AnotherRunError):
-                    raise
-                warnings.append(f"checkpoint '{file}' is damaged ({error}) and was passed over")
-                continue
-            return state, warnings
+                reason = str(error)
+            else:
+                self._check_same_run(file, state.notes["run"])
+                if _shapes(state, state.tensors) == _shapes(start, state.tensors):
+                    return state, warnings
+                reason = "its values are those of another network"
+            warnings.append(f"checkpoint '{file}' is damaged ({reason}) and was passed over")
         return None, warnings
 
     def _files(self) -> list[Path]:
@@ -107,14 +106,10 @@ class Checkpoints:
         differing = [name for name in self.run if found.get(name) != self.run[name]]
         if differing:
             name = differing[0]
-            raise _AnotherRunError(
+            raise InputError(
                 f"checkpoint '{file}' is of a run with {name}={found.get(name)}, and this one has {self.run[name]}; "
                 "use the same settings and data, or another checkpoint folder"
             )
-
-
-class _AnotherRunError(InputError):
-    """A checkpoint that nothing is wrong with, of another run."""
 
 
 def _shapes(state: TrainingState, found: Collection[str]) -> dict[str, tuple[torch.Size, torch.dtype]]:

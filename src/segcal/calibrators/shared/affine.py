@@ -20,8 +20,7 @@ from torch import Tensor
 
 from segcal.calibrators.base import Calibrator, FitRegion
 from segcal.calibrators.report import Learned
-from segcal.calibrators.shared.sampler import Sampler, refusing_large
-from segcal.calibrators.shared.survey import pixels_of, survey
+from segcal.calibrators.shared.survey import Sampler, pixels_of, refusing_large, survey
 from segcal.cases import CaseStream
 from segcal.functional.affine import affine_curvature, affine_map, affine_sums
 from segcal.functional.lbfgs import Block, Objective, Preconditioner, minimise
@@ -62,10 +61,7 @@ class AffineCalibrator(Calibrator):
 
     def __init__(self, num_classes: int, **region: Unpack[FitRegion]) -> None:
         super().__init__(num_classes, **region)
-        width = 1 if self.one_scale else num_classes
-        unknown = torch.full((num_classes, width + 1), torch.nan, dtype=torch.float64)
-        self.register_buffer("weights", unknown[:, :width].clone())
-        self.register_buffer("bias", unknown[:, width].clone())
+        self._register_learned(weights=(num_classes, 1 if self.one_scale else num_classes), bias=(num_classes,))
 
     @abstractmethod
     def _penalties(self) -> tuple[Float64[Tensor, "L K"], Float64[Tensor, " L"]]:

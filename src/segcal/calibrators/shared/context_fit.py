@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import reduce
 from itertools import product
 
 import numpy as np
@@ -13,11 +13,12 @@ from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from segcal.calibrators.shared.context_sample import ContextSample, context_slabs
+from segcal.calibrators.temperature import TemperatureScaling
 from segcal.cases import CaseStream
-from segcal.functional.floor import Floor, soft_floor
+from segcal.functional.floor import NO_FLOOR, Floor, soft_floor
 from segcal.functional.log_linear import FeaturePixels, Loss, MeanLoss, Values, newton
 from segcal.functional.pairs import PairFit, PairPath, PairPixels, PairSums, fit_pairs, pair_path
-from segcal.functional.ridge import Choice, RidgePath, Strengths, ridge_path
+from segcal.functional.ridge import RidgeChoice, RidgePath, Strengths, ridge_path
 from segcal.statistics.grouping import FEW_GROUPS
 from segcal.types import Array
 
@@ -28,6 +29,7 @@ CLASS_RIDGES = (np.inf, 0.3, 0.1, 0.03, 0.01, 1e-3)
 PAIR_RIDGES = (np.inf, 0.1, 0.03, 0.01, 3e-3, 1e-3)
 """Strengths to choose from, the strongest first."""
 
+_SOFTNESS = 0.05  # over how much of log T the floor takes effect
 _SEARCHED = (0.05, 100.0)  # temperatures, unless the bounds are wider
 _TOLERANCE = 1e-13  # nats that are left to gain, so that no slope exceeds 1e-6
 _PAIR_TOLERANCE = 1e-12  # nats that a further step would gain, so that no slope exceeds 1e-6
@@ -58,7 +60,15 @@ class ContextFit:
     bounds: Bounds
     brier: float = 0.0
 
-    @cached_property
+    @classmethod
+    def of(
+        cls, sample: ContextSample, stream: CaseStream, bounds: Bounds, *, sharpen: bool = False, brier: float = 0.0
+    ) -> ContextFit:
+        """Return the problem with the usual floor, or without one where pixels may be sharpened."""
+        floor = NO_FLOOR if sharpen else Floor(min(1.0, sample.temperature, bounds[1]), _SOFTNESS)
+        return cls(sample, stream, floor, bounds, brier)
+
+    @property
     def data(self) -> FeaturePixels:
         """The pixels of the sample, with standardised features."""
         return self.sample.standardised
@@ -84,22 +94,46 @@ class ContextFit:
         """True if the groups are too few to trust cross-validation to a fraction of its error."""
         return self.sample.grouping.count < FEW_GROUPS
 
-    def path(self, one: float, *, classes: bool) -> RidgePath:
-        """Return fits without each fold, from the one temperature of all pixels."""
-        start = np.zeros(1 + self.many + self.num_classes)
-        start[0] = self.floor.inverse(float(np.log(one)))
-        both = product(FEATURE_RIDGES if self.many else (np.inf,), CLASS_RIDGES if classes else (np.inf,))
-        among = [Strengths(*strengths) for strengths in both]
-        return ridge_path(
-            self.data, start, among, self.searched, applied=self.bounds, floor=self.floor, brier=self.brier
-        )
+    @property
+    def only_one(self) -> str | None:
+        """The reason why no more than one temperature can be fitted, if there is one."""
+        low, high = self.searched
+        if not low < self.sample.temperature < high:
+            return "one temperature is all that these scores can have"  # the reason is in its own fit
+        if self.sample.folds == 1:
+            return (
+                "all pixels, or nearly all, belong to one image or group, so that nothing shows how far to trust more "
+                "than one temperature; one is used: fit on more images or groups"
+            )
+        return None
 
-    def solve(self, choice: Choice) -> Outcome:
+    def path(self, *, classes: bool = True) -> RidgePath:
+        """Return fits without each fold, from the one temperature of all pixels; those of a sample are fitted once."""
+        key = "path", classes, self.floor, self.bounds, self.brier
+        if key not in self.sample.fits:
+            start = np.zeros(1 + self.many + self.num_classes)
+            start[0] = self.floor.inverse(float(np.log(self.sample.temperature)))
+            both = product(FEATURE_RIDGES if self.many else (np.inf,), CLASS_RIDGES if classes else (np.inf,))
+            among = [Strengths(*strengths) for strengths in both]
+            self.sample.fits[key] = ridge_path(
+                self.data, start, among, self.searched, applied=self.bounds, floor=self.floor, brier=self.brier
+            )
+        found: RidgePath = self.sample.fits[key]
+        return found
+
+    def solve_one(self) -> Outcome:
+        """Return one temperature for all pixels: temperature scaling itself."""
+        found = TemperatureScaling(self.num_classes, bounds=self.bounds)._learn(self.stream)
+        point = np.zeros(1 + self.many + self.num_classes)
+        point[0] = np.log(found.details["temperature"])
+        return Outcome(point, found.nll_after, found.steps, found.converged, found.warnings)
+
+    def solve(self, choice: RidgeChoice) -> Outcome:
         """Return the numbers of least loss on all cases, from those of the sample.
 
         Narrow bounds have no part in it, because a pixel at them has no slope; they are applied to the result.
         """
-        penalty = choice.strengths.penalty(self.many, self.num_classes)
+        penalty = choice.strength.penalty(self.many, self.num_classes)
         # not from T = 1, which may lie outside the bounds, where nothing has a slope
         start = np.mean(choice.refits, axis=0)
         found = newton(self._loss(lambda: [self.data.values]), start, penalty, tolerance=_TOLERANCE)
@@ -108,14 +142,8 @@ class ContextFit:
         if self.bounds != self.searched or self.brier:
             shown = self._loss(self._slabs, self.bounds).at(found.point, curvature=False)
             nll = shown.nll / shown.pixels
-        return Outcome(
-            found.point,
-            nll,
-            found.evaluations,
-            found.converged,
-            tuple(self._warnings(shown)),
-            shown.raised / shown.pixels,
-        )
+        raised, warnings = shown.raised / shown.pixels, tuple(self._warnings(shown))
+        return Outcome(found.point, nll, found.evaluations, found.converged, warnings, raised)
 
     def _loss(self, pixels: Callable[[], Iterable[Values]], bounds: Bounds | None = None) -> MeanLoss:
         return MeanLoss(pixels, bounds or self.searched, floor=self.floor, brier=self.brier)

@@ -7,16 +7,17 @@ candidates.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from segcal.calibrators.shared.sampler import Sampler
-from segcal.calibrators.shared.survey import nothing_to_fit
+from segcal.calibrators.shared.survey import Sampler, nothing_to_fit
 from segcal.cases import CaseStream
 from segcal.functional.context import FEATURES, REACH, context_features
 from segcal.functional.log_linear import FeaturePixels
@@ -32,7 +33,6 @@ CONTEXT = -(-REACH // 8) * 8
 _SAMPLE = 1 << 17  # pixels
 _SAMPLE_LOGITS = 1 << 23  # and scores, where there are many classes
 _PART = 1 << 15  # pixels that are summed at a time
-_HALF = 16  # bits of a position in each of two numbers
 _CELLS = 4  # along each axis, in which the predictions of a case are counted to compare cases
 _PLACES = 32  # pixels along each axis that are looked at for it
 
@@ -60,8 +60,10 @@ class ContextSample:
     """Groups of the cases with labelled pixels."""
     passes: Float[Tensor, "K L N"] | None = None
     """Logits of further passes at the drawn pixels, if the stream reads them; parts of a sample have none."""
+    fits: dict[Hashable, Any] = field(default_factory=dict)
+    """Fits to the draw that the candidates of `auto` share with its final fit, by what they depend on."""
 
-    @property
+    @cached_property
     def standardised(self) -> FeaturePixels:
         """The draw with standardised features."""
         known = (self.data.features.numpy() - self.mean[:, np.newaxis]) / self.scale[:, np.newaxis]
@@ -72,7 +74,7 @@ class ContextSample:
         """Number of folds."""
         return len(self.data.edges) - 1
 
-    @property
+    @cached_property
     def temperature(self) -> float:
         """The temperature of least NLL of the draw; 0 or infinity where there is none."""
         data = self.data
@@ -82,7 +84,7 @@ class ContextSample:
     def without_features(self) -> ContextSample:
         """Return the same sample for methods that do not look at the context."""
         data = replace(self.data, features=self.data.features[:0])
-        return replace(self, data=data, mean=self.mean[:0], scale=self.scale[:0])
+        return replace(self, data=data, mean=self.mean[:0], scale=self.scale[:0], fits={})
 
     def case_without(self, fold: int) -> Case:
         """Return the draw except for one fold as an image, for methods that look at one pixel at a time."""
@@ -100,9 +102,10 @@ def draw_sample(
     """
     classes, many = stream.num_classes, len(FEATURES) if features else 0
     scores, most = classes * (1 + stream.pass_count), _SAMPLE if like is None else len(like.case)
-    sampler = Sampler(1, min(most, _SAMPLE_LOGITS // scores), rows=scores + many + 4, narrow=True)
+    sampler = Sampler(1, min(most, _SAMPLE_LOGITS // scores), rows=scores + many, narrow=True)
     names, groups, layouts, sizes = list[str](), list[str | None](), list[Array](), np.zeros(len(stream), np.int64)
-    nll, moments = 0.0, np.zeros((2, many))
+    shown = list[tuple[int, int, int]]()  # of each slab: pixels before it, its case and where it begins there
+    nll, moments, before = 0.0, np.zeros((2, many)), 0
     for number, case in enumerate(stream):
         if features and len(case.shape) != spatial_dims + 1:
             raise InputError(
@@ -122,13 +125,9 @@ def draw_sample(
             sizes[number] += int(found.pixels)
             nll += found.nll
             moments += _moments(known, labels >= 0)
-            truth = labels.cpu().numpy()
-            place = np.arange(truth.size) + first
-            # in two parts, since float32 holds whole numbers up to 2**24
-            extra = torch.from_numpy(
-                np.stack([truth, place >> _HALF, place % (1 << _HALF), np.full_like(truth, number)])
-            )
-            sampler.add(logits, torch.from_numpy(np.minimum(truth, 0)), *others, known, extra)
+            shown.append((before, number, first))
+            before += len(labels)
+            sampler.add(logits, labels, *others, known)
             del others
         names.append(case.name)
         groups.append(case.group)
@@ -146,7 +145,7 @@ def draw_sample(
         grouping, planned = like.grouping, like.fold
     mean = moments[0] / pixels
     scale = _positive(np.sqrt(np.maximum(moments[1] / pixels - mean**2, 0.0)))
-    data, passes, places, fold = _by_fold(sampler.values(), classes, many, planned)
+    data, passes, places, fold = _by_fold(sampler, np.array(shown), classes, scores, planned)
     return ContextSample(pixels, nll, mean, scale, data, *places, sizes, fold, grouping, passes)
 
 
@@ -200,29 +199,27 @@ def _positive(scale: Array) -> Array:
 
 
 def _by_fold(
-    values: Array, classes: int, features: int, planned: Array
+    sampler: Sampler, shown: Array, classes: int, scores: int, planned: Array
 ) -> tuple[FeaturePixels, Tensor | None, tuple[Array, Array], Array]:
     """Return the draw in the order of folds and its passes, case and position of each pixel, and the fold of each case.
 
     A fold of which nothing was drawn, because its images have very few pixels, is left out.
     """
-    case = values[-1].astype(np.int64)
-    present, fold = np.unique(planned[case], return_inverse=True)
+    values, labels, places = sampler.kept()
+    before, cases, first = shown[np.searchsorted(shown[:, 0], places, side="right") - 1].T
+    present, fold = np.unique(planned[cases], return_inverse=True)
     order = np.argsort(fold, kind="stable")
-    scores = len(values) - features - 4
     data = FeaturePixels(
         torch.from_numpy(np.ascontiguousarray(values[:classes, order])),
-        torch.from_numpy(values[-4, order].astype(np.int64)),
-        torch.from_numpy(np.ascontiguousarray(values[scores:-4, order])),
+        torch.from_numpy(labels[order]),
+        torch.from_numpy(np.ascontiguousarray(values[scores:, order])),
         (0, *np.cumsum(np.bincount(fold)).tolist()),
     )
     passes = torch.from_numpy(values[classes:scores, order]).reshape(-1, classes, len(order))
-    place = {int(name): k for k, name in enumerate(present)}
-    high, low = values[-3:-1, order].astype(np.int64)
-    positions = (high << _HALF) + low
+    position, place = places - before + first, {int(name): k for k, name in enumerate(present)}
     return (
         data,
         passes if len(passes) else None,
-        (case[order], positions),
+        (cases[order], position[order]),
         np.array([place.get(int(name), -1) for name in planned]),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +10,7 @@ from jaxtyping import Float64, Int64
 
 from segcal.calibrators.shared.context_sample import ContextSample
 from segcal.statistics import Difference, clusters_of, mean_of, paired_difference, simplest_good
+from segcal.types import InputError
 
 FALLBACK = "ts"
 """The candidate that is chosen unless another is better by more than chance."""
@@ -31,13 +31,13 @@ class Score:
     sums: Float64[np.ndarray, " groups"]
     seconds: float = 0.0
     numbers: int | None = None
-    failure: str | None = None
-    given_up: str | None = None
+    note: str | None = None
+    """Why it was not scored on every group, if it was not."""
 
     @property
     def usable(self) -> bool:
         """True if it was scored on every group."""
-        return self.failure is None and self.given_up is None and bool(np.isfinite(self.sums).all())
+        return self.note is None and bool(np.isfinite(self.sums).all())
 
 
 @dataclass
@@ -49,6 +49,8 @@ class CrossValidation:
     fold: Int64[np.ndarray, " cases"]
     pixels: Float64[np.ndarray, " groups"]
     scored: dict[str, Score] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+    """Candidates that could not be fitted, in words."""
 
     @classmethod
     def of(cls, sample: ContextSample) -> CrossValidation:
@@ -86,6 +88,11 @@ class CrossValidation:
         self.scored[name] = Score(np.zeros(self.groups))
         return self.scored[name]
 
+    def fail(self, name: str, error: InputError) -> None:
+        """Note that a candidate could not be fitted."""
+        self.scored[name].note = f"could not be fitted: {error}"
+        self.failures.append(f"{name} {self.scored[name].note}")
+
     def is_far_behind(self, name: str) -> bool:
         """Return whether a candidate is hopeless after the first fold, and note it."""
         inside = np.isin(np.arange(self.groups), self.group[self.fold == 0])
@@ -95,7 +102,7 @@ class CrossValidation:
         if mean[name] <= (1 + _BEHIND) * mean[best]:
             return False
         words = f"NLL {mean[name]:.4f} against {mean[best]:.4f} of {best}"
-        self.scored[name].given_up = f"given up after the first of {self.folds} folds: {words}"
+        self.scored[name].note = f"given up after the first of {self.folds} folds: {words}"
         return True
 
     def choose(self) -> tuple[str, str]:
@@ -136,14 +143,8 @@ class CrossValidation:
                 gain = self._gain(name)
                 row = {"nll": mean.mean, "error": mean.error}
                 row |= {"difference": 0.0 - gain.mean, "difference_error": gain.error}
-            note = score.failure or score.given_up
-            rows[name] = {**row, "seconds": score.seconds, "numbers": score.numbers, "note": note}
+            rows[name] = {**row, "seconds": score.seconds, "numbers": score.numbers, "note": score.note}
         return rows
-
-    @property
-    def failures(self) -> Iterator[str]:
-        """Candidates that could not be tried, in words."""
-        return (f"{name} {score.failure}" for name, score in self.scored.items() if score.failure)
 
     def _usable(self) -> dict[str, Score]:
         return {name: score for name, score in self.scored.items() if score.usable}

@@ -115,8 +115,7 @@ class PiecewiseCalibrator(ScoreCalibrator):
 
     def __init__(self, num_classes: int, **region: Unpack[FitRegion]) -> None:
         super().__init__(num_classes, **region)
-        for name, size in (("breaks", 1), ("left", 2), ("right", 2)):
-            self.register_buffer(name, torch.full((1, size), torch.nan, dtype=torch.float64))
+        self._register_learned(breaks=(1, 1), left=(1, 2), right=(1, 2))
 
     def _log_probabilities(self, logits: Logits) -> Float64[Tensor, "B L *S"]:
         return mapped_log_probabilities(logits, PiecewiseMap(self.breaks, self.left, self.right))

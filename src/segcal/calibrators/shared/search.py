@@ -1,36 +1,101 @@
-"""Scores of the candidates of an automatic choice, on the pixels of one sample that all of them share.
+"""Comparison of the candidates of an automatic choice: which are tried, and their scores on one sample that all share.
 
-A candidate is fitted without each fold and scored on the sampled pixels of that fold. Methods that are not trained are
+Candidates that are trained are timed first, by a few epochs on one image. A candidate is fitted without each fold and
+scored on the sampled pixels of that fold. Methods that are not trained are
 fitted on the sample too. Contextual methods share one path of fits: what a method may use is a choice of penalties, and
 the penalties for a fold are chosen on the other folds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Int64
+from torch import distributed
 
 from segcal.calibrators.base import Calibrator
-from segcal.calibrators.contextual import ContextualTemperatureScaling, usual_floor
+from segcal.calibrators.contextual import ContextualTemperatureScaling
 from segcal.calibrators.local import LocalTemperatureScaling
+from segcal.calibrators.pool import pool_of
 from segcal.calibrators.shared.context_fit import ContextFit
 from segcal.calibrators.shared.context_sample import ContextSample
 from segcal.calibrators.shared.cross_validation import FALLBACK, CrossValidation
-from segcal.calibrators.shared.pooling_fit import choose_weights
-from segcal.calibrators.tempered import TemperedSlab
 from segcal.cases import CaseStream, StreamedCase
 from segcal.functional.log_linear import FeaturePixels, loss_sums, read_loss
 from segcal.functional.pairs import PairPath
-from segcal.functional.ridge import RidgePath
 from segcal.functional.temperature import likelihood
+from segcal.progress import begin_stage
+from segcal.training.processes import process_group
 from segcal.training.settings import Training
 from segcal.types import Array, InputError
+
+_EPOCHS = (1, 3)  # by which trained candidates are timed
+_LEAST_GROWTH = 0.1
+_log = logging.getLogger("segcal")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Candidates to try.
+
+    Attributes:
+        quick: Candidates that are scored on a sample, which takes seconds.
+        seconds: Estimated seconds of the candidates that are trained.
+        spent: Seconds that reading and estimating took.
+        time_limit: Seconds allowed in all; None for any.
+    """
+
+    quick: tuple[str, ...]
+    seconds: Mapping[str, float]
+    spent: float = 0.0
+    time_limit: float | None = None
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """The trained candidates that are too expensive, until the rest fits in the time allowed.
+
+        Examples:
+            >>> Plan(("ts", "cts"), {"lts": 90.0}, time_limit=60.0).left_out
+            ('lts',)
+        """
+        remaining, dropped = dict(self.seconds), list[str]()
+        while self.time_limit is not None and remaining and self.spent + sum(remaining.values()) > self.time_limit:
+            most = max(remaining, key=lambda name: remaining[name])
+            dropped.append(most)
+            del remaining[most]
+        return tuple(dropped)
+
+    @property
+    def tried(self) -> tuple[str, ...]:
+        """The candidates that are tried, in their order."""
+        return (*self.quick, *(name for name in self.seconds if name not in self.left_out))
+
+    def announcement(self) -> str:
+        """Return the plan in a sentence or two."""
+        trained = [f"{name} (about {_words(self.seconds[name])})" for name in self.tried if name in self.seconds]
+        text = f"auto compares {', '.join(self.quick)} on a sample, in seconds"
+        if trained:
+            text += f", and trains {', '.join(trained)}"
+        if self.left_out:
+            names = ", ".join(f"{name} (about {_words(self.seconds[name])})" for name in self.left_out)
+            text += f"; not tried because of the time limit of {_words(self.time_limit or 0)}: {names}"
+        return text
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for a fit report."""
+        return {
+            "seconds": dict(self.seconds),
+            "left_out": list(self.left_out),
+            "time_limit": self.time_limit,
+            "announcement": self.announcement() if self.quick else None,
+        }
 
 
 @dataclass
@@ -41,7 +106,8 @@ class Search:
         new: Returns an unfitted candidate by its name.
         scores: Folds, and the scores found so far.
         sample: FeaturePixels that candidates are scored on.
-        stream: All cases, for candidates that are trained.
+        stream: All cases without their passes, for candidates that are trained.
+        several: All cases with their passes, if they have any.
         validation: Cases on which trained candidates choose their weights.
         settings: Settings of training.
         bounds: Bounds of the temperatures.
@@ -51,9 +117,43 @@ class Search:
     scores: CrossValidation
     sample: ContextSample
     stream: CaseStream
+    several: CaseStream
     validation: CaseStream | None
     settings: Training
     bounds: tuple[float, float]
+
+    def plan(self, candidates: Sequence[str], time_limit: float | None, started: float) -> Plan:
+        """Return what will be tried; trained candidates are timed by a few epochs on one image."""
+        costs = dict[str, float]()
+        used = np.flatnonzero(self.scores.fold >= 0).tolist()
+        first, short = self.stream.part(used[:1]), replace(self.settings, watch=None)
+        trained = [name for name in candidates if isinstance(self.new(name), LocalTemperatureScaling)]
+        for number, name in enumerate(trained, 1):
+            begin_stage(f"estimating the time of {name}", number, len(trained))
+
+            def train(epochs: int, name: str = name) -> None:
+                self.new(name).to(first.device)._fit_stream(first, None, replace(short, epochs=epochs))
+
+            epochs = short.epochs * len(used) * (self.scores.folds - 1)  # of one image
+            try:
+                costs[name] = extrapolated(train, _EPOCHS, epochs)
+            except InputError as error:
+                self.scores.begin(name)
+                self.scores.fail(name, error)
+        without = [*trained, *(["pool"] if self.sample.passes is None else [])]
+        quick = tuple(name for name in candidates if name not in without)
+        return Plan(quick, agreed(costs, self.stream.device), perf_counter() - started, time_limit)
+
+    def compare(self, plan: Plan) -> tuple[str, str]:
+        """Return the candidate that does best on groups left out, and the reason in a sentence."""
+        _log.info(plan.announcement())
+        for number, name in enumerate(plan.tried, 1):
+            begin_stage(f"{name}, candidate {number} of {len(plan.tried)}", number, len(plan.tried))
+            self.score(name)
+        chosen, why = self.scores.choose()
+        if plan.left_out:
+            why += f"; {', '.join(plan.left_out)} was not tried because of the time limit of {plan.time_limit:.0f} s"
+        return chosen, why
 
     def score(self, name: str) -> None:
         """Score a candidate on each fold; it is given up if it is far behind after the first.
@@ -79,7 +179,7 @@ class Search:
             except InputError as error:
                 if name == FALLBACK:
                     raise
-                score.failure = f"could not be fitted: {error}"
+                self.scores.fail(name, error)
                 break
             score.sums += sums
             if fold == 0 and name != FALLBACK and contextual is None and self.scores.is_far_behind(name):
@@ -87,55 +187,39 @@ class Search:
         score.seconds = perf_counter() - started
 
     @property
-    def plain(self) -> CaseStream:
-        """All cases without their passes, for candidates that are trained."""
-        return self.stream.without_passes()
-
-    @cached_property
     def pooled(self) -> Search:
         """The same search over the cases pooled with their passes, each by weights learned without its fold."""
-        pool = choose_weights(self.sample, keep=True)
         dims = self.stream[0].case.logits.ndim - 1
-        return replace(self, sample=pool.pooled_sample(self.stream, self.sample, dims))
+        return replace(self, sample=pool_of(self.several, self.sample, keep=True, spatial_dims=dims)[1])
 
     @cached_property
-    def fit(self) -> ContextFit | None:
-        """The problem that contextual methods share; None where only one temperature can be fitted."""
-        one = self.sample.temperature
-        fit = ContextFit(self.sample, self.stream, usual_floor(one, self.bounds), self.bounds)
-        low, high = fit.searched
-        return fit if low < one < high and self.sample.folds > 1 else None
-
-    @cached_property
-    def path(self) -> RidgePath:
-        """Fits of contextual methods without each fold, for all penalties."""
-        assert self.fit is not None
-        return self.fit.path(self.sample.temperature, classes=True)
+    def fit(self) -> ContextFit:
+        """The problem that contextual methods share."""
+        return ContextFit.of(self.sample, self.stream, self.bounds)
 
     @cached_property
     def pairs(self) -> PairPath:
         """Offsets of pairs without each fold, at the temperatures that were chosen for it."""
-        assert self.fit is not None
         return self.fit.pair_path([self._point(fold) for fold in range(self.scores.folds)])
 
     def _point(self, fold: int, *, features: bool = True, classes: bool = True) -> Array:
         """Return the fit without a fold, with penalties chosen on the other folds among those of a method."""
-        assert self.fit is not None
+        path = self.fit.path()
         allowed = [
             k
-            for k, strengths in enumerate(self.path.among)
+            for k, strengths in enumerate(path.among)
             if (features or np.isinf(strengths.features)) and (classes or np.isinf(strengths.classes))
         ]
-        return self.path.points[self.path.best(cautious=self.fit.cautious, allowed=allowed, without=fold)][fold]
+        return path.fits[path.best(cautious=self.fit.cautious, allowed=allowed, without=fold)][fold]
 
     def _contextual(self, candidate: ContextualTemperatureScaling, fold: int) -> Array:
         """Return the NLL of the groups of a fold for a contextual method."""
-        if self.fit is None:
+        if self.fit.only_one is not None:
             return self._sampled(FALLBACK, fold)
         point = self._point(fold, features=candidate.features, classes=candidate.classes)
         sums, offsets = np.zeros(self.scores.groups), None
         if candidate.pairs:
-            offsets = self.pairs.offsets[self.pairs.best(cautious=self.fit.cautious, without=fold)][fold]
+            offsets = self.pairs.fits[self.pairs.best(cautious=self.fit.cautious, without=fold)][fold]
         for group, index in self._groups(fold):
             data = self.fit.data
             own = FeaturePixels(data.logits[:, index], data.labels[index], data.features[:, index], (0, len(index)))
@@ -162,10 +246,10 @@ class Search:
     def _trained(self, name: str, fold: int) -> Array:
         """Return the NLL of the groups of a fold for a method that is trained on whole images."""
         rest, held_out = self.scores.parts(fold)
-        left = self.plain.part(held_out)
+        left = self.stream.part(held_out)
         apart = None if self.validation is None else cases_apart(self.validation, left)
         fitted = self.new(name).to(self.stream.device)
-        fitted._fit_stream(self.plain.part(rest), apart, self.settings)
+        fitted._fit_stream(self.stream.part(rest), apart, self.settings)
         self.scores.scored[name].numbers = fitted.learned
         sums = np.zeros(self.scores.groups)
         for number, case in zip(held_out, left, strict=True):
@@ -176,7 +260,7 @@ class Search:
         """Return the NLL of the sampled pixels of a case."""
         own, total = np.flatnonzero(self.sample.case == number), 0.0
         for slab in fitted.calibrate_case(case):
-            logits = (slab.relative_logits() if isinstance(slab, TemperedSlab) else slab.logits())[0].flatten(1)
+            logits = slab.relative_logits()[0].flatten(1)
             begin = slab.rows.start * int(np.prod(case.shape[2:]))
             positions = self.sample.position[own] - begin
             inside = (positions >= 0) & (positions < logits.shape[1])
@@ -199,3 +283,40 @@ def cases_apart(validation: CaseStream, held_out: CaseStream) -> CaseStream | No
     groups = {case.group for case in held_out} - {None}
     positions = [k for k, case in enumerate(validation) if case.group not in groups]
     return validation.part(positions) if positions else None
+
+
+def agreed(seconds: Mapping[str, float], device: torch.device) -> dict[str, float]:
+    """Return the estimates of the first process of torchrun, so that all processes try the same candidates."""
+    with process_group(device):
+        if not distributed.is_initialized():
+            return dict(seconds)
+        values = torch.tensor(list(seconds.values()), dtype=torch.float64, device=device)
+        distributed.broadcast(values, 0)
+    return dict(zip(seconds, values.tolist(), strict=True))
+
+
+def extrapolated(work: Callable[[int], Any], sizes: tuple[int, int], size: int) -> float:
+    """Return how long work of a size takes, by the straight line through two smaller sizes.
+
+    What does not depend on the size is thus counted once, and a first call loads and compiles what is needed. At least
+    a tenth of the larger time is taken to grow with the size: another process may slow down the smaller work only,
+    and the line would say that any size takes no time.
+    """
+    small, large = (min(each, size) for each in sizes)
+    work(small)
+    first = _seconds(lambda: work(small))
+    if small == large:
+        return first
+    second = _seconds(lambda: work(large))
+    slope = max((second - first) / (large - small), _LEAST_GROWTH * second / large)
+    return second + slope * (size - large)
+
+
+def _seconds(work: Callable[[], Any]) -> float:
+    started = perf_counter()
+    work()
+    return perf_counter() - started
+
+
+def _words(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

@@ -81,9 +81,7 @@ class TemperatureTree(nn.Module):
         with torch.no_grad():
             for parameter in self.parameters():
                 parameter.zero_()
-            cast(Tensor, self.of_logits.bias)[_LEAVES] = -self.root_offset
-            if self.of_image is not None:
-                cast(Tensor, self.of_image.bias).fill_(-self.root_offset)
+        self.shrink(0.0)
 
     def shrink(self, share: float) -> None:
         """Keep this share of the distance of the root from 1, and of the logarithms of factors of groups.
