@@ -47,9 +47,7 @@ def write_figure(kind: str, results: Results, path: str | Path, **selection: Unp
         kind: One of `KINDS`.
         results: Of the evaluation.
         path: The file; its suffix decides the format.
-        selection: What to draw: `portraits` of the cases, for figures that show them; `methods`, only these, in this
-            order; `metric`; `region` of the reliability diagrams (All) and of the patch sizes (Local-Avg); `label`, the
-            predicted class, "" for all pixels; `case`, which portrait to show, by default the first.
+        selection: What to draw; see `segcal.report.figures.drawing.Request`.
     """
     target = Path(path)
     if target.suffix.lower() not in FORMATS:

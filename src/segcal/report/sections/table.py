@@ -14,14 +14,14 @@ def table(view: View) -> dict[str, Any]:
     return {
         "images": _images(view),
         "pixels": _pixels(view),
-        "best": view.scores.recommendation.method,
+        "best": view.recommendation.method,
     }
 
 
 def _images(view: View) -> Any:
     """Return mean and standard deviation; marks in the paper's regions."""
     marks = _marks(view, "images")
-    return nested(view.scores.means, KEYS, lambda row: [short(row.value), short(row.std), None, *marks(row)])
+    return nested(view.means, KEYS, lambda row: [short(row.value), short(row.std), None, *marks(row)])
 
 
 def _pixels(view: View) -> Any:
