@@ -8,7 +8,7 @@ from segcal.progress import Tracked, progress_of
 
 
 def test_nothing_is_shown_without_a_terminal(capfd: pytest.CaptureFixture[str]) -> None:
-    with progress_of("measuring", total=2) as progress:
+    with progress_of("measuring") as progress:
         assert list(Tracked([1, 2], progress)) == [1, 2]
     assert capfd.readouterr() == ("", "")
 
