@@ -80,7 +80,7 @@ def _other_network(other: nn.Module, network: nn.Module, image: Image) -> Any:
     return other(image)
 
 
-def mirrored(axes: Sequence[int], network: nn.Module, image: Image) -> Logits:
+def mirrored(axes: Sequence[int], network: Callable[[Image], Any], image: Image) -> Logits:
     """Return the logits of the mirrored image, mirrored back."""
     dims = image.ndim - 2
     if not all(-dims <= axis < dims for axis in axes):
