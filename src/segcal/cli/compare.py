@@ -13,9 +13,8 @@ from segcal.cli.console import warn
 from segcal.cli.options import (
     DATA,
     Data,
-    FitOptions,
+    FolderFitOptions,
     FolderOptions,
-    LogitsOnly,
     MeasureOptions,
     OutputOptions,
     ReferenceOptions,
@@ -37,8 +36,7 @@ def compare(
     folder_options: FolderOptions,
     reference_options: ReferenceOptions,
     measure_options: MeasureOptions,
-    fit_options: FitOptions,
-    logits_only: LogitsOnly = False,
+    fit_options: FolderFitOptions,
     methods: Annotated[
         list[str] | None,
         typer.Option(help="Methods; by default the paper's.", metavar="NAME", autocompletion=complete_method),
@@ -68,7 +66,7 @@ def compare(
     tested = folder_options.open(data, test_split, "test")
     output_options.check(tested, data, folder_options.labels)
     held_out = fit_options.held_out(data, folder_options, folder)
-    made = unfitted(chosen, folder, logits_only=logits_only, device=run_options.device)
+    made = unfitted(chosen, folder, logits_only=fit_options.logits_only, device=run_options.device)
     calibrators = {name.upper(): calibrator for name, (calibrator, _) in made.items()}
     training = {name.upper(): settings for name, (_, settings) in made.items()}
     presentation = Presentation().with_changes(**vars(reference_options)).checked((UNCALIBRATED, *calibrators))

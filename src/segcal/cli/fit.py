@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from segcal.cli.console import OUT, say, say_json, warn
-from segcal.cli.options import Data, FitCommand, FitOptions, FolderOptions, LogitsOnly
+from segcal.cli.options import Data, FitCommand, FolderFitOptions, FolderOptions
 from segcal.text import counted
 
 if TYPE_CHECKING:
@@ -18,8 +18,7 @@ def fit(
     data: Data,
     fit_command: FitCommand,
     folder_options: FolderOptions,
-    fit_options: FitOptions,
-    logits_only: LogitsOnly = False,
+    fit_options: FolderFitOptions,
 ) -> None:
     """Fit a calibrator on a folder of scores and labels, and save it.
 
@@ -36,7 +35,7 @@ def fit(
     check_output_folder(out, "method", data, folder_options.labels)
     chosen = chosen_settings([method], fit_options, device=device)
     folder = folder_options.open(data, fit_command.split, "fit")
-    calibrator, settings = unfitted(chosen, folder, logits_only=logits_only, device=device)[method]
+    calibrator, settings = unfitted(chosen, folder, logits_only=fit_options.logits_only, device=device)[method]
     fit_with_progress(calibrator, folder, fit_options.held_out(data, folder_options, folder), settings)
     if is_first_process():
         calibrator.save(out)

@@ -96,7 +96,6 @@ SavedCalibrators = Annotated[
 ]
 ResultsFolder = Annotated[Path, typer.Argument(help="Folder that 'segcal evaluate' or 'segcal compare' wrote.")]
 Method = Annotated[str, typer.Option(help="Method; 'segcal methods' lists them.", autocompletion=complete_method)]
-LogitsOnly = Annotated[bool, option(FITTING, "Do not read the images.", "--logits-only")]
 Device = Annotated[str, typer.Option(help="auto (GPU if any), cpu, cuda, ...")]
 AsJson = Annotated[bool, option(OUTPUT, "Print JSON instead of text.", "--json")]
 Split = Annotated[str | None, option(DATA, "Use only the cases of this split of splits.json.")]
@@ -176,6 +175,13 @@ class FitOptions(OptionGroup):
         if self.validation is None and "validation" not in fitted.splits:
             return None
         return options.open(data, self.validation or "validation")
+
+
+@dataclass(frozen=True)
+class FolderFitOptions(FitOptions):
+    """Options of fitting on a folder, which may hold images."""
+
+    logits_only: Annotated[bool, option(FITTING, "Do not read the images.", "--logits-only")] = False
 
 
 @dataclass(frozen=True)
