@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from segcal import create
+from segcal.calibrators.progress import fit_with_progress
 from segcal.progress import Tracked, progress_of
+from support.scenes import simulated
 
 
 def test_nothing_is_shown_without_a_terminal(capfd: pytest.CaptureFixture[str]) -> None:
-    with progress_of("measuring", total=2) as progress:
+    with progress_of("measuring") as progress:
         assert list(Tracked([1, 2], progress)) == [1, 2]
     assert capfd.readouterr() == ("", "")
 
@@ -34,3 +37,13 @@ def test_every_pass_starts_again() -> None:
         for _ in range(2):
             assert [progress.tasks[0].completed for _ in cases] == [0, 1, 2]
         assert (progress.tasks[0].completed, progress.tasks[0].total) == (3, 3)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_first_process_alone_shows_the_bar_of_a_fit(
+    rank: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in {"FORCE_COLOR": "1", "TERM": "xterm", "RANK": str(rank), "WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    fit_with_progress(create("ts", 3), simulated(2, num_classes=3, size=(8, 8)), None, {})
+    assert ("fitting ts" in capfd.readouterr().err) == (rank == 0)

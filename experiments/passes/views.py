@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from typing import TypeAlias
 
 from torch import Tensor
-from torch.nn.functional import interpolate
 
+from segcal.integrations.outputs import resized
+from segcal.integrations.passes import mirrored
 from segcal.types import InputError
 
 Network: TypeAlias = Callable[[Tensor], Tensor]
@@ -26,23 +28,28 @@ def seen(network: Network, image: Tensor, view: str) -> Tensor:
     >>> seen(lambda image: image.cumsum(-1), torch.tensor([[[1.0, 2.0, 4.0]]]), "mirror:0").tolist()
     [[[7.0, 6.0, 4.0]]]
     """
-    shape, axes = image.shape[2:], tuple[int, ...]()
-    for change in () if view == ORIGINAL else view.split("+"):
+    shape = image.shape[2:]
+
+    def aligned(changed: Tensor) -> Tensor:
+        return resized(network(changed), shape)
+
+    run: Network = aligned
+    for change in reversed(() if view == ORIGINAL else view.split("+")):
         kind, _, value = change.partition(":")
         if kind == "mirror":
-            axes = tuple(2 + int(axis) for axis in value.split(","))
-            image = image.flip(axes)
+            run = partial(mirrored, [int(axis) for axis in value.split(",")], run)
         elif kind == "scale":
-            image = _resized(image, [round(float(value) * length) for length in shape])
+            run = partial(_scaled, float(value), run)
         elif kind == "brightness":
-            image = (float(value) * image).clamp(0, 255)
+            run = partial(_brightened, float(value), run)
         else:
             raise InputError(f"a view is made of mirror:, scale: and brightness:, got '{change}'")
-    logits = network(image)
-    logits = logits if logits.shape[2:] == shape else _resized(logits, shape)
-    return logits.flip(axes) if axes else logits
+    return run(image)
 
 
-def _resized(values: Tensor, shape: Sequence[int]) -> Tensor:
-    mode = "bilinear" if values.ndim == 4 else "trilinear"
-    return interpolate(values.float(), size=tuple(shape), mode=mode, align_corners=False)
+def _scaled(factor: float, network: Network, image: Tensor) -> Tensor:
+    return network(resized(image, [round(factor * length) for length in image.shape[2:]]))
+
+
+def _brightened(factor: float, network: Network, image: Tensor) -> Tensor:
+    return network((factor * image).clamp(0, 255))

@@ -16,12 +16,11 @@ Item = TypeVar("Item")
 _on_stage: ContextVar[Callable[[str, int, int], None] | None] = ContextVar("on_stage", default=None)
 
 
-def progress_of(what: str, *, total: int | None = None, note: bool = False, hidden: bool = False) -> Progress:
+def progress_of(what: str, *, note: bool = False, hidden: bool = False) -> Progress:
     """Return a bar with one task, to be used in a `with` statement; hidden unless someone can see it.
 
     Args:
         what: Description shown before the bar.
-        total: Number of steps, if it is known.
         note: Whether a field "note" is shown after the bar.
         hidden: Whether to show nothing at all.
     """
@@ -34,7 +33,7 @@ def progress_of(what: str, *, total: int | None = None, note: bool = False, hidd
     # outside a terminal even a transient bar leaves a blank line; a notebook needs ipywidgets to update a bar
     seen = console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)
     progress = Progress(*columns, console=console, transient=True, disable=hidden or not seen)
-    progress.add_task(what, total=total, note="")
+    progress.add_task(what, total=None, note="")
     return progress
 
 

@@ -24,6 +24,7 @@ def test_fit_on_folds_and_the_missing_package(tmp_path: Path) -> None:
     (model / "dataset.json").write_text(json.dumps({"labels": {"background": 0, "one": 1}}))
     arguments = ("nnunet", "fit", model, "--labels", tmp_path / "labels", "--out", tmp_path / "ts")
     assert succeed_json(*arguments, "--method", "ts")["cases"] == 2
+    assert "no such option: --logits-only" in refuse(*arguments, "--logits-only")  # it would change nothing
     if importlib.util.find_spec("nnunetv2") is not None:
         return
     (model / "plans.json").write_text("{}")

@@ -33,7 +33,7 @@ def test_probabilities_are_warned_of_once_in_a_command(data: Path, tmp_path: Pat
     measured = done("evaluate", data, "--calibrators", tmp_path / "ts", "--split", "fit", "--json")
     shown = " ".join(measured.stderr.split())
     assert shown.count(PROBABILITIES) == 1
-    assert shown.count("TS was fitted on 1 of these 1 cases") == 1
+    assert shown.count("TS was fitted on this case") == 1
     assert "Traceback" not in shown
     assert "UserWarning" not in shown
 

@@ -460,7 +460,7 @@ def test_a_copy_is_recognised_by_its_content_and_a_number_is_not_a_copy() -> Non
     cases = make_cases()
     calibrator = segcal.create("ts", 3, ignore_index=IGNORED).fit(cases[:2])
     renamed = replace(cases[0], name="copy", logits=np.asarray(cases[0].logits, np.float64))
-    with pytest.warns(CalibrationWarning, match="TS was fitted on 1 of these 1 cases: its"):
+    with pytest.warns(CalibrationWarning, match="TS was fitted on this case: its"):
         evaluate([renamed], {"TS": calibrator}, **PROTOCOL)
     numbered = replace(cases[2], name=cases[0].name)
     assert not any(

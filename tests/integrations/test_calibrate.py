@@ -224,7 +224,7 @@ def test_sigmoid_channels_are_validated_and_measured() -> None:
         network, pairs, "lts", activation="sigmoid", validation=pairs, fit_settings=fit, logits_only=True
     )
     cases = predict_cases(network, pairs, activation="sigmoid", prefix="test-")
-    with pytest.warns(CalibrationWarning, match="LTS was fitted on 8 of these 8 cases"):
+    with pytest.warns(CalibrationWarning, match="LTS was fitted on all of these 8 cases"):
         results = segcal.evaluate(
             cases, {"LTS": calibrated.calibrator}, num_classes=3, activation="sigmoid", patches=0, repetitions=0
         )

@@ -83,6 +83,15 @@ def run_file(path: Path, **inputs: Tensor) -> Tensor:
     return torch.from_numpy(session.run(None, {name: value.numpy() for name, value in inputs.items()})[0])
 
 
+def run_on_image(export: Any, path: Path, image: Tensor) -> Tensor:
+    """What a file with a network returns, whichever way it was written."""
+    if export is export_onnx:
+        return run_file(path, image=image)
+    with torch.no_grad():
+        found: Tensor = torch.export.load(path).module()(image)
+    return found
+
+
 @pytest.mark.parametrize(("method", "dims", "channels"), [*KINDS, *POINTWISE])
 def test_the_file_does_what_the_calibrator_does(tmp_path: Path, method: str, dims: int, channels: int) -> None:
     calibrator, path = fitted(method, dims, channels), tmp_path / "new" / "file.onnx"
@@ -121,13 +130,14 @@ def test_a_class_that_is_impossible_is_so_in_the_file(tmp_path: Path, method: st
     assert torch.equal(found.argmax(dim=1), logits.argmax(dim=1))
 
 
-def test_network_and_calibrator_in_one_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("export", [export_onnx, export_torch])
+def test_network_and_calibrator_in_one_file(tmp_path: Path, export: Any) -> None:
     network, calibrator = Network().train(), fitted("ts")
-    assert export_onnx(calibrator, tmp_path / "file.onnx", network=network, image_channels=2, size=(16, 16)) < 1e-5
+    assert export(calibrator, tmp_path / "file", network=network, image_channels=2, size=(16, 16)) < 1e-5
     assert network.training  # the network is as it was
     (image,) = inputs_of(3, 2, 2)
     model = CalibratedModel(network, calibrator).eval()
-    found = run_file(tmp_path / "file.onnx", image=image)
+    found = run_on_image(export, tmp_path / "file", image)
     with torch.no_grad():
         assert torch.allclose(found, model(image), rtol=0, atol=1e-5)
         assert (found.argmax(1) == model.logits(image).argmax(1)).float().mean() > 0.999  # scores differ by rounding
@@ -150,6 +160,7 @@ def test_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("export", [export_onnx, export_torch])
 @pytest.mark.parametrize(
     ("calibrator", "options", "words"),
     [
@@ -159,9 +170,11 @@ def test_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         (lambda: fitted("lts"), {"size": (8, 8, 8)}, r"size must have 2 numbers.*got \(8, 8, 8\)"),
     ],
 )
-def test_what_cannot_be_exported_is_refused(tmp_path: Path, calibrator: Any, options: Any, words: str) -> None:
+def test_what_cannot_be_exported_is_refused(
+    tmp_path: Path, export: Any, calibrator: Any, options: Any, words: str
+) -> None:
     with pytest.raises(InputError, match=words):
-        export_onnx(calibrator(), tmp_path / "file.onnx", **options)
+        export(calibrator(), tmp_path / "file", **options)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -205,11 +218,7 @@ def test_a_network_of_one_size_is_exported_at_that_size(tmp_path: Path, export: 
     image = torch.randn(3, 2, 16, 16)
     with torch.no_grad():
         expected = CalibratedModel(network, calibrator).eval()(image)
-    if export is export_onnx:
-        found = run_file(tmp_path / "file", image=image)
-    else:
-        found = torch.export.load(tmp_path / "file").module()(image)
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(run_on_image(export, tmp_path / "file", image), expected, rtol=0, atol=1e-5)
 
 
 class Untraceable(Network):
@@ -248,28 +257,6 @@ def test_exported_program_in_a_file(tmp_path: Path, method: str, dims: int) -> N
     found = torch.export.load(tmp_path / "file.pt2").module()(logits)
     with torch.no_grad():
         np.testing.assert_allclose(found, calibrator.predict_proba(logits), rtol=0, atol=1e-4)
-
-
-def test_exported_program_of_network_and_calibrator(tmp_path: Path) -> None:
-    network, calibrator = Network(), fitted("ts")
-    export_torch(calibrator, tmp_path / "file.pt2", network=network, image_channels=2, size=(16, 16))
-    (image,) = inputs_of(3, 2, 2)
-    model = CalibratedModel(network, calibrator).eval()
-    with torch.no_grad():
-        found = torch.export.load(tmp_path / "file.pt2").module()(image)
-        np.testing.assert_allclose(found, model(image), rtol=0, atol=1e-5)
-    with pytest.raises(InputError, match="has not been fitted"):
-        export_torch(create("ts", CLASSES), tmp_path / "other.pt2")
-    assert [path.name for path in tmp_path.iterdir()] == ["file.pt2"]
-
-
-def test_torch_export_of_a_whole_model() -> None:
-    model = CalibratedModel(Network(), fitted("ts")).eval()
-    dynamic = dict.fromkeys((0, 2, 3), torch.export.Dim.AUTO)
-    program = torch.export.export(model, (torch.randn(2, 2, 16, 16),), dynamic_shapes=[dynamic])
-    (image,) = inputs_of(3, 2, 2)
-    with torch.no_grad():
-        np.testing.assert_allclose(program.module()(image), model(image), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("export", [export_onnx, export_torch])

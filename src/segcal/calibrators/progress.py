@@ -22,11 +22,12 @@ def fit_with_progress(
     *,
     hidden: bool = False,
 ) -> None:
-    """Fit a calibrator; show a progress bar and what the fit announces, unless it is hidden.
+    """Fit a calibrator; the first process shows a progress bar and what the fit announces, unless it is hidden.
 
     Warnings are in the report only, for the caller to show.
     """
-    with announcements(hidden=hidden or not is_first_process()), warnings.catch_warnings():
+    hidden = hidden or not is_first_process()
+    with announcements(hidden=hidden), warnings.catch_warnings():
         warnings.simplefilter("ignore", CalibrationWarning)
         if "watch" in calibrator.fit_settings:
             with progress_bar(description=f"fitting {calibrator.method}", hidden=hidden) as watch:

@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 from segcal.cli.console import say, say_json
-from segcal.cli.options import (
-    OUTPUT,
-    AsJson,
-    Data,
-    FolderOptions,
-    RunOptions,
-    SavedCalibrator,
-    ScoreOptions,
-    Split,
-    option,
-)
-from segcal.progress import Tracked, progress_of
+from segcal.cli.options import OUTPUT, AsJson, Data, RunOptions, SavedCalibrator, ScoreOptions, Split, option
+from segcal.progress import progress_of
+from segcal.text import counted
 
 
 def apply(
@@ -45,18 +35,15 @@ def apply(
     """
     from segcal.apply import apply_to_folder
     from segcal.calibrators import load
-    from segcal.cli.steps import open_at
-    from segcal.engines import Run, engine_of
     from segcal.files import check_output_folder
-    from segcal.training.processes import choose_device
 
     check_output_folder(out, "probabilities", calibrator, data)
-    engine = engine_of(run_options.engine, run_options.address)
-    fitted = load(calibrator).to(choose_device(run_options.device))
+    progress = progress_of("calibrating")
+    run, device = run_options.prepare("apply", out, progress)
+    fitted = load(calibrator).to(device)
     known = {name: getattr(fitted, name) for name in ("num_classes", "activation", "ignore_index")}
-    folder = open_at(data, FolderOptions(**vars(score_options)), split, **known, require_labels=False)
-    with progress_of("calibrating") as progress:
-        run = Run("apply", out, engine, partial(Tracked, progress=progress))
+    folder = score_options.open(data, split, **known, require_labels=False)
+    with progress:
         wanted = dict.fromkeys([*(maps or []), *(["temperature"] if temperature else [])])
         written = apply_to_folder(fitted, folder, out=out, dtype=dtype, maps=list(wanted), run=run)
     if written is None:
@@ -64,5 +51,7 @@ def apply(
     if as_json:
         say_json({"out": str(out), **written})
         return
-    kept = "every predicted label kept" if fitted.preserves_labels else f"{written['changed']:,} labels changed"
-    say(f"{written['cases']} cases, {written['pixels']:,} pixels, {kept}; written to {out}")
+    kept = (
+        "every predicted label kept" if fitted.preserves_labels else f"{counted(written['changed'], 'label')} changed"
+    )
+    say(f"{counted(written['cases'], 'case')}, {counted(written['pixels'], 'pixel')}, {kept}; written to {out}")

@@ -13,7 +13,7 @@ from segcal.cli.console import warn
 from segcal.cli.options import (
     DATA,
     Data,
-    FitOptions,
+    FolderFitOptions,
     FolderOptions,
     MeasureOptions,
     OutputOptions,
@@ -36,7 +36,7 @@ def compare(
     folder_options: FolderOptions,
     reference_options: ReferenceOptions,
     measure_options: MeasureOptions,
-    fit_options: FitOptions,
+    fit_options: FolderFitOptions,
     methods: Annotated[
         list[str] | None,
         typer.Option(help="Methods; by default the paper's.", metavar="NAME", autocompletion=complete_method),
@@ -51,38 +51,34 @@ def compare(
     Example: segcal compare DATA --methods ts,lts,isotonic --out results/
     """
     from segcal.calibrators.progress import fit_with_progress
-    from segcal.cli.results_view import check_outputs, presentation_of, protocol_of, save_results, show_results
-    from segcal.cli.settings import chosen_settings
-    from segcal.cli.steps import create_for, open_at, validation_of
-    from segcal.engines import Run, engine_of
+    from segcal.cli.results_view import save_results, show_results
+    from segcal.cli.settings import chosen_settings, unfitted
     from segcal.evaluation.compare import PAPER, check_cases, check_names, compare_folder
     from segcal.evaluation.methods import UNCALIBRATED
-    from segcal.training.processes import choose_device
+    from segcal.tables import Presentation
 
-    engine, device = engine_of(run_options.engine, run_options.address), choose_device(run_options.device)
+    progress = progress_of("measuring")
+    run, device = run_options.prepare("compare", output_options.out, progress)
     names = [name for part in methods or PAPER for name in part.split(",") if name]
     check_names(names)
     chosen = chosen_settings(names, fit_options, seed=measure_options.seed, device=run_options.device)
-    folder = open_at(data, folder_options, fit_split, "fit")
-    tested = open_at(data, folder_options, test_split, "test")
-    check_outputs(tested, output_options, data, folder_options.labels)
-    held_out = validation_of(data, folder_options, fit_options.validation, folder)
-    calibrators = {
-        name.upper(): create_for(name, folder, constructor, logits_only=fit_options.logits_only, device=device)
-        for name, (constructor, _) in chosen.items()
-    }
-    presentation = presentation_of(reference_options, (UNCALIBRATED, *calibrators))
-    protocol = protocol_of(folder, measure_options)
-    with progress_of("checking") as progress:
-        check_cases(Tracked(tested, progress), protocol)
-    training = {name.upper(): fit_settings for name, (_, fit_settings) in chosen.items()}
+    folder = folder_options.open(data, fit_split, "fit")
+    tested = folder_options.open(data, test_split, "test")
+    output_options.check(tested, data, folder_options.labels)
+    held_out = fit_options.held_out(data, folder_options, folder)
+    made = unfitted(chosen, folder, logits_only=fit_options.logits_only, device=run_options.device)
+    calibrators = {name.upper(): calibrator for name, (calibrator, _) in made.items()}
+    training = {name.upper(): settings for name, (_, settings) in made.items()}
+    presentation = Presentation().with_changes(**vars(reference_options)).checked((UNCALIBRATED, *calibrators))
+    protocol = measure_options.protocol(folder)
+    with progress_of("checking") as checking:
+        check_cases(Tracked(tested, checking), protocol)
     fit = {
         name: partial(fit_with_progress, calibrator, folder, held_out, training[name])
         for name, calibrator in calibrators.items()
     }
     about = [folder.identities(), None if held_out is None else held_out.identities(), training]
-    progress = progress_of("measuring")
-    with Run("compare", output_options.out, engine, partial(Tracked, progress=progress)) as run:
+    with run:
         with progress:
             comparison = compare_folder(tested, calibrators, fit, about, protocol, run, device=device)
         if comparison is None:

@@ -46,6 +46,7 @@ class PlainConsole(Console):
 
 OUT = PlainConsole()
 ERR = PlainConsole(stderr=True)
+say = OUT.print
 
 _said: set[str] = set()
 """Warnings that the running command has printed."""
@@ -154,11 +155,6 @@ def _expand(args: Sequence[str], repeatable: set[str]) -> Iterator[str]:
 
 def _is_number(text: str) -> bool:
     return text.lstrip("-").isdigit()
-
-
-def say(text: str, **style: Any) -> None:
-    """Print a line."""
-    OUT.print(text, **style)
 
 
 def say_json(content: Any) -> None:

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from segcal.cli.console import OUT, say_json, say_where, warn
-from segcal.cli.options import OUTPUT, AsJson, Data, FolderOptions, SavedCalibrators, Split, option
+from segcal.cli.options import (
+    OUTPUT,
+    AsJson,
+    Data,
+    FolderOptions,
+    SavedCalibrators,
+    Split,
+    load_calibrators,
+    meaning_of,
+    option,
+)
 from segcal.progress import Tracked, progress_of
 
 if TYPE_CHECKING:
     from segcal.calibrators import Calibrator
-    from segcal.data.folders.folder import Folder
 
 _RULES = "Rules"
 
@@ -37,7 +46,6 @@ def decide(
 
     Example: segcal decide DATA --calibrators lts/ --risk 0.1 --out rules/ --page page.html
     """
-    from segcal.cli.steps import load_all, open_at
     from segcal.evaluation.decisions import decide as learn
     from segcal.evaluation.decisions import decision_tables
     from segcal.evaluation.methods import UNCALIBRATED
@@ -52,10 +60,10 @@ def decide(
         return
     check_output_folder(out, "decisions", data, folder_options.labels, *(calibrators or []))
     check_output_file(page, (".html", ".htm"), data, folder_options.labels, *(calibrators or []))
-    folder = open_at(data, folder_options, split, "test")
-    compared = {UNCALIBRATED: None, **load_all(calibrators or [])}
+    folder = folder_options.open(data, split, "test")
+    compared = {UNCALIBRATED: None, **load_calibrators(calibrators)}
     with progress_of("deciding") as progress:
-        found = learn(Tracked(folder, progress), compared, **_settings_of(folder), risk=risk, level=level)
+        found = learn(Tracked(folder, progress), compared, **meaning_of(folder), risk=risk, level=level)
     if out is not None:
         found.save(out)
     if page is not None:
@@ -70,11 +78,6 @@ def decide(
     say_where(out, page)
 
 
-def _settings_of(folder: Folder) -> dict[str, Any]:
-    names = ("num_classes", "activation", "ignore_index", "background", "class_names")
-    return {name: getattr(folder, name) for name in names}
-
-
 def _new(
     data: Path,
     options: FolderOptions,
@@ -87,7 +90,6 @@ def _new(
     """Print the volumes of new cases with their intervals, and write them to a CSV file."""
     import json
 
-    from segcal.cli.steps import load_all, open_at
     from segcal.evaluation.decisions import Decisions, new_volumes, volume_table
     from segcal.evaluation.methods import UNCALIBRATED
     from segcal.evaluation.saved import write_table
@@ -96,8 +98,8 @@ def _new(
     check_output_file(out, (".csv",), data, rules, *calibrators)
     known = Decisions.load(rules)
     classes, activation = len(known.class_names), known.protocol.activation
-    folder = open_at(data, options, split, num_classes=classes, activation=activation, require_labels=False)
-    compared: dict[str, Calibrator | None] = {**load_all(calibrators)} or {UNCALIBRATED: None}
+    folder = options.open(data, split, num_classes=classes, activation=activation, require_labels=False)
+    compared: dict[str, Calibrator | None] = {**load_calibrators(calibrators)} or {UNCALIBRATED: None}
     with progress_of("measuring volumes") as progress:
         found = new_volumes(Tracked(folder, progress), compared, known)
     if out is not None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from segcal.cli.console import OUT, say, say_json, say_where, warn
 from segcal.cli.options import OUTPUT, AsJson, Data, FolderOptions, RunOptions, Split, option
-from segcal.progress import Tracked, progress_of
+from segcal.progress import progress_of
 
 if TYPE_CHECKING:
     from segcal.evaluation.diagnosis import Diagnosis
@@ -37,24 +36,21 @@ def diagnose(
     Example: segcal diagnose DATA --maps maps/
     """
     from segcal.cli.results_view import print_limits
-    from segcal.cli.steps import open_at
-    from segcal.engines import Run, engine_of, write_cases
+    from segcal.engines import Run, write_cases
     from segcal.evaluation.diagnosis import ExcessMaps, diagnose_folder, plain_diagnosis, save_diagnosis
     from segcal.evaluation.limits import limits as limits_of
     from segcal.evaluation.methods import heads_of_folder
     from segcal.files import check_output_folder
-    from segcal.training.processes import choose_device
 
-    engine, device = engine_of(run_options.engine, run_options.address), choose_device(run_options.device)
+    progress = progress_of("diagnosing")
+    run, device = run_options.prepare("diagnose", out, progress)
     check_output_folder(out, "diagnosis", data, folder_options.labels)
     check_output_folder(maps, "maps", data, folder_options.labels)
-    folder = open_at(data, folder_options, split)
-    progress = progress_of("diagnosing")
-    track = partial(Tracked, progress=progress)
-    with Run("diagnose", out, engine, track) as run, progress:
+    folder = folder_options.open(data, split)
+    with run, progress:
         found = diagnose_folder(folder, run, device=device)
         if maps is not None:
-            with Run("diagnose", maps, engine, track) as drawing:
+            with Run("diagnose", maps, run.engine, run.track) as drawing:
                 write_cases(ExcessMaps(folder, device), folder, drawing)
         if found is None:
             return

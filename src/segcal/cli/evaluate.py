@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from segcal.cli.options import (
     Data,
     FolderOptions,
@@ -13,8 +11,9 @@ from segcal.cli.options import (
     RunOptions,
     SavedCalibrators,
     Split,
+    load_calibrators,
 )
-from segcal.progress import Tracked, progress_of
+from segcal.progress import progress_of
 
 
 def evaluate(
@@ -33,21 +32,19 @@ def evaluate(
 
     Example: segcal evaluate DATA --calibrators ts/ --reference TS --out results/ --page page.html
     """
-    from segcal.cli.results_view import check_outputs, presentation_of, protocol_of, save_results, show_results
-    from segcal.cli.steps import load_all, open_at
-    from segcal.engines import Run, engine_of
+    from segcal.cli.results_view import save_results, show_results
     from segcal.evaluation.methods import UNCALIBRATED
     from segcal.evaluation.run import evaluate_folder
-    from segcal.training.processes import choose_device
+    from segcal.tables import Presentation
 
-    engine, device = engine_of(run_options.engine, run_options.address), choose_device(run_options.device)
-    folder = open_at(data, folder_options, split, "test")
-    check_outputs(folder, output_options, data, folder_options.labels, *(calibrators or []))
-    compared = {UNCALIBRATED: None, **{name: one.to(device) for name, one in load_all(calibrators or []).items()}}
-    presentation = presentation_of(reference_options, tuple(compared))
-    protocol = protocol_of(folder, measure_options)
     progress = progress_of("measuring")
-    with Run("evaluate", output_options.out, engine, partial(Tracked, progress=progress)) as run:
+    run, device = run_options.prepare("evaluate", output_options.out, progress)
+    folder = folder_options.open(data, split, "test")
+    output_options.check(folder, data, folder_options.labels, *(calibrators or []))
+    compared = {UNCALIBRATED: None, **{name: one.to(device) for name, one in load_calibrators(calibrators).items()}}
+    presentation = Presentation().with_changes(**vars(reference_options)).checked(tuple(compared))
+    protocol = measure_options.protocol(folder)
+    with run:
         with progress:
             results = evaluate_folder(folder, compared, protocol, run)
         if results is None:

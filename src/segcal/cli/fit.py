@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from segcal.cli.console import OUT, say, say_json, warn
-from segcal.cli.options import Data, FitCommand, FitOptions, FolderOptions
+from segcal.cli.options import Data, FitCommand, FolderFitOptions, FolderOptions
 from segcal.text import counted
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ def fit(
     data: Data,
     fit_command: FitCommand,
     folder_options: FolderOptions,
-    fit_options: FitOptions,
+    fit_options: FolderFitOptions,
 ) -> None:
     """Fit a calibrator on a folder of scores and labels, and save it.
 
@@ -27,17 +27,16 @@ def fit(
     Example: segcal fit DATA --method lts --out lts/
     """
     from segcal.calibrators.progress import fit_with_progress
-    from segcal.cli.settings import chosen_settings
-    from segcal.cli.steps import create_for, open_at, validation_of
+    from segcal.cli.settings import chosen_settings, unfitted
     from segcal.files import check_output_folder
-    from segcal.training.processes import choose_device, is_first_process
+    from segcal.training.processes import is_first_process
 
-    method, out, device = fit_command.method, fit_command.out, choose_device(fit_command.device)
+    method, out, device = fit_command.method, fit_command.out, fit_command.device
     check_output_folder(out, "method", data, folder_options.labels)
-    constructor, training = chosen_settings([method], fit_options, device=fit_command.device)[method]
-    folder = open_at(data, folder_options, fit_command.split, "fit")
-    calibrator = create_for(method, folder, constructor, logits_only=fit_options.logits_only, device=device)
-    fit_with_progress(calibrator, folder, validation_of(data, folder_options, fit_options.validation, folder), training)
+    chosen = chosen_settings([method], fit_options, device=device)
+    folder = folder_options.open(data, fit_command.split, "fit")
+    calibrator, settings = unfitted(chosen, folder, logits_only=fit_options.logits_only, device=device)[method]
+    fit_with_progress(calibrator, folder, fit_options.held_out(data, folder_options, folder), settings)
     if is_first_process():
         calibrator.save(out)
         print_report(method, calibrator.fit_report_, out, fit_command.as_json, folder.class_names or ())

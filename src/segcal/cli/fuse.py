@@ -10,6 +10,7 @@ import typer
 from segcal.cli.console import say, say_json
 from segcal.cli.options import AsJson
 from segcal.progress import progress_of
+from segcal.text import counted
 
 
 def fuse(
@@ -47,6 +48,6 @@ def fuse(
         return
     weights = {"equal": "equal weights", "probabilities": "their probabilities", "images": "their images"}
     say(
-        f"{len(written['atlases'])} atlases fused by {weights[written['weights']]}, {len(written['labels'])} labels, "
-        f"{written['voxels']:,} voxels; written to {out}"
+        f"{counted(len(written['atlases']), 'atlas', 'atlases')} fused by {weights[written['weights']]}, "
+        f"{counted(len(written['labels']), 'label')}, {counted(written['voxels'], 'voxel')}; written to {out}"
     )

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from segcal.cli.console import OUT, say, say_json
 from segcal.cli.options import AsJson, complete_method
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 
 def methods(
@@ -34,20 +31,19 @@ def methods(
 
 def _list_methods(as_json: bool) -> None:
     from segcal.calibrators import methods as names
+    from segcal.tables import TextTable
 
     found = {name: _description(name)[0] for name in names()}
     if as_json:
         say_json([{"method": name, "summary": summary} for name, summary in found.items()])
         return
-    table = _table("method", "")
-    for name, summary in found.items():
-        table.add_row(name, summary)
-    OUT.print(table)
+    OUT.print(TextTable(("method", ""), [*found.items()]))
     say("Settings of a method: segcal methods NAME", style="dim")
 
 
 def _show_settings(method: str, as_json: bool) -> None:
     from segcal.cli.settings import KINDS, settings_of
+    from segcal.tables import TextTable
 
     settings = settings_of(method).values()
     summary = _description(method)
@@ -61,16 +57,17 @@ def _show_settings(method: str, as_json: bool) -> None:
     for paragraph in summary:
         say(paragraph)
     for title, trains in (("settings", False), ("settings of training", True)):
-        table = _table(title, "default", "meaning")
-        for each in settings:
-            if each.trains is trains:
-                table.add_row(
-                    each.name,
-                    each.shown_default or "-",
-                    f"{each.meaning} ({each.values})" if each.values in KINDS.values() else each.meaning,
-                )
-        if table.row_count:
-            OUT.print("", table)
+        rows = [
+            (
+                each.name,
+                each.shown_default or "-",
+                f"{each.meaning} ({each.values})" if each.values in KINDS.values() else each.meaning,
+            )
+            for each in settings
+            if each.trains is trains
+        ]
+        if rows:
+            OUT.print("", TextTable((title, "default", ""), rows, keys=2))
     say(f"\nGiven as --set KEY=VALUE: segcal fit DATA --method {method} --set KEY=VALUE --out {method}/", style="dim")
 
 
@@ -80,13 +77,3 @@ def _description(method: str) -> list[str]:
 
     text = inspect.cleandoc(type(create(method, num_classes=2)).__doc__ or "")
     return [" ".join(each.split()) for each in text.partition("Args:\n")[0].split("\n\n") if each.strip()]
-
-
-def _table(*headings: Any) -> Table:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for heading in headings[:-1]:
-        table.add_column(heading, no_wrap=True)
-    table.add_column(headings[-1])  # the only column that may wrap
-    return table

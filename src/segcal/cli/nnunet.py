@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from segcal.cli.console import say, say_json
-from segcal.cli.options import OUTPUT, AsJson, Device, FitCommand, FitOptions, FolderOptions, SavedCalibrator, option
+from segcal.cli.options import (
+    OUTPUT,
+    AsJson,
+    Device,
+    FitCommand,
+    FitOptions,
+    FolderFitOptions,
+    FolderOptions,
+    SavedCalibrator,
+    option,
+)
+from segcal.text import counted
 
 _NETWORK = "Network"
 
@@ -37,7 +47,7 @@ def fit(
             f"'{model}' must hold probabilities in fold_*/validation, got none; "
             "run nnUNetv2_train DATASET CONFIGURATION FOLD --val --npz for every fold"
         )
-    fit_folder(model, fit_command, folder_options, replace(fit_options, logits_only=True))
+    fit_folder(model, fit_command, folder_options, FolderFitOptions(**vars(fit_options), logits_only=True))
     if not fit_command.as_json and len(list(model.glob("fold_*"))) > 1:
         say("for single folds: predict with --folds 0, or another one; 'segcal nnunet fit --help' says more")
 
@@ -85,7 +95,7 @@ def predict(
         say_json({"out": str(out), "cases": count})
     else:
         kept = "every segmentation as nnU-Net predicts it" if fitted.preserves_labels else "labels of the calibrator"
-        say(f"{count} cases, {kept}; written to {out}")
+        say(f"{counted(count, 'case')}, {kept}; written to {out}")
 
 
 COMMANDS = (fit, predict)

@@ -1,4 +1,4 @@
-"""The options that several commands share, declared once: a parameter of a command may stand for a group of options.
+"""The options that several commands share, and what they stand for: a parameter of a command may be a group of options.
 
 Imports nothing heavy: help must be quick.
 """
@@ -6,14 +6,25 @@ Imports nothing heavy: help must be quick.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from dataclasses import MISSING, dataclass, fields
-from functools import wraps
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial, wraps
 from inspect import Parameter
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import typer
+
+from segcal.progress import Tracked
+
+if TYPE_CHECKING:
+    import torch
+    from rich.progress import Progress
+
+    from segcal.calibrators import Calibrator
+    from segcal.data.folders.folder import Folder
+    from segcal.engines import Run
+    from segcal.evaluation.protocol import Protocol
 
 DATA, FITTING, MEASURING, OUTPUT = "Data", "Fitting", "Measuring", "Output"
 """Titles of the panels in the help."""
@@ -34,35 +45,26 @@ def complete_method() -> list[str]:
 class OptionGroup:
     """Base of dataclasses whose fields are options, with annotations as typer reads them."""
 
-    @classmethod
-    def parameters(cls) -> list[Parameter]:
-        """Return the options as keyword-only parameters."""
-        hints = get_type_hints(cls, include_extras=True)
-        return [
-            _keyword(field.name, hints[field.name], Parameter.empty if field.default is MISSING else field.default)
-            for field in fields(cls)  # type: ignore[arg-type]  # subclasses are dataclasses
-        ]
-
 
 def flattened(command: Callable[..., None]) -> Callable[..., None]:
     """Return `command` as typer needs it: each parameter that is an `OptionGroup` is replaced by its options.
 
     An option that the command itself or an earlier group has already is not added a second time.
     """
-    hints = get_type_hints(command, include_extras=True)
+    own, parameters = _parameters(command), dict[str, Parameter]()
+    groups = {
+        name: hint
+        for name, hint in ((name, each.annotation) for name, each in own.items())
+        if inspect.isclass(hint) and issubclass(hint, OptionGroup)
+    }
     owners: dict[str, str] = {}
-    groups: dict[str, type[OptionGroup]] = {}
-    parameters: dict[str, Parameter] = {}
-    plain = inspect.signature(command).parameters
-    for name, parameter in plain.items():
-        hint = hints[name]
-        if not (inspect.isclass(hint) and issubclass(hint, OptionGroup)):
-            parameters[name] = _keyword(name, hint, parameter.default)
+    for name, parameter in own.items():
+        if name not in groups:
+            parameters[name] = parameter
             continue
-        groups[name] = hint
-        for option in hint.parameters():
-            if option.name not in plain and option.name not in owners:
-                owners[option.name], parameters[option.name] = name, option
+        for option, each in _parameters(groups[name]).items():
+            if option not in own and option not in owners:
+                owners[option], parameters[option] = name, each
 
     @wraps(command)
     def run(**values: Any) -> None:
@@ -78,8 +80,13 @@ def flattened(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def _keyword(name: str, annotation: Any, default: Any) -> Parameter:
-    return Parameter(name, Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
+def _parameters(of: Callable[..., Any]) -> dict[str, Parameter]:
+    """Return the parameters of a command, or the fields of a group, as keyword-only parameters."""
+    hints = get_type_hints(of, include_extras=True)
+    return {
+        name: each.replace(kind=Parameter.KEYWORD_ONLY, annotation=hints[name])
+        for name, each in inspect.signature(of).parameters.items()
+    }
 
 
 Data = Annotated[Path, typer.Argument(help="logits/ and labels/, or nnU-Net's folder.")]
@@ -91,20 +98,57 @@ ResultsFolder = Annotated[Path, typer.Argument(help="Folder that 'segcal evaluat
 Method = Annotated[str, typer.Option(help="Method; 'segcal methods' lists them.", autocompletion=complete_method)]
 Device = Annotated[str, typer.Option(help="auto (GPU if any), cpu, cuda, ...")]
 AsJson = Annotated[bool, option(OUTPUT, "Print JSON instead of text.", "--json")]
-
 Split = Annotated[str | None, option(DATA, "Use only the cases of this split of splits.json.")]
-Passes = Annotated[list[Path] | None, option(DATA, "Further passes, if not in DATA/passes.", metavar="DIR ...")]
-Scores = Annotated[
-    Literal["logits", "probabilities"] | None, option(DATA, "The files hold logits, or probabilities.", metavar="KIND")
-]
+
+
+def load_calibrators(paths: Sequence[Path] | None) -> dict[str, Calibrator]:
+    """Return saved calibrators by method, or by folder where two have the same method."""
+    from segcal.calibrators import load
+    from segcal.types import InputError
+
+    loaded = [(path, load(path)) for path in paths or ()]
+    kinds = [calibrator.method.upper() for _, calibrator in loaded]
+    names = [
+        kind if kinds.count(kind) == 1 else path.resolve().name for (path, _), kind in zip(loaded, kinds, strict=True)
+    ]
+    if len(set(names)) < len(names):
+        raise InputError(f"calibrators must have different names, got {', '.join(names)}; rename a folder")
+    return {name: calibrator for name, (_, calibrator) in zip(names, loaded, strict=True)}
 
 
 @dataclass(frozen=True)
-class FolderOptions(OptionGroup):
+class ScoreOptions(OptionGroup):
+    """Options of reading scores, which override `segcal.toml`."""
+
+    passes: Annotated[list[Path] | None, option(DATA, "Further passes, if not in DATA/passes.", metavar="DIR ...")] = (
+        None
+    )
+    scores: Annotated[
+        Literal["logits", "probabilities"] | None,
+        option(DATA, "The files hold logits, or probabilities.", metavar="KIND"),
+    ] = None
+
+    def open(self, data: Path, split: str | None, preferred: str | None = None, **known: Any) -> Folder:
+        """Open a folder at the split asked for, else at the preferred one if it exists.
+
+        Args:
+            data: The folder.
+            split: Name of a split, or None.
+            preferred: Split that is used if none is asked for.
+            known: Further arguments of `open_folder`, for options that were not given.
+        """
+        from segcal.data.folders.folder import open_folder
+
+        given = {name: value for name, value in vars(self).items() if value not in (None, [])}
+        folder = open_folder(data, split=split, **{**known, **given})
+        return folder.select(preferred) if split is None and preferred in folder.splits else folder
+
+
+@dataclass(frozen=True)
+class FolderOptions(ScoreOptions):
     """Options of reading the data folder, which override `segcal.toml`."""
 
     labels: Annotated[Path | None, option(DATA, "True labels, if not in DATA/labels.")] = None
-    passes: Passes = None
     num_classes: Annotated[int | None, option(DATA, "Number of classes, if not in segcal.toml.")] = None
     activation: Annotated[
         Literal["softmax", "sigmoid"] | None,
@@ -112,15 +156,6 @@ class FolderOptions(OptionGroup):
     ] = None
     ignore_index: Annotated[list[int] | None, option(DATA, "Label(s) ignored everywhere.", metavar="N ...")] = None
     background: Annotated[int | None, option(DATA, "Class outside the region All, in fits too.")] = None
-    scores: Scores = None
-
-
-@dataclass(frozen=True)
-class ScoreOptions(OptionGroup):
-    """Options of reading scores alone, without labels."""
-
-    passes: Passes = None
-    scores: Scores = None
 
 
 @dataclass(frozen=True)
@@ -133,8 +168,20 @@ class FitOptions(OptionGroup):
     ] = None
     epochs: Annotated[int | None, option(FITTING, "Epochs of training.")] = None
     validation: Annotated[str | None, option(FITTING, "Split for choosing weights ('validation').")] = None
-    logits_only: Annotated[bool, option(FITTING, "Do not read the images.", "--logits-only")] = False
     seed: Annotated[int | None, option(FITTING, "Random seed of training.")] = None
+
+    def held_out(self, data: Path, options: FolderOptions, fitted: Folder) -> Folder | None:
+        """Return the cases on which the best weights are chosen, if there are any."""
+        if self.validation is None and "validation" not in fitted.splits:
+            return None
+        return options.open(data, self.validation or "validation")
+
+
+@dataclass(frozen=True)
+class FolderFitOptions(FitOptions):
+    """Options of fitting on a folder, which may hold images."""
+
+    logits_only: Annotated[bool, option(FITTING, "Do not read the images.", "--logits-only")] = False
 
 
 @dataclass(frozen=True)
@@ -155,6 +202,14 @@ class RunOptions(OptionGroup):
     device: Device = "auto"
     engine: Annotated[str | None, typer.Option(help="Share the cases with a Ray cluster.", metavar="ray")] = None
     address: Annotated[str | None, typer.Option(help="Ray cluster; this machine by default.")] = None
+
+    def prepare(self, command: str, out: Path | None, progress: Progress) -> tuple[Run, torch.device]:
+        """Return the run of a command, which advances a progress bar, and the device; raise if there is none."""
+        from segcal.engines import Run, engine_of
+        from segcal.training.processes import choose_device
+
+        run = Run(command, out, engine_of(self.engine, self.address), partial(Tracked, progress=progress))
+        return run, choose_device(self.device)
 
 
 @dataclass(frozen=True)
@@ -178,10 +233,16 @@ class MeasureOptions(OptionGroup):
     limits: Annotated[bool, option(MEASURING, "Add the scores of oracle temperatures.", "--limits")] = False
     seed: Annotated[int, option(MEASURING, "Random seed.")] = 0
 
+    def protocol(self, folder: Folder) -> Protocol:
+        """Return how a folder is measured; raise now if an option is wrong, not after an hour of fitting."""
+        from segcal.evaluation.protocol import Protocol
+
+        return Protocol(**{**vars(self), "patch_sizes": self.patch_sizes or ()}, **meaning_of(folder))
+
 
 @dataclass(frozen=True)
 class ReferenceOptions(OptionGroup):
-    """Options of the presentation: fields of `segcal.tables.Presentation`."""
+    """Options of the presentation: fields of `segcal.tables.Presentation`, whose values hold where none is given."""
 
     reference: Annotated[str | None, option(MEASURING, "Method to test the others against.")] = None
     test: Annotated[str | None, option(MEASURING, "wilcoxon (paired), paper (Mann-Whitney).")] = None
@@ -198,3 +259,18 @@ class OutputOptions(OptionGroup):
         list[str] | None, option(OUTPUT, "Cases on the page; by default worst to best.", metavar="NAME")
     ] = None
     as_json: AsJson = False
+
+    def check(self, folder: Folder, *inputs: Path | None) -> None:
+        """Raise now, rather than after measuring, if folder or page must not be written or a case does not exist."""
+        from segcal.files import check_output_file, check_output_folder
+
+        check_output_folder(self.out, "results", *inputs)
+        check_output_file(self.page, (".html", ".htm"), *inputs)
+        for name in self.cases or ():
+            folder.find(name)
+
+
+def meaning_of(folder: Folder) -> dict[str, Any]:
+    """Return what the classes of a folder are: fields of `segcal.Protocol`."""
+    names = ("num_classes", "activation", "ignore_index", "background", "class_names")
+    return {name: getattr(folder, name) for name in names}

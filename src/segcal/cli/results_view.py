@@ -1,4 +1,4 @@
-"""Results of a command: how they are measured, saved and shown on the screen, with warnings and the recommendation."""
+"""Results of a command: saved, and shown on the screen with warnings and the recommendation."""
 
 from __future__ import annotations
 
@@ -11,20 +11,19 @@ import pandas as pd
 
 from segcal.calibrators import Calibrator
 from segcal.cli.console import OUT, say, say_json, say_where, warn
-from segcal.cli.options import MeasureOptions, OutputOptions, ReferenceOptions
+from segcal.cli.options import OutputOptions, ReferenceOptions
 from segcal.data.folders.folder import Folder
 from segcal.evaluation.compare import Comparison
 from segcal.evaluation.limits import limits_table
 from segcal.evaluation.portraits import choose_cases, make_portraits, save_portraits
-from segcal.evaluation.protocol import Protocol
 from segcal.evaluation.recommendation import recommend
 from segcal.evaluation.results import Results
-from segcal.files import check_output_file, check_output_folder, staged_folder
+from segcal.files import staged_folder
 from segcal.functional.catalogue import CATALOGUE
 from segcal.progress import Tracked, progress_of
 from segcal.regions import region_title
 from segcal.report import write_page
-from segcal.tables import PaperTable, Presentation, TextTable
+from segcal.tables import PaperTable, TextTable
 from segcal.tables.numbers import with_interval
 from segcal.text import counted
 
@@ -37,32 +36,7 @@ _POOLED = ("ece", "nll", "brier")
 def load_presented(folder: Path, options: ReferenceOptions) -> Results:
     """Load results with the reference, test and average saved with them, except for those given."""
     found = Results.load(folder)
-    return found.presented(found.presentation.with_changes(options.reference, options.test, options.average))
-
-
-def protocol_of(folder: Folder, options: MeasureOptions) -> Protocol:
-    """Return how a folder is measured; raise now if an option is wrong, not after an hour of fitting."""
-    return Protocol(
-        **{**vars(options), "patch_sizes": options.patch_sizes or ()},
-        num_classes=folder.num_classes,
-        activation=folder.activation,
-        ignore_index=folder.ignore_index,
-        background=folder.background,
-        class_names=folder.class_names,
-    )
-
-
-def check_outputs(folder: Folder, options: OutputOptions, *inputs: Path | None) -> None:
-    """Raise now, rather than after measuring, if folder or page must not be written or a case does not exist."""
-    check_output_folder(options.out, "results", *inputs)
-    check_output_file(options.page, (".html", ".htm"), *inputs)
-    for name in options.cases or ():
-        folder.find(name)
-
-
-def presentation_of(options: ReferenceOptions, methods: Sequence[str]) -> Presentation:
-    """Return how results are shown; raise now if the reference is none of the methods, not after an hour of work."""
-    return Presentation().with_changes(options.reference, options.test, options.average).checked(methods)
+    return found.presented(found.presentation.with_changes(**vars(options)))
 
 
 def save_results(

@@ -1,4 +1,4 @@
-"""The settings of the methods: read from signatures and docstrings, and given as `--set KEY=VALUE`."""
+"""Calibrators with their settings, which are read from signatures and docstrings, and given as `--set KEY=VALUE`."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
-from segcal.calibrators import create
-from segcal.cli.options import FitOptions
+from segcal.calibrators import Calibrator, create
+from segcal.cli.options import FitOptions, meaning_of
+from segcal.data.folders.folder import Folder
 from segcal.text import suggestion
+from segcal.training.processes import choose_device
 from segcal.training.settings import Training
 from segcal.types import InputError
 
@@ -80,9 +82,11 @@ def settings_of(method: str) -> dict[str, Setting]:
     return found
 
 
-def chosen_settings(
-    methods: Sequence[str], options: FitOptions, **ignorable: Any
-) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
+Chosen: TypeAlias = tuple[dict[str, Any], dict[str, Any]]
+"""Arguments of the constructor of a method, and of its `fit`."""
+
+
+def chosen_settings(methods: Sequence[str], options: FitOptions, **ignorable: Any) -> dict[str, Chosen]:
     """Return the arguments of the constructor and of `fit` of each method.
 
     Args:
@@ -98,16 +102,33 @@ def chosen_settings(
             raise InputError(_unknown(name, known))
     shared = {"seed": options.seed, **ignorable}
     given = {**{name: value for name, value in shared.items() if value is not None}, **given}
-    return {method: _split(own, given) for method, own in known.items()}
+
+    def read(own: Mapping[str, Setting], trains: bool) -> dict[str, Any]:
+        mine = {name: value for name, value in given.items() if name in own and own[name].trains is trains}
+        return {name: own[name].read(str(value)) for name, value in mine.items()}
+
+    return {method: (read(own, False), read(own, True)) for method, own in known.items()}
 
 
-def _split(known: Mapping[str, Setting], given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    mine = {name: value for name, value in given.items() if name in known}
-    values = {name: known[name].read(value) if isinstance(value, str) else value for name, value in mine.items()}
-    return (
-        {name: value for name, value in values.items() if not known[name].trains},
-        {name: value for name, value in values.items() if known[name].trains},
-    )
+def unfitted(
+    chosen: Mapping[str, Chosen], folder: Folder, *, logits_only: bool, device: str
+) -> dict[str, tuple[Calibrator, dict[str, Any]]]:
+    """Return a calibrator of each method for the data of a folder, where it is fitted, and the arguments of its `fit`.
+
+    Args:
+        chosen: Result of `chosen_settings`.
+        folder: The data.
+        logits_only: Whether methods that can look at the image must not.
+        device: Where to fit.
+    """
+    place, about = choose_device(device), meaning_of(folder)
+    del about["class_names"]
+    about |= {"spatial_dims": folder.spatial_dims, "image_channels": 0 if logits_only else folder.image_channels}
+    found = {}
+    for method, (constructor, training) in chosen.items():
+        calibrator = create(method, **about, **constructor)
+        found[method] = calibrator if "device" in calibrator.fit_settings else calibrator.to(place), training
+    return found
 
 
 def _pair(text: str) -> tuple[str, str]:

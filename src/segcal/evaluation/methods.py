@@ -109,10 +109,22 @@ def leaks(methods: Mapping[str, Method], content: Mapping[str, str], consequence
         consequence: What follows from it and what to do, as the end of the sentence.
     """
     return [
-        f"{name} was fitted on {shared} of these {len(content)} cases: {consequence}"
+        f"{name} was fitted on {shared_in_words(shared, len(content))}: {consequence}"
         for name, method in methods.items()
         if (shared := shared_cases(method, content))
     ]
+
+
+def shared_in_words(shared: int, cases: int) -> str:
+    """Return on how many of some cases a method was fitted.
+
+    Examples:
+        >>> shared_in_words(2, 3), shared_in_words(3, 3), shared_in_words(1, 1)
+        ('2 of these 3 cases', 'all of these 3 cases', 'this case')
+    """
+    if cases == 1:
+        return "this case"
+    return f"{'all' if shared == cases else shared} of these {cases} cases"
 
 
 def shared_cases(method: Method, content: Mapping[str, str]) -> int:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from segcal.calibrators import method_titles
+from segcal.evaluation.methods import shared_in_words
 from segcal.evaluation.results import Results
 from segcal.functional.catalogue import CATALOGUE
 from segcal.regions import region_title
@@ -94,7 +95,7 @@ def recommend(results: Results) -> Recommendation:
         reason += f" {', '.join(rivals)} {'is' if len(rivals) == 1 else 'are'} within noise of it and no simpler."
     if shared := fits.get(method, {}).get("shared_cases"):
         reason += (
-            f" {method} was fitted on {shared} of these {len(results.cases())} cases: confirm this on other images."
+            f" {method} was fitted on {shared_in_words(shared, len(results.cases()))}: confirm this on other images."
         )
     return Recommendation(method, baseline, reason, tuple(_worse(results, method)), _costs(fits, method))
 

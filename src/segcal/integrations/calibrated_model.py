@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from pathlib import Path
+from pkgutil import resolve_name
 
 from torch import nn
 
@@ -56,10 +56,9 @@ class CalibratedModel(nn.Module):
 
 def import_network(text: str) -> nn.Module:
     """Return the network that MODULE:FUNCTION returns; modules of the working folder are found too."""
-    module, _, function = text.partition(":")
     sys.path.insert(0, str(Path.cwd()))
     try:
-        network = getattr(importlib.import_module(module), function)()
+        network = resolve_name(text)()
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise InputError(f"a network is named as MODULE:FUNCTION that returns it, got '{text}' ({error})") from error
     finally:

@@ -21,6 +21,8 @@ from segcal.integrations.calibrated_model import CalibratedModel
 from segcal.integrations.extras import needs_extra
 from segcal.integrations.outputs import read_output, resized
 from segcal.integrations.predict import device_of
+from segcal.tables import markdown_table
+from segcal.text import counted
 from segcal.types import Image, InputError, Labels, Logits, Passes, Probs
 
 with needs_extra("hf"):
@@ -130,10 +132,44 @@ def _at(output: Any, image: Image, size: tuple[int, ...] | None) -> tuple[Logits
 MODEL_FOR_SEMANTIC_SEGMENTATION_MAPPING_NAMES["segcal"] = CalibratedSegmenter.__name__
 
 
+_CARD = """\
+---
+{{ card_data }}
+---
+
+# {{ name }} for {{ calibrator.num_classes }} classes
+
+Turns the logits of a semantic segmentation network into calibrated probabilities, with \
+[segcal](https://arxiv.org/abs/2008.05105){{ ", without changing a predicted label" if calibrator.preserves_labels }}.
+{% if report %}
+Fitted on {{ counted(report.cases, "image") }} ({{ counted(report.pixels, "pixel") }}): mean NLL \
+{{ "%.4f" | format(report.nll_before) }} before and {{ "%.4f" | format(report.nll_after) }} after.
+{% endif %}{% if table %}
+![Reliability diagrams]({{ figure }})
+
+{{ table }}
+{% endif %}
+```python
+import torch
+from segcal.integrations.hugging_face import HubCalibrator
+
+calibrator = HubCalibrator.from_pretrained("{{ repo_id }}").calibrator
+logits = torch.randn(1, {{ calibrator.num_classes }}{{ space }})  # the output of your network, [B, L, *S]
+{% if channels -%}
+image = torch.randn(1, {{ channels }}{{ space }})  # the image that the network was given
+{% endif -%}
+probabilities = calibrator.predict_proba(logits{{ ", image" if channels }})
+```
+
+"""
+"""Model card as a Jinja template."""
+
+
 class HubCalibrator(  # type: ignore[call-arg]  # keywords of the mixin
     nn.Module,
     PyTorchModelHubMixin,
     library_name="segcal",
+    model_card_template=_CARD,
     pipeline_tag="image-segmentation",
     tags=["calibration", "uncertainty", "semantic-segmentation"],
     paper_url="https://arxiv.org/abs/2008.05105",
@@ -191,43 +227,14 @@ class HubCalibrator(  # type: ignore[call-arg]  # keywords of the mixin
 
     def generate_model_card(self, *_: Any, repo_id: str = "USER/REPOSITORY", **__: Any) -> ModelCard:
         """Return the model card: what it is, how it was fitted, how well it does, how to load it."""
-        info: Any = self._hub_mixin_info
-        front = info.model_card_data.to_yaml()
-        return ModelCard(f"---\n{front}\n---\n\n{_card_text(self.calibrator, self.results, repo_id)}")
-
-
-def _card_text(calibrator: Calibrator, results: Results | None, repo_id: str) -> str:
-    channels = getattr(calibrator, "image_channels", 0)
-    space = ", 64" * (getattr(calibrator, "spatial_dims", None) or 2)
-    image = [f"image = torch.randn(1, {channels}{space})  # the image that the network was given"] if channels else []
-    lines = [
-        f"# {type(calibrator).__name__} for {calibrator.num_classes} classes",
-        "",
-        "Turns the logits of a semantic segmentation network into calibrated probabilities, with "
-        "[segcal](https://arxiv.org/abs/2008.05105)"
-        + (", without changing a predicted label." if calibrator.preserves_labels else "."),
-        "",
-    ]
-    if (report := getattr(calibrator, "fit_report_", None)) is not None:
-        lines += [
-            f"Fitted on {report.cases} images ({report.pixels:,} pixels): mean NLL {report.nll_before:.4f} before and "
-            f"{report.nll_after:.4f} after.",
-            "",
-        ]
-    if results is not None:
-        from segcal.tables import markdown_table  # noqa: PLC0415
-
-        lines += [f"![Reliability diagrams]({FIGURE})", "", markdown_table(results.table()), ""]
-    lines += [
-        "```python",
-        "import torch",
-        "from segcal.integrations.hugging_face import HubCalibrator",
-        "",
-        f'calibrator = HubCalibrator.from_pretrained("{repo_id}").calibrator',
-        f"logits = torch.randn(1, {calibrator.num_classes}{space})  # the output of your network, [B, L, *S]",
-        *image,
-        f"probabilities = calibrator.predict_proba(logits{', image' if channels else ''})",
-        "```",
-        "",
-    ]
-    return "\n".join(lines)
+        return super().generate_model_card(
+            repo_id=repo_id,
+            calibrator=self.calibrator,
+            name=type(self.calibrator).__name__,
+            report=getattr(self.calibrator, "fit_report_", None),
+            figure=FIGURE,
+            table=None if self.results is None else str(markdown_table(self.results.table())),
+            channels=getattr(self.calibrator, "image_channels", 0),
+            space=", 64" * (getattr(self.calibrator, "spatial_dims", None) or 2),
+            counted=counted,
+        )

@@ -17,11 +17,7 @@ from segcal.evidence import Evidence, describe, read
 from segcal.evidence.scores import Scores, check_scores, logits_of
 from segcal.functional.catalogue import METRICS
 from segcal.functional.channels import exclusive_problems
-from segcal.functional.checks import (
-    activation_of,
-    check_labels,
-    check_logits,
-)
+from segcal.functional.checks import activation_of, check_labels, check_logits
 from segcal.functional.masks import positions
 from segcal.integrations.extras import needs_extra
 from segcal.integrations.loaders import whole_labels
@@ -118,13 +114,12 @@ class CalibrationMetric(CumulativeIterationMetric):
         if y is None:
             raise InputError("the metric needs labels, got y=None")
         logits, labels = logits_of(_plain(y_pred), self.scores, self.activation), self._labels(_plain(y))
-        rows = [
-            [self._row(image, own) for image, own in zip(scores, truth, strict=True)]
-            for scores, truth in map(
-                self._checked, exclusive_problems(logits, labels, self.num_classes, self.activation)
-            )
-        ]
-        return torch.stack([torch.stack(own) for own in rows], dim=1)
+        rows = []
+        for scores, truth in exclusive_problems(logits, labels, self.num_classes, self.activation):
+            finite = check_logits(scores, self._classes, class_axis=1)
+            known = check_labels(truth, self._classes, self.ignore_index)
+            rows.append(torch.stack([self._row(*image) for image in zip(finite, known, strict=True)]))
+        return torch.stack(rows, dim=1)
 
     def aggregate(self, metric: str | None = None) -> Tensor:
         """Return a metric over all pixels of all images: the chosen one, or another by name."""
@@ -141,11 +136,6 @@ class CalibrationMetric(CumulativeIterationMetric):
         each = read(pooled, [name for name in METRICS if name not in _NOT_POOLED])
         pixels = each.pop("pixels").sum()
         return {**{name: values.double().nanmean() for name, values in each.items()}, "pixels": pixels}
-
-    def _checked(self, problem: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        logits, labels = problem
-        finite = check_logits(logits, self._classes, class_axis=1)
-        return finite, check_labels(labels, self._classes, self.ignore_index)
 
     def _labels(self, y: Tensor) -> Tensor:
         if self.activation == "sigmoid":

@@ -32,7 +32,19 @@ from segcal.types import Case, InputError
 from segcal.version import __version__
 
 
-class CalibratedLabelManager:
+class _LabelManager:
+    """nnU-Net's label manager, some of whose methods subclasses replace."""
+
+    def __init__(self, manager: Any) -> None:
+        self._manager = manager
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_manager":  # of a copy that is being made and has none yet
+            raise AttributeError(name)
+        return getattr(self._manager, name)
+
+
+class CalibratedLabelManager(_LabelManager):
     """nnU-Net's label manager with its softmax, or sigmoid of regions, replaced by a calibrator.
 
     Args:
@@ -54,14 +66,9 @@ class CalibratedLabelManager:
                 f"the calibrator was fitted for num_classes={calibrator.num_classes}, but the model predicts "
                 f"{manager.num_segmentation_heads}; fit one on the folds of this model"
             )
-        self._manager, self._calibrator, self._passes = manager, calibrator, passes
+        super().__init__(manager)
+        self._calibrator, self._passes = calibrator, passes
         self._own_segmentation: Any = None
-
-    def __getattr__(self, name: str) -> Any:
-        """Return what nnU-Net's own manager has."""
-        if name == "_manager":  # of a copy that is being made and has none yet
-            raise AttributeError(name)
-        return getattr(self._manager, name)
 
     def apply_inference_nonlin(self, logits: Any) -> Tensor:
         """Return calibrated probabilities `[L, *S]` of logits at the grid of the image, computed slab by slab.
@@ -99,14 +106,8 @@ def _as_archived(scores: Tensor, sigmoid: bool) -> Tensor:
     return logits_from_probabilities(torch.softmax(scores[None], dim=1))[0]
 
 
-class _Resampled:
+class _Resampled(_LabelManager):
     """nnU-Net's label manager, which keeps the logits at the grid of the image."""
-
-    def __init__(self, manager: Any) -> None:
-        self._manager = manager
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._manager, name)
 
     def apply_inference_nonlin(self, logits: Any) -> Any:
         self.logits = torch.as_tensor(logits).float()

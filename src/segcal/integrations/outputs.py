@@ -30,7 +30,8 @@ def read_output(output: Any) -> NetworkOutput:
     (transformers); masks and their classes (MaskFormer, Mask2Former, OneFormer); or a tuple or list, whose first
     element is taken (auxiliary heads, deep supervision).
     """
-    found, remark = _queried(output) if _has_queries(output) else _named(output), None
+    queried = all(getattr(output, name, None) is not None for name in _QUERIES)
+    found, remark = _queried(output) if queried else _named(output), None
     if isinstance(found, Sequence) and len(found) and not isinstance(found, str):
         kind, several, found = type(found).__name__, len(found), _named(found[0])
         shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
@@ -78,10 +79,6 @@ def _is_scale(small: int, large: int) -> bool:
 def logits_of(output: Any, image: Image) -> Logits:
     """Return the logits in the output of a network, at the size of its image."""
     return resized(read_output(output).logits, image.shape[2:])
-
-
-def _has_queries(output: Any) -> bool:
-    return all(getattr(output, name, None) is not None for name in _QUERIES)
 
 
 def _queried(output: Any) -> Logits:

@@ -65,7 +65,7 @@ def _passes_of(item: object) -> Iterator[Pass]:
         name, _, value = str(item).partition(":")
         try:
             if name == "mirror":
-                yield partial(_mirrored, [int(axis) for axis in value.split(",")] if value else [-1])
+                yield partial(mirrored, [int(axis) for axis in value.split(",")] if value else [-1])
             elif name == "scale" and 0 < float(value) < float("inf"):
                 yield partial(_rescaled, float(value))
             elif name == "dropout":
@@ -80,7 +80,7 @@ def _other_network(other: nn.Module, network: nn.Module, image: Image) -> Any:
     return other(image)
 
 
-def _mirrored(axes: Sequence[int], network: nn.Module, image: Image) -> Logits:
+def mirrored(axes: Sequence[int], network: Callable[[Image], Any], image: Image) -> Logits:
     """Return the logits of the mirrored image, mirrored back."""
     dims = image.ndim - 2
     if not all(-dims <= axis < dims for axis in axes):

@@ -25,10 +25,9 @@ KEYS = ("method", "region", "metric")
 
 
 @dataclass(frozen=True)
-class View:
-    """Results, portraits of some cases, decisions if there are any, and how they are presented."""
+class View(MethodScores):
+    """Results, portraits of some cases, and decisions if there are any."""
 
-    results: Results
     portraits: Sequence[Portrait] = ()
     decisions: Decisions | None = None
 
@@ -57,11 +56,6 @@ class View:
     def regions(self) -> list[str]:
         """The regions in order."""
         return list(dict.fromkeys(self.frame["region"]))
-
-    @cached_property
-    def scores(self) -> MethodScores:
-        """Readings that several sections share; their bootstrap runs once."""
-        return MethodScores(self.results)
 
     @property
     def units(self) -> str:

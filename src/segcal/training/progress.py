@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from torch import nn
 
 from segcal.progress import progress_of, stages_shown
-from segcal.training.processes import is_first_process
 
 _LAST = 0.1  # share of the epochs that decides whether the loss is still falling
 _FALLING = 1e-4  # smallest relative decrease over those epochs that counts as falling
@@ -76,8 +75,8 @@ def _nan_last(value: float) -> float:
 
 @contextmanager
 def progress_bar(*, description: str = "training", hidden: bool = False) -> Iterator[Watch]:
-    """Show a bar on standard error with the losses of each epoch, in the first process only."""
-    with progress_of(description, note=True, hidden=hidden or not is_first_process()) as progress:
+    """Show a bar on standard error with the losses of each epoch."""
+    with progress_of(description, note=True, hidden=hidden) as progress:
         (task,) = progress.task_ids
         staged = False
 

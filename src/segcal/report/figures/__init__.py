@@ -47,14 +47,11 @@ def write_figure(kind: str, results: Results, path: str | Path, **selection: Unp
         kind: One of `KINDS`.
         results: Of the evaluation.
         path: The file; its suffix decides the format.
-        selection: What to draw: `portraits` of the cases, for figures that show them; `methods`, only these, in this
-            order; `metric`; `region` of the reliability diagrams (All) and of the patch sizes (Local-Avg); `label`, the
-            predicted class, "" for all pixels; `case`, which portrait to show, by default the first.
+        selection: What to draw; see `segcal.report.figures.drawing.Request`.
     """
     target = Path(path)
     if target.suffix.lower() not in FORMATS:
         raise InputError(f"the name of a figure ends in {', '.join(FORMATS)}, got '{target.name}'")
-    check_kind(kind)
     import_pyplot().switch_backend("Agg")  # files need no screen
     figure = draw_figure(kind, results, **selection)
     with signed_file(target) as staging, import_pyplot().rc_context(STYLE):
@@ -64,13 +61,8 @@ def write_figure(kind: str, results: Results, path: str | Path, **selection: Unp
 
 def draw_figure(kind: str, results: Results, **selection: Unpack[FigureOptions]) -> Any:
     """Return one figure of an evaluation as a matplotlib Figure; arguments as in `write_figure`."""
-    check_kind(kind)
+    if kind not in FIGURES:
+        raise InputError(f"a figure is one of {', '.join(KINDS)}, got '{kind}'{suggestion(kind, KINDS)}")
     named = (named_method(method, results.methods, "each method") for method in selection.get("methods", ()))
     chosen: FigureOptions = {**selection, "methods": tuple(named) or results.methods}
     return drawn(lambda pyplot: FIGURES[kind].draw(Request(pyplot, results, **chosen)))
-
-
-def check_kind(kind: str) -> None:
-    """Raise unless there is such a figure."""
-    if kind not in FIGURES:
-        raise InputError(f"a figure is one of {', '.join(KINDS)}, got '{kind}'{suggestion(kind, KINDS)}")

@@ -11,12 +11,12 @@ from segcal.functional.catalogue import metric_named
 from segcal.report.figures.drawing import Request, bare, literal
 from segcal.report.figures.panels import (
     draw_boxes,
-    log_norm,
     picture_axes,
     show_image,
     show_labels,
     show_map,
     show_regions,
+    show_scale,
 )
 from segcal.report.figures.reliability import Bins, diagram, histogram
 from segcal.tables.numbers import with_unit
@@ -69,7 +69,7 @@ def _pictures(axes: Any, portrait: Portrait, request: Request) -> None:
     draw_boxes(axes[0], portrait)
     axes[0].set_title(literal(portrait.name))
     if len(axes) > 1 and (layer := portrait.layer("confidence", request.results.baseline)) is not None:
-        show_map(axes[1], portrait, layer, cmap="viridis", vmin=layer.low, vmax=1)
+        show_map(axes[1], portrait, layer)
         axes[1].set_title(f"confidence, {literal(request.results.baseline)}")
     if len(axes) > 2:
         show_labels(axes[2], portrait, "prediction")
@@ -89,20 +89,12 @@ def draw_locations(request: Request) -> Any:
     picture = show_image(axes[0, 0], portrait)
     figure.colorbar(picture, ax=axes[0, 0], location="bottom", pad=0.04, aspect=16).ax.set_visible(False)  # same height
     axes[0, 0].set_title(literal(portrait.name))
-    norm = log_norm(request.pyplot, optimum)
-    parts = (
-        (confidence, f"confidence, {literal(baseline)}", {"cmap": "viridis", "vmin": confidence.low, "vmax": 1}),
-        (accuracy, "accuracy of the bin", {"cmap": "viridis", "vmin": accuracy.low, "vmax": 1}),
-        (optimum, "best temperature nearby", {"cmap": "PuOr_r", "norm": norm}),
-    )
-    for axis, (layer, title, colours) in zip(axes[0, 1:], parts, strict=True):
-        drawn = show_map(axis, portrait, layer, **colours)
+    titles = (f"confidence, {literal(baseline)}", "accuracy of the bin", "best temperature nearby")
+    for axis, layer, title in zip(axes[0, 1:], (confidence, accuracy, optimum), titles, strict=True):
+        drawn = show_map(axis, portrait, layer)
         axis.set_title(title)
-        bar = figure.colorbar(drawn, ax=axis, location="bottom", pad=0.04, aspect=16)
         ends = [layer.low, 1, layer.high] if layer is optimum else [layer.low, (layer.low + 1) / 2, 1]
-        bar.set_ticks(ends, labels=[f"{end:.3g}" for end in ends])
-        bar.minorticks_off()
-        bar.outline.set_linewidth(0.4)
+        show_scale(figure, drawn, ends, [f"{end:.3g}" for end in ends], ax=axis, location="bottom", pad=0.04, aspect=16)
     return figure
 
 
@@ -118,15 +110,11 @@ def draw_temperature(request: Request) -> Any:
         show_image(axes[0, 0], portrait)
         axes[0, 0].set_title(literal(portrait.name))
     for (method, layer), axis in zip(heats.items(), axes[0, axes.shape[1] - len(heats) :], strict=True):
-        norm = log_norm(request.pyplot, layer)
-        drawn = show_map(axis, portrait, layer, cmap="PuOr_r", norm=norm)
+        drawn = show_map(axis, portrait, layer)
         axis.set_title(f"{literal(method)} temperature")
-    bar = figure.colorbar(drawn, ax=axes[0].tolist(), shrink=0.9, pad=0.02)
     scale = next(iter(heats.values()))
-    marks = np.geomspace(scale.low, scale.high, 5)
-    bar.set_ticks(marks.tolist(), labels=[f"{mark:.2g}" for mark in marks])
-    bar.minorticks_off()
-    bar.outline.set_linewidth(0.4)
+    marks = np.geomspace(scale.low, scale.high, 5).tolist()
+    show_scale(figure, drawn, marks, [f"{mark:.2g}" for mark in marks], ax=axes[0].tolist(), shrink=0.9, pad=0.02)
     return figure
 
 

@@ -56,11 +56,11 @@ class Request:
     Attributes:
         pyplot: matplotlib.pyplot.
         results: Of the evaluation.
-        portraits: Of some of its cases.
-        methods: Those to draw, in order.
+        portraits: Some of its cases, for figures that show them.
+        methods: The methods to draw, in order; by default all.
         metric: For figures of one metric.
-        region: For figures of one region; None for the default of the figure.
-        label: Predicted class; "" for all pixels.
+        region: For reliability diagrams, by default *All*, and patch sizes, by default *Local-Avg*.
+        label: Predicted class of the pixels in reliability diagrams; "" for all pixels.
         case: Name of the portrait to draw; None for the first.
     """
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from segcal.evaluation.portraits import NOTHING, Kind, Layer, Portrait
+from segcal.evaluation.portraits.model import LOGARITHMIC
 from segcal.report.colours import REGIONS, channels, class_colours
 from segcal.report.figures.drawing import bare
 from segcal.types import Array
@@ -67,9 +68,20 @@ def show_regions(axis: Any, portrait: Portrait, shown: tuple[int, ...]) -> None:
         _show(axis, portrait, coloured(kept, REGIONS))
 
 
-def show_map(axis: Any, portrait: Portrait, layer: Layer, **options: Any) -> Any:
-    """Draw a map with its colours; returns what a colour bar needs."""
-    return _show(axis, portrait, slice_of(layer.numbers(), portrait), **options)
+def show_map(axis: Any, portrait: Portrait, layer: Layer) -> Any:
+    """Draw a map, temperatures in equal steps of their logarithm; returns what a colour bar needs."""
+    colours = {"cmap": "viridis", "vmax": 1}
+    if layer.kind in LOGARITHMIC:
+        colours = {"cmap": "PuOr_r", "vmax": layer.high, "norm": "log"}
+    return _show(axis, portrait, slice_of(layer.numbers(), portrait), vmin=layer.low, **colours)
+
+
+def show_scale(figure: Any, drawn: Any, values: Sequence[float], labels: Sequence[str], **position: Any) -> None:
+    """Draw the colour bar of a map with labels at some values."""
+    bar = figure.colorbar(drawn, **position)
+    bar.set_ticks(values, labels=labels)
+    bar.minorticks_off()
+    bar.outline.set_linewidth(0.4)
 
 
 def draw_boxes(axis: Any, portrait: Portrait, *, numbered: bool = True) -> None:
@@ -92,11 +104,6 @@ def draw_boxes(axis: Any, portrait: Portrait, *, numbered: bool = True) -> None:
         )
         if name:
             axis.text(left * dx, top * dy, f" {name}", color="white", va="top", weight="bold")
-
-
-def log_norm(pyplot: Any, layer: Layer) -> Any:
-    """Return colours in equal steps of the logarithm."""
-    return pyplot.matplotlib.colors.LogNorm(layer.low, layer.high)
 
 
 def coloured(values: Array, palette: Sequence[str]) -> Array:

@@ -38,7 +38,7 @@ def limits(view: View) -> list[dict[str, Any]] | None:
 
 
 def _number(view: View, method: str, metric: str) -> str:
-    value = view.scores.value(method, metric)
+    value = view.value(method, metric)
     return number(metric, math.nan if value is None else value.value)
 
 

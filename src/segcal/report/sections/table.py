@@ -10,26 +10,14 @@ from segcal.tables import Average
 
 
 def table(view: View) -> dict[str, Any]:
-    """Return cells [value, spread or low, high, best, beaten] for both averages; the note says what they are."""
+    """Return cells [value, spread or low, high, best, beaten] for both averages; patches are not pooled."""
+    images, pixels = _marks(view, "images"), _marks(view, "pixels")
+    pooled = view.results.pooled()
     return {
-        "images": _images(view),
-        "pixels": _pixels(view),
-        "best": view.scores.recommendation.method,
+        "images": nested(view.means, KEYS, lambda row: [short(row.value), short(row.std), None, *images(row)]),
+        "pixels": nested(pooled, KEYS, lambda row: [*map(short, (row.value, row.low, row.high)), *pixels(row)]),
+        "best": view.recommendation.method,
     }
-
-
-def _images(view: View) -> Any:
-    """Return mean and standard deviation; marks in the paper's regions."""
-    marks = _marks(view, "images")
-    return nested(view.scores.means, KEYS, lambda row: [short(row.value), short(row.std), None, *marks(row)])
-
-
-def _pixels(view: View) -> Any:
-    """Return value and interval over all pixels together; patches are not pooled."""
-    marks = _marks(view, "pixels")
-    return nested(
-        view.results.pooled(), KEYS, lambda row: [short(row.value), short(row.low), short(row.high), *marks(row)]
-    )
 
 
 def _marks(view: View, average: Average) -> Callable[[Any], tuple[bool, bool]]:
