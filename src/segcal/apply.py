@@ -144,7 +144,7 @@ class CalibratedFiles:
         places = {kind: self.like.map_folders(folder / kind) for kind in self.maps}
         changed = 0
         with ExitStack() as stack:
-            scores, writers = stack.enter_context(files.create_scores(folder, shape, self.dtype, crop)), {}
+            write_scores, writers = stack.enter_context(files.create_scores(folder, shape, self.dtype, crop)), {}
             for kind, channels in places.items():
                 for place in channels:
                     place.mkdir(parents=True, exist_ok=True)
@@ -153,10 +153,10 @@ class CalibratedFiles:
                 writers[kind] = [stack.enter_context(each) for each in created]
             # the next slab is computed while this one is written
             for slab in stack.enter_context(closing(prefetch(self.slabs(case)))):
-                scores.write(slab.start, slab.probabilities)
+                write_scores(slab.start, slab.probabilities)
                 for kind, values in slab.maps.items():
-                    for writer, channel in zip(writers[kind], values, strict=True):
-                        writer.write(slab.start, channel)
+                    for write, channel in zip(writers[kind], values, strict=True):
+                        write(slab.start, channel)
                 changed += slab.moved
                 del slab  # before the next one is waited for
         return {"pixels": math.prod(shape[1:] if crop is None else crop.shape), "changed": changed}

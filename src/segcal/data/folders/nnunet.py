@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from segcal.data.folders.layouts import FoundCases, by_name, some_of
-from segcal.data.folders.settings import Channels, FolderSettings, Splits
+from segcal.data.folders.settings import FolderSettings, Splits
 from segcal.data.io.formats import LABELS
 from segcal.data.io.nifti import is_nifti
 from segcal.files import read_json
@@ -31,12 +31,12 @@ _FOLDS = 5  # of nnU-Net's cross-validation, unless a file says otherwise
 _MARKS = ("dataset.json", "plans.json", "predict_from_raw_data_args.json")
 
 
-def matches(root: Path) -> bool:
+def is_nnunet(root: Path) -> bool:
     """Return whether there are archives, or folds with archives."""
     return bool(by_name(root, _ARCHIVES) or _folds(root))
 
 
-def find(root: Path, labels: Path | None, settings: FolderSettings) -> FoundCases:
+def find_nnunet(root: Path, labels: Path | None, settings: FolderSettings) -> FoundCases:
     """Return the archives `NAME.npz` of a prediction folder, or those of all folds of a trained model.
 
     A segmentation beside an archive is the network's own, and serves for its geometry only.
@@ -54,19 +54,15 @@ def find(root: Path, labels: Path | None, settings: FolderSettings) -> FoundCase
     archives = {name: (place, path) for place in places for name, (path,) in by_name(place, _ARCHIVES).items()}
     named = settings.geometry_folder(root)
     beside = {place: by_name(place, LABELS) for place in ([named] if named else places)}
-    classes, ignored, channels = _read_dataset(_dataset_json(root))
     marks = [place / name for place in (root, _model(root)) for name in _MARKS]
     kept = {path.name: path for path in reversed(marks) if path.is_file()}
     return FoundCases(
         scores={name: path for name, (_, path) in archives.items()},
         label_folder=truth,
         labels=by_name(truth, LABELS),
-        kind="probabilities",
+        declared=_read_dataset(_dataset_json(root)),
         predictions={name: _prediction(beside[named or place].get(name, [])) for name, (place, _) in archives.items()},
-        classes=classes,
-        ignore_index=ignored,
         splits=splits,
-        channels=channels,
         descriptions=tuple(kept.values()),
         remarks=(*_missing_folds(root, folds, labels), *_missing_archives(archives, places)),
     )
@@ -177,12 +173,12 @@ def _model(root: Path) -> Path:
     return root.resolve().parent.parent if root.resolve().name == "validation" else root
 
 
-def _read_dataset(path: Path | None) -> tuple[tuple[str, ...] | None, tuple[int, ...], Channels | None]:
+def _read_dataset(path: Path | None) -> FolderSettings:
     """Return the names of the classes, the ignored label, and the regions (sigmoid channels) of `dataset.json`."""
     content = read_json(path) if path is not None else {}
     labels = (content.get("labels") or {}) if isinstance(content, dict) else content
     if labels == {}:
-        return None, (), None
+        return FolderSettings(scores="probabilities")
     if not isinstance(labels, dict):
         raise InputError(f"'{path}' must declare its labels by name, got {labels!r}; restore the file")
     try:
@@ -197,11 +193,12 @@ def _read_dataset(path: Path | None) -> tuple[tuple[str, ...] | None, tuple[int,
     if any(isinstance(own, tuple) and len(own) > 1 for own in numbers.values()):  # nnU-Net's own condition
         # channels are in the order of the file, without background; regions_class_order only says how to paint them
         channels = {name: own for name, own in numbers.items() if name != "ignore" and own not in (0, (0,))}
-        return None, ignored, channels
+        return FolderSettings(channels=channels, ignore_index=ignored, scores="probabilities")
     classes = sorted((own if isinstance(own, int) else own[0], name) for name, own in numbers.items())
     named = [(number, name) for number, name in classes if name != "ignore"]
     consecutive = [number for number, _ in named] == list(range(len(named)))
-    return tuple(name for _, name in named) if consecutive else None, ignored, None
+    names = tuple(name for _, name in named) if consecutive else None
+    return FolderSettings(classes=names, ignore_index=ignored, scores="probabilities")
 
 
 def _label_or_labels(value: Any) -> int | tuple[int, ...]:

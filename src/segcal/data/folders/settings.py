@@ -106,10 +106,6 @@ class Classes:
         """Labels that are ignored in the cases: -1 in masks that are made from a label map."""
         return self.ignored if self.members is None or not self.ignored else (IGNORED,)
 
-    def label_count(self, count: int) -> int:
-        """Return the number of values that labels can have, and of names that a single channel can have."""
-        return count if self.activation == "softmax" else 2
-
     def masks_of(self, labels: Array) -> Array:
         """Return labels as stored, or the masks of a label map."""
         return labels if self.members is None else channel_labels(labels, list(self.members.values()), self.ignored)
