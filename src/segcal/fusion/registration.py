@@ -6,7 +6,8 @@ field is smoothed after every iteration, which keeps it from folding on most pai
 
 Many pairs are registered in parallel, resumable, safe against a kill at any moment. A warp is one file,
 `FOLDER/TARGET/ATLAS.npz`, written under a temporary name and then renamed, so a file of that name is always whole. It
-holds a digest of the two volumes and of the settings: a warp made from other data is made again.
+holds a digest of the two volumes and of the settings: a warp made from other data is made again. A file of that name
+without segcal's signature is never replaced.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from segcal.data.io.arrays import read_array
-from segcal.files import staged_file
+from segcal.files import signed_file
+from segcal.files.guards import refuse_foreign_file
 from segcal.types import Array, InputError
 
 LEAST_SIMILARITY = 0.5
@@ -273,8 +275,8 @@ def read_warp(folder: str | Path, pair: Pair) -> Warp:
 
 
 def write_warp(path: Path, warp: Warp, digest: str) -> None:
-    """Write a warp so that it appears whole or not at all."""
-    with staged_file(path) as target:
+    """Write a warp so that it appears whole or not at all; replace nothing but another warp."""
+    with signed_file(path) as target:
         np.savez_compressed(
             target,
             image=encoded(warp.image),
@@ -330,9 +332,12 @@ def _register_one(pair: Pair, *, read: Read, folder: Path, settings: Registratio
     path, digest = warp_path(folder, pair), digest_of(target, atlas, settings)
     if (kept := _kept(path, digest)) is not None:
         return RegistrationOutcome(pair, kept, made=False)
-    try:
+    try:  # the other pairs go on after an error
+        refuse_foreign_file(path)
         warp = register(target, atlas, settings)
-    except RuntimeError as error:  # what SimpleITK raises; the other pairs go on
+    except InputError as error:
+        return RegistrationOutcome(pair, None, made=False, error=str(error))
+    except RuntimeError as error:  # what SimpleITK raises
         return RegistrationOutcome(pair, None, made=False, error=f"SimpleITK failed: {str(error).splitlines()[-1]}")
     write_warp(path, warp, digest)
     return RegistrationOutcome(pair, warp.quality, made=True)
@@ -344,7 +349,7 @@ def _kept(path: Path, digest: str) -> RegistrationQuality | None:
         return None
     try:
         warp, found = _read(path)
-    except InputError:  # damaged by something other than segcal: made again
+    except InputError:  # of somebody else, or damaged
         return None
     return warp.quality if found == digest else None
 
