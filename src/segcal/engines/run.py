@@ -17,7 +17,6 @@ import re
 import shutil
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -26,11 +25,13 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from segcal.data.folders.folder import Folder
-from segcal.engines.base import Engine, Track
+from segcal.engines.base import Engine, TorchrunEngine, Track
+from segcal.engines.ray import RayEngine
 from segcal.files.guards import MARKER, checksum, checksums, listed_files, marker_of, refuse_foreign, trust_checksum
 from segcal.files.outputs import exclusive, remove_folder, replacing, staged_folder
 from segcal.files.reading import write_json
 from segcal.text import CalibrationWarning
+from segcal.training.environment import launched
 from segcal.types import InputError
 from segcal.version import __version__
 
@@ -42,6 +43,28 @@ _CASES = "written"
 
 Work = Callable[[str, Path | None], bytes]
 """Computes the result of the case with a name, and writes its files, if it has any, to a folder."""
+
+
+def engine_of(name: str | None = None, address: str | None = None) -> Engine:
+    """Return the engine with this name; by default torchrun's if it started this process, else a single process.
+
+    Args:
+        name: "ray", or None.
+        address: Address of a running Ray cluster, such as "auto" or "ray://host:10001"; by default Ray looks for one
+            and starts one on this machine if there is none.
+    """
+    several = launched()[1] > 1
+    if name not in (None, "ray"):
+        raise InputError(f"the engine must be ray, got '{name}'; leave it out to use this process, or torchrun's")
+    if name is None and address is not None:
+        raise InputError("an address is that of a Ray cluster; use it with --engine ray")
+    if name == "ray" and several:
+        raise InputError("torchrun divides the cases between its processes already; start 'segcal' without torchrun")
+    if name is None and not several:
+        return Engine()
+    if name == "ray":
+        return RayEngine(address)
+    return TorchrunEngine()
 
 
 @dataclass(frozen=True)
@@ -160,8 +183,8 @@ class Run:
             done = self.engine.share(
                 lambda: {name for name in names if finished.result(name, identities[name]) is not None}
             )
-        step, left = _Step(work, finished, identities), [name for name in names if name not in done]
-        new = step.map(left, self.track) if self.engine.is_alone else self.engine.map(step, left, track=self.track)
+        left = [name for name in names if name not in done]
+        new = self.engine.map(_Step(work, finished, identities), left, track=self.track)
         if not self.engine.is_first:
             yield from new
             return
@@ -170,7 +193,7 @@ class Run:
             if result is None:
                 raise InputError(f"the finished work on '{name}' changed during the run; run the command again")
             yield result
-        yield from new  # nothing, but the last case is recorded
+        yield from new  # nothing, but the progress bar ends
 
 
 @dataclass(frozen=True)
@@ -182,27 +205,12 @@ class _Step:
     identities: Mapping[str, str]
 
     def __call__(self, name: str) -> bytes:
-        (result,) = self.map([name])
+        if self.finished is None:
+            return self.work(name, None)
+        with self.finished.working_on(name, self.identities[name]) as place:
+            result = self.work(name, place)
+            write_result(place, result)
         return result
-
-    def map(self, names: Sequence[str], track: Track = iter) -> Iterator[bytes]:
-        """Yield the result of every case in order; a case is synchronised and recorded while the next is computed."""
-        before: Future[None] | None = None
-        with ThreadPoolExecutor(1, thread_name_prefix="segcal-record") as pool:
-            for name in track(names) if names else ():
-                with ExitStack() as stack:
-                    place = None
-                    if self.finished is not None:
-                        place = stack.enter_context(self.finished.working_on(name, self.identities[name]))
-                    result = self.work(name, place)
-                    if place is not None:
-                        write_result(place, result)
-                    if before is not None:
-                        before.result()
-                    before = pool.submit(stack.pop_all().close)
-                yield result
-        if before is not None:
-            before.result()
 
 
 def _prepare(folder: Path, command: str, identity: str) -> None:

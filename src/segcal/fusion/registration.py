@@ -16,7 +16,8 @@ import hashlib
 import json
 import multiprocessing
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -253,12 +254,13 @@ def register_pairs(
     simple_itk()  # before processes start, so that its absence is reported once
     settings = settings or RegistrationSettings()
     work = partial(_register_one, read=read, folder=Path(folder), settings=settings)
-    found: dict[Pair, RegistrationOutcome] = {}
-    for outcome in _outcomes(work, pairs, processes):
-        found[outcome.pair] = outcome
-        if watch is not None:
-            watch(outcome, len(found), len(pairs))
-    return [found[pair] for pair in pairs]
+    outcomes = list[RegistrationOutcome]()
+    with _mapping(processes) as each:
+        for outcome in each(work, pairs):
+            outcomes.append(outcome)
+            if watch is not None:
+                watch(outcome, len(outcomes), len(pairs))
+    return outcomes
 
 
 def warp_path(folder: str | Path, pair: Pair) -> Path:
@@ -313,17 +315,15 @@ def digest_of(target: Volume, atlas: Volume, settings: RegistrationSettings) -> 
     return digest.hexdigest()
 
 
-def _outcomes(
-    work: Callable[[Pair], RegistrationOutcome], pairs: Sequence[Pair], processes: int
-) -> Iterator[RegistrationOutcome]:
+@contextmanager
+def _mapping(processes: int) -> Iterator[Any]:
+    """Yield `map` for one process or several."""
     if processes == 1:
-        yield from map(work, pairs)
+        yield map
         return
     # new interpreters: a fork of a process whose libraries hold threads can hang
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, mp_context=context) as pool:
-        for future in as_completed([pool.submit(work, pair) for pair in pairs]):
-            yield future.result()
+    with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
+        yield pool.map
 
 
 def _register_one(pair: Pair, *, read: Read, folder: Path, settings: RegistrationSettings) -> RegistrationOutcome:
