@@ -20,8 +20,7 @@ from typing import Any
 
 from segcal.data.folders.layouts import FoundCases, by_name, some_of
 from segcal.data.folders.settings import FolderSettings, Splits
-from segcal.data.io.formats import LABELS
-from segcal.data.io.nifti import is_nifti
+from segcal.data.io.formats import LABELS, file_at
 from segcal.files import read_json
 from segcal.types import InputError
 
@@ -89,7 +88,7 @@ def _missing_archives(known: Collection[str], places: Sequence[Path]) -> tuple[s
 def _prediction(paths: list[Path]) -> Path | None:
     """Return the network's own segmentation among files of one name, preferably one that has a geometry."""
     maps = [path for path in paths if not path.name.lower().endswith(_ARCHIVES)]
-    return next((path for path in maps if is_nifti(path)), maps[0] if maps else None)
+    return next((path for path in maps if file_at(path).has_geometry), maps[0] if maps else None)
 
 
 def _folds(root: Path) -> dict[str, Path]:

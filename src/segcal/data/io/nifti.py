@@ -105,11 +105,6 @@ def read_volume(path: Path) -> Stored:
     return Nifti(path).read("labels")
 
 
-def is_nifti(path: Path) -> bool:
-    """Return whether the name of `path` says NIfTI."""
-    return path.name.lower().endswith(_ENDS)
-
-
 def volume_spacing(path: Path) -> Spacing:
     """Return the spacing of a volume without classes or channels, from its header."""
     image = _open(path)
