@@ -12,6 +12,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -172,9 +173,7 @@ class CaseStream:
 
     def part(self, indices: Iterable[int]) -> CaseStream:
         """Return the cases at some positions; what is kept and remembered is shared."""
-        found = object.__new__(CaseStream)
-        found.__dict__.update(self.__dict__, _positions=[self._positions[k] for k in indices])
-        return found
+        return self._with(_positions=[self._positions[k] for k in indices])
 
     @property
     def pass_count(self) -> int:
@@ -183,14 +182,15 @@ class CaseStream:
 
     def without_passes(self) -> CaseStream:
         """Return the same cases without their passes; what is kept and remembered is shared."""
-        found = self.part(range(len(self)))
-        found._hides_passes = True
-        return found
+        return self._with(_hides_passes=True)
 
     def changed(self, change: Change) -> CaseStream:
         """Return the same cases with every slab changed after it is read; what is kept and remembered is shared."""
-        found = self.part(range(len(self)))
-        found._change = change
+        return self._with(_change=change)
+
+    def _with(self, **attributes: Any) -> CaseStream:
+        found = copy(self)
+        found.__dict__.update(attributes)
         return found
 
     @property

@@ -1,6 +1,6 @@
-"""Engines: one function over all cases, in their order, on one process, the processes of torchrun, or a Ray cluster."""
+"""Engines, which divide the cases, and runs, which keep what is finished."""
 
-from segcal.engines.base import Engine, Track
-from segcal.engines.run import Output, Run, engine_of, write_cases
+from segcal.engines.engine import Engine, Track, engine_of
+from segcal.engines.run import Output, Run, write_cases
 
 __all__ = ["Engine", "Output", "Run", "Track", "engine_of", "write_cases"]

@@ -25,13 +25,11 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from segcal.data.folders.folder import Folder
-from segcal.engines.base import Engine, TorchrunEngine, Track
-from segcal.engines.ray import RayEngine
+from segcal.engines.engine import Engine, Track
 from segcal.files.guards import MARKER, checksum, checksums, listed_files, marker_of, refuse_foreign, trust_checksum
 from segcal.files.outputs import exclusive, remove_folder, replacing, staged_folder
 from segcal.files.reading import write_json
 from segcal.text import CalibrationWarning
-from segcal.training.environment import launched
 from segcal.types import InputError
 from segcal.version import __version__
 
@@ -43,28 +41,6 @@ _CASES = "written"
 
 Work = Callable[[str, Path | None], bytes]
 """Computes the result of the case with a name, and writes its files, if it has any, to a folder."""
-
-
-def engine_of(name: str | None = None, address: str | None = None) -> Engine:
-    """Return the engine with this name; by default torchrun's if it started this process, else a single process.
-
-    Args:
-        name: "ray", or None.
-        address: Address of a running Ray cluster, such as "auto" or "ray://host:10001"; by default Ray looks for one
-            and starts one on this machine if there is none.
-    """
-    several = launched()[1] > 1
-    if name not in (None, "ray"):
-        raise InputError(f"the engine must be ray, got '{name}'; leave it out to use this process, or torchrun's")
-    if name is None and address is not None:
-        raise InputError("an address is that of a Ray cluster; use it with --engine ray")
-    if name == "ray" and several:
-        raise InputError("torchrun divides the cases between its processes already; start 'segcal' without torchrun")
-    if name is None and not several:
-        return Engine()
-    if name == "ray":
-        return RayEngine(address)
-    return TorchrunEngine()
 
 
 @dataclass(frozen=True)
