@@ -95,6 +95,22 @@ def test_interrupted_output_is_continued(data: Path, monkeypatch: pytest.MonkeyP
     assert contents(Path("new")) == contents(Path("probs"))
 
 
+def test_a_bad_case_costs_nothing_that_comes_before_it(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next case is computed while one is written; that it is bad must not spoil the one that is written."""
+    monkeypatch.chdir(data.parent)
+    good = np.load("data/logits/case-3.npy")
+    np.save("data/logits/case-3.npy", np.where(good == good.max(), np.nan, good))
+    ended = run(*COMMANDS["apply"], "--out", "probs")
+    assert ended.exit_code == 2
+    assert "got nan at" in ended.stderr
+    assert "of case 'case-3'" in ended.stderr
+    assert KEPT.format("probs.unfinished") in ended.stderr
+    np.save("data/logits/case-3.npy", good)
+    succeed(*COMMANDS["apply"], "--out", "probs")
+    succeed(*COMMANDS["apply"], "--out", "new")
+    assert contents(Path("new")) == contents(Path("probs"))
+
+
 def test_interrupted_evaluation_is_continued(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(data.parent)
     asked, measure, seen = COMMANDS["evaluate"], Evaluation.measure, list[str]()

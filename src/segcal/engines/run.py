@@ -17,6 +17,7 @@ import re
 import shutil
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -159,8 +160,8 @@ class Run:
             done = self.engine.share(
                 lambda: {name for name in names if finished.result(name, identities[name]) is not None}
             )
-        left = [name for name in names if name not in done]
-        new = self.engine.map(_Step(work, finished, identities), left, track=self.track)
+        step, left = _Step(work, finished, identities), [name for name in names if name not in done]
+        new = step.map(left, self.track) if self.engine.is_alone else self.engine.map(step, left, track=self.track)
         if not self.engine.is_first:
             yield from new
             return
@@ -169,7 +170,7 @@ class Run:
             if result is None:
                 raise InputError(f"the finished work on '{name}' changed during the run; run the command again")
             yield result
-        yield from new  # nothing, but the progress bar ends
+        yield from new  # nothing, but the last case is recorded
 
 
 @dataclass(frozen=True)
@@ -181,12 +182,27 @@ class _Step:
     identities: Mapping[str, str]
 
     def __call__(self, name: str) -> bytes:
-        if self.finished is None:
-            return self.work(name, None)
-        with self.finished.working_on(name, self.identities[name]) as place:
-            result = self.work(name, place)
-            write_result(place, result)
+        (result,) = self.map([name])
         return result
+
+    def map(self, names: Sequence[str], track: Track = iter) -> Iterator[bytes]:
+        """Yield the result of every case in order; a case is synchronised and recorded while the next is computed."""
+        before: Future[None] | None = None
+        with ThreadPoolExecutor(1, thread_name_prefix="segcal-record") as pool:
+            for name in track(names) if names else ():
+                with ExitStack() as stack:
+                    place = None
+                    if self.finished is not None:
+                        place = stack.enter_context(self.finished.working_on(name, self.identities[name]))
+                    result = self.work(name, place)
+                    if place is not None:
+                        write_result(place, result)
+                    if before is not None:
+                        before.result()
+                    before = pool.submit(stack.pop_all().close)
+                yield result
+        if before is not None:
+            before.result()
 
 
 def _prepare(folder: Path, command: str, identity: str) -> None:
