@@ -13,7 +13,7 @@ small system per voxel is solved.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import combinations_with_replacement
 from typing import TypeAlias
 
@@ -162,7 +162,9 @@ def _standardised(image: Float[np.ndarray, "*S"], radius: int) -> Float[np.ndarr
 
 def _check(values: PerAtlas, alpha: float, beta: float, patch: int, *, are_probabilities: bool = True) -> None:
     if values.ndim < 2 or values.shape[0] < 1:
-        raise InputError(f"probabilities must have shape (n, ...) with n of at least 1, got {_shape(values.shape)}")
+        raise InputError(
+            f"probabilities must have shape (n, ...) with n of at least 1, got ({', '.join(map(str, values.shape))})"
+        )
     if not alpha > 0 or not beta > 0:
         raise InputError(f"alpha and beta must be positive, got {alpha} and {beta}")
     check_whole("patch", patch, 0, _LARGEST_PATCH)
@@ -170,7 +172,3 @@ def _check(values: PerAtlas, alpha: float, beta: float, patch: int, *, are_proba
         raise InputError(
             f"probabilities must lie in 0..1, got {values.min()} to {values.max()}; apply a sigmoid to logits first"
         )
-
-
-def _shape(shape: Sequence[int]) -> str:
-    return f"({', '.join(map(str, shape))})"

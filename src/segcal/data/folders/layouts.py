@@ -188,23 +188,16 @@ def place_of(path: str | Path) -> Path:
 
 def existing(path: Path, what: str) -> Path:
     """Return `path`; raise unless it is a folder."""
-    if not _is_dir(path):
-        got = "a file" if path.exists() else "nothing"
-        raise InputError(f"the {what} folder '{path}' must exist, got {got} there; give the right {what} folder")
-    return path
-
-
-def _is_dir(path: Path) -> bool:
-    """Return whether a path is a folder; stores raise errors of their own if they cannot be reached."""
     try:
-        return path.is_dir()
-    except OSError:
-        raise
-    except Exception as error:
-        if not hasattr(path, "fs"):
+        if path.is_dir():
+            return path
+    except Exception as error:  # stores raise errors of their own if they cannot be reached
+        if isinstance(error, OSError) or not hasattr(path, "fs"):
             raise
         reason = _first_line(error) or type(error).__name__
         raise InputError(f"'{path}' cannot be read ({reason}); check the URL, the connection and your keys") from error
+    got = "a file" if path.exists() else "nothing"
+    raise InputError(f"the {what} folder '{path}' must exist, got {got} there; give the right {what} folder")
 
 
 def _first_line(error: Exception) -> str:
