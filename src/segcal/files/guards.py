@@ -335,8 +335,13 @@ def is_signed(path: Path) -> bool:
     place = _PLACES.get(path.suffix.lower())
     if place is None or not path.is_file():
         return False
-    content, (_, encoded, after) = path.read_bytes(), place
+    _, encoded, after = place
     length = len(encoded(f"{_WORDS} {'0' * 64}")) + len(after)
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - length))
+        if _WORDS.encode() not in file.read(length):  # not all of a large file of somebody else is read
+            return False
+    content = path.read_bytes()
     return len(content) > length and content == _signed(content[:-length], place)
 
 
