@@ -50,14 +50,15 @@ class Zarr(ArrayFile):
 
     def shape(self, key: Key, space: Shape | None = None, num_classes: int | None = None) -> Shape:
         """Return the shape, from the metadata; chunks are not looked at."""
-        return _opened(self.path, channels=key != "labels")[0].shape
+        array, axes, _ = _opened(self.path, channels=key != "labels")
+        return tuple(int(array.shape[axis]) for axis in axes)
 
     def read(self, key: Key, space: Shape | None = None) -> Stored:
         """Return an array in its own precision and range; a large one is decompressed to a temporary file."""
         with readable(self.path):
             _refuse_special_chunks(self.path)
-            array, spacing = _opened(self.path, channels=key != "labels")
-            return Stored(plain(_loaded(array), self.path), spacing)
+            array, axes, spacing = _opened(self.path, channels=key != "labels")
+            return Stored(plain(_loaded(array, axes), self.path), spacing)
 
     @contextmanager
     def create(self, key: Key, shape: Shape, dtype: str, *, like: Path | None) -> Iterator[Write]:
@@ -75,56 +76,46 @@ class Zarr(ArrayFile):
         yield write
 
 
-class _Axes:
-    """An array whose axes are chosen and put in order: `[C, *S]` or `[*S]`."""
-
-    def __init__(self, array: Any, order: tuple[int, ...]) -> None:
-        self.array, self.order = array, order
-        dropped = [axis for axis in range(array.ndim) if axis not in order]
-        self.index: list[Any] = [0 if axis in dropped else slice(None) for axis in range(array.ndim)]
-        kept = [axis for axis in range(array.ndim) if axis in order]
-        self.moved = tuple(kept.index(axis) for axis in order)
-        self.shape: Shape = tuple(int(array.shape[axis]) for axis in order)
-        self.dtype: np.dtype[Any] = np.dtype(array.dtype)
-
-    def rows(self, axis: int, rows: slice) -> Array:
-        """Return some of the entries along one axis of the ordered array."""
-        index = list(self.index)
-        index[self.order[axis]] = rows
-        return np.transpose(self.array[tuple(index)], self.moved)
-
-
-def _loaded(array: _Axes) -> Array:
-    size = int(np.prod(array.shape, dtype=np.int64)) * array.dtype.itemsize
-    if size <= base.IN_MEMORY or not array.shape:
-        return np.ascontiguousarray(array.rows(0, slice(None)))
+def _loaded(array: Any, axes: tuple[int, ...]) -> Array:
+    """Return an array `[C, *S]` or `[*S]` of some of the axes of an array on disk, in this order."""
+    shape = tuple(int(array.shape[axis]) for axis in axes)
+    size = math.prod(shape) * array.dtype.itemsize
+    if size <= base.IN_MEMORY or not shape:
+        return np.ascontiguousarray(_part(array, axes, {}))
     file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (the map outlives the file, whose space is freed with it)
     with file:
         file.truncate(size)
-        whole: Array = np.memmap(file, array.dtype, "r+", shape=array.shape)
-        axis = len(array.shape) - 3 if len(array.shape) > 3 else 0
-        step = max(1, base.IN_MEMORY * array.shape[axis] // size)
-        for start in range(0, array.shape[axis], step):
+        whole: Array = np.memmap(file, array.dtype, "r+", shape=shape)
+        first = max(0, len(shape) - 3)
+        step = max(1, base.IN_MEMORY * shape[first] // size)
+        for start in range(0, shape[first], step):
             rows = slice(start, start + step)
-            whole[(slice(None),) * axis + (rows,)] = array.rows(axis, rows)
+            whole[(slice(None),) * first + (rows,)] = _part(array, axes, {axes[first]: rows})
         cast(Any, whole).flush()
-        mapped: Array = np.memmap(file, array.dtype, "r", shape=array.shape)
+        mapped: Array = np.memmap(file, array.dtype, "r", shape=shape)
         return mapped
 
 
-def _opened(path: Path, *, channels: bool) -> tuple[_Axes, Spacing | None]:
-    """Open an array, or the finest resolution of an OME-Zarr image, with its axes in order."""
+def _part(array: Any, axes: tuple[int, ...], rows: Mapping[int, slice]) -> Array:
+    """Return some rows of an array on disk, with its axes chosen and put in order."""
+    index = [rows.get(axis, slice(None)) if axis in axes else 0 for axis in range(array.ndim)]
+    kept = sorted(axes)
+    return np.transpose(array[tuple(index)], [kept.index(axis) for axis in axes])
+
+
+def _opened(path: Path, *, channels: bool) -> tuple[Any, tuple[int, ...], Spacing | None]:
+    """Open an array, or the finest resolution of an OME-Zarr image; return its axes in order, and its spacing."""
     zarr = _zarr()
     with readable(path):
         _refuse_special_metadata(path)
         found = zarr.open(str(path), mode="r", storage_options=getattr(path, "storage_options", None) or None)
         if isinstance(found, zarr.Array):
-            return _Axes(_checked(found, path), tuple(range(found.ndim))), None
+            return _checked(found, path), tuple(range(found.ndim)), None
         about = _multiscales(found.attrs, path)
         scale = about["datasets"][0]
         _refuse_special_metadata(path / scale["path"])
         array = _checked(found[scale["path"]], path)
-        return _ordered(array, about, scale, path, channels=channels)
+        return array, *_ordered(array, about, scale, path, channels=channels)
 
 
 def _refuse_special_metadata(folder: Path) -> None:
@@ -171,7 +162,7 @@ def _multiscales(attributes: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 def _ordered(
     array: Any, about: Mapping[str, Any], scale: Mapping[str, Any], path: Path, *, channels: bool
-) -> tuple[_Axes, Spacing | None]:
+) -> tuple[tuple[int, ...], Spacing | None]:
     axes = [axis if isinstance(axis, str) else axis["name"] for axis in about["axes"]]
     space = [k for k, name in enumerate(axes) if name in ("z", "y", "x")]
     channel = [k for k, name in enumerate(axes) if name == "c" and (channels or array.shape[k] > 1)]
@@ -186,7 +177,7 @@ def _ordered(
     transforms = scale.get("coordinateTransformations", ())
     steps = next((step["scale"] for step in transforms if step.get("type") == "scale"), None)
     spacing = None if steps is None else tuple(float(steps[k]) for k in space)
-    return _Axes(array, (*channel, *space)), spacing
+    return (*channel, *space), spacing
 
 
 def _zarr() -> Any:
