@@ -46,11 +46,9 @@ def engine_of(name: str | None = None, address: str | None = None) -> Engine:
         raise InputError("an address is that of a Ray cluster; use it with --engine ray")
     if name == "ray" and several:
         raise InputError("torchrun divides the cases between its processes already; start 'segcal' without torchrun")
-    if name is None and not several:
-        return Engine()
     if name == "ray":
         return RayEngine(address)
-    return TorchrunEngine()
+    return TorchrunEngine() if several else Engine()
 
 
 class Engine:

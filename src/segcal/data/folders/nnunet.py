@@ -62,7 +62,7 @@ def find_nnunet(root: Path, labels: Path | None, settings: FolderSettings) -> Fo
         scores=scores,
         label_folder=truth,
         labels=by_name(truth, LABELS),
-        declared=_read_dataset(_dataset_json(root)),
+        declared=_read_dataset(kept.get("dataset.json")),
         predictions={
             name: _prediction(beside[place].get(name, [])) for place, found in archives.items() for name in found
         },
@@ -155,10 +155,6 @@ def _truth(root: Path) -> Path | None:
 def _bases() -> list[Path]:
     """Return nnU-Net's folders of preprocessed and raw data, where the environment names them."""
     return [Path(value) for name in ("nnUNet_preprocessed", "nnUNet_raw") if (value := os.environ.get(name))]
-
-
-def _dataset_json(root: Path) -> Path | None:
-    return next((path for place in (root, _model(root)) if (path := place / "dataset.json").is_file()), None)
 
 
 def _model(root: Path) -> Path:
