@@ -233,17 +233,12 @@ def refuse_changed(folder: Path, names: Iterable[str], remedy: str) -> None:
         )
 
 
-def stranger_in(folder: Path, name: str | None = None) -> str | None:
-    """Return the name of something in a folder that segcal did not write, or that was changed since.
-
-    With `name`, only the marker and the file of this name are looked at.
-    """
+def stranger_in(folder: Path) -> str | None:
+    """Return the name of something in a folder that segcal did not write, or that was changed since."""
     listed = listed_files(folder)
     if listed is None and (folder / MARKER).exists():
         return MARKER
-    found = checksums(folder) if name is None else {name: checksum(folder / name)}
-    found.pop(MARKER, None)
-    return next((name for name, digest in found.items() if (listed or {}).get(name) != digest), None)
+    return next((name for name, digest in checksums(folder).items() if (listed or {}).get(name) != digest), None)
 
 
 def _digest(content: dict[str, Any]) -> str:
