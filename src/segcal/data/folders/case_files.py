@@ -146,7 +146,8 @@ class CaseFiles:
         """
         of = f"case '{self.name}'"
         placed = _with_geometry(self.labels, self.scores, self.image, self.prediction)
-        check_same_place(placed, of=of)
+        if len(placed) > 1:
+            check_same_place(placed, of=of)
         labels, label_spacing = (None, None) if self.labels is None else self.labels.read("labels")
         space = self.space(spec.num_classes) if labels is None else labels.shape
         if labels is not None and self._is_by_channel(labels.shape):
@@ -209,7 +210,8 @@ class CaseFiles:
             _staged(target) as file,
             file.create(key, shape[1:] if flat else shape, dtype, like=self.scores.path) as write,
         ):
-            yield inside_volume((lambda start, values: write(start, values[0])) if flat else write, crop, outside)
+            stored: Write = (lambda start, values: write(start, values[0])) if flat else write
+            yield stored if crop is None else inside_volume(stored, crop, outside)
 
     @contextmanager
     def create_map(
@@ -224,7 +226,7 @@ class CaseFiles:
             _staged(self.map_file(folder)) as file,
             file.create("labels", shape, dtype, like=self._geometry()) as write,
         ):
-            yield inside_volume(write, crop, np.array(outside, dtype))
+            yield write if crop is None else inside_volume(write, crop, np.array(outside, dtype))
 
     def score_file(self, folder: Path) -> Path:
         """Return the name of the file that `create_scores` writes."""

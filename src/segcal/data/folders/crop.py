@@ -51,16 +51,14 @@ class Crop(NamedTuple):
         return whole
 
 
-def inside_volume(write: Write, crop: Crop | None, outside: Array) -> Write:
+def inside_volume(write: Write, crop: Crop, outside: Array) -> Write:
     """Return a function that writes slabs of a case at their place in its volume; `outside` is written at once.
 
     Args:
         write: Writes the volume.
-        crop: Position of the case in it; None if it is the volume.
+        crop: Position of the case in it.
         outside: A number for a map `[*S]`, or one for each class `[L, 1, ...]`, in the precision of the file.
     """
-    if crop is None:
-        return write
     rows, plane = crop.box[0], Crop(crop.shape[1:], crop.box[1:])
     step = max(1, _AT_ONCE // (outside.size * math.prod(plane.shape)))
     for left in (range(rows.start), range(rows.stop, crop.shape[0])):
