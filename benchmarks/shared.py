@@ -111,7 +111,7 @@ def copying(rounds: int = 5) -> None:
             root = Path(name)
             calibrator = _write_data(root, images, classes, size)
             folder = open_folder(root / "data", require_labels=False)
-            megabytes = sum(files.scores.stat().st_size for files in folder.files.values()) / 1e6
+            megabytes = sum(files.scores.path.stat().st_size for files in folder.files.values()) / 1e6
             copied, applied = _best(root, folder, calibrator, rounds)
         speeds = [f"{megabytes / seconds:.0f}" for seconds in (copied, applied)]
         what = f"{images} of {classes} x {size[0]} x {size[1]}"
@@ -135,7 +135,7 @@ def _copied(folder: Folder, out: Path) -> None:
     """Read every score file into memory and write it again, all on disk at the end, as `apply` does."""
     out.mkdir()
     for name, files in folder.files.items():
-        np.save(out / f"{name}.npy", np.load(files.scores))
+        np.save(out / f"{name}.npy", np.load(files.scores.path))
     for path in out.iterdir():
         handle = os.open(path, os.O_RDONLY)
         os.fsync(handle)

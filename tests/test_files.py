@@ -417,14 +417,15 @@ def test_an_interrupt_while_the_old_folder_is_removed_leaves_nothing_of_it(
     assert (tmp_path / "out" / "part").read_text() == "new"
 
 
-SIGNED = (".html", ".json", ".tex", ".md", ".png", ".pdf", ".svg", ".onnx")
+SIGNED = (".html", ".json", ".tex", ".md", ".png", ".pdf", ".svg", ".onnx", ".npz")
 PNG_END = b"\0\0\0\0IEND\xaeB`\x82"
 
 
 def written(out: Path) -> bytes:
     """Write a file as segcal does, and return its content."""
     with signed_file(out) as staging:
-        staging.write_bytes({".png": b"\x89PNG" + PNG_END, ".json": b'{\n  "a": 1\n}\n'}.get(out.suffix, b"text"))
+        contents = {".png": b"\x89PNG" + PNG_END, ".json": b'{\n  "a": 1\n}\n', ".npz": b"PK text\0\0"}
+        staging.write_bytes(contents.get(out.suffix, b"text"))
     return out.read_bytes()
 
 

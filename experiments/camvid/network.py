@@ -35,7 +35,7 @@ from experiments.camvid.quality import (
 )
 from experiments.datasets.camvid import VOID, CamVid, Frame, Split
 from experiments.versions import versions
-from segcal.data.io.arrays import read_npy
+from segcal.data.io.arrays import Npy
 from segcal.files import MARKER, read_json, staged_file, staged_folder, write_json
 from segcal.losses import PixelLoss
 from segcal.training.loop import train
@@ -173,7 +173,7 @@ def _write_logits(network: nn.Module, frames: Sequence[Frame], folder: Path, dev
 
 def read_logits(job: Job, out: Path, split: Split, name: str) -> Array:
     """Return the logits that `predict` wrote for a frame."""
-    return np.array(read_npy(job.folder(out) / LOGITS / split / f"{name}.npy"))
+    return np.array(Npy(job.folder(out) / LOGITS / split / f"{name}.npy").read("logits").values)
 
 
 def read_quality(job: Job, out: Path) -> dict[str, dict[str, float]]:

@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional as F  # noqa: N812  (the name it has everywhere)
 
 from experiments.datasets.files import by_name
-from segcal.data.io.formats import IMAGES, format_of
+from segcal.data.io.formats import IMAGES, file_at
 from segcal.data.io.pictures import read_image_picture, read_label_picture
 from segcal.types import Array, Case, InputError
 
@@ -45,7 +45,7 @@ class CoarseFolder(Sequence[Case]):
             return self.subset(self.names[index])
         name = self.names[index]
         path = self.logits[name]
-        coarse = format_of(path).read(path, "logits").values
+        coarse = file_at(path).read("logits").values
         labels = read_label_picture(self.labels[name])
         image = read_image_picture(self.images[name])
         return Case(name, interpolated(coarse, labels.shape), labels, image if len(image) == 3 else image.repeat(3, 0))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -66,22 +66,6 @@ def apply_to_folder(
         return write_cases(output, folder, begun)
 
 
-class WrittenSlab(NamedTuple):
-    """Some rows of a case as they are written.
-
-    Attributes:
-        start: The first row.
-        probabilities: `[L, rows, ...]`, in the precision of the file.
-        maps: Each map `[1 or C, rows, ...]` by its name.
-        moved: How many labels changed.
-    """
-
-    start: int
-    probabilities: Array
-    maps: dict[str, Array]
-    moved: int
-
-
 @dataclass(frozen=True)
 class CalibratedFiles:
     """The output of a calibrator: a file of probabilities for each case, and of each map.
@@ -122,8 +106,12 @@ class CalibratedFiles:
         for files in self.like.files.values():
             yield from files.companions(labels_kept=self.calibrator.preserves_labels)
 
-    def slabs(self, case: Case) -> Iterator[WrittenSlab]:
-        """Yield the probabilities of a case slab by slab, in the precision of the file, with every label checked."""
+    def slabs(self, case: Case) -> Iterator[tuple[int, Array, dict[str, Array], int]]:
+        """Yield a case slab by slab as it is written, with every label checked.
+
+        Of each slab: its first row, probabilities `[L, rows, ...]` in the precision of the file, maps
+        `[1 or C, rows, ...]` by name, and the number of labels that changed.
+        """
         calibrator = self.calibrator
         for slab in calibrator.calibrate_case(case):
             exact = slab.probabilities()
@@ -133,7 +121,7 @@ class CalibratedFiles:
             maps = {name: _map(name, slab, probs) for name in self.maps}
             start = slab.rows.start
             del slab, exact  # before the next slab is read
-            yield WrittenSlab(start, probs[0].cpu().numpy(), maps, moved)
+            yield start, probs[0].cpu().numpy(), maps, moved
             del probs, maps
 
     def write(self, name: str, folder: Path) -> dict[str, int]:
@@ -144,7 +132,7 @@ class CalibratedFiles:
         places = {kind: self.like.map_folders(folder / kind) for kind in self.maps}
         changed = 0
         with ExitStack() as stack:
-            scores, writers = stack.enter_context(files.create_scores(folder, shape, self.dtype, crop)), {}
+            write_scores, writers = stack.enter_context(files.create_scores(folder, shape, self.dtype, crop)), {}
             for kind, channels in places.items():
                 for place in channels:
                     place.mkdir(parents=True, exist_ok=True)
@@ -152,13 +140,13 @@ class CalibratedFiles:
                 created = [files.create_map(place, *how, outside=MAPS[kind]) for place in channels]
                 writers[kind] = [stack.enter_context(each) for each in created]
             # the next slab is computed while this one is written
-            for slab in stack.enter_context(closing(prefetch(self.slabs(case)))):
-                scores.write(slab.start, slab.probabilities)
-                for kind, values in slab.maps.items():
-                    for writer, channel in zip(writers[kind], values, strict=True):
-                        writer.write(slab.start, channel)
-                changed += slab.moved
-                del slab  # before the next one is waited for
+            for start, probabilities, maps, moved in stack.enter_context(closing(prefetch(self.slabs(case)))):
+                write_scores(start, probabilities)
+                for kind, values in maps.items():
+                    for write, channel in zip(writers[kind], values, strict=True):
+                        write(start, channel)
+                changed += moved
+                del probabilities, maps  # before the next slab is waited for
         return {"pixels": math.prod(shape[1:] if crop is None else crop.shape), "changed": changed}
 
     def _map_dtype(self, kind: str) -> str:

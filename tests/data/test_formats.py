@@ -20,7 +20,7 @@ from PIL import Image
 from segcal.data.folders.folder import open_folder, write_map, write_scores
 from segcal.data.io import base, formats
 from segcal.data.io.arrays import read_array
-from segcal.data.io.base import Writer
+from segcal.data.io.base import slab_writer
 from segcal.data.io.nifti import read_volume
 from segcal.types import InputError
 
@@ -46,7 +46,7 @@ def test_every_format_is_found_by_its_extensions() -> None:
     for kind in formats.FORMATS:
         for ends in kind.extensions.values():
             for end in ends:
-                assert formats.format_of(Path(f"a.b{end.upper()}")) is kind
+                assert formats.file_at(Path(f"a.b{end.upper()}")) == kind(Path(f"a.b{end.upper()}"))
     assert formats.LABELS[0] == ".png", "messages name it first"
     assert ".jpg" not in formats.LABELS
 
@@ -62,9 +62,9 @@ def test_slabs_in_any_order_make_the_array(cuts: set[int], classes: bool, last: 
     slabs = list(zip(starts, [*starts[1:], 5], strict=True))
     order.shuffle(slabs)
     with path.open("w+b") as file:
-        writer = Writer(file, 7, values.shape, "float32", classes=classes, classes_last=classes and last)
+        write = slab_writer(file, 7, values.shape, "float32", classes=classes, classes_last=classes and last)
         for start, stop in slabs:
-            writer.write(start, values[:, start:stop] if classes else values[start:stop])
+            write(start, values[:, start:stop] if classes else values[start:stop])
     written = np.frombuffer(path.read_bytes()[7:], np.float32)
     expected = np.moveaxis(values, 0, -1) if classes and last else values
     np.testing.assert_array_equal(written, expected.ravel())
@@ -74,7 +74,6 @@ def test_slabs_in_any_order_make_the_array(cuts: set[int], classes: bool, last: 
 @pytest.mark.parametrize("layout", ["first", "last"])
 def test_files_written_in_slabs_are_read_back(tmp_path: Path, end: str, layout: str) -> None:
     values, like = scores(), tmp_path / f"like{end}"
-    kind = formats.format_of(like)
     if end == ".npy":
         np.save(like, values)
     elif end == ".npz":
@@ -82,10 +81,11 @@ def test_files_written_in_slabs_are_read_back(tmp_path: Path, end: str, layout: 
     else:
         stored = values.T if layout == "last" else np.moveaxis(values, 0, -1).T
         nibabel.save(nibabel.Nifti1Image(stored, OBLIQUE), like)
-    with kind.create(tmp_path / f"new{end}", "logits", SHAPE, "float32", like=like) as writer:
+    new = formats.file_at(tmp_path / f"new{end}")
+    with new.create("logits", SHAPE, "float32", like=like) as write:
         for start in (2, 0, 4):
-            writer.write(start, values[:, start : start + 2])
-    found = kind.read(tmp_path / f"new{end}", "logits", SHAPE[1:])
+            write(start, values[:, start : start + 2])
+    found = new.read("logits", SHAPE[1:])
     np.testing.assert_array_equal(found.values, values)
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"like{end}", f"new{end}"]
 
@@ -97,18 +97,18 @@ def test_large_compressed_arrays_go_to_a_file(tmp_path: Path, end: str, monkeypa
         np.savez_compressed(path, logits=values)
     else:
         nibabel.save(nibabel.Nifti1Image(values.T, OBLIQUE), path)
-    kind = formats.format_of(path)
-    small = kind.read(path, "logits", SHAPE[1:]).values
+    file = formats.file_at(path)
+    small = file.read("logits", SHAPE[1:]).values
     monkeypatch.setattr(base, "IN_MEMORY", 100)
     monkeypatch.setattr(base, "PIECE", 64)
-    large = kind.read(path, "logits", SHAPE[1:]).values
+    large = file.read("logits", SHAPE[1:]).values
     np.testing.assert_array_equal(small, values)
     np.testing.assert_array_equal(large, values)
     assert isinstance(large, np.memmap)
     assert not isinstance(small, np.memmap)
     path.write_bytes(path.read_bytes()[:-30])
     with pytest.raises(InputError, match="damaged or incomplete"):
-        kind.read(path, "logits", SHAPE[1:])
+        file.read("logits", SHAPE[1:])
 
 
 # ---- geometry -----------------------------------------------------------------------------------------
@@ -212,15 +212,15 @@ def test_extensions_of_the_header_are_kept(tmp_path: Path) -> None:
 def test_volumes_with_a_fourth_axis_of_one(tmp_path: Path) -> None:
     """IBSR18: NIfTI of 256 x 128 x 256 x 1."""
     path = sorted((IBSR / "labels").iterdir())[0]
-    labels = formats.format_of(path).read(path, "labels")
+    labels = formats.file_at(path).read("labels")
     stored = nibabel.load(path)
     assert stored.ndim == 4
     assert labels.values.shape == stored.shape[2::-1]
     assert labels.spacing == stored.header.get_zooms()[2::-1]
     np.testing.assert_array_equal(labels.values, np.asarray(stored.dataobj)[..., 0].T)
     image = sorted((IBSR / "images").iterdir())[0]
-    assert formats.format_of(image).shape(image, "image", labels.values.shape) == labels.values.shape
-    assert formats.format_of(image).read(image, "image", labels.values.shape).values.shape == labels.values.shape
+    assert formats.file_at(image).shape("image", labels.values.shape) == labels.values.shape
+    assert formats.file_at(image).read("image", labels.values.shape).values.shape == labels.values.shape
 
 
 def test_remarks_of_nibabel_on_a_header_are_not_printed(tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ def test_remarks_of_nibabel_on_a_header_are_not_printed(tmp_path: Path) -> None:
     handler = logging.StreamHandler(heard)
     nibabel.imageglobals.logger.addHandler(handler)
     try:
-        assert formats.format_of(tmp_path / "a.nii").shape(tmp_path / "a.nii", "labels") == (5, 4, 3)
+        assert formats.file_at(tmp_path / "a.nii").shape("labels") == (5, 4, 3)
         assert heard.getvalue() == ""
         nibabel.load(tmp_path / "a.nii")
         assert "qform_code 7 not valid" in heard.getvalue()  # so it would have been heard
@@ -244,7 +244,7 @@ def test_an_absurd_size_is_refused_without_a_warning(tmp_path: Path) -> None:
         header = {"descr": "<f4", "fortran_order": False, "shape": (3, 2**62, 2**62)}
         np.lib.format.write_array_header_1_0(file, header)
     with pytest.raises(InputError, match="damaged or incomplete"):
-        formats.format_of(tmp_path / "a.npy").read(tmp_path / "a.npy", "labels")
+        formats.file_at(tmp_path / "a.npy").read("labels")
 
 
 def test_a_header_with_an_escape_sequence_is_refused_without_a_warning(tmp_path: Path) -> None:
@@ -252,16 +252,17 @@ def test_a_header_with_an_escape_sequence_is_refused_without_a_warning(tmp_path:
     np.save(tmp_path / "a.npy", np.zeros((2, 3), np.uint8))
     content = (tmp_path / "a.npy").read_bytes().replace(b"'fortran_order'", b"'fortran\\`order'")
     (tmp_path / "a.npy").write_bytes(content)
-    for read in (formats.format_of(Path("a.npy")).read, formats.format_of(Path("a.npy")).shape):
+    file = formats.file_at(tmp_path / "a.npy")
+    for read in (file.read, file.shape):
         with pytest.raises(InputError, match=r"damaged or incomplete one \(its header has a backslash\)"):
-            read(tmp_path / "a.npy", "labels")
+            read("labels")
 
 
 def test_pictures_of_other_formats_are_not_read(tmp_path: Path) -> None:
     """Pillow would read a TIFF file by another name, and warn of what it finds in damaged ones."""
     Image.fromarray(np.zeros((4, 5), np.uint8)).save(tmp_path / "a.png", "tiff")
     with pytest.raises(InputError, match="cannot identify image file"):
-        formats.format_of(Path("a.png")).read(tmp_path / "a.png", "labels")
+        formats.file_at(tmp_path / "a.png").read("labels")
 
 
 def test_labels_in_half_precision() -> None:

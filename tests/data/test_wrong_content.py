@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from segcal.data.folders.folder import open_folder
-from segcal.data.io import nifti
+from segcal.data.io.nifti import Nifti
 from segcal.types import InputError
 from support.scenes import (
     AFFINE,
@@ -147,7 +147,7 @@ def test_compressed_nifti_is_held_once(tmp_path: Path) -> None:
     values = np.zeros((96, 96, 48, 5), np.float32)
     save(tmp_path / "logits/a.nii.gz", values.T)
     tracemalloc.start()
-    nifti.read_channels(tmp_path / "logits/a.nii.gz", values.shape[2::-1])
+    Nifti(tmp_path / "logits/a.nii.gz").read("logits", values.shape[2::-1])
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 1.5 * values.nbytes

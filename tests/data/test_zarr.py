@@ -100,19 +100,19 @@ def test_ome_zarr_gives_the_finest_resolution_and_its_spacing(tmp_path: Path, ve
     group.attrs.update({"multiscales": [about]} if version == "0.4" else {"ome": {"multiscales": [about]}})
     group.create_array("0", data=values)
     group.create_array("1", data=values[..., ::2, ::2])
-    kind = formats.format_of(tmp_path / "a.zarr")
-    assert kind.shape(tmp_path / "a.zarr", "logits") == (2, 3, 4, 5)
-    found = kind.read(tmp_path / "a.zarr", "logits", (3, 4, 5))
+    file = formats.file_at(tmp_path / "a.zarr")
+    assert file.shape("logits") == (2, 3, 4, 5)
+    found = file.read("logits", (3, 4, 5))
     np.testing.assert_array_equal(found.values, values[0])
     assert found.spacing == (3.0, 2.0, 1.5)
     with pytest.raises(InputError, match="one time and, for labels, one channel, got axes tczyx"):
-        kind.read(tmp_path / "a.zarr", "labels")
+        file.read("labels")
 
 
 def test_a_group_without_an_image_is_refused(tmp_path: Path) -> None:
     zarr.open_group(str(tmp_path / "a.zarr"), mode="w")
     with pytest.raises(InputError, match="must be a Zarr array or an OME-Zarr image, got a group"):
-        formats.format_of(tmp_path / "a.zarr").shape(tmp_path / "a.zarr", "labels")
+        formats.file_at(tmp_path / "a.zarr").shape("labels")
 
 
 SPECIAL = {
@@ -130,8 +130,14 @@ def test_special_files_in_a_store_are_refused(tmp_path: Path, name: str, special
     make, message = SPECIAL[special]
     (tmp_path / "deep" / "a.zarr" / name).unlink()
     make(tmp_path / "deep" / "a.zarr" / name)
+    file = formats.file_at(tmp_path / "deep" / "a.zarr")
     with pytest.raises(InputError, match=message):
-        formats.format_of(tmp_path / "deep" / "a.zarr").read(tmp_path / "deep" / "a.zarr", "labels")
+        file.read("labels")
+    if name != "zarr.json":
+        assert file.shape("labels") == (3, 4), "chunks are not looked at"
+        return
+    with pytest.raises(InputError, match="readable .zarr file" if special == "folder" else message):
+        file.shape("labels")
 
 
 @pytest.mark.parametrize(
@@ -146,7 +152,7 @@ def test_stores_that_declare_too_much_take_no_memory(
 ) -> None:
     zarr.create_array(store=str(tmp_path / "a.zarr"), shape=shape, chunks=chunks, dtype="f8")
     with pytest.raises(InputError, match=message):
-        formats.format_of(tmp_path / "a.zarr").shape(tmp_path / "a.zarr", "labels")
+        formats.file_at(tmp_path / "a.zarr").shape("labels")
 
 
 def test_a_file_url_is_a_local_folder(tmp_path: Path) -> None:

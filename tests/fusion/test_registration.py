@@ -74,11 +74,24 @@ def test_pairs_are_resumed_and_remade_when_the_data_change(tmp_path: Path) -> No
     other = register_pairs(pairs, volume, tmp_path, RegistrationSettings(affine_iterations=11, iterations=(15, 10)))
     assert all(outcome.made for outcome in other)
     path = warp_path(tmp_path, pairs[0])
-    path.write_bytes(path.read_bytes()[:-20])
+    path.write_bytes(path.read_bytes()[:-120])  # the signature, and the end of the archive before it
     with pytest.raises(InputError, match=r"must be a readable \.npz file, got a damaged"):
         read_warp(tmp_path, pairs[0])
     with pytest.raises(InputError, match="register '9' to '1' first"):
         read_warp(tmp_path, Pair("9", "1"))
+
+
+def test_a_file_of_somebody_else_is_not_replaced(tmp_path: Path) -> None:
+    path = warp_path(tmp_path, Pair("0", "1"))
+    path.parent.mkdir()
+    np.savez(path, image=np.arange(3))
+    mine = path.read_bytes()
+    one, other = register_pairs([Pair("0", "1"), Pair("2", "1")], volume, tmp_path, QUICK)
+    assert "segcal did not write it" in str(one.problem)
+    assert other.made
+    with pytest.raises(InputError, match="segcal did not write it"):
+        write_warp(path, read_warp(tmp_path, Pair("2", "1")), "x")
+    assert path.read_bytes() == mine
 
 
 def test_failures_are_reported(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from segcal.calibrators.report import FitReport, Learned
 from segcal.calibrators.saving import write_calibrator
 from segcal.cases import CaseStream, StreamedCase
-from segcal.cases.arrays import Pair, known_cases
+from segcal.cases.collections import Pair, known_cases
 from segcal.files import staged_folder
 from segcal.functional.checks import check_logits, check_passes, ignored_labels
 from segcal.functional.division import finite_in, softmax_of

@@ -1,13 +1,22 @@
-"""Collections of cases: an iterator as a list, and some of the cases of a sequence."""
+"""Collections of cases as users give them: an iterator, pairs or a batch of arrays, part of a sequence, soft labels."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import TypeVar, overload
+from dataclasses import replace
+from typing import Any, TypeAlias, TypeVar, cast, overload
 
-from segcal.types import Case, InputError
+import numpy as np
+from torch import Tensor
+
+from segcal.functional.arrays import to_tensor
+from segcal.functional.checks import activation_of
+from segcal.functional.soft import rater_labels
+from segcal.types import Activation, Array, Case, InputError, public
 
 Item = TypeVar("Item")
+Pair: TypeAlias = tuple[Array | Tensor, Array | Tensor]
+"""Logits `[L, *S]` and labels `[*S]` of one image or volume; labels `[L, *S]` for sigmoid channels."""
 
 
 def as_collection(cases: Iterable[Item]) -> Collection[Item]:
@@ -46,3 +55,100 @@ class Subset(Sequence[Case]):
         if isinstance(index, slice):
             return Subset(self._cases, self._positions[index])
         return self._cases[self._positions[index]]
+
+
+def not_a_case(item: object) -> InputError:
+    """Return the error to raise for anything else that stands in place of a case."""
+    return InputError(
+        f"cases must be segcal.Case or pairs (logits, labels), got {type(item).__name__}; give [(logits, labels), ...]"
+    )
+
+
+def cases_of(given: Iterable[Case | Pair]) -> Iterator[Case]:
+    """Yield cases as they are, and pairs of arrays as cases that are named by their number.
+
+    Examples:
+        >>> import numpy as np
+        >>> [case.name for case in cases_of([(np.zeros((3, 4, 4)), np.zeros((4, 4), int))] * 2)]
+        ['0', '1']
+    """
+    for number, item in enumerate(given):
+        if isinstance(item, Case):
+            yield item
+            continue
+        if not (isinstance(item, tuple | list) and len(item) == 2):
+            raise not_a_case(item)
+        logits, labels = (to_tensor(values) for values in item)
+        if labels.shape not in (logits.shape[1:], logits.shape):
+            raise InputError(
+                f"labels of an image must have shape {tuple(logits.shape[1:])} to match logits (L, *S) of shape "
+                f"{tuple(logits.shape)}, got {tuple(labels.shape)}; give one pair per image: zip(logits, labels)"
+            )
+        yield Case(str(number), logits, labels)
+
+
+def batch_cases(logits: Any, labels: Any) -> list[Case]:
+    """Return the images of a batch, logits `[B, L, *S]` with labels `[B, *S]` or `[B, L, *S]`, as cases.
+
+    Examples:
+        >>> import numpy as np
+        >>> batch_cases(np.zeros((2, 3, 4, 4)), np.zeros((2, 4, 4), np.uint8))[1].name
+        '1'
+    """
+    if not (isinstance(logits, np.ndarray | Tensor) and isinstance(labels, np.ndarray | Tensor)):
+        raise InputError(
+            f"logits and labels must be arrays or tensors, got {type(logits).__name__} and {type(labels).__name__}"
+        )
+    ours, theirs = tuple(logits.shape), tuple(labels.shape)
+    if len(ours) < 3 or theirs not in (ours[:1] + ours[2:], ours):
+        raise InputError(
+            f"logits must have shape (B, L, *S) and labels (B, *S), got {ours} and {theirs}; "
+            "add the axis of the batch, or move the classes to axis 1"
+        )
+    return list(cases_of(zip(logits, labels, strict=True)))
+
+
+def known_cases(given: Iterable[Case | Pair] | Array | Tensor, labels: Array | Tensor | None = None) -> Iterable[Case]:
+    """Return what `fit` was given as cases; a collection of cases stays as it is and is read when it is needed."""
+    if labels is not None:
+        return batch_cases(given, labels)
+    if isinstance(given, np.ndarray | Tensor):
+        raise InputError("labels are needed with an array of logits: fit(logits, labels)")
+    if not isinstance(given, Iterable):
+        raise not_a_case(given)
+    if isinstance(given, list | tuple | Iterator):
+        return list(cases_of(as_collection(given)))
+    return cast(Iterable[Case], given)
+
+
+@public
+def rater_cases(case: Case, raters: int, *, activation: Activation | None = None) -> list[Case]:
+    """Return a case with soft labels as one case per rater, with a label map each, all of one group.
+
+    Fitting and measuring on them is fitting and measuring on the shares: every sum over pixels is linear in the shares
+    (see `segcal.functional.soft.rater_labels`). If you have the label map of each rater, make cases of these instead.
+
+    Examples:
+        >>> shares = np.array([[[0.5, 1.0]], [[0.5, 0.0]]])  # two classes, one row of two pixels
+        >>> first, second = rater_cases(Case("scan", np.zeros((2, 1, 2), np.float32), shares), raters=2)
+        >>> first.labels.tolist(), second.labels.tolist(), second.group
+        ([[0, 0]], [[1, 0]], 'scan')
+
+    Args:
+        case: Its labels are the share of the raters that chose each class, in the shape of its logits. Pixels without a
+            vote have shares of 0 and become -1: set `ignore_index=-1`.
+        raters: Number of raters.
+        activation: "sigmoid" if the shares are those of channels that may overlap, and need not sum to 1.
+    """
+    if case.labels is None or tuple(case.labels.shape) != tuple(case.logits.shape):
+        got = "no labels" if case.labels is None else f"shape {tuple(case.labels.shape)}"
+        raise InputError(
+            f"shares of raters must have the shape {tuple(case.logits.shape)} of the logits, got {got} of case "
+            f"'{case.name}'; give the share of the raters that chose each class"
+        )
+    shares, kind = to_tensor(case.labels), activation_of(activation, int(case.logits.shape[0]))
+    group = case.group or case.name
+    return [
+        replace(case, name=f"{case.name}-{k + 1}", labels=labels, group=group)
+        for k, labels in enumerate(rater_labels(shares, raters, kind))
+    ]

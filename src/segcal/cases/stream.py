@@ -12,6 +12,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -21,8 +22,7 @@ import torch
 from torch import Tensor
 
 from segcal.cases import reading
-from segcal.cases.arrays import not_a_case
-from segcal.cases.collections import as_collection
+from segcal.cases.collections import as_collection, not_a_case
 from segcal.cases.reading import check_shape, labels_inside, labels_of, read_scores, slab_rows
 from segcal.functional.arrays import TemporaryArrays, is_mapped, to_tensor
 from segcal.functional.checks import check_logits, probability_doubt
@@ -62,6 +62,19 @@ class CaseFacts:
 
 
 @dataclass
+class _Budget:
+    """Bytes that may still be used."""
+
+    left: int
+
+    def reserve(self, size: int) -> bool:
+        """Take some bytes; return whether as many were left."""
+        fits = size <= self.left
+        self.left -= size if fits else 0
+        return fits
+
+
+@dataclass
 class _Store:
     """State that a stream shares with its parts: the cases, what is known of them, and bytes that may still be kept."""
 
@@ -73,24 +86,12 @@ class _Store:
     """Number of passes of the case that was read first, and its name."""
 
     def __post_init__(self) -> None:
-        self.left = self.memory
-
-    def has_room(self, size: int) -> bool:
-        """Reserve some bytes; return whether as many were left."""
-        fits = size <= self.left
-        self.left -= size if fits else 0
-        return fits
+        self.room = _Budget(self.memory)
 
     @cached_property
-    def disk(self) -> int:
+    def disk(self) -> _Budget:
         """Bytes of temporary files that may be written."""
-        return int(_DISK_SHARE * shutil.disk_usage(tempfile.gettempdir()).free)
-
-    def has_disk(self, size: int) -> bool:
-        """Reserve some bytes for temporary files; return whether as many were left."""
-        fits = size <= self.disk
-        self.disk -= size if fits else 0
-        return fits
+        return _Budget(int(_DISK_SHARE * shutil.disk_usage(tempfile.gettempdir()).free))
 
     def holds(self, logits: object) -> bool:
         """Return whether logits of one of the cases are in memory whether or not the stream keeps them."""
@@ -172,9 +173,7 @@ class CaseStream:
 
     def part(self, indices: Iterable[int]) -> CaseStream:
         """Return the cases at some positions; what is kept and remembered is shared."""
-        found = object.__new__(CaseStream)
-        found.__dict__.update(self.__dict__, _positions=[self._positions[k] for k in indices])
-        return found
+        return self._with(_positions=[self._positions[k] for k in indices])
 
     @property
     def pass_count(self) -> int:
@@ -183,14 +182,15 @@ class CaseStream:
 
     def without_passes(self) -> CaseStream:
         """Return the same cases without their passes; what is kept and remembered is shared."""
-        found = self.part(range(len(self)))
-        found._hides_passes = True
-        return found
+        return self._with(_hides_passes=True)
 
     def changed(self, change: Change) -> CaseStream:
         """Return the same cases with every slab changed after it is read; what is kept and remembered is shared."""
-        found = self.part(range(len(self)))
-        found._change = change
+        return self._with(_change=change)
+
+    def _with(self, **attributes: Any) -> CaseStream:
+        found = copy(self)
+        found.__dict__.update(attributes)
         return found
 
     @property
@@ -260,7 +260,7 @@ class StreamedCase:
             return facts.labels
         checked = labels_of(self.case, stream.num_classes, stream.ignore_index)
         labels = labels_inside(checked, stream.background).to(stream.device)
-        if stream._store.has_room(labels.numel() * labels.element_size()):
+        if stream._store.room.reserve(labels.numel() * labels.element_size()):
             facts.labels = labels
         return labels
 
@@ -315,7 +315,7 @@ class StreamedCase:
             math.prod(self.shape) > reading.SLAB,
             store.holds(self.case.logits) and stream.device.type == "cpu",
         )
-        keeps = not large if free else store.has_room(_bytes(self.case))
+        keeps = not large if free else store.room.reserve(_bytes(self.case))
         if not keeps and not free:
             self._keep_on_disk()
         if large and not keeps:
@@ -337,7 +337,7 @@ class StreamedCase:
             return
         if is_mapped(logits) and getattr(logits, "filename", "") is not None:  # a temporary file has no name
             return
-        if facts.case is None and store.has_disk(_bytes(case)):
+        if facts.case is None and store.disk.reserve(_bytes(case)):
             arrays = {name: getattr(case, name) for name in ("logits", "labels", "image")}
             with suppress(OSError):  # the disk is full after all
                 copies: dict[str, Any] = {

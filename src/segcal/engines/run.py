@@ -26,7 +26,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from segcal.data.folders.folder import Folder
-from segcal.engines.base import Engine, Track
+from segcal.engines.engine import Engine, Track
 from segcal.files.guards import MARKER, checksum, checksums, listed_files, marker_of, refuse_foreign, trust_checksum
 from segcal.files.outputs import exclusive, remove_folder, replacing, staged_folder
 from segcal.files.reading import write_json

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from segcal.calibrators import Calibrator
 from segcal.cases import as_collection, no_cases
-from segcal.cases.arrays import Pair, cases_of
+from segcal.cases.collections import Pair, cases_of
 from segcal.evaluation.builder import ResultsBuilder, mean_tables
 from segcal.evaluation.case_evidence import CaseEvidence
 from segcal.evaluation.limits import limits as oracle_limits

@@ -233,17 +233,12 @@ def refuse_changed(folder: Path, names: Iterable[str], remedy: str) -> None:
         )
 
 
-def stranger_in(folder: Path, name: str | None = None) -> str | None:
-    """Return the name of something in a folder that segcal did not write, or that was changed since.
-
-    With `name`, only the marker and the file of this name are looked at.
-    """
+def stranger_in(folder: Path) -> str | None:
+    """Return the name of something in a folder that segcal did not write, or that was changed since."""
     listed = listed_files(folder)
     if listed is None and (folder / MARKER).exists():
         return MARKER
-    found = checksums(folder) if name is None else {name: checksum(folder / name)}
-    found.pop(MARKER, None)
-    return next((name for name, digest in found.items() if (listed or {}).get(name) != digest), None)
+    return next((name for name, digest in checksums(folder).items() if (listed or {}).get(name) != digest), None)
 
 
 def _digest(content: dict[str, Any]) -> str:
@@ -287,8 +282,8 @@ def _identity_of(path: Path) -> tuple[int, ...]:
 
 
 _WORDS = "written by segcal, sha256"
-_Place = tuple[bytes, Callable[[str], bytes]]
-"""Place of a signature in a format: before these last bytes, as bytes made of the signature's text."""
+_Place = tuple[bytes, Callable[[str], bytes], bytes]
+"""Place of a signature in a format: the end of a file without one, bytes made of the signature, what follows them."""
 
 
 def _png_chunk(text: str) -> bytes:
@@ -303,14 +298,21 @@ def _onnx_entry(text: str) -> bytes:
     return b"\x72" + bytes([len(fields)]) + fields
 
 
-_XML: _Place = (b"", lambda text: f"<!-- {text} -->\n".encode())
-_PERCENT: _Place = (b"", lambda text: f"% {text}\n".encode())
+def _zip_comment(text: str) -> bytes:
+    """Return the comment at the end of an archive, after its length."""
+    return struct.pack("<H", len(text)) + text.encode()
+
+
+_PNG_END = b"\0\0\0\0IEND\xaeB`\x82"
+_XML: _Place = (b"", lambda text: f"<!-- {text} -->\n".encode(), b"")
+_PERCENT: _Place = (b"", lambda text: f"% {text}\n".encode(), b"")
 _PLACES: dict[str, _Place] = {
     **dict.fromkeys((".html", ".htm", ".md", ".svg"), _XML),
     **dict.fromkeys((".tex", ".pdf"), _PERCENT),
-    ".json": (b"\n}\n", lambda text: f',\n  "signature": "{text}"'.encode()),
-    ".png": (b"\0\0\0\0IEND\xaeB`\x82", _png_chunk),
-    ".onnx": (b"", _onnx_entry),
+    ".json": (b"\n}\n", lambda text: f',\n  "signature": "{text}"'.encode(), b"\n}\n"),
+    ".png": (_PNG_END, _png_chunk, _PNG_END),
+    ".onnx": (b"", _onnx_entry, b""),
+    ".npz": (b"\0\0", _zip_comment, b""),  # the length of no comment
 }
 
 
@@ -328,11 +330,16 @@ def is_signed(path: Path) -> bool:
     place = _PLACES.get(path.suffix.lower())
     if place is None or not path.is_file():
         return False
-    content, (end, encoded) = path.read_bytes(), place
-    length = len(encoded(f"{_WORDS} {'0' * 64}")) + len(end)
+    _, encoded, after = place
+    length = len(encoded(f"{_WORDS} {'0' * 64}")) + len(after)
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - length))
+        if _WORDS.encode() not in file.read(length):  # not all of a large file of somebody else is read
+            return False
+    content = path.read_bytes()
     return len(content) > length and content == _signed(content[:-length], place)
 
 
 def _signed(start: bytes, place: _Place) -> bytes:
-    end, encoded = place
-    return start + encoded(f"{_WORDS} {hashlib.sha256(start + end).hexdigest()}") + end
+    end, encoded, after = place
+    return start + encoded(f"{_WORDS} {hashlib.sha256(start + end).hexdigest()}") + after

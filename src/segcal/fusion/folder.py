@@ -20,7 +20,7 @@ import numpy as np
 
 from segcal.data.folders.layouts import by_name, only
 from segcal.data.io.base import whole_numbers
-from segcal.data.io.nifti import FORMAT, check_same_place, read_volume
+from segcal.data.io.nifti import Nifti, check_same_place, read_volume
 from segcal.files import MARKER, release_pages, staged_folder, write_json
 from segcal.functional.arrays import TemporaryArrays
 from segcal.fusion.joint_label_fusion import joint_label_fusion_weights, similarity_weights
@@ -210,5 +210,5 @@ def _write(path: Path, array: Array, like: Path) -> None:
     """Write a volume `[z, y, x]` with the geometry of another file, labels in the smallest type that holds them."""
     whole = array.dtype.kind == "i" and array.min(initial=0) >= 0
     narrow = array.astype(np.min_scalar_type(int(array.max(initial=0)))) if whole else array
-    with FORMAT.create(path, "labels", array.shape, narrow.dtype.str, like=like) as writer:
-        writer.write(0, narrow)
+    with Nifti(path).create("labels", array.shape, narrow.dtype.str, like=like) as write:
+        write(0, narrow)

@@ -12,8 +12,9 @@ small system per voxel is solved.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import product
+import math
+from collections.abc import Iterator
+from itertools import combinations_with_replacement
 from typing import TypeAlias
 
 import numpy as np
@@ -55,7 +56,7 @@ def joint_label_fusion_weights(
     errors = (1 - probabilities.astype(np.float64)) ** beta
     if patch == 0:
         return _rank_one_nonnegative(errors, alpha) if nonnegative else _rank_one(errors, alpha)
-    return _solved(_PatchErrors(errors, patch), alpha, nonnegative=nonnegative)
+    return _solved(errors, patch, 1.0, alpha, nonnegative=nonnegative)
 
 
 def similarity_weights(
@@ -82,7 +83,7 @@ def similarity_weights(
     errors: PerAtlas = np.stack(
         [np.abs(reference - _standardised(image.astype(np.float64), patch)) for image in images]
     )
-    return _solved(_PatchErrors(errors, patch, exponent=beta), alpha, nonnegative=nonnegative)
+    return _solved(errors, patch, beta, alpha, nonnegative=nonnegative)
 
 
 def _rank_one(errors: PerAtlas, alpha: float) -> PerAtlas:
@@ -106,46 +107,36 @@ def _rank_one_nonnegative(errors: PerAtlas, alpha: float) -> PerAtlas:
     return weights
 
 
-class _PatchErrors:
-    """M at each voxel: products of errors, summed over a cube, given in chunks of voxels."""
-
-    def __init__(self, errors: PerAtlas, radius: int, *, exponent: float = 1.0) -> None:
-        self.errors, self.radius, self.exponent = errors, radius, exponent
-        self.atlases, self.space = errors.shape[0], errors.shape[1:]
-
-    def __iter__(self) -> Iterator[tuple[slice, Matrices]]:
-        """Yield slices of the voxels laid flat and their matrices."""
-        side, n = 2 * self.radius + 1, self.atlases
-        slices = max(1, _VOXELS // max(1, int(np.prod(self.space[1:]))))
-        for start in range(0, self.space[0], slices):
-            stop = min(start + slices, self.space[0])
-            low, high = max(0, start - self.radius), min(self.space[0], stop + self.radius)
-            part = self.errors[:, low:high]
-            matrices = np.empty((stop - start, *self.space[1:], n, n))
-            for i, j in product(range(n), range(n)):
-                if j < i:
-                    continue
-                summed = part[i] * part[j]
-                if self.radius:  # outside the image there are no errors to add
-                    summed = side**summed.ndim * uniform_filter(summed, side, mode="constant")
-                kept = np.maximum(summed[start - low : stop - low], 0) ** self.exponent
-                matrices[..., i, j] = matrices[..., j, i] = kept
-            row = int(np.prod(self.space[1:]))
-            yield slice(start * row, stop * row), matrices.reshape(-1, n, n)
+def _matrices(errors: PerAtlas, radius: int, exponent: float) -> Iterator[tuple[slice, Matrices]]:
+    """Yield M in chunks of voxels laid flat: products of errors, summed over a cube."""
+    (n, length, *plane), side = errors.shape, 2 * radius + 1
+    row = math.prod(plane)
+    slices = max(1, _VOXELS // max(1, row))
+    for start in range(0, length, slices):
+        stop = min(start + slices, length)
+        low, high = max(0, start - radius), min(length, stop + radius)
+        part = errors[:, low:high]
+        matrices = np.empty((stop - start, *plane, n, n))
+        for i, j in combinations_with_replacement(range(n), 2):
+            summed = part[i] * part[j]
+            if radius:  # outside the image there are no errors to add
+                summed = side**summed.ndim * uniform_filter(summed, side, mode="constant")
+            matrices[..., i, j] = matrices[..., j, i] = np.maximum(summed[start - low : stop - low], 0) ** exponent
+        yield slice(start * row, stop * row), matrices.reshape(-1, n, n)
 
 
-def _solved(source: _PatchErrors, alpha: float, *, nonnegative: bool) -> PerAtlas:
-    n = source.atlases
-    weights = np.empty((n, int(np.prod(source.space))))
+def _solved(errors: PerAtlas, radius: int, exponent: float, alpha: float, *, nonnegative: bool) -> PerAtlas:
+    n = len(errors)
+    weights = np.empty((n, math.prod(errors.shape[1:])))
     ones, diagonal = np.ones((n, 1)), alpha * np.eye(n)
-    for voxels, matrices in source:
+    for voxels, matrices in _matrices(errors, radius, exponent):
         regular = matrices + diagonal
         found = np.linalg.solve(regular, np.broadcast_to(ones, (len(regular), n, 1)))[..., 0]
         if nonnegative:
             wrong = (found < 0).any(axis=1)
             found[wrong] = _least_nonnegative(regular[wrong], found[wrong])
         weights[:, voxels] = (found / found.sum(axis=1, keepdims=True)).T
-    return weights.reshape(n, *source.space)
+    return weights.reshape(errors.shape)
 
 
 def _least_nonnegative(matrices: Matrices, free: Float[np.ndarray, "V N"]) -> Float[np.ndarray, "V N"]:
@@ -171,7 +162,9 @@ def _standardised(image: Float[np.ndarray, "*S"], radius: int) -> Float[np.ndarr
 
 def _check(values: PerAtlas, alpha: float, beta: float, patch: int, *, are_probabilities: bool = True) -> None:
     if values.ndim < 2 or values.shape[0] < 1:
-        raise InputError(f"probabilities must have shape (n, ...) with n of at least 1, got {_shape(values.shape)}")
+        raise InputError(
+            f"probabilities must have shape (n, ...) with n of at least 1, got ({', '.join(map(str, values.shape))})"
+        )
     if not alpha > 0 or not beta > 0:
         raise InputError(f"alpha and beta must be positive, got {alpha} and {beta}")
     check_whole("patch", patch, 0, _LARGEST_PATCH)
@@ -179,7 +172,3 @@ def _check(values: PerAtlas, alpha: float, beta: float, patch: int, *, are_proba
         raise InputError(
             f"probabilities must lie in 0..1, got {values.min()} to {values.max()}; apply a sigmoid to logits first"
         )
-
-
-def _shape(shape: Sequence[int]) -> str:
-    return f"({', '.join(map(str, shape))})"

@@ -6,7 +6,8 @@ field is smoothed after every iteration, which keeps it from folding on most pai
 
 Many pairs are registered in parallel, resumable, safe against a kill at any moment. A warp is one file,
 `FOLDER/TARGET/ATLAS.npz`, written under a temporary name and then renamed, so a file of that name is always whole. It
-holds a digest of the two volumes and of the settings: a warp made from other data is made again.
+holds a digest of the two volumes and of the settings: a warp made from other data is made again. A file of that name
+without segcal's signature is never replaced.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import hashlib
 import json
 import multiprocessing
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -24,7 +26,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from segcal.data.io.arrays import read_array
-from segcal.files import staged_file
+from segcal.files import signed_file
+from segcal.files.guards import refuse_foreign_file
 from segcal.types import Array, InputError
 
 LEAST_SIMILARITY = 0.5
@@ -251,12 +254,13 @@ def register_pairs(
     simple_itk()  # before processes start, so that its absence is reported once
     settings = settings or RegistrationSettings()
     work = partial(_register_one, read=read, folder=Path(folder), settings=settings)
-    found: dict[Pair, RegistrationOutcome] = {}
-    for outcome in _outcomes(work, pairs, processes):
-        found[outcome.pair] = outcome
-        if watch is not None:
-            watch(outcome, len(found), len(pairs))
-    return [found[pair] for pair in pairs]
+    outcomes = list[RegistrationOutcome]()
+    with _mapping(processes) as each:
+        for outcome in each(work, pairs):
+            outcomes.append(outcome)
+            if watch is not None:
+                watch(outcome, len(outcomes), len(pairs))
+    return outcomes
 
 
 def warp_path(folder: str | Path, pair: Pair) -> Path:
@@ -273,8 +277,8 @@ def read_warp(folder: str | Path, pair: Pair) -> Warp:
 
 
 def write_warp(path: Path, warp: Warp, digest: str) -> None:
-    """Write a warp so that it appears whole or not at all."""
-    with staged_file(path) as target:
+    """Write a warp so that it appears whole or not at all; replace nothing but another warp."""
+    with signed_file(path) as target:
         np.savez_compressed(
             target,
             image=encoded(warp.image),
@@ -311,17 +315,15 @@ def digest_of(target: Volume, atlas: Volume, settings: RegistrationSettings) -> 
     return digest.hexdigest()
 
 
-def _outcomes(
-    work: Callable[[Pair], RegistrationOutcome], pairs: Sequence[Pair], processes: int
-) -> Iterator[RegistrationOutcome]:
+@contextmanager
+def _mapping(processes: int) -> Iterator[Any]:
+    """Yield `map` for one process or several."""
     if processes == 1:
-        yield from map(work, pairs)
+        yield map
         return
     # new interpreters: a fork of a process whose libraries hold threads can hang
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, mp_context=context) as pool:
-        for future in as_completed([pool.submit(work, pair) for pair in pairs]):
-            yield future.result()
+    with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
+        yield pool.map
 
 
 def _register_one(pair: Pair, *, read: Read, folder: Path, settings: RegistrationSettings) -> RegistrationOutcome:
@@ -330,9 +332,12 @@ def _register_one(pair: Pair, *, read: Read, folder: Path, settings: Registratio
     path, digest = warp_path(folder, pair), digest_of(target, atlas, settings)
     if (kept := _kept(path, digest)) is not None:
         return RegistrationOutcome(pair, kept, made=False)
-    try:
+    try:  # the other pairs go on after an error
+        refuse_foreign_file(path)
         warp = register(target, atlas, settings)
-    except RuntimeError as error:  # what SimpleITK raises; the other pairs go on
+    except InputError as error:
+        return RegistrationOutcome(pair, None, made=False, error=str(error))
+    except RuntimeError as error:  # what SimpleITK raises
         return RegistrationOutcome(pair, None, made=False, error=f"SimpleITK failed: {str(error).splitlines()[-1]}")
     write_warp(path, warp, digest)
     return RegistrationOutcome(pair, warp.quality, made=True)
@@ -344,7 +349,7 @@ def _kept(path: Path, digest: str) -> RegistrationQuality | None:
         return None
     try:
         warp, found = _read(path)
-    except InputError:  # damaged by something other than segcal: made again
+    except InputError:  # of somebody else, or damaged
         return None
     return warp.quality if found == digest else None
 

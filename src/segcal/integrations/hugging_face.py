@@ -16,7 +16,7 @@ from torch.nn import functional as F  # noqa: N812  (the name it has everywhere)
 from segcal.calibrators import Calibrator, load
 from segcal.calibrators.saving import WEIGHTS
 from segcal.files import MARKER
-from segcal.files.guards import kind_of, stranger_in
+from segcal.files.guards import checksum, kind_of, listed_files
 from segcal.integrations.calibrated_model import CalibratedModel
 from segcal.integrations.extras import needs_extra
 from segcal.integrations.outputs import read_output, resized
@@ -197,7 +197,8 @@ class HubCalibrator(  # type: ignore[call-arg]  # keywords of the mixin
 
     def _save_pretrained(self, save_directory: Path) -> None:
         taken = [name for name in (MARKER, WEIGHTS) if (save_directory / name).exists()]
-        if taken and (kind_of(save_directory) != "method" or stranger_in(save_directory, WEIGHTS)):
+        own = (listed_files(save_directory) or {}).get(WEIGHTS) == checksum(save_directory / WEIGHTS)
+        if taken and not (own and kind_of(save_directory) == "method"):
             raise InputError(f"'{save_directory}' holds a '{taken[0]}' of somebody else; choose another folder")
         anonymous = deepcopy(self.calibrator)
         if hasattr(anonymous, "fit_report_"):

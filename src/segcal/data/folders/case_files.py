@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, overload
@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from segcal.data.folders.crop import Crop, CroppedWriter, crop_of
+from segcal.data.folders.crop import Crop, crop_of, inside_volume
 from segcal.data.folders.probabilities import logits_of
 from segcal.data.folders.settings import Classes, Scores
-from segcal.data.io.base import Shape, Spacing, Stored, Writer, whole_numbers
-from segcal.data.io.formats import format_of
+from segcal.data.io.base import ArrayFile, Key, Shape, Spacing, Stored, Write, whole_numbers
+from segcal.data.io.formats import extension_of, file_at
 from segcal.data.io.nifti import check_same_place, volume_orientation, volume_spacing
 from segcal.files import release_pages, staged_file, staged_store
 from segcal.functional.arrays import shared_tensor
@@ -64,17 +64,17 @@ class CaseSpec:
 
 @dataclass(frozen=True, slots=True)
 class CaseFiles:
-    """Paths of the files of one case, and the kind of its scores.
+    """The files of one case, and the kind of its scores.
 
     Args:
         name: The file name without extension.
         scores: File of `[L, *S]`.
         labels: File of `[*S]`; None for a case without labels.
         image: File of `[C, *S]`, if there are images.
+        prediction: The network's own labels beside its scores, used for their geometry only.
         kind: Whether the scores are logits or probabilities.
         group: Cases of one group are never split.
         spacing: What `segcal.toml` says of it; the header of a NIfTI file overrides it.
-        prediction: The network's own labels beside its scores, used for their geometry only.
         archived: Whether the scores are an archive of nnU-Net: what is written is one too, and the case is cut to its
             crop.
         channels: What is declared of the channels of a sigmoid head; None for exclusive classes.
@@ -82,55 +82,57 @@ class CaseFiles:
     """
 
     name: str
-    scores: Path
-    labels: Path | None
-    image: Path | None
+    scores: ArrayFile
+    labels: ArrayFile | None
+    image: ArrayFile | None
+    prediction: ArrayFile | None
     kind: Scores
     group: str | None
     spacing: Spacing | None
-    prediction: Path | None = None
     archived: bool = False
     channels: Classes | None = None
-    passes: tuple[Path, ...] = ()
+    passes: tuple[ArrayFile, ...] = ()
 
     def space(self, num_classes: int | None) -> Shape:
         """Return `*S`, from the header of the labels, or of the scores, whose class axis `num_classes` may tell."""
         if known := self.labels or self.prediction:
-            shape = format_of(known).shape(known, "labels")
+            shape = known.shape("labels")
             return shape[1:] if known is self.labels and self._is_by_channel(shape) else shape
         if self._lacks_channel_axis(None, num_classes):
             return self._stored_shape()
-        return self._score_shape(None, num_classes)[1:]
+        return self.scores.shape(self.kind, None, num_classes)[1:]
 
     def num_classes(self, space: Shape) -> int:
         """Return `L`, from the header of the scores; `space` tells the class axis of a NIfTI file."""
         if self._lacks_channel_axis(space, None):
             return 1
-        shape = self._score_shape(space, None)
+        shape = self.scores.shape(self.kind, space)
         if not shape:
-            raise InputError(f"scores must have shape [L, *S], got a single number in '{self.scores}'; fix the file")
+            raise InputError(
+                f"scores must have shape [L, *S], got a single number in '{self.scores.path}'; fix the file"
+            )
         return shape[0]
 
     def image_channels(self, space: Shape) -> int:
         """Return `C`, from the header of the image; 0 where there is none."""
         if self.image is None:
             return 0
-        shape = format_of(self.image).shape(self.image, "image", space)
+        shape = self.image.shape("image", space)
         return 1 if len(shape) == len(space) else next(iter(shape), 0)
 
     def identity(self) -> str:
         """Return what changes when a file of this case does, or what the folder says about it."""
-        paths = (self.scores, self.labels, self.image, self.prediction, *self.passes)
-        files = ["" if path is None else format_of(path).identity(path) for path in paths]
-        return "; ".join([*files, self.kind, str(self.group), str(self.spacing), str(self.channels)])
+        files = (self.scores, self.labels, self.image, self.prediction, *self.passes)
+        identities = ["" if file is None else file.identity() for file in files]
+        return "; ".join([*identities, self.kind, str(self.group), str(self.spacing), str(self.channels)])
 
     def companions(self, *, labels_kept: bool) -> list[Path]:
         """Return the files that nnU-Net needs beside an archive: a pickle and, while it is right, its segmentation."""
         if not self.archived:
             return []
-        found = [self.scores.with_suffix(".pkl")]
-        if labels_kept and self.prediction is not None and self.prediction.parent == self.scores.parent:
-            found.append(self.prediction)
+        found = [self.scores.path.with_suffix(".pkl")]
+        if labels_kept and self.prediction is not None and self.prediction.path.parent == self.scores.path.parent:
+            found.append(self.prediction.path)
         return [path for path in found if path.is_file()]
 
     def load(self, spec: CaseSpec) -> tuple[Case, Crop | None]:
@@ -143,11 +145,10 @@ class CaseFiles:
             The case, and its position if the network predicted a part of the volume only.
         """
         of = f"case '{self.name}'"
-        if len(placed := self._placed()) > 1:
+        placed = _with_geometry(self.labels, self.scores, self.image, self.prediction)
+        if len(placed) > 1:
             check_same_place(placed, of=of)
-        labels, label_spacing = (
-            (None, None) if self.labels is None else format_of(self.labels).read(self.labels, "labels")
-        )
+        labels, label_spacing = (None, None) if self.labels is None else self.labels.read("labels")
         space = self.space(spec.num_classes) if labels is None else labels.shape
         if labels is not None and self._is_by_channel(labels.shape):
             space, label_spacing = labels.shape[1:], None if label_spacing is None else label_spacing[1:]
@@ -156,9 +157,11 @@ class CaseFiles:
             labels = self._converted(labels)
         image, image_spacing = None, None
         if self.image is not None:
-            image, image_spacing = format_of(self.image).read(self.image, "image", space)
+            image, image_spacing = self.image.read("image", space)
             image = image[None] if image.ndim == len(space) else image
-        spacing = label_spacing or score_spacing or image_spacing or self._spacing_of_prediction() or self.spacing
+        spacing = label_spacing or score_spacing or image_spacing
+        if spacing is None:
+            spacing = next(map(volume_spacing, _with_geometry(self.prediction)), self.spacing)
         spec.check(scores, labels, image, spacing, of=of)
         crop = crop_of(scores, spec.activation) if self.archived and scores.shape[1:] == space else None
         if crop is not None and crop.is_empty:
@@ -181,7 +184,7 @@ class CaseFiles:
 
     def read_pass(self, number: int, spec: CaseSpec, space: Shape, crop: Crop | None) -> Array | Tensor:
         """Return the logits `[L, *S]` of a further pass, cut as the scores are."""
-        scores, _ = replace(self, scores=self.passes[number])._read_scores(space)
+        scores = replace(self, scores=self.passes[number])._read_scores(space).values
         return self._logits(scores if crop is None else crop.cut(scores), spec, crop)
 
     def _logits(self, scores: Array, spec: CaseSpec, crop: Crop | None) -> Array | Tensor:
@@ -191,7 +194,7 @@ class CaseFiles:
         return logits_of(scores, spec.activation, origin=origin, of=f"case '{self.name}'")
 
     @contextmanager
-    def create_scores(self, folder: Path, shape: Shape, dtype: str, crop: Crop | None = None) -> Iterator[Writer]:
+    def create_scores(self, folder: Path, shape: Shape, dtype: str, crop: Crop | None = None) -> Iterator[Write]:
         """Write scores `[L, *S]` slab by slab as this case's are stored: .npy, NIfTI or an archive of nnU-Net.
 
         A single channel that was stored without a channel axis in NIfTI is written without one. Around a case that was
@@ -201,48 +204,45 @@ class CaseFiles:
         if self.channels is None:
             outside[0] = 1
         shape = shape if crop is None else (shape[0], *crop.shape)
-        flat = format_of(target).has_geometry and self._lacks_channel_axis(shape[1:], shape[0])
-        stored = shape[1:] if flat else shape
+        flat = file_at(target).has_geometry and self._lacks_channel_axis(shape[1:], shape[0])
+        key: Key = "labels" if flat else self.kind
         with (
-            _staged(target) as staging,
-            format_of(target).create(
-                staging, "labels" if flat else self.kind, stored, dtype, like=self.scores
-            ) as stored_in,
+            _staged(target) as file,
+            file.create(key, shape[1:] if flat else shape, dtype, like=self.scores.path) as write,
         ):
-            writer = _OneChannel(stored_in) if flat else stored_in
-            yield writer if crop is None else CroppedWriter(writer, crop, outside)
+            stored: Write = (lambda start, values: write(start, values[0])) if flat else write
+            yield stored if crop is None else inside_volume(stored, crop, outside)
 
     @contextmanager
     def create_map(
         self, folder: Path, shape: Shape, dtype: str, crop: Crop | None = None, *, outside: float = 0
-    ) -> Iterator[Writer]:
+    ) -> Iterator[Write]:
         """Write one value per pixel `[*S]` slab by slab: NIfTI where the scores, or the files with them, are NIfTI.
 
         Around a case that was cut to nnU-Net's `crop`, all values are `outside`.
         """
-        target = self.map_file(folder)
         shape = shape if crop is None else crop.shape
         with (
-            _staged(target) as staging,
-            format_of(target).create(staging, "labels", shape, dtype, like=self._geometry()) as writer,
+            _staged(self.map_file(folder)) as file,
+            file.create("labels", shape, dtype, like=self._geometry()) as write,
         ):
-            yield writer if crop is None else CroppedWriter(writer, crop, np.array(outside, dtype))
+            yield write if crop is None else inside_volume(write, crop, np.array(outside, dtype))
 
     def score_file(self, folder: Path) -> Path:
         """Return the name of the file that `create_scores` writes."""
-        keep = self.archived or format_of(self.scores).has_geometry or format_of(self.scores).is_folder
-        return folder / f"{self.name}{_ending(self.scores) if keep else '.npy'}"
+        keep = self.archived or self.scores.has_geometry or self.scores.is_folder
+        return folder / f"{self.name}{extension_of(self.scores.path) if keep else '.npy'}"
 
     def map_file(self, folder: Path) -> Path:
         """Return the name of the file that `create_map` writes."""
-        like = self.scores if format_of(self.scores).is_folder else self._geometry()
-        return folder / f"{self.name}{'.npy' if like is None else _ending(like)}"
+        like = self.scores.path if self.scores.is_folder else self._geometry()
+        return folder / f"{self.name}{'.npy' if like is None else extension_of(like)}"
 
     def _is_by_channel(self, shape: Shape) -> bool:
         """Return whether labels of this shape have a channel axis; NIfTI labels of three axes are volumes."""
-        if self.channels is None or self.labels is None or (len(shape) == 3 and format_of(self.scores).has_geometry):
+        if self.channels is None or self.labels is None or (len(shape) == 3 and self.scores.has_geometry):
             return False
-        return self.channels.are_by_channel(shape, self._stored_shape(), self.labels)
+        return self.channels.are_by_channel(shape, self._stored_shape(), self.labels.path)
 
     def _lacks_channel_axis(self, space: Shape | None, num_classes: int | None) -> bool:
         """Return whether the scores of a single sigmoid channel are stored as `[*S]`."""
@@ -251,46 +251,30 @@ class CaseFiles:
         stored = self._stored_shape()
         if space is not None:
             return stored == tuple(space)
-        volume = len(stored) == 3 and num_classes == 1 and (stored[0] != 1 or format_of(self.scores).has_geometry)
+        volume = len(stored) == 3 and num_classes == 1 and (stored[0] != 1 or self.scores.has_geometry)
         return len(stored) == 2 or volume
 
     def _stored_shape(self) -> Shape:
         """Return the shape of the scores as they are stored, in segcal's order of axes."""
-        kind = format_of(self.scores)
-        if kind.has_geometry:
-            return kind.shape(self.scores, "labels")
-        return kind.shape(self.scores, self.kind)
+        return self.scores.shape("labels" if self.scores.has_geometry else self.kind)
 
     def _read_scores(self, space: Shape) -> Stored:
-        kind = format_of(self.scores)
         if not self._lacks_channel_axis(space, None):
-            return kind.read(self.scores, self.kind, space)
-        stored = kind.read(self.scores, "labels" if kind.has_geometry else self.kind, space)
+            return self.scores.read(self.kind, space)
+        stored = self.scores.read("labels" if self.scores.has_geometry else self.kind, space)
         return Stored(stored.values[None], stored.spacing)
-
-    def _score_shape(self, space: Shape | None, num_classes: int | None) -> Shape:
-        return format_of(self.scores).shape(self.scores, self.kind, space, num_classes=num_classes)
 
     def _converted(self, labels: Array) -> Array:
         """Return labels as whole numbers, and as masks of the channels of a sigmoid head."""
         assert self.labels is not None
-        whole = whole_numbers(labels, self.labels)
+        whole = whole_numbers(labels, self.labels.path)
         return whole if self.channels is None else self.channels.masks_of(whole)
 
-    def _placed(self) -> list[Path]:
-        """Return the files that say where they lie in the world."""
-        paths = (self.labels, self.scores, self.image, self.prediction)
-        return [path for path in paths if path is not None and format_of(path).has_geometry]
-
     def _geometry(self) -> Path | None:
-        if not (self.archived or format_of(self.scores).has_geometry):
+        """Return the file whose geometry outputs take over; None where they are plain arrays."""
+        if not (self.archived or self.scores.has_geometry):
             return None
-        candidates = (self.labels, self.scores, self.prediction)
-        return next((path for path in candidates if path is not None and format_of(path).has_geometry), None)
-
-    def _spacing_of_prediction(self) -> Spacing | None:
-        path = self.prediction
-        return volume_spacing(path) if path is not None and format_of(path).has_geometry else None
+        return next(iter(_with_geometry(self.labels, self.scores, self.prediction)), None)
 
 
 class PassFiles(Sequence[Array | Tensor]):
@@ -319,21 +303,13 @@ class PassFiles(Sequence[Array | Tensor]):
         return self._read[number]
 
 
-class _OneChannel(Writer):
-    """Writes slabs `[1, rows, ...]` of a single channel to a file without a channel axis."""
-
-    def __init__(self, writer: Writer) -> None:
-        self.writer = writer
-
-    def write(self, start: int, values: Array) -> None:
-        """Write slices of the first spatial axis."""
-        self.writer.write(start, values[0])
+@contextmanager
+def _staged(target: Path) -> Iterator[ArrayFile]:
+    """Yield a file with a temporary name that becomes `target` if the block succeeds."""
+    with (staged_store if file_at(target).is_folder else staged_file)(target) as staging:
+        yield file_at(staging)
 
 
-def _staged(target: Path) -> AbstractContextManager[Path]:
-    return staged_store(target) if format_of(target).is_folder else staged_file(target)
-
-
-def _ending(path: Path) -> str:
-    name = path.name.lower()
-    return ".nii.gz" if name.endswith(".nii.gz") else path.suffix.lower()
+def _with_geometry(*files: ArrayFile | None) -> list[Path]:
+    """Return the paths of the files that say where they lie in the world."""
+    return [file.path for file in files if file is not None and file.has_geometry]

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from segcal.data.io.base import Writer
+from segcal.data.io.base import Write
 from segcal.files import release_pages
 from segcal.types import Activation, Array
 
@@ -51,28 +51,21 @@ class Crop(NamedTuple):
         return whole
 
 
-class CroppedWriter(Writer):
-    """Writes the slabs of a case at their place in its volume, and `outside` everywhere else.
+def inside_volume(write: Write, crop: Crop, outside: Array) -> Write:
+    """Return a function that writes slabs of a case at their place in its volume; `outside` is written at once.
 
     Args:
-        writer: Writes the volume.
+        write: Writes the volume.
         crop: Position of the case in it.
         outside: A number for a map `[*S]`, or one for each class `[L, 1, ...]`, in the precision of the file.
     """
-
-    def __init__(self, writer: Writer, crop: Crop, outside: Array) -> None:
-        self.writer, self.crop, self.outside = writer, crop, outside
-        rows, plane = crop.box[0], crop.shape[1:]
-        step = max(1, _AT_ONCE // (outside.size * math.prod(plane)))
-        for left in (range(rows.start), range(rows.stop, crop.shape[0])):
-            for start in left[::step]:
-                count = min(step, left.stop - start)
-                writer.write(start, np.full((*outside.shape[:1], count, *plane), outside))
-
-    def write(self, start: int, values: Array) -> None:
-        """Write slices of the first spatial axis of the case."""
-        plane = Crop(self.crop.shape[1:], self.crop.box[1:])
-        self.writer.write(self.crop.box[0].start + start, plane.put_back(values, outside=self.outside))
+    rows, plane = crop.box[0], Crop(crop.shape[1:], crop.box[1:])
+    step = max(1, _AT_ONCE // (outside.size * math.prod(plane.shape)))
+    for left in (range(rows.start), range(rows.stop, crop.shape[0])):
+        for start in left[::step]:
+            count = min(step, left.stop - start)
+            write(start, np.full((*outside.shape[:1], count, *plane.shape), outside))
+    return lambda start, values: write(rows.start + start, plane.put_back(values, outside=outside))
 
 
 def crop_of(probs: Array, activation: Activation = "softmax") -> Crop | None:

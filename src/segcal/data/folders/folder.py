@@ -1,8 +1,9 @@
 """A folder of scores and labels as a sequence of Cases, loaded one at a time.
 
-Layouts are `logits/`, `labels/` and perhaps `images/`, with `segcal.toml` and `splits.json`, or those of nnU-Net and
-TotalSegmentator (`segcal.data.folders.layouts`). Opening looks at names and at the headers of the first case;
-everything else is read when its case is asked for. The case stream checks the values that it reads.
+Layouts are `logits/`, `labels/` and perhaps `images/`, with `segcal.toml` and `splits.json`, or those of BIDS
+(`segcal.data.folders.layouts`), nnU-Net and TotalSegmentator (`segcal.data.folders.nnunet`). Opening looks at names and
+at the headers of the first case; everything else is read when its case is asked for. The case stream checks the values
+that it reads.
 """
 
 from __future__ import annotations
@@ -17,17 +18,20 @@ from typing import overload
 import numpy as np
 from torch import Tensor
 
-from segcal.data.folders import bids, layouts, nnunet
 from segcal.data.folders.case_files import CaseFiles, CaseSpec
 from segcal.data.folders.crop import Crop
 from segcal.data.folders.layouts import (
-    FoundCases,
     existing,
     files_of_cases,
+    find_bids,
+    find_own,
+    is_bids,
+    is_own,
     labels_without_scores,
     place_of,
     with_passes,
 )
+from segcal.data.folders.nnunet import find_nnunet, is_nnunet
 from segcal.data.folders.settings import (
     Classes,
     FolderSettings,
@@ -45,9 +49,8 @@ from segcal.functional.checks import IGNORED, activation_of, ignored_labels
 from segcal.text import warn_caller
 from segcal.types import Activation, Array, Case, IgnoreIndex, InputError
 
-_LAYOUTS = (layouts, bids, nnunet)
-"""The first that matches a folder reads it."""
-
+_LAYOUTS = ((is_own, find_own), (is_bids, find_bids), (is_nnunet, find_nnunet))
+"""The first that matches a folder finds its cases."""
 
 _TAKEN = {MARKER, "result"}
 """Names of other files where the maps of a case are written."""
@@ -199,8 +202,8 @@ def open_folder(
     settings = read_settings(root / "segcal.toml").overridden(
         ignore_index=ignore_index, background=background, scores=scores, activation=activation
     )
-    layout = next((layout for layout in _LAYOUTS if layout.matches(root)), layouts)
-    found = layout.find(root, None if labels is None else existing(place_of(labels), "labels"), settings)
+    find = next((find for matches, find in _LAYOUTS if matches(root)), find_own)
+    found = find(root, None if labels is None else existing(place_of(labels), "labels"), settings)
     if require_labels and not found.label_folder.is_dir():
         raise InputError(
             f"the true labels of '{root}' are needed, got none in '{found.label_folder}'; give their folder with "
@@ -212,7 +215,7 @@ def open_folder(
         warn_caller(f"'{root}': {remark}")
     files = with_passes(files, [place_of(folder) for folder in passes], root)
     splits = read_splits(root / "splits.json", tuple(files)) or found.splits
-    classes = _declared_classes(settings, found, num_classes, root)
+    classes = _declared_classes(settings, found.declared, num_classes, root)
     first = _with_channels(_first(files, splits, split), classes)
     space = first.space(classes.count)
     count = classes.count or first.num_classes(space)
@@ -222,20 +225,12 @@ def open_folder(
         space = first.space(count)
     outside = (IGNORED,) if first.archived else ()  # labels outside of nnU-Net's crop become -1
     ignored = tuple(dict.fromkeys((*classes.ignored_in_cases, *outside)))
-    label_count = classes.label_count(count)
-    chosen = settings.background
+    label_count = count if classes.activation == "softmax" else 2
     folder = Folder(
         path=root,
         num_classes=count,
         ignore_index=ignored or None,
-        background=check_background(
-            _named_background(classes.names, classes.activation)
-            if chosen is None
-            else None
-            if chosen == _NO_BACKGROUND
-            else chosen,
-            label_count,
-        ),
+        background=check_background(_background(settings.background, classes), label_count),
         class_names=classes.names if len(classes.names or ()) in (count, max(count, label_count)) else None,
         spatial_dims=_checked_dims(space, first),
         image_channels=first.image_channels(space),
@@ -258,8 +253,8 @@ def write_scores(folder_out: str | Path, case_name: str, array: Array | Tensor, 
     values, files = to_array(array), like.find(case_name)
     refuse_foreign_file(path := files.score_file(Path(folder_out)))
     crop = _crop_of(like, case_name, values.shape[1:])
-    with files.create_scores(path.parent, values.shape, values.dtype.str, crop) as writer:
-        writer.write(0, values)
+    with files.create_scores(path.parent, values.shape, values.dtype.str, crop) as write:
+        write(0, values)
     return path
 
 
@@ -273,8 +268,8 @@ def write_map(folder_out: str | Path, case_name: str, array: Array | Tensor, lik
     values, files = to_array(array), like.find(case_name)
     refuse_foreign_file(path := files.map_file(Path(folder_out)))
     crop, outside = _crop_of(like, case_name, values.shape), np.nan if values.dtype.kind == "f" else 0
-    with files.create_map(path.parent, values.shape, values.dtype.str, crop, outside=outside) as writer:
-        writer.write(0, values)
+    with files.create_map(path.parent, values.shape, values.dtype.str, crop, outside=outside) as write:
+        write(0, values)
     return path
 
 
@@ -293,11 +288,13 @@ def _first(files: dict[str, CaseFiles], splits: Splits, split: str | None) -> Ca
     return files[next((name for name in names if files[name].labels), names[0])]
 
 
-def _declared_classes(settings: FolderSettings, found: FoundCases, num_classes: int | None, root: Path) -> Classes:
-    """Join what is declared; settings override what the layout found."""
-    channels = settings.channels or (found.channels if settings.classes is None else None)
+def _declared_classes(
+    settings: FolderSettings, declared: FolderSettings, num_classes: int | None, root: Path
+) -> Classes:
+    """Join what the settings and the layout of a folder declare; the settings count first."""
+    channels = settings.channels or (declared.channels if settings.classes is None else None)
     activation = activation_of(settings.activation or ("sigmoid" if channels else None), 2)
-    ignored = ignored_labels(found.ignore_index if settings.ignore_index is None else settings.ignore_index)
+    ignored = ignored_labels(declared.ignore_index if settings.ignore_index is None else settings.ignore_index)
     if activation == "softmax":
         if settings.channels is not None:
             raise InputError(
@@ -305,11 +302,9 @@ def _declared_classes(settings: FolderSettings, found: FoundCases, num_classes: 
                 "remove one of them"
             )
         count = _class_count(num_classes, settings.classes, root)
-        return Classes(activation, count, settings.classes or found.classes, ignored)
-    if channels is None:
-        return Classes(activation, _class_count(num_classes, None, root), settings.classes, ignored)
-    names = tuple(channels)
-    return Classes(activation, _class_count(num_classes, names, root), names, ignored, channels)
+        return Classes(activation, count, settings.classes or declared.classes, ignored)
+    names = tuple(channels) if channels else None  # otherwise two names may be both classes of a single channel
+    return Classes(activation, _class_count(num_classes, names, root), names or settings.classes, ignored, channels)
 
 
 def _class_count(num_classes: int | None, classes: tuple[str, ...] | None, root: Path) -> int | None:
@@ -335,12 +330,15 @@ def _checked_dims(space: tuple[int, ...], first: CaseFiles) -> int:
         channels = 'set activation = "sigmoid" (--activation sigmoid) if they are masks of channels that overlap'
         remedy = channels if first.labels and len(space) == 4 else "correct it"
         raise InputError(
-            f"{what} must have shape [H, W] or [D, H, W], got {space} in '{first.labels or first.scores}'; {remedy}"
+            f"{what} must have shape [H, W] or [D, H, W], got {space} in '{(first.labels or first.scores).path}'; "
+            f"{remedy}"
         )
     return len(space)
 
 
-def _named_background(names: Sequence[str] | None, activation: Activation) -> int | None:
-    """Return the class that is called "background", as in nnU-Net's dataset.json; None if there is none."""
-    lower = [name.lower() for name in names or ()]
-    return lower.index("background") if activation == "softmax" and "background" in lower else None
+def _background(chosen: int | None, classes: Classes) -> int | None:
+    """Return the class that is chosen, or called "background", as in nnU-Net's dataset.json; None if there is none."""
+    if chosen is not None:
+        return None if chosen == _NO_BACKGROUND else chosen
+    lower = [name.lower() for name in classes.names or ()]
+    return lower.index("background") if classes.activation == "softmax" and "background" in lower else None

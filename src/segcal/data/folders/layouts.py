@@ -1,8 +1,7 @@
-"""segcal's own layout (`logits/NAME`, `labels/NAME`, perhaps `images/NAME`), and the parts that all layouts share.
+"""Layouts of folders: segcal's own (`logits/NAME`, `labels/NAME`, perhaps `images/NAME`), BIDS, and their shared parts.
 
-A layout is a module with two functions: `matches(root)` tells whether a folder has the layout, and
-`find(root, labels, settings)` returns the places of the files; `labels` is a folder of labels other than the usual one.
-`segcal.data.folders.folder` lists the layouts.
+A layout is two functions: one tells whether a folder has the layout, and `find(root, labels, settings)` returns the
+places of the files; `labels` is a folder of labels other than the usual one. `segcal.data.folders.folder` lists them.
 
 Files of different kinds have the same name, or names of the Brain Imaging Data Structure (BIDS) with the same entities:
 `sub-01_ses-1_probseg.nii.gz` and `sub-01_ses-1_desc-manual_dseg.nii.gz`. Folders `sub-*/` are searched to any depth.
@@ -19,8 +18,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from segcal.data.folders.case_files import CaseFiles
-from segcal.data.folders.settings import Channels, FolderSettings, Scores, Splits
-from segcal.data.io.formats import IMAGES, LABELS, SCORES, extension_of, format_of
+from segcal.data.folders.settings import FolderSettings, Splits
+from segcal.data.io.formats import IMAGES, LABELS, SCORES, extension_of, file_at
 from segcal.files import local_path, url_of
 from segcal.text import counted, is_utf8
 from segcal.types import InputError
@@ -44,12 +43,9 @@ class FoundCases:
         scores: The score file of each case.
         label_folder: The folder of the true labels.
         labels: Its label files by name.
-        kind: What the score files hold unless the settings say otherwise.
+        declared: What the folder says of itself; `segcal.toml` overrides it.
         predictions: The network's own segmentation of each case, if the scores are archives of nnU-Net.
-        classes: The names of the classes, if the folder says them.
-        ignore_index: Labels that the folder declares as ignored.
         splits: Splits that follow from the folder itself.
-        channels: The labels of each sigmoid channel, if the folder declares such channels.
         descriptions: The files that say all this, if there are any; outputs get copies, so that they are read alike.
         remarks: Files and folders that were expected and are not there, one sentence each.
     """
@@ -57,22 +53,19 @@ class FoundCases:
     scores: Mapping[str, Path]
     label_folder: Path
     labels: Mapping[str, list[Path]]
-    kind: Scores
+    declared: FolderSettings
     predictions: Mapping[str, Path | None] | None = None
-    classes: tuple[str, ...] | None = None
-    ignore_index: tuple[int, ...] = ()
     splits: Splits = field(default_factory=dict)
-    channels: Channels | None = None
     descriptions: tuple[Path, ...] = ()
     remarks: tuple[str, ...] = ()
 
 
-def matches(root: Path) -> bool:
+def is_own(root: Path) -> bool:
     """Return whether there is a folder of scores."""
     return (root / "logits").is_dir()
 
 
-def find(root: Path, labels: Path | None, settings: FolderSettings) -> FoundCases:
+def find_own(root: Path, labels: Path | None, settings: FolderSettings) -> FoundCases:
     """Return each score file of `logits/`, and the labels."""
     folder, label_folder = root / "logits", labels or root / "labels"
     scores = by_name(folder, SCORES)
@@ -83,7 +76,26 @@ def find(root: Path, labels: Path | None, settings: FolderSettings) -> FoundCase
             f"{_unreadable(folder, '', 'score') or 'is it the right folder?'}"
         )
     one = {name: only(name, scores, "score", folder, SCORES) for name in scores}
-    return FoundCases(one, label_folder, by_name(label_folder, LABELS), "logits")
+    return FoundCases(one, label_folder, by_name(label_folder, LABELS), FolderSettings(scores="logits"))
+
+
+def is_bids(root: Path) -> bool:
+    """Return whether there are folders of subjects with probabilities, `sub-*/**/*_probseg.*`."""
+    return any(root.glob("sub-*")) and bool(_with_suffix(by_name(root, SCORES), "probseg"))
+
+
+def find_bids(root: Path, labels: Path | None, settings: FolderSettings) -> FoundCases:
+    """Return each file of probabilities, all classes in one, and the segmentations `*_dseg.*` of the same entities."""
+    scores = _with_suffix(by_name(root, SCORES), "probseg")
+    label_folder = labels or root
+    found = by_name(label_folder, LABELS)
+    segmentations = _with_suffix(found, "dseg") or {name: paths for name, paths in found.items() if name not in scores}
+    one = {name: only(name, scores, "score", root, SCORES) for name in scores}
+    return FoundCases(one, label_folder, segmentations, FolderSettings(scores="probabilities"))
+
+
+def _with_suffix(found: Mapping[str, list[Path]], suffix: str) -> dict[str, list[Path]]:
+    return {name: paths for name, paths in found.items() if name.rpartition("_")[2] == suffix}
 
 
 def files_of_cases(
@@ -91,23 +103,25 @@ def files_of_cases(
 ) -> dict[str, CaseFiles]:
     """Return the files of each case: scores, labels of the same name, and an image for all cases or for none."""
     settings.check_names(found.scores)
-    images = by_name(root / "images", IMAGES)
-    return {
-        name: CaseFiles(
+    images, files = by_name(root / "images", IMAGES), dict[str, CaseFiles]()
+    for name in sorted(found.scores):
+        labelled = require_labels or files_of(name, found.labels)
+        truth = only(name, found.labels, "label", found.label_folder, LABELS, found.scores) if labelled else None
+        image = only(name, images, "image", root / "images", IMAGES, found.scores) if images else None
+        prediction = found.predictions[name] if found.predictions else None
+        beside = [None if path is None else file_at(path) for path in (truth, image, prediction)]
+        files[name] = CaseFiles(
             name=name,
-            scores=found.scores[name],
-            labels=only(name, found.labels, "label", found.label_folder, LABELS, found.scores)
-            if require_labels or files_of(name, found.labels)
-            else None,
-            image=only(name, images, "image", root / "images", IMAGES, found.scores) if images else None,
-            kind=settings.scores or found.kind,
+            scores=file_at(found.scores[name]),
+            labels=beside[0],
+            image=beside[1],
+            prediction=beside[2],
+            kind=settings.scores or found.declared.scores or "logits",
             group=next(iter(bids_entities(name)), None) if settings.group is None else settings.group_of(name),
             spacing=settings.spacing_of(name),
-            prediction=None if found.predictions is None else found.predictions[name],
             archived=found.predictions is not None,
         )
-        for name in sorted(found.scores)
-    }
+    return files
 
 
 def with_passes(files: Mapping[str, CaseFiles], folders: Sequence[Path], root: Path) -> dict[str, CaseFiles]:
@@ -124,14 +138,16 @@ def with_passes(files: Mapping[str, CaseFiles], folders: Sequence[Path], root: P
     places = [place / "logits" if (place / "logits").is_dir() else place for place in places]
     found = [(place, by_name(place, ends)) for place in places]
     return {
-        name: replace(own, passes=tuple(only(name, paths, "score", place, ends, files) for place, paths in found))
+        name: replace(
+            own, passes=tuple(file_at(only(name, paths, "score", place, ends, files)) for place, paths in found)
+        )
         for name, own in files.items()
     }
 
 
 def labels_without_scores(files: Mapping[str, CaseFiles], found: FoundCases) -> tuple[str, ...]:
     """Return a remark on label files of a folder that belong to no case."""
-    used = {case.labels for case in files.values()}
+    used = {case.labels.path for case in files.values() if case.labels is not None}
     unused = [name for name, paths in found.labels.items() if used.isdisjoint(paths)]
     return (f"{some_of(unused, 'label file')} in '{found.label_folder}' without scores: left out",) if unused else ()
 
@@ -172,23 +188,16 @@ def place_of(path: str | Path) -> Path:
 
 def existing(path: Path, what: str) -> Path:
     """Return `path`; raise unless it is a folder."""
-    if not _is_dir(path):
-        got = "a file" if path.exists() else "nothing"
-        raise InputError(f"the {what} folder '{path}' must exist, got {got} there; give the right {what} folder")
-    return path
-
-
-def _is_dir(path: Path) -> bool:
-    """Return whether a path is a folder; stores raise errors of their own if they cannot be reached."""
     try:
-        return path.is_dir()
-    except OSError:
-        raise
-    except Exception as error:
-        if not hasattr(path, "fs"):
+        if path.is_dir():
+            return path
+    except Exception as error:  # stores raise errors of their own if they cannot be reached
+        if isinstance(error, OSError) or not hasattr(path, "fs"):
             raise
         reason = _first_line(error) or type(error).__name__
         raise InputError(f"'{path}' cannot be read ({reason}); check the URL, the connection and your keys") from error
+    got = "a file" if path.exists() else "nothing"
+    raise InputError(f"the {what} folder '{path}' must exist, got {got} there; give the right {what} folder")
 
 
 def _first_line(error: Exception) -> str:
@@ -200,7 +209,7 @@ def by_name(folder: Path, extensions: Sequence[str]) -> dict[str, list[Path]]:
     found: dict[str, list[Path]] = {}
     for path in _files(folder) if folder.is_dir() else ():
         extension = extension_of(path, extensions)
-        if extension and path.is_dir() == format_of(path).is_folder and not path.name.startswith("."):
+        if extension and path.is_dir() == file_at(path).is_folder and not path.name.startswith("."):
             if not is_utf8(path.name):
                 raise InputError(f"names of files must be UTF-8, got '{path}'; rename it")
             found.setdefault(path.name[: -len(extension)], []).append(path)

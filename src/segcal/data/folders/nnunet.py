@@ -14,14 +14,13 @@ for each; their probabilities do not sum to 1. The pickles beside the archives a
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from segcal.data.folders.layouts import FoundCases, by_name, some_of
-from segcal.data.folders.settings import Channels, FolderSettings, Splits
-from segcal.data.io.formats import LABELS
-from segcal.data.io.nifti import is_nifti
+from segcal.data.folders.settings import FolderSettings, Splits
+from segcal.data.io.formats import LABELS, file_at
 from segcal.files import read_json
 from segcal.types import InputError
 
@@ -31,69 +30,65 @@ _FOLDS = 5  # of nnU-Net's cross-validation, unless a file says otherwise
 _MARKS = ("dataset.json", "plans.json", "predict_from_raw_data_args.json")
 
 
-def matches(root: Path) -> bool:
+def is_nnunet(root: Path) -> bool:
     """Return whether there are archives, or folds with archives."""
     return bool(by_name(root, _ARCHIVES) or _folds(root))
 
 
-def find(root: Path, labels: Path | None, settings: FolderSettings) -> FoundCases:
+def find_nnunet(root: Path, labels: Path | None, settings: FolderSettings) -> FoundCases:
     """Return the archives `NAME.npz` of a prediction folder, or those of all folds of a trained model.
 
     A segmentation beside an archive is the network's own, and serves for its geometry only.
     """
     folds = _folds(root)
-    splits = _checked_folds(root, folds, labels) if folds else {}
     truth = labels or (None if folds else _inside(root)) or _truth(_model(root)) or root / "labels"
-    places = list(folds.values()) if folds else [root]
-    for place in places:
-        if truth.resolve() == place.resolve():
-            raise InputError(
-                f"labels must be the folder of the true labels, got '{truth}', where nnU-Net wrote its own "
-                "predictions; give the one that holds the truth"
-            )
-    archives = {name: (place, path) for place in places for name, (path,) in by_name(place, _ARCHIVES).items()}
-    named = settings.geometry_folder(root)
-    beside = {place: by_name(place, LABELS) for place in ([named] if named else places)}
-    classes, ignored, channels = _read_dataset(_dataset_json(root))
+    places = list(folds.values()) or [root]
+    if truth.resolve() in [place.resolve() for place in places]:
+        raise InputError(
+            f"labels must be the folder of the true labels, got '{truth}', where nnU-Net wrote its own "
+            "predictions; give the one that holds the truth"
+        )
+    archives = {place: {name: path for name, (path,) in by_name(place, _ARCHIVES).items()} for place in places}
+    splits = {fold: tuple(archives[place]) for fold, place in folds.items()}
+    declared = _splits_final(root, labels) if folds else None
+    content = None if declared is None else read_json(declared)
+    _check_folds(folds, splits, content, declared)
+    named, written = settings.geometry_folder(root), {place: by_name(place, LABELS) for place in places}
+    beside = dict.fromkeys(places, by_name(named, LABELS)) if named else written
+    scores = {name: path for found in archives.values() for name, path in found.items()}
     marks = [place / name for place in (root, _model(root)) for name in _MARKS]
     kept = {path.name: path for path in reversed(marks) if path.is_file()}
     return FoundCases(
-        scores={name: path for name, (_, path) in archives.items()},
+        scores=scores,
         label_folder=truth,
         labels=by_name(truth, LABELS),
-        kind="probabilities",
-        predictions={name: _prediction(beside[named or place].get(name, [])) for name, (place, _) in archives.items()},
-        classes=classes,
-        ignore_index=ignored,
+        declared=_read_dataset(kept.get("dataset.json")),
+        predictions={
+            name: _prediction(beside[place].get(name, [])) for place, found in archives.items() for name in found
+        },
         splits=splits,
-        channels=channels,
         descriptions=tuple(kept.values()),
-        remarks=(*_missing_folds(root, folds, labels), *_missing_archives(archives, places)),
+        remarks=tuple(_missing(folds, content, scores, written.values())),
     )
 
 
-def _missing_folds(root: Path, folds: Mapping[str, Path], labels: Path | None) -> tuple[str, ...]:
-    """Return a remark on folds of a trained model whose validation cases have no probabilities."""
-    declared = _splits_final(root, labels) if folds else None
-    content = read_json(declared) if declared is not None else None
+def _missing(
+    folds: Mapping[str, Path], content: Any, known: Collection[str], written: Iterable[dict[str, list[Path]]]
+) -> Iterator[str]:
+    """Yield remarks on folds of a trained model, and on predictions, that have no probabilities."""
     count = len(content) if isinstance(content, list) else _FOLDS
-    missing = [fold for k in range(count) if (fold := f"fold_{k}") not in folds] if folds else []
-    remedy = "left out; write them with 'nnUNetv2_train ... --val --npz'"
-    return (f"{some_of(missing, 'fold')} without probabilities of validation cases: {remedy}",) if missing else ()
-
-
-def _missing_archives(known: Collection[str], places: Sequence[Path]) -> tuple[str, ...]:
-    """Return a remark on predictions without probabilities."""
-    names = [name for place in places for name, paths in by_name(place, LABELS).items() if _prediction(paths)]
-    bare = [name for name in names if name not in known]
-    remedy = "left out; predict again with --save_probabilities (training: --npz)"
-    return (f"{some_of(bare, 'prediction')} without .npz: {remedy}",) if bare else ()
+    if folds and (missing := [fold for k in range(count) if (fold := f"fold_{k}") not in folds]):
+        remedy = "left out; write them with 'nnUNetv2_train ... --val --npz'"
+        yield f"{some_of(missing, 'fold')} without probabilities of validation cases: {remedy}"
+    if bare := [name for found in written for name, paths in found.items() if _prediction(paths) and name not in known]:
+        remedy = "left out; predict again with --save_probabilities (training: --npz)"
+        yield f"{some_of(bare, 'prediction')} without .npz: {remedy}"
 
 
 def _prediction(paths: list[Path]) -> Path | None:
     """Return the network's own segmentation among files of one name, preferably one that has a geometry."""
     maps = [path for path in paths if not path.name.lower().endswith(_ARCHIVES)]
-    return next((path for path in maps if is_nifti(path)), maps[0] if maps else None)
+    return next((path for path in maps if file_at(path).has_geometry), maps[0] if maps else None)
 
 
 def _folds(root: Path) -> dict[str, Path]:
@@ -102,14 +97,13 @@ def _folds(root: Path) -> dict[str, Path]:
     return {name: path for name, path in found.items() if by_name(path, _ARCHIVES)}
 
 
-def _checked_folds(root: Path, folds: dict[str, Path], labels: Path | None) -> Splits:
-    """Return the cases of each fold as a split; raise where one was predicted by a fold that trained on it."""
+def _check_folds(folds: Mapping[str, Path], splits: Splits, content: Any, declared: Path | None) -> None:
+    """Raise where a case was predicted by two folds, or by one that trained on it as `splits_final.json` declares."""
     if "fold_all" in folds:
         raise InputError(
             f"'{folds['fold_all']}' must hold predictions of cases that were not trained on, but fold_all trains on "
             "every case; use the folds of a cross-validation, or predictions of other images"
         )
-    splits = {name: tuple(by_name(path, _ARCHIVES)) for name, path in folds.items()}
     owner: dict[str, str] = {}
     for fold, names in splits.items():
         for name in names:
@@ -119,21 +113,16 @@ def _checked_folds(root: Path, folds: dict[str, Path], labels: Path | None) -> S
                     f"'{folds[fold]}'; remove one of them"
                 )
             owner[name] = fold
-    declared = _splits_final(root, labels)
-    if declared is None:
-        return splits
-    content = read_json(declared)
-    for fold, names in splits.items():
+    for fold, names in splits.items() if declared is not None else ():
         trained = _training_cases(content, fold, declared)
         if leaked := [name for name in names if name in trained]:
             raise InputError(
                 f"'{folds[fold]}' must hold cases that {fold} did not train on, got '{leaked[0]}', which '{declared}' "
                 "lists under its training cases; run its validation again, or remove the case"
             )
-    return splits
 
 
-def _training_cases(content: Any, fold: str, path: Path) -> set[str]:
+def _training_cases(content: Any, fold: str, path: Path | None) -> set[str]:
     try:
         return set(content[int(fold.removeprefix("fold_"))]["train"])
     except (ValueError, IndexError, KeyError, TypeError) as error:
@@ -168,21 +157,17 @@ def _bases() -> list[Path]:
     return [Path(value) for name in ("nnUNet_preprocessed", "nnUNet_raw") if (value := os.environ.get(name))]
 
 
-def _dataset_json(root: Path) -> Path | None:
-    return next((path for place in (root, _model(root)) if (path := place / "dataset.json").is_file()), None)
-
-
 def _model(root: Path) -> Path:
     """Return the folder of the trained model that `fold_*/validation` belongs to; any other folder as it is."""
     return root.resolve().parent.parent if root.resolve().name == "validation" else root
 
 
-def _read_dataset(path: Path | None) -> tuple[tuple[str, ...] | None, tuple[int, ...], Channels | None]:
+def _read_dataset(path: Path | None) -> FolderSettings:
     """Return the names of the classes, the ignored label, and the regions (sigmoid channels) of `dataset.json`."""
     content = read_json(path) if path is not None else {}
     labels = (content.get("labels") or {}) if isinstance(content, dict) else content
     if labels == {}:
-        return None, (), None
+        return FolderSettings(scores="probabilities")
     if not isinstance(labels, dict):
         raise InputError(f"'{path}' must declare its labels by name, got {labels!r}; restore the file")
     try:
@@ -197,11 +182,12 @@ def _read_dataset(path: Path | None) -> tuple[tuple[str, ...] | None, tuple[int,
     if any(isinstance(own, tuple) and len(own) > 1 for own in numbers.values()):  # nnU-Net's own condition
         # channels are in the order of the file, without background; regions_class_order only says how to paint them
         channels = {name: own for name, own in numbers.items() if name != "ignore" and own not in (0, (0,))}
-        return None, ignored, channels
+        return FolderSettings(channels=channels, ignore_index=ignored, scores="probabilities")
     classes = sorted((own if isinstance(own, int) else own[0], name) for name, own in numbers.items())
     named = [(number, name) for number, name in classes if name != "ignore"]
     consecutive = [number for number, _ in named] == list(range(len(named)))
-    return tuple(name for _, name in named) if consecutive else None, ignored, None
+    names = tuple(name for _, name in named) if consecutive else None
+    return FolderSettings(classes=names, ignore_index=ignored, scores="probabilities")
 
 
 def _label_or_labels(value: Any) -> int | tuple[int, ...]:

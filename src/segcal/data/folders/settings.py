@@ -106,10 +106,6 @@ class Classes:
         """Labels that are ignored in the cases: -1 in masks that are made from a label map."""
         return self.ignored if self.members is None or not self.ignored else (IGNORED,)
 
-    def label_count(self, count: int) -> int:
-        """Return the number of values that labels can have, and of names that a single channel can have."""
-        return count if self.activation == "softmax" else 2
-
     def masks_of(self, labels: Array) -> Array:
         """Return labels as stored, or the masks of a label map."""
         return labels if self.members is None else channel_labels(labels, list(self.members.values()), self.ignored)
@@ -151,10 +147,10 @@ def read_settings(path: Path) -> FolderSettings:
 def write_settings(path: Path, settings: FolderSettings) -> None:
     """Write what is not None as `segcal.toml`."""
     given = {key: value for key in _REQUIRED if (value := getattr(settings, key)) is not None}
-    lines = [_entry(key, value) for key, value in given.items() if not isinstance(value, dict)]
+    lines = [f"{key} = {_toml(value)}" for key, value in given.items() if not isinstance(value, dict)]
     for key, table in given.items():
         if isinstance(table, dict):
-            lines += ["", f"[{key}]", *(_entry(_toml(name), value) for name, value in table.items())]
+            lines += ["", f"[{key}]", *(f"{_toml(name)} = {_toml(value)}" for name, value in table.items())]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
@@ -197,10 +193,6 @@ def check_scores(scores: object) -> None:
     """Raise unless `scores` is one of the two kinds."""
     if problem(scores, _SCORES):
         raise InputError(f"scores must be {_SCORES.words}, got {scores!r}; choose one of them")
-
-
-def _entry(key: str, value: object) -> str:
-    return f"{key} = {_toml(value)}"
 
 
 def _toml(value: object) -> str:

@@ -18,9 +18,6 @@ from segcal.functional.arrays import to_array, to_tensor
 from segcal.functional.checks import activation_of, check_labels, check_logits, check_same_space, ignored_labels
 from segcal.types import Activation, Array, Case, IgnoreIndex, InputError
 
-_Entry = tuple[str, str | None, Spacing | None]
-"""Name, group and spacing of a case, which a folder records besides its arrays."""
-
 
 def write_folder(
     path: str | Path,
@@ -56,10 +53,25 @@ def write_folder(
             scores="logits",
             activation="sigmoid" if sigmoid else None,
         )
-        written = {
-            split: [_write_case(folder, case, spec, ignored) for case in cases] for split, cases in splits.items()
+        names, groups, spacings = dict[str, list[str]](), dict[str, str](), dict[str, Spacing]()
+        for split, cases in splits.items():
+            names[split] = []
+            for case in cases:
+                _write_case(folder, case, spec, ignored)
+                names[split].append(case.name)
+                if case.group is not None:
+                    groups[case.name] = case.group
+                if case.spacing is not None:
+                    spacings[case.name] = tuple(map(float, case.spacing))
+        write_settings(folder / "segcal.toml", replace(settings, group=groups or None, spacing=spacings or None))
+        write_json(folder / "splits.json", names)
+        data = {
+            "cases": sum(map(len, names.values())),
+            "num_classes": spec.num_classes,
+            "spatial_dims": spec.spatial_dims,
+            "image_channels": spec.image_channels,
         }
-        _write_remarks(folder, written, settings, spec)
+        write_json(folder / MARKER, {"format": 1, "data": data})
 
 
 def _spec_of_first(splits: Mapping[str, Sequence[Case]], activation: Activation | None) -> CaseSpec:
@@ -86,13 +98,14 @@ def _checked_names(class_names: Sequence[str] | None, num_classes: int) -> tuple
     return None if class_names is None else tuple(class_names)
 
 
-def _write_case(folder: Path, case: Case, spec: CaseSpec, ignored: tuple[int, ...] | None) -> _Entry:
+def _write_case(folder: Path, case: Case, spec: CaseSpec, ignored: tuple[int, ...] | None) -> None:
     """Write the arrays of a case, checked as a reader would check them."""
-    name = _checked_name(case.name, folder)
+    name, spacing = _checked_name(case.name, folder), case.spacing
     logits = plain(to_array(case.logits), Path(name))
     labels = None if case.labels is None else whole_numbers(plain(to_array(case.labels), Path(name)), Path(name))
     image = None if case.image is None else plain(to_array(case.image), Path(name))
-    spacing = _checked_spacing(case)
+    if spacing is not None and not all(0 < length < math.inf for length in spacing):
+        raise InputError(f"spacing must be lengths above 0, got {spacing} of case '{name}'; correct it")
     if (image is None) != (spec.image_channels == 0):
         raise InputError(f"all cases must have an image or none, got both with case '{name}'; add or remove images")
     spec.check(logits, labels, image, spacing, of=f"case '{name}'")
@@ -105,7 +118,6 @@ def _write_case(folder: Path, case: Case, spec: CaseSpec, ignored: tuple[int, ..
         _save(folder / "labels" / f"{name}{'.png' if fits_png else '.npy'}", labels)
     if image is not None:
         _save(folder / "images" / f"{name}.npy", image)
-    return name, case.group, spacing
 
 
 def _check_values(
@@ -136,34 +148,9 @@ def _checked_name(name: str, folder: Path) -> str:
     return name
 
 
-def _checked_spacing(case: Case) -> Spacing | None:
-    if case.spacing is None:
-        return None
-    spacing = tuple(float(length) for length in case.spacing)
-    if not all(0 < length < math.inf for length in spacing):
-        raise InputError(f"spacing must be lengths above 0, got {spacing} of case '{case.name}'; correct it")
-    return spacing
-
-
 def _save(path: Path, array: Array) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".png":
         Image.fromarray(array.astype(np.uint8)).save(path)
     else:
         np.save(path, array)
-
-
-def _write_remarks(folder: Path, written: dict[str, list[_Entry]], settings: FolderSettings, spec: CaseSpec) -> None:
-    """Write `segcal.toml`, `splits.json` and the marker of folders that segcal wrote."""
-    entries = [entry for split in written.values() for entry in split]
-    groups = {name: group for name, group, _ in entries if group is not None}
-    spacings = {name: spacing for name, _, spacing in entries if spacing is not None}
-    write_settings(folder / "segcal.toml", replace(settings, group=groups or None, spacing=spacings or None))
-    write_json(folder / "splits.json", {split: [name for name, _, _ in part] for split, part in written.items()})
-    data = {
-        "cases": len(entries),
-        "num_classes": spec.num_classes,
-        "spatial_dims": spec.spatial_dims,
-        "image_channels": spec.image_channels,
-    }
-    write_json(folder / MARKER, {"format": 1, "data": data})

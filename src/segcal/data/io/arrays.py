@@ -15,16 +15,17 @@ import numpy as np
 
 from segcal.data.io.base import (
     PIECE,
-    Format,
+    ArrayFile,
     Key,
     Shape,
     Stored,
-    Writer,
+    Write,
     array_in,
     declared_bytes,
     decompressed,
     plain,
     readable,
+    slab_writer,
 )
 from segcal.types import Array, InputError
 
@@ -34,79 +35,71 @@ _RIVAL = {"logits": "probabilities", "probabilities": "logits"}
 _LEVEL = 1  # of compression: higher ones take several times as long and save a few percent of scores
 
 
-class Npy(Format):
+class Npy(ArrayFile):
     """One array without a name, which stays on disk until it is needed."""
 
     extensions = {"scores": (".npy",), "labels": (".npy",), "image": (".npy",)}  # noqa: RUF012
 
-    def shape(self, path: Path, key: Key, space: Shape | None = None, *, num_classes: int | None = None) -> Shape:
+    def shape(self, key: Key, space: Shape | None = None, num_classes: int | None = None) -> Shape:
         """Return the shape, from the header."""
-        with readable(path), path.open("rb") as file:
-            return read_header(file)[0]
+        with readable(self.path), self.path.open("rb") as file:
+            return _read_header(file)[0]
 
-    def read(self, path: Path, key: Key, space: Shape | None = None) -> Stored:
-        """Return the array, memory-mapped, in its own precision and range."""
-        return Stored(read_npy(path))
+    def read(self, key: Key, space: Shape | None = None) -> Stored:
+        """Return the array, memory-mapped, in its own precision and range, so that only what is looked at is read."""
+        with readable(self.path), np.errstate(over="ignore"):  # of a size that a damaged header declares
+            with self.path.open("rb") as file:
+                if file.read(len(_MAGIC)) != _MAGIC:
+                    np.load(self.path, allow_pickle=False).close()  # raises what numpy says about a pickle, say
+                    raise InputError(f"'{self.path}' must be a .npy file, got a .npz archive; rename it")
+                file.seek(0)
+                shape, order, dtype = _read_header(file)
+                offset = file.tell()
+            if dtype.hasobject:
+                raise ValueError("it has Python objects")
+            return Stored(plain(np.memmap(self.path, dtype, "r", offset, shape, order), self.path))
 
     @contextmanager
-    def create(self, path: Path, key: Key, shape: Shape, dtype: str, *, like: Path | None) -> Iterator[Writer]:
+    def create(self, key: Key, shape: Shape, dtype: str, *, like: Path | None) -> Iterator[Write]:
         """Write the header, then the slabs where they belong."""
-        with path.open("w+b") as file:
-            write_header(file, shape, dtype)
-            yield Writer(file, file.tell(), shape, dtype, classes=key != "labels")
+        with self.path.open("w+b") as file:
+            _write_header(file, shape, dtype)
+            yield slab_writer(file, file.tell(), shape, dtype, classes=key != "labels")
 
 
-class Npz(Format):
+class Npz(ArrayFile):
     """The array called `logits`, `probabilities` or `labels`, or the only one."""
 
     extensions = {"scores": (".npz",), "labels": (".npz",)}  # noqa: RUF012
 
-    def shape(self, path: Path, key: Key, space: Shape | None = None, *, num_classes: int | None = None) -> Shape:
+    def shape(self, key: Key, space: Shape | None = None, num_classes: int | None = None) -> Shape:
         """Return the shape, from the header; the rest is not decompressed."""
-        return _without_z(_shape(path, key), key, space)
+        with _member(self.path, key) as file:
+            return _without_z(_read_header(file)[0], key, space)
 
-    def read(self, path: Path, key: Key, space: Shape | None = None) -> Stored:
+    def read(self, key: Key, space: Shape | None = None) -> Stored:
         """Return the array, decompressed once."""
-        array = read_array(path, key)
+        array = read_array(self.path, key)
         return Stored(array.reshape(_without_z(array.shape, key, space)))
 
     @contextmanager
-    def create(self, path: Path, key: Key, shape: Shape, dtype: str, *, like: Path | None) -> Iterator[Writer]:
+    def create(self, key: Key, shape: Shape, dtype: str, *, like: Path | None) -> Iterator[Write]:
         """Write the slabs to a temporary file, which is then compressed: the archive has all of a class together."""
-        stored = _shape(like, key) if like is not None else shape
+        stored = Npz(like).shape(key) if like is not None else shape
         flat = key != "labels" and len(stored) == len(shape) + 1 and stored[1] == 1
-        with tempfile.TemporaryFile(dir=path.parent) as raw:
-            yield Writer(raw, 0, shape, dtype, classes=key != "labels")
+        with tempfile.TemporaryFile(dir=self.path.parent) as raw:
+            yield slab_writer(raw, 0, shape, dtype, classes=key != "labels")
             with (
-                zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=_LEVEL) as archive,
+                zipfile.ZipFile(self.path, "w", zipfile.ZIP_DEFLATED, compresslevel=_LEVEL) as archive,
                 archive.open(f"{key}.npy", "w", force_zip64=True) as member,
             ):
-                write_header(member, (shape[0], 1, *shape[1:]) if flat else shape, dtype)
+                _write_header(member, (shape[0], 1, *shape[1:]) if flat else shape, dtype)
                 raw.seek(0)
                 shutil.copyfileobj(raw, member, PIECE)
 
 
-FORMATS = (Npy(), Npz())
-
-
-def read_npy(path: Path) -> Array:
-    """Return the array in `path`, memory-mapped, so that only what is looked at is read."""
-    with readable(path), np.errstate(over="ignore"):  # of a size that a damaged header declares
-        with path.open("rb") as file:
-            if file.read(len(_MAGIC)) != _MAGIC:
-                np.load(path, allow_pickle=False).close()  # raises what numpy says about a pickle, say
-                raise InputError(f"'{path}' must be a .npy file, got a .npz archive; rename it")
-            file.seek(0)
-            shape, fortran_order, dtype = read_header(file)
-            offset = file.tell()
-        if dtype.hasobject:
-            raise ValueError("it has Python objects")
-        order: Literal["C", "F"] = "F" if fortran_order else "C"
-        return plain(np.memmap(path, dtype, "r", offset, shape, order), path)
-
-
-def read_header(file: IO[bytes]) -> tuple[Shape, bool, np.dtype[Any]]:
-    """Return shape, Fortran order and dtype of the array that follows in `file`."""
+def _read_header(file: IO[bytes]) -> tuple[Shape, Literal["C", "F"], np.dtype[Any]]:
+    """Return shape, order and dtype of the array that follows in `file`."""
     version = np.lib.format.read_magic(io.BytesIO(file.read(len(_MAGIC) + 2)))
     first = version == (1, 0)
     read: Callable[..., Any] = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
@@ -114,11 +107,11 @@ def read_header(file: IO[bytes]) -> tuple[Shape, bool, np.dtype[Any]]:
     text = file.read(min(int.from_bytes(size, "little"), _LONGEST_HEADER + 1))
     if b"\\" in text:  # Python's parser, which numpy calls, would warn of an escape sequence that it does not know
         raise ValueError("its header has a backslash")
-    header: tuple[Shape, bool, np.dtype[Any]] = read(io.BytesIO(size + text))
-    return header
+    shape, fortran_order, dtype = read(io.BytesIO(size + text))
+    return shape, "F" if fortran_order else "C", dtype
 
 
-def write_header(file: IO[bytes], shape: Shape, dtype: str) -> None:
+def _write_header(file: IO[bytes], shape: Shape, dtype: str) -> None:
     """Write the header of an array in C order."""
     np.lib.format.write_array_header_1_0(
         file, {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": tuple(shape)}
@@ -131,19 +124,14 @@ def _without_z(shape: Shape, key: Key, space: Shape | None) -> Shape:
     return (shape[0], *shape[2:]) if flat else shape
 
 
-def _shape(path: Path, key: Key) -> Shape:
-    with _member(path, key) as file:
-        return read_header(file)[0]
-
-
 def read_array(path: Path, key: str) -> Array:
     """Return the array called `key`, or the only one; its size is checked before memory is taken."""
     with _member(path, key) as member:
-        shape, fortran, dtype = read_header(member)
+        shape, order, dtype = _read_header(member)
         if dtype.hasobject:
             raise ValueError("Python objects")
         size = declared_bytes(shape, dtype, path, compressed=True)
-        return plain(array_in(decompressed(member, size), shape, dtype, 0, "F" if fortran else "C"), path)
+        return plain(array_in(decompressed(member, size), shape, dtype, 0, order), path)
 
 
 @contextmanager

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, ClassVar, Literal, NamedTuple, TypeAlias
 
@@ -46,8 +47,55 @@ class Stored(NamedTuple):
     spacing: Spacing | None = None
 
 
-class Writer:
-    """An array in a file that is written slab by slab, so that it is never whole in memory.
+Write: TypeAlias = Callable[[int, Array], None]
+"""Writes slices of the first spatial axis, from a position on: `[L, rows, ...]` or `[rows, ...]`."""
+
+
+@dataclass(frozen=True)
+class ArrayFile:
+    """A file of one format, read or to be written. A subclass implements what its format can hold.
+
+    Args:
+        path: Where it lies.
+    """
+
+    path: Path
+    extensions: ClassVar[dict[Content, tuple[str, ...]]]
+    """The extensions by which it is known as a file of scores, of labels or of an image."""
+    has_geometry: ClassVar[bool] = False
+    """True if files record an affine that places them in the world."""
+    is_folder: ClassVar[bool] = False
+    """True if what looks like a file is a folder."""
+
+    def identity(self) -> str:
+        """Return what changes when the content does: size and time of modification."""
+        with readable(self.path):
+            found = self.path.stat()
+        return f"{found.st_size} {found.st_mtime_ns}"
+
+    def shape(self, key: Key, space: Shape | None = None, num_classes: int | None = None) -> Shape:
+        """Return the shape of the array, from the header.
+
+        Args:
+            key: What it holds: labels `[*S]`, scores `[L, *S]`, or an image `[C, *S]` or `[*S]`.
+            space: `*S` where it is known; images need it.
+            num_classes: L where it is known.
+        """
+        raise NotImplementedError
+
+    def read(self, key: Key, space: Shape | None = None) -> Stored:
+        """Return the array; arguments as in `shape`. Scores of NIfTI files need `space`, too."""
+        raise NotImplementedError
+
+    def create(self, key: Key, shape: Shape, dtype: str, *, like: Path | None) -> AbstractContextManager[Write]:
+        """Write the file slab by slab: scores, or labels or a map `[*S]`. `like` is a file of the same geometry."""
+        raise NotImplementedError
+
+
+def slab_writer(
+    file: IO[bytes], offset: int, shape: Shape, dtype: str, *, classes: bool, classes_last: bool = False
+) -> Write:
+    """Return a function that writes an array into a file slab by slab, so that it is never whole in memory.
 
     Args:
         file: Open for writing, and seekable.
@@ -57,68 +105,18 @@ class Writer:
         classes: Whether the first axis is that of the classes.
         classes_last: Whether the file has the classes as its fastest axis, `[*S, L]`.
     """
+    rows, size = shape[1 if classes else 0], math.prod(shape) * np.dtype(dtype).itemsize
 
-    def __init__(
-        self, file: IO[bytes], offset: int, shape: Shape, dtype: str, *, classes: bool, classes_last: bool = False
-    ) -> None:
-        self.file, self.offset, self.shape, self.dtype = file, offset, shape, np.dtype(dtype)
-        self.classes, self.classes_last = classes, classes_last
-
-    @property
-    def bytes(self) -> int:
-        """Size of the whole array."""
-        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
-
-    def write(self, start: int, values: Array) -> None:
-        """Write slices of the first spatial axis, from `start` on: `[L, rows, ...]` or `[rows, ...]`."""
-        rows = self.shape[1 if self.classes else 0]
-        by_class = self.classes and not self.classes_last
-        if self.classes_last:
-            values = np.moveaxis(values, 0, -1)
+    def write(start: int, values: Array) -> None:
         # a slab has one piece in the file for each class, unless it is the whole array
-        parts = values if by_class and values.shape[1] < rows else values[None]
-        row_bytes = self.bytes // rows // len(parts)
+        by_class = classes and not classes_last and values.shape[1] < rows
+        parts = values if by_class else (np.moveaxis(values, 0, -1) if classes_last else values)[None]
+        row_bytes = size // rows // len(parts)
         for k, part in enumerate(parts):
-            self.file.seek(self.offset + (k * rows + start) * row_bytes)
-            self.file.write(np.ascontiguousarray(part, self.dtype).data)
+            file.seek(offset + (k * rows + start) * row_bytes)
+            file.write(np.ascontiguousarray(part, dtype).data)
 
-
-class Format:
-    """One file format. A subclass implements what it can hold."""
-
-    extensions: ClassVar[dict[Content, tuple[str, ...]]]
-    """The extensions by which it is known as a file of scores, of labels or of an image."""
-    has_geometry: ClassVar[bool] = False
-    """True if files record an affine that places them in the world."""
-    is_folder: ClassVar[bool] = False
-    """True if what looks like a file is a folder."""
-
-    def identity(self, path: Path) -> str:
-        """Return what changes when the content does: size and time of modification."""
-        with readable(path):
-            found = path.stat()
-        return f"{found.st_size} {found.st_mtime_ns}"
-
-    def shape(self, path: Path, key: Key, space: Shape | None = None, *, num_classes: int | None = None) -> Shape:
-        """Return the shape of an array, from the header.
-
-        Args:
-            path: The file.
-            key: What it holds: labels `[*S]`, scores `[L, *S]`, or an image `[C, *S]` or `[*S]`.
-            space: `*S` where it is known; images need it.
-            num_classes: L where it is known.
-        """
-        raise NotImplementedError
-
-    def read(self, path: Path, key: Key, space: Shape | None = None) -> Stored:
-        """Return an array; arguments as in `shape`. Scores of NIfTI files need `space`, too."""
-        raise NotImplementedError
-
-    def create(
-        self, path: Path, key: Key, shape: Shape, dtype: str, *, like: Path | None
-    ) -> AbstractContextManager[Writer]:
-        """Write a new file slab by slab: scores, or labels or a map `[*S]`. `like` is a file of the same geometry."""
-        raise NotImplementedError
+    return write
 
 
 @contextmanager

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from pathlib import Path
 
-from segcal.data.io import arrays, nifti, pictures, zarr
-from segcal.data.io.base import Content, Format
+from segcal.data.io.arrays import Npy, Npz
+from segcal.data.io.base import ArrayFile, Content
+from segcal.data.io.nifti import Nifti
+from segcal.data.io.pictures import Picture
+from segcal.data.io.zarr import Zarr
 
-FORMATS: tuple[Format, ...] = (pictures.FORMAT, *arrays.FORMATS, nifti.FORMAT, zarr.FORMAT)
+FORMATS: tuple[type[ArrayFile], ...] = (Picture, Npy, Npz, Nifti, Zarr)
 """The formats, in the order in which messages name their extensions."""
 
 
@@ -24,31 +26,20 @@ def extensions(content: Content) -> tuple[str, ...]:
 
 
 SCORES, LABELS, IMAGES = extensions("scores"), extensions("labels"), extensions("image")
+_BY_END = {end: kind for kind in FORMATS for known in kind.extensions.values() for end in known}
 
 
-_BY_END = sorted(
-    {end: kind for kind in FORMATS for known in kind.extensions.values() for end in known}.items(),
-    key=lambda item: len(item[0]),
-    reverse=True,
-)
-"""The longest first: a .nii.gz is no .gz."""
-
-
-def extension_of(path: Path, among: Sequence[str]) -> str | None:
+def extension_of(path: Path, among: Sequence[str] = tuple(_BY_END)) -> str | None:
     """Return the extension of `path` in lower case if it is one of `among`, else None.
 
     Examples:
         >>> extension_of(Path("a.b.NII.GZ"), SCORES)
         '.nii.gz'
     """
-    return next((end for end in sorted(among, key=len, reverse=True) if path.name.lower().endswith(end)), None)
+    name = path.name.lower()
+    return max((end for end in among if name.endswith(end)), key=len, default=None)  # a .nii.gz is no .gz
 
 
-def format_of(path: Path) -> Format:
-    """Return the format of a file that `extension_of` knows."""
-    return _format_of_name(path.name)
-
-
-@lru_cache(maxsize=256)  # files of a case are asked about again and again, then never again
-def _format_of_name(name: str) -> Format:
-    return next(kind for end, kind in _BY_END if name.lower().endswith(end))
+def file_at(path: Path) -> ArrayFile:
+    """Return the file at a path whose extension is one of a known format."""
+    return _BY_END[extension_of(path) or ""](path)

@@ -22,17 +22,18 @@ import numpy as np
 
 from segcal.data.io.base import (
     PIECE,
-    Format,
+    ArrayFile,
     Key,
     Shape,
     Spacing,
     Stored,
-    Writer,
+    Write,
     array_in,
     declared_bytes,
     decompressed,
     plain,
     readable,
+    slab_writer,
 )
 from segcal.types import Array, InputError
 
@@ -44,20 +45,20 @@ _MILLIMETRES = {"meter": 1e3, "micron": 1e-3}
 _LEVEL = 1  # of compression, as nibabel's
 
 
-class Nifti(Format):
+class Nifti(ArrayFile):
     """A volume with its place in the world."""
 
     extensions = {"scores": _ENDS, "labels": _ENDS, "image": _ENDS}  # noqa: RUF012
     has_geometry = True
 
-    def shape(self, path: Path, key: Key, space: Shape | None = None, *, num_classes: int | None = None) -> Shape:
+    def shape(self, key: Key, space: Shape | None = None, num_classes: int | None = None) -> Shape:
         """Return `[z, y, x]` of labels (or `[y, x]`), or `[L, z, y, x]`, from the header.
 
         Without `space`, the classes lie along the first axis if that has `num_classes` entries, else along the last if
         that has. If `num_classes` is not known either, they lie along the last of four axes, as in most tools, provided
         that it is shorter than the others.
         """
-        image = _open(path)
+        image, path = _open(self.path), self.path
         shape, own = tuple(image.shape), _space(image)[::-1]
         if key == "labels" or (key == "image" and own == space):
             return own
@@ -66,44 +67,42 @@ class Nifti(Format):
         axis = _axis_of(num_classes, shape, path) if num_classes is not None else _likely_axis(shape, path)
         return (int(shape[axis]), *(shape[1:] if axis == 0 else shape[: min(axis, 3)])[::-1])
 
-    def read(self, path: Path, key: Key, space: Shape | None = None) -> Stored:
+    def read(self, key: Key, space: Shape | None = None) -> Stored:
         """Return an array in the order z, y, x, and its spacing; images are float32."""
-        if key == "labels" or space is None:
-            return read_volume(path)
-        if key != "image":
-            return read_channels(path, space)
-        plain_volume = self.shape(path, "labels") == space
-        stored = read_volume(path) if plain_volume else read_channels(path, space)
-        return Stored(stored.values.astype(np.float32), stored.spacing)
+        image = _open(self.path)
+        own = _space(image)[::-1]
+        if key == "labels" or space is None or (key == "image" and own == space):
+            space, values = own, _data(image, self.path).T.reshape(own)
+        else:
+            channels = np.moveaxis(_data(image, self.path).T, -1 - _class_axis(image.shape, space, self.path), 0)
+            values = channels.reshape(len(channels), *space)
+        return Stored(values.astype(np.float32) if key == "image" else values, _zooms(image, len(space)))
 
     @contextmanager
-    def create(self, path: Path, key: Key, shape: Shape, dtype: str, *, like: Path | None) -> Iterator[Writer]:
+    def create(self, key: Key, shape: Shape, dtype: str, *, like: Path | None) -> Iterator[Write]:
         """Write a file with the geometry of `like`, a volume or scores over the same space; any floats as float32."""
         if like is None:
-            raise InputError(f"NIfTI files such as '{path}' need a geometry; give a NIfTI file to take it from")
+            raise InputError(f"NIfTI files such as '{self.path}' need a geometry; give a NIfTI file to take it from")
         source, classes = _open(like), key != "labels"
         header, first = _new_header(source, shape, classes, like, dtype)
         stored = header.get_data_dtype().str  # in the byte order of the source
         options = {"classes": classes, "classes_last": classes and first}
-        if not path.name.lower().endswith(".gz"):
-            with path.open("w+b") as file:
-                yield Writer(file, _write_header(file, header), shape, stored, **options)
+        if not self.path.name.lower().endswith(".gz"):
+            with self.path.open("w+b") as file:
+                yield slab_writer(file, _write_header(file, header), shape, stored, **options)
             return
-        with tempfile.TemporaryFile(dir=path.parent) as raw:
-            yield Writer(raw, 0, shape, stored, **options)
+        with tempfile.TemporaryFile(dir=self.path.parent) as raw:
+            yield slab_writer(raw, 0, shape, stored, **options)
             # without a time and a name, so that the same values are the same bytes
-            with path.open("wb") as target, gzip.GzipFile("", "wb", _LEVEL, target, mtime=0) as packed:
+            with self.path.open("wb") as target, gzip.GzipFile("", "wb", _LEVEL, target, mtime=0) as packed:
                 _write_header(packed, header)  # type: ignore[arg-type]
                 raw.seek(0)
                 shutil.copyfileobj(raw, packed, PIECE)
 
 
-FORMAT = Nifti()
-
-
-def is_nifti(path: Path) -> bool:
-    """Return whether the name of `path` says NIfTI."""
-    return path.name.lower().endswith(_ENDS)
+def read_volume(path: Path) -> Stored:
+    """Return a volume `[z, y, x]` in its own precision, and its spacing in the same order."""
+    return Nifti(path).read("labels")
 
 
 def volume_spacing(path: Path) -> Spacing:
@@ -172,21 +171,6 @@ def _without_remarks() -> Iterator[None]:
         yield
     finally:
         _is_quiet.reset(token)
-
-
-def read_volume(path: Path) -> Stored:
-    """Return a volume `[z, y, x]` and its spacing in the same order."""
-    image = _open(path)
-    space = _space(image)
-    return Stored(_data(image, path).T.reshape(space[::-1]), _zooms(image, len(space)))
-
-
-def read_channels(path: Path, space: Shape) -> Stored:
-    """Return scores or an image `[L, z, y, x]` over `space` = (z, y, x), and the spacing."""
-    image = _open(path)
-    axis = _class_axis(image.shape, space, path)
-    channels = np.moveaxis(_data(image, path).T, -1 - axis, 0)
-    return Stored(channels.reshape(channels.shape[0], *space), _zooms(image, len(space)))
 
 
 def _data(image: Any, path: Path) -> Array:

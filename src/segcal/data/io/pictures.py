@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageFile
 
-from segcal.data.io.base import Format, Key, Shape, Stored, plain, readable
+from segcal.data.io.base import ArrayFile, Key, Shape, Stored, plain, readable
 from segcal.types import Array, InputError
 
 _FORMATS = ("PNG", "JPEG", "WEBP")
@@ -25,21 +25,20 @@ _GREY_STEPS = {"L;2": 255 // 3, "L;4": 255 // 15}
 _IMAGE_MODES = ("L", "LA", "RGB", "RGBA", "I", "I;16", "I;16B")
 
 
-class Picture(Format):
+class Picture(ArrayFile):
     """A two-dimensional picture: one number per pixel for labels, values in 0..1 for images."""
 
     extensions = {"labels": (".png", ".webp"), "image": (".png", ".jpg", ".jpeg", ".webp")}  # noqa: RUF012
 
-    def shape(self, path: Path, key: Key, space: Shape | None = None, *, num_classes: int | None = None) -> Shape:
+    def shape(self, key: Key, space: Shape | None = None, num_classes: int | None = None) -> Shape:
         """Return `(H, W)` of labels or `(C, H, W)` of an image, from the header."""
-        return picture_shape(path)[0 if key == "image" else 1 :]
+        with _opened(self.path) as picture:
+            bands = len(Image.new(_image_mode(picture.mode), (1, 1)).getbands())
+            return (*((bands,) if key == "image" else ()), picture.height, picture.width)
 
-    def read(self, path: Path, key: Key, space: Shape | None = None) -> Stored:
+    def read(self, key: Key, space: Shape | None = None) -> Stored:
         """Return labels `[H, W]`, or an image `[C, H, W]` in 0..1."""
-        return Stored(read_image_picture(path) if key == "image" else read_label_picture(path))
-
-
-FORMAT = Picture()
+        return Stored(read_image_picture(self.path) if key == "image" else read_label_picture(self.path))
 
 
 def read_label_picture(path: Path) -> Array:
@@ -60,13 +59,6 @@ def read_image_picture(path: Path) -> Array:
     scale = np.float32(255 if pixels.dtype == np.uint8 else 65535)
     channels = pixels[None] if pixels.ndim == 2 else np.moveaxis(pixels, -1, 0)
     return np.ascontiguousarray(channels, dtype=np.float32) / scale
-
-
-def picture_shape(path: Path) -> Shape:
-    """Return `(C, H, W)` of a picture, from its header."""
-    with _opened(path) as picture:
-        bands = len(Image.new(_image_mode(picture.mode), (1, 1)).getbands())
-        return (bands, picture.height, picture.width)
 
 
 @contextmanager

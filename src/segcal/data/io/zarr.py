@@ -18,7 +18,7 @@ from typing import IO, Any, cast
 import numpy as np
 
 from segcal.data.io import base
-from segcal.data.io.base import Format, Key, Shape, Spacing, Stored, Writer, plain, readable, refuse_large
+from segcal.data.io.base import ArrayFile, Key, Shape, Spacing, Stored, Write, plain, readable, refuse_large
 from segcal.files import read_text, refuse_special
 from segcal.types import Array, InputError
 
@@ -26,127 +26,113 @@ _END = (".zarr",)
 _CHUNK = {2: (128, 256), 3: (8, 128, 128)}
 """Pixels of a chunk along each spatial axis; slabs begin at multiples of 8, so that most chunks are written once."""
 
-
 _LARGEST_CHUNK = 1 << 31
 """Bytes of the largest chunk, packed or not, which is read as a whole."""
 _METADATA = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
 
 
-class Zarr(Format):
+class Zarr(ArrayFile):
     """An array, or the finest resolution of an OME-Zarr image."""
 
     extensions = {"scores": _END, "labels": _END, "image": _END}  # noqa: RUF012
     is_folder = True
 
-    def identity(self, path: Path) -> str:
+    def identity(self) -> str:
         """Return a hash of names, sizes and times of all chunks."""
-        if hasattr(path, "fs"):  # behind a URL
-            url = cast(Any, path)
+        if hasattr(self.path, "fs"):  # behind a URL
+            url = cast(Any, self.path)
             found = url.fs.find(url.path, detail=True).values()
             entries = sorted(repr(sorted(entry.items(), key=repr)) for entry in found)
         else:
-            stats = ((file.relative_to(path), file.stat()) for file in path.rglob("*") if file.is_file())
+            stats = ((file.relative_to(self.path), file.stat()) for file in self.path.rglob("*") if file.is_file())
             entries = sorted(f"{name} {stat.st_size} {stat.st_mtime_ns}" for name, stat in stats)
         return hashlib.sha256("\n".join(entries).encode()).hexdigest()[:32]
 
-    def shape(self, path: Path, key: Key, space: Shape | None = None, *, num_classes: int | None = None) -> Shape:
-        """Return the shape, from the metadata."""
-        return _opened(path, channels=key != "labels")[0].shape
+    def shape(self, key: Key, space: Shape | None = None, num_classes: int | None = None) -> Shape:
+        """Return the shape, from the metadata; chunks are not looked at."""
+        array, axes, _ = _opened(self.path, channels=key != "labels")
+        return tuple(int(array.shape[axis]) for axis in axes)
 
-    def read(self, path: Path, key: Key, space: Shape | None = None) -> Stored:
+    def read(self, key: Key, space: Shape | None = None) -> Stored:
         """Return an array in its own precision and range; a large one is decompressed to a temporary file."""
-        array, spacing = _opened(path, channels=key != "labels")
-        with readable(path):
-            return Stored(plain(_loaded(array), path), spacing)
+        with readable(self.path):
+            _refuse_special_chunks(self.path)
+            array, axes, spacing = _opened(self.path, channels=key != "labels")
+            return Stored(plain(_loaded(array, axes), self.path), spacing)
 
     @contextmanager
-    def create(self, path: Path, key: Key, shape: Shape, dtype: str, *, like: Path | None) -> Iterator[Writer]:
+    def create(self, key: Key, shape: Shape, dtype: str, *, like: Path | None) -> Iterator[Write]:
         """Write an array chunk by chunk."""
         classes = key != "labels"
         space = shape[1:] if classes else shape
         pixels = tuple(min(size, most) for size, most in zip(space, _CHUNK[len(space)], strict=True))
         chunks = (shape[0], *pixels) if classes else pixels
-        array = _zarr().create_array(store=str(path), shape=shape, chunks=chunks, dtype=dtype, overwrite=True)
-        yield _ChunkWriter(array, shape, dtype, classes=classes)
+        array = _zarr().create_array(store=str(self.path), shape=shape, chunks=chunks, dtype=dtype, overwrite=True)
+
+        def write(start: int, values: Array) -> None:
+            rows = slice(start, start + values.shape[1 if classes else 0])
+            array[(slice(None), rows) if classes else rows] = np.asarray(values, dtype)
+
+        yield write
 
 
-FORMAT = Zarr()
-
-
-class _ChunkWriter(Writer):
-    """Writes slabs into chunks."""
-
-    def __init__(self, array: Any, shape: Shape, dtype: str, *, classes: bool) -> None:
-        self.array, self.shape, self.dtype, self.classes = array, shape, np.dtype(dtype), classes
-
-    def write(self, start: int, values: Array) -> None:
-        """Write slices of the first spatial axis, from `start` on: `[L, rows, ...]` or `[rows, ...]`."""
-        rows = slice(start, start + values.shape[1 if self.classes else 0])
-        self.array[(slice(None), rows) if self.classes else rows] = np.asarray(values, self.dtype)
-
-
-class _Axes:
-    """An array whose axes are chosen and put in order: `[C, *S]` or `[*S]`."""
-
-    def __init__(self, array: Any, order: tuple[int, ...]) -> None:
-        self.array, self.order = array, order
-        dropped = [axis for axis in range(array.ndim) if axis not in order]
-        self.index: list[Any] = [0 if axis in dropped else slice(None) for axis in range(array.ndim)]
-        kept = [axis for axis in range(array.ndim) if axis in order]
-        self.moved = tuple(kept.index(axis) for axis in order)
-        self.shape: Shape = tuple(int(array.shape[axis]) for axis in order)
-        self.dtype: np.dtype[Any] = np.dtype(array.dtype)
-
-    def rows(self, axis: int, rows: slice) -> Array:
-        """Return some of the entries along one axis of the ordered array."""
-        index = list(self.index)
-        index[self.order[axis]] = rows
-        return np.transpose(self.array[tuple(index)], self.moved)
-
-
-def _loaded(array: _Axes) -> Array:
-    size = int(np.prod(array.shape, dtype=np.int64)) * array.dtype.itemsize
-    if size <= base.IN_MEMORY or not array.shape:
-        return np.ascontiguousarray(array.rows(0, slice(None)))
+def _loaded(array: Any, axes: tuple[int, ...]) -> Array:
+    """Return an array `[C, *S]` or `[*S]` of some of the axes of an array on disk, in this order."""
+    shape = tuple(int(array.shape[axis]) for axis in axes)
+    size = math.prod(shape) * array.dtype.itemsize
+    if size <= base.IN_MEMORY or not shape:
+        return np.ascontiguousarray(_part(array, axes, {}))
     file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (the map outlives the file, whose space is freed with it)
     with file:
         file.truncate(size)
-        whole: Array = np.memmap(file, array.dtype, "r+", shape=array.shape)
-        axis = len(array.shape) - 3 if len(array.shape) > 3 else 0
-        step = max(1, base.IN_MEMORY * array.shape[axis] // size)
-        for start in range(0, array.shape[axis], step):
+        whole: Array = np.memmap(file, array.dtype, "r+", shape=shape)
+        first = max(0, len(shape) - 3)
+        step = max(1, base.IN_MEMORY * shape[first] // size)
+        for start in range(0, shape[first], step):
             rows = slice(start, start + step)
-            whole[(slice(None),) * axis + (rows,)] = array.rows(axis, rows)
+            whole[(slice(None),) * first + (rows,)] = _part(array, axes, {axes[first]: rows})
         cast(Any, whole).flush()
-        mapped: Array = np.memmap(file, array.dtype, "r", shape=array.shape)
+        mapped: Array = np.memmap(file, array.dtype, "r", shape=shape)
         return mapped
 
 
-def _opened(path: Path, *, channels: bool) -> tuple[_Axes, Spacing | None]:
-    """Open an array, or the finest resolution of an OME-Zarr image, with its axes in order."""
+def _part(array: Any, axes: tuple[int, ...], rows: Mapping[int, slice]) -> Array:
+    """Return some rows of an array on disk, with its axes chosen and put in order."""
+    index = [rows.get(axis, slice(None)) if axis in axes else 0 for axis in range(array.ndim)]
+    kept = sorted(axes)
+    return np.transpose(array[tuple(index)], [kept.index(axis) for axis in axes])
+
+
+def _opened(path: Path, *, channels: bool) -> tuple[Any, tuple[int, ...], Spacing | None]:
+    """Open an array, or the finest resolution of an OME-Zarr image; return its axes in order, and its spacing."""
     zarr = _zarr()
     with readable(path):
-        _refuse_special_inside(path)
+        _refuse_special_metadata(path)
         found = zarr.open(str(path), mode="r", storage_options=getattr(path, "storage_options", None) or None)
         if isinstance(found, zarr.Array):
-            return _Axes(_checked(found, path), tuple(range(found.ndim))), None
+            return _checked(found, path), tuple(range(found.ndim)), None
         about = _multiscales(found.attrs, path)
         scale = about["datasets"][0]
+        _refuse_special_metadata(path / scale["path"])
         array = _checked(found[scale["path"]], path)
-        return _ordered(array, about, scale, path, channels=channels)
+        return array, *_ordered(array, about, scale, path, channels=channels)
 
 
-def _refuse_special_inside(path: Path) -> None:
-    """Raise if a file of a local store is a device, a pipe or larger than any, before zarr reads it as a whole."""
+def _refuse_special_metadata(folder: Path) -> None:
+    """Raise if metadata of a local store are a device, a pipe or larger than any, before zarr reads them as a whole."""
+    for file in (folder / name for name in _METADATA if not hasattr(folder, "fs")):
+        if file.exists():
+            read_text(file)
+
+
+def _refuse_special_chunks(path: Path) -> None:
+    """Raise if a file of a local store is a device, a pipe or too large, before zarr reads it as a whole."""
     for file in path.rglob("*") if not hasattr(path, "fs") else ():
         refuse_special(file)
-        if file.is_dir():
-            if file.is_symlink():
-                raise InputError(f"'{file}' must be a folder, got a link to one; put its content there")
-        elif file.name in _METADATA:
-            read_text(file)
-        else:
+        if not file.is_dir():
             _refuse_large_chunk(file.stat().st_size, file)
+        elif file.is_symlink():
+            raise InputError(f"'{file}' must be a folder, got a link to one; put its content there")
 
 
 def _checked(array: Any, path: Path) -> Any:
@@ -176,7 +162,7 @@ def _multiscales(attributes: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 def _ordered(
     array: Any, about: Mapping[str, Any], scale: Mapping[str, Any], path: Path, *, channels: bool
-) -> tuple[_Axes, Spacing | None]:
+) -> tuple[tuple[int, ...], Spacing | None]:
     axes = [axis if isinstance(axis, str) else axis["name"] for axis in about["axes"]]
     space = [k for k, name in enumerate(axes) if name in ("z", "y", "x")]
     channel = [k for k, name in enumerate(axes) if name == "c" and (channels or array.shape[k] > 1)]
@@ -191,7 +177,7 @@ def _ordered(
     transforms = scale.get("coordinateTransformations", ())
     steps = next((step["scale"] for step in transforms if step.get("type") == "scale"), None)
     spacing = None if steps is None else tuple(float(steps[k]) for k in space)
-    return _Axes(array, (*channel, *space)), spacing
+    return (*channel, *space), spacing
 
 
 def _zarr() -> Any:
