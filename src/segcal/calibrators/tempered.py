@@ -114,15 +114,17 @@ class TemperatureCalibrator(Calibrator):
     ) -> Tensor:
         """Return `divide(logits, temperature)`; if it refuses logits that are not finite, repeat it with finite ones.
 
-        Looking for them beforehand would take another pass over the logits. A graph that is compiled or exported cannot
-        look, and always replaces them.
+        Looking for them beforehand would take another pass over the logits; only where a GPU divides are temperatures
+        those of checked logits, because its kernels replace minus infinity and go on. A graph that is compiled or
+        exported cannot look, and always replaces them.
         """
         self._check(logits, image)
         if torch.compiler.is_compiling():
             finite = self._checked(logits, image)
             return divide(finite, self._temperature(finite, image))
         try:
-            return divide(logits, self._temperature_of(logits, image))
+            find = self._temperature_of if logits.is_cuda else self._temperature
+            return divide(logits, find(logits, image))
         except NotFiniteError:
             finite = self._checked(logits, image)
             return keep_labels(divide(finite, self._temperature(finite, image)), logits)
