@@ -21,6 +21,7 @@ from segcal.functional.division import (
 )
 from segcal.functional.probability import at_least_float32, keep_labels
 from segcal.kernels.constants import LARGEST_TEMPERATURE, LEAST_TEMPERATURE
+from segcal.kernels.dispatch import checking_kernels
 from segcal.types import Image, InputError, Logits, Passes, Probs, Slab, Temperature
 
 
@@ -123,7 +124,7 @@ class TemperatureCalibrator(Calibrator):
             finite = self._checked(logits, image)
             return divide(finite, self._temperature(finite, image))
         try:
-            find = self._temperature_of if logits.is_cuda else self._temperature
+            find = self._temperature if checking_kernels(logits) is None else self._temperature_of
             return divide(logits, find(logits, image))
         except NotFiniteError:
             finite = self._checked(logits, image)
