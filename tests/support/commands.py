@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer.testing
 from typer.testing import CliRunner, Result
 
 from segcal.cli.app import app
+
+typer.testing._get_command = cache(typer.testing._get_command)  # made of all options of all commands
 
 
 def run(*arguments: object, width: int = 80) -> Result:

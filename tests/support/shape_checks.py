@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from functools import partial, wraps
+from functools import cache, partial, wraps
 from types import SimpleNamespace
 from typing import Any, get_args, get_type_hints
 
@@ -112,18 +112,18 @@ def check_kernels() -> None:
 
     load = dispatch.Operation.kernel
 
-    def checked(operation: Any, engine: Any) -> Callable[..., Any] | None:
-        kernel = load(operation, engine)
-        if kernel is None:
-            return None
+    def kernel(operation: Any, engine: Any) -> Callable[..., Any] | None:
+        found = load(operation, engine)
+        return None if found is None else checked_kernel(found, inspect.unwrap(operation.plain))
 
+    @cache  # kernels are called a million times, and the code that checks one is compiled
+    def checked_kernel(kernel: Callable[..., Any], plain: Callable[..., Any]) -> Callable[..., Any]:
         def run(*args: Any, **kwargs: Any) -> Any:
             found = kernel(*args, **kwargs)
             if found is dispatch.DECLINED:
                 raise DeclinedError
             return found
 
-        plain = inspect.unwrap(operation.plain)
         hints = {name: resolved(hint, plain.__globals__) for name, hint in plain.__annotations__.items()}
         checked_run = in_context(beartyped(with_signature_of(plain, run), hints), plain)
 
@@ -135,4 +135,4 @@ def check_kernels() -> None:
 
         return run_or_decline
 
-    dispatch.Operation.kernel = checked  # type: ignore[method-assign]
+    dispatch.Operation.kernel = kernel  # type: ignore[method-assign]
