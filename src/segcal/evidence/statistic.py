@@ -248,9 +248,9 @@ def _class_histograms(
     """Bin the probability of each class against the truth of that class, in equal and equal-mass bins."""
     fixed, tables = equal_edges(bins, class_probs.device), []
     for c, probability in enumerate(class_probs.double()):
-        edges = torch.stack([fixed, counting.percentile_edges(probability, index, bins)])
-        tables.append(Histogram(*counting.count_between(edges, index, probability, *_one_class(labels, c), 1)))
-    equal, mass = (Histogram(*(torch.cat([t[f][k] for t in tables]) for f in range(3))) for k in (0, 1))
+        pixels = (probability, *_one_class(labels, c), *[probability] * 3)  # what they sum to is not used
+        tables.append(counting.measure([index], pixels, fixed, None, 2)[:3])
+    equal, mass = (Histogram(*(torch.cat([t[f][0, k, :1] for t in tables]) for f in range(3))) for k in (0, 1))
     return equal, mass
 
 
