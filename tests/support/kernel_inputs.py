@@ -238,6 +238,7 @@ INPUTS: dict[str, tuple[Callable[[Scene], Call | list[Call]], dict[str, float]]]
     "division.scaled_probabilities": (of_divisions, SINGLE),
     "log_linear.loss_sums": (of_loss, {"rtol": 1e-9, "atol": 1e-8}),
     "pixels.likelihood_sums": (lambda s: [call(*s.flat, alpha) for alpha in (0.0, 0.7, 3.0)], LOOSE),
+    "random_labels.class_mass": (lambda s: call(*s.flat, s.pixels[0]), CLOSE),
     "pixels.pixel_statistics": (lambda s: call(s.flat[0], s.flat[1].clamp(min=0)), CLOSE),
     "scaled_loss.scaled_nll": (of_scaled_loss, {"rtol": 2e-5, "atol": 2e-5}),
     "scaling.attended_sums": (lambda s: call(*s.flat, 0.05, 0.7), LOOSE),
