@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -32,6 +34,17 @@ def test_mass_of_an_image_of_any_shape(rng: np.random.Generator) -> None:
     labels = torch.zeros(4, 5, 6, dtype=torch.int64)
     assert mass(logits, labels).sum() == pytest.approx(120, rel=1e-12)
     assert draw_labels(logits, labels, generator_of(0, "a")).shape == labels.shape
+
+
+@pytest.mark.parametrize("classes", [2, 21])
+def test_mass_is_the_same_for_any_number_of_threads(classes: int, set_threads: Callable[[int], None]) -> None:
+    logits, labels = torch.randn(classes, 100_003), torch.zeros(100_003, dtype=torch.int64)
+    confidence = torch.rand(100_003, dtype=torch.float64)
+    found = []
+    for threads in (1, 2, 5):
+        set_threads(threads)
+        found.append(class_mass(logits, labels, confidence).tolist())
+    assert found[0] == found[1] == found[2]
 
 
 @pytest.mark.parametrize("pixels", [1, 257, 5000])

@@ -11,9 +11,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from segcal.functional.counting import measure
+from segcal.functional.counting import measure, percentile_edges
 from segcal.functional.pixels import all_finite
-from segcal.kernels.cpu import compiling
+from segcal.kernels.cpu import compiling, counting
 from segcal.kernels.dispatch import plain_only
 from support import references
 from support.engines import CPU, PLAIN
@@ -117,13 +117,22 @@ VALUES = st.one_of(
 )
 
 
+def mass_edges(engine: object, confidence: Tensor, index: Tensor, bins: int) -> Tensor:
+    """The edges that an engine finds; the kernel keeps them to itself."""
+    if engine is PLAIN:
+        return percentile_edges(confidence, index, bins)
+    edges = np.empty(bins + 1)
+    counting._percentiles(confidence.numpy(), index.numpy(), counting._shares(bins), edges)
+    return torch.from_numpy(edges)
+
+
 @ENGINES
 @example(values=[0.25, 0.5, 0.5, 0.5], bins=3)
 @example(values=list(np.linspace(0, 1, 20)), bins=19)
 @given(values=VALUES, bins=st.integers(1, 40))
 def test_edges_are_those_of_numpy_to_the_last_bit(engine: object, values: list[float], bins: int) -> None:
     confidence = torch.tensor([0.5, *values], dtype=torch.float64)
-    found = engine.percentile_edges(confidence, torch.arange(1, len(confidence)), bins)
+    found = mass_edges(engine, confidence, torch.arange(1, len(confidence)), bins)
     np.testing.assert_array_equal(found, references.equal_mass_edges(np.array(values), bins))
 
 
@@ -135,13 +144,13 @@ def test_edges_of_many_values(rng: np.random.Generator, engine: object, n: int, 
     """Beyond 65,536 values the kernel counts in finer cells."""
     values = 1 - rng.random(n) ** 4
     values = values.round(2) if rounded else values
-    found = engine.percentile_edges(torch.from_numpy(values), torch.arange(n), bins)
+    found = mass_edges(engine, torch.from_numpy(values), torch.arange(n), bins)
     np.testing.assert_array_equal(found, references.equal_mass_edges(values, bins))
 
 
 @ENGINES
 def test_no_pixels_have_no_edges(engine: object) -> None:
-    edges = engine.percentile_edges(torch.ones(3).double(), torch.empty(0, dtype=torch.int64), 4)
+    edges = mass_edges(engine, torch.ones(3).double(), torch.empty(0, dtype=torch.int64), 4)
     assert edges.shape == (5,)
     assert edges.isnan().all()
 
@@ -152,7 +161,7 @@ def test_no_pixels_have_no_edges(engine: object) -> None:
 
 def edges_for(confidence: Tensor, index: Tensor, bins: int) -> Tensor:
     fixed = torch.arange(bins + 1, dtype=torch.float64) / bins
-    return torch.stack([fixed, CPU.percentile_edges(confidence, index, bins).nan_to_num(0.5)])
+    return torch.stack([fixed, percentile_edges(confidence, index, bins).nan_to_num(0.5)])
 
 
 @ENGINES
@@ -161,8 +170,8 @@ def test_histograms_agree_with_loops(engine: object, bins: int) -> None:
     confidence, predicted, labels, index = described(3, 257)
     confidence[index[:40:2]] = torch.arange(20).double() / bins % 1.0  # on edges, and 0
     confidence[index[1:9:2]] = 1.0
-    edges = edges_for(confidence, index, bins)
-    found = engine.count_between(edges, index, confidence, predicted, labels, 3)
+    edges, pixels = edges_for(confidence, index, bins), (confidence, predicted, labels, *[confidence] * 3)
+    found = [table[0] for table in engine.measure([index], pixels, *edges, 3)[:3]]
     values, winners = confidence[index].numpy(), predicted[index].numpy()
     for g in range(2):
         cells = references.fill(values, winners == labels[index].numpy(), winners, edges[g].numpy())
@@ -177,10 +186,12 @@ def test_a_long_sum_of_equal_confidences_stays_exact() -> None:
     n, value = 4_000_000, 0.7310585786300049
     confidence = torch.full((n,), value, dtype=torch.float64)
     zeros = torch.zeros(n, dtype=torch.int64)
-    edges = torch.tensor([[0.0, 1.0]]).double()
-    count, hit, total = CPU.count_between(edges, torch.arange(n), confidence, zeros.int(), zeros, 1)
-    assert (count.item(), hit.item()) == (n, n)
-    assert total.item() == pytest.approx(n * value, rel=1e-12)
+    edges = torch.tensor([0.0, 1.0]).double()
+    pixels = (confidence, zeros.int(), zeros, *[confidence] * 3)
+    count, hit, total, support, sums = CPU.measure([torch.arange(n)], pixels, edges, edges, 1)
+    assert {*count.flatten().tolist(), *hit.flatten().tolist(), support.item()} == {n}
+    for found in (*total.flatten(), *sums.flatten()):
+        assert found.item() == pytest.approx(n * value, rel=1e-12)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
@@ -191,7 +202,7 @@ def test_measuring_many_regions_at_once_agrees(threads: int, known: bool, set_th
     valid = (labels >= 0).nonzero().squeeze(1)
     regions = [valid, valid[:0], valid[::7], valid[10:11], valid[2000:]]
     edges = torch.arange(11, dtype=torch.float64) / 10
-    adaptive = CPU.percentile_edges(pixels[0], valid, 10) if known else None
+    adaptive = percentile_edges(pixels[0], valid, 10) if known else None
     set_threads(threads)
     fast = measure(regions, pixels, edges, adaptive, 4)
     with plain_only():

@@ -548,10 +548,13 @@ def unfitted_is_refused(s: Subject, folder: Path) -> None:
 
 
 @_contract
-def other_class_counts_are_refused(s: Subject, _: Path) -> None:
+def other_class_counts_and_whole_numbers_are_refused(s: Subject, _: Path) -> None:
     logits, image = s.batch()
     with pytest.raises(InputError, match=f"num_classes={CLASSES}"):
         s.fitted(logits[:, :2], image)
+    for use in (s.fitted, s.fitted.predict_proba):
+        with pytest.raises(InputError, match=r"floating point, got torch\.int64"):
+            use(logits.long(), image)
 
 
 @_contract

@@ -26,7 +26,7 @@ from segcal.calibrators.saving import write_calibrator
 from segcal.cases import CaseStream, StreamedCase
 from segcal.cases.collections import Pair, known_cases
 from segcal.files import staged_folder
-from segcal.functional.checks import check_logits, check_passes, ignored_labels
+from segcal.functional.checks import check_floating, check_logits, check_passes, ignored_labels
 from segcal.functional.division import finite_in, softmax_of
 from segcal.functional.probability import at_least_float32, keep_labels, probabilities
 from segcal.functional.uncertainty import disagreement_of
@@ -406,6 +406,7 @@ class Calibrator(nn.Module, ABC):
                 f"logits must have shape (B, {self.num_classes}, *S), got {tuple(logits.shape)}; "
                 f"this {type(self).__name__} was built for num_classes={self.num_classes}"
             )
+        check_floating(logits)
         self._check_space(logits, image)
 
     def _check_space(self, logits: Tensor, image: Tensor | None) -> None:

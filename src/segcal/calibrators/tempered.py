@@ -21,6 +21,7 @@ from segcal.functional.division import (
 )
 from segcal.functional.probability import at_least_float32, keep_labels
 from segcal.kernels.constants import LARGEST_TEMPERATURE, LEAST_TEMPERATURE
+from segcal.kernels.dispatch import checking_kernels
 from segcal.types import Image, InputError, Logits, Passes, Probs, Slab, Temperature
 
 
@@ -114,15 +115,17 @@ class TemperatureCalibrator(Calibrator):
     ) -> Tensor:
         """Return `divide(logits, temperature)`; if it refuses logits that are not finite, repeat it with finite ones.
 
-        Looking for them beforehand would take another pass over the logits. A graph that is compiled or exported cannot
-        look, and always replaces them.
+        Looking for them beforehand would take another pass over the logits; only where a GPU divides are temperatures
+        those of checked logits, because its kernels replace minus infinity and go on. A graph that is compiled or
+        exported cannot look, and always replaces them.
         """
         self._check(logits, image)
         if torch.compiler.is_compiling():
             finite = self._checked(logits, image)
             return divide(finite, self._temperature(finite, image))
         try:
-            return divide(logits, self._temperature_of(logits, image))
+            find = self._temperature if checking_kernels(logits) is None else self._temperature_of
+            return divide(logits, find(logits, image))
         except NotFiniteError:
             finite = self._checked(logits, image)
             return keep_labels(divide(finite, self._temperature(finite, image)), logits)

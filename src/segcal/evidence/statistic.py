@@ -139,8 +139,7 @@ class Evidence:
         top, mass = (Histogram(count[:, k], hit[:, k], confidence[:, k]) for k in (0, 1))
         static = None
         if class_probs is not None:
-            each = [_class_histograms(class_probs, pixels.labels, index, bins) for index in regions]
-            static, mass = (stack([pair[k] for pair in each]) for k in (0, 1))
+            static, mass = _class_histograms(class_probs, pixels.labels, regions, bins, equal_mass=equal_mass)
         return cls(top, support, sums, static=static, equal_mass=mass if equal_mass else None)
 
     def add(
@@ -159,12 +158,12 @@ class Evidence:
         """Add the probability of every class of one image, a part at a time."""
         for at in (slice(start, start + _PART) for start in range(0, len(labels), _PART)):
             probs = probabilities(logits[:, at].double().unsqueeze(0))[0]
-            for k, mask in enumerate(inside):
-                index = positions(mask[at])
-                equal, _ = _class_histograms(probs, labels[at], index, self.bins)
-                for mine, theirs in zip(self.static.of(k) if self.static else (), equal, strict=True):
-                    mine.add_(theirs)
-                if self.static_cells is not None:
+            regions = [positions(mask[at]) for mask in inside]
+            equal, _ = _class_histograms(probs, labels[at], regions, self.bins, equal_mass=False)
+            for mine, theirs in zip(self.static or (), equal, strict=True):
+                mine.add_(theirs)
+            if self.static_cells is not None:
+                for k, index in enumerate(regions):
                     count_class_cells(probs, labels[at], index, self.static_cells.of(k))
 
     def __add__(self, other: Self) -> Self:
@@ -242,14 +241,19 @@ def count_class_cells(
 
 
 def _class_histograms(
-    class_probs: Float[Tensor, "L N"], labels: Int64[Tensor, " N"], index: Int64[Tensor, " K"], bins: int
+    class_probs: Float[Tensor, "L N"],
+    labels: Int64[Tensor, " N"],
+    regions: Sequence[Int64[Tensor, " _"]],
+    bins: int,
+    *,
+    equal_mass: bool,
 ) -> tuple[Histogram, Histogram]:
-    """Bin the probability of each class against the truth of that class, in equal and equal-mass bins."""
+    """Bin the probability of each class against the truth of that class, in equal and perhaps equal-mass bins."""
     fixed, tables = equal_edges(bins, class_probs.device), []
     for c, probability in enumerate(class_probs.double()):
-        edges = torch.stack([fixed, counting.percentile_edges(probability, index, bins)])
-        tables.append(Histogram(*counting.count_between(edges, index, probability, *_one_class(labels, c), 1)))
-    equal, mass = (Histogram(*(torch.cat([t[f][k] for t in tables]) for f in range(3))) for k in (0, 1))
+        pixels = (probability, *_one_class(labels, c), *[probability] * 3)  # what they sum to is not used
+        tables.append(counting.measure(regions, pixels, fixed, None if equal_mass else fixed, 2)[:3])
+    equal, mass = (Histogram(*(torch.cat([t[f][:, k, :1] for t in tables], dim=1) for f in range(3))) for k in (0, 1))
     return equal, mass
 
 

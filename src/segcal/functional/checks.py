@@ -115,15 +115,20 @@ def check_passes(passes: Tensor | None, logits: Tensor) -> Tensor | None:
 
 def check_score_shape(logits: Tensor, num_classes: int, *, class_axis: int, of: str = "") -> None:
     """Raise unless `logits` are floating point and have `num_classes` entries along `class_axis`."""
-    if not torch.is_floating_point(logits):
-        raise InputError(
-            f"logits must be floating point, got {logits.dtype}{_of(of)}; convert them first or, if they are predicted "
-            "labels, save the scores that the labels are the argmax of"
-        )
+    check_floating(logits, of=of)
     if logits.ndim <= class_axis or logits.shape[class_axis] != num_classes:
         raise InputError(
             f"logits must have num_classes={num_classes} entries along axis {class_axis}, "
             f"got shape {tuple(logits.shape)}{_of(of)}; {class_axis_remedy(logits.shape, num_classes, class_axis)}"
+        )
+
+
+def check_floating(logits: Tensor, *, of: str = "") -> None:
+    """Raise unless `logits` are floating point."""
+    if not torch.is_floating_point(logits):
+        raise InputError(
+            f"logits must be floating point, got {logits.dtype}{_of(of)}; convert them first or, if they are predicted "
+            "labels, save the scores that the labels are the argmax of"
         )
 
 

@@ -43,7 +43,6 @@ def percentiles(bins: int, device: torch.device) -> Float64[Tensor, " R1"]:
     return torch.from_numpy(np.linspace(0, 100, bins + 1) / 100).to(device)
 
 
-@accelerated
 def percentile_edges(
     confidence: Float64[Tensor, " N"], index: Int64[Tensor, " K"], bins: int
 ) -> Float64[Tensor, " R1"]:
@@ -58,7 +57,6 @@ def percentile_edges(
     return torch.where(share >= 0.5, high - (high - low) * (1 - share), low + (high - low) * share)
 
 
-@accelerated
 def count_between(
     edges: Float64[Tensor, "G R1"],
     index: Int64[Tensor, " K"],

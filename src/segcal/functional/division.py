@@ -9,7 +9,7 @@ from torch import Tensor
 from segcal.functional.pixels import all_finite
 from segcal.functional.probability import at_least_float32, keep_labels, probabilities
 from segcal.kernels.denormals import with_denormals
-from segcal.kernels.dispatch import accelerated, checking_kernels, has_values
+from segcal.kernels.dispatch import accelerated, checking_kernels, has_values, on_one_thread
 from segcal.types import InputError
 
 
@@ -107,7 +107,9 @@ def scaled_within(
     values: Float[Tensor, "*S"], factor: Float[Tensor, ""], floor: Float[Tensor, ""], bounds: tuple[float, float]
 ) -> Float[Tensor, "*S"]:
     """Return `values * factor` within the bounds and not below the floor."""
-    return torch.maximum((values * factor).clamp(*bounds), floor.to(values.dtype))
+    given, numbers = on_one_thread(values), [factor.to(values.dtype), floor.to(values.dtype)]
+    scale, least = numbers if given is values else [number.numpy() for number in numbers]
+    return torch.as_tensor((given * scale).clip(*bounds).clip(least))
 
 
 def finite_in(logits: Float[Tensor, "B L *S"], dtype: torch.dtype) -> Float[Tensor, "B L *S"]:

@@ -9,6 +9,7 @@ from jaxtyping import Bool, Integer
 from torch import Tensor
 
 from segcal.functional.checks import ignored_labels
+from segcal.kernels.dispatch import on_one_thread
 from segcal.types import IgnoreIndex, Labels, Mask
 
 
@@ -22,22 +23,23 @@ def near_boundary(labels: Integer[Tensor, "B *S"], *, width: int = 2, ball: bool
         >>> near_boundary(torch.tensor([[0, 0, 0, 0, 1, 1]])).int()
         tensor([[0, 0, 1, 1, 1, 1]], dtype=torch.int32)
     """
-    spatial = labels.ndim - 1
-    near = torch.zeros(labels.shape, dtype=torch.bool, device=labels.device)
-    for offset in _offsets(spatial, width, ball=ball):
+    values, near = on_one_thread(labels), on_one_thread(torch.empty_like(labels, dtype=torch.bool))
+    near[...] = False
+    for offset in _offsets(labels.ndim - 1, width, ball=ball):
         here, there = _overlap(offset)
-        differs = labels[here] != labels[there]
+        differs = values[here] != values[there]
         near[here] |= differs
         near[there] |= differs
-    return near
+    return torch.as_tensor(near)
 
 
 def labelled(labels: Labels, ignore_index: IgnoreIndex = None) -> Mask:
     """Return the pixels whose label is not ignored."""
-    kept = torch.ones(labels.shape, dtype=torch.bool, device=labels.device)
+    values, kept = on_one_thread(labels.long()), on_one_thread(torch.empty_like(labels, dtype=torch.bool))
+    kept[...] = True
     for label in ignored_labels(ignore_index):
-        kept &= labels.long() != label
-    return kept
+        kept &= values != label
+    return torch.as_tensor(kept)
 
 
 def boundary(labels: Labels, ignore_index: IgnoreIndex = None, *, width: int = 2, ball: bool = False) -> Mask:
@@ -45,7 +47,8 @@ def boundary(labels: Labels, ignore_index: IgnoreIndex = None, *, width: int = 2
 
     An ignored neighbour counts as different: the edge of a labelled area is a boundary too.
     """
-    return near_boundary(labels, width=width, ball=ball) & labelled(labels, ignore_index)
+    near, kept = near_boundary(labels, width=width, ball=ball), labelled(labels, ignore_index)
+    return torch.as_tensor(on_one_thread(near) & on_one_thread(kept))
 
 
 def foreground(

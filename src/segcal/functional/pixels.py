@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float, Float64, Int32, Int64, Shaped
 from torch import Tensor
 
 from segcal.functional.probability import at_least_float32_dtype
-from segcal.kernels.dispatch import accelerated
+from segcal.kernels.dispatch import accelerated, on_one_thread
+
+_IN_NUMPY, _ROW = (torch.float32, torch.float64), 4096
 
 PixelStatistics = tuple[
     Float64[Tensor, " N"], Int32[Tensor, " N"], Float64[Tensor, " N"], Float64[Tensor, " N"], Float64[Tensor, " N"]
@@ -75,19 +80,21 @@ def moved_labels(scores: Float[Tensor, "L N"], logits: Float[Tensor, "L N"]) -> 
 
 def relabel(labels: Shaped[Tensor, "*S"], ignored: Sequence[int], num_classes: int) -> tuple[Int64[Tensor, "*S"], int]:
     """Return labels as int64 with -1 for ignored ones, and the flat position of the first invalid label, or -1."""
-    result = labels.to(torch.int64, copy=True)  # before the comparison: as uint8, -1 would be 255
+    given = on_one_thread(labels)  # int64 before the comparison: as uint8, -1 would be 255
+    result = labels.to(torch.int64, copy=True) if given is labels else torch.from_numpy(given.astype(np.int64))
     if not result.numel():
         return result, -1
-    low, high = (int(edge) for edge in result.aminmax())  # one pass, which mostly replaces all others
+    values = on_one_thread(result)
+    low, high = int(values.min()), int(values.max())  # which mostly replaces all that follows
     present = [label for label in ignored if low <= label <= high]
     if not present and low >= 0 and high < num_classes:
         return result, -1
-    known = (result >= 0) & (result < num_classes)
+    known = (values >= 0) & (values < num_classes)
     for label in present:
-        skip = result == label
+        skip = values == label
         known |= skip
-        result.masked_fill_(skip, -1)
-    return result, -1 if known.all() else int(known.reshape(-1).int().argmin())
+        values[skip] = -1
+    return result, -1 if known.all() else int((1 * known).reshape(-1).argmin())
 
 
 def all_finite(values: Float[Tensor, "*A"]) -> bool:
@@ -98,8 +105,14 @@ def all_finite(values: Float[Tensor, "*A"]) -> bool:
         (True, False)
     """
     # a sum is finite only if every term is, and needs no memory; that of huge numbers may overflow
-    total = values.sum(dtype=at_least_float32_dtype(values.dtype))
-    return bool(torch.isfinite(total)) or bool(torch.isfinite(values).all())
+    given: Any = on_one_thread(values) if values.is_contiguous() and values.dtype in _IN_NUMPY else values
+    if given is values:
+        total = float(values.detach().sum(dtype=at_least_float32_dtype(values.dtype)))
+    else:
+        flat, rows = given.reshape(-1), given.size // _ROW  # NumPy adds rows several times as fast as single numbers
+        with np.errstate(all="ignore"):
+            total = float(flat[: rows * _ROW].reshape(-1, _ROW).sum(axis=0).sum() + flat[rows * _ROW :].sum())
+    return math.isfinite(total) or bool(torch.isfinite(values).all())
 
 
 def image_sums(values: Float[Tensor, "B *S"]) -> Float64[Tensor, " B"]:

@@ -55,7 +55,8 @@ def mixed(
     nodes: Float[Tensor, "B K *S"], leaf: Float[Tensor, "B 1 *S"] | None, offset: float, least: float | None
 ) -> Float[Tensor, "B 1 *S"]:
     """Return the root from leaves v1 to v4, gates c5 to c7 and, with the leaf of the image, c8."""
-    v1, v2, v3, v4, *c = nodes.unbind(1)  # at once, so that their gradients are joined in one pass
+    # at once, so that their gradients are joined in one pass; convolutions interleave nodes, which slows the rest
+    v1, v2, v3, v4, *c = nodes.contiguous().unbind(1)
     left, right = torch.lerp(v2, v1, torch.sigmoid(c[0])), torch.lerp(v4, v3, torch.sigmoid(c[1]))
     value = torch.lerp(right, left, torch.sigmoid(c[2]))
     if leaf is not None:

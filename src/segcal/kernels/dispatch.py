@@ -100,6 +100,19 @@ def engine_for(*values: object) -> Engine | None:
     return None if device is None else _ENGINES.get(device.type)
 
 
+def on_one_thread(values: Tensor) -> Any:
+    """Return a tensor on the CPU as a NumPy array of the same memory, and every other as it is.
+
+    NumPy works on the calling thread. Waking PyTorch's threads takes longer than a pass over the labels of an image,
+    and they then spin for milliseconds on the cores that the kernels need.
+
+    Examples:
+        >>> on_one_thread(torch.ones(2)), on_one_thread(torch.ones(2, device="meta"))
+        (array([1., 1.], dtype=float32), tensor(..., device='meta', size=(2,)))
+    """
+    return values.detach().numpy() if engine_for(values) == "cpu" else values
+
+
 def checking_kernels(*tensors: Tensor) -> Any:
     """Return the module in which kernels for these tensors flag logits that are not finite; None if they do not."""
     return _module("triton", "nonfinite") if engine_for(*tensors) == "triton" else None

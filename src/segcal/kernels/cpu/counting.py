@@ -97,13 +97,6 @@ def _shares(bins: int) -> Array:
     return np.linspace(0, 100, bins + 1) / 100
 
 
-def percentile_edges(confidence: Tensor, index: Tensor, bins: int) -> Tensor:
-    """Twin of `segcal.functional.counting.percentile_edges`."""
-    edges = np.empty(bins + 1)
-    _percentiles(as_numpy(confidence), as_numpy(index), _shares(bins), edges)
-    return torch.from_numpy(edges)
-
-
 @compiled
 def _bins_between(values: Array, n: int, edges: Array, found: Array) -> None:
     for i in range(n):
@@ -177,19 +170,6 @@ def _count_between(
                 _flush(words[s], sums[s], count[s], hit[s], total[s])
     for s in range(sets):
         _flush(words[s], sums[s], count[s], hit[s], total[s])
-
-
-def count_between(
-    edges: Tensor, index: Tensor, confidence: Tensor, predicted: Tensor, labels: Tensor, num_classes: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Twin of `segcal.functional.counting.count_between`."""
-    sets, bins = edges.shape[0], edges.shape[1] - 1
-    shape = (sets, num_classes * bins)
-    tables = np.zeros(shape, np.int64), np.zeros(shape, np.int64), np.zeros(shape)
-    fields = [as_numpy(values) for values in (edges, index, confidence, predicted, labels)]
-    _count_between(fields[0], fields[1], fields[2], fields[3], fields[4], *tables)
-    count, hit, total = (torch.from_numpy(table.reshape(sets, num_classes, bins)) for table in tables)
-    return count, hit, total
 
 
 @compiled

@@ -13,7 +13,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from segcal.kernels.cpu.compiling import BLOCK, as_numpy, cell_of, compiled, exp_below_zero, log_above_one, over_pixels
+from segcal.kernels.cpu.compiling import (
+    BLOCK,
+    as_numpy,
+    cell_of,
+    compiled,
+    exp_below_zero,
+    largest_logits,
+    log_above_one,
+    over_pixels,
+)
 from segcal.kernels.cpu.parallel import run_all
 from segcal.types import Array
 
@@ -27,14 +36,8 @@ def _normalise(
     for at in range(start, stop, BLOCK):
         n = min(BLOCK, stop - at)
         peak, share = top[at : at + n], inverse[at : at + n]
-        row = logits[0, at : at + n]
-        for i in range(n):
-            peak[i] = np.float64(row[i])
-            share[i] = 0.0
-        for c in range(1, classes):
-            row = logits[c, at : at + n]
-            for i in range(n):
-                peak[i] = max(peak[i], np.float64(row[i]))
+        largest_logits(logits, at, n, peak)
+        share[:] = 0.0
         for c in range(classes):
             row = logits[c, at : at + n]
             for i in range(n):
