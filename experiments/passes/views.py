@@ -17,10 +17,11 @@ ORIGINAL = "original"
 """The view whose labels are kept."""
 
 
-def seen(network: Network, image: Tensor, view: str) -> Tensor:
+def seen(network: Network, image: Tensor, view: str, sides: Sequence[int] | None = None) -> Tensor:
     """Return the logits of one view of images `[B, C, *S]` in 0..255, aligned with the images.
 
     A view is a sum of changes, such as `mirror:2+scale:0.75`: axes of `*S` that are mirrored, a scale, a brightness.
+    Where the last axis is mirrored, each class takes the channel of its other side, which `sides` names.
 
     >>> import torch
     >>> seen(lambda image: image.cumsum(-1), torch.tensor([[[1.0, 2.0, 4.0]]]), "mirror:0").tolist()
@@ -40,7 +41,24 @@ def seen(network: Network, image: Tensor, view: str) -> Tensor:
             raise InputError(f"a view is made of mirror:, scale: and brightness:, got '{change}'")
     logits = network(image)
     logits = logits if logits.shape[2:] == shape else _resized(logits, shape)
+    if sides is not None and image.ndim - 1 in axes:
+        logits = logits[:, list(sides)]
     return logits.flip(axes) if axes else logits
+
+
+def other_sides(classes: Sequence[str]) -> tuple[int, ...] | None:
+    """Return, for each class, the place of its other side; None where no class is named by its side.
+
+    >>> other_sides(["background", "thalamus, right", "thalamus, left", "fornix"])
+    (0, 2, 1, 3)
+    """
+    exchanged = {", right": ", left", ", left": ", right"}
+    places = {name: place for place, name in enumerate(classes)}
+    found = []
+    for name in classes:
+        side = next((ending for ending in exchanged if name.endswith(ending)), "")
+        found.append(places[name.removesuffix(side) + exchanged.get(side, "")])
+    return None if found == list(range(len(found))) else tuple(found)
 
 
 def _resized(values: Tensor, shape: Sequence[int]) -> Tensor:
