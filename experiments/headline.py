@@ -16,8 +16,10 @@ from experiments.lpba40 import gathered as volumes
 from experiments.rows import unpack_rows
 
 _TASKS_2D = {
-    "camvid, Seq05VD": "CamVid, another video (FC-DenseNet103)",
-    "camvid-Seq05VD": "CamVid, the same video",
+    "camvid, 0001TP": "CamVid, another video: 0001TP (FC-DenseNet103)",
+    "camvid, Seq05VD": "CamVid, another video: Seq05VD",
+    "camvid-0001TP": "CamVid, the same video: 0001TP",
+    "camvid-Seq05VD": "CamVid, the same video: Seq05VD",
     "voc": "VOC (ESPNetv2, third party)",
 }
 _TASKS_3D = {

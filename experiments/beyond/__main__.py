@@ -13,6 +13,8 @@ import sys
 from functools import partial
 from pathlib import Path
 
+import pandas as pd
+
 from experiments.beyond.measure import measure
 from experiments.beyond.methods import METHODS, Training
 from experiments.beyond.splits import Task, chosen_tasks
@@ -35,9 +37,16 @@ def _run(options: argparse.Namespace) -> None:
     if options.stage == "table":
         show(tables(unpack_rows(MEASURED) if options.out is None else gathered(options.out)), options.out)
     elif options.stage == "archive":
-        pack_rows(gathered(given(options.out, "--out")), MEASURED, COLUMNS)
+        _archive(given(options.out, "--out"))
     else:
         _measure(given(options.out, "--out"), options)
+
+
+def _archive(out: Path) -> None:
+    """Keep what the tables are made from beside the experiment; what was not measured again stays as it is."""
+    known, own, item = unpack_rows(MEASURED), gathered(out), ["part", "split", "images", "method"]
+    again = pd.MultiIndex.from_frame(known[item]).isin(pd.MultiIndex.from_frame(own[item]))
+    pack_rows(pd.concat([known[~again], own[known.columns]]), MEASURED, COLUMNS)
 
 
 def _measure(out: Path, options: argparse.Namespace) -> None:

@@ -21,7 +21,7 @@ from experiments.lpba40.prepared import PreparedFolder
 from experiments.lpba40.recipes import Job
 from experiments.lpba40.tiling import predict_tiled
 from experiments.passes.sets import views
-from experiments.passes.views import ORIGINAL, Network, seen
+from experiments.passes.views import ORIGINAL, Network, other_sides, seen
 from segcal.files import MARKER, staged_folder, write_json
 from segcal.training.processes import choose_device
 
@@ -69,6 +69,7 @@ def predict_volumes(job: Job, weights: Path, prepared: Path, out: Path, device: 
     if (folder / MARKER).exists():
         return
     place, data = choose_device(device), PreparedFolder(prepared, recipe.data)
+    sides = other_sides(data.classes)
     with staged_folder(folder) as target, torch.no_grad():
         for view in (ORIGINAL, *views(3)):
             (target / view).mkdir()
@@ -78,7 +79,7 @@ def predict_volumes(job: Job, weights: Path, prepared: Path, out: Path, device: 
                 image = torch.from_numpy(data.read(name).image)[None, None].float()
                 for view in (ORIGINAL, *views(3)):
                     tiled = _tiled(network, len(data.classes), recipe.patch, recipe.centre, place)
-                    np.save(target / view / f"{name}.npy", seen(tiled, image, view)[0].half().numpy())
+                    np.save(target / view / f"{name}.npy", seen(tiled, image, view, sides)[0].half().numpy())
         write_json(target / MARKER, {"format": 1, "views": views(3)})
 
 

@@ -66,9 +66,13 @@ def views(dims: int) -> tuple[str, ...]:
 
 
 POOL, FREE, SINGLE = "POOL ", "free labels ", " of one pass"
+FOLDS = "folds"
+"""Stands for the folds of nnU-Net, of `experiments.nnunet`, whose mean is the first pass."""
 PLAIN = {"UC": None, "TS": "ts", "CTS": "cts"}
 MEAN_ROWS = (*PLAIN, "TS" + SINGLE, "CTS" + SINGLE, POOL + "7 mirrors")
 """Rows of a mean of passes: those that end in `SINGLE` are fitted on the scores of the first pass alone."""
+FOLD_ROWS = ("TS of single folds", "CTS of single folds", POOL + FOLDS)
+"""Rows of the mean of nnU-Net's folds: fitted on its cross-validation, which a single fold predicts, and the pool."""
 
 
 def methods(dims: int) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import pandas as pd
 
 from experiments.beside_paper import lines
 from experiments.beyond.table import difference, mean_value
-from experiments.passes.sets import CHAINS, FREE, MEAN_ROWS, OTHERS, POOL, SETS, methods
+from experiments.passes.sets import CHAINS, FOLD_ROWS, FOLDS, FREE, MEAN_ROWS, OTHERS, POOL, SETS, methods
 from segcal.text import counted
 
 MEASURED = Path(__file__).with_name("measured.csv.xz")
@@ -23,9 +23,11 @@ TITLES = {
     "camvid-0001TP": "CamVid, within 0001TP",
     "camvid-Seq05VD": "CamVid, within Seq05VD",
     "hippocampus-200": "Hippocampus, 200 volumes",
-    "mouse": "Mouse brain, 17 volumes",
+    "mouse": "Mouse brain, sides not exchanged",
     "hippocampus-mirrored": "Hippocampus, flips in training",
     "hippocampus-mirrored-mean": "Hippocampus, flips in training, mean of 8 mirrors",
+    "nnunet": "Hippocampus, nnU-Net, mean of 3 folds",
+    "nnunet-fold-0": "Hippocampus, nnU-Net, one fold",
 }
 
 
@@ -52,7 +54,7 @@ def better(rows: pd.DataFrame) -> str:
 def _against(tasks: dict[str, pd.DataFrame], dims: int, metric: str, name: str) -> list[str]:
     header = [f"{name}, All, % of the better", "passes", *(TITLES[part] for part in tasks)]
     body = [["TS or CTS", "0", *(better(own) for own in tasks.values())]]
-    for method in dict.fromkeys((*methods(dims), *MEAN_ROWS)):
+    for method in dict.fromkeys((*methods(dims), *MEAN_ROWS, *FOLD_ROWS)):
         if any(method in set(own["method"]) and method != better(own) for own in tasks.values()):
             cells = [
                 difference(own, method, better(own), metric, "all") if method != better(own) else "the better"
@@ -63,6 +65,8 @@ def _against(tasks: dict[str, pd.DataFrame], dims: int, metric: str, name: str) 
 
 
 def _number(method: str, dims: int) -> str:
+    if method == POOL + FOLDS:
+        return FOLDS
     views = SETS[dims].get(method.removeprefix(POOL).removeprefix(FREE), ())
     many = sum(view != OTHERS for view in views)
     return f"{many} + networks" if OTHERS in views and many else "networks" if OTHERS in views else str(many)
@@ -110,7 +114,7 @@ def _span(counts: pd.Series) -> str:
 
 def _values(rows: pd.DataFrame) -> str:
     """NLL, Brier score and ECE in both regions, labels that were moved, and the seconds of a fit."""
-    found = [name for name in (*methods(2), *methods(3), *MEAN_ROWS) if name in set(rows["method"])]
+    found = [name for name in (*methods(2), *methods(3), *MEAN_ROWS, *FOLD_ROWS) if name in set(rows["method"])]
     body = []
     for method in dict.fromkeys(found):
         split = [each for _, each in rows[rows["method"] == method].groupby("split")]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeAlias
 
@@ -19,10 +19,11 @@ ORIGINAL = "original"
 """The view whose labels are kept."""
 
 
-def seen(network: Network, image: Tensor, view: str) -> Tensor:
+def seen(network: Network, image: Tensor, view: str, sides: Sequence[int] | None = None) -> Tensor:
     """Return the logits of one view of images `[B, C, *S]` in 0..255, aligned with the images.
 
     A view is a sum of changes, such as `mirror:2+scale:0.75`: axes of `*S` that are mirrored, a scale, a brightness.
+    Where the last axis is mirrored, each class takes the channel of its other side, which `sides` names.
 
     >>> import torch
     >>> seen(lambda image: image.cumsum(-1), torch.tensor([[[1.0, 2.0, 4.0]]]), "mirror:0").tolist()
@@ -37,7 +38,10 @@ def seen(network: Network, image: Tensor, view: str) -> Tensor:
     for change in reversed(() if view == ORIGINAL else view.split("+")):
         kind, _, value = change.partition(":")
         if kind == "mirror":
-            run = partial(mirrored, [int(axis) for axis in value.split(",")], run)
+            axes = [int(axis) for axis in value.split(",")]
+            run = partial(mirrored, axes, run)
+            if sides is not None and image.ndim - 3 in axes:
+                run = partial(_exchanged, sides, run)
         elif kind == "scale":
             run = partial(_scaled, float(value), run)
         elif kind == "brightness":
@@ -53,3 +57,22 @@ def _scaled(factor: float, network: Network, image: Tensor) -> Tensor:
 
 def _brightened(factor: float, network: Network, image: Tensor) -> Tensor:
     return network((factor * image).clamp(0, 255))
+
+
+def _exchanged(sides: Sequence[int], network: Network, image: Tensor) -> Tensor:
+    return network(image)[:, list(sides)]
+
+
+def other_sides(classes: Sequence[str]) -> tuple[int, ...] | None:
+    """Return, for each class, the place of its other side; None where no class is named by its side.
+
+    >>> other_sides(["background", "thalamus, right", "thalamus, left", "fornix"])
+    (0, 2, 1, 3)
+    """
+    exchanged = {", right": ", left", ", left": ", right"}
+    places = {name: place for place, name in enumerate(classes)}
+    found = []
+    for name in classes:
+        side = next((ending for ending in exchanged if name.endswith(ending)), "")
+        found.append(places[name.removesuffix(side) + exchanged.get(side, "")])
+    return None if found == list(range(len(found))) else tuple(found)

@@ -9,12 +9,14 @@ import pandas as pd
 import pytest
 from PIL import Image
 
+from experiments.beyond import __main__ as command
 from experiments.beyond.__main__ import main
 from experiments.beyond.measure import finished
 from experiments.beyond.methods import Training, method_named
 from experiments.beyond.splits import camvid_tasks, voc_tasks
-from experiments.beyond.table import tables
+from experiments.beyond.table import COLUMNS, gathered, tables
 from experiments.datasets.camvid import sequence_of
+from experiments.rows import pack_rows, unpack_rows
 from segcal import InputError
 from support.camvid_tree import NAMES, write_camvid
 from support.fits import choose_among_few
@@ -103,6 +105,21 @@ def test_results_accumulate(
     assert "## VOC\n\n6 images to fit on, 6 to measure, up to 2 splits." in text
     assert "NLL against TS, %: mean (worst), splits | 3 images | all images" in text
     assert (tmp_path / "tables.md").read_text() == text
+
+
+def test_an_archive_takes_what_was_measured_again_and_keeps_the_rest(
+    voc: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "MEASURED", kept := tmp_path / "kept.csv.xz")
+    common = ["run", "--voc", str(voc), "--splits", "1", "--sizes"]
+    assert main([*common, "--out", str(tmp_path / "first"), "--methods", "UC", "TS"]) == 0
+    pack_rows(gathered(tmp_path / "first").assign(seconds=7.0), kept, COLUMNS)
+    assert main([*common, "--out", str(tmp_path / "again"), "--methods", "TS"]) == 0
+    assert main(["archive", "--out", str(tmp_path / "again")]) == 0
+    seconds = unpack_rows(kept).groupby("method")["seconds"].unique().to_dict()
+    assert seconds["UC"] == [7.0]
+    assert len(seconds["TS"]) == 1
+    assert seconds["TS"] != [7.0]
 
 
 def test_differences_by_hand() -> None:

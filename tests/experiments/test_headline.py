@@ -15,6 +15,14 @@ def test_the_readme_shows_what_was_measured() -> None:
     assert headline() in README.read_text(encoding="utf-8")
 
 
+def test_the_readme_says_where_ece_does_not_follow() -> None:
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in headline().splitlines()[2:]]
+    ece = [[float(row[column].split(" / ")[1]) for column in (2, 4)] for row in rows]
+    higher = sum(auto > ts for ts, auto in ece)
+    text = " ".join(README.read_text(encoding="utf-8").split())
+    assert f"in {higher} of the {len(rows)} rows `auto` has a higher ECE than TS" in text
+
+
 def test_the_gain_of_passes_in_the_readme_is_that_of_the_page() -> None:
     page = (FOLDER / "passes.md").read_text(encoding="utf-8").partition("| NLL, All")[2]
     text = " ".join(README.read_text(encoding="utf-8").split())

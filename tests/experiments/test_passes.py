@@ -16,7 +16,7 @@ from experiments.passes.measure import gathered
 from experiments.passes.sets import SETS, views
 from experiments.passes.table import tables
 from experiments.passes.tasks import volume_tasks
-from experiments.passes.views import ORIGINAL, seen
+from experiments.passes.views import ORIGINAL, other_sides, seen
 from segcal import InputError
 from segcal.files import MARKER, write_json
 from support.camvid_tree import write_camvid
@@ -35,6 +35,19 @@ def test_views_of_a_network_that_looks_at_single_pixels_are_aligned() -> None:
         torch.testing.assert_close(seen(pointwise, flat, "brightness:1.3"), pointwise(1.3 * flat))
     with pytest.raises(InputError, match=r"mirror:, scale: and brightness:, got 'blur:3'"):
         seen(pointwise, image, "blur:3")
+
+
+def test_a_mirror_of_left_and_right_exchanges_the_classes_of_the_sides() -> None:
+    """A network that names each half by its side of the image sees the same in the mirror, if sides are exchanged."""
+    image = torch.zeros(1, 1, 2, 2, 4)
+    names = ["background", "thalamus, right", "thalamus, left"]
+    halves = torch.tensor([[0.0, 0, 0, 0], [0, 0, 1, 1], [1, 1, 0, 0]])[None, :, None, None].expand(1, 3, 2, 2, 4)
+    plain = seen(lambda _: halves, image, ORIGINAL, other_sides(names))
+    torch.testing.assert_close(seen(lambda _: halves, image, "mirror:2", other_sides(names)), plain)
+    torch.testing.assert_close(seen(lambda _: halves, image, "mirror:0,2", other_sides(names)), plain)
+    torch.testing.assert_close(seen(lambda _: halves, image, "mirror:1", other_sides(names)), plain)
+    assert (seen(lambda _: halves, image, "mirror:2").argmax(1) != plain.argmax(1)).all()
+    assert other_sides(["background", "anterior", "posterior"]) is None
 
 
 def test_sets_begin_with_few_passes_and_use_known_views() -> None:
