@@ -188,7 +188,7 @@ class Evaluation:
         """Return the evidence of every method on one channel of a case."""
         found, plain = dict[Key, MethodEvidence](), None
         indices = RegionIndices.of(view, head.protocol, self.regions.values(), self.majority)
-        counter, quality = _Counter(self, head, case.name, indices), _Quality(view.case, indices.labels, head)
+        counter, quality = _Counter(self, head, case.name, indices), _CaseQuality(view.case, indices.labels, head)
         for name, whole in self.calibrators.items():
             method = head.method(whole, case)
             seen = _described(view, method, indices.labels, head.protocol, whole=bool(self.metrics))
@@ -357,7 +357,7 @@ class _Counter:
         return join_cells(found, self.protocol.num_classes)
 
 
-class _Quality:
+class _CaseQuality:
     """Segmentation quality of one case; most methods change no label, so that of the method before is often right."""
 
     def __init__(self, case: Case, labels: Tensor, head: ExclusiveHead) -> None:
