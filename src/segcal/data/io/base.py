@@ -94,10 +94,14 @@ class Format:
     """True if what looks like a file is a folder."""
 
     def identity(self, path: Path) -> str:
-        """Return what changes when the content does: size and time of modification."""
+        """Return what changes when the content does: size, time of modification and, of a local file, of any change.
+
+        Whoever copies or unpacks a file may set its time of modification, to the same for all, but not that of the
+        change itself.
+        """
         with readable(path):
             found = path.stat()
-        return f"{found.st_size} {found.st_mtime_ns}"
+        return f"{found.st_size} {found.st_mtime_ns} {getattr(found, 'st_ctime_ns', 0)}"
 
     def shape(self, path: Path, key: Key, space: Shape | None = None, *, num_classes: int | None = None) -> Shape:
         """Return the shape of an array, from the header.
