@@ -129,7 +129,10 @@ class CalibratedFiles:
             exact = slab.probabilities()
             probs, moved = _rounded(calibrator, exact, slab.raw, _PRECISIONS[self.dtype])
             if moved and calibrator.preserves_labels:
-                raise RuntimeError(f"{moved} labels of case '{case.name}' would change, which must never happen")
+                raise InputError(
+                    f"{moved} labels of case '{case.name}' would change, which '{calibrator.method}' must keep; fit it "
+                    "again, since its learned values may be damaged, and report it if it happens again"
+                )
             maps = {name: _map(name, slab, probs) for name in self.maps}
             start = slab.rows.start
             del slab, exact  # before the next slab is read
@@ -141,6 +144,8 @@ class CalibratedFiles:
         (case,) = self.like.subset([name])
         files, crop = self.like.find(name), self.like.crops.get(name)
         shape = tuple(case.logits.shape)
+        if 0 in shape:
+            raise InputError(f"scores must have classes and pixels, got shape {shape} of case '{name}'; save it again")
         places = {kind: self.like.map_folders(folder / kind) for kind in self.maps}
         changed = 0
         with ExitStack() as stack:
