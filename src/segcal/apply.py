@@ -144,8 +144,6 @@ class CalibratedFiles:
         (case,) = self.like.subset([name])
         files, crop = self.like.find(name), self.like.crops.get(name)
         shape = tuple(case.logits.shape)
-        if 0 in shape:
-            raise InputError(f"scores must have classes and pixels, got shape {shape} of case '{name}'; save it again")
         places = {kind: self.like.map_folders(folder / kind) for kind in self.maps}
         changed = 0
         with ExitStack() as stack:

@@ -8,6 +8,7 @@ import struct
 import sys
 import tracemalloc
 import zipfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import nibabel
@@ -15,9 +16,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from segcal.data.folders.folder import open_folder
+from segcal.cases.collections import Subset
+from segcal.data.folders.folder import Folder, open_folder
 from segcal.data.io import nifti
-from segcal.types import InputError
+from segcal.types import Case, InputError
 from support.scenes import (
     AFFINE,
     complaint,
@@ -215,6 +217,29 @@ def test_values_in_the_header_or_behind_huge_extensions_are_refused(
     path.write_bytes(gzip.compress(content) if end == ".nii.gz" else content)
     with pytest.raises(InputError, match="its values begin at byte"):
         nifti.read_volume(path)
+
+
+@pytest.mark.parametrize("part", [lambda folder: folder, lambda folder: Subset(folder, range(len(folder)))])
+def test_a_case_that_cannot_be_read_does_not_end_the_folder(
+    part: Callable[[Folder], Sequence[Case]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An IndexError would: a loop over a sequence takes it for the end, and all further cases would be missing."""
+    write_arrays(tmp_path)
+    folder = part(open_folder(tmp_path))
+
+    def broken(*_: object) -> None:
+        raise IndexError("of a library")
+
+    monkeypatch.setattr("segcal.data.folders.case_files.CaseFiles.load", broken)
+    with pytest.raises(IndexError, match="of a library"):
+        list(folder)
+
+
+@pytest.mark.parametrize("shape", [(0, 4, 6), (5, 0, 6), (5, 4, 0)])
+def test_scores_without_classes_or_pixels_are_refused(shape: tuple[int, ...], tmp_path: Path) -> None:
+    write_arrays(tmp_path)
+    save(tmp_path / "logits/b.npy", np.zeros(shape, np.float32))
+    assert f"scores must have classes and pixels, got shape {shape} of case 'b'" in complaint(tmp_path)
 
 
 @pytest.mark.parametrize("compression", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])

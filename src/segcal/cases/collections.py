@@ -46,3 +46,6 @@ class Subset(Sequence[Case]):
         if isinstance(index, slice):
             return Subset(self._cases, self._positions[index])
         return self._cases[self._positions[index]]
+
+    def __iter__(self) -> Iterator[Case]:
+        return (self[k] for k in range(len(self)))  # that of a Sequence takes an IndexError for the end
