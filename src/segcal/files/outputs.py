@@ -52,9 +52,10 @@ def staged_folder(path: str | Path) -> Iterator[Path]:
 
 
 @contextmanager
-def staged_file(path: str | Path) -> Iterator[Path]:
+def staged_file(path: str | Path, check: Callable[[Path], None] = lambda old: None) -> Iterator[Path]:
     """Yield a temporary file name that becomes `path` if the block succeeds and vanishes if it does not.
 
+    `check` may refuse what is there just before it is replaced.
     Where `path` is a link, the file that it names is written, and no device, pipe or socket.
     """
     refuse_url(path)
@@ -63,7 +64,10 @@ def staged_file(path: str | Path) -> Iterator[Path]:
         raise InputError(f"'{path}' is a folder, and a file is to be written there; choose another name")
     if target.exists():
         refuse_special(target)
-    with exclusive(target, "file"), replacing(target, "".join(target.suffixes), is_folder=False) as staging:
+    with (
+        exclusive(target, "file"),
+        replacing(target, "".join(target.suffixes), is_folder=False, check=check) as staging,
+    ):
         yield staging
 
 
@@ -71,9 +75,8 @@ def staged_file(path: str | Path) -> Iterator[Path]:
 def signed_file(path: str | Path) -> Iterator[Path]:
     """Yield a temporary file name that becomes `path`, signed; refuse to replace a file without a signature."""
     refuse_foreign_file(Path(path))
-    with staged_file(path) as staging:
+    with staged_file(path, refuse_foreign_file) as staging:  # one may have been put there meanwhile
         yield staging
-        refuse_foreign_file(Path(path))  # one may have been put there meanwhile
         sign(staging)
 
 
@@ -166,7 +169,7 @@ def replacing(
 ) -> Iterator[Path]:
     """Yield a temporary folder or file that takes the place of `target` if the block succeeds.
 
-    A folder that is replaced is checked where it was set aside, out of reach of whoever knows its name.
+    What is replaced is checked: a folder where it was set aside, out of reach of whoever knows its name.
     """
     staging = temporary_name(target, suffix)
     try:
@@ -200,6 +203,8 @@ def _publish(staging: Path, target: Path, check: Callable[[Path], None]) -> None
         if staging.is_dir() and target.exists():
             target.rename(aside)
             check(aside)
+        elif not staging.is_dir():
+            check(target)
         staging.replace(target)
     except BaseException:
         if aside.exists() and not target.exists():
